@@ -1,0 +1,1 @@
+"""Frozen records that cross a border between processes or stages. No I/O, nothing heavier than msgspec."""

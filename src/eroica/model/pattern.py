@@ -1,0 +1,159 @@
+"""What a window boils down to on one worker: a few kilobytes of behavior.
+
+The paper's P(f, w) = (β, μ, σ) (EROICA, section 4.2, equations 1-5) plus counts and durations, because "same speed,
+more work" and "same work, slower" end in different causes, plus the durations of collectives, because who waits for
+whom is read from them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from eroica.model.worker import ProcessGroup, Worker
+
+FunctionKind = Literal["compute", "memory", "collective", "python", "gc", "other"]
+Phase = Literal["input", "forward", "backward", "optimizer", "other"]
+ThreadRole = Literal["training", "autograd", "collective", "device", "background", "loader"]
+
+
+class FunctionKey(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """Identity of a function across workers.
+
+    Attributes:
+        kind: Class of the function.
+        name: Short name: the leaf frame ("__getitem__ (dataset.py:41)" -> "__getitem__"), operator or kernel.
+        stack: For Python: the whole call stack, outermost first, as "function (file.py:first_line)", without addresses,
+            install prefixes and instance numbers. Empty for others.
+        phase: Part of the iteration it ran in. Python functions inside the loader's next are "input".
+        thread: Which threads ran it. Only "training", "autograd", "collective" and "device" can be critical.
+        group: For collectives: name of the process group; else empty.
+    """
+
+    kind: FunctionKind
+    name: str
+    stack: tuple[str, ...] = ()
+    phase: Phase = "other"
+    thread: ThreadRole = "training"
+    group: str = ""
+
+
+class FunctionPattern(msgspec.Struct, frozen=True, kw_only=True):
+    """One function on one worker over one window.
+
+    Attributes:
+        key: Which function.
+        beta: Fraction of the window in which it is on the critical path, 0-1 (eq. 1).
+        mu: Mean utilization of its resource over the critical durations, 0-1 (eq. 4); 0 if never sampled.
+        sigma: Mean of the per-execution standard deviation of that utilization, 0-1 (eq. 5).
+        resource: Name of the channel that bounds it ("cpu", "nic", "nvlink", "sm"), empty if none was sampled.
+        resource_samples: Distinct samples behind mu and sigma.
+        critical_s: Seconds on the critical path (beta times the window).
+        total_s: Seconds over all executions, critical or not.
+        count: Executions (for sampled Python: runs of consecutive samples with this stack).
+        max_s: Longest execution, seconds.
+        active_iterations: Iterations in which it was critical at all.
+        beta_error: Standard error of beta where it comes from samples, else 0.
+        per_iteration_us: Critical microseconds in each captured iteration, little-endian float32, zlib-compressed;
+            empty when the row did not get room. Decoded by `eroica.summarize.decode_series`.
+    """
+
+    key: FunctionKey
+    beta: float
+    mu: float = 0.0
+    sigma: float = 0.0
+    resource: str = ""
+    resource_samples: int = 0
+    critical_s: float = 0.0
+    total_s: float = 0.0
+    count: int = 0
+    max_s: float = 0.0
+    active_iterations: int = 0
+    beta_error: float = 0.0
+    per_iteration_us: bytes = b""
+
+
+class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Executions of one kind of collective in one process group, as one worker saw them.
+
+    Attributes:
+        group: Name of the process group.
+        kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter",
+            "send", "recv", "barrier".
+        paired_by: "sequence" if the numbers below are the group's own sequence numbers (Flight Recorder, NCCL
+            arguments), "order" if they only count inside the window, "none" if nothing pairs.
+        sequence: Sequence number of each execution, int64.
+        iteration: Captured iteration (0-based) in which each execution ends, int32.
+        duration_us: Duration, float32.
+        critical_us: The part of it on this worker's critical path, float32.
+        elements: Elements of the first input, int64 (0 = unknown).
+        peers: For send/recv: global rank of the other side, int32 (-1 = unknown); else empty.
+        dropped: Executions that did not get room.
+
+    All arrays are little-endian bytes, zlib-compressed, one value an execution, same length.
+    """
+
+    group: str
+    kind: str
+    paired_by: Literal["sequence", "order", "none"]
+    executions: int
+    sequence: bytes
+    iteration: bytes
+    duration_us: bytes
+    critical_us: bytes
+    elements: bytes = b""
+    peers: bytes = b""
+    dropped: int = 0
+
+
+class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
+    """All that leaves a worker's host: about 30 KB.
+
+    Attributes:
+        worker: Who.
+        window_id: Which window.
+        first_iteration: First captured iteration.
+        last_iteration: Exclusive end.
+        duration_s: First to last boundary, seconds.
+        iteration_us: Duration of each captured iteration, little-endian float32, zlib-compressed.
+        wait_us: Critical collective time in each captured iteration, same form.
+        functions: Rows in order of falling beta, then total.
+        collectives: One record per process group and kind.
+        process_groups: Groups of this worker; roles are read from them.
+        idle_s: Critical time of no function at all; critical seconds of all rows + `dropped_critical_s` + `idle_s`
+            equal `duration_s`.
+        dropped_critical_s: Critical seconds of rows that did not fit into the byte budget.
+        samples_used: Stack samples that count.
+        samples_dropped: Stack samples thrown away (outside the window, unreadable).
+        has_accelerator: Device kernels were seen.
+        channels: Name -> achieved distinct values per second of each hardware channel.
+        host_facts: Facts of the host in this window: "cpu_count", "run_queue_wait" (fraction of the training
+            thread's time spent runnable but not running), "stopped" (fraction in state T), "throttled" (cgroup).
+        stall_s: The worker's stall for this window.
+        summarize_s: Seconds the summary took.
+        raw_bytes: Size of raw trace, stacks and samples.
+        notes: What is missing and why.
+    """
+
+    worker: Worker
+    window_id: int
+    first_iteration: int
+    last_iteration: int
+    duration_s: float
+    iteration_us: bytes
+    wait_us: bytes
+    functions: tuple[FunctionPattern, ...]
+    collectives: tuple[CollectiveRecord, ...] = ()
+    process_groups: tuple[ProcessGroup, ...] = ()
+    idle_s: float = 0.0
+    dropped_critical_s: float = 0.0
+    samples_used: int = 0
+    samples_dropped: int = 0
+    has_accelerator: bool = False
+    channels: dict[str, float] = {}
+    host_facts: dict[str, float] = {}
+    stall_s: float = 0.0
+    summarize_s: float = 0.0
+    raw_bytes: int = 0
+    notes: tuple[str, ...] = ()

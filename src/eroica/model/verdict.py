@@ -1,0 +1,148 @@
+"""The one output record; every view (terminal, JSON, HTML, metrics) is drawn from it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+VerdictWord = Literal["slow", "blocked", "healthy", "undetermined"]
+
+
+class VerdictWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the verdict was read from."""
+
+    kind: Literal["iterations", "blocked", "trace"]
+    first_iteration: int | None = None
+    last_iteration: int | None = None
+    duration_s: float = 0.0
+    reason: str = ""
+
+
+class IterationTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean iteration before and now, milliseconds; None where unknown."""
+
+    baseline_ms: float | None = None
+    current_ms: float | None = None
+
+
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
+    """Who was heard, who was not (global ranks), and what else the reader should know."""
+
+    workers_expected: int
+    workers_reported: int
+    missing: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class FindingFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """The function a finding is about; `stack` runs from the outermost frame to the leaf."""
+
+    name: str
+    kind: Literal["compute", "memory", "collective", "python", "other"]
+    stack: tuple[str, ...] = ()
+
+
+class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean utilization of the bounding resource on the named workers and on their peers."""
+
+    name: str
+    mean: float
+    peers_mean: float | None = None
+    unit: str = "fraction"
+
+
+class PatternSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """(β, μ, σ) of the named workers, of their peers, and the expected range of β."""
+
+    beta: float
+    mu: float
+    sigma: float
+    peers: dict[str, float] | None = None
+    expected: dict[str, tuple[float, float]] = {}
+
+
+class DurationSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """How long and how often, against peers (or, for job-wide causes, the job's own baseline)."""
+
+    per_iteration_ms: float
+    peers_ms: float | None = None
+    mean_ms: float = 0.0
+    count_per_iteration: float = 0.0
+    peers_count: float | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One cause or symptom. See docs/how-it-works.md for how each number is made."""
+
+    order: int
+    role: Literal["cause", "symptom"]
+    cause: str
+    function: FindingFunction
+    workers: tuple[int, ...]
+    scope: Literal["some", "all", "rotating"]
+    hosts: tuple[str, ...] = ()
+    resource: ResourceUse | None = None
+    pattern: PatternSummary | None = None
+    duration: DurationSummary | None = None
+    gain: float | None = None
+    confidence: float = 0.0
+    explains: tuple[int, ...] = ()
+    evidence: tuple[str, ...] = ()
+    next_step: str = ""
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What looking cost the job and its hosts."""
+
+    window_stall_s: float = 0.0
+    summarize_s: float = 0.0
+    localize_s: float = 0.0
+    raw_bytes: int = 0
+    pattern_bytes: int = 0
+    trigger_to_verdict_s: float | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on one window, or on a whole job."""
+
+    eroica_version: str
+    job: str
+    verdict: VerdictWord
+    summary: str
+    window: VerdictWindow | None
+    iteration: IterationTimes
+    coverage: Coverage
+    findings: tuple[Finding, ...] = ()
+    cost: Cost = Cost()
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def cause(self) -> Finding | None:
+        """The first finding that is a cause, None if there is none."""
+        return next((finding for finding in self.findings if finding.role == "cause"), None)
+
+    @property
+    def exit_code(self) -> int:
+        """Exit status of commands that diagnose: 0 healthy, 3 a cause was found, 4 undetermined."""
+        return {"healthy": 0, "slow": 3, "blocked": 3, "undetermined": 4}[self.verdict]
+
+    def to_json(self) -> bytes:
+        """Indented JSON, the form of `--json FILE`."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> Verdict:
+        """Read what `to_json` wrote.
+
+        Raises:
+            msgspec.ValidationError: The text is JSON but no verdict of this schema.
+            msgspec.DecodeError: The text is no JSON.
+        """
+        return msgspec.json.decode(text, type=cls)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain built-in containers, for notebooks and other tools."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]

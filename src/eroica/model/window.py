@@ -1,0 +1,116 @@
+"""One window: what was asked for, and what a worker handed over."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from eroica.model.worker import ProcessGroup, Worker
+
+WindowKind = Literal["iterations", "blocked", "trace"]
+WindowPurpose = Literal["slow", "expected", "manual", "baseline"]
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """The same first and last iteration on every worker.
+
+    Attributes:
+        window_id: Counts from 1 in a job.
+        purpose: Why it was opened; "baseline" windows are taken while the job is healthy and compared with later.
+        reason: One clause for people ("mean of the last 50 iterations is 34 % above the best").
+        first_iteration: Id (number of completed optimizer iterations) at which the window opens.
+        last_iteration: Id at which it closes, exclusive: `last - first` iterations are captured.
+        baseline_iteration_s: Mean iteration of the job's best stretch before, None if unknown.
+        current_iteration_s: Mean iteration when the window was asked for, None if unknown.
+    """
+
+    window_id: int
+    purpose: WindowPurpose
+    reason: str
+    first_iteration: int
+    last_iteration: int
+    kind: WindowKind = "iterations"
+    baseline_iteration_s: float | None = None
+    current_iteration_s: float | None = None
+
+
+class ClockPair(msgspec.Struct, frozen=True, kw_only=True):
+    """The same moment on two clocks of one host: wall clock and CLOCK_MONOTONIC, nanoseconds."""
+
+    realtime_ns: int
+    monotonic_ns: int
+
+
+class GarbageCollection(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of Python's cyclic garbage collector inside the window (CLOCK_MONOTONIC, nanoseconds)."""
+
+    start_ns: int
+    end_ns: int
+    generation: int
+    thread_id: int
+
+
+class FlightEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One collective as the Flight Recorder wrote it down when it was enqueued.
+
+    Attributes:
+        name: Profiling name, e.g. "gloo:all_reduce", "nccl:all_gather".
+        group: Name of the process group.
+        sequence: Sequence number inside the group (collective or point-to-point).
+        is_p2p: Send or receive.
+        created_ns: Wall clock when it was enqueued, nanoseconds.
+        elements: Elements of the first input (0 if none).
+    """
+
+    name: str
+    group: str
+    sequence: int
+    is_p2p: bool = False
+    created_ns: int = 0
+    elements: int = 0
+
+
+class Capture(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker handed over for one window, beside its raw trace. Written by the worker as JSON.
+
+    Attributes:
+        worker: Who.
+        window_id: Which window.
+        first_iteration: First iteration really captured.
+        last_iteration: Exclusive end of what was really captured.
+        boundaries_ns: CLOCK_MONOTONIC at the start of each captured iteration and at the end of the last one;
+            `last_iteration - first_iteration + 1` values.
+        clocks: Pairs taken at start and stop; the trace is on the wall clock, samples are on CLOCK_MONOTONIC.
+        training_thread_id: Kernel thread id in which the hooks fire.
+        training_thread_ident: The same thread's `threading.get_ident()`.
+        thread_names: Kernel thread id (as text) -> Python thread name.
+        process_groups: Groups this worker is a member of.
+        flight_path: The Flight Recorder's dump (JSON, as torch wrote it) taken after the window, empty if none.
+        garbage_collections: Collector runs during the window.
+        trace_path: The raw Kineto trace, absolute.
+        stacks_path: Sampled stacks, empty if none.
+        loader_pids: Data-loader children alive during the window.
+        events: Events in the trace, an estimate.
+        stall_s: Seconds for which the training thread stood still because of start and stop.
+        notes: What could not be captured and why.
+    """
+
+    worker: Worker
+    window_id: int
+    first_iteration: int
+    last_iteration: int
+    boundaries_ns: tuple[int, ...]
+    clocks: tuple[ClockPair, ...]
+    training_thread_id: int
+    training_thread_ident: int
+    thread_names: dict[str, str] = {}
+    process_groups: tuple[ProcessGroup, ...] = ()
+    flight_path: str = ""
+    garbage_collections: tuple[GarbageCollection, ...] = ()
+    trace_path: str = ""
+    stacks_path: str = ""
+    loader_pids: tuple[int, ...] = ()
+    events: int = 0
+    stall_s: float = 0.0
+    notes: tuple[str, ...] = ()

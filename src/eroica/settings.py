@@ -1,0 +1,149 @@
+"""Every tunable of Eroica, with unit, default and source. Standard library only.
+
+A value comes from, first wins: a command's flag or a keyword of `eroica.watch`; the variable `EROICA_<NAME>`; the file
+`eroica.toml` (working directory, or `EROICA_CONFIG`); the default below. `docs/settings.md` is made from this file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from eroica.errors import UsageError
+
+
+def _setting(default: Any, doc: str, source: str = "ours") -> Any:
+    return field(default=default, metadata={"doc": doc, "source": source})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All tunables; `Settings()` is the default, `load_settings` adds file and environment."""
+
+    # --- iteration detection (EROICA, section 4.1) ---
+    learn_repeats: int = _setting(10, "Identical event sequences that fix the iteration pattern (M).", "EROICA 4.1")
+    relearn_events: int = _setting(200, "Events without a matched iteration before learning again (K).", "EROICA 4.1")
+    warmup_iterations: int = _setting(10, "Iterations after (re)learning that no mean contains.")
+
+    # --- slow trigger ---
+    mean_iterations: int = _setting(50, "Iterations in a mean (N).", "EROICA 4.1")
+    slowdown: float = _setting(0.05, "Fraction above the best mean that counts as slower.", "EROICA 4.1")
+    horizon_iterations: int = _setting(5000, "How far back the best mean may lie.")
+    spread_factor: float = _setting(5.0, "The rise must also exceed this many spreads of the job's own means.")
+    one_off_fraction: float = _setting(0.04, "Slowest iterations left out of each mean (evaluation, checkpoint).")
+    confirm_iterations: int = _setting(25, "Iterations over which a rise must hold before a window is asked for.")
+    expected_iteration_s: float = _setting(0.0, "Iterations longer than this are slow from the start, s; 0 = unknown.")
+    cooldown_s: float = _setting(120.0, "Pause between two windows nobody asked for by hand, s.")
+
+    # --- window ---
+    window_s: float = _setting(20.0, "Wanted length of a window, s.", "EROICA 3.1")
+    min_window_iterations: int = _setting(2, "Fewest iterations of a window.")
+    max_window_iterations: int = _setting(200, "Most iterations of a window; more add nothing to the statistics.")
+    window_lead_s: float = _setting(1.0, "Time between fixing the iterations and the first of them, s.")
+    max_window_events: int = _setting(600_000, "Budget of trace events per worker and window.")
+    window_deadline_s: float = _setting(60.0, "After the window's end: latest time for a worker's patterns, s.")
+    baseline_window: bool = _setting(True, "Capture one short window while the job is healthy, to compare with later.")
+    baseline_after_iterations: int = _setting(60, "Iterations before the baseline window.")
+    baseline_window_s: float = _setting(3.0, "Length of the baseline window, s.")
+    healthy_backoff: float = _setting(2.0, "After a window that found nothing, the trigger's margin grows by this.")
+
+    # --- capture ---
+    sampling_hz: int = _setting(100, "Python stack samples per second and worker.")
+    sampler: str = _setting("auto", "Who samples stacks: auto, outside (py-spy), inside (a thread), none.")
+    trace_python_calls: bool = _setting(False, "Trace every Python call instead of sampling; slow, unbounded memory.")
+    keep_traces: bool = _setting(False, "Keep raw traces after their summary.")
+    scratch_bytes: int = _setting(2_000_000_000, "Most bytes of raw traces on a host; above it windows get shorter.")
+    hardware: bool = _setting(True, "Sample hardware channels during windows.")
+    thread_state_hz: int = _setting(1000, "Thread states and run-queue wait, samples per second.")
+
+    # --- summarize (EROICA, section 4.2) ---
+    critical_share: float = _setting(
+        0.8, "Share of the utilization that a critical duration must hold.", "EROICA Alg. 1"
+    )
+    pattern_bytes: int = _setting(24_000, "Byte budget of function rows of one worker on the wire.")
+    collective_executions: int = _setting(512, "Executions kept per process group and kind of collective.")
+
+    # --- localize (EROICA, section 4.3) ---
+    beta_gate: float = _setting(0.01, "A function must hold more than this fraction of the window.", "EROICA eq. 11")
+    expected_python: float = _setting(0.01, "Highest expected beta of a Python function.", "EROICA 4.3")
+    expected_collective: float = _setting(0.30, "Highest expected beta of a collective.", "EROICA 4.3")
+    expected_memory: float = _setting(0.05, "Highest expected beta of memory operations (the paper is silent).")
+    peer_distance: float = _setting(0.4, "Manhattan distance at which two patterns differ (delta).", "EROICA eq. 10")
+    peers: int = _setting(100, "Peers each worker is compared with; one shared sample (N).", "EROICA eq. 9")
+    mad_factor: float = _setting(5.0, "Multiplier of the median absolute deviation (k).", "EROICA eq. 11")
+    mad_floor: float = _setting(0.1, "Least margin above the median of the peer distance: the MAD is usually 0.")
+    beta_floor: float = _setting(0.02, "Differences of beta below this are noise, whatever the maximum.")
+    utilization_floor: float = _setting(0.1, "The same for mu and sigma.")
+
+    # --- diagnose ---
+    min_gain: float = _setting(0.03, "A cause must cost at least this fraction of the iteration.")
+
+    # --- processes ---
+    poll_hz: float = _setting(20.0, "How often the agent looks at the beats, per second.")
+    worker_failures_raise: bool = _setting(False, "Raise Eroica's own failures in the worker (for its tests only).")
+
+
+def load_settings(
+    overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None, directory: Path | None = None
+) -> Settings:
+    """Settings from flags, environment, file and defaults, in this order.
+
+    Args:
+        overrides: Values by name; None values are ignored.
+        environ: Environment, default `os.environ`.
+        directory: Where `eroica.toml` is looked for, default the working directory.
+
+    Raises:
+        UsageError: A name is unknown, a value has the wrong type, or the file cannot be read.
+    """
+    environ = os.environ if environ is None else environ
+    values: dict[str, Any] = dict(_from_file(environ, directory or Path.cwd()))
+    for item in fields(Settings):
+        text = environ.get(f"EROICA_{item.name.upper()}")
+        if text is not None:
+            values[item.name] = text
+    values.update({name: value for name, value in (overrides or {}).items() if value is not None})
+    known = {item.name: item for item in fields(Settings)}
+    checked: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known:
+            raise UsageError(f"unknown setting {name!r}; `eroica settings` lists them all")
+        checked[name] = _convert(name, value, known[name].default)
+    return replace(Settings(), **checked)
+
+
+def _from_file(environ: Mapping[str, str], directory: Path) -> Mapping[str, Any]:
+    path = Path(environ.get("EROICA_CONFIG") or directory / "eroica.toml")
+    if not path.is_file():
+        return {}
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be used: {error}") from error
+
+
+def _convert(name: str, value: Any, default: Any) -> Any:
+    """`value` in the type of `default`."""
+    try:
+        if isinstance(default, bool):
+            if isinstance(value, bool):
+                return value
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[str(value).lower()]
+        if isinstance(default, int):
+            number = float(value)
+            if number != int(number):
+                raise ValueError
+            return int(number)
+        if isinstance(default, float):
+            return float(value)
+    except (ValueError, KeyError, TypeError, OverflowError):
+        raise UsageError(f"setting {name} cannot be {value!r}; it is like {default!r}") from None
+    return str(value)

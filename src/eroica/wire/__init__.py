@@ -1,0 +1,1 @@
+"""How the processes talk: shared memory between worker and agent, HTTP between agent and collector."""

@@ -1,0 +1,298 @@
+"""The shared-memory record between one worker and its host's agent. Standard library only: the worker imports this.
+
+One file per worker, `<runtime dir>/<pid>.beat`, mapped by both sides; creating it is the registration::
+
+    offset     bytes  written by  what
+    0          4096   worker      identity: magic, length, JSON (once, then the file is renamed into place)
+    4096       256    worker      beat: how far it is (every iteration; last_event_ns at every hooked event)
+    4352       256    worker      last_event_ns, alone
+    4608       512    worker      result: what became of the last order
+    5120       1024   agent       order: the next window
+    8192       8192   worker      ring: duration of the last 1024 iterations, nanoseconds, uint64
+
+Every record starts and ends with the same counter: a reader that finds them different has caught the writer in the
+middle and looks again. Neither side ever waits for the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MAGIC = b"EROICA01"
+RING_SLOTS = 1024
+_BEAT_AT, _EVENT_AT, _RESULT_AT, _ORDER_AT, _RING_AT = 4096, 4352, 4608, 5120, 8192
+FILE_BYTES = _RING_AT + 8 * RING_SLOTS
+
+_COUNTER = struct.Struct("<Q")
+_BEAT = struct.Struct("<QQQQQIIQ")
+_RESULT = struct.Struct("<QQIIQQQQQ192sQ")
+_ORDER = struct.Struct("<QQIIQQQII512sQ")
+_IDENTITY_HEAD = struct.Struct("<8sI")
+_TRIES = 8
+
+# state of a worker
+LEARNING, STEADY, CAPTURING, SAVING, FAILED, FINISHED = range(6)
+STATE_NAMES = ("learning", "steady", "capturing", "saving", "failed", "finished")
+
+# kinds of order
+PROBE, WINDOW, CANCEL = 1, 2, 3
+# flags of an order
+TRACE_PYTHON_CALLS = 1
+
+# what became of an order
+NOTHING, ACCEPTED, OPEN, CLOSED, DONE, MISSED, SKIPPED, ORDER_FAILED = range(8)
+RESULT_NAMES = ("nothing", "accepted", "open", "closed", "done", "missed", "skipped", "failed")
+
+
+class Beat(NamedTuple):
+    """How far a worker is. Times are CLOCK_MONOTONIC nanoseconds."""
+
+    iteration: int
+    """Completed optimizer iterations since the process became a worker."""
+    events: int
+    """Hooked events so far."""
+    iteration_end_ns: int
+    """When the last iteration ended."""
+    last_event_ns: int
+    """When any hook last fired."""
+    state: int
+    """One of LEARNING ... FINISHED."""
+    relearned: int
+    """How often the iteration pattern had to be learned again."""
+
+
+class Order(NamedTuple):
+    """What a worker shall capture."""
+
+    window_id: int
+    kind: int
+    """PROBE, WINDOW or CANCEL."""
+    flags: int
+    first_iteration: int
+    """Capture opens when this many iterations are completed."""
+    last_iteration: int
+    """Exclusive."""
+    max_events: int
+    """Close early above this many events; 0 = no limit."""
+    sampling_hz: int
+    """Sample Python stacks from inside at this rate; 0 = the agent samples from outside."""
+    directory: str
+    """Where trace and capture.json go; exists already."""
+
+
+class Result(NamedTuple):
+    """What became of the last order."""
+
+    window_id: int
+    status: int
+    """One of NOTHING ... ORDER_FAILED."""
+    kind: int
+    """Kind of the order it answers."""
+    first_iteration: int
+    last_iteration: int
+    events: int
+    stall_ns: int
+    duration_ns: int
+    """Captured time, first to last boundary."""
+    note: str
+    """Why it was missed, skipped or failed."""
+
+
+NO_RESULT = Result(0, NOTHING, 0, 0, 0, 0, 0, 0, "")
+
+
+def _fit(text: str, size: int) -> bytes:
+    """UTF-8 bytes of at most `size`, cut between characters."""
+    return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode()
+
+
+class _Mapping:
+    """A mapped beat file."""
+
+    def __init__(self, path: Path, memory: mmap.mmap) -> None:
+        self.path = path
+        self._memory = memory
+
+    def close(self) -> None:
+        """Unmap; the file stays."""
+        with contextlib.suppress(BufferError):
+            self._memory.close()
+
+    def _read(self, layout: struct.Struct, offset: int) -> tuple[Any, ...] | None:
+        """Fields without the counters, None if never written or always caught in the middle."""
+        for _ in range(_TRIES):
+            fields = layout.unpack_from(self._memory, offset)
+            if fields[0] == fields[-1]:
+                return fields[1:-1] if fields[0] else None
+        return None
+
+
+class BeatWriter(_Mapping):
+    """The worker's side. Every method is a few memory writes: no system call, no allocation worth naming, no lock."""
+
+    def __init__(self, path: Path, memory: mmap.mmap) -> None:
+        super().__init__(path, memory)
+        self._beats = 0
+        self._results = 0
+        self._order_seen = 0
+
+    @classmethod
+    def create(cls, directory: Path, identity: dict[str, Any]) -> BeatWriter:
+        """Register this process: write the identity page and rename the file into place.
+
+        Args:
+            directory: The runtime directory of this host and job (0700).
+            identity: Facts of `eroica.model.worker.Worker` and whatever else the agent should know; JSON-able.
+
+        Raises:
+            OSError: The directory cannot be written, or is full.
+            ValueError: The identity does not fit into a page.
+        """
+        text = json.dumps(identity).encode()
+        if len(text) > _BEAT_AT - _IDENTITY_HEAD.size:
+            raise ValueError(f"identity of {len(text)} bytes does not fit into one page; shorten it")
+        path = directory / f"{os.getpid()}.beat"
+        draft = directory / f".{os.getpid()}.draft"
+        handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(handle, 0, FILE_BYTES)  # a full disk shows here, not as SIGBUS in the training
+            memory = mmap.mmap(handle, FILE_BYTES)
+        finally:
+            os.close(handle)
+        _IDENTITY_HEAD.pack_into(memory, 0, MAGIC, len(text))
+        memory[_IDENTITY_HEAD.size : _IDENTITY_HEAD.size + len(text)] = text
+        draft.rename(path)
+        return cls(path, memory)
+
+    def beat(self, iteration: int, events: int, end_ns: int, duration_ns: int, state: int, relearned: int) -> None:
+        """Write down one completed iteration."""
+        memory = self._memory
+        _COUNTER.pack_into(memory, _RING_AT + 8 * (iteration % RING_SLOTS), duration_ns)
+        self._beats += 1
+        _BEAT.pack_into(memory, _BEAT_AT, self._beats, iteration, events, end_ns, 0, state, relearned, self._beats)
+
+    def touch(self, now_ns: int) -> None:
+        """Write down that a hook fired."""
+        _COUNTER.pack_into(self._memory, _EVENT_AT, now_ns)
+
+    def new_order(self) -> Order | None:
+        """The agent's order if there is one that was not returned before."""
+        (counter,) = _COUNTER.unpack_from(self._memory, _ORDER_AT)
+        if counter == self._order_seen:
+            return None
+        fields = self._read(_ORDER, _ORDER_AT)
+        if fields is None:
+            return None
+        self._order_seen = counter
+        return _order(fields)
+
+    def answer(self, result: Result) -> None:
+        """Tell the agent what became of an order."""
+        self._results += 1
+        _RESULT.pack_into(
+            self._memory, _RESULT_AT, self._results, result.window_id, result.status, result.kind,
+            result.first_iteration, result.last_iteration, result.events, result.stall_ns, result.duration_ns,
+            _fit(result.note, 192), self._results,
+        )  # fmt: skip
+
+    def remove(self) -> None:
+        """Sign off: the file goes, so the agent knows the worker ended in order."""
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        self.close()
+
+
+class BeatReader(_Mapping):
+    """The agent's side."""
+
+    def __init__(self, path: Path, memory: mmap.mmap, identity: dict[str, Any]) -> None:
+        super().__init__(path, memory)
+        self.identity = identity
+        self._orders = 0
+
+    @classmethod
+    def open(cls, path: Path) -> BeatReader:
+        """Map a worker's file.
+
+        Raises:
+            OSError: It is gone, is no regular file of ours, or a link.
+            ValueError: It is not a beat file, or was cut short.
+        """
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            facts = os.fstat(handle)
+            if facts.st_uid != os.getuid():
+                raise ValueError(f"{path} belongs to user {facts.st_uid}, not to us; not touched")
+            if facts.st_size < FILE_BYTES:
+                raise ValueError(f"{path} has {facts.st_size} bytes instead of {FILE_BYTES}; not a beat file")
+            memory = mmap.mmap(handle, FILE_BYTES)
+        finally:
+            os.close(handle)
+        magic, length = _IDENTITY_HEAD.unpack_from(memory, 0)
+        if magic != MAGIC or length > _BEAT_AT - _IDENTITY_HEAD.size:
+            memory.close()
+            raise ValueError(f"{path} is not a beat file of this version")
+        try:
+            identity = json.loads(memory[_IDENTITY_HEAD.size : _IDENTITY_HEAD.size + length])
+        except ValueError:
+            memory.close()
+            raise ValueError(f"{path} has an unreadable identity page") from None
+        if not isinstance(identity, dict):
+            memory.close()
+            raise ValueError(f"{path} has an identity that is no object")
+        return cls(path, memory, identity)
+
+    def beat(self) -> Beat | None:
+        """The last beat, None before the first."""
+        fields = self._read(_BEAT, _BEAT_AT)
+        if fields is None:
+            return None
+        iteration, events, end_ns, _, state, relearned = fields
+        (last_event_ns,) = _COUNTER.unpack_from(self._memory, _EVENT_AT)
+        return Beat(iteration, events, end_ns, max(last_event_ns, end_ns), state, relearned)
+
+    def durations(self, after: int, until: int) -> list[int]:
+        """Durations in nanoseconds of iterations `after + 1 ... until`, as far as the ring still holds them."""
+        first = max(after + 1, until - RING_SLOTS + 2)
+        return [_COUNTER.unpack_from(self._memory, _RING_AT + 8 * (i % RING_SLOTS))[0] for i in range(first, until + 1)]
+
+    def give(self, order: Order) -> None:
+        """Hand an order to the worker; it replaces one that was not seen yet.
+
+        Raises:
+            ValueError: The directory's path is longer than 512 bytes.
+        """
+        directory = order.directory.encode()
+        if len(directory) > 512:
+            raise ValueError(
+                f"scratch path of {len(directory)} bytes is too long (512); choose another EROICA_SCRATCH_DIR"
+            )
+        (seen,) = _COUNTER.unpack_from(self._memory, _ORDER_AT)
+        self._orders = max(self._orders, seen) + 1
+        _ORDER.pack_into(
+            self._memory, _ORDER_AT, self._orders, order.window_id, order.kind, order.flags, order.first_iteration,
+            order.last_iteration, order.max_events, order.sampling_hz, 0, directory, self._orders,
+        )  # fmt: skip
+
+    def result(self) -> Result:
+        """What became of the last order."""
+        fields = self._read(_RESULT, _RESULT_AT)
+        if fields is None:
+            return NO_RESULT
+        window_id, status, kind, first, last, events, stall_ns, duration_ns, note = fields
+        return Result(window_id, status, kind, first, last, events, stall_ns, duration_ns, _text(note))
+
+
+def _order(fields: tuple[Any, ...]) -> Order:
+    window_id, kind, flags, first, last, max_events, sampling_hz, _, directory = fields
+    return Order(window_id, kind, flags, first, last, max_events, sampling_hz, _text(directory))
+
+
+def _text(padded: bytes) -> str:
+    return padded.rstrip(b"\0").decode("utf-8", "replace")
