@@ -84,6 +84,10 @@ class Settings:
 
     # --- processes ---
     poll_hz: float = _setting(20.0, "How often the agent looks at the beats, per second.")
+    report_s: float = _setting(0.25, "Pause between two reports of an agent to the collector, s.")
+    agent_silence_s: float = _setting(60.0, "No agent for so long: the collector takes the job for ended, s.")
+    job_end_grace_s: float = _setting(30.0, "Without `eroica run`: no worker for so long ends the job, s.")
+    farewell_s: float = _setting(2.0, "How long the collector still answers after its last verdict, s.")
     worker_failures_raise: bool = _setting(False, "Raise Eroica's own failures in the worker (for its tests only).")
 
 

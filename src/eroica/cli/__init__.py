@@ -1,0 +1,62 @@
+"""The command `eroica`: one file per command, imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from eroica import __version__
+from eroica.errors import EroicaError, UsageError
+
+_COMMANDS = {
+    "run": "Run a training command and watch it.",
+    "profile": "Open a window on a running job now.",
+    "status": "Show the jobs that are being watched.",
+    "demo": "Watch a small real training job get slow and be diagnosed.",
+    "sample": "Sample hardware channels into a directory.",
+    "settings": "List every setting with its default and source.",
+}
+
+
+class _Commands(click.Group):
+    """Looks commands up by name and imports them late: `eroica run` must start quickly."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order in which a newcomer needs them."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, None if there is none of this name."""
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"eroica.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One line per command, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="eroica")
+def group() -> None:
+    """Eroica names the function, the workers and the resource that make a PyTorch training job slow.
+
+    Start with:  eroica run -- torchrun --nproc-per-node 8 train.py
+    """
+
+
+def main() -> None:
+    """Entry point: errors raised on purpose become one line and an exit status."""
+    try:
+        group()
+    except UsageError as error:
+        click.echo(f"eroica: {error}", err=True)
+        sys.exit(2)
+    except EroicaError as error:
+        click.echo(f"eroica: {error}", err=True)
+        sys.exit(1)

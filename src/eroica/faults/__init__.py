@@ -1,0 +1,28 @@
+"""Real faults, injected into real jobs by worker and iteration: for the demo, the tests, the benchmark and users.
+
+    from eroica.faults import FaultPlan, inject
+
+    with inject(FaultPlan("slow-loader", worker=2, from_iteration=150)) as faults:
+        loader = DataLoader(faults.dataset(dataset), batch_size=8)
+        for iteration, batch in enumerate(loader):
+            faults.iteration(iteration, model)
+            ...
+
+Without a plan `inject` takes the one in `EROICA_FAULT`, and without that it does nothing.
+"""
+
+from eroica.faults.copying import write_training
+from eroica.faults.injection import Injection, inject
+from eroica.faults.kinds import FAULTS, Fault
+from eroica.faults.plan import FaultPlan, plans_from_environment, read_plans
+
+__all__ = [
+    "FAULTS",
+    "Fault",
+    "FaultPlan",
+    "Injection",
+    "inject",
+    "plans_from_environment",
+    "read_plans",
+    "write_training",
+]

@@ -61,6 +61,8 @@ class FlightEntry(msgspec.Struct, frozen=True, kw_only=True):
         is_p2p: Send or receive.
         created_ns: Wall clock when it was enqueued, nanoseconds.
         elements: Elements of the first input (0 if none).
+        operation: Number of the operation in the group, sends and receives included (0 if unknown): gloo's own sends
+            and receives leave no entry, but a gap here.
     """
 
     name: str
@@ -69,6 +71,7 @@ class FlightEntry(msgspec.Struct, frozen=True, kw_only=True):
     is_p2p: bool = False
     created_ns: int = 0
     elements: int = 0
+    operation: int = 0
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ import json
 import mmap
 import os
 import struct
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,11 +30,14 @@ RING_SLOTS = 1024
 _BEAT_AT, _EVENT_AT, _RESULT_AT, _ORDER_AT, _RING_AT = 4096, 4352, 4608, 5120, 8192
 FILE_BYTES = _RING_AT + 8 * RING_SLOTS
 
-_COUNTER = struct.Struct("<Q")
-_BEAT = struct.Struct("<QQQQQIIQ")
-_RESULT = struct.Struct("<QQIIQQQQQ192sQ")
-_ORDER = struct.Struct("<QQIIQQQII512sQ")
-_IDENTITY_HEAD = struct.Struct("<8sI")
+# native byte order: both sides are on one host, and the worker writes words without packing them first
+_COUNTER = struct.Struct("=Q")
+_BEAT = struct.Struct("=QQQQQIIQ")
+_RESULT = struct.Struct("=QQIIQQQQQ192sQ")
+_ORDER = struct.Struct("=QQIIQQQII512sQ")
+_IDENTITY_HEAD = struct.Struct("=8sI")
+_BEAT_WORD, _EVENT_WORD, _ORDER_WORD, _RING_WORD = (at // 8 for at in (_BEAT_AT, _EVENT_AT, _ORDER_AT, _RING_AT))
+_UPPER_HALF, _LOWER_HALF = (32, 0) if sys.byteorder == "little" else (0, 32)
 _TRIES = 8
 
 # state of a worker
@@ -138,6 +142,7 @@ class BeatWriter(_Mapping):
 
     def __init__(self, path: Path, memory: mmap.mmap) -> None:
         super().__init__(path, memory)
+        self._words = memoryview(memory).cast("Q")
         self._beats = 0
         self._results = 0
         self._order_seen = 0
@@ -170,16 +175,31 @@ class BeatWriter(_Mapping):
         draft.rename(path)
         return cls(path, memory)
 
-    def beat(self, iteration: int, events: int, end_ns: int, duration_ns: int, state: int, relearned: int) -> None:
-        """Write down one completed iteration."""
-        memory = self._memory
-        _COUNTER.pack_into(memory, _RING_AT + 8 * (iteration % RING_SLOTS), duration_ns)
-        self._beats += 1
-        _BEAT.pack_into(memory, _BEAT_AT, self._beats, iteration, events, end_ns, 0, state, relearned, self._beats)
+    def beat(self, iteration: int, events: int, end_ns: int, duration_ns: int, state: int, relearned: int) -> bool:
+        """Write down one completed iteration.
+
+        Returns:
+            Whether the agent has left an order.
+        """
+        words = self._words
+        words[_RING_WORD + iteration % RING_SLOTS] = duration_ns
+        self._beats = counter = self._beats + 1
+        words[_BEAT_WORD] = counter
+        words[_BEAT_WORD + 1] = iteration
+        words[_BEAT_WORD + 2] = events
+        words[_BEAT_WORD + 3] = end_ns
+        words[_BEAT_WORD + 5] = state << _LOWER_HALF | relearned << _UPPER_HALF
+        words[_BEAT_WORD + 6] = counter
+        return words[_ORDER_WORD] != self._order_seen
 
     def touch(self, now_ns: int) -> None:
         """Write down that a hook fired."""
-        _COUNTER.pack_into(self._memory, _EVENT_AT, now_ns)
+        self._words[_EVENT_WORD] = now_ns
+
+    def close(self) -> None:
+        """Unmap; the file stays."""
+        self._words.release()
+        super().close()
 
     def new_order(self) -> Order | None:
         """The agent's order if there is one that was not returned before."""

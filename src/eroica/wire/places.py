@@ -1,7 +1,8 @@
 """Where a job's files lie. Standard library only: the worker imports this.
 
     run directory      <cwd>/eroica-report/<job> or EROICA_RUN_DIR: verdicts, patterns, logs; stays
-    runtime directory  /dev/shm/eroica-<uid>/<job>@<host>, else under the temporary directory: beat files; goes with the job
+    runtime directory  /dev/shm/eroica-<uid>/<job>@<host>, else under the temporary directory: beat files;
+                       goes with the job
     scratch directory  <tmp>/eroica-<uid>/<job>@<host> or EROICA_SCRATCH_DIR: raw traces; emptied window by window
 
 All are 0700 and belong to the user; several jobs and hosts (`EROICA_HOST`) never share one.
@@ -50,20 +51,27 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-")[:80] or "job"
 
 
+def runtime_root() -> Path:
+    """Where the runtime directories of all jobs of this user lie by default."""
+    shared = Path("/dev/shm")  # noqa: S108 - only a directory of ours inside it is used, checked by `private_directory`
+    memory = shared if shared.is_dir() and os.access(shared, os.W_OK) else _temporary(os.environ)
+    return memory / f"eroica-{os.getuid()}"
+
+
+def _temporary(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("TMPDIR") or tempfile.gettempdir())
+
+
 def places(environ: Mapping[str, str]) -> Places:
     """Work out the directories from the environment; creates nothing."""
     job, host = job_name(environ), host_name(environ)
     leaf = f"{job}@{_file_name(host)}"
-    mine = f"eroica-{os.getuid()}"
-    shared = Path("/dev/shm")
-    temporary = Path(environ.get("TMPDIR") or tempfile.gettempdir())
-    memory = shared if shared.is_dir() and os.access(shared, os.W_OK) else temporary
     return Places(
         job=job,
         host=host,
         run=Path(environ.get("EROICA_RUN_DIR") or Path.cwd() / "eroica-report" / job),
-        runtime=Path(environ.get("EROICA_RUNTIME_DIR") or memory / mine / leaf),
-        scratch=Path(environ.get("EROICA_SCRATCH_DIR") or temporary / mine / leaf),
+        runtime=Path(environ.get("EROICA_RUNTIME_DIR") or runtime_root() / leaf),
+        scratch=Path(environ.get("EROICA_SCRATCH_DIR") or _temporary(environ) / f"eroica-{os.getuid()}" / leaf),
     )
 
 

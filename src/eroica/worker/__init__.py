@@ -1,0 +1,19 @@
+"""The guest in the user's training process.
+
+What it promises: never raise into the user's loop, never block it, print nothing, no device synchronization outside a
+window, no collective of its own, no thread that wakes up without being asked, and nothing at all after its first
+failure, which is kept, logged once and visible to the agent. Standard library only, and torch once the user has it.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # importing `typing` would double what a Python of a watched job costs at its start
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def bootstrap_directory() -> Path:
+    """The directory that, put first on PYTHONPATH, brings Eroica into every Python of a job."""
+    from pathlib import Path
+
+    return Path(__file__).resolve().parent / "bootstrap"

@@ -1,0 +1,37 @@
+# make demo | test | lint | bench: each sets up its own environment in .venv (Python 3.10 or newer as `python3`).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint bench docs clean
+.NOTPARALLEL:
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(READY)  ## a small real training job gets slow and names its own cause
+	$(BIN)/eroica demo --fault slow-loader --worker 2
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: $(READY)  ## every demo fault three times, overhead, window; half an hour
+	$(BIN)/python benchmarks/demo_faults.py
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/window.py
+
+docs: $(READY)  ## pages generated from the code
+	$(BIN)/python docs/make_settings.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache eroica-report

@@ -1,0 +1,95 @@
+"""What a window costs the training: stall, slowdown inside, memory, speed afterwards; beside torch.profiler.
+
+`python benchmarks/window.py [--json FILE]`. For each shape of job, in one run: the job under `eroica run` with a window
+opened by hand, then the same job profiling the same number of iterations by itself with `torch.profiler(with_stack=True)`
+and `export_chrome_trace`.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from eroica.collector.store import load_patterns
+from machine import machine_facts
+
+JOB = Path(__file__).with_name("jobs") / "timed.py"
+FIRST = 150
+
+
+def measures(record: dict[str, list[float]], first: int, last: int, stall_s: float) -> dict[str, float]:
+    """Figures of one job whose iterations `first ... last - 1` were captured."""
+    durations, memory = record["durations"], record["memory"]
+    healthy = statistics.median(durations[FIRST // 3 : first - 5])
+    inside = durations[first + 1 : last - 1] or durations[first:last]
+    after = durations[last + 20 : last + 220]
+    return {
+        "iterations": last - first,
+        "healthy_ms": 1e3 * healthy,
+        "stall_s": stall_s,
+        "longest_iteration_s": max(durations[first - 2 : last + 3]),
+        "inside_ratio": statistics.median(inside) / healthy,
+        "after_ratio": statistics.median(after) / healthy,
+        "memory_growth_mb": (max(memory[first - 2 : last + 50]) - memory[first - 20]) / 1e6,
+        "memory_kept_mb": (memory[-1] - memory[first - 20]) / 1e6,
+    }
+
+
+def with_eroica(shape: str, directory: Path, seconds: float) -> dict[str, float]:
+    out, run = directory / "eroica.json", directory / "run"
+    options = ["--set", "baseline_window=false", "--set", "slowdown=10", "--set", "window_s=10"]
+    command = [sys.executable, str(JOB), "--shape", shape, "--seconds", str(seconds), "--out", str(out)]
+    job = subprocess.Popen(
+        [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(run), *options, "--", *command]
+    )
+    try:
+        while True:
+            time.sleep(0.5)
+            status = run / "status.json"
+            if status.exists() and json.loads(status.read_text()).get("iteration", 0) >= FIRST:
+                break
+        subprocess.run([sys.executable, "-m", "eroica", "profile", "--out", str(run), "--no-wait"], check=True)
+    finally:
+        job.wait()
+    _, (pattern,), _ = load_patterns(run / "windows" / "1")
+    record = json.loads(out.read_text())
+    figures = measures(record, pattern.first_iteration, pattern.last_iteration, pattern.stall_s)
+    figures["pattern_bytes"] = (run / "windows" / "1" / "patterns" / "0.pattern").stat().st_size
+    return figures
+
+
+def with_torch_profiler(shape: str, directory: Path, iterations: int, seconds: float) -> dict[str, float]:
+    out = directory / "torch.json"
+    command = [sys.executable, str(JOB), "--shape", shape, "--seconds", str(seconds), "--out", str(out)]
+    command += ["--profile-at", str(FIRST), "--profile-iterations", str(iterations)]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    record = json.loads(out.read_text())
+    return measures(record, FIRST, FIRST + iterations, record["stall"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--shapes", nargs="+", default=["ops", "calls"])
+    options = parser.parse_args()
+    results = {"machine": machine_facts(), "command": "python benchmarks/window.py", "shapes": {}}
+    for shape in options.shapes:
+        with tempfile.TemporaryDirectory() as name:
+            ours = with_eroica(shape, Path(name), 45.0)
+            # the traced job cannot afford as many iterations of Python calls: compare a tenth, scaled by the reader
+            count = int(ours["iterations"]) if shape == "ops" else max(2, int(ours["iterations"]) // 10)
+            theirs = with_torch_profiler(shape, Path(name), count, 90.0)
+        results["shapes"][shape] = {"eroica": ours, "torch_profiler_with_stack": theirs}
+        print(f"\n{shape}")
+        for figure, value in ours.items():
+            print(f"  {figure:22} {value:12.3f}   torch.profiler {theirs.get(figure, float('nan')):12.3f}")
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

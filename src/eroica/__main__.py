@@ -1,0 +1,5 @@
+"""`python -m eroica` is the command `eroica`."""
+
+from eroica.cli import main
+
+main()

@@ -1,0 +1,72 @@
+"""`python -m eroica.agent`: this host's agent, started by `eroica run` or by the first worker."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+from eroica.agent.loop import Agent
+from eroica.settings import load_settings
+from eroica.wire.places import Places, places, private_directory
+
+
+def _lock(where: Places) -> int | None:
+    """The host's lock for this job; None if another agent holds it."""
+    handle = os.open(where.runtime / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _start_collector(where: Places) -> None:
+    """Without `eroica run` somebody must collect: a child of ours, unless the job names another collector."""
+    if os.environ.get("EROICA_COLLECTOR") or os.environ.get("EROICA_LAUNCHED"):
+        return
+    subprocess.Popen(
+        [sys.executable, "-m", "eroica.collector"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def main() -> None:
+    """Serve this host until the job ends."""
+    where = places(os.environ)
+    for directory in (where.runtime, where.scratch, where.run, where.run / "log"):
+        private_directory(directory)
+    logging.basicConfig(
+        filename=where.run / "log" / f"agent-{where.host}.log",
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    if _lock(where) is None:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(EROICA_JOB=where.job, EROICA_RUN_DIR=str(where.run))
+    (where.runtime / "run").write_text(f"{where.run}\n", encoding="utf-8")
+    _start_collector(where)
+    settings = load_settings()
+    try:
+        asyncio.run(Agent(where, settings, bool(os.environ.get("EROICA_LAUNCHED"))).run())
+    except Exception:  # last words of a process without a terminal; the beat files stay for the next agent
+        logging.exception("the agent failed")
+        raise
+    shutil.rmtree(where.runtime, ignore_errors=True)
+    if not settings.keep_traces:
+        shutil.rmtree(where.scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The agent's life: look for workers, read beats, report, pass orders on, end with the job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from eroica.agent.link import CollectorLink
+from eroica.agent.roster import Roster
+from eroica.agent.window import HostWindow
+from eroica.settings import Settings
+from eroica.wire.messages import AgentReport, CollectorReply, OrderMessage
+from eroica.wire.places import Places
+
+log = logging.getLogger("eroica.agent")
+_SCAN_S = 0.5
+_MAX_NOTES = 50
+
+
+class Agent:
+    """One host's agent.
+
+    Args:
+        where: The job's directories on this host.
+        settings: Tunables.
+        launched: Started by `eroica run`, which also says when the job is over; else the agent notices itself.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self, where: Places, settings: Settings, launched: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.roster = Roster(where.runtime, settings, clock)
+        self._where = where
+        self._settings = settings
+        self._launched = launched
+        self._clock = clock
+        self._link = CollectorLink(where.run)
+        self._serial = 0
+        self._absolved = 0
+        self._window_tasks: set[asyncio.Task[None]] = set()
+        self._windows: list[HostWindow] = []
+        self._notes: list[str] = []
+        self._parent = os.getppid()
+        self._alone_since: float | None = None
+        self._stop = False
+
+    def stop(self) -> None:
+        """End as soon as the summaries under way are uploaded."""
+        self._stop = True
+
+    async def run(self) -> None:
+        """Until the job is over."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
+        polling = asyncio.create_task(self._poll())
+        try:
+            while not (self._stop and not self._window_tasks):
+                reply = await self._link.report(self._report())
+                if reply is not None:
+                    self._obey(reply)
+                if await self._job_is_over(reply is not None):
+                    break
+                await asyncio.sleep(self._settings.report_s)
+        finally:
+            polling.cancel()
+            for task in self._window_tasks:
+                task.cancel()
+            await self._link.close()
+
+    # ------------------------------------------------------------------ beats
+
+    async def _poll(self) -> None:
+        next_scan = 0.0
+        while True:
+            if self._clock() >= next_scan:
+                self.roster.scan()
+                next_scan = self._clock() + _SCAN_S
+            self.roster.poll()
+            await asyncio.sleep(1.0 / self._settings.poll_hz)
+
+    def _report(self) -> AgentReport:
+        notes = [*self.roster.notes, *self._notes, *(note for window in self._windows for note in window.notes)]
+        return AgentReport(
+            host=self._where.host,
+            pid=os.getpid(),
+            workers=tuple(worker.status() for worker in self.roster.workers.values()),
+            summarizing=len(self._window_tasks),
+            notes=tuple(dict.fromkeys(notes))[:_MAX_NOTES],
+        )
+
+    # ------------------------------------------------------------------ orders
+
+    def _obey(self, reply: CollectorReply) -> None:
+        self._stop = self._stop or reply.stop
+        while self._absolved < reply.absolved:
+            self._absolved += 1
+            self.roster.absolve()
+        order = reply.order
+        if order is not None and order.serial != self._serial:
+            self._serial = order.serial
+            self._pass_on(order)
+
+    def _pass_on(self, order: OrderMessage) -> None:
+        log.info("order %d: %s", order.serial, order)
+        window = HostWindow(
+            order, self.roster.living, self._where.scratch, self._settings, self._deliver, self._link.regret
+        )
+        try:
+            window.start()
+        except (OSError, ValueError) as error:
+            self._notes.append(f"window {order.window_id} could not be prepared: {error}")
+            log.exception("order %d failed", order.serial)
+            return
+        if order.kind == "window":
+            self._windows = [*self._windows[-3:], window]
+            task = asyncio.create_task(self._follow(window))
+            self._window_tasks.add(task)
+            task.add_done_callback(self._window_tasks.discard)
+
+    async def _follow(self, window: HostWindow) -> None:
+        try:
+            await window.follow(self._settings.window_deadline_s + 5 * self._settings.window_s)
+        except OSError as error:
+            self._notes.append(f"window {window.order.window_id} was lost on {self._where.host}: {error}")
+            log.exception("window %d failed", window.order.window_id)
+
+    async def _deliver(self, global_rank: int, pattern: bytes) -> None:
+        for pause_s in (0.2, 0.5, 1.0, 2.0):
+            if await self._link.deliver(pattern):
+                return
+            await asyncio.sleep(pause_s)
+        log.warning("the pattern of worker %d could not be delivered", global_rank)
+
+    # ------------------------------------------------------------------ the end
+
+    async def _job_is_over(self, heard: bool) -> bool:
+        """Alone for long: without `eroica run` that ends the job; with it, only if it has died."""
+        if self.roster.living or self._window_tasks:
+            self._alone_since = None
+            return False
+        now = self._clock()
+        self._alone_since = self._alone_since or now
+        if self._launched:
+            return os.getppid() != self._parent
+        patience_s = self._settings.job_end_grace_s if self.roster.workers else self._settings.agent_silence_s
+        if now - self._alone_since > patience_s:
+            await self._link.finish()
+            return not heard
+        return False

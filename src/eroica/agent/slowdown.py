@@ -1,0 +1,232 @@
+"""When one worker's iterations have become slower than this job can explain: a pure state machine over durations.
+
+Source: EROICA, section 4.1: "the mean of the last 50 iterations is more than 5 % above the recent shortest".
+Deviations, because one lucky iteration, an evaluation or a busy machine would raise that alarm on a healthy job:
+
+- Means are compared with means: the last N iterations, without their slowest few, with the lowest such mean of the
+  horizon.
+- The rise must also stand out from how much this job's own means scatter: their median absolute deviation, the standard
+  error inside a mean, and the high means that the job has lived through.
+- It must hold: every part of the last iterations is slower, not just a burst in them, and for some iterations more.
+- The same is done with four times as many iterations, for faults that hit only one iteration in ten.
+- The first iterations count for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median
+from typing import Literal, NamedTuple
+
+from eroica.settings import Settings
+
+_LONG = 4
+_LONG_MARGIN = 1.6  # slow drifts show in long means; what they are for costs more than 10 %
+_PARTS = 5  # looks per part
+_FEWEST = {1: 2, _LONG: 3}  # means of the past without which nothing is compared
+_MAD_TO_SIGMA = 1.4826
+_LIVED_THROUGH = 0.95
+_PART_OF_RISE = 0.5
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A worker asks for a window.
+
+    Attributes:
+        kind: "slow" against the job's own past, "expected" against what the user said.
+        baseline_s: Lowest mean of the horizon, or what the user expects.
+        current_s: Mean of the last iterations.
+        reason: One clause for people.
+    """
+
+    kind: Literal["slow", "expected"]
+    baseline_s: float
+    current_s: float
+    reason: str
+
+
+class Mean(NamedTuple):
+    """Mean of some iterations and its standard error, seconds."""
+
+    value: float
+    error: float
+
+
+def trimmed_mean(durations: list[float], left_out: float) -> Mean:
+    """Mean of the durations without the slowest ones.
+
+    Args:
+        durations: Seconds, at least two.
+        left_out: Fraction of the slowest that does not count, rounded up to whole iterations.
+    """
+    kept = sorted(durations)[: len(durations) - math.ceil(left_out * len(durations))] or durations
+    value = math.fsum(kept) / len(kept)
+    variance = math.fsum((duration - value) ** 2 for duration in kept) / max(1, len(kept) - 1)
+    return Mean(value, math.sqrt(variance / len(kept)))
+
+
+class Scale:
+    """Means of `size` iterations, now and in the past. Memory: `size` durations and one mean per `size` of the horizon.
+
+    Args:
+        factor: This many times `mean_iterations` and `confirm_iterations`.
+        settings: See `Slowdown`.
+    """
+
+    def __init__(self, factor: int, settings: Settings) -> None:
+        self.size = size = factor * max(8, settings.mean_iterations)
+        self.part = part = factor * max(_PARTS, settings.confirm_iterations // _PARTS * _PARTS)
+        self.stride = part // _PARTS
+        self._fewest = _FEWEST[factor]
+        self._margin = 1.0 if factor == 1 else _LONG_MARGIN
+        self.current: Mean | None = None
+        self.held = 0
+        self._settings = settings
+        self._recent: deque[float] = deque(maxlen=size + part)
+        self._waiting: deque[Mean] = deque()  # too young to compare with: a rise that began there shows only now
+        self._past: deque[Mean] = deque(maxlen=max(2, settings.horizon_iterations // size))
+        self._seen = 0
+        self._lowest = self._middle = self._worst = self._spread = math.nan
+
+    @property
+    def lowest(self) -> float | None:
+        """Lowest mean within the horizon, None before the first."""
+        return min((mean.value for mean in (*self._past, *self._waiting)), default=None)
+
+    def add(self, duration_s: float) -> None:
+        """Take in one iteration."""
+        self._recent.append(duration_s)
+        self._seen += 1
+        if self._seen % self.stride == 0 and len(self._recent) >= self.part:
+            self.current = self._mean(list(islice(self._recent, max(0, len(self._recent) - self.size), None)))
+        if self._seen % self.size == 0:
+            self._keep_block()
+
+    def slower(self, margin: float) -> float | None:
+        """The mean to compare with if the last iterations are slower, else None.
+
+        Args:
+            margin: Factor on what a rise must exceed, >= 1.
+        """
+        current, lowest = self.current, self._lowest
+        if current is None or len(self._past) < self._fewest or len(self._recent) < self.size + self.part:
+            return None
+        limit = self._limit(margin)
+        if current.value <= limit or not self.holds(self._middle + _PART_OF_RISE * (limit - self._middle)):
+            return None
+        return lowest
+
+    def holds(self, limit_s: float) -> bool:
+        """Every part of the last iterations is beyond the limit."""
+        return all(self._mean(part).value > limit_s for part in self._parts())
+
+    def _parts(self) -> Iterator[list[float]]:
+        durations = list(self._recent)
+        for start in range(len(durations) - self.part, -1, -self.part):
+            yield durations[start : start + self.part]
+
+    def _mean(self, durations: list[float]) -> Mean:
+        return trimmed_mean(durations, self._settings.one_off_fraction)
+
+    def _limit(self, margin: float) -> float:
+        slowdown, spreads = margin * self._margin * self._settings.slowdown, margin * self._settings.spread_factor
+        return max(
+            self._lowest * (1.0 + slowdown),
+            self._middle + spreads * self._spread,
+            self._worst * (1.0 + 0.5 * slowdown),
+        )
+
+    def _keep_block(self) -> None:
+        self._waiting.append(self._mean(list(islice(self._recent, len(self._recent) - self.size, None))))
+        if len(self._waiting) > math.ceil(self.part / self.size) + 1:
+            self._past.append(self._waiting.popleft())
+            self._look_back()
+
+    def _look_back(self) -> None:
+        """Work out the past's lowest, middle and worst mean, and how far its means scatter (more if they are few)."""
+        values = sorted(mean.value for mean in self._past)
+        self._lowest, self._middle = values[0], median(values)
+        self._worst = values[math.ceil(_LIVED_THROUGH * len(values)) - 1]
+        scatter = _MAD_TO_SIGMA * median(abs(value - self._middle) for value in values)
+        inside = median(mean.error for mean in self._past)
+        self._spread = max(scatter, inside) * (1.0 + 2.0 / len(values))
+
+
+class Slowdown:
+    """The slow trigger of one worker.
+
+    Args:
+        settings: `mean_iterations`, `slowdown`, `horizon_iterations`, `spread_factor`, `one_off_fraction`,
+            `confirm_iterations`, `warmup_iterations`, `expected_iteration_s`, `healthy_backoff`,
+            `baseline_after_iterations`.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._margin = 1.0
+        self.restart()
+
+    def restart(self) -> None:
+        """The iterations mean something else from now on (another pattern was learned): forget the past."""
+        self._scales = [Scale(factor, self._settings) for factor in (1, _LONG)]
+        self._seen = 0
+        self._held = 0
+
+    @property
+    def baseline_s(self) -> float | None:
+        """Lowest mean within the horizon, seconds; None before the first."""
+        return self._scales[0].lowest
+
+    @property
+    def current_s(self) -> float | None:
+        """Mean of the last iterations, seconds; None before there are enough."""
+        current = self._scales[0].current
+        return current.value if current is not None else None
+
+    @property
+    def steady(self) -> bool:
+        """Enough iterations, and the last ones not slower than before: a window now shows the healthy job."""
+        enough = self._seen >= self._settings.baseline_after_iterations
+        return enough and self.current_s is not None and not any(scale.held for scale in self._scales)
+
+    def absolve(self) -> None:
+        """A window found nothing wrong: ask for more before asking again."""
+        self._margin *= self._settings.healthy_backoff
+        for scale in self._scales:
+            scale.held = 0
+
+    def observe(self, iteration: int, duration_s: float) -> Trigger | None:
+        """Take in one completed iteration.
+
+        Args:
+            iteration: Its id; the first `warmup_iterations` ids are left out.
+            duration_s: How long it took; values that are not positive (start unknown) are left out.
+
+        Returns:
+            A trigger when the rise has held for `confirm_iterations`, and again as long as it holds.
+        """
+        if iteration <= self._settings.warmup_iterations or not 0.0 < duration_s < math.inf:
+            return None
+        self._seen += 1
+        for scale in self._scales:
+            scale.add(duration_s)
+        looking = (scale for scale in self._scales if self._seen % scale.stride == 0)
+        found = [trigger for trigger in map(self._judge, looking) if trigger is not None]
+        return found[0] if found else None
+
+    def _judge(self, scale: Scale) -> Trigger | None:
+        lowest, expected = scale.slower(self._margin), self._settings.expected_iteration_s
+        too_long = scale.current is not None and 0.0 < expected < scale.current.value and scale.holds(expected)
+        scale.held = scale.held + scale.stride if too_long or lowest is not None else 0
+        if scale.current is None or not scale.held or scale.held % scale.part:
+            return None
+        current = scale.current.value
+        if lowest is None:
+            return Trigger("expected", expected, current, f"iterations take {current:.3g} s, expected {expected:.3g} s")
+        rise = f"mean of the last {scale.size} iterations is {current / lowest - 1.0:.0%} above the best"
+        return Trigger("slow", lowest, current, rise)

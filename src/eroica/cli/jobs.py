@@ -1,0 +1,80 @@
+"""Finding running jobs of this user on this host, and talking to their collectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from eroica.collector.store import Address, read_address
+from eroica.errors import UnavailableError, UsageError
+from eroica.wire.messages import JobStatus
+from eroica.wire.places import runtime_root
+
+
+def running_jobs() -> dict[str, Path]:
+    """Jobs watched on this host: name -> run directory."""
+    jobs = {}
+    for pointer in sorted(runtime_root().glob("*/run")):
+        run = Path(pointer.read_text(encoding="utf-8").strip())
+        if read_address(run) is not None:
+            jobs[pointer.parent.name.partition("@")[0]] = run
+    return jobs
+
+
+def choose_run(job: str | None, directory: Path | None) -> Path:
+    """The run directory meant by `--job` or `--out`, or the only one there is.
+
+    Raises:
+        UsageError: There is none, or several and none was named.
+    """
+    if directory is not None:
+        return directory
+    jobs = running_jobs()
+    if job is not None:
+        if job not in jobs:
+            raise UsageError(f"no job {job!r} is being watched here; there are: {', '.join(jobs) or 'none'}")
+        return jobs[job]
+    if len(jobs) == 1:
+        return next(iter(jobs.values()))
+    if not jobs:
+        raise UsageError("no job is being watched on this host; start one with `eroica run -- COMMAND`")
+    raise UsageError(f"several jobs are being watched: {', '.join(jobs)}; choose one with --job")
+
+
+def call(run: Path, method: str, path: str, body: bytes = b"", timeout_s: float = 10.0) -> bytes:
+    """Ask the collector of a run directory.
+
+    Raises:
+        UnavailableError: It is not there or refuses.
+    """
+    address = read_address(run)
+    if address is None:
+        raise UnavailableError(f"no collector is running for {run}; its job has ended or has not begun")
+    try:
+        answer = httpx.request(
+            method,
+            address.url + path,
+            content=body,
+            headers=_headers(address),
+            timeout=timeout_s,
+            trust_env=False,
+        )
+        answer.raise_for_status()
+    except httpx.HTTPError as error:
+        raise UnavailableError(f"the collector of {run} does not answer: {error}") from error
+    return answer.content
+
+
+def job_status(run: Path) -> JobStatus:
+    """The job right now.
+
+    Raises:
+        UnavailableError: The collector is not there.
+    """
+    return msgspec.json.decode(call(run, "GET", "/v1/status"), type=JobStatus)
+
+
+def _headers(address: Address) -> dict[str, str]:
+    return {"Authorization": f"Bearer {address.token}"}

@@ -1,0 +1,23 @@
+"""`eroica settings`: every tunable with its present value, default and source."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import click
+
+from eroica.settings import Settings, load_settings
+
+
+@click.command()
+def settings() -> None:
+    """List every setting: name, value now, default, meaning, source.
+
+    Set one with `--set NAME=VALUE`, the variable EROICA_<NAME>, or in eroica.toml.
+    """
+    now = load_settings()
+    for item in fields(Settings):
+        value = getattr(now, item.name)
+        changed = "" if value == item.default else f"  (default {item.default})"
+        click.echo(f"{item.name} = {value}{changed}")
+        click.echo(f"    {item.metadata['doc']} [{item.metadata['source']}]")

@@ -1,0 +1,65 @@
+"""The verdict of a whole job from the verdicts of its windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from eroica import __version__
+from eroica.model.verdict import Coverage, IterationTimes, Verdict
+
+
+def final_verdict(job: str, verdicts: Mapping[int, Verdict], workers_expected: int, workers_seen: int) -> Verdict:
+    """The verdict that the history of windows supports best.
+
+    Verdicts that name the same cause on the same workers add up their confidence; the newest of the heaviest group
+    stands. Without any cause: undetermined if a window said so last, else healthy.
+
+    Args:
+        job: Name of the job.
+        verdicts: Window id -> verdict, without the baseline window.
+        workers_expected: World size, 0 if never learned.
+        workers_seen: Workers that ever beat.
+    """
+    weights: dict[tuple[str, tuple[int, ...], str], float] = {}
+    newest: dict[tuple[str, tuple[int, ...], str], Verdict] = {}
+    for _, verdict in sorted(verdicts.items()):
+        cause = verdict.cause
+        if cause is None:
+            continue
+        key = (cause.cause, cause.workers if cause.scope == "some" else (), cause.scope)
+        weights[key] = weights.get(key, 0.0) + cause.confidence
+        newest[key] = verdict
+    if weights:
+        return newest[max(weights, key=lambda key: weights[key])]
+    if verdicts:
+        return verdicts[max(verdicts)]
+    return _nothing_looked_wrong(job, workers_expected, workers_seen)
+
+
+def _nothing_looked_wrong(job: str, workers_expected: int, workers_seen: int) -> Verdict:
+    if workers_seen:
+        summary = f"Healthy: iterations of {workers_seen} workers never looked slow, so no window was opened."
+        notes: tuple[str, ...] = ()
+    else:
+        summary = "No worker was seen: no process finished an optimizer step or called eroica.step()."
+        notes = (
+            "a process becomes a worker at its first torch optimizer step or eroica.step()",
+            "if there were any, look into log/ in the run directory",
+        )
+    return Verdict(
+        eroica_version=__version__,
+        job=job,
+        verdict="healthy" if workers_seen else "undetermined",
+        summary=summary,
+        window=None,
+        iteration=IterationTimes(),
+        coverage=Coverage(workers_expected=workers_expected, workers_reported=workers_seen, notes=notes),
+    )
+
+
+def stamped(verdict: Verdict, trigger_to_verdict_s: float) -> Verdict:
+    """The verdict with the time that passed between trigger and verdict, the window itself excluded."""
+    cost = msgspec.structs.replace(verdict.cost, trigger_to_verdict_s=round(trigger_to_verdict_s, 3))
+    return msgspec.structs.replace(verdict, cost=cost)

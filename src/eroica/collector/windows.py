@@ -1,0 +1,457 @@
+"""Windows of one job as a state machine: reports, patterns and time in, orders and work out. No I/O.
+
+    idle ──trigger, request, baseline──▶ probe ──events and seconds──▶ window ──captured──▶ patterns ──all or
+    deadline──▶ analysis ──verdict──▶ idle
+
+Whoever reports counts: a worker that misses the start, fails or stays silent is left out with a note.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.model.window import Window, WindowPurpose
+from eroica.settings import Settings
+from eroica.wire.messages import (
+    AgentReport,
+    JobStatus,
+    OrderMessage,
+    ProfileAnswer,
+    ProfileRequest,
+    WindowLine,
+    WorkerStatus,
+)
+
+Phase = Literal["idle", "probe", "window", "patterns", "analysis"]
+_LEFT_OUT = ("missed", "skipped", "failed")
+_AGENT_SILENT_S = 10.0
+_MAX_WORKERS = 200_000
+
+
+@dataclass(frozen=True)
+class Analyze:
+    """Instruction: run the analysis of this window, then call `Windows.analyzed`."""
+
+    window: Window
+    patterns: tuple[WorkerPattern, ...]
+    baseline: tuple[WorkerPattern, ...]
+    expected_workers: int
+    notes: tuple[str, ...]
+    asked_at: float
+
+
+@dataclass
+class _Open:
+    """The window being worked on."""
+
+    window: Window
+    phase: Phase
+    asked_at: float
+    deadline: float
+    wanted_s: float
+    wanted_iterations: int
+    ranks: frozenset[int]
+    patterns: dict[int, WorkerPattern] = field(default_factory=dict)
+    left_out: dict[int, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def waiting_for(self) -> set[int]:
+        return set(self.ranks) - set(self.patterns) - set(self.left_out)
+
+
+class Windows:
+    """All windows of one job."""
+
+    def __init__(self, job: str, settings: Settings) -> None:
+        self.job = job
+        self.settings = settings
+        self.order: OrderMessage | None = None
+        self.absolved = 0
+        self.ended = False
+        self.verdicts: dict[int, Verdict] = {}
+        self.baseline: tuple[WorkerPattern, ...] = ()
+        self.notes: list[str] = []
+        self._windows: dict[int, WindowLine] = {}
+        self._current: _Open | None = None
+        self._workers: dict[tuple[str, int], WorkerStatus] = {}
+        self._hosts: dict[str, float] = {}
+        self._serial = 0
+        self._baseline_done = not settings.baseline_window
+        self._triggers_seen: dict[tuple[str, int], int] = {}
+        self._quiet_until = 0.0
+        self._cooldown_s = settings.cooldown_s
+        self._requests: list[ProfileRequest] = []
+
+    # ------------------------------------------------------------------ events in
+
+    def reported(self, now: float, report: AgentReport) -> list[Analyze]:
+        """An agent told the state of its workers."""
+        if report.host not in self._hosts and len(self._workers) + len(report.workers) > _MAX_WORKERS:
+            return []
+        self._hosts[report.host] = now
+        for key in [key for key in self._workers if key[0] == report.host]:
+            del self._workers[key]
+        for status in report.workers:
+            self._workers[(report.host, status.worker.pid)] = status
+        for note in report.notes:
+            self.note(f"{report.host}: {note}")
+        return self.tick(now)
+
+    def pattern_arrived(self, now: float, pattern: WorkerPattern) -> list[Analyze]:
+        """A worker's summary is here; patterns of other windows are late and dropped."""
+        current = self._current
+        if current is not None and pattern.window_id == current.window.window_id:
+            current.patterns[pattern.worker.global_rank] = pattern
+        return self.tick(now)
+
+    def summary_failed(self, now: float, window_id: int, global_rank: int, note: str) -> list[Analyze]:
+        """A worker's window could not be summarized."""
+        current = self._current
+        if current is not None and window_id == current.window.window_id:
+            current.left_out[global_rank] = note
+        return self.tick(now)
+
+    def asked(self, now: float, request: ProfileRequest) -> ProfileAnswer:
+        """Somebody wants a window now; it opens at the next report."""
+        if self.ended:
+            return ProfileAnswer(refused="the job is over")
+        if self._current is not None and self._current.window.purpose != "baseline":
+            busy = self._current.window.window_id
+            return ProfileAnswer(window_id=busy, refused=f"window {busy} is open already; its verdict is coming")
+        if not self._training():
+            return ProfileAnswer(refused="no worker has finished its first iterations yet; try again in a moment")
+        self._requests.append(request)
+        return ProfileAnswer(window_id=self._next_id + (1 if self._current is not None else 0))
+
+    def analyzed(self, now: float, window_id: int, verdict: Verdict | None) -> None:
+        """The analysis of a window is done; None if it failed."""
+        current = self._current
+        if current is None or current.window.window_id != window_id:
+            return
+        self._line(current.window, "done", verdict.verdict if verdict else "failed", verdict.summary if verdict else "")
+        self._close()
+        if verdict is None:
+            return
+        self.verdicts[window_id] = verdict
+        if current.window.purpose == "manual":
+            return
+        if verdict.verdict in ("healthy", "undetermined"):
+            self.absolved += 1
+        self._quiet_until = now + self._cooldown_s
+        self._cooldown_s *= 2
+
+    def job_ended(self, now: float) -> list[Analyze]:
+        """The command is over: no new windows; what is being summarized may still come in."""
+        self.ended = True
+        if self._current is not None:
+            if self._current.phase == "probe":
+                self._line(self._current.window, "given up", "", "the job ended before the window opened")
+                self._close()
+            else:
+                self._current.deadline = min(self._current.deadline, now + self.settings.window_deadline_s / 3)
+        return self.tick(now)
+
+    def tick(self, now: float) -> list[Analyze]:
+        """Time passed; call at least once a second."""
+        if self._current is None:
+            self._maybe_open(now)
+            return []
+        return self._advance(now, self._current)
+
+    # ------------------------------------------------------------------ views
+
+    @property
+    def busy(self) -> bool:
+        """A window is open or being analyzed."""
+        return self._current is not None
+
+    @property
+    def known_windows(self) -> frozenset[int]:
+        """Ids of all windows that were ever asked for."""
+        return frozenset(self._windows)
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Hosts whose agent ever reported."""
+        return frozenset(self._hosts)
+
+    @property
+    def last_heard(self) -> float:
+        """When any agent last reported; 0 if none ever did."""
+        return max(self._hosts.values(), default=0.0)
+
+    def status(self) -> JobStatus:
+        """The job for people."""
+        workers = sorted(self._workers.values(), key=lambda status: status.worker.global_rank)
+        living = [status for status in workers if not status.ended]
+        means = [status.current_s for status in living if status.current_s is not None]
+        bests = [status.baseline_s for status in living if status.baseline_s is not None]
+        phase, message = self._phase(living)
+        return JobStatus(
+            job=self.job,
+            phase=phase,
+            message=message,
+            iteration=max((status.iteration for status in living), default=0),
+            mean_ms=1e3 * max(means) if means else None,
+            best_ms=1e3 * max(bests) if bests else None,
+            hosts=tuple(sorted(self._hosts)),
+            workers=tuple(workers),
+            windows=tuple(self._windows.values()),
+            notes=tuple(self.notes),
+        )
+
+    # ------------------------------------------------------------------ opening
+
+    @property
+    def _next_id(self) -> int:
+        return len(self._windows) + 1
+
+    def _training(self) -> list[WorkerStatus]:
+        return [
+            status
+            for status in self._workers.values()
+            if not status.ended and status.state in ("steady", "capturing", "saving") and status.current_s
+        ]
+
+    def _maybe_open(self, now: float) -> None:
+        training = self._training()
+        if self.ended or not training:
+            return
+        if self._requests:
+            request = self._requests.pop(0)
+            seconds = request.seconds or self.settings.window_s
+            self._open(now, "manual", request.reason, seconds, request.iterations)
+            return
+        trigger = self._new_trigger(now)
+        if trigger is not None:
+            self._open(now, "slow", trigger, self.settings.window_s, 0)
+        elif self._baseline_is_due(training):
+            self._baseline_done = True
+            self._open(now, "baseline", "early healthy window", self.settings.baseline_window_s, 0)
+
+    def _new_trigger(self, now: float) -> str | None:
+        """Reason of a trigger that nobody answered yet; those inside the cooldown are dropped."""
+        reason = None
+        for key, status in self._workers.items():
+            trigger = status.trigger
+            if trigger is None or status.ended or self._triggers_seen.get(key) == trigger.count:
+                continue
+            self._triggers_seen[key] = trigger.count
+            if now >= self._quiet_until:
+                reason = reason or trigger.reason
+        return reason
+
+    def _baseline_is_due(self, training: Iterable[WorkerStatus]) -> bool:
+        if self._baseline_done:
+            return False
+        training = list(training)
+        world = max(status.worker.world_size for status in training)
+        everybody = len(training) >= min(world, len([s for s in self._workers.values() if not s.ended]))
+        return everybody and all(
+            status.steady and status.iteration >= self.settings.baseline_after_iterations for status in training
+        )
+
+    def _open(self, now: float, purpose: WindowPurpose, reason: str, wanted_s: float, wanted_iterations: int) -> None:
+        training = self._training()
+        slowest = max(status.current_s or 0.0 for status in training)
+        baselines = [status.baseline_s for status in training if status.baseline_s]
+        first = self._first_iteration(training, slowest)
+        window = Window(
+            window_id=self._next_id,
+            purpose=purpose,
+            reason=reason,
+            first_iteration=first,
+            last_iteration=first + 1,
+            baseline_iteration_s=max(baselines) if baselines else None,
+            current_iteration_s=slowest,
+        )
+        lead_s = (first - max(status.iteration for status in training)) * slowest
+        self._current = _Open(
+            window=window,
+            phase="probe",
+            asked_at=now,
+            deadline=now + 3 * lead_s + 10 * slowest + 10.0,
+            wanted_s=wanted_s,
+            wanted_iterations=wanted_iterations,
+            ranks=frozenset(status.worker.global_rank for status in training),
+        )
+        self._give("probe", window)
+        self._line(window, "probe")
+
+    def _first_iteration(self, training: Iterable[WorkerStatus], iteration_s: float) -> int:
+        lead = max(2, math.ceil(self.settings.window_lead_s / max(iteration_s, 1e-6)))
+        return max(status.iteration for status in training) + lead
+
+    def _give(self, kind: Literal["probe", "window", "cancel"], window: Window) -> None:
+        self._serial += 1
+        self.order = OrderMessage(
+            serial=self._serial,
+            window_id=window.window_id,
+            kind=kind,
+            purpose=window.purpose,
+            first_iteration=window.first_iteration,
+            last_iteration=window.last_iteration,
+            max_events=self.settings.max_window_events,
+        )
+
+    # ------------------------------------------------------------------ moving on
+
+    def _advance(self, now: float, current: _Open) -> list[Analyze]:
+        if current.phase == "probe":
+            self._advance_probe(now, current)
+        elif current.phase in ("window", "patterns"):
+            self._leave_out(current)
+            if current.phase == "window" and self._captured(current):
+                current.phase = "patterns"
+                current.deadline = now + self.settings.window_deadline_s
+                self._line(current.window, "summarizing")
+            if not current.waiting_for or now > current.deadline:
+                return self._analyze(current)
+        return []
+
+    def _answers(self, current: _Open, kind: str) -> dict[int, WorkerStatus]:
+        """Statuses of the window's workers that have answered this order, by global rank."""
+        return {
+            status.worker.global_rank: status
+            for status in self._workers.values()
+            if status.worker.global_rank in current.ranks
+            and status.result.window_id == current.window.window_id
+            and status.result.kind == kind
+        }
+
+    def _advance_probe(self, now: float, current: _Open) -> None:
+        answers = self._answers(current, "probe")
+        finished = {rank for rank, status in answers.items() if status.result.status in ("done", *_LEFT_OUT)}
+        finished |= self._ended_ranks(current)
+        if finished < set(current.ranks) and now < current.deadline:
+            return
+        probes = [status.result for status in answers.values() if status.result.status == "done"]
+        training = self._training()
+        if not probes or not training:
+            reasons = {status.result.note for status in answers.values() if status.result.note}
+            why = "; ".join(sorted(reasons)) or "no worker answered in time"
+            self.note(f"window {current.window.window_id} was given up: {why}")
+            self._line(current.window, "given up", "", why)
+            self._give("cancel", current.window)
+            self._current = None
+            self._quiet_until = max(self._quiet_until, now + min(self.settings.cooldown_s, 30.0))
+            return
+        iteration_s = max(status.current_s or 0.0 for status in training)
+        events = max(1, *(probe.events for probe in probes))
+        iterations = self._iterations(current, iteration_s, events)
+        first = self._first_iteration(training, iteration_s)
+        current.window = Window(
+            window_id=current.window.window_id,
+            purpose=current.window.purpose,
+            reason=current.window.reason,
+            first_iteration=first,
+            last_iteration=first + iterations,
+            baseline_iteration_s=current.window.baseline_iteration_s,
+            current_iteration_s=iteration_s,
+        )
+        current.phase = "window"
+        lead_s = (first - max(status.iteration for status in training)) * iteration_s
+        current.deadline = now + 3 * (lead_s + iterations * iteration_s) + self.settings.window_deadline_s
+        self._give("window", current.window)
+        self._line(current.window, "window")
+
+    def _iterations(self, current: _Open, iteration_s: float, events: int) -> int:
+        """Length of the window: the wanted time, what statistics need, and the tightest budget."""
+        wanted = current.wanted_iterations or math.ceil(current.wanted_s / max(iteration_s, 1e-6))
+        budget = self.settings.max_window_events // events
+        return max(self.settings.min_window_iterations, min(wanted, self.settings.max_window_iterations, budget))
+
+    def _ended_ranks(self, current: _Open) -> set[int]:
+        living = {status.worker.global_rank for status in self._workers.values() if not status.ended}
+        return set(current.ranks) - living
+
+    def _leave_out(self, current: _Open) -> None:
+        answers = self._answers(current, "window")
+        for rank, status in answers.items():
+            if status.result.status in _LEFT_OUT:
+                current.left_out.setdefault(rank, status.result.note or status.result.status)
+        for rank in self._ended_ranks(current):
+            captured = rank in answers and answers[rank].result.status == "done"
+            if not captured and rank not in current.patterns and self._host_is_silent_or_ended(rank):
+                current.left_out.setdefault(rank, "the worker ended inside the window")
+
+    def _host_is_silent_or_ended(self, rank: int) -> bool:
+        known = [status for status in self._workers.values() if status.worker.global_rank == rank]
+        return any(status.ended for status in known) or not known
+
+    def _captured(self, current: _Open) -> bool:
+        answers = self._answers(current, "window")
+        done = {rank for rank, status in answers.items() if status.result.status in ("closed", "done")}
+        return bool(done) and set(current.ranks) <= done | set(current.left_out)
+
+    def _analyze(self, current: _Open) -> list[Analyze]:
+        for rank in sorted(current.waiting_for):
+            current.left_out[rank] = "no pattern before the deadline"
+        if current.window.purpose == "baseline":
+            self.baseline = tuple(current.patterns.values())
+            self._line(current.window, "done", "", f"{len(self.baseline)} workers")
+            self._close()
+            return []
+        current.phase = "analysis"
+        self._line(current.window, "analysis")
+        notes = [f"worker {rank}: {why}" for rank, why in sorted(current.left_out.items())[:20]]
+        if len(current.left_out) > len(notes):
+            notes.append(f"and {len(current.left_out) - len(notes)} more workers left out")
+        world = max((p.worker.world_size for p in current.patterns.values()), default=len(current.ranks))
+        return [
+            Analyze(
+                window=current.window,
+                patterns=tuple(current.patterns[rank] for rank in sorted(current.patterns)),
+                baseline=self.baseline,
+                expected_workers=max(world, len(current.ranks)),
+                notes=(*current.notes, *notes),
+                asked_at=current.asked_at,
+            )
+        ]
+
+    def _close(self) -> None:
+        self._current = None
+        self.order = None
+
+    # ------------------------------------------------------------------ words
+
+    def _line(self, window: Window, phase: str, verdict: str = "", summary: str = "") -> None:
+        self._windows[window.window_id] = WindowLine(
+            window_id=window.window_id,
+            purpose=window.purpose,
+            phase=phase,
+            first_iteration=window.first_iteration,
+            last_iteration=window.last_iteration,
+            verdict=verdict,
+            summary=summary,
+        )
+
+    def note(self, text: str) -> None:
+        """Remember something that people should know; bounded."""
+        if text not in self.notes and len(self.notes) < 100:
+            self.notes.append(text)
+
+    def _phase(self, living: list[WorkerStatus]) -> tuple[str, str]:
+        if self._current is not None:
+            window = self._current.window
+            span = f"iterations {window.first_iteration} to {window.last_iteration}"
+            words = {
+                "probe": f"window {window.window_id}: measuring one iteration ({window.reason})",
+                "window": f"window {window.window_id}: capturing {span} ({window.reason})",
+                "patterns": f"window {window.window_id}: summarizing on the workers' hosts",
+                "analysis": f"window {window.window_id}: comparing {len(self._current.patterns)} workers",
+            }
+            return self._current.phase, words.get(self._current.phase, "")
+        if self.ended:
+            return "ended", "the job is over"
+        if not living:
+            return "waiting", "no worker has finished an iteration yet"
+        if all(status.state == "learning" for status in living):
+            return "learning", f"{len(living)} workers, learning their iterations"
+        return "watching", f"{len(living)} workers, watching"

@@ -1,0 +1,185 @@
+"""Which frame of many stacks holds the excess: the most specific one, the user's own before a library's."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.model.pattern import FunctionKey
+
+Floats = NDArray[np.float64]
+
+#: Packages whose frames are nobody's own code. Others that are installed count as the user's: naming a frame too
+#: high or too deep in them still names the right place.
+_PACKAGES = frozenset(
+    {
+        "torch", "torchvision", "torchaudio", "torchdata", "numpy", "scipy", "pandas", "pyarrow", "PIL", "cv2",
+        "transformers", "tokenizers", "accelerate", "deepspeed", "megatron", "apex", "triton",
+        "pytorch_lightning", "lightning", "lightning_fabric", "fsspec", "requests", "urllib3", "botocore", "boto3",
+        "s3fs", "aiohttp", "h5py", "tqdm", "dill", "multiprocess", "einops", "safetensors", "webdataset",
+    }
+)  # fmt: skip
+#: Packages of the standard library that are folders; its modules stand without one ("threading.py").
+_STANDARD = frozenset(
+    {
+        "asyncio", "collections", "concurrent", "ctypes", "curses", "dbm", "email", "encodings", "html", "http",
+        "importlib", "json", "lib-dynload", "logging", "multiprocessing", "re", "sqlite3", "tomllib", "unittest",
+        "urllib", "wsgiref", "xml", "xmlrpc", "zipfile", "zoneinfo",
+    }
+)  # fmt: skip
+_FRAME = re.compile(r"^(?P<name>\S.*?) \((?P<file>.*?)(?::(?P<line>\d+))?\)$")
+#: A frame is named if it holds this share of the excess...
+_MOST = 0.6
+#: ...and at least this share of its own time is excess.
+_SPECIFIC = 0.5
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """A stack entry taken apart: "name (file:line)"."""
+
+    name: str
+    file: str
+    line: str
+
+    @property
+    def place(self) -> str:
+        """For sentences: "dataset.py:41"; "" where the file is unknown."""
+        base = self.file.rsplit("/", 1)[-1]
+        return f"{base}:{self.line}" if base and self.line else base
+
+
+class Focus(msgspec.Struct, frozen=True, kw_only=True):
+    """The frame a finding names.
+
+    Attributes:
+        name: Function name.
+        place: "file.py:line", or "".
+        stack: Whole stack of the heaviest row under it, outermost first.
+        functions: Rows that lie under it (indices into the fleet's keys).
+        share: Share of the excess they hold, 0-1.
+        is_own: The user's own frame, not a library's.
+        is_specific: Most of its time is excess.
+    """
+
+    name: str
+    place: str
+    stack: tuple[str, ...]
+    functions: tuple[int, ...]
+    share: float
+    is_own: bool
+    is_specific: bool
+
+    @property
+    def label(self) -> str:
+        """For sentences: "__getitem__ (dataset.py:41)"."""
+        return f"{self.name} ({self.place})" if self.place else self.name
+
+
+class _Node(msgspec.Struct, kw_only=True):
+    """What lies under one frame."""
+
+    rows: list[int] = []
+    excess: float = 0.0
+    time: float = 0.0
+    depth: float = 0.0
+
+
+def split_frame(entry: str) -> Frame:
+    """Take a stack entry apart; an entry of another form is all name."""
+    match = _FRAME.match(entry)
+    if match is None:
+        return Frame(name=entry, file="", line="")
+    return Frame(name=match["name"], file=match["file"], line=match["line"] or "")
+
+
+def is_own_frame(entry: str) -> bool:
+    """Whether a frame is the user's code: no standard library, no well-known package, not Eroica's hooks."""
+    file = split_frame(entry).file
+    if not file or file.startswith("<frozen") or "site-packages" in file or "dist-packages" in file:
+        return False
+    parts = file.lstrip("/").split("/")
+    if parts[:2] == ["eroica", "worker"]:
+        return False
+    if len(parts) == 1:
+        return parts[0].removesuffix(".py") not in sys.stdlib_module_names
+    return parts[0] not in _PACKAGES | _STANDARD
+
+
+def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus | None:
+    """The frame to name for the excess of some rows.
+
+    Among frames that hold at least 60 % of the excess and are mostly excess themselves, the one with the least time
+    (the most specific; of equals the deepest); the user's own frames come before a library's. Without such a frame the
+    user's frame with the least time that holds most of it, else the heaviest row.
+
+    Args:
+        keys: All functions.
+        functions: Rows of the group (indices into `keys`).
+        excess_R: Excess of each row. float64 [R].
+        time_R: Time of each row on the same workers. float64 [R].
+
+    Returns:
+        The focus; None if there is no excess at all.
+    """
+    total = float(excess_R.sum())
+    if total <= 0:
+        return None
+    nodes = _nodes(keys, functions, excess_R, time_R)
+    most = {name: node for name, node in nodes.items() if node.excess >= _MOST * total}
+    specific = {name: node for name, node in most.items() if node.excess >= _SPECIFIC * node.time}
+    own = {name: node for name, node in specific.items() if is_own_frame(name[0])}
+    for choice in (own, specific, {name: node for name, node in most.items() if is_own_frame(name[0])}):
+        if choice:
+            entry = min(choice, key=lambda name: (round(choice[name].time, 3), -choice[name].depth, name))
+            return _focus(keys, entry[0], nodes[entry], total, is_specific=entry in specific)
+    return _heaviest(keys, functions, excess_R, time_R)
+
+
+def _nodes(
+    keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats
+) -> dict[tuple[str, str], _Node]:
+    """Frames with all rows under them ("any"), and as leaves ("leaf"); heaviest row first."""
+    nodes: dict[tuple[str, str], _Node] = defaultdict(_Node)
+    for at in np.argsort(-excess_R, kind="stable"):
+        row, excess, time = functions[at], excess_R[at], time_R[at]
+        stack = keys[row].stack
+        for entry in {(frame, "any") for frame in stack} | {(frame, "leaf") for frame in stack[-1:]}:
+            node = nodes[entry]
+            node.depth = (node.depth * len(node.rows) + stack.index(entry[0])) / (len(node.rows) + 1)
+            node.rows.append(row)
+            node.excess += float(excess)
+            node.time += float(time)
+    return nodes
+
+
+def _focus(keys: Sequence[FunctionKey], entry: str, node: _Node, total: float, *, is_specific: bool) -> Focus:
+    frame = split_frame(entry)
+    return Focus(
+        name=frame.name,
+        place=frame.place,
+        stack=keys[node.rows[0]].stack,
+        functions=tuple(node.rows),
+        share=min(node.excess / total, 1.0),
+        is_own=is_own_frame(entry),
+        is_specific=is_specific,
+    )
+
+
+def _heaviest(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus:
+    row = int(np.argmax(excess_R))
+    key = keys[functions[row]]
+    return Focus(
+        name=key.name,
+        place=split_frame(key.stack[-1]).place if key.stack else "",
+        stack=key.stack,
+        functions=(functions[row],),
+        share=min(float(excess_R[row] / excess_R.sum()), 1.0),
+        is_own=bool(key.stack) and is_own_frame(key.stack[-1]),
+        is_specific=bool(excess_R[row] >= _SPECIFIC * time_R[row]),
+    )

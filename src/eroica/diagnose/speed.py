@@ -1,0 +1,124 @@
+"""Same work, slower, or same speed, more work: counts and mean durations of operators against a reference.
+
+Array suffixes: F functions, W workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.localize.excess import median_of_others
+from eroica.localize.fleet import Fleet
+from eroica.localize.suspects import Suspects
+
+Floats = NDArray[np.float64]
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Each worker's operators against a reference; NaN where there is none.
+
+    Attributes:
+        factor: By how much an execution takes longer: median over operators, weighted by time. float64 [W].
+        agreeing: Share of operator time whose own factor shows at least half of that. float64 [W].
+        count_ratio: Executions per iteration, same median. float64 [W].
+        more_work: Part of the operators' time that stems from more executions than the reference, 0-1. float64 [W].
+        slower: Part of it that stems from longer executions, 0-1. float64 [W].
+    """
+
+    factor: Floats
+    agreeing: Floats
+    count_ratio: Floats
+    more_work: Floats
+    slower: Floats
+
+
+def operators(fleet: Fleet) -> list[int]:
+    """Rows of the model's own computation: compute outside the loader's next."""
+    return [index for index, key in enumerate(fleet.keys) if key.kind == "compute" and key.phase != "input"]
+
+
+def speed_against_peers(fleet: Fleet) -> Speed:
+    """Against the median of the other workers of the same role."""
+    rows = operators(fleet)
+    total_FW, count_FW = fleet.total_us[rows], fleet.count[rows]
+    duration_FW = _mean_duration(total_FW, count_FW)
+    return _compare(
+        duration_FW, count_FW, median_of_others(duration_FW, fleet.roles), median_of_others(count_FW, fleet.roles)
+    )
+
+
+def speed_against_baseline(suspects: Suspects) -> Speed:
+    """Against the same worker in the baseline window."""
+    fleet, past = suspects.fleet, suspects.baseline
+    rows = operators(fleet)
+    shape = (len(rows), len(fleet.ranks))
+    before_total, before_count = np.full(shape, np.nan), np.full(shape, np.nan)
+    if past is not None:
+        places = {key: place for place, key in enumerate(past.keys)}
+        columns = {rank: column for column, rank in enumerate(past.ranks)}
+        at = np.asarray([places.get(fleet.keys[row], -1) for row in rows], dtype=np.intp)
+        for worker, rank in enumerate(fleet.ranks):
+            if rank in columns:
+                before_total[:, worker] = np.where(at >= 0, past.total_us[at, columns[rank]], 0.0)
+                before_count[:, worker] = np.where(at >= 0, past.count[at, columns[rank]], 0.0)
+    total_FW, count_FW = fleet.total_us[rows], fleet.count[rows]
+    return _compare(
+        _mean_duration(total_FW, count_FW), count_FW, _mean_duration(before_total, before_count), before_count
+    )
+
+
+def _mean_duration(total_FW: Floats, count_FW: Floats) -> Floats:
+    missing = np.full(total_FW.shape, np.nan)
+    return np.asarray(np.divide(total_FW, count_FW, out=missing, where=count_FW > 0))
+
+
+def _compare(duration_FW: Floats, count_FW: Floats, like_FW: Floats, like_count_FW: Floats) -> Speed:
+    known_FW = (like_FW > 0) & (like_count_FW > 0) & (duration_FW > 0)
+    weight_FW = np.where(known_FW, np.nan_to_num(like_FW) * np.nan_to_num(like_count_FW), 0.0)
+    ratio_FW = np.divide(duration_FW, like_FW, out=np.ones(duration_FW.shape), where=known_FW)
+    counts_FW = np.divide(count_FW, like_count_FW, out=np.ones(duration_FW.shape), where=known_FW)
+    factor_W = _weighted_median(ratio_FW, weight_FW)
+    half_W = 1.0 + (factor_W - 1.0) / 2
+    total_W = np.where(weight_FW.sum(axis=0) > 0, weight_FW.sum(axis=0), np.nan)
+    agreeing_W = np.where(ratio_FW >= half_W, weight_FW, 0.0).sum(axis=0) / total_W
+    own_FW = np.nan_to_num(duration_FW) * count_FW
+    own_W = np.maximum(own_FW.sum(axis=0), 1e-9)
+    price_FW = np.where(known_FW, like_FW, np.nan_to_num(duration_FW))
+    has_reference_W = ~np.isnan(like_count_FW).all(axis=0) if like_count_FW.size else np.zeros(own_W.size, np.bool_)
+    more_W = (price_FW * (count_FW - np.nan_to_num(like_count_FW))).sum(axis=0) / own_W
+    longer_W = np.where(known_FW, count_FW * (duration_FW - like_FW), 0.0).sum(axis=0) / own_W
+    return Speed(
+        factor=factor_W,
+        agreeing=agreeing_W,
+        count_ratio=_weighted_median(counts_FW, weight_FW),
+        more_work=np.where(has_reference_W, more_W, np.nan),
+        slower=np.where(has_reference_W, longer_W, np.nan),
+    )
+
+
+def _weighted_median(values_FW: Floats, weight_FW: Floats) -> Floats:
+    """Median of each column by weight; NaN for a column without any. float64 [W]."""
+    if not values_FW.shape[0]:
+        return np.full(values_FW.shape[1], np.nan)
+    order = np.argsort(values_FW, axis=0, kind="stable")
+    values = np.take_along_axis(values_FW, order, axis=0)
+    share = np.cumsum(np.take_along_axis(weight_FW, order, axis=0), axis=0)
+    middle = np.argmax(share >= share[-1] / 2, axis=0)
+    found = np.take_along_axis(values, middle[None], axis=0)[0]
+    return np.where(share[-1] > 0, found, np.nan)
+
+
+def host_fact(fleet: Fleet, name: str) -> Floats:
+    """One fact of the hosts; NaN for workers that did not report it. float64 [W]."""
+    return np.asarray([pattern.host_facts.get(name, np.nan) for pattern in fleet.patterns], dtype=np.float64)
+
+
+def weighted_mean(values: Sequence[float] | Floats, weights: Sequence[float] | Floats) -> float:
+    """Mean by weight over values that are numbers; NaN if none is or all weights are 0."""
+    value, weight = np.asarray(values, dtype=np.float64), np.asarray(weights, dtype=np.float64)
+    known = ~np.isnan(value) & (weight > 0)
+    return float(np.average(value[known], weights=weight[known])) if known.any() else float("nan")

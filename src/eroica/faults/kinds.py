@@ -1,0 +1,203 @@
+"""The faults: small classes that each do one real thing to one resource.
+
+A fault is built on each worker that has it, told to `start` and `stop` at iteration boundaries, and brings no frame of
+its own into the training thread's stack while it works: what runs there is the code of its parts (`PARTS` of
+`eroica.faults.training.tokens`, or of any module that offers the same places under other names).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+THROTTLE_PROGRAM = Path(__file__).with_name("throttle.py")
+
+
+class Place(NamedTuple):
+    """Where a fault is built in.
+
+    Attributes:
+        worker: This worker's global rank.
+        workers: Workers of the job.
+        parts: What can be built in, by place ("dataset", "forward", "backward", "objects").
+    """
+
+    worker: int
+    workers: int
+    parts: dict[str, Any]
+
+
+@dataclass
+class Fault:
+    """Base: does nothing."""
+
+    name: ClassVar[str] = "none"
+    resource: ClassVar[str] = "nothing"
+
+    def wrap_dataset(self, dataset: Any, place: Place) -> Any:
+        """The dataset that the loader shall read; called once, before the loader exists."""
+        return dataset
+
+    def start(self, model: Any, place: Place) -> None:
+        """The fault is there from now on."""
+
+    def stop(self) -> None:
+        """It is gone from now on; also called when the job ends."""
+
+
+@dataclass
+class SlowLoader(Fault):
+    """The worker's dataset waits for storage: each item takes `seconds` more, on no processor at all.
+
+    Works in loader processes too. There the loader prefetches, so it costs nothing until items take longer than
+    iteration x loader processes / batch.
+    """
+
+    name: ClassVar[str] = "slow-loader"
+    resource: ClassVar[str] = "storage"
+    seconds: float = 0.0075
+    latency: Any = field(default=None, init=False, repr=False)
+    now: float = field(default=0.0, init=False, repr=False)
+
+    def wrap_dataset(self, dataset: Any, place: Place) -> Any:
+        """The dataset behind slow storage; slow once the fault is there."""
+        self.latency = multiprocessing.get_context("spawn").RawValue(ctypes.c_double, self.now)
+        return place.parts["dataset"](dataset, self.latency)
+
+    def start(self, model: Any, place: Place) -> None:
+        """Items take longer from now on."""
+        self._set(self.seconds)
+
+    def stop(self) -> None:
+        """Items come at once again."""
+        self._set(0.0)
+
+    def _set(self, seconds: float) -> None:
+        self.now = seconds
+        if self.latency is not None:
+            self.latency.value = seconds
+
+
+@dataclass
+class GcPause(Fault):
+    """Cyclic garbage collections that wander over the workers, in one iteration of `every` on average.
+
+    Python's own collector does the work, on one core, holding the interpreter lock: it frees a tenth of `entries` small
+    cycles and looks at every object of the process (torch alone brings some 200,000). Which worker has its turn, if
+    any, is drawn anew each time, the same draw on all: nobody is slower than the others over a minute, but all wait.
+    """
+
+    name: ClassVar[str] = "gc-pause"
+    resource: ClassVar[str] = "one core, interpreter lock"
+    entries: float = 40_000
+    every: float = 3
+    handle: Any = field(default=None, init=False, repr=False)
+
+    def start(self, model: Any, place: Place) -> None:
+        """Build the heap (this takes a moment, once) and hook the turn in front of the forward pass."""
+        if self.handle is None:
+            part = place.parts["objects"](int(self.entries), place.worker, round(place.workers * max(1.0, self.every)))
+            self.handle = _inner(model).register_forward_pre_hook(part)
+
+    def stop(self) -> None:
+        """Unhook it; the heap goes with it."""
+        _unhook(self.handle)
+        self.handle = None
+
+
+@dataclass
+class SlowCompute(Fault):
+    """The worker's process runs `run_ms` and is stopped `stop_ms`, over and over, by a program beside it.
+
+    The same work takes longer, whatever it is: what a throttled or stolen processor looks like from inside.
+    """
+
+    name: ClassVar[str] = "slow-compute"
+    resource: ClassVar[str] = "processor speed"
+    run_ms: float = 4.0
+    stop_ms: float = 16.0
+    helper: Any = field(default=None, init=False, repr=False)
+
+    def start(self, model: Any, place: Place) -> None:
+        """Start the program beside this process."""
+        if self.helper is None:
+            numbers = [str(os.getpid()), str(self.run_ms), str(self.stop_ms)]
+            command = [sys.executable, "-I", "-S", str(THROTTLE_PROGRAM), *numbers]
+            self.helper = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def stop(self) -> None:
+        """End it and wait until it is gone: the process runs freely afterwards."""
+        if self.helper is not None:
+            self.helper.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.helper.wait(timeout=5)
+            self.helper = None
+
+
+@dataclass
+class SlowPython(Fault):
+    """More pure Python in front of each forward pass: `tokens` turns of a small loop, on one core."""
+
+    name: ClassVar[str] = "slow-python"
+    resource: ClassVar[str] = "one core, interpreter lock"
+    tokens: float = 180_000
+    handle: Any = field(default=None, init=False, repr=False)
+
+    def start(self, model: Any, place: Place) -> None:
+        """Hook the loop in front of the forward pass."""
+        if self.handle is None:
+            self.handle = _inner(model).register_forward_pre_hook(place.parts["forward"](int(self.tokens)))
+
+    def stop(self) -> None:
+        """Unhook it."""
+        _unhook(self.handle)
+        self.handle = None
+
+
+@dataclass
+class SlowBackward(Fault):
+    """A Python hook in the middle of the backward pass that visits `values` numbers one at a time."""
+
+    name: ClassVar[str] = "slow-backward"
+    resource: ClassVar[str] = "one core, interpreter lock"
+    values: float = 700_000
+    handle: Any = field(default=None, init=False, repr=False)
+
+    def start(self, model: Any, place: Place) -> None:
+        """Hook it behind the middle one of the model's leaf modules that have weights of two dimensions."""
+        if self.handle is None:
+            part = place.parts["backward"](int(self.values))
+            self.handle = _middle_layer(model).register_full_backward_hook(part.scale_grad)
+
+    def stop(self) -> None:
+        """Unhook it."""
+        _unhook(self.handle)
+        self.handle = None
+
+
+FAULTS: dict[str, type[Fault]] = {
+    kind.name: kind for kind in (Fault, SlowLoader, GcPause, SlowCompute, SlowPython, SlowBackward)
+}
+
+
+def _unhook(handle: Any) -> None:
+    if handle is not None:
+        handle.remove()
+
+
+def _inner(model: Any) -> Any:
+    """The user's own module behind a wrapper such as `DistributedDataParallel`."""
+    return getattr(model, "module", model)
+
+
+def _middle_layer(model: Any) -> Any:
+    """A layer whose input has a gradient: not the first one, which may be an embedding."""
+    layers = [part for part in model.modules() if not list(part.children()) and hasattr(part, "in_features")]
+    return layers[len(layers) // 2] if layers else model

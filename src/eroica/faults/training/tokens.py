@@ -1,0 +1,125 @@
+"""Extra work around tokens and gradients: reading windows from storage, scoring, indexing, checking gradients.
+
+Nothing here runs unless somebody builds it in. `PARTS` names what can be built in, by place.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from typing import Any
+
+
+class TokenWindows:
+    """A dataset read through block storage that answers after `latency.value` seconds.
+
+    Args:
+        source: The dataset behind it.
+        latency: Shared number, seconds per item; loader processes see it change.
+    """
+
+    def __init__(self, source: Any, latency: Any) -> None:
+        self.source = source
+        self.latency = latency
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Any:
+        """Item `index` of the source, once its block is there."""
+        return self._read_block(index)
+
+    def _read_block(self, index: int) -> Any:
+        due = time.monotonic() + self.latency.value
+        item = self.source[index]
+        left = due - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+        return item
+
+
+class TokenScorer:
+    """Scores tokens one by one in Python before each forward pass.
+
+    Args:
+        tokens: How many are scored.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+        self.score = 0
+
+    def __call__(self, _module: Any, _inputs: Any) -> None:
+        """Forward pre-hook of a module."""
+        self._score_tokens()
+
+    def _score_tokens(self) -> None:
+        score = 0
+        for token in range(self.tokens):
+            score += (token * 31 + score) % 97
+        self.score = score
+
+
+class GradientScale:
+    """Sums the squares of a gradient one value at a time during the backward pass.
+
+    Args:
+        values: How many values are visited.
+    """
+
+    def __init__(self, values: int) -> None:
+        self.values = values
+        self.scale = 0.0
+
+    def scale_grad(self, _module: Any, _grad_input: Any, grad_output: Any) -> None:
+        """Full backward hook of a module; leaves the gradient as it is."""
+        numbers = grad_output[0].detach().flatten()[:1024].tolist()
+        total = 0.0
+        for position in range(self.values):
+            number = numbers[position % len(numbers)]
+            total += number * number
+        self.scale = total**0.5
+
+
+class TokenIndex:
+    """Keeps an index of linked entries and now and then throws it away and collects.
+
+    Args:
+        entries: Entries of the index; each is a small cycle.
+        number: This worker's number.
+        numbers: One number below this is drawn each time, the same everywhere; who has it, has its turn.
+    """
+
+    def __init__(self, entries: int, number: int, numbers: int) -> None:
+        self.number = number
+        self.numbers = numbers
+        self.turns = 0
+        self.entries = [self._entry(number) for number in range(entries)]
+
+    def __call__(self, _module: Any, _inputs: Any) -> None:
+        """Forward pre-hook of a module."""
+        self.turns += 1
+        if random.Random(self.turns).randrange(self.numbers) == self.number:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Replace a tenth of the entries, then collect the old ones."""
+        share = len(self.entries) // 10
+        start = random.Random(self.turns).randrange(10) * share
+        self.entries[start : start + share] = [self._entry(number) for number in range(share)]
+        gc.collect()
+
+    @staticmethod
+    def _entry(number: int) -> dict[str, Any]:
+        entry: dict[str, Any] = {"number": number}
+        entry["near"] = [entry]
+        return entry
+
+
+PARTS: dict[str, Any] = {
+    "dataset": TokenWindows,
+    "forward": TokenScorer,
+    "backward": GradientScale,
+    "objects": TokenIndex,
+}

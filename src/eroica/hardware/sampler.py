@@ -1,0 +1,234 @@
+"""The sampler: a program of its own that watches workers from outside for one window and writes what it sees.
+
+Standard library only, and few modules of it: it is started at every window. It needs no rights; what it may not read it
+leaves out, and writes down why. It runs at low priority and slows itself down where it would cost too much.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from eroica.errors import UnavailableError
+from eroica.hardware.cgroup import ThrottleProbe
+from eroica.hardware.cpu import HostProbe
+from eroica.hardware.network import InterfaceProbe, RdmaProbe
+from eroica.hardware.processes import Target, WorkerProbe
+from eroica.hardware.tcp import TcpProbe
+from eroica.hardware.writer import SampleWriter
+
+HZ = 1000
+"""Samples per second of training threads, where affordable."""
+BUDGET_PER_WORKER = 0.025
+"""CPU the sampler may use, in cores per worker; above it all its periods are stretched."""
+_LEAST_BUDGET = 0.03
+_MOST_STRETCH = 10.0
+_NICE = 5
+_REFRESH_NS = 200_000_000
+_FLUSH_NS = 250_000_000
+_SECOND_NS = 1_000_000_000
+
+
+class Probe(Protocol):
+    """Something read every `period_ns`."""
+
+    period_ns: int
+
+    def read(self) -> None:
+        """Sample."""
+
+    def close(self) -> None:
+        """Write down the last moment and give everything back."""
+
+
+class Pace:
+    """How far all periods are stretched so that the sampler stays within its budget.
+
+    Args:
+        budget: Cores it may use on average.
+    """
+
+    def __init__(self, budget: float) -> None:
+        self.stretch = 1.0
+        self._budget = budget
+        self._used_s = 0.0
+        self._at_ns = 0
+
+    def update(self, now_ns: int, used_s: float) -> bool:
+        """Take in the CPU seconds used so far; True if the pace was lowered."""
+        before_ns, before_s = self._at_ns, self._used_s
+        self._at_ns, self._used_s = now_ns, used_s
+        if not before_ns or now_ns <= before_ns:
+            return False
+        cores = (used_s - before_s) / ((now_ns - before_ns) * 1e-9)
+        if cores <= 1.1 * self._budget or self.stretch >= _MOST_STRETCH:
+            return False
+        self.stretch = min(_MOST_STRETCH, self.stretch * cores / self._budget)
+        return True
+
+
+class _Task:
+    """A call that is due every so often."""
+
+    __slots__ = ("call", "due_ns", "period_ns")
+
+    def __init__(self, call: Callable[[], None], period_ns: int, due_ns: int) -> None:
+        self.call = call
+        self.period_ns = period_ns
+        self.due_ns = due_ns
+
+
+class Sampler:
+    """Samples workers and their host into a directory.
+
+    Args:
+        targets: The workers.
+        directory: Where the store goes.
+        hz: Samples per second of the training threads.
+    """
+
+    def __init__(self, targets: Sequence[Target], directory: Path, hz: int = HZ) -> None:
+        self._writer = SampleWriter(directory)
+        self._period_ns = _SECOND_NS // hz
+        self._pace = Pace(max(_LEAST_BUDGET, BUDGET_PER_WORKER * len(targets)))
+        self._workers = [WorkerProbe(self._writer, target, self._period_ns) for target in targets]
+        self._probes = self._host_probes(targets)
+        self._parent = os.getppid()
+        self._tasks = self._schedule(time.monotonic_ns())
+
+    def run(self, stopped: Callable[[], bool], seconds: float | None = None) -> None:
+        """Sample until told to stop, the time is over, the workers are gone, or the parent is.
+
+        Args:
+            stopped: Asked at every sample.
+            seconds: Longest time, s.
+        """
+        began_ns = time.monotonic_ns()
+        end_ns = began_ns + int(seconds * 1e9) if seconds is not None else 1 << 63
+        next_ns = began_ns
+        try:
+            while next_ns < end_ns and not stopped() and self._wanted():
+                for worker in self._workers:
+                    worker.read_fast()
+                now_ns = time.monotonic_ns()
+                self._run_due(now_ns)
+                next_ns = max(next_ns + int(self._period_ns * self._pace.stretch), now_ns)
+                time.sleep(max(0, next_ns - time.monotonic_ns()) * 1e-9)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Write everything down and give everything back."""
+        for probe in (*self._workers, *self._probes):
+            probe.close()
+        self._probes.clear()
+        self._workers.clear()
+        self._writer.close()
+
+    def _wanted(self) -> bool:
+        return any(worker.alive for worker in self._workers) and os.getppid() == self._parent
+
+    def _host_probes(self, targets: Sequence[Target]) -> list[Probe]:
+        makers: list[Callable[[], Probe]] = [
+            lambda: HostProbe(self._writer),
+            lambda: InterfaceProbe(self._writer),
+            lambda: RdmaProbe(self._writer),
+            lambda: self._tcp(targets),
+            lambda: _nvidia(self._writer),
+        ]
+        makers += [lambda pid=target.pid: ThrottleProbe(self._writer, pid) for target in targets]  # type: ignore[misc]
+        return [probe for make in makers if (probe := self._make(make)) is not None]
+
+    def _make(self, make: Callable[[], Probe]) -> Probe | None:
+        try:
+            return make()
+        except UnavailableError as error:
+            self._writer.note(str(error))
+        except (OSError, ValueError) as error:
+            self._writer.note(f"left out: {error}")
+        return None
+
+    def _tcp(self, targets: Sequence[Target]) -> Probe:
+        probe = TcpProbe(self._writer)
+        for target in targets:
+            probe.watch(target.pid)
+        return probe
+
+    def _schedule(self, now_ns: int) -> list[_Task]:
+        tasks = [_Task(self._writer.flush, _FLUSH_NS, now_ns + _FLUSH_NS)]
+        tasks += [_Task(self._check, _SECOND_NS, now_ns)]
+        for index, worker in enumerate(self._workers):
+            offset = worker.period_ns * index // len(self._workers)
+            tasks.append(_Task(worker.read, worker.period_ns, now_ns + offset))
+            tasks.append(_Task(worker.refresh, _REFRESH_NS, now_ns + _REFRESH_NS + offset))
+        tasks += [_Task(self._guarded(probe), probe.period_ns, now_ns) for probe in self._probes]
+        return tasks
+
+    def _run_due(self, now_ns: int) -> None:
+        for task in self._tasks:
+            if task.due_ns <= now_ns:
+                task.call()
+                task.due_ns = max(task.due_ns + int(task.period_ns * self._pace.stretch), now_ns)
+
+    def _guarded(self, probe: Probe) -> Callable[[], None]:
+        """The probe's `read`, which ends for good at its first failure."""
+        failed = False
+
+        def read() -> None:
+            nonlocal failed
+            if failed:
+                return
+            try:
+                probe.read()
+            except (OSError, ValueError) as error:
+                failed = True
+                self._writer.note(f"{type(probe).__name__} stopped: {error}")
+
+        return read
+
+    def _check(self) -> None:
+        for worker in self._workers:
+            worker.mark()
+        if self._pace.update(time.monotonic_ns(), time.process_time()):
+            self._writer.note(f"sampling slowed down {self._pace.stretch:.1f} times to stay within its CPU budget")
+
+
+def _nvidia(writer: SampleWriter) -> Probe:
+    if not Path("/proc/driver/nvidia").exists() and not Path("/dev/nvidiactl").exists():
+        raise UnavailableError("no NVIDIA channels: no driver on this host")
+    from eroica.hardware.nvidia import NvidiaProbe
+
+    return NvidiaProbe(writer)
+
+
+def sample_until_stopped(
+    targets: Sequence[Target], directory: Path, hz: int = HZ, seconds: float | None = None
+) -> None:
+    """What the program does: lower its priority, sample, and end cleanly on SIGINT, SIGTERM or SIGHUP.
+
+    Args:
+        targets: The workers.
+        directory: Where the store goes.
+        hz: Samples per second of the training threads.
+        seconds: Longest time, s; None for no limit.
+
+    Raises:
+        UnavailableError: The directory cannot be written.
+    """
+    stop = False
+
+    def on_signal(_number: int, _frame: object) -> None:
+        nonlocal stop
+        stop = True
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, on_signal)
+    os.nice(_NICE)
+    try:
+        Sampler(targets, directory, hz).run(lambda: stop, seconds)
+    except OSError as error:
+        raise UnavailableError(f"samples cannot be written to {directory}: {error.strerror}") from error

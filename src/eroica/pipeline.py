@@ -1,0 +1,99 @@
+"""The chain itself: patterns of one window to its verdict, by pure functions in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+
+import msgspec
+
+from eroica import __version__
+from eroica.diagnose import WindowContext, diagnose
+from eroica.errors import InputError
+from eroica.localize import localize
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Cost, Coverage, IterationTimes, Verdict, VerdictWindow
+from eroica.model.window import Window
+from eroica.settings import Settings
+from eroica.wire.codec import encode_record
+
+
+def analyze(
+    job: str,
+    window: Window,
+    patterns: Sequence[WorkerPattern],
+    baseline: Sequence[WorkerPattern] = (),
+    expected_workers: int | None = None,
+    notes: Sequence[str] = (),
+    settings: Settings = Settings(),  # noqa: B008 (frozen)
+) -> Verdict:
+    """Localize and diagnose one window.
+
+    Args:
+        job: Name of the job.
+        window: What was asked for.
+        patterns: What the workers handed over; more than one of a rank: the last counts. May be empty.
+        baseline: The same of the job's baseline window, if there is one.
+        expected_workers: Workers of the job; by default the largest world size that a pattern states.
+        notes: What the reader should know beside the workers' own notes.
+        settings: All tunables.
+
+    Returns:
+        The verdict; "undetermined" where the patterns say too little. Equal input gives an equal verdict, but for
+        `cost.localize_s`.
+    """
+    start = perf_counter()
+    latest = list({pattern.worker.global_rank: pattern for pattern in patterns}.values())
+    expected = max(expected_workers or 0, len(latest), *(p.worker.world_size for p in latest), 0)
+    reported = {pattern.worker.global_rank for pattern in latest}
+    context = WindowContext(
+        job=job,
+        window=window,
+        expected_workers=expected,
+        missing=tuple(rank for rank in range(expected) if rank not in reported),
+        notes=tuple(notes),
+        cost=total_cost(latest),
+    )
+    try:
+        verdict = diagnose(localize(latest, baseline, settings), context, settings)
+    except InputError as error:
+        verdict = undetermined(context, str(error))
+    cost = msgspec.structs.replace(verdict.cost, localize_s=round(perf_counter() - start, 4))
+    return msgspec.structs.replace(verdict, cost=cost)
+
+
+def total_cost(patterns: Sequence[WorkerPattern]) -> Cost:
+    """What capturing and summarizing cost: the slowest worker's time, everybody's bytes."""
+    return Cost(
+        window_stall_s=round(max((pattern.stall_s for pattern in patterns), default=0.0), 4),
+        summarize_s=round(max((pattern.summarize_s for pattern in patterns), default=0.0), 4),
+        raw_bytes=sum(pattern.raw_bytes for pattern in patterns),
+        pattern_bytes=sum(len(encode_record(pattern)) for pattern in patterns),
+    )
+
+
+def undetermined(context: WindowContext, why: str) -> Verdict:
+    """The verdict on a window that cannot be judged at all."""
+    window = context.window
+    stated = window.baseline_iteration_s, window.current_iteration_s
+    baseline_ms, current_ms = (None if value is None else value * 1e3 for value in stated)
+    return Verdict(
+        eroica_version=__version__,
+        job=context.job,
+        verdict="undetermined",
+        summary=f"Too little to tell: {why}.",
+        window=VerdictWindow(
+            kind=window.kind,
+            first_iteration=window.first_iteration,
+            last_iteration=window.last_iteration,
+            reason=window.reason,
+        ),
+        iteration=IterationTimes(baseline_ms=baseline_ms, current_ms=current_ms),
+        coverage=Coverage(
+            workers_expected=context.expected_workers,
+            workers_reported=context.expected_workers - len(context.missing),
+            missing=context.missing,
+            notes=context.notes,
+        ),
+        cost=context.cost,
+    )

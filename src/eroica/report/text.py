@@ -1,0 +1,256 @@
+"""The verdict in a terminal: the sentence first, then causes with evidence and next step, then symptoms, dimmed.
+
+Everything that comes from the job (functions, hosts, reasons) is written as plain text: neither console markup nor
+control characters in it have any effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from eroica.model.verdict import Finding, ResourceUse, Verdict
+from eroica.report.words import amount, byte_size, change, clean, milliseconds, percent, seconds, sentence, worker_list
+
+_STYLES = {"slow": "bold red", "blocked": "bold red", "healthy": "bold green", "undetermined": "bold yellow"}
+_MOST_CAUSES = 5
+_MOST_SYMPTOMS = 8
+_MOST_NOTES = 6
+_TRAIL_FRAMES = 3
+
+
+def render_verdict(verdict: Verdict, console: Console) -> None:
+    """Draw `verdict` on `console`, in its width and colors (none under `NO_COLOR` or in a file)."""
+    for part in build_report(verdict):
+        console.print(part, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def build_report(verdict: Verdict) -> list[RenderableType]:
+    """The parts of the report, from top to bottom."""
+    causes = [finding for finding in verdict.findings if finding.role == "cause"]
+    parts: list[RenderableType] = [_headline(verdict), *_circumstances(verdict)]
+    for finding in causes[:_MOST_CAUSES]:
+        parts += [Text(), _cause(finding, verdict.iteration.current_ms)]
+    parts += _left_out(len(causes) - _MOST_CAUSES, "cause")
+    parts += _symptoms(verdict)
+    parts += [Text(), *_coverage(verdict)]
+    parts += [_cost(verdict)] if verdict.window is not None else []
+    return parts
+
+
+def _headline(verdict: Verdict) -> Text:
+    word = Text(verdict.verdict.upper(), style=_STYLES[verdict.verdict])
+    return Text.assemble(word, "  ", (_without_word(sentence(verdict.summary), verdict.verdict), "bold"))
+
+
+def _without_word(summary: str, word: str) -> str:
+    """The summary without a leading "Healthy: ", which the headline says already."""
+    head, colon, rest = summary.partition(": ")
+    return rest[:1].upper() + rest[1:] if colon and head.lower() == word else summary
+
+
+def _circumstances(verdict: Verdict) -> Iterator[Text]:
+    facts = [f"job {clean(verdict.job, 60)}", *_window(verdict), *_pace(verdict)]
+    yield Text(" · ".join(facts), style="dim")
+    if verdict.window is not None and verdict.window.reason:
+        yield Text(f"looked because: {sentence(verdict.window.reason)}", style="dim")
+
+
+def _window(verdict: Verdict) -> list[str]:
+    window = verdict.window
+    if window is None:
+        return ["no window was needed"]
+    if window.first_iteration is None or window.last_iteration is None:
+        return [f"{window.kind} window of {seconds(window.duration_s)}"]
+    return [f"iterations {window.first_iteration}–{window.last_iteration}, {seconds(window.duration_s)}"]
+
+
+def _pace(verdict: Verdict) -> list[str]:
+    before, now = verdict.iteration.baseline_ms, verdict.iteration.current_ms
+    if now is None:
+        return []
+    if not before:
+        return [f"{milliseconds(now)} per iteration"]
+    return [f"{milliseconds(now)} per iteration, {milliseconds(before)} at best ({change(before, now)})"]
+
+
+# ---------------------------------------------------------------------- causes
+
+
+def _cause(finding: Finding, iteration_ms: float | None) -> RenderableType:
+    title = Text.assemble((f"{finding.order}  {clean(finding.cause, 60)}", "bold"), ("  ", ""), _certainty(finding))
+    rows = Table.grid(padding=(0, 2), expand=True)
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column(ratio=1, overflow="fold")
+    for label, value in _cause_rows(finding, iteration_ms):
+        rows.add_row(label, value)
+    return Group(title, Padding(rows, (0, 0, 0, 3)))
+
+
+def _cause_rows(finding: Finding, iteration_ms: float | None) -> Iterator[tuple[str, RenderableType]]:
+    yield "function", _function(finding)
+    yield "where", Text(_where(finding))
+    yield "costs", Text(_price(finding, iteration_ms))
+    numbers = _numbers(finding)
+    if numbers is not None:
+        yield "pattern", numbers
+    if finding.evidence:
+        yield "evidence", _bullets(finding.evidence)
+    if finding.next_step:
+        yield "next", Text(sentence(finding.next_step), style="bold green")
+
+
+def _certainty(finding: Finding) -> Text:
+    return Text(f"confidence {percent(finding.confidence)}", style="dim")
+
+
+def _function(finding: Finding) -> Text:
+    function = finding.function
+    shown = Text.assemble((clean(function.name), "bold cyan"), (f"  {function.kind}", "dim"))
+    callers = [clean(frame, 80) for frame in function.stack if frame]
+    if callers:
+        trail = callers[-_TRAIL_FRAMES:]
+        dots = "… › " if len(callers) > len(trail) else ""
+        shown.append(f"\n{dots}{' › '.join(trail)}", style="dim")
+    return shown
+
+
+def _where(finding: Finding) -> str:
+    hosts = [clean(host, 60) for host in finding.hosts]
+    on = f" on {', '.join(hosts[:4])}{f' and {len(hosts) - 4} more hosts' if len(hosts) > 4 else ''}" if hosts else ""
+    if finding.scope == "rotating":
+        return f"moves from worker to worker{on}; none is to blame alone"
+    if finding.scope == "all":
+        return f"all workers{on}"
+    return worker_list(finding.workers) + on
+
+
+def _price(finding: Finding, iteration_ms: float | None) -> str:
+    if finding.gain is None:
+        return "unknown"
+    cost = f"{percent(finding.gain)} of the iteration"
+    return cost if iteration_ms is None else f"{cost}, {milliseconds(finding.gain * iteration_ms)} each time"
+
+
+def _bullets(lines: Sequence[str]) -> Table:
+    table = Table.grid(padding=(0, 1), expand=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(ratio=1, overflow="fold")
+    for line in lines:
+        table.add_row("•", Text(sentence(line)))
+    return table
+
+
+def _numbers(finding: Finding) -> Table | None:
+    """Small table: here, peers (or before, where all workers are slow), expected."""
+    rows = list(_number_rows(finding))
+    if not rows:
+        return None
+    columns = 4 if any(row[3] for row in rows) else 3
+    table = Table.grid(padding=(0, 2))
+    table.add_column(overflow="fold", style="dim")
+    for style in ("bold", "", "dim")[: columns - 1]:
+        table.add_column(justify="right", no_wrap=True, style=style)
+    heads = ("iteration", "here", "before" if finding.scope == "all" else "peers", "expected")
+    table.add_row(*(Text(head, style="dim not bold") for head in heads[:columns]))
+    for row in rows:
+        table.add_row(*map(Text, row[:columns]))
+    return table
+
+
+def _number_rows(finding: Finding) -> Iterator[tuple[str, str, str, str]]:
+    pattern, duration = finding.pattern, finding.duration
+    if pattern is not None:
+        peers = pattern.peers or {}
+        yield (
+            "critical β",
+            percent(pattern.beta),
+            _share(peers.get("beta")),
+            _range(pattern.expected.get("beta")),
+        )
+    if duration is not None:
+        yield "duration", milliseconds(duration.per_iteration_ms), _time(duration.peers_ms), ""
+        yield "calls", f"{duration.count_per_iteration:.1f}", _count(duration.peers_count), ""
+    if finding.resource is not None:
+        yield _resource(finding.resource)
+    if pattern is not None and pattern.sigma:
+        peers = pattern.peers or {}
+        yield f"{_channel(finding)} σ".strip(), percent(pattern.sigma), _share(peers.get("sigma")), ""
+
+
+def _resource(resource: ResourceUse) -> tuple[str, str, str, str]:
+    peers = "" if resource.peers_mean is None else amount(resource.peers_mean, resource.unit)
+    return f"{clean(resource.name, 24)} μ", amount(resource.mean, resource.unit), peers, ""
+
+
+def _channel(finding: Finding) -> str:
+    return clean(finding.resource.name, 24) if finding.resource is not None else ""
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else percent(value)
+
+
+def _time(value: float | None) -> str:
+    return "" if value is None else milliseconds(value)
+
+
+def _count(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _range(bounds: tuple[float, float] | None) -> str:
+    return "" if bounds is None else f"{percent(bounds[0]).removesuffix(' %')}–{percent(bounds[1])}"
+
+
+# ---------------------------------------------------------------------- symptoms, coverage, cost
+
+
+def _symptoms(verdict: Verdict) -> list[RenderableType]:
+    symptoms = [finding for finding in verdict.findings if finding.role == "symptom"]
+    if not symptoms:
+        return []
+    lines = [Text(_symptom(finding, verdict.findings), style="dim") for finding in symptoms[:_MOST_SYMPTOMS]]
+    indented = [Padding(line, (0, 0, 0, 3)) for line in lines]
+    left_out = _left_out(len(symptoms) - _MOST_SYMPTOMS, "symptom")
+    return [Text(), Text("Only symptoms: slow because they wait", style="dim"), *indented, *left_out]
+
+
+def _symptom(finding: Finding, findings: Sequence[Finding]) -> str:
+    causes = [other for other in findings if finding.order in other.explains]
+    reason = " and ".join(f"{clean(cause.function.name, 60)} ({cause.order})" for cause in causes)
+    duration = finding.duration
+    long = f", {milliseconds(duration.per_iteration_ms)} per iteration" if duration is not None else ""
+    where = worker_list(finding.workers) if finding.scope == "some" else "all workers"
+    return f"{clean(finding.function.name, 80)} on {where}{long}: waits for {reason or 'another worker'}"
+
+
+def _left_out(number: int, what: str) -> list[Text]:
+    if number <= 0:
+        return []
+    return [Text(f"   and {number} more {what}{'s' if number > 1 else ''}, see the JSON", style="dim")]
+
+
+def _coverage(verdict: Verdict) -> Iterator[Text]:
+    coverage = verdict.coverage
+    heard = f"Based on {coverage.workers_reported} of {coverage.workers_expected} workers"
+    missing = f"; missing: {worker_list(coverage.missing)}" if coverage.missing else ""
+    complete = coverage.workers_reported >= coverage.workers_expected and not coverage.missing
+    yield Text(heard + missing, style="dim" if complete else "yellow")
+    for note in coverage.notes[:_MOST_NOTES]:
+        yield Text(f"Note: {sentence(note)}", style="dim")
+    yield from _left_out(len(coverage.notes) - _MOST_NOTES, "note")
+
+
+def _cost(verdict: Verdict) -> Text:
+    cost = verdict.cost
+    facts = [f"the job stood still for {seconds(cost.window_stall_s)}"]
+    if cost.trigger_to_verdict_s is not None:
+        facts.append(f"verdict {seconds(cost.trigger_to_verdict_s)} after the window")
+    facts.append(f"summary {seconds(cost.summarize_s)}")
+    facts.append(f"{byte_size(cost.pattern_bytes)} kept of {byte_size(cost.raw_bytes)}")
+    return Text(f"Looking cost: {', '.join(facts)}", style="dim")

@@ -1,0 +1,104 @@
+"""How names, numbers and lists of workers are written for people. Names are input from the job: never trusted."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+_LONGEST_NAME = 160
+_LONGEST_SENTENCE = 600
+_MOST_RANGES = 8
+
+
+def clean(text: str, limit: int = _LONGEST_NAME) -> str:
+    """`text` on one line, without control, format and bidirectional characters, at most `limit` characters.
+
+    What is too long loses its middle: both ends of a kernel's or path's name say something.
+    """
+    plain = "".join(_visible(character) for character in text[: 4 * limit + 4])
+    plain = " ".join(plain.split())
+    if len(plain) <= limit and len(text) <= 4 * limit + 4:
+        return plain
+    end = limit // 3
+    tail = " ".join("".join(_visible(character) for character in text[-2 * end :]).split())[-end:]
+    return f"{plain[: limit - end - 1]}…{tail}"
+
+
+def sentence(text: str) -> str:
+    """`clean` with the room that a sentence needs."""
+    return clean(text, _LONGEST_SENTENCE)
+
+
+def _visible(character: str) -> str:
+    if character.isascii():
+        return character if character.isprintable() else " "
+    kind = unicodedata.category(character)
+    if kind in ("Cf", "Cs", "Mn", "Me"):
+        return ""
+    return " " if kind[0] in "CZ" else character
+
+
+def worker_list(workers: Sequence[int]) -> str:
+    """Global ranks as ranges: "worker 2", "workers 0–3, 7, 8", at most eight ranges."""
+    ranges = _ranges(sorted(set(workers)))
+    if not ranges:
+        return "no worker"
+    words = [_range(first, last) for first, last in ranges[:_MOST_RANGES]]
+    more = f" and more, {len(set(workers))} in all" if len(ranges) > _MOST_RANGES else ""
+    return f"worker{'s' if len(set(workers)) > 1 else ''} {', '.join(words)}{more}"
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}{', ' if last == first + 1 else '–'}{last}"
+
+
+def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ranges
+
+
+def percent(fraction: float) -> str:
+    """0.384 -> "38 %"; below one in a hundred "0.4 %", below one in a thousand "0 %"."""
+    value = 100 * fraction
+    return f"{value:.1f} %" if 0.05 <= abs(value) < 0.95 else f"{value:.0f} %"
+
+
+def change(before: float, now: float) -> str:
+    """How much longer something takes: "+34 %", from ten times on "24 times"."""
+    ratio = now / before
+    return f"{ratio:.0f} times" if ratio >= 10 else f"{100 * (ratio - 1):+.0f} %"
+
+
+def milliseconds(value: float) -> str:
+    """About three significant digits, seconds from 10,000 ms on."""
+    if abs(value) >= 10_000:
+        return f"{value / 1000:.1f} s"
+    digits = 0 if abs(value) >= 100 or not value else 1 if abs(value) >= 1 else 2
+    return f"{value:.{digits}f} ms"
+
+
+def seconds(value: float) -> str:
+    """Seconds, or milliseconds below a second."""
+    return f"{value:.1f} s" if value >= 1 else milliseconds(1000 * value)
+
+
+def byte_size(value: int) -> str:
+    """Bytes in decimal units."""
+    size = float(value)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def amount(value: float, unit: str) -> str:
+    """A number with its unit; fractions as percent."""
+    if unit.startswith("fraction"):
+        return percent(value)
+    return f"{value:.3g} {clean(unit, 20)}".strip()

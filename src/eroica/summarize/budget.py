@@ -1,0 +1,100 @@
+"""What of a pattern travels: rows, series and executions under a budget of bytes as they are on the wire.
+
+Rows have `pattern_bytes`; executions of collectives have a quarter of it on top. So a pattern stays below 30 KB by
+default.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from eroica.model.pattern import CollectiveRecord, FunctionPattern
+
+_SERIES_SHARE = 3
+_LEAST_SERIES_BETA = 0.001
+_EXPLAINING_BETA = 0.01
+_EXPLAINING_SHARE = 0.01
+
+
+def wire_size(value: object) -> int:
+    """Bytes of a value on the wire (MessagePack, zlib)."""
+    return len(zlib.compress(msgspec.msgpack.encode(value), 6))
+
+
+def attach_series(rows: Sequence[FunctionPattern], series: Sequence[bytes], budget: int) -> tuple[FunctionPattern, ...]:
+    """Rows with their series per iteration: collector runs first, then by critical time, within a third of the budget.
+
+    Args:
+        rows: In order of falling beta.
+        series: Encoded, one a row.
+        budget: Bytes of all rows.
+    """
+    left = budget // _SERIES_SHARE
+    order = sorted(range(len(rows)), key=lambda number: rows[number].key.kind != "gc")
+    attached = list(rows)
+    for number in order:
+        row = rows[number]
+        small = row.beta < _LEAST_SERIES_BETA and row.key.kind != "gc"
+        if not row.critical_s or small or len(series[number]) > left:
+            continue
+        left -= len(series[number])
+        attached[number] = msgspec.structs.replace(row, per_iteration_us=series[number])
+    return tuple(attached)
+
+
+def fit_rows(
+    rows: Sequence[FunctionPattern], budget: int, window_s: float
+) -> tuple[tuple[FunctionPattern, ...], float]:
+    """As many rows as the budget holds, and the critical seconds of the others.
+
+    Rows of other threads that fill over 1 % of the window explain waits, so they do not give way to the tail of the
+    critical path: they rank like critical rows of 1 %. Collectives and collector runs always come first.
+
+    Args:
+        rows: In order of falling beta, then total.
+        budget: Bytes on the wire.
+        window_s: Length of the window.
+    """
+    order = sorted(range(len(rows)), key=lambda number: -_rank(rows[number], window_s))
+    count = _largest(len(rows), lambda some: wire_size([rows[number] for number in sorted(order[:some])]) <= budget)
+    kept = sorted(order[:count])
+    dropped = sum(rows[number].critical_s for number in order[count:])
+    return tuple(rows[number] for number in kept), dropped
+
+
+def _rank(row: FunctionPattern, window_s: float) -> float:
+    if row.key.kind in ("gc", "collective"):
+        return 1.0
+    if row.key.thread in ("background", "loader"):
+        return _EXPLAINING_BETA if row.total_s >= _EXPLAINING_SHARE * window_s else 0.0
+    return row.beta
+
+
+def fit_collectives(
+    limit: int, budget: int, build: Callable[[int], tuple[CollectiveRecord, ...]]
+) -> tuple[CollectiveRecord, ...]:
+    """Records of as many executions each as the budget holds, at most `limit`.
+
+    Args:
+        limit: Executions per record.
+        budget: Bytes on the wire.
+        build: Records with at most so many executions each.
+    """
+    whole = build(limit)
+    if wire_size(whole) <= budget:
+        return whole
+    return build(_largest(limit, lambda some: wire_size(build(some)) <= budget))
+
+
+def _largest(high: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to `high` that fits, 0 if none does; what is larger never fits better."""
+    if fits(high):
+        return high
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,0 +1,417 @@
+"""Collectives of one worker: which executions there were, of which group, with which sequence number.
+
+NCCL kernels carry group and sequence as arguments. Gloo's spans carry only a name, on one of the group's two threads;
+the Flight Recorder has group, sequence and size of each, but no times of execution. Both are in the order of the queue
+of their group, so they are joined by order, and refused where names or times contradict it.
+
+Point-to-point under gloo: `send` and `recv` run on the calling thread. The span `gloo:send` begins only after the call
+has registered its buffer, and that may already wait; so the operator `c10d::send` around its beginning counts too. They
+leave no Flight Recorder entry, but the group's operation number skips for each: the group in which it skips is theirs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.model.pattern import CollectiveRecord
+from eroica.model.window import FlightEntry
+from eroica.model.worker import ProcessGroup
+from eroica.summarize.series import encode_series
+from eroica.trace.kineto import is_collective_kernel
+from eroica.trace.table import Category, EventTable
+
+Pairing = Literal["sequence", "order", "none"]
+_SPAN = re.compile(r"^(?:gloo|mpi|ucc):\w+$")
+_POINT_TO_POINT = ("send", "recv")
+_CLOCK_SKEW_NS = 10_000
+_MAX_ASSIGNMENTS = 64
+_KERNEL_KINDS = (
+    ("allreduce", "all_reduce"),
+    ("reducescatter", "reduce_scatter"),
+    ("allgather", "all_gather"),
+    ("alltoall", "all_to_all"),
+    ("sendrecv", "all_to_all"),
+    ("broadcast", "broadcast"),
+    ("barrier", "barrier"),
+    ("gather", "gather"),
+    ("scatter", "scatter"),
+    ("reduce", "reduce"),
+    ("send", "send"),
+    ("recv", "recv"),
+)
+
+
+class Execution(NamedTuple):
+    """One collective as this worker ran it; `row` is its row in the event table, times are wall-clock nanoseconds."""
+
+    row: int
+    name: str
+    kind: str
+    group: str
+    start_ns: int
+    end_ns: int
+    sequence: int = -1
+    elements: int = 0
+    peer: int = -1
+    paired_by: Pairing = "none"
+
+
+class _Span(NamedTuple):
+    row: int
+    name: str
+    kind: str
+    thread: int
+    start_ns: int
+    end_ns: int
+
+
+def collective_kind(name: str) -> str:
+    """Kind of a collective from what a library calls it ("_allgather_base" -> "all_gather"), else its own name."""
+    plain = re.sub(r"[^a-z]", "", name.lower())
+    return next((kind for part, kind in _KERNEL_KINDS if part in plain), name)
+
+
+def find_executions(
+    events: EventTable, flight: Sequence[FlightEntry], groups: Sequence[ProcessGroup], window: tuple[int, int]
+) -> list[Execution]:
+    """All executions that touch the window, in order of start.
+
+    Args:
+        events: The trace.
+        flight: The Flight Recorder's entries, oldest first.
+        groups: Process groups of this worker.
+        window: Its start and end, wall-clock nanoseconds; executions are clipped to it.
+    """
+    spans = _spans(events)
+    queued = [span for span in spans if span.kind not in _POINT_TO_POINT]
+    direct = [span for span in spans if span.kind in _POINT_TO_POINT]
+    found = [
+        *_join_flight(queued, [entry for entry in flight if not entry.is_p2p], groups, window),
+        *_point_to_point(direct, flight, groups, window),
+        *_kernels(events, groups),
+    ]
+    clipped = (_clip(one, window) for one in found)
+    inside = [one for one in clipped if one.start_ns < one.end_ns]
+    return _number_by_order(sorted(inside, key=lambda one: (one.start_ns, one.row)))
+
+
+def _clip(one: Execution, window: tuple[int, int]) -> Execution:
+    return one._replace(start_ns=max(one.start_ns, window[0]), end_ns=min(one.end_ns, window[1]))
+
+
+def _spans(events: EventTable) -> list[_Span]:
+    """Spans of collectives that run on host threads (those of NCCL only enqueue), sends widened to their call."""
+    chosen = events.names_where([_SPAN.match(name) is not None for name in events.strings])
+    chosen &= (events.category == Category.ANNOTATION) | (events.category == Category.OPERATOR)
+    spans = []
+    for row in np.flatnonzero(chosen).tolist():
+        name = events.name_of(row)
+        kind = collective_kind(name.partition(":")[2])
+        times = (int(events.start_ns[row]), int(events.end_ns[row]))
+        spans.append(_Span(row, name, kind, int(events.thread[row]), *times))
+    return _widen(spans, events)
+
+
+def _widen(spans: list[_Span], events: EventTable) -> list[_Span]:
+    """A send or receive begins with the call around the beginning of its span."""
+    calls = events.names_where(
+        [name in ("c10d::send", "c10d::recv_", "c10d::recv_any_source_") for name in events.strings]
+    )
+    rows = np.flatnonzero(calls)
+    widened = []
+    for span in spans:
+        mine = rows[events.thread[rows] == span.thread] if span.kind in _POINT_TO_POINT else rows[:0]
+        place = int(np.searchsorted(events.start_ns[mine], span.start_ns, side="right")) - 1
+        if place >= 0 and events.end_ns[mine[place]] >= span.start_ns:
+            span = span._replace(start_ns=int(events.start_ns[mine[place]]))  # noqa: PLW2901
+        widened.append(span)
+    return widened
+
+
+# --- gloo's queues and the Flight Recorder ---
+
+
+@dataclass(frozen=True)
+class _Queue:
+    """Entries of one group in order of enqueueing."""
+
+    group: str
+    entries: tuple[FlightEntry, ...]
+    created: NDArray[np.int64]
+    created_by_name: dict[str, NDArray[np.int64]]
+
+
+def _queue(group: str, entries: list[FlightEntry]) -> _Queue:
+    by_name: dict[str, list[int]] = defaultdict(list)
+    for entry in entries:
+        by_name[entry.name].append(entry.created_ns)
+    arrays = {name: np.array(created, dtype=np.int64) for name, created in by_name.items()}
+    created = np.array([entry.created_ns for entry in entries], dtype=np.int64)
+    return _Queue(group, tuple(entries), created, arrays)
+
+
+def _join_flight(
+    spans: list[_Span], flight: Sequence[FlightEntry], groups: Sequence[ProcessGroup], window: tuple[int, int]
+) -> list[Execution]:
+    by_group: dict[str, list[FlightEntry]] = defaultdict(list)
+    names = {span.name for span in spans}
+    for entry in flight:
+        if entry.name in names:
+            by_group[entry.group].append(entry)
+    queues = [_queue(group, entries) for group, entries in by_group.items()]
+    by_thread: dict[int, list[_Span]] = defaultdict(list)
+    for span in spans:
+        by_thread[span.thread].append(span)
+    for assignment in _assignments(by_thread, queues):
+        joined = _join_all(by_thread, assignment, queues, window)
+        if joined is not None:
+            return joined
+    return _unpaired(spans, groups, {entry.group for entry in flight})
+
+
+def _unpaired(spans: list[_Span], groups: Sequence[ProcessGroup], recorded: set[str]) -> list[Execution]:
+    """Without sequence numbers the order in the window is left, if there is only one group it could be."""
+    known = {group.name for group in groups} or recorded
+    group = next(iter(known)) if len(known) == 1 else ""
+    pairing: Pairing = "order" if len(known) == 1 else "none"
+    return [_execution(span, group)._replace(paired_by=pairing) for span in spans]
+
+
+def _assignments(by_thread: dict[int, list[_Span]], queues: list[_Queue]) -> Iterable[dict[int, _Queue]]:
+    """Which queue each thread serves: the likeliest first, then all others if they are few."""
+    if not queues or not by_thread:
+        return
+    threads = list(by_thread)
+    ranked = [sorted(queues, key=lambda queue: _misfit(by_thread[thread], queue)) for thread in threads]
+    for number, choice in enumerate(itertools.product(*ranked)):
+        if number >= _MAX_ASSIGNMENTS:
+            return
+        yield dict(zip(threads, choice, strict=True))
+
+
+def _misfit(spans: list[_Span], queue: _Queue) -> tuple[float, float]:
+    """How badly a thread's spans fit a queue: the share without an entry of their own, then the median delay."""
+    delays: list[int] = []
+    used: set[tuple[str, int]] = set()
+    nothing = np.empty(0, dtype=np.int64)
+    for span in spans:
+        created = queue.created_by_name.get(span.name, nothing)
+        place = int(np.searchsorted(created, span.start_ns + _CLOCK_SKEW_NS, side="right")) - 1
+        if place >= 0 and (span.name, place) not in used:
+            used.add((span.name, place))
+            delays.append(span.start_ns - int(created[place]))
+    return 1.0 - len(used) / len(spans), float(np.median(delays)) if delays else 0.0
+
+
+def _join_all(
+    by_thread: dict[int, list[_Span]], assignment: dict[int, _Queue], queues: list[_Queue], window: tuple[int, int]
+) -> list[Execution] | None:
+    """Every group's spans with their entries, None if one contradicts."""
+    joined: list[Execution] = []
+    for queue in queues:
+        mine = [span for thread, served in assignment.items() if served is queue for span in by_thread[thread]]
+        part = _join_queue(sorted(mine, key=lambda span: span.start_ns), queue, window)
+        if part is None:
+            return None
+        joined.extend(part)
+    return joined
+
+
+def _join_queue(spans: list[_Span], queue: _Queue, window: tuple[int, int]) -> list[Execution] | None:
+    """A group's spans with its entries, None if names or times contradict.
+
+    The ring of the recorder may have lost the oldest entries: spans before its first one stay without a number.
+    """
+    early = sum(span.start_ns + _CLOCK_SKEW_NS < int(queue.created[0]) for span in spans)
+    rest = spans[early:]
+    offset = _offset(rest, queue, window)
+    if offset is None:
+        return None
+    pairs = zip(rest, queue.entries[offset:], strict=False)
+    return [
+        *(_execution(span, queue.group) for span in spans[:early]),
+        *(_execution(span, queue.group, entry) for span, entry in pairs),
+    ]
+
+
+def _offset(spans: list[_Span], queue: _Queue, window: tuple[int, int]) -> int | None:
+    """Number of the entry that belongs to the first span: that of the window's start if it fits, else the latest."""
+    count = len(spans)
+    if not count:
+        return 0
+    spare = len(queue.entries) - count
+    if spare < 0:
+        return None
+    names = [span.name for span in spans]
+    start = np.array([span.start_ns for span in spans], dtype=np.int64) + _CLOCK_SKEW_NS
+    first = int(np.searchsorted(queue.created, window[0], side="left"))
+    for offset in (first, *range(spare, -1, -1)):
+        if offset > spare or np.any(queue.created[offset : offset + count] > start):
+            continue
+        if all(entry.name == name for entry, name in zip(queue.entries[offset:], names, strict=False)):
+            return int(offset)
+    return None
+
+
+def _execution(span: _Span, group: str, entry: FlightEntry | None = None) -> Execution:
+    plain = Execution(span.row, span.name, span.kind, group, span.start_ns, span.end_ns)
+    if entry is None:
+        return plain
+    return plain._replace(sequence=entry.sequence, elements=entry.elements, paired_by="sequence")
+
+
+# --- point-to-point and kernels ---
+
+
+def _point_to_point(
+    spans: list[_Span], flight: Sequence[FlightEntry], groups: Sequence[ProcessGroup], window: tuple[int, int]
+) -> list[Execution]:
+    if not spans:
+        return []
+    group = _point_to_point_group(flight, groups, window)
+    if group is None:
+        return [_execution(span, "") for span in spans]
+    pair = len(group.ranks) == 2
+    pairing: Pairing = "order" if pair else "none"
+    return [_execution(span, group.name)._replace(paired_by=pairing) for span in spans]
+
+
+def _point_to_point_group(
+    flight: Sequence[FlightEntry], groups: Sequence[ProcessGroup], window: tuple[int, int]
+) -> ProcessGroup | None:
+    """The only group that can hold the sends and receives: the only one there is, or whose operations skip numbers."""
+    if len(groups) == 1:
+        return groups[0]
+    skipping = []
+    for group in groups:
+        mine = [entry for entry in flight if entry.group == group.name and window[0] <= entry.created_ns <= window[1]]
+        hidden = {entry.operation - entry.sequence for entry in mine if not entry.is_p2p}
+        if len(hidden) > 1:
+            skipping.append(group)
+    return skipping[0] if len(skipping) == 1 else None
+
+
+def _kernels(events: EventTable, groups: Sequence[ProcessGroup]) -> list[Execution]:
+    chosen = events.names_where([is_collective_kernel(name) for name in events.strings])
+    rows = np.flatnonzero(chosen & (events.category == Category.KERNEL))
+    only = groups[0].name if len(groups) == 1 else ""
+    found = []
+    for row in rows.tolist():
+        name = events.name_of(row).split("(")[0]
+        said = events.collectives.get(row)
+        group = said.group if said is not None and said.group else only
+        sequence = said.sequence if said is not None else -1
+        found.append(
+            Execution(
+                row=row,
+                name=name,
+                kind=collective_kind(said.name if said is not None else name),
+                group=group,
+                start_ns=int(events.start_ns[row]),
+                end_ns=int(events.end_ns[row]),
+                sequence=sequence,
+                elements=said.elements if said is not None else 0,
+                peer=said.peer if said is not None else -1,
+                paired_by="sequence" if group and sequence >= 0 else "order" if group else "none",
+            )
+        )
+    return found
+
+
+def _number_by_order(executions: list[Execution]) -> list[Execution]:
+    """Where only the order is known, count per group and kind."""
+    counters: dict[tuple[str, str], int] = defaultdict(int)
+    numbered = []
+    for one in executions:
+        if one.paired_by == "order":
+            key = (one.group, one.kind)
+            one = one._replace(sequence=counters[key])  # noqa: PLW2901
+            counters[key] += 1
+        numbered.append(one)
+    return numbered
+
+
+# --- records ---
+
+
+def collective_records(
+    executions: Sequence[Execution],
+    critical_ns: NDArray[np.int64],
+    edges_ns: NDArray[np.int64],
+    groups: Sequence[ProcessGroup],
+    global_rank: int,
+    limit: int,
+) -> tuple[CollectiveRecord, ...]:
+    """One record per group and kind, each with its last `limit` executions.
+
+    Executions without a number, where others of their kind have one, count as dropped. The last ones are kept because
+    every worker keeps the same ones then: the window ends at the same iteration everywhere, and the Flight Recorder
+    forgets the oldest first.
+
+    Args:
+        executions: C of them.
+        critical_ns: Critical part of each. int64 [C].
+        edges_ns: Boundaries of the captured iterations, wall clock. int64 [iterations + 1].
+        groups: Process groups, to tell the other side of a send in a group of two.
+        global_rank: This worker.
+        limit: Executions kept per record.
+    """
+    rows: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, one in enumerate(executions):
+        rows[one.group, one.kind].append(number)
+    others = {group.name: _other(group, global_rank) for group in groups}
+    records = []
+    for (group, kind), numbers in sorted(rows.items()):
+        numbered = [number for number in numbers if executions[number].paired_by == "sequence"]
+        kept = (numbered or numbers)[-limit:] if limit > 0 else []
+        chosen = [executions[number] for number in kept]
+        records.append(_record(chosen, critical_ns[kept], edges_ns, others.get(group, -1), len(numbers), (group, kind)))
+    return tuple(records)
+
+
+def _other(group: ProcessGroup, global_rank: int) -> int:
+    rest = [rank for rank in group.ranks if rank != global_rank]
+    return rest[0] if len(rest) == 1 else -1
+
+
+def _record(
+    chosen: list[Execution],
+    critical_ns: NDArray[np.int64],
+    edges_ns: NDArray[np.int64],
+    other: int,
+    total: int,
+    key: tuple[str, str],
+) -> CollectiveRecord:
+    end = np.array([one.end_ns for one in chosen], dtype=np.int64)
+    start = np.array([one.start_ns for one in chosen], dtype=np.int64)
+    iteration = np.clip(np.searchsorted(edges_ns, end, side="left") - 1, 0, len(edges_ns) - 2)
+    peers = [one.peer if one.peer >= 0 else other for one in chosen]
+    return CollectiveRecord(
+        group=key[0],
+        kind=key[1],
+        paired_by=_record_pairing(chosen),
+        executions=len(chosen),
+        sequence=encode_series(np.array([one.sequence for one in chosen], dtype=np.int64)),
+        iteration=encode_series(iteration.astype(np.int32)),
+        duration_us=encode_series(((end - start) / 1000.0).astype(np.float32)),
+        critical_us=encode_series((critical_ns / 1000.0).astype(np.float32)),
+        elements=encode_series(np.array([one.elements for one in chosen], dtype=np.int64)),
+        peers=encode_series(np.array(peers, dtype=np.int32)) if key[1] in _POINT_TO_POINT else b"",
+        dropped=total - len(chosen),
+    )
+
+
+def _record_pairing(chosen: list[Execution]) -> Pairing:
+    """The weakest pairing of the executions."""
+    kinds = {one.paired_by for one in chosen}
+    if kinds == {"sequence"}:
+        return "sequence"
+    return "order" if kinds == {"order"} else "none"

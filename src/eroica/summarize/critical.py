@@ -1,0 +1,97 @@
+"""The critical path of one worker (EROICA, section 3.3 of the notes; section 4.2 of the paper).
+
+Compute comes before memory operations, these before collectives, these before Python: at each moment the highest class
+that runs is critical. Where the paper is silent or would count a moment twice, each moment has one owner here:
+
+- several of one class at once: the one that started first;
+- a collector run takes the place of what it interrupts: of an open operator on the training thread, else of Python;
+- Python sampled inside a wrapping operator (a hook in the backward pass) comes before the wrapper's own time, which in
+  turn comes before all other Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.summarize.activity import Activity
+from eroica.summarize.sampled import PythonCells, ThreadSamples, spread_samples
+from eroica.summarize.sweep import Layer, Times, empty_layer, paint, unite
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """Who is critical when, without gaps. I iterations, K segments, F functions.
+
+    Attributes:
+        edges_ns: Boundaries of the iterations, wall clock. int64 [I + 1].
+        segments: The window; function -1 is idle; cut at every boundary.
+        cells: What sampled Python stood for.
+    """
+
+    edges_ns: Times
+    segments: Layer
+    cells: PythonCells
+
+    @property
+    def window_ns(self) -> int:
+        """Length of the window."""
+        return int(self.edges_ns[-1] - self.edges_ns[0])
+
+    @property
+    def idle_ns(self) -> int:
+        """Time that belongs to no function."""
+        idle = self.segments.where(self.segments.function < 0)
+        return int((idle.end - idle.start).sum())
+
+    def per_function_ns(self, count: int) -> NDArray[np.int64]:
+        """Critical nanoseconds of functions 0..count-1. int64 [F]."""
+        total: NDArray[np.int64] = self.per_iteration_ns(count).sum(axis=1)
+        return total
+
+    def per_iteration_ns(self, count: int) -> NDArray[np.int64]:
+        """Critical nanoseconds of each function in each iteration. int64 [F, I]."""
+        owned = self.segments.where(self.segments.function >= 0)
+        iterations = len(self.edges_ns) - 1
+        iteration = np.searchsorted(self.edges_ns, owned.start, side="right") - 1
+        place = owned.function.astype(np.int64) * iterations + iteration
+        total = np.bincount(place, weights=(owned.end - owned.start).astype(np.float64), minlength=count * iterations)
+        return np.rint(total).astype(np.int64).reshape(count, iterations)
+
+    def per_execution_ns(self, layer: Layer, count: int) -> NDArray[np.int64]:
+        """Critical nanoseconds of each execution of a layer whose functions are in no other layer. int64 [count]."""
+        mine = self.segments.where(np.isin(self.segments.function, np.unique(layer.function)))
+        if not len(mine.start):
+            return np.zeros(count, dtype=np.int64)
+        length = (mine.end - mine.start).astype(np.float64)
+        return np.rint(np.bincount(mine.execution, weights=length, minlength=count)).astype(np.int64)
+
+
+def find_critical_path(
+    activity: Activity, samples: ThreadSamples | None, rate_hz: float, edges_ns: Times
+) -> CriticalPath:
+    """Give every moment of the window to one function or to nobody.
+
+    Args:
+        activity: What the trace has.
+        samples: Python of the training thread, None if nothing was sampled.
+        rate_hz: Samples per second.
+        edges_ns: Boundaries of the iterations, wall clock, rising. int64 [I + 1].
+    """
+    above = (
+        activity.collections_in_operators,
+        activity.compute,
+        activity.memory,
+        activity.collectives,
+        activity.collections,
+    )
+    window = (int(edges_ns[0]), int(edges_ns[-1]))
+    if samples is None:
+        cells = PythonCells(empty_layer(), empty_layer(), ())
+    else:
+        starts, ends = (np.concatenate([getattr(layer, side) for layer in above]) for side in ("start", "end"))
+        cells = spread_samples(samples, unite(starts, ends), activity.wrappers, window, rate_hz)
+    segments = paint([*above, cells.hooks, activity.wrappers, cells.others], edges_ns)
+    return CriticalPath(edges_ns, segments, cells)

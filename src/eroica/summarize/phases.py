@@ -1,0 +1,108 @@
+"""Which part of an iteration something ran in: operators by the trace's annotations, stacks by their frames.
+
+Where several fit, the outermost part counts: what the data loader, or an optimizer's closure, calls belongs to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.model.pattern import Phase
+from eroica.summarize.sweep import Times, inside, unite
+from eroica.trace.stacks import split_frame
+from eroica.trace.table import Category, EventTable
+
+PHASES: tuple[Phase, ...] = ("other", "input", "optimizer", "backward", "forward")
+_OTHER, _INPUT, _OPTIMIZER, _BACKWARD, _FORWARD = range(len(PHASES))
+_LOADER_FILE = "torch/utils/data/dataloader.py"
+_MODULE_FILES = ("torch/nn/modules/module.py", "torch/nn/parallel/distributed.py")
+_ENGINE = ("_engine_run_backward", "run_backward")
+
+
+def operator_phases(events: EventTable, thread: int, rows: NDArray[np.int64]) -> NDArray[np.int8]:
+    """Phase of operators of the training thread, as numbers into `PHASES`.
+
+    Wrapped models annotate their forward pass. Without such an annotation, what runs before a backward pass and after
+    the part before it (input, optimizer, another backward pass) is forward.
+
+    Args:
+        events: All events.
+        thread: Kernel thread id of the training thread.
+        rows: The operators asked for. int64 [R].
+
+    Returns:
+        int8 [R].
+    """
+    time = events.start_ns[rows]
+    noted = annotated_parts(events, thread)
+    engine = (events.thread == thread) & (events.category == Category.OPERATOR)
+    backward = _spans(events, engine, lambda name: name.startswith("autograd::engine::"))
+    if len(noted["forward"][0]):
+        phase = np.full(len(rows), _OTHER, dtype=np.int8)
+        phase[inside(time, *noted["forward"])] = _FORWARD
+    else:
+        phase = _forward_by_position(time, (noted["input"][0], noted["optimizer"][0]), backward[0])
+    phase[inside(time, *backward)] = _BACKWARD
+    phase[inside(time, *noted["optimizer"])] = _OPTIMIZER
+    phase[inside(time, *noted["input"])] = _INPUT
+    return phase
+
+
+def annotated_parts(events: EventTable, thread: int) -> dict[Phase, tuple[Times, Times]]:
+    """When a thread was in its loader, a wrapped model's forward pass and the optimizer, as the trace's notes say."""
+    notes = (events.thread == thread) & (events.category == Category.ANNOTATION)
+    optimizer = ("Optimizer.step#", "Optimizer.zero_grad#")
+    return {
+        "input": _spans(events, notes, lambda name: name.startswith("enumerate(DataLoader)#")),
+        "optimizer": _spans(events, notes, lambda name: name.startswith(optimizer)),
+        "forward": _spans(events, notes, lambda name: name.endswith(".forward")),
+    }
+
+
+def _spans(events: EventTable, among: NDArray[np.bool_], wanted: Callable[[str], bool]) -> tuple[Times, Times]:
+    rows = np.flatnonzero(among & events.names_where([wanted(name) for name in events.strings]))
+    return unite(events.start_ns[rows], events.end_ns[rows])
+
+
+def _forward_by_position(time: Times, others: tuple[Times, ...], backward: Times) -> NDArray[np.int8]:
+    """Forward is what has a backward pass as the next part."""
+    begin = np.concatenate([*others, backward])
+    is_backward = np.arange(len(begin)) >= len(begin) - len(backward)
+    order = np.argsort(begin, kind="stable")
+    following = np.append(is_backward[order], False)[np.searchsorted(begin[order], time, side="left")]
+    return np.where(following, _FORWARD, _OTHER).astype(np.int8)
+
+
+def stack_phase(stack: tuple[str, ...]) -> Phase:
+    """Phase of a sampled stack, outermost frame first."""
+    for frame in stack:
+        function, file = split_frame(frame)
+        name = function.rpartition(".")[2]
+        if name == "__next__" and file == _LOADER_FILE:
+            return "input"
+        if file.startswith("torch/optim/") and name != "__init__":
+            return "optimizer"
+        if name.lstrip("_") in ("backward", "run_backward", "engine_run_backward") and _is_autograd(file):
+            return "backward"
+        if file in _MODULE_FILES and name in ("__call__", "_call_impl", "_wrapped_call_impl", "forward"):
+            return "forward"
+    return "other"
+
+
+def _is_autograd(file: str) -> bool:
+    return file.startswith("torch/autograd/") or file == "torch/_tensor.py"
+
+
+def is_engine_frame(frame: str) -> bool:
+    """Whether a frame waits for the C++ autograd engine."""
+    function, file = split_frame(frame)
+    return function.rpartition(".")[2] in _ENGINE and file.startswith("torch/autograd/")
+
+
+def is_apply_frame(frame: str) -> bool:
+    """Whether a frame enters a user's `autograd.Function`."""
+    function, file = split_frame(frame)
+    return function.rpartition(".")[2] == "apply" and file == "torch/autograd/function.py"

@@ -1,0 +1,198 @@
+"""How much of its resource a function used while it was critical: μ and σ (EROICA, equations 4 and 5).
+
+The resource follows the function: the training thread's CPU for operators and Python, an interface with a stated
+capacity for collectives, the GPU's clock for device kernels. Memory operations have none (the paper is silent).
+
+A channel renews itself every few milliseconds and most executions are shorter. So μ weighs the channel by time over all
+critical stretches, which for short executions is equation 4 with L(e) = e. Algorithm 1 picks the critical duration
+of executions that hold at least four values of the channel, the longest 1,000 of a worker; σ comes from these alone,
+and is 0 where there are none. An execution in which the resource was not used at all (S = 0) counts whole, with 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.hardware.store import Samples, Series
+from eroica.model.pattern import FunctionKey
+from eroica.model.window import Capture
+from eroica.summarize.clock import WallClock
+from eroica.summarize.duration import critical_duration
+from eroica.summarize.sweep import Layer
+
+_LEAST_VALUES = 4
+_MOST_EXECUTIONS = 1000
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A channel under the name that rows show."""
+
+    name: str
+    series: Series
+
+
+@dataclass(frozen=True)
+class Use:
+    """Utilization of one function.
+
+    Attributes:
+        resource: Name, empty if none was sampled.
+        mean: μ, 0–1.
+        deviation: σ, 0–1.
+        samples: Distinct values of the channel behind them.
+    """
+
+    resource: str = ""
+    mean: float = 0.0
+    deviation: float = 0.0
+    samples: int = 0
+
+
+def find_resources(capture: Capture, samples: Samples | None) -> dict[str, Resource]:
+    """Resource of each class of function: "training", "collective", "device"; missing where nothing bounds it."""
+    if samples is None:
+        return {}
+    worker = capture.worker
+    found = {
+        "training": _resource("cpu", samples.find("cpu", f"{worker.pid}/{capture.training_thread_id}")),
+        "collective": _resource("nic", _busiest([*samples.named("rdma"), *samples.named("net")])),
+        "device": _resource("sm", samples.find("gpu_sm_clock", _gpu(worker.device))),
+    }
+    return {role: resource for role, resource in found.items() if resource is not None}
+
+
+def _resource(name: str, series: Series | None) -> Resource | None:
+    return Resource(name, series) if series is not None and series.channel.unit == "fraction" else None
+
+
+def _busiest(candidates: Sequence[Series]) -> Series | None:
+    """The sending side with a stated capacity that moved most; the loopback interface never states one."""
+    fit = [one for one in candidates if one.channel.unit == "fraction" and one.channel.device.endswith("/tx")]
+    span = [(one, float(one.mean_over(one.t_ns[0], one.t_ns[-1]))) for one in fit if len(one.t_ns) > 1]
+    return max(span, key=lambda pair: pair[1])[0] if span else None
+
+
+def _gpu(device: str) -> str:
+    return f"gpu{device.rpartition(':')[2] or 0}" if device.startswith("cuda") else ""
+
+
+def role_of(key: FunctionKey) -> str:
+    """Which resource a function is bounded by, empty for none."""
+    if key.thread in ("background", "loader", "autograd") or key.kind in ("memory", "other"):
+        return ""
+    if key.kind == "collective":
+        return "collective"
+    return "device" if key.thread == "device" else "training"
+
+
+def measure_use(
+    keys: Sequence[FunctionKey], segments: Layer, resources: dict[str, Resource], clock: WallClock, share: float
+) -> list[Use]:
+    """Utilization of every function over its critical time.
+
+    Args:
+        keys: Functions, F of them.
+        segments: The critical path.
+        resources: From `find_resources`.
+        clock: Samples are on CLOCK_MONOTONIC.
+        share: Part of the use that a critical duration holds.
+    """
+    uses = [Use() for _ in keys]
+    roles = np.array([role_of(key) for key in keys] or [""])
+    for role, resource in resources.items():
+        mine = segments.where((segments.function >= 0) & (roles[np.maximum(segments.function, 0)] == role))
+        if len(mine.start):
+            _measure_role(mine, resource, clock, share, uses)
+    return uses
+
+
+def _measure_role(mine: Layer, resource: Resource, clock: WallClock, share: float, uses: list[Use]) -> None:
+    start, end = clock.to_monotonic(mine.start), clock.to_monotonic(mine.end)
+    mean = resource.series.mean_over(start, end)
+    weight = np.where(np.isnan(mean), 0.0, (end - start).astype(np.float64))
+    value = np.nan_to_num(mean)
+    long = _long_executions(mine, start, end, resource, share)
+    weight[long.inside] = 0.0
+    count = len(uses)
+    sums = np.bincount(mine.function, weights=weight * value, minlength=count) + long.sum_of(long.mean, count)
+    weights = np.bincount(mine.function, weights=weight, minlength=count) + long.sum_of(None, count)
+    spread, spread_weight = long.sum_of(long.deviation, count), long.sum_of(None, count)
+    for number in np.flatnonzero(weights > 0).tolist():
+        uses[number] = Use(
+            resource=resource.name,
+            mean=float(np.clip(sums[number] / weights[number], 0.0, 1.0)),
+            deviation=float(np.clip(spread[number] / spread_weight[number], 0.0, 1.0))
+            if spread_weight[number]
+            else 0.0,
+            samples=int(weights[number] / max(resource.series.channel.resolution_ns, 1)),
+        )
+
+
+@dataclass(frozen=True)
+class _Long:
+    """Executions that hold several values of the channel. E of them.
+
+    Attributes:
+        function: int64 [E].
+        length: Length of L(e), nanoseconds. float64 [E].
+        mean: Mean over L(e). float64 [E].
+        deviation: Standard deviation over L(e). float64 [E].
+        inside: Segments that belong to one of them. bool [K].
+    """
+
+    function: NDArray[np.int64]
+    length: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    inside: NDArray[np.bool_]
+
+    def sum_of(self, value: NDArray[np.float64] | None, count: int) -> NDArray[np.float64]:
+        weights = self.length if value is None else self.length * value
+        total: NDArray[np.float64] = np.bincount(self.function, weights=weights, minlength=count).astype(np.float64)
+        return total
+
+
+def _long_executions(
+    mine: Layer, start: NDArray[np.int64], end: NDArray[np.int64], resource: Resource, share: float
+) -> _Long:
+    """Unbroken critical stretches of one execution with at least four values of the channel, and their L(e)."""
+    begins = np.ones(len(start), dtype=np.bool_)
+    begins[1:] = (mine.start[1:] != mine.end[:-1]) | (mine.function[1:] != mine.function[:-1])
+    begins[1:] |= mine.execution[1:] != mine.execution[:-1]
+    run = np.cumsum(begins) - 1
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], len(start)) - 1
+    length = end[last] - start[first]
+    least = _LEAST_VALUES * max(resource.series.channel.resolution_ns, 1)
+    chosen = np.flatnonzero(length >= least)
+    chosen = np.sort(chosen[np.argsort(-length[chosen], kind="stable")][:_MOST_EXECUTIONS])
+    parts = [_critical_part(resource, int(start[first[one]]), int(end[last[one]]), share) for one in chosen]
+    kept = [one for one, part in zip(chosen.tolist(), parts, strict=True) if part is not None]
+    table = np.array([part for part in parts if part is not None], dtype=np.float64).reshape(-1, 3)
+    return _Long(
+        function=mine.function[first[kept]].astype(np.int64),
+        length=table[:, 0],
+        mean=table[:, 1],
+        deviation=table[:, 2],
+        inside=np.isin(run, kept),
+    )
+
+
+def _critical_part(resource: Resource, start_ns: int, end_ns: int, share: float) -> tuple[float, float, float] | None:
+    """Length, mean and standard deviation over L(e), on a grid of the channel's resolution; None without values."""
+    step = max(resource.series.channel.resolution_ns, 1)
+    edges = np.arange(start_ns, end_ns + 1, step, dtype=np.int64)
+    value = resource.series.mean_over(edges[:-1], edges[1:])
+    if np.isnan(value).any():
+        return None
+    value = np.clip(value, 0.0, None)
+    part = critical_duration(value, share)
+    if part is None:
+        return float(end_ns - start_ns), 0.0, 0.0
+    chosen = value[part[0] : part[1]]
+    return float(len(chosen) * step), float(chosen.mean()), float(chosen.std())

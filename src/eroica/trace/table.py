@@ -1,0 +1,81 @@
+"""One worker's traced events as NumPy columns with a string table. E events; times are wall clock, int64 ns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Category(IntEnum):
+    """What kind of event a row is, whatever the trace's schema called it."""
+
+    OPERATOR = 0
+    ANNOTATION = 1
+    KERNEL = 2
+    MEMORY = 3
+    RUNTIME = 4
+    OTHER = 5
+
+
+@dataclass(frozen=True)
+class CollectiveArguments:
+    """What a collective kernel says about itself.
+
+    Attributes:
+        name: As the library calls it: "allreduce", "_allgather_base", ...
+        group: Name of the process group.
+        sequence: Sequence number in the group, -1 where the trace has none.
+        elements: Elements of the first input, 0 if unknown.
+        group_size: Members of the group, 0 if unknown.
+        ranks: Global ranks of the members, empty if unknown or abbreviated.
+        peer: Global rank of the other side of a send or receive, -1 if unknown.
+    """
+
+    name: str
+    group: str = ""
+    sequence: int = -1
+    elements: int = 0
+    group_size: int = 0
+    ranks: tuple[int, ...] = ()
+    peer: int = -1
+
+
+@dataclass(frozen=True, eq=False)
+class EventTable:
+    """Complete events of one worker in order of start, the longer first where starts are equal.
+
+    Attributes:
+        strings: Names; `name` indexes them.
+        name: int32 [E].
+        category: `Category` of each event. int8 [E].
+        thread: Kernel thread id of host events, stream of device events, -1 where it is no number. int64 [E].
+        start_ns: int64 [E].
+        end_ns: Never before `start_ns`; an event still open at the stop ends with the trace. int64 [E].
+        collectives: Row number -> arguments, for collective kernels that carry any.
+        thread_names: Kernel thread id -> name in the trace.
+        open_events: Events that had no end of their own.
+    """
+
+    strings: tuple[str, ...]
+    name: NDArray[np.int32]
+    category: NDArray[np.int8]
+    thread: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
+    thread_names: dict[int, str] = field(default_factory=dict)
+    open_events: int = 0
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def names_where(self, wanted: list[bool]) -> NDArray[np.bool_]:
+        """Which events have a name chosen by `wanted`, one flag a string of the table. bool [E]."""
+        return np.array(wanted, dtype=np.bool_)[self.name] if wanted else np.zeros(len(self), dtype=np.bool_)
+
+    def name_of(self, row: int) -> str:
+        """Name of one event."""
+        return self.strings[int(self.name[row])]

@@ -1,0 +1,151 @@
+"""What agents and the collector say to each other over HTTP, as MessagePack. Both sides validate with these types."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from eroica.model.window import WindowPurpose
+from eroica.model.worker import Worker
+
+OrderKind = Literal["probe", "window", "cancel"]
+ResultStatus = Literal["nothing", "accepted", "open", "closed", "done", "missed", "skipped", "failed"]
+WorkerState = Literal["learning", "steady", "capturing", "saving", "failed", "finished", "gone"]
+
+
+class WorkerTrigger(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's iterations look slow.
+
+    Attributes:
+        count: Triggers of this worker so far; a new count is a new trigger.
+        reason: One clause with numbers.
+        baseline_s: Best mean iteration before, None if unknown.
+        current_s: Mean iteration now.
+    """
+
+    count: int
+    reason: str
+    baseline_s: float | None
+    current_s: float
+
+
+class OrderResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the last order on one worker; see `eroica.wire.beat.Result`."""
+
+    window_id: int = 0
+    status: ResultStatus = "nothing"
+    kind: OrderKind = "window"
+    first_iteration: int = 0
+    last_iteration: int = 0
+    events: int = 0
+    stall_s: float = 0.0
+    duration_s: float = 0.0
+    note: str = ""
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker as its agent sees it.
+
+    Attributes:
+        iteration: Completed iterations.
+        current_s: Mean of the recent iterations, None before there are enough.
+        baseline_s: Lowest such mean within the horizon.
+        steady: Enough healthy iterations for a baseline window.
+        ended: The process is gone; `state` is the last one seen, or "gone" if it did not sign off.
+    """
+
+    worker: Worker
+    state: WorkerState
+    iteration: int = 0
+    current_s: float | None = None
+    baseline_s: float | None = None
+    steady: bool = False
+    trigger: WorkerTrigger | None = None
+    result: OrderResult = OrderResult()
+    ended: bool = False
+
+
+class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an agent knows, a few times a second."""
+
+    host: str
+    pid: int
+    workers: tuple[WorkerStatus, ...] = ()
+    summarizing: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class OrderMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The current order for all workers; agents pass it on once per `serial`."""
+
+    serial: int
+    window_id: int
+    kind: OrderKind
+    purpose: WindowPurpose
+    first_iteration: int
+    last_iteration: int
+    max_events: int = 0
+
+
+class CollectorReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The collector's answer to a report.
+
+    Attributes:
+        order: The current order, None if there is none.
+        absolved: Windows so far that found nothing wrong; agents raise their margins when it grows.
+        stop: The job is over; the agent may end once its summaries are uploaded.
+    """
+
+    order: OrderMessage | None = None
+    absolved: int = 0
+    stop: bool = False
+
+
+class SummaryFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's window could not be summarized."""
+
+    global_rank: int
+    note: str
+
+
+class ProfileRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Open a window now. Zero means: as the settings say."""
+
+    iterations: int = 0
+    seconds: float = 0.0
+    reason: str = "asked for by hand"
+
+
+class ProfileAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The window that was opened, or why none was."""
+
+    window_id: int = 0
+    refused: str = ""
+
+
+class WindowLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A window in one line of the job's status."""
+
+    window_id: int
+    purpose: WindowPurpose
+    phase: str
+    first_iteration: int = 0
+    last_iteration: int = 0
+    verdict: str = ""
+    summary: str = ""
+
+
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What `status.json`, `eroica status` and the demo's progress show."""
+
+    job: str
+    phase: str
+    message: str
+    iteration: int = 0
+    mean_ms: float | None = None
+    best_ms: float | None = None
+    hosts: tuple[str, ...] = ()
+    workers: tuple[WorkerStatus, ...] = ()
+    windows: tuple[WindowLine, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,223 @@
+"""What runs inside the user's loop: at every batch, at every optimizer step, at every announced iteration.
+
+Per event: one clock reading, one write into shared memory, one step of the rhythm; at the end of an iteration one beat
+more and one look for an order. A process becomes a worker at its first optimizer step (or `eroica.step()`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from threading import get_ident
+from time import monotonic_ns
+from typing import Any
+
+from eroica.settings import Settings, load_settings
+from eroica.wire import beat
+from eroica.wire.beat import BeatWriter, Order, Result
+from eroica.wire.places import Places, places, private_directory
+from eroica.worker import launch, surroundings
+from eroica.worker.capture import STATES, Capturer
+from eroica.worker.guard import Guard
+from eroica.worker.rhythm import Completed, Rhythm
+from eroica.worker.tracer import ProfilerDoor
+
+_SAVE_PATIENCE_S = 10.0
+_ANNOUNCED = -1
+
+
+class Guest:
+    """Everything Eroica does in one process."""
+
+    def __init__(self) -> None:
+        self.door = ProfilerDoor(self._make_way)
+        raises = os.environ.get("EROICA_WORKER_FAILURES_RAISE", "").lower() in ("1", "true", "yes")
+        self.guard = Guard(self._log_path, self._show_failure, raises)
+        self._settings = Settings()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._rhythm = Rhythm()
+        self._numbers: dict[int, int] = {}  # of optimizers, by id()
+        self._numbered: dict[int, weakref.ref[Any]] = {}
+        self._optimizers_seen = 0
+        self._beats: BeatWriter | None = None
+        self._capturer: Capturer | None = None
+        self._thread = 0
+        self._events = 0
+        self._last: Completed = (0, 0, 0)
+        self._known = False
+        self._declined = False
+        self._answering = threading.Lock()
+
+    # ------------------------------------------------------------------ events
+
+    def loaded(self, iterator: Any) -> None:
+        """A data loader handed out a batch."""
+        now = monotonic_ns()
+        self._rhythm.loaded(now)
+        if self._beats is not None:
+            self._events += 1
+            self._beats.touch(now)
+            if self._capturer is not None and self._capturer.phase:
+                self._capturer.loaded(iterator)
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has stepped; without one, the user's loop called `eroica.step()`.
+
+        Written as one piece because every further function costs half a microsecond here, where no cache is warm.
+        """
+        now = monotonic_ns()
+        beats = self._beats
+        if beats is None:
+            beats = self._join(optimizer)
+            if beats is None:
+                return
+        if get_ident() != self._thread:
+            return
+        self._events = events = self._events + 1
+        number = self._numbers.get(id(optimizer))
+        if number is None:
+            number = self._add_optimizer(optimizer)
+        rhythm, capturer = self._rhythm, self._capturer
+        done = rhythm.stepped(number, now) if number >= 0 else rhythm.announced(now)
+        if not done or capturer is None:
+            self._between(beats, now)
+            return
+        state, ordered = STATES[capturer.phase], False
+        for iteration, end_ns, duration_ns in done:
+            ordered = beats.beat(iteration, events, end_ns, duration_ns, state, rhythm.relearned)
+        self._last, self._known = done[-1], True
+        if ordered or capturer.phase:
+            self._obey(capturer, beats.new_order())
+
+    def _between(self, beats: BeatWriter, now: int) -> None:
+        """A step that completed no iteration."""
+        beats.touch(now)
+        if self._known and self._rhythm.learning:
+            self._lost(beats)
+
+    def _add_optimizer(self, optimizer: Any) -> int:
+        """Number optimizers by first step; a new object gets a new number even where an old one lay in memory."""
+        key = id(optimizer)
+        if optimizer is None:
+            return _ANNOUNCED
+        self._numbers[key] = number = self._optimizers_seen
+        self._optimizers_seen += 1
+        self._numbered[key] = weakref.ref(optimizer, lambda _: self._forget_optimizer(key))
+        return number
+
+    def _forget_optimizer(self, key: int) -> None:
+        self._numbers.pop(key, None)
+        self._numbered.pop(key, None)
+
+    def _obey(self, capturer: Capturer, order: Order | None) -> None:
+        """At a boundary: take a new order, go on with the current one."""
+        iteration, end_ns, _ = self._last
+        if order is not None:
+            capturer.take(order, iteration)
+        if capturer.busy:
+            self._rhythm.excuse(capturer.boundary(iteration, end_ns))
+
+    def _lost(self, beats: BeatWriter) -> None:
+        """The pattern is not known any more."""
+        self._known = False
+        if self._capturer is not None:
+            self._capturer.give_up("the iteration pattern changed")
+        self._show(beats, beat.LEARNING)
+
+    def _show(self, beats: BeatWriter, state: int) -> None:
+        iteration, end_ns, duration_ns = self._last
+        beats.beat(iteration, self._events, end_ns, duration_ns, state, self._rhythm.relearned)
+
+    # ------------------------------------------------------------------ becoming a worker
+
+    def _join(self, optimizer: Any) -> BeatWriter | None:
+        """Register this process, once; None for one that only loads data."""
+        if self._declined:
+            return None
+        if surroundings.in_loader_child():
+            self._declined = True
+            return None
+        self._settings = load_settings()
+        self._rhythm.tune(self._settings.learn_repeats, self._settings.relearn_events)
+        where = places(os.environ)
+        facts = surroundings.identity(os.environ, optimizer)
+        self._thread = get_ident()
+        private_directory(where.runtime)
+        self._beats = beats = BeatWriter.create(where.runtime, facts)
+        beats.beat(0, 0, facts["start_monotonic_ns"], 0, beat.LEARNING, 0)
+        self._capturer = Capturer(
+            facts, self._answer, self.door, self._in_background, 60.0 + 3 * self._settings.window_s
+        )
+        self._in_background(lambda: self._find_agent(where))
+        return beats
+
+    @staticmethod
+    def _find_agent(where: Places) -> None:
+        if launch.agent_is_missing(where):
+            launch.start_agent(where)
+
+    def _in_background(self, work: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=self.guard.run, args=(work,), name="eroica-helper", daemon=True)
+        thread.start()
+        return thread
+
+    def _answer(self, result: Result) -> None:
+        with self._answering:
+            if self._beats is not None:
+                self._beats.answer(result)
+
+    def _make_way(self) -> None:
+        if self._capturer is not None:
+            self.guard.run(self._capturer.make_way)
+
+    # ------------------------------------------------------------------ endings
+
+    def end(self) -> None:
+        """The process ends or lets us go: sign off.
+
+        Only a save in progress is waited for: half a second as a rule, and 10 s at most. Tearing the process down under
+        it could crash it, which is worse than the wait.
+        """
+        beats, capturer = self._beats, self._capturer
+        if beats is None:
+            return
+        if capturer is not None:
+            capturer.give_up("the training ended")
+            capturer.finish(_SAVE_PATIENCE_S)
+        self._show(beats, beat.FINISHED)
+        beats.remove()
+        self._begin()
+        self._declined = True
+
+    def welcome(self) -> None:
+        """Watching begins (again): become a worker at the next step."""
+        if self._beats is None:
+            self._declined = False
+
+    def after_fork(self) -> None:
+        """In a forked child: the beat file, the window and the failure are the parent's."""
+        capturer, beats = self._capturer, self._beats
+        if capturer is not None and capturer.phase:
+            surroundings.quiet_after_fork()
+        if beats is not None:
+            beats.close()
+        self.door.ours = False
+        self._begin()
+
+    @staticmethod
+    def _log_path() -> Path:
+        return places(os.environ).run / "log" / f"worker-{os.getpid()}.log"
+
+    def _show_failure(self, text: str) -> None:
+        """After a failure: no profiler stays on, and the agent can read what it was."""
+        if self._capturer is not None:
+            self._capturer.collapse(text)
+        if self._beats is None:
+            return
+        self._show(self._beats, beat.FAILED)
+        self._answer(Result(0, beat.ORDER_FAILED, 0, 0, 0, 0, 0, 0, text))

@@ -1,0 +1,48 @@
+"""Starting this host's agent from a worker, where nobody else has."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+
+from eroica.wire.places import Places
+
+_DETACH = '"$@" </dev/null >/dev/null 2>&1 &'
+
+
+def agent_is_missing(where: Places) -> bool:
+    """No agent of this job holds the host's lock."""
+    handle = os.open(where.runtime / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def start_agent(where: Places) -> None:
+    """Start the agent as nobody's child: it is no process that the training's own `wait` could ever see.
+
+    Several workers may do this at once; all agents but one find the lock taken and end.
+
+    Raises:
+        OSError: No process can be started.
+    """
+    environment = {
+        **os.environ,
+        "EROICA_JOB": where.job,
+        "EROICA_HOST": where.host,
+        "EROICA_RUN_DIR": str(where.run),
+        "EROICA_RUNTIME_DIR": str(where.runtime),
+        "EROICA_SCRATCH_DIR": str(where.scratch),
+    }
+    shell = ["/bin/sh", "-c", _DETACH, "sh", sys.executable, "-m", "eroica.agent"]
+    with subprocess.Popen(
+        shell, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as starter:  # fmt: skip
+        starter.wait()

@@ -1,0 +1,93 @@
+"""Waits until the user's code imports torch. Standard library only; imported in every Python of a job."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # importing `typing` would double what a Python of a watched job costs at its start
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+OPTIMIZERS = "torch.optim.optimizer"
+LOADERS = "torch.utils.data.dataloader"
+_AWAITED = (OPTIMIZERS, LOADERS)
+
+
+class _Lookout:
+    """A finder that finds nothing itself: it lets the others find torch's modules and is told when they are loaded."""
+
+    def __init__(self) -> None:
+        self._asking: set[str] = set()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The real spec of a module we wait for, with our word after its execution; None for all others."""
+        if name not in _AWAITED or name in self._asking:
+            return None
+        self._asking.add(name)
+        try:
+            spec = _ask_the_others(self, name, path, target)
+        finally:
+            self._asking.discard(name)
+        if spec is not None and spec.loader is not None:
+            _announce_after(spec.loader, name)
+        return spec
+
+
+def _ask_the_others(
+    ours: _Lookout, name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    for finder in list(sys.meta_path):
+        find = getattr(finder, "find_spec", None)
+        if finder is ours or find is None:
+            continue
+        spec: ModuleSpec | None = find(name, path, target)
+        if spec is not None:
+            return spec
+    return None
+
+
+def _announce_after(loader: Any, name: str) -> None:
+    """Let this one loader (each module has its own) call us after it has executed its module."""
+    execute = getattr(loader, "exec_module", None)
+    if execute is None:
+        return
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        _arrived(name)
+
+    try:
+        loader.exec_module = exec_module
+    except AttributeError:  # a loader that takes no attributes: unusual, and then we stay out
+        return
+
+
+def _arrived(name: str) -> None:
+    from eroica.worker.attach import attach_to
+
+    attach_to(name)
+
+
+_lookout = _Lookout()
+
+
+def look_out() -> None:
+    """Attach to what of torch is there already, and to the rest as soon as it is imported. Idempotent."""
+    if _lookout not in sys.meta_path:
+        sys.meta_path.insert(0, _lookout)
+    for name in _AWAITED:
+        module = sys.modules.get(name)
+        spec = getattr(module, "__spec__", None)
+        if module is not None and not getattr(spec, "_initializing", False):
+            _arrived(name)
+
+
+def look_away() -> None:
+    """Stop waiting."""
+    if _lookout in sys.meta_path:
+        sys.meta_path.remove(_lookout)

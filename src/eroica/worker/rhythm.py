@@ -1,0 +1,234 @@
+"""Which event ends an iteration: a pure state machine over loader and optimizer events. No clock, no torch.
+
+Source: EROICA, section 4.1. Deviations, so that the iteration ids of all workers of a job agree:
+
+- The pattern is learned from the optimizers' steps. Of the loaders only "something was loaded since the last step"
+  counts: how often each loader is asked differs between workers (evaluation on rank 0, a pipeline stage without a
+  loader), what the optimizers do does not.
+- Iterations from before the pattern was known are counted, with their times, once it is.
+- An iteration lasts from the end of the one before, not from its first load: what happens in between costs time too.
+"""
+
+from __future__ import annotations
+
+_FED = 1
+_LONGEST_IRREGULAR = 65_536
+
+
+Completed = tuple[int, int, int]
+"""One completed iteration: how many are completed with it; when it ended, CLOCK_MONOTONIC nanoseconds; how many
+nanoseconds passed since the end of the one before (0 for a first one whose start nobody saw)."""
+
+
+def find_period(tokens: list[int], repeats: int) -> int | None:
+    """Length of the shortest sequence that the list ends with `repeats` times in a row; None if there is none."""
+    count = len(tokens)
+    for period in range(1, count // repeats + 1):
+        if tokens[-1] != tokens[-1 - period]:
+            continue
+        start = count - period * repeats
+        if tokens[start : count - period] == tokens[start + period :]:
+            return period
+    return None
+
+
+class Rhythm:
+    """Learns what one iteration looks like and says when one is completed.
+
+    Args:
+        repeats: Identical sequences that fix the pattern (M of the paper).
+        relearn_events: Optimizer steps without a matched iteration after which the pattern is given up (K).
+    """
+
+    def __init__(self, repeats: int = 10, relearn_events: int = 200) -> None:
+        self.iteration = 0
+        self.relearned = 0
+        self.explicit = False
+        self._repeats = repeats
+        self._relearn_events = relearn_events
+        self._fed = 0
+        self._end_ns = 0  # of the last iteration; before the first one, its start
+        # the pattern: tokens of one iteration, the optimizer that ends it and how often it steps in it
+        self._cycle: list[int] | None = None
+        self._single: tuple[int, ...] = ()  # tokens that are a whole iteration, while nothing is unmatched
+        self._mask = ~0
+        self._last = -1
+        self._multiplicity = 1
+        self._position = 0
+        self._count = 0
+        # what did not match since the last matched iteration
+        self._stretch: list[int] = []
+        self._stretch_ns: list[int] = []
+        self._stretch_from = (0, 0)  # iteration and its end where the stretch began
+
+    @property
+    def learning(self) -> bool:
+        """The pattern is not known, so no iteration can be reported."""
+        return self._cycle is None and not self.explicit
+
+    def tune(self, repeats: int, relearn_events: int) -> None:
+        """Set both numbers later, when the settings are known."""
+        self._repeats, self._relearn_events = repeats, relearn_events
+
+    def loaded(self, now_ns: int) -> None:
+        """A data loader handed out a batch."""
+        self._fed = _FED
+        if not self._end_ns:
+            self._begin(now_ns)
+
+    def stepped(self, optimizer: int, now_ns: int) -> tuple[Completed, ...]:
+        """An optimizer stepped.
+
+        Args:
+            optimizer: Its number, counted by first step: the same order on all workers.
+            now_ns: CLOCK_MONOTONIC.
+
+        Returns:
+            The iterations that this completed: none, one, or all so far at the moment the pattern is learned.
+        """
+        token = optimizer << 1 | self._fed
+        self._fed = 0
+        if token in self._single:  # nearly always: one optimizer, one step
+            self.iteration = iteration = self.iteration + 1
+            duration_ns = now_ns - self._end_ns
+            self._end_ns = now_ns
+            return ((iteration, now_ns, duration_ns),)
+        cycle = self._cycle
+        if cycle is None or self._stretch or token & self._mask != cycle[self._position]:
+            return self._search(token, now_ns)
+        self._position += 1
+        if self._position < len(cycle):
+            return ()
+        self._position = 0
+        return (self._complete(now_ns),)
+
+    def announced(self, now_ns: int) -> tuple[Completed, ...]:
+        """The user's loop says itself that an iteration is over; from the first time on nothing else counts."""
+        if not self.explicit:
+            self.explicit, self._cycle, self._single = True, None, ()
+            self._settle(0)
+        if not self._end_ns:
+            self._begin(now_ns)
+        return (self._complete(now_ns),)
+
+    def excuse(self, nanoseconds: int) -> None:
+        """Leave this much out of the running iteration: time that was spent by us."""
+        self._end_ns += nanoseconds
+
+    def _begin(self, now_ns: int) -> None:
+        self._end_ns = now_ns
+        self._stretch_from = (0, now_ns)
+
+    def _complete(self, now_ns: int) -> Completed:
+        self.iteration += 1
+        duration_ns, self._end_ns = now_ns - self._end_ns, now_ns
+        return self.iteration, now_ns, duration_ns
+
+    # ------------------------------------------------------------------ off the beaten track
+
+    def _search(self, token: int, now_ns: int) -> tuple[Completed, ...]:
+        """Something unknown, or nothing known yet: keep it, count on, look for a pattern in it."""
+        if self.explicit:
+            return ()
+        if not self._end_ns:
+            self._begin(now_ns)
+        if self._cycle is not None and not self._stretch:
+            self._stretch_from = (self.iteration, self._end_ns)
+            self._count = sum(1 for known in self._cycle[: self._position] if known >> 1 == self._last)
+        self._single = ()
+        self._stretch.append(token)
+        self._stretch_ns.append(now_ns)
+        if self._cycle is None:
+            return self._learn()
+        done = self._count_on(token, now_ns)
+        if self._in_step_again():
+            self._settle(0)
+            return done
+        if len(self._stretch) > max(self._relearn_events, 2 * len(self._cycle)):
+            self._cycle = None
+        return done + self._learn()
+
+    def _count_on(self, token: int, now_ns: int) -> tuple[Completed, ...]:
+        """Outside the known sequence, iterations are counted by the optimizer that ends them."""
+        if token >> 1 != self._last:
+            return ()
+        self._count += 1
+        if self._count < self._multiplicity:
+            return ()
+        self._count = 0
+        return (self._complete(now_ns),)
+
+    def _in_step_again(self) -> bool:
+        """The latest events are one whole known iteration, ending with an iteration's end."""
+        cycle = self._cycle
+        if cycle is None or self._count or len(self._stretch) < len(cycle):
+            return False
+        return [token & self._mask for token in self._stretch[-len(cycle) :]] == cycle
+
+    def _settle(self, position: int) -> None:
+        """Everything matches from here on."""
+        self._stretch, self._stretch_ns = [], []
+        self._position = position
+        if self._cycle is not None and len(self._cycle) == 1:
+            token = self._cycle[0]
+            self._single = (token,) if self._mask == ~0 else (token, token | _FED)
+
+    def _learn(self) -> tuple[Completed, ...]:
+        count = len(self._stretch)
+        if count % max(1, count >> 6):  # rarer the longer it takes
+            return ()
+        period = find_period(self._stretch, self._repeats)
+        if period is not None:
+            return self._adopt(self._stretch[-period:], ~0)
+        if self._cycle is not None or count < self._relearn_events:
+            return ()
+        optimizers = [token & ~_FED for token in self._stretch]
+        period = find_period(optimizers, self._repeats)
+        if period is not None:
+            return self._adopt(optimizers[-period:], ~_FED)
+        distinct = len(set(optimizers))
+        if count >= min(4 * self._repeats * distinct, _LONGEST_IRREGULAR):
+            return self._adopt([max(optimizers)], ~_FED)
+        return ()
+
+    def _adopt(self, cycle: list[int], mask: int) -> tuple[Completed, ...]:
+        """Take a new pattern and count, in retrospect, what it says about the unmatched events."""
+        optimizers = [token >> 1 for token in self._stretch]
+        last = self._ending(optimizers, [token >> 1 for token in cycle])
+        self.relearned += self._last >= 0
+        self._last, self._mask = last, mask
+        self._multiplicity = max(1, sum(1 for token in cycle if token >> 1 == last))
+        ends = [index for index, optimizer in enumerate(optimizers) if optimizer == last]
+        ends = ends[self._multiplicity - 1 :: self._multiplicity]
+        done = self._retell(ends)
+        past = len(optimizers) - 1 - ends[-1] if ends else 0
+        past %= len(cycle)
+        # turn the sequence so that it ends where iterations end; it now lies `past` events behind
+        turn = len(cycle) - past
+        self._cycle = cycle[turn:] + cycle[:turn]
+        self._settle(past)
+        return done
+
+    def _ending(self, seen: list[int], cycle: list[int]) -> int:
+        """The optimizer whose step ends an iteration, the same on all workers: it depends on no loader.
+
+        The one that ended the first iteration if the job began with a whole one, else the one that came last.
+        """
+        first = seen[: len(cycle)]
+        if self._last < 0 and any(first == cycle[turn:] + cycle[:turn] for turn in range(len(cycle))):
+            return first[-1]
+        return max(cycle)
+
+    def _retell(self, ends: list[int]) -> tuple[Completed, ...]:
+        """Iterations of the stretch that were not reported yet."""
+        iteration, end_ns = self._stretch_from
+        told = self.iteration - iteration
+        done = []
+        for index in ends:
+            iteration += 1
+            before, end_ns = end_ns, self._stretch_ns[index]
+            done.append((iteration, end_ns, end_ns - before))
+        fresh = done[told:]
+        if fresh:
+            self.iteration, self._end_ns, _ = fresh[-1]
+        return tuple(fresh)

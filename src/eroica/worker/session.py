@@ -1,0 +1,162 @@
+"""What one order captures: profiler, stacks, collections, boundaries, and the files they end in."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from eroica.wire import beat
+from eroica.wire.beat import Order
+from eroica.worker import surroundings
+from eroica.worker.sampling import StackSampler
+from eroica.worker.tracer import Tracer, count_events
+
+_WORKER_FACTS = ("global_rank", "local_rank", "world_size", "host", "pid", "device")
+
+
+def _clock_pair() -> dict[str, int]:
+    """Wall clock and CLOCK_MONOTONIC at one moment."""
+    before = time.monotonic_ns()
+    realtime = time.time_ns()
+    return {"realtime_ns": realtime, "monotonic_ns": (before + time.monotonic_ns()) // 2}
+
+
+class CollectionLog:
+    """Runs of the cyclic garbage collector while it is on."""
+
+    def __init__(self) -> None:
+        self.runs: list[dict[str, int]] = []
+        self._began: dict[int, int] = {}
+
+    def on(self) -> None:
+        """Start listening."""
+        gc.callbacks.append(self._hear)
+
+    def off(self) -> None:
+        """Stop listening. Idempotent."""
+        if self._hear in gc.callbacks:
+            gc.callbacks.remove(self._hear)
+
+    def _hear(self, phase: str, info: dict[str, int]) -> None:
+        thread, now = threading.get_native_id(), time.monotonic_ns()
+        if phase == "start":
+            self._began[thread] = now
+        elif thread in self._began:
+            start = self._began.pop(thread)
+            run = {"start_ns": start, "end_ns": now, "generation": info["generation"], "thread_id": thread}
+            self.runs.append(run)
+
+
+class Session:
+    """One accepted order on its way: what was captured so far. Belongs to the training thread until it is saved.
+
+    Args:
+        order: What to capture.
+        tracer: The profiler to do it with.
+    """
+
+    def __init__(self, order: Order, tracer: Tracer) -> None:
+        self.order = order
+        self.tracer = tracer
+        self.prepared = False
+        self.boundaries_ns: list[int] = []
+        self.stall_ns = 0
+        self.notes: list[str] = []
+        self.loader_pids: set[int] = set()
+        self.collections = CollectionLog()
+        self._clocks: list[dict[str, int]] = []
+        self._sampler = StackSampler(order.sampling_hz) if order.sampling_hz > 0 else None
+
+    @property
+    def iterations(self) -> int:
+        """Whole iterations captured."""
+        return max(0, len(self.boundaries_ns) - 1)
+
+    def prepare(self) -> None:
+        """Get the profiler ready, one iteration early if possible."""
+        before = time.monotonic_ns()
+        self.tracer.prepare()
+        self.prepared = True
+        self.stall_ns += time.monotonic_ns() - before
+
+    def open(self) -> None:
+        """Record from here on."""
+        before = time.monotonic_ns()
+        self._clocks.append(_clock_pair())
+        if self._sampler is not None:
+            self._sampler.start()
+        self.tracer.start()
+        self.collections.on()
+        now = time.monotonic_ns()
+        self.boundaries_ns.append(now)
+        self.stall_ns += now - before
+
+    def close(self) -> None:
+        """Record no further. Idempotent."""
+        before = time.monotonic_ns()
+        self.collections.off()
+        if self._sampler is not None:
+            self._sampler.stop()
+        if self.prepared:
+            self.prepared = False
+            self.tracer.stop()
+        self._clocks.append(_clock_pair())
+        self.stall_ns += time.monotonic_ns() - before
+
+    def save(self, worker: dict[str, Any], threads: dict[str, Any]) -> int:
+        """Write everything into the order's directory; `capture.json` last, and only for a window.
+
+        Returns:
+            Events in the trace, an estimate.
+
+        Raises:
+            OSError: The directory is gone or full.
+        """
+        directory = Path(self.order.directory)
+        trace = directory / "trace.json"
+        self.stall_ns += self.tracer.save(trace)
+        self.stall_ns += self.tracer.drop()
+        events = count_events(trace)
+        if self.order.kind == beat.PROBE:
+            trace.unlink(missing_ok=True)
+            return events
+        record = {
+            **self._facts(worker),
+            **threads,
+            "flight_path": self._save_flight(directory),
+            "stacks_path": str(self._sampler.save(directory)) if self._sampler is not None else "",
+            "trace_path": str(trace),
+            "events": events,
+            "stall_s": self.stall_ns * 1e-9,
+        }
+        draft = directory / ".capture.draft"
+        draft.write_text(json.dumps(record), encoding="utf-8")
+        draft.rename(directory / "capture.json")
+        return events
+
+    def _facts(self, worker: dict[str, Any]) -> dict[str, Any]:
+        first = self.order.first_iteration
+        return {
+            "worker": {name: worker[name] for name in _WORKER_FACTS},
+            "window_id": self.order.window_id,
+            "first_iteration": first,
+            "last_iteration": first + self.iterations,
+            "boundaries_ns": self.boundaries_ns,
+            "clocks": self._clocks,
+            "garbage_collections": self.collections.runs,
+            "loader_pids": sorted(self.loader_pids),
+            "notes": self.notes,
+        }
+
+    @staticmethod
+    def _save_flight(directory: Path) -> str:
+        dump = surroundings.flight_dump()
+        if not dump:
+            return ""
+        path = directory / "flight.json"
+        path.write_bytes(dump)
+        return str(path)

@@ -1,0 +1,132 @@
+"""What else a worker can tell about itself: ranks, device, process groups, thread names, what was enqueued."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from eroica.wire.places import host_name
+
+
+def _distributed() -> Any:
+    """torch.distributed if a process group exists, else None."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed
+
+
+def _number(environ: Mapping[str, str], *names: str) -> int | None:
+    for name in names:
+        text = environ.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return None
+
+
+def ranks(environ: Mapping[str, str]) -> tuple[int, int, int]:
+    """Global rank, local rank and world size of this process.
+
+    From torch.distributed if it is set up (under `mp.spawn` the environment knows nothing, or only the launcher's
+    task); else from torchrun's or Slurm's variables; else a job of one.
+    """
+    distributed = _distributed()
+    if distributed is not None:
+        rank, world = int(distributed.get_rank()), int(distributed.get_world_size())
+    else:
+        rank = _number(environ, "RANK", "SLURM_PROCID") or 0
+        world = max(1, _number(environ, "WORLD_SIZE", "SLURM_NTASKS") or 1, rank + 1)
+    local = _number(environ, "LOCAL_RANK")
+    if local is None and _number(environ, "SLURM_PROCID") == rank:
+        local = _number(environ, "SLURM_LOCALID")
+    return rank, rank if local is None else local, world
+
+
+def device_of(optimizer: Any) -> str:
+    """Device of an optimizer's first parameter, e.g. "cuda:0"; "cpu" if there is none."""
+    for group in getattr(optimizer, "param_groups", ()):
+        for parameter in group.get("params", ()):
+            return str(getattr(parameter, "device", "cpu"))
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return f"cuda:{torch.cuda.current_device()}"
+    return "cpu"
+
+
+def identity(environ: Mapping[str, str], optimizer: Any) -> dict[str, Any]:
+    """Everything on the identity page of the beat file. Call it in the training thread."""
+    global_rank, local_rank, world_size = ranks(environ)
+    torch = sys.modules.get("torch")
+    return {
+        "global_rank": global_rank,
+        "local_rank": local_rank,
+        "world_size": world_size,
+        "host": host_name(environ),
+        "pid": os.getpid(),
+        "device": device_of(optimizer),
+        "start_realtime_ns": time.time_ns(),
+        "start_monotonic_ns": time.monotonic_ns(),
+        "training_thread_id": threading.get_native_id(),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "torch": str(getattr(torch, "__version__", "")),
+        "program": Path(sys.argv[0]).name[:200] if sys.argv else "",
+    }
+
+
+def in_loader_child() -> bool:
+    """This process only loads data for another one."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
+
+
+def thread_names() -> dict[str, str]:
+    """Kernel thread id, as text, to the name of Python's threads."""
+    return {str(thread.native_id): thread.name for thread in threading.enumerate() if thread.native_id}
+
+
+def loader_children(iterator: Any) -> list[int]:
+    """Process ids of a loader iterator's children."""
+    return [worker.pid for worker in getattr(iterator, "_workers", ()) if worker.pid]
+
+
+def process_groups() -> list[dict[str, Any]]:
+    """The groups that this worker is a member of, as `eroica.model.worker.ProcessGroup`."""
+    if _distributed() is None:
+        return []
+    world = sys.modules["torch.distributed.distributed_c10d"]._world
+    groups = []
+    for group, name in list(world.pg_names.items()):
+        members = world.pg_group_ranks.get(group, {})
+        groups.append(
+            {
+                "name": str(name),
+                "description": str(getattr(group, "group_desc", "")),
+                "ranks": sorted(members, key=members.__getitem__),
+                "backend": str(world.pg_map.get(group, ("",))[0]),
+            }
+        )
+    return groups
+
+
+def flight_dump() -> bytes:
+    """The Flight Recorder's entries as JSON; empty where there is no recorder."""
+    if _distributed() is None:
+        return b""
+    native = sys.modules.get("torch._C._distributed_c10d")
+    dump: Callable[..., Any] | None = getattr(native, "_dump_fr_trace_json", None)
+    if dump is None:
+        dump = getattr(native, "_dump_nccl_trace_json", None)
+    if dump is None:
+        return b""
+    text = dump(includeCollectives=True, onlyActive=False)
+    return text if isinstance(text, bytes) else str(text).encode()
+
+
+def quiet_after_fork() -> None:
+    """In a child forked while a window is open: record nothing there, nobody would ever collect it."""
+    sys.modules["torch.autograd"]._enable_record_function(False)

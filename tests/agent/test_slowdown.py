@@ -1,0 +1,141 @@
+"""The slow trigger on simulated jobs: what must be found, and what must not."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+
+from eroica.agent.slowdown import Slowdown, Trigger, trimmed_mean
+from eroica.settings import Settings
+
+
+def healthy(rng: random.Random, count: int, noise: float, drift: float = 0.0, bursts: float = 0.0) -> Iterator[float]:
+    """A job on shared cores: lognormal noise, a slow drift with a memory of 2000 iterations, bursts of other load.
+
+    Noise 0.08 makes the mean 1.4 times the minimum of a long run, 0.16 twice.
+    """
+    wander, left, factor = 0.0, 0, 1.0
+    for _ in range(count):
+        wander += -wander / 2000 + drift * math.sqrt(2 / 2000) * rng.gauss(0, 1)
+        if not left and rng.random() < bursts:
+            left, factor = int(rng.expovariate(1 / 8)) + 1, 1 + min(5.0, 0.3 * rng.paretovariate(1.5))
+        duration = 0.05 * math.exp(noise * rng.gauss(0, 1) + wander)
+        if left:
+            left -= 1
+            duration *= factor
+        yield duration
+
+
+def watch(durations: Iterable[float], settings: Settings | None = None) -> list[tuple[int, Trigger]]:
+    """Triggers by iteration; each is answered by a window that found nothing."""
+    trigger_of = Slowdown(settings or Settings())
+    found = []
+    for iteration, duration in enumerate(durations, 1):
+        trigger = trigger_of.observe(iteration, duration)
+        if trigger is not None:
+            found.append((iteration, trigger))
+            trigger_of.absolve()
+    return found
+
+
+def changed(durations: Iterable[float], change: Callable[[int, float], float]) -> Iterator[float]:
+    return (change(iteration, duration) for iteration, duration in enumerate(durations, 1))
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.08, 0.16, 0.25])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_healthy_job_on_busy_cores_asks_at_most_once_an_hour(noise: float, seed: int) -> None:
+    assert len(watch(healthy(random.Random(seed), 72_000, noise, drift=0.04, bursts=0.005))) <= 1
+
+
+@pytest.mark.parametrize(("every", "cost"), [(100, 20.0), (250, 100.0), (500, 200.0)])
+@pytest.mark.parametrize("noise", [0.01, 0.05, 0.15])
+def test_an_evaluation_now_and_then_is_no_slowdown(every: int, cost: float, noise: float) -> None:
+    job = healthy(random.Random(3), 12_000, noise, drift=0.02)
+    assert watch(changed(job, lambda i, d: d * cost if i % every == 0 else d)) == []
+
+
+@pytest.mark.parametrize("every", [20, 22, 26, 33, 60, 120, 200])
+def test_a_checkpoint_every_so_many_steps_is_no_slowdown(every: int) -> None:
+    job = healthy(random.Random(4), 8_000, 0.05, drift=0.02)
+    assert watch(changed(job, lambda i, d: d * 10 if i % every == 0 else d)) == []
+
+
+def test_a_slow_warm_up_is_neither_a_slowdown_nor_a_baseline() -> None:
+    job = changed(healthy(random.Random(5), 3000, 0.1, drift=0.02), lambda i, d: d * 5 if i <= 30 else d)
+    assert watch(job) == []
+
+
+@pytest.mark.parametrize(("step", "noise", "limit"), [(1.1, 0.03, 100), (1.2, 0.08, 100), (1.35, 0.1, 100)])
+@pytest.mark.parametrize("healthy_iterations", [210, 2000])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_step_up_is_found_within_100_iterations(
+    step: float, noise: float, limit: int, healthy_iterations: int, seed: int
+) -> None:
+    job = healthy(random.Random(seed), healthy_iterations + 400, noise)
+    found = watch(changed(job, lambda i, d: d * step if i > healthy_iterations else d))
+    after = [iteration - healthy_iterations for iteration, _ in found]
+    assert after
+    assert 0 < after[0] <= limit
+
+
+def test_the_reason_says_how_much_slower() -> None:
+    job = changed(healthy(random.Random(6), 1000, 0.02), lambda i, d: d * 1.5 if i > 500 else d)
+    _, trigger = watch(job)[0]
+    assert trigger.kind == "slow"
+    assert trigger.reason.startswith("mean of the last 50 iterations is ")
+    assert trigger.current_s / trigger.baseline_s == pytest.approx(1.5, abs=0.15)
+
+
+def test_long_pauses_in_one_of_ten_iterations_are_found() -> None:
+    missed = 0
+    for seed in range(10):
+        rng = random.Random(seed)
+        pauses = random.Random(seed + 100)
+        job = healthy(rng, 2600, 0.06)
+        found = watch(changed(job, lambda i, d, p=pauses: d * 3 if i > 1000 and p.random() < 0.1 else d))
+        assert all(iteration > 1000 for iteration, _ in found)
+        missed += not found
+    assert missed == 0
+
+
+def test_iterations_above_what_the_user_expects_are_slow_from_the_start() -> None:
+    found = watch(healthy(random.Random(7), 200, 0.05), Settings(expected_iteration_s=0.03))
+    assert found[0][0] <= 80
+    assert found[0][1].kind == "expected"
+    assert watch(healthy(random.Random(7), 200, 0.05), Settings(expected_iteration_s=0.08)) == []
+
+
+def test_after_a_window_that_found_nothing_it_takes_a_larger_rise() -> None:
+    trigger_of = Slowdown(Settings())
+    trigger_of.absolve()
+    trigger_of.absolve()
+    job = changed(healthy(random.Random(8), 1500, 0.01), lambda i, d: d * 1.1 if i > 500 else d)
+    assert [t for i, d in enumerate(job, 1) if (t := trigger_of.observe(i, d)) is not None] == []
+
+
+def test_steady_means_enough_iterations_and_no_rise() -> None:
+    trigger_of = Slowdown(Settings())
+    steady_at = []
+    for iteration, duration in enumerate(healthy(random.Random(9), 400, 0.02), 1):
+        trigger_of.observe(iteration, duration * (1.5 if iteration > 300 else 1.0))
+        if trigger_of.steady:
+            steady_at.append(iteration)
+    assert steady_at[0] == 70
+    assert 300 < max(steady_at) < 370
+
+
+def test_numbers_that_are_no_durations_are_left_out() -> None:
+    trigger_of = Slowdown(Settings())
+    for iteration in range(11, 200):
+        assert trigger_of.observe(iteration, (0.0, -1.0, math.nan, math.inf)[iteration % 4]) is None
+    assert trigger_of.current_s is None
+    assert trigger_of.baseline_s is None
+
+
+def test_the_slowest_are_left_out_of_a_mean() -> None:
+    assert trimmed_mean([1.0] * 48 + [100.0, 50.0], 0.04).value == 1.0
+    assert trimmed_mean([1.0, 3.0], 0.0).value == 2.0

@@ -1,0 +1,259 @@
+import json
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from eroica.agent.stacks import (
+    META_FILE,
+    STACKS_FILE,
+    Event,
+    Part,
+    StackSampler,
+    affordable_hz,
+    available,
+    find_py_spy,
+    join_recordings,
+)
+from eroica.errors import UnavailableError
+
+SWITCHER = """
+import json, random, sys, time
+def alpha(end):
+    while time.monotonic_ns() < end: pass
+def beta(end):
+    while time.monotonic_ns() < end: pass
+def main():
+    chance, log = random.Random(1), []
+    print("ready", flush=True)
+    end = time.monotonic() + float(sys.argv[1])
+    while time.monotonic() < end:
+        for function in (alpha, beta):
+            now = time.monotonic_ns()
+            log.append((now, function.__name__))
+            function(now + int(chance.uniform(30e6, 60e6)))
+    print(json.dumps(log), flush=True)
+    sys.stdin.read()
+main()
+"""
+
+FORKING = """
+import os, sys, time
+def in_child(end):
+    while time.monotonic() < end: pass
+def in_worker():
+    sys.stdin.read()
+print("ready", flush=True)
+time.sleep(0.5)
+pids = []
+for seconds in (0.8, 60):
+    pid = os.fork()
+    if pid == 0:
+        in_child(time.monotonic() + seconds); os._exit(0)
+    pids.append(pid)
+print(*pids, flush=True)
+in_worker()
+"""
+
+
+def _start(code: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def _script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _needs_py_spy() -> None:
+    assert find_py_spy() is not None
+    possible, reason = available(os.getpid())
+    if not possible:
+        pytest.skip(reason)
+
+
+def test_switches_of_a_real_process_are_seen_within_one_and_a_half_periods(tmp_path: Path) -> None:
+    process = _start(SWITCHER, "3")
+    try:
+        sampler = StackSampler(process.pid, tmp_path, hz=100)
+        sampler.start()
+        assert process.stdout is not None
+        log = json.loads(process.stdout.readline())
+        assert sampler.stop() == ()
+    finally:
+        _end(process)
+    meta = json.loads((tmp_path / META_FILE).read_text())
+    events = json.loads((tmp_path / STACKS_FILE).read_text())
+    assert (meta["rate_hz"], meta["source"]) == (100, "py-spy")
+    seen = [
+        (meta["start_monotonic_ns"] + event["ts"] * 1000, event["name"])
+        for event in events
+        if event["ph"] == "B" and event["name"] in ("alpha", "beta")
+    ][1:]
+    assert len(seen) > 25
+    ends = [moment for moment, _ in log[1:]] + [log[-1][0] + 60_000_000]
+    stretches = [(start, end, name) for (start, name), end in zip(log, ends, strict=True)]
+    period = 10_000_000
+    inside, delays = 0, []
+    for moment, function in seen:
+        start, end = min(
+            ((start, end) for start, end, name in stretches if name == function),
+            key=lambda one: max(one[0] - moment, moment - one[1], 0),
+        )
+        inside += start - 1.5 * period <= moment <= end + 1.5 * period
+        delays.append(moment - start)
+    assert inside >= 0.9 * len(seen)
+    assert -1.5 * period <= sorted(delays)[len(delays) // 5] <= 1.5 * period
+
+
+def test_children_that_come_and_go_are_sampled_under_their_own_name(tmp_path: Path) -> None:
+    process = _start(FORKING)
+    children: list[int] = []
+    try:
+        sampler = StackSampler(process.pid, tmp_path)
+        sampler.start()
+        assert process.stdout is not None
+        children = [int(text) for text in process.stdout.readline().split()]
+        time.sleep(2.0)
+        assert sampler.stop() == ()
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        _end(process)
+    events = json.loads((tmp_path / STACKS_FILE).read_text())
+    names = {pid: {event["name"] for event in events if event["pid"] == pid} for pid in (process.pid, *children)}
+    assert "in_worker" in names[process.pid]
+    assert all("in_child" in names[child] for child in children)
+    rows = {event["pid"]: event["tid"] for event in events}
+    assert len(set(rows.values())) == 3
+    closed = [event for event in events if event["pid"] == children[0]][-1]
+    assert closed["ph"] == "B"
+    assert closed["name"].startswith(f"thread ({children[0]})")
+
+
+def test_nothing_is_left_behind_but_the_two_files(tmp_path: Path) -> None:
+    process = _start(SWITCHER, "0.5")
+    try:
+        sampler = StackSampler(process.pid, tmp_path)
+        sampler.start()
+        assert process.stdout is not None
+        process.stdout.readline()
+        sampler.stop()
+    finally:
+        _end(process)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [STACKS_FILE, META_FILE]
+    assert not sampler._follower.is_alive()
+
+
+def test_a_worker_that_dies_during_the_window_leaves_its_stacks(tmp_path: Path) -> None:
+    process = _start(SWITCHER, "30")
+    sampler = StackSampler(process.pid, tmp_path)
+    sampler.start()
+    time.sleep(0.8)
+    _end(process)
+    sampler.stop()
+    assert {"alpha", "beta"} & {event["name"] for event in json.loads((tmp_path / STACKS_FILE).read_text())}
+
+
+def test_a_process_that_is_gone_has_no_stacks_and_the_text_says_why(tmp_path: Path) -> None:
+    sampler = StackSampler(2**30, tmp_path)
+    sampler.start()
+    time.sleep(0.3)
+    with pytest.raises(UnavailableError, match="no stacks of process"):
+        sampler.stop()
+    assert not (tmp_path / STACKS_FILE).exists()
+
+
+def test_where_ptrace_is_forbidden_the_reason_is_py_spys_own(tmp_path: Path) -> None:
+    lines = ("Error: Failed to find a python version", "Reason: Operation not permitted (os error 1)")
+    refused = _script(tmp_path / "py-spy", "".join(f"echo '{line}' >&2\n" for line in lines) + "exit 1")
+    assert available(os.getpid(), refused) == (False, "py-spy: Reason: Operation not permitted (os error 1)")
+
+
+def test_a_py_spy_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
+    hanging = _script(tmp_path / "py-spy", "exec sleep 60")
+    possible, reason = available(os.getpid(), hanging, timeout_s=0.2)
+    assert not possible
+    assert "0.2 s" in reason
+
+
+def test_a_py_spy_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    deaf = _script(tmp_path / "py-spy", "trap '' INT; exec sleep 60")
+    sampler = StackSampler(os.getpid(), tmp_path, binary=deaf)
+    sampler._follow = lambda: None  # type: ignore[method-assign]
+    sampler.start()
+    time.sleep(0.2)
+    began = time.monotonic()
+    with pytest.raises(UnavailableError, match="killed"):
+        sampler.stop(timeout_s=0.3)
+    assert time.monotonic() - began < 5
+
+
+def test_a_missing_py_spy_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="py-spy"):
+        StackSampler(os.getpid(), tmp_path, binary=tmp_path / "nothing").start()
+
+
+def _part(pid: int, start_ns: int, until_us: float, thread: int = 140_000) -> Part:
+    names = (f"thread ({pid})", "work")
+    begins = [Event("B", name, 0.0, pid, thread) for name in names]
+    return Part(pid, start_ns, begins + [Event("E", name, until_us, pid, thread) for name in reversed(names)])
+
+
+def _of(pid: int, events: list[Event]) -> list[tuple[str, str, float]]:
+    return [(event.ph, event.name, event.ts) for event in events if event.pid == pid]
+
+
+def test_every_thread_has_its_process_around_it() -> None:
+    assert _of(7, join_recordings([_part(7, 0, 5.0)])) == [
+        ("B", "process 7", 0.0),
+        ("B", "thread (7)", 0.0),
+        ("B", "work", 0.0),
+        ("E", "work", 5.0),
+        ("E", "thread (7)", 5.0),
+        ("E", "process 7", 5.0),
+    ]
+
+
+def test_recordings_are_joined_on_the_clock_of_the_first() -> None:
+    joined = join_recordings([_part(1, 1_000_000, 2e6), _part(2, 501_000_000, 1.5e6)])
+    assert [moment for _, _, moment in _of(2, joined)] == [5e5] * 3 + [2e6] * 3
+    assert {event.tid for event in joined if event.pid == 1} == {140_000}
+    assert 140_000 not in {event.tid for event in joined if event.pid == 2}
+
+
+def test_a_child_that_ended_early_has_empty_stacks_from_there_on() -> None:
+    joined = join_recordings([_part(1, 0, 9e6), _part(2, 0, 1e6)])
+    assert _of(2, joined)[-2:] == [("B", "process 2", 1e6), ("B", "thread (2)", 1e6)]
+
+
+def test_threads_of_several_children_never_share_a_row() -> None:
+    chance = random.Random(3)
+    joined = join_recordings([_part(pid, chance.randrange(10**9), 1e6) for pid in range(1, 8)])
+    rows = {(event.pid, event.tid) for event in joined}
+    assert len({tid for _, tid in rows}) == len(rows) == 7
+
+
+def test_the_rate_is_lowered_only_where_a_small_host_could_not_carry_it() -> None:
+    pids = [os.getpid()] * 4
+    assert affordable_hz(pids, 100, cores=64) == 100
+    assert 20 <= affordable_hz(pids, 400, cores=2) < 150
+    assert affordable_hz(pids * 1000, 100, cores=2) == 20
+    assert affordable_hz([], 100, cores=2) == 100

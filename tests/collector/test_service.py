@@ -1,0 +1,162 @@
+"""The collector's HTTP side, in process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from eroica.collector.service import MAX_PATTERN_BYTES, Collector
+from eroica.collector.store import Store, load_patterns, save_patterns
+from eroica.collector.windows import Analyze
+from eroica.errors import InputError
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Coverage, IterationTimes, Verdict
+from eroica.model.window import Window
+from eroica.model.worker import Worker
+from eroica.settings import Settings
+from eroica.wire.codec import encode_record
+from eroica.wire.messages import AgentReport, CollectorReply, JobStatus, OrderResult, WorkerStatus
+
+TOKEN = "secret"
+
+
+def status(iteration: int, order: OrderResult | None = None) -> WorkerStatus:
+    return WorkerStatus(
+        worker=Worker(global_rank=0, pid=7, host="h"),
+        state="steady",
+        iteration=iteration,
+        current_s=0.1,
+        baseline_s=0.1,
+        result=order or OrderResult(),
+    )
+
+
+def pattern(window_id: int) -> WorkerPattern:
+    return WorkerPattern(
+        worker=Worker(global_rank=0, pid=7, host="h"), window_id=window_id, first_iteration=1, last_iteration=2,
+        duration_s=0.1, iteration_us=b"", wait_us=b"", functions=(),
+    )  # fmt: skip
+
+
+def judge(job: str, order: Analyze, settings: Settings) -> Verdict:
+    return Verdict(
+        eroica_version="0", job=job, verdict="healthy", summary=f"{len(order.patterns)} seen", window=None,
+        iteration=IterationTimes(), coverage=Coverage(workers_expected=1, workers_reported=1),
+    )  # fmt: skip
+
+
+def with_collector(
+    tmp_path: Path, script: Callable[[Collector, httpx.AsyncClient], Awaitable[None]], analysis: object = judge
+) -> None:
+    async def go() -> None:
+        collector = Collector("j", Store(tmp_path), Settings(baseline_window=False), TOKEN, analysis)
+        transport = httpx.ASGITransport(app=collector.application())
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://c", headers=headers) as client:
+            await script(collector, client)
+
+    asyncio.run(go())
+
+
+async def tell(client: httpx.AsyncClient, *workers: WorkerStatus) -> CollectorReply:
+    body = msgspec.msgpack.encode(AgentReport(host="h", pid=1, workers=workers))
+    answer = await client.post("/v1/report", content=body)
+    assert answer.status_code == 200
+    return msgspec.msgpack.decode(answer.content, type=CollectorReply)
+
+
+def test_a_window_runs_from_request_to_verdict_on_disk(tmp_path: Path) -> None:
+    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
+        await tell(client, status(100))
+        await client.post("/v1/profile", content=msgspec.msgpack.encode({}))
+        probe = (await tell(client, status(101))).order
+        assert probe is not None and probe.kind == "probe"
+        done = OrderResult(window_id=1, status="done", kind="probe", events=10)
+        window = (await tell(client, status(113, done))).order
+        assert window is not None and window.kind == "window"
+        await tell(client, status(400, OrderResult(window_id=1, status="done", kind="window")))
+        assert (await client.post("/v1/patterns", content=encode_record(pattern(1)))).status_code == 204
+        await asyncio.sleep(0.2)
+        shown = msgspec.json.decode((await client.get("/v1/status")).content, type=JobStatus)
+        assert shown.windows[0].summary == "1 seen"
+        await client.post("/v1/finish")
+        await asyncio.wait_for(collector.run(0.01), 5)
+
+    with_collector(tmp_path, script)
+    final = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
+    assert final.summary == "1 seen" and final.cost.trigger_to_verdict_s is not None
+    window, patterns, notes = load_patterns(tmp_path / "windows" / "1")
+    assert window.window_id == 1 and len(patterns) == 1 and notes == ()
+
+
+def test_without_the_token_nothing_is_answered(tmp_path: Path) -> None:
+    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
+        for method, path in (("POST", "/v1/report"), ("GET", "/v1/status"), ("POST", "/v1/finish")):
+            answer = await client.request(method, path, headers={"Authorization": "Bearer guess"})
+            assert answer.status_code == 401
+        assert not collector.windows.ended
+
+    with_collector(tmp_path, script)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("/v1/report", b"garbage", 400),
+        ("/v1/report", msgspec.msgpack.encode({"host": 3, "pid": "x"}), 400),
+        ("/v1/patterns", b"\x00" * 100, 400),
+        ("/v1/patterns", b"\x00" * (MAX_PATTERN_BYTES + 1), 413),
+        ("/v1/profile", msgspec.msgpack.encode({"iterations": "many"}), 400),
+        ("/v1/windows/1/failures", b"", 400),
+    ],
+)
+def test_garbage_is_refused_with_a_reason(tmp_path: Path, path: str, body: bytes, code: int) -> None:
+    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
+        answer = await client.post(path, content=body)
+        assert answer.status_code == code and answer.json()["error"]
+
+    with_collector(tmp_path, script)
+
+
+def test_a_job_without_a_slow_moment_is_healthy_and_one_without_workers_undetermined(tmp_path: Path) -> None:
+    for workers, word in (((status(10),), "healthy"), ((), "undetermined")):
+
+        async def script(
+            collector: Collector, client: httpx.AsyncClient, workers: tuple[WorkerStatus, ...] = workers
+        ) -> None:
+            await tell(client, *workers)
+            await client.post("/v1/finish")
+            await asyncio.wait_for(collector.run(0.01), 5)
+
+        with_collector(tmp_path, script)
+        assert Verdict.from_json((tmp_path / "verdict.json").read_bytes()).verdict == word
+
+
+def test_a_run_directory_that_cannot_be_written_is_a_note_not_an_end(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+
+    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
+        await tell(client, status(10))
+        await client.post("/v1/finish")
+        await asyncio.wait_for(collector.run(0.01), 5)
+        assert collector.final is not None and collector.final.verdict == "healthy"
+        assert any("could not write" in note for note in collector.windows.notes)
+
+    with_collector(blocked, script)
+
+
+def test_an_unreadable_pattern_costs_only_itself(tmp_path: Path) -> None:
+    directory = tmp_path / "windows" / "3"
+    window = Window(window_id=3, purpose="manual", reason="", first_iteration=1, last_iteration=2)
+    save_patterns(directory, window, [pattern(3)])
+    (directory / "patterns" / "5.pattern").write_bytes(b"cut of")
+    loaded, patterns, notes = load_patterns(directory)
+    assert loaded == window and len(patterns) == 1 and "5.pattern" in notes[0]
+    with pytest.raises(InputError, match="no saved window"):
+        load_patterns(tmp_path)

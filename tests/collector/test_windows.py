@@ -1,0 +1,288 @@
+"""The windows of a job, replayed without sockets or clocks."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eroica.collector.windows import Analyze, Windows
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Coverage, IterationTimes, Verdict
+from eroica.model.worker import Worker
+from eroica.settings import Settings
+from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WorkerStatus, WorkerTrigger
+
+ITERATION_S = 0.1
+
+
+def make_verdict(word: str) -> Verdict:
+    return Verdict(
+        eroica_version="0",
+        job="j",
+        verdict=word,
+        summary="",
+        window=None,
+        iteration=IterationTimes(),
+        coverage=Coverage(workers_expected=2, workers_reported=2),
+    )
+
+
+class Fleet:
+    """Workers on one host that obey orders at once, in simulated time."""
+
+    def __init__(self, windows: Windows, ranks: int = 2, events: int = 1000) -> None:
+        self.windows = windows
+        self.now = 0.0
+        self.events = events
+        self.deaf: set[int] = set()
+        self.statuses = {
+            rank: WorkerStatus(
+                worker=Worker(global_rank=rank, pid=100 + rank, world_size=ranks, host="h"),
+                state="steady",
+                iteration=100,
+                current_s=ITERATION_S,
+                baseline_s=ITERATION_S,
+            )
+            for rank in range(ranks)
+        }
+        self.work: list[Analyze] = []
+
+    def change(self, rank: int, **changes: object) -> None:
+        self.statuses[rank] = msgspec.structs.replace(self.statuses[rank], **changes)
+
+    def step(self, iterations: int = 1) -> None:
+        """Everybody trains; orders whose last iteration is passed are answered with `done`."""
+        for _ in range(iterations):
+            self.now += ITERATION_S
+            for rank, status in self.statuses.items():
+                self.change(rank, iteration=status.iteration + 1)
+                self._obey(rank)
+            report = AgentReport(host="h", pid=1, workers=tuple(self.statuses.values()))
+            self.work += self.windows.reported(self.now, report)
+
+    def _obey(self, rank: int) -> None:
+        order, status = self.windows.order, self.statuses[rank]
+        if order is None or order.kind == "cancel" or rank in self.deaf:
+            return
+        answered = status.result.window_id == order.window_id and status.result.kind == order.kind
+        if status.iteration >= order.last_iteration and not answered:
+            result = OrderResult(window_id=order.window_id, status="done", kind=order.kind, events=self.events)
+            self.change(rank, result=result)
+
+    def deliver(self, *ranks: int) -> None:
+        for rank in ranks:
+            pattern = WorkerPattern(
+                worker=self.statuses[rank].worker,
+                window_id=self.windows.status().windows[-1].window_id,
+                first_iteration=0,
+                last_iteration=1,
+                duration_s=1.0,
+                iteration_us=b"",
+                wait_us=b"",
+                functions=(),
+            )
+            self.work += self.windows.pattern_arrived(self.now, pattern)
+
+
+def manual_fleet(**settings: object) -> Fleet:
+    return Fleet(Windows("j", Settings(baseline_window=False, **settings)))
+
+
+def test_a_window_is_one_probe_and_then_the_same_iterations_for_everybody() -> None:
+    fleet = manual_fleet(window_s=2.0)
+    fleet.step()
+    assert fleet.windows.asked(fleet.now, ProfileRequest()).window_id == 1
+    fleet.step()
+    probe = fleet.windows.order
+    assert probe is not None and probe.kind == "probe" and probe.last_iteration - probe.first_iteration == 1
+    assert probe.first_iteration >= 102 + 10  # one second ahead
+    fleet.step(14)
+    window = fleet.windows.order
+    assert window is not None and window.kind == "window"
+    assert window.last_iteration - window.first_iteration == 20  # 2 s of 0.1 s iterations
+    assert window.first_iteration > max(status.iteration for status in fleet.statuses.values())
+    fleet.step(40)
+    fleet.deliver(0)
+    assert fleet.work == []
+    fleet.deliver(1)
+    (work,) = fleet.work
+    assert [pattern.worker.global_rank for pattern in work.patterns] == [0, 1] and work.notes == ()
+
+
+def test_the_event_budget_shortens_the_window_but_never_below_two_iterations() -> None:
+    for events, expected in ((100_000, 6), (10_000_000, 2)):
+        fleet = manual_fleet(max_window_events=600_000)
+        fleet.events = events
+        fleet.windows.asked(fleet.now, ProfileRequest())
+        fleet.step()
+        fleet.windows.asked(fleet.now, ProfileRequest())
+        fleet.step(20)
+        order = fleet.windows.order
+        assert order is not None and order.kind == "window"
+        assert order.last_iteration - order.first_iteration == expected
+
+
+def test_a_worker_that_misses_the_start_is_left_out_and_named() -> None:
+    fleet = manual_fleet(window_s=1.0)
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step(16)
+    missed = OrderResult(window_id=1, status="missed", kind="window", note="the window began at 117, I am at 118")
+    fleet.change(1, result=missed)
+    fleet.step(30)
+    fleet.deliver(0)
+    (work,) = fleet.work
+    assert [pattern.worker.global_rank for pattern in work.patterns] == [0]
+    assert work.notes == ("worker 1: the window began at 117, I am at 118",)
+    assert work.expected_workers == 2
+
+
+def test_after_the_deadline_whoever_reported_counts() -> None:
+    fleet = manual_fleet(window_s=1.0, window_deadline_s=5.0)
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step(40)
+    fleet.deliver(0)
+    fleet.step(30)
+    assert fleet.work == []
+    fleet.step(40)
+    (work,) = fleet.work
+    assert work.notes == ("worker 1: no pattern before the deadline",)
+
+
+def test_a_probe_that_nobody_answers_is_given_up_and_cancelled() -> None:
+    fleet = manual_fleet()
+    fleet.deaf = {0, 1}
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step(400)
+    assert not fleet.windows.busy
+    assert fleet.windows.order is not None and fleet.windows.order.kind == "cancel"
+    assert "given up" in fleet.windows.status().windows[0].phase
+
+
+def trigger(count: int) -> WorkerTrigger:
+    return WorkerTrigger(count=count, reason="34 % above the best", baseline_s=0.1, current_s=0.134)
+
+
+def finish_window(fleet: Fleet, word: str) -> None:
+    fleet.step(400)
+    fleet.deliver(0, 1)
+    work = fleet.work.pop()
+    fleet.windows.analyzed(fleet.now, work.window.window_id, make_verdict(word))
+
+
+def test_a_trigger_opens_one_window_and_then_there_is_a_cooldown() -> None:
+    fleet = manual_fleet(cooldown_s=50.0)
+    fleet.change(0, trigger=trigger(1))
+    fleet.change(1, trigger=trigger(1))
+    finish_window(fleet, "slow")
+    assert not fleet.windows.busy
+    fleet.change(0, trigger=trigger(2))
+    fleet.step(100)  # 10 s: inside the cooldown
+    assert not fleet.windows.busy
+    fleet.step(450)
+    fleet.change(0, trigger=trigger(3))
+    fleet.step()
+    assert fleet.windows.busy
+    assert fleet.windows.status().windows[-1].window_id == 2
+
+
+def test_a_window_that_finds_nothing_absolves() -> None:
+    fleet = manual_fleet()
+    fleet.change(0, trigger=trigger(1))
+    finish_window(fleet, "healthy")
+    assert fleet.windows.absolved == 1
+
+
+def test_the_baseline_window_is_taken_once_and_handed_to_later_analyses() -> None:
+    fleet = Fleet(Windows("j", Settings(baseline_window_s=1.0, window_s=1.0)))
+    fleet.step(5)
+    assert not fleet.windows.busy
+    for rank in (0, 1):
+        fleet.change(rank, steady=True)
+    fleet.step(100)
+    fleet.deliver(0, 1)
+    assert fleet.work == [] and len(fleet.windows.baseline) == 2
+    fleet.step(100)
+    assert not fleet.windows.busy
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step(100)
+    fleet.deliver(0, 1)
+    (work,) = fleet.work
+    assert len(work.baseline) == 2 and work.window.window_id == 2
+
+
+def test_patterns_of_another_window_are_ignored() -> None:
+    fleet = manual_fleet(window_s=1.0)
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step(40)
+    late = WorkerPattern(
+        worker=fleet.statuses[0].worker, window_id=77, first_iteration=0, last_iteration=1, duration_s=1.0,
+        iteration_us=b"", wait_us=b"", functions=(),
+    )  # fmt: skip
+    fleet.windows.pattern_arrived(fleet.now, late)
+    fleet.deliver(0, 1)
+    assert len(fleet.work) == 1
+
+
+def test_a_window_is_refused_before_anybody_trains_and_after_the_end() -> None:
+    windows = Windows("j", Settings())
+    assert "no worker" in windows.asked(0.0, ProfileRequest()).refused
+    windows.job_ended(1.0)
+    assert "over" in windows.asked(1.0, ProfileRequest()).refused
+
+
+def test_the_end_of_the_job_waits_for_patterns_under_way_but_not_for_ever() -> None:
+    fleet = manual_fleet(window_s=1.0, window_deadline_s=30.0)
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step(40)
+    fleet.deliver(0)
+    fleet.windows.job_ended(fleet.now)
+    assert fleet.windows.busy
+    fleet.work += fleet.windows.tick(fleet.now + 11.0)
+    assert len(fleet.work) == 1
+
+
+@given(st.lists(st.sampled_from(["step", "ask", "miss", "deliver", "die", "trigger"]), max_size=60), st.integers(1, 4))
+def test_whatever_happens_there_is_at_most_one_window_and_time_closes_it(script: list[str], ranks: int) -> None:
+    fleet = Fleet(Windows("j", Settings(baseline_window=False, window_s=0.5)), ranks=ranks)
+    for number, word in enumerate(script):
+        if word == "step":
+            fleet.step(7)
+        elif word == "ask":
+            fleet.windows.asked(fleet.now, ProfileRequest())
+        elif word == "miss":
+            open_id = len(fleet.windows.status().windows)
+            fleet.change(0, result=OrderResult(window_id=open_id, status="missed", kind="window"))
+        elif word == "deliver" and fleet.windows.status().windows:
+            fleet.deliver(number % ranks)
+        elif word == "die":
+            fleet.change(number % ranks, ended=True, state="gone")
+        elif word == "trigger":
+            fleet.change(number % ranks, trigger=trigger(number))
+        for work in fleet.work:
+            assert {p.worker.global_rank for p in work.patterns} <= set(range(ranks))
+            fleet.windows.analyzed(fleet.now, work.window.window_id, make_verdict("healthy"))
+        fleet.work.clear()
+    fleet.windows.job_ended(fleet.now)
+    fleet.now += 1000.0
+    for work in fleet.windows.tick(fleet.now):
+        fleet.windows.analyzed(fleet.now, work.window.window_id, make_verdict("healthy"))
+    assert not fleet.windows.busy
+
+
+@pytest.mark.parametrize("word", ["slow", "undetermined"])
+def test_a_window_by_hand_never_changes_the_trigger(word: str) -> None:
+    fleet = manual_fleet(window_s=1.0)
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    finish_window(fleet, word)
+    assert fleet.windows.absolved == 0
+    fleet.change(0, trigger=trigger(1))
+    fleet.step()
+    assert fleet.windows.busy

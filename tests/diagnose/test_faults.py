@@ -1,0 +1,202 @@
+"""Each trouble of a synthetic fleet, at several sizes and seeds: cause, workers and function must be right."""
+
+from __future__ import annotations
+
+import pytest
+
+from eroica.model.verdict import Verdict
+from eroica.pipeline import analyze
+from eroica.testing import (
+    BackwardHook,
+    BusyHost,
+    FleetPlan,
+    GarbagePauses,
+    SlowCompute,
+    SlowLink,
+    SlowLoader,
+    SlowPython,
+    Trouble,
+    UnevenWork,
+    synthesize,
+    synthesize_window,
+)
+
+EVERYBODY = (0, 1, 2, 3)
+
+
+def verdict_on(*troubles: Trouble, seed: int, purpose: str = "slow", baseline: bool = True, **plan: object) -> Verdict:
+    healthy = synthesize(FleetPlan(seed=seed + 10_000, **plan), (), 1)
+    patterns = synthesize(FleetPlan(seed=seed, **plan), troubles, 2)
+    window = synthesize_window(patterns, purpose, healthy)
+    return analyze("job", window, patterns, healthy if baseline else ())
+
+
+def check(verdict: Verdict, cause: str, workers: tuple[int, ...], function: str | None = None) -> None:
+    found = verdict.cause
+    assert verdict.verdict == "slow", verdict.summary
+    assert found is not None
+    assert (found.cause, found.workers) == (cause, workers), verdict.summary
+    assert function is None or found.function.name == function
+    assert [one.cause for one in verdict.findings if one.role == "cause"] == [cause]
+
+
+seeds = pytest.mark.parametrize("seed", range(4))
+
+
+@seeds
+@pytest.mark.parametrize("ms", [15, 40, 200])
+@pytest.mark.parametrize("loader_workers", [0, 2])
+def test_a_slow_loader_is_named_by_the_users_own_frame(seed: int, ms: float, loader_workers: int) -> None:
+    verdict = verdict_on(SlowLoader((2,), ms), seed=seed, loader_workers=loader_workers)
+    check(verdict, "slow-data-loading", (2,), "_read_block")
+    assert verdict.cause is not None
+    stack = verdict.cause.function.stack
+    assert stack[-1].startswith("_read_block (project/dataset.py")
+    assert any("_worker_loop" in frame for frame in stack) == bool(loader_workers)
+    symptom = verdict.findings[1]
+    assert (symptom.role, symptom.function.name) == ("symptom", "gloo:all_reduce")
+    assert symptom.workers == (0, 1, 3)
+    assert verdict.cause.explains == (symptom.order,)
+
+
+@seeds
+@pytest.mark.parametrize("ms", [15, 40, 200])
+def test_a_python_hook_in_backward_is_named_on_its_worker(seed: int, ms: float) -> None:
+    check(verdict_on(BackwardHook((1,), ms), seed=seed), "python-on-critical-path", (1,), "scale_grad")
+
+
+@seeds
+@pytest.mark.parametrize("ms", [15, 40, 200])
+def test_more_python_on_all_workers_is_found_against_the_baseline(seed: int, ms: float) -> None:
+    verdict = verdict_on(SlowPython(ms), seed=seed)
+    check(verdict, "python-on-critical-path", EVERYBODY, "_score_tokens")
+    assert verdict.cause is not None
+    assert verdict.cause.scope == "all"
+
+
+@seeds
+def test_more_python_on_all_workers_is_found_from_the_slowdown_alone(seed: int) -> None:
+    verdict = verdict_on(SlowPython(40), seed=seed, baseline=False)
+    check(verdict, "python-on-critical-path", EVERYBODY, "_score_tokens")
+    with_baseline = verdict_on(SlowPython(40), seed=seed)
+    assert verdict.cause is not None
+    assert with_baseline.cause is not None
+    assert verdict.cause.confidence < with_baseline.cause.confidence
+
+
+@seeds
+@pytest.mark.parametrize("ms", [30, 80, 200])
+def test_wandering_collections_accuse_nobody(seed: int, ms: float) -> None:
+    verdict = verdict_on(GarbagePauses(ms), seed=seed)
+    check(verdict, "garbage-collection", ())
+    assert verdict.cause is not None
+    assert verdict.cause.scope == "rotating"
+
+
+@seeds
+def test_collections_on_one_worker_are_its_own_matter(seed: int) -> None:
+    verdict = verdict_on(GarbagePauses(60, chance=0.5, workers=(3,)), seed=seed)
+    check(verdict, "garbage-collection", (3,))
+
+
+@seeds
+@pytest.mark.parametrize("factor", [1.5, 2, 4])
+def test_a_stopped_process_computes_slowly(seed: int, factor: float) -> None:
+    verdict = verdict_on(SlowCompute((3,), factor), seed=seed)
+    check(verdict, "compute-slow", (3,))
+    assert verdict.cause is not None
+    assert any("stopped" in sentence for sentence in verdict.cause.evidence)
+    assert verdict.cause.resource is not None
+    assert verdict.cause.resource.mean < 0.8 * (verdict.cause.resource.peers_mean or 0)
+
+
+@seeds
+@pytest.mark.parametrize("factor", [1.6, 2, 4])
+def test_threads_that_wait_for_a_core_are_contention(seed: int, factor: float) -> None:
+    check(verdict_on(BusyHost((0,), factor), seed=seed), "cpu-contention", (0,))
+
+
+@seeds
+def test_with_more_workers_than_cores_turns_on_a_core_are_nobodys_fault(seed: int) -> None:
+    assert verdict_on(BusyHost((0,), 1.6), seed=seed, purpose="manual", cores=2).findings == ()
+    check(verdict_on(SlowCompute((3,), 1.5), seed=seed, purpose="manual", cores=2), "compute-slow", (3,))
+
+
+@seeds
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_more_operators_at_the_same_speed_are_uneven_work(seed: int, share: float) -> None:
+    check(verdict_on(UnevenWork((0,), share), seed=seed), "load-imbalance", (0,))
+
+
+@seeds
+@pytest.mark.parametrize("ms", [15, 40])
+def test_a_slow_link_is_nobodys_fault(seed: int, ms: float) -> None:
+    check(verdict_on(SlowLink(ms), seed=seed), "slow-collective-everywhere", EVERYBODY)
+
+
+@seeds
+def test_slow_storage_under_all_workers_is_found(seed: int) -> None:
+    verdict = verdict_on(SlowLoader(EVERYBODY, 40), seed=seed)
+    check(verdict, "slow-data-loading", EVERYBODY, "_read_block")
+
+
+@seeds
+def test_slow_storage_from_the_first_iteration_on_needs_no_baseline(seed: int) -> None:
+    verdict = verdict_on(SlowLoader(EVERYBODY, 60), seed=seed, purpose="manual", baseline=False)
+    check(verdict, "slow-data-loading", EVERYBODY, "_read_block")
+
+
+@seeds
+def test_two_slow_loaders_are_named_together(seed: int) -> None:
+    check(verdict_on(SlowLoader((1, 2), 40), seed=seed), "slow-data-loading", (1, 2), "_read_block")
+
+
+@seeds
+def test_two_causes_that_hide_each_other_are_both_found(seed: int) -> None:
+    verdict = verdict_on(SlowLoader((2,), 40), BackwardHook((1,), 40), seed=seed)
+    causes = {(one.cause, one.workers) for one in verdict.findings if one.role == "cause"}
+    assert causes == {("slow-data-loading", (2,)), ("python-on-critical-path", (1,))}
+
+
+@seeds
+def test_on_accelerators_one_percent_of_python_is_expected_and_ten_is_not(seed: int) -> None:
+    plan = {"accelerator": True, "workers": 8}
+    assert verdict_on(seed=seed, purpose="manual", baseline=False, **plan).verdict == "healthy"
+    verdict = verdict_on(SlowPython(8), seed=seed, purpose="manual", baseline=False, **plan)
+    check(verdict, "python-on-critical-path", tuple(range(8)), "_score_tokens")
+
+
+@seeds
+def test_a_culprit_inside_a_pipeline_stage_is_found_and_the_heavy_stage_is_not_one(seed: int) -> None:
+    plan = {"workers": 8, "stages": 2, "accelerator": True}
+    assert verdict_on(seed=seed, purpose="manual", **plan).verdict == "healthy"
+    check(verdict_on(SlowCompute((3,), 1.5, "throttled"), seed=seed, **plan), "compute-slow", (3,))
+
+
+@seeds
+def test_names_are_taken_from_the_stacks_and_decide_nothing(seed: int) -> None:
+    named = (
+        ("dataset.py", "reader.py"),
+        ("_read_block", "walk"),
+        ("project/", "elsewhere/"),
+        ("aten::mm", "aten::bmm"),
+    )
+    plain = verdict_on(SlowLoader((2,), 40), seed=seed)
+    renamed = verdict_on(SlowLoader((2,), 40), seed=seed, named=named)
+    assert plain.cause is not None
+    assert renamed.cause is not None
+    assert renamed.cause.function.name == "walk"
+    assert renamed.cause.function.stack[-1] == "walk (elsewhere/reader.py:70)"
+    for field in ("cause", "workers", "scope", "confidence", "gain", "pattern", "duration"):
+        assert getattr(plain.cause, field) == getattr(renamed.cause, field)
+
+
+def test_confidence_grows_with_the_evidence() -> None:
+    small, large = (verdict_on(BackwardHook((1,), ms), seed=1).cause for ms in (10, 80))
+    short, long = (verdict_on(BackwardHook((1,), 20), seed=1, iterations=n).cause for n in (8, 120))
+    assert small is not None
+    assert large is not None
+    assert short is not None
+    assert long is not None
+    assert small.confidence < large.confidence
+    assert short.confidence < long.confidence

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from eroica.pipeline import analyze
+from eroica.testing import FleetPlan, SlowLink, synthesize, synthesize_window
+
+SEEDS = 300
+
+
+def causes_found(
+    purpose: str, baseline: bool, allowed: tuple[str, ...] = ("healthy",), **plan: object
+) -> list[tuple[int, str]]:
+    """Seeds and sentences of verdicts with a finding, or with another word than allowed."""
+    found = []
+    for seed in range(SEEDS):
+        before = synthesize(FleetPlan(seed=seed + 10_000, **plan), (), 1) if baseline else []
+        patterns = synthesize(FleetPlan(seed=seed, **plan), (), 2)
+        verdict = analyze("job", synthesize_window(patterns, purpose, before), patterns, before)
+        if verdict.findings or verdict.verdict not in allowed:
+            found.append((seed, verdict.summary))
+    return found
+
+
+@pytest.mark.parametrize("baseline", [True, False])
+def test_hundreds_of_healthy_jobs_on_busy_cores_have_no_cause(baseline: bool) -> None:
+    assert causes_found("manual", baseline, iterations=25) == []
+
+
+def test_a_false_alarm_of_the_trigger_finds_no_cause_either() -> None:
+    """The window states a slowdown that is only the difference of two healthy means, now and then above 5 %."""
+    assert causes_found("slow", True, ("healthy", "undetermined"), iterations=25) == []
+
+
+def test_healthy_iterations_of_a_third_of_the_length_have_no_cause() -> None:
+    assert causes_found("manual", True, iterations=30, scale=0.3) == []
+
+
+def test_communication_that_got_slower_is_no_cause_in_a_window_nobody_was_alarmed_for() -> None:
+    before = synthesize(FleetPlan(seed=1), (), 1)
+    patterns = synthesize(FleetPlan(seed=2), [SlowLink(15)], 2)
+    verdict = analyze("job", synthesize_window(patterns, "manual", before), patterns, before)
+    assert verdict.verdict == "healthy"

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from eroica.faults import FAULTS
+from eroica.faults.expected import EXPECTED, demo_plan, judge
+from eroica.faults.injection import build_fault
+from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+
+
+def verdict(cause: str = "", scope: str = "some", workers: tuple[int, ...] = (2,), role: str = "cause") -> Verdict:
+    finding = Finding(
+        order=1,
+        role=role,  # type: ignore[arg-type]
+        cause=cause,
+        function=FindingFunction(name="anything", kind="python"),
+        workers=workers,
+        scope=scope,  # type: ignore[arg-type]
+    )
+    return Verdict(
+        eroica_version="0",
+        job="j",
+        verdict="slow" if cause else "healthy",
+        summary="",
+        window=None,
+        iteration=IterationTimes(),
+        coverage=Coverage(workers_expected=4, workers_reported=4),
+        findings=(finding,) if cause else (),
+    )
+
+
+def test_every_fault_has_an_expected_answer_and_a_plan_that_can_be_built() -> None:
+    assert set(EXPECTED) == set(FAULTS)
+    for name in EXPECTED:
+        assert build_fault(demo_plan(name, 2, 100)).name == name
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("slow-loader", verdict("slow-data-loading")),
+        ("gc-pause", verdict("garbage-collection", "rotating", (0, 1, 2, 3))),
+        ("slow-compute", verdict("compute-slow")),
+        ("slow-python", verdict("python-on-critical-path", "all", (0, 1, 2, 3))),
+        ("slow-backward", verdict("python-on-critical-path")),
+        ("none", verdict()),
+    ],
+)
+def test_a_verdict_that_names_the_fault_is_right(fault: str, said: Verdict) -> None:
+    assert judge(said, fault, 2).right
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("slow-loader", verdict()),
+        ("slow-loader", verdict("slow-data-loading", workers=(1,))),
+        ("slow-loader", verdict("slow-data-loading", workers=(1, 2))),
+        ("slow-loader", verdict("slow-data-loading", scope="all")),
+        ("slow-loader", verdict("slow-data-loading", role="symptom")),
+        ("slow-compute", verdict("cpu-contention")),
+        ("gc-pause", verdict("garbage-collection", "some")),
+        ("none", verdict("slow-link")),
+    ],
+)
+def test_a_verdict_that_names_something_else_is_wrong_and_both_are_said(fault: str, said: Verdict) -> None:
+    judgement = judge(said, fault, 2)
+    assert not judgement.right
+    assert EXPECTED[fault].cause in judgement.words
+    assert said.verdict in judgement.words

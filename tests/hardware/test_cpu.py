@@ -1,0 +1,88 @@
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from eroica.hardware import cpu
+from eroica.hardware.store import read_samples
+from eroica.hardware.writer import SampleWriter
+
+STAT = (
+    b"4894 (python3) R 4853 4850 2390 0 -1 4194304 1930 0 0 0 348 12 0 0 20 0 1 0 107679 16977920 3362 "
+    b"18446744073709551615 94497518444544 94497518444885 140736696983184 0 0 0 0 16781312 2 0 0 0 17 1 0 0 0 0 0\n"
+)
+HOST = b"""cpu  100 0 50 1000 5 1 2 7 0 0
+cpu0 60 10 30 500 5 1 2 7 0 0
+cpu1 40 0 20 500 0 0 0 0 0 0
+intr 12345 0 9
+ctxt 4242
+"""
+
+
+def test_the_state_letter_follows_the_name() -> None:
+    assert cpu.parse_state(STAT) == ord("R")
+
+
+@pytest.mark.parametrize("name", [b"a) S (b", b"((", b") R", b"S) D 1 2"])
+def test_a_thread_may_be_named_like_the_fields_around_it(name: bytes) -> None:
+    assert cpu.parse_state(b"7 (" + name + b") D 1 2 3") == ord("D")
+
+
+@pytest.mark.parametrize("text", [b"", b"12 (pyth", b"12 (python3)", b"12 (python3) "])
+def test_a_cut_status_line_has_no_state(text: bytes) -> None:
+    with pytest.raises(ValueError, match="no thread state"):
+        cpu.parse_state(text)
+
+
+def test_schedstat_says_how_long_a_thread_ran_and_waited() -> None:
+    assert cpu.parse_schedstat(b"61422000 1500 17\n") == (61_422_000, 1_500)
+
+
+def test_without_schedstat_the_clock_comes_from_user_and_system_jiffies() -> None:
+    assert cpu.parse_stat_clock(STAT) == ((348 + 12) * 10_000_000, 0)
+
+
+def test_every_core_has_busy_and_stolen_time_and_idle_does_not_count() -> None:
+    assert cpu.parse_host_cpus(HOST) == {"cpu0": (1_030_000_000, 70_000_000), "cpu1": (600_000_000, 0)}
+
+
+def test_old_kernels_without_a_steal_column_are_read() -> None:
+    assert cpu.parse_host_cpus(b"cpu0 1 2 3 4 5 6 7\n") == {"cpu0": (190_000_000, 0)}
+
+
+def test_a_probe_of_a_missing_thread_says_so_and_keeps_no_descriptor(tmp_path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    writer = SampleWriter(tmp_path)
+    with pytest.raises(OSError, match=r"No such|not found"):
+        cpu.ThreadProbe(writer, os.getpid(), 2**30, 1_000_000, state=True)
+    writer.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_our_own_computing_shows_up_as_use_of_a_core(tmp_path) -> None:
+    writer = SampleWriter(tmp_path)
+    tid = os.getpid()
+    probe = cpu.ThreadProbe(writer, tid, tid, 1_000_000, state=True)
+    process = cpu.ProcessProbe(writer, tid, 1_000_000)
+    began, used = time.monotonic_ns(), time.thread_time_ns()
+    while time.thread_time_ns() - used < 100_000_000:
+        probe.read()
+        process.read()
+    ended = time.monotonic_ns()
+    probe.close()
+    process.close()
+    writer.close()
+    samples = read_samples(tmp_path)
+    device = f"{tid}/{tid}"
+    thread, whole, state = (
+        samples.find(*key) for key in (("cpu", device), ("cpu_process", str(tid)), ("state", device))
+    )
+    assert thread is not None
+    assert whole is not None
+    assert state is not None
+    seconds = (ended - began) * 1e-9
+    assert thread.mean_over([began], [ended])[0] * seconds == pytest.approx(0.1, abs=0.012)
+    assert whole.mean_over([began], [ended])[0] * seconds == pytest.approx(0.1, abs=0.02)
+    assert state.share_over(ord("R"), [began], [ended])[0] == pytest.approx(1.0)
+    assert thread.channel.resolution_ns >= cpu.tick_ns()

@@ -1,0 +1,100 @@
+import math
+from pathlib import Path
+
+import pytest
+
+from eroica.hardware import network
+from eroica.hardware.store import read_samples
+from eroica.hardware.writer import SampleWriter
+
+HEAD = (
+    "Inter-|   Receive                                                |  Transmit\n"
+    " face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls\n"
+)
+LINE = "{:>6}: {} 13798 0 0 0 0 0 0 {} 1020 0 0 0 0 0 0\n"
+
+
+def _net_dev(**interfaces: tuple[int, int]) -> bytes:
+    return (HEAD + "".join(LINE.format(name, *totals) for name, totals in interfaces.items())).encode()
+
+
+def test_received_and_sent_bytes_of_every_interface() -> None:
+    assert network.parse_interfaces(_net_dev(lo=(5, 5), eth0=(68211751, 136001))) == {
+        "lo": (5, 5),
+        "eth0": (68211751, 136001),
+    }
+
+
+def test_an_alias_with_a_colon_in_its_name_keeps_it() -> None:
+    assert network.parse_interfaces(b"eth0:1: 7 0 0 0 0 0 0 0 9 0 0 0 0 0 0 0\n") == {"eth0:1": (7, 9)}
+
+
+@pytest.mark.parametrize(("text", "speed"), [("10000\n", 1.25e9), ("-1\n", math.nan), ("", math.nan), ("0", math.nan)])
+def test_a_speed_is_bytes_per_second_or_unknown(text: str, speed: float) -> None:
+    assert network.parse_speed(text) == pytest.approx(speed, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("100 Gb/sec (4X EDR)\n", 12.5e9), ("2.5 Gb/sec (1X)", 312.5e6), ("x Gb/sec", math.nan), ("", math.nan)],
+)
+def test_an_rdma_rate_is_bytes_per_second_or_unknown(text: str, rate: float) -> None:
+    assert network.parse_rdma_rate(text) == pytest.approx(rate, nan_ok=True)
+
+
+def test_traffic_is_a_fraction_of_a_stated_speed_and_bytes_per_second_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([1_000_000_000, 1_500_000_000])
+    monkeypatch.setattr(network.time, "monotonic_ns", lambda: next(now))
+    (tmp_path / "speed" / "eth0").mkdir(parents=True)
+    (tmp_path / "speed" / "eth0" / "speed").write_text("1000\n")
+    file = tmp_path / "dev"
+    file.write_bytes(_net_dev(lo=(100, 100), eth0=(10, 0), idle=(0, 0)))
+    writer = SampleWriter(tmp_path / "out")
+    probe = network.InterfaceProbe(writer, file, tmp_path / "speed")
+    probe.read()
+    file.write_bytes(_net_dev(lo=(600, 600), eth0=(31_250_010, 0), idle=(0, 0)))
+    probe.read()
+    probe.close()
+    writer.close()
+    samples = read_samples(tmp_path / "out")
+    eth0, loopback = samples.find("net", "eth0/rx"), samples.find("net", "lo/tx")
+    assert eth0 is not None
+    assert loopback is not None
+    assert (eth0.value.tolist(), eth0.channel.unit, eth0.channel.capacity) == ([0.5], "fraction", 125e6)
+    assert (loopback.value.tolist(), loopback.channel.unit) == ([1000.0], "B/s")
+    assert math.isnan(loopback.channel.capacity)
+    assert samples.find("net", "idle/rx") is None
+
+
+def test_rdma_ports_are_read_with_their_word_counters_and_the_trouble_counters_they_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1_000_000_000]
+    monkeypatch.setattr(network.time, "monotonic_ns", lambda: clock[0])
+    port = tmp_path / "ib" / "mlx5_0" / "ports" / "1"
+    (port / "counters").mkdir(parents=True)
+    (port / "hw_counters").mkdir()
+    (port / "rate").write_text("8 Gb/sec (1X)\n")
+    (port / "counters" / "port_xmit_data").write_text("0\n")
+    (port / "hw_counters" / "out_of_sequence").write_text("0\n")
+    writer = SampleWriter(tmp_path / "out")
+    probe = network.RdmaProbe(writer, tmp_path / "ib")
+    probe.read()
+    clock[0] += 1_000_000_000
+    (port / "counters" / "port_xmit_data").write_text("125000000\n")
+    (port / "hw_counters" / "out_of_sequence").write_text("12\n")
+    probe.read()
+    probe.close()
+    writer.close()
+    samples = read_samples(tmp_path / "out")
+    found = {(one.channel.name, one.channel.device): one.value.tolist() for one in samples.series}
+    assert found == {("rdma", "mlx5_0/1/tx"): [0.5], ("rdma_out_of_sequence", "mlx5_0/1"): [12.0]}
+
+
+def test_a_host_without_rdma_says_so(tmp_path: Path) -> None:
+    writer = SampleWriter(tmp_path / "out")
+    with pytest.raises(FileNotFoundError, match="RDMA"):
+        network.RdmaProbe(writer, tmp_path)
+    writer.close()

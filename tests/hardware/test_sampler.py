@@ -1,0 +1,247 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from eroica.cli.sample import sample
+from eroica.errors import UsageError
+from eroica.hardware.__main__ import parse_arguments
+from eroica.hardware.processes import Target, descendants, is_alive, threads_of
+from eroica.hardware.sampler import Pace, Sampler
+from eroica.hardware.store import Samples, read_samples
+from eroica.hardware.targets import parse_target
+
+WORKER = """
+import os, sys, threading, time
+def run(until):
+    while time.monotonic() < until: pass
+child = os.fork()
+if child == 0:
+    run(time.monotonic() + 60); os._exit(0)
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+print(child, flush=True)
+for _ in range(2000):
+    run(time.monotonic() + 0.01); time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def worker() -> Iterator[tuple[int, int]]:
+    """A process that is half busy, with a sleeping thread and a busy child: (its pid, the child's)."""
+    process = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    yield process.pid, child
+    os.kill(child, signal.SIGKILL)
+    process.kill()
+    process.stdout.close()
+    process.wait()
+
+
+def _sample(directory: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "eroica.hardware", "--out", str(directory), *arguments]
+    return subprocess.Popen(command, stderr=subprocess.PIPE)
+
+
+def _wait_for_samples(directory: Path, seconds: float = 20.0) -> Samples:
+    """Poll until the store holds something of every kind."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if (directory / "samples.bin").is_file() and (directory / "samples.bin").stat().st_size > 20_000:
+            return read_samples(directory)
+        time.sleep(0.05)
+    raise AssertionError("the sampler wrote nothing")
+
+
+def test_a_running_worker_is_sampled_with_its_threads_and_children(worker: tuple[int, int], tmp_path: Path) -> None:
+    pid, child = worker
+    done = _sample(tmp_path, "--pid", str(pid), "--seconds", "2")
+    assert done.communicate(timeout=30)[1] == b""
+    assert done.returncode == 0
+    samples = read_samples(tmp_path)
+    assert set(samples.threads(pid)) == set(threads_of(pid))
+    assert samples.threads(child) == (child,)
+    own, other = samples.find("cpu", f"{pid}/{pid}"), samples.find("cpu", f"{child}/{child}")
+    waiting = samples.find("run_queue", f"{child}/{child}")
+    state, busy = samples.find("state", f"{pid}/{pid}"), samples.find("cpu_process", str(child))
+    assert own is not None
+    assert other is not None
+    assert waiting is not None
+    assert state is not None
+    assert busy is not None
+    span = [own.start_ns + 100_000_000], [own.t_ns[-1] - 100_000_000]
+    share = other.mean_over(*span)[0]
+    assert 0.0 < own.mean_over(*span)[0] < 0.75
+    assert share + waiting.mean_over(*span)[0] == pytest.approx(1.0, abs=0.08)
+    assert busy.mean_over(*span)[0] == pytest.approx(share, abs=0.08)
+    assert state.share_over(ord("R"), *span)[0] + state.share_over(ord("S"), *span)[0] > 0.95
+    assert 0.05 < state.share_over(ord("S"), *span)[0] < 0.75
+    assert samples.named("cpu_host")
+    assert samples.named("net")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_sampler_with_everything_written(
+    worker: tuple[int, int], tmp_path: Path, number: signal.Signals
+) -> None:
+    running = _sample(tmp_path, "--pid", str(worker[0]))
+    _wait_for_samples(tmp_path)
+    running.send_signal(number)
+    assert running.communicate(timeout=10)[1] == b""
+    assert running.returncode == 0
+    assert read_samples(tmp_path).series
+
+
+def test_what_a_killed_sampler_wrote_can_be_read(worker: tuple[int, int], tmp_path: Path) -> None:
+    running = _sample(tmp_path, "--pid", str(worker[0]))
+    _wait_for_samples(tmp_path)
+    running.kill()
+    running.communicate()
+    assert read_samples(tmp_path).find("state", f"{worker[0]}/{worker[0]}") is not None
+
+
+def test_the_sampler_ends_when_its_workers_are_gone(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.7)"]) as short:
+        running = _sample(tmp_path, "--pid", str(short.pid))
+    assert running.communicate(timeout=20)[1] == b""
+    assert running.returncode == 0
+    assert read_samples(tmp_path).devices("cpu_process") == (str(short.pid),)
+
+
+def test_the_sampler_ends_when_its_parent_is_gone(worker: tuple[int, int], tmp_path: Path) -> None:
+    code = (
+        "import os, subprocess, sys, time\n"
+        "p = subprocess.Popen([sys.executable, '-m', 'eroica.hardware', *sys.argv[1:]])\n"
+        "while not os.path.exists(sys.argv[-1] + '/samples.bin'): time.sleep(0.02)\n"
+        "time.sleep(0.3)\nprint(p.pid, flush=True)\n"
+    )
+    command = [sys.executable, "-c", code, "--pid", str(worker[0]), "--out", str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=30, check=True)
+    sampler = int(done.stdout)
+    end = time.monotonic() + 10
+    while is_alive(sampler) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not is_alive(sampler)
+
+
+def test_a_worker_that_never_was_leaves_an_empty_store(tmp_path: Path) -> None:
+    Sampler([Target(2**30, 2**30)], tmp_path).run(lambda: False, seconds=5)
+    assert not read_samples(tmp_path).named("cpu")
+
+
+def test_a_thread_started_later_is_found(tmp_path: Path) -> None:
+    sampler = Sampler([Target(os.getpid(), os.getpid())], tmp_path, hz=100)
+    stop = threading.Event()
+    began = time.monotonic()
+    late: list[threading.Thread] = []
+
+    def stopped() -> bool:
+        if not late and time.monotonic() - began > 0.1:
+            late.append(threading.Thread(target=stop.wait))
+            late[0].start()
+        return time.monotonic() - began > 1.0
+
+    sampler.run(stopped)
+    stop.set()
+    late[0].join()
+    assert late[0].native_id in read_samples(tmp_path).threads(os.getpid())
+
+
+def test_every_descriptor_is_given_back(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    Sampler([Target(os.getpid(), os.getpid())], tmp_path).run(lambda: False, seconds=0.1)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_probe_that_fails_is_left_out_and_the_rest_goes_on(tmp_path: Path) -> None:
+    class Broken:
+        period_ns = 1_000_000
+
+        def read(self) -> None:
+            raise OSError(5, "Input/output error")
+
+        def close(self) -> None:
+            """Nothing to give back."""
+
+    sampler = Sampler([Target(os.getpid(), os.getpid())], tmp_path)
+    sampler._probes.append(Broken())
+    sampler._tasks = sampler._schedule(time.monotonic_ns())
+    sampler.run(lambda: False, seconds=0.1)
+    samples = read_samples(tmp_path)
+    assert "Broken stopped: [Errno 5] Input/output error" in samples.notes
+    assert samples.find("state", f"{os.getpid()}/{os.getpid()}") is not None
+
+
+def test_children_that_were_started_by_a_stranger_do_not_count(worker: tuple[int, int]) -> None:
+    pid, child = worker
+    assert descendants(Target(pid, pid)) == [child]
+    assert descendants(Target(pid, pid), frozenset({child})) == []
+    assert set(descendants(Target(os.getpid(), os.getpid()))) >= {pid, child}
+
+
+def test_the_pace_is_lowered_in_proportion_to_what_it_costs_too_much() -> None:
+    pace = Pace(budget=0.1)
+    assert not pace.update(1_000_000_000, 5.0)
+    assert not pace.update(2_000_000_000, 5.1)
+    assert pace.update(3_000_000_000, 5.4)
+    assert pace.stretch == pytest.approx(3.0)
+    assert pace.update(4_000_000_000, 15.0)
+    assert pace.stretch == 10.0
+    assert not pace.update(5_000_000_000, 25.0)
+
+
+def test_a_target_is_a_process_or_a_thread_of_one() -> None:
+    assert parse_target("12") == Target(12, 12)
+    assert parse_target("12:15") == Target(12, 15)
+
+
+@pytest.mark.parametrize("text", ["", "x", "12:", "12:x", "0", "-1", "1 2", "99999999999"])
+def test_anything_else_is_no_target(text: str) -> None:
+    with pytest.raises(UsageError, match="PID"):
+        parse_target(text)
+
+
+def test_arguments_are_read_without_a_parser() -> None:
+    found = parse_arguments(["--pid", "1", "--pid", "2:3", "--out", "d", "--seconds", "1.5", "--hz", "200"])
+    assert found == ([Target(1, 1), Target(2, 3)], Path("d"), 200, 1.5)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--pid", "1"],
+        ["--out", "d"],
+        ["--pid"],
+        ["--rate", "1", "--pid", "1", "--out", "d"],
+        ["--pid", "1", "--out", "d", "--hz", "0"],
+        ["--pid", "1", "--out", "d", "--hz", "fast"],
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: list[str]) -> None:
+    with pytest.raises(UsageError):
+        parse_arguments(arguments)
+
+
+def test_a_wrong_call_says_so_in_one_line_and_exits_with_2(tmp_path: Path) -> None:
+    done = _sample(tmp_path, "--pid", "x")
+    assert done.communicate(timeout=20)[1].count(b"\n") == 1
+    assert done.returncode == 2
+
+
+def test_a_directory_that_cannot_be_written_exits_with_1(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = _sample(tmp_path / "file" / "inside", "--pid", str(os.getpid()))
+    assert b"cannot be written" in done.communicate(timeout=20)[1]
+    assert done.returncode == 1
+
+
+def test_the_command_explains_itself_and_needs_a_pid() -> None:
+    assert "--seconds" in CliRunner().invoke(sample, ["--help"]).output
+    assert CliRunner().invoke(sample, ["--out", "d"]).exit_code == 2

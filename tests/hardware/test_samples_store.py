@@ -1,0 +1,261 @@
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eroica.errors import InputError
+from eroica.hardware.store import Channel, SampleWriter, Series, busy_fraction, read_samples
+from eroica.hardware.writer import CHANNELS_FILE, RECORD, SAMPLES_FILE, Track
+
+SECOND = 1_000_000_000
+
+
+def _store(directory: Path) -> SampleWriter:
+    writer = SampleWriter(directory)
+    number = writer.declare(Channel("state", "7/8", "code", resolution_ns=1_000_000))
+    for step in range(10):
+        writer.add(number, SECOND + step * 1_000_000, ord("S"))
+    writer.note("no NVIDIA channels: no driver on this host")
+    return writer
+
+
+def test_what_is_written_is_read_back_with_the_rate_really_achieved(tmp_path: Path) -> None:
+    _store(tmp_path).close()
+    samples = read_samples(tmp_path)
+    state = samples.find("state", "7/8")
+    assert state is not None
+    assert state.t_ns.tolist() == [SECOND + step * 1_000_000 for step in range(10)]
+    assert state.value.tolist() == [83.0] * 10
+    assert state.channel.rate_hz == pytest.approx(1000)
+    assert math.isnan(state.channel.capacity)
+    assert samples.notes == ("no NVIDIA channels: no driver on this host",)
+    assert [channel.name for channel, _, _ in samples] == ["state"]
+    assert samples.find("state", "7/9") is None
+
+
+def test_a_gauge_read_more_often_than_it_is_renewed_does_not_claim_the_reading_rate(tmp_path: Path) -> None:
+    writer = SampleWriter(tmp_path)
+    number = writer.declare(Channel("gpu_pcie_tx", "gpu0", "fraction", 1e9, resolution_ns=20_000_000))
+    for step in range(1000):
+        writer.add(number, SECOND + step * 1_000_000, 0.5)
+    writer.close()
+    (series,) = read_samples(tmp_path).series
+    assert series.channel.rate_hz == pytest.approx(50)
+    assert series.channel.resolution_ns == 20_000_000
+
+
+def test_a_counter_becomes_a_rate_and_a_reset_counts_as_nothing(tmp_path: Path) -> None:
+    writer = SampleWriter(tmp_path)
+    number = writer.declare(Channel("net", "eth0/rx", "fraction", 1000.0), "counter", 1e-3)
+    for second, total in ((1, 100), (2, 600), (4, 1600), (5, 3), (6, 503)):
+        writer.add(number, second * SECOND, total)
+    writer.close()
+    (series,) = read_samples(tmp_path).series
+    assert series.value.tolist() == [0.5, 0.5, 0.0, 0.5]
+    assert series.start_ns == SECOND
+    assert series.channel.rate_hz == pytest.approx(3 / 5)
+
+
+def test_a_slower_achieved_period_widens_the_resolution(tmp_path: Path) -> None:
+    writer = SampleWriter(tmp_path)
+    number = writer.declare(Channel("cpu", "1/1", "fraction", 1.0, resolution_ns=4_000_000), "busy")
+    writer.add(number, SECOND, 0)
+    writer.add(number, SECOND + 1, 0)
+    writer.achieved([number], 9_000_000)
+    writer.close()
+    assert read_samples(tmp_path).series[0].channel.resolution_ns == 9_000_000
+
+
+def test_threads_of_a_process_are_those_whose_cpu_was_sampled(tmp_path: Path) -> None:
+    writer = SampleWriter(tmp_path)
+    for device in ("12/12", "12/13", "1/12"):
+        number = writer.declare(Channel("cpu", device, "fraction", 1.0), "busy")
+        writer.add(number, SECOND, 0)
+        writer.add(number, 2 * SECOND, 0)
+    writer.close()
+    assert read_samples(tmp_path).threads(12) == (12, 13)
+
+
+def test_a_counter_is_stored_only_where_it_moves_but_known_to_rest_until_then(tmp_path: Path) -> None:
+    writer = SampleWriter(tmp_path)
+    number = writer.declare(Channel("cpu", "1/1", "fraction", 1.0), "busy")
+    track = Track(writer, number)
+    for step in range(101):
+        track.put(SECOND + step * 1_000_000, 500 if step < 100 else 1_000_500)
+    track.mark()
+    writer.close()
+    assert (tmp_path / SAMPLES_FILE).stat().st_size == 3 * RECORD.size
+    (series,) = read_samples(tmp_path).series
+    assert series.value.tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("cut", range(1, RECORD.size))
+def test_a_record_cut_by_a_kill_is_left_out(tmp_path: Path, cut: int) -> None:
+    _store(tmp_path).close()
+    file = tmp_path / SAMPLES_FILE
+    os.truncate(file, file.stat().st_size - cut)
+    assert len(read_samples(tmp_path).series[0].t_ns) == 9
+
+
+def test_a_line_cut_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    _store(tmp_path).close()
+    with (tmp_path / CHANNELS_FILE).open("ab") as file:
+        file.write(b'{"channel":1,"name":"cp')
+    assert len(read_samples(tmp_path).series) == 1
+
+
+def test_a_flushed_store_can_be_read_before_it_is_closed(tmp_path: Path) -> None:
+    writer = _store(tmp_path)
+    writer.flush()
+    assert len(read_samples(tmp_path).series[0].t_ns) == 10
+    writer.close()
+
+
+def test_a_store_has_a_limit_and_says_what_it_dropped(tmp_path: Path) -> None:
+    writer = SampleWriter(tmp_path, max_bytes=RECORD.size * 3 + 7)
+    number = writer.declare(Channel("state", "1/1", "code"))
+    for step in range(5):
+        writer.add(number, SECOND + step, 82)
+        writer.flush()
+    writer.close()
+    samples = read_samples(tmp_path)
+    assert len(samples.series[0].t_ns) == 3
+    assert samples.notes == ("2 samples dropped: the store's size limit was reached",)
+
+
+def test_an_older_store_in_the_directory_is_replaced(tmp_path: Path) -> None:
+    _store(tmp_path).close()
+    SampleWriter(tmp_path).close()
+    assert read_samples(tmp_path).series == ()
+
+
+HEADER = {"format": "eroica-samples", "version": 1}
+LINE = {
+    "channel": 0,
+    "name": "cpu",
+    "device": "1/1",
+    "unit": "fraction",
+    "capacity": 1.0,
+    "resolution_ns": 1,
+    "kind": "gauge",
+    "scale": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        [{"format": "other", "version": 1}],
+        [{"format": "eroica-samples", "version": 2}],
+        [HEADER, {**LINE, "channel": 1}],
+        [HEADER, {**LINE, "kind": "shell"}],
+        [HEADER, {**LINE, "scale": float("inf")}],
+        [HEADER, {**LINE, "resolution_ns": -1}],
+        [HEADER, {**LINE, "resolution_ns": 10**40}],
+        [HEADER, {**LINE, "resolution_ns": float("inf")}],
+        [HEADER, {**LINE, "capacity": "much"}],
+        [HEADER, {"name": "cpu"}],
+        [HEADER, {"channels": [3], "period_ns": 1}],
+        [HEADER, [1, 2]],
+        [HEADER, 5],
+        ["x"],
+    ],
+)
+def test_a_foreign_list_of_channels_is_refused(tmp_path: Path, lines: list[object]) -> None:
+    (tmp_path / SAMPLES_FILE).write_bytes(b"")
+    (tmp_path / CHANNELS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(InputError, match=r"channels\.jsonl"):
+        read_samples(tmp_path)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe garbage\n", b"[" * 100_000 + b"\n", b"{}\n"])
+def test_bytes_that_are_no_json_are_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / SAMPLES_FILE).write_bytes(b"")
+    (tmp_path / CHANNELS_FILE).write_bytes(data)
+    with pytest.raises(InputError):
+        read_samples(tmp_path)
+
+
+def test_a_missing_store_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="eroica sample"):
+        read_samples(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [(3, SECOND, 1.0)],
+        [(0, 2 * SECOND, 1.0), (0, SECOND, 1.0)],
+        [(0, 0, 1.0)],
+        [(0, SECOND, math.nan)],
+        [(0, 5, 1e300)],
+    ],
+)
+def test_impossible_samples_are_refused(tmp_path: Path, records: list[tuple[int, int, float]]) -> None:
+    (tmp_path / CHANNELS_FILE).write_text(json.dumps(HEADER) + "\n" + json.dumps(LINE) + "\n")
+    (tmp_path / SAMPLES_FILE).write_bytes(b"".join(RECORD.pack(*record) for record in records))
+    with pytest.raises(InputError):
+        read_samples(tmp_path)
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=60)
+def test_any_bytes_are_samples_or_an_input_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    directory = tmp_path_factory.mktemp("store")
+    (directory / CHANNELS_FILE).write_text(json.dumps(HEADER) + "\n" + json.dumps(LINE) + "\n")
+    (directory / SAMPLES_FILE).write_bytes(data)
+    try:
+        read_samples(directory)
+    except InputError:
+        assert len(data) >= RECORD.size
+
+
+def _series(edges: list[int], value: list[float]) -> Series:
+    return Series(Channel("cpu", "1/1", "fraction"), edges[0], np.array(edges[1:], dtype=np.int64), np.array(value))
+
+
+def test_means_weigh_by_time_and_say_nan_where_nothing_was_sampled() -> None:
+    series = _series([100, 110, 140], [1.0, 0.0])
+    assert series.mean_over([100, 105, 110, 0], [140, 115, 140, 120]) == pytest.approx([0.25, 0.5, 0.0, 0.5])
+    assert np.isnan(series.mean_over([0, 141, 120], [90, 200, 120])).all()
+
+
+def test_the_share_of_a_state_is_the_time_spent_in_it() -> None:
+    series = _series([0, 10, 20, 40], [82.0, 83.0, 82.0])
+    assert series.share_over(82.0, [0], [40]) == pytest.approx([0.75])
+
+
+def test_a_grid_has_regular_cells() -> None:
+    assert _series([0, 10, 40], [1.0, 0.0]).on_grid(0, 41, 20) == pytest.approx([0.5, 0.0])
+
+
+def test_a_busy_thread_whose_clock_moves_at_ticks_is_busy_all_the_time() -> None:
+    millisecond = 1_000_000
+    t = np.arange(0, 41) * millisecond
+    clock = (t // (4 * millisecond) * 4 * millisecond).astype(np.float64)
+    assert busy_fraction(t, clock)[:40] == pytest.approx(np.ones(40))
+
+
+def test_use_is_placed_as_late_as_the_readings_allow() -> None:
+    assert busy_fraction(np.array([0, 10, 20, 30]), np.array([0.0, 0.0, 0.0, 15.0])).tolist() == [0.0, 0.5, 1.0]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 10_000), st.floats(0, 1)), min_size=1, max_size=50),
+    st.integers(1, 8),
+)
+def test_late_published_use_is_neither_lost_nor_more_than_a_core(steps: list[tuple[int, float]], every: int) -> None:
+    """Twin: the true clock, published only at every n-th reading."""
+    t = np.concatenate(([0], np.cumsum([length for length, _ in steps])))
+    true = np.concatenate(([0.0], np.cumsum([length * share for length, share in steps])))
+    shown = true[np.arange(len(true)) // every * every]
+    fraction = busy_fraction(t, shown)
+    assert (fraction >= 0).all()
+    assert (fraction <= 1).all()
+    assert float(fraction @ np.diff(t)) == pytest.approx(shown[-1], abs=1e-6 * max(1.0, float(t[-1])))

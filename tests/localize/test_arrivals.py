@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eroica.localize.arrivals import Arrivals, exit_skew, pair_executions, read_arrivals, shares_of_blame
+from eroica.localize.fleet import build_fleet
+from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.worker import ProcessGroup, Worker
+from eroica.settings import Settings
+from eroica.summarize.series import encode_series
+
+
+def record(durations: np.ndarray, **changes: object) -> CollectiveRecord:
+    count = len(durations)
+    plain = CollectiveRecord(
+        group="0",
+        kind="all_reduce",
+        paired_by="sequence",
+        executions=count,
+        sequence=encode_series(np.arange(count, dtype=np.int64) + 7),
+        iteration=encode_series(np.arange(count, dtype=np.int32)),
+        duration_us=encode_series(np.asarray(durations, dtype=np.float32)),
+        critical_us=encode_series(np.asarray(durations, dtype=np.float32)),
+        elements=encode_series(np.full(count, 64, dtype=np.int64)),
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+def fleet(*records: tuple[CollectiveRecord, ...], iterations: int, ranks: tuple[int, ...] | None = None):
+    members = tuple(range(len(records))) if ranks is None else ranks
+    patterns = [
+        WorkerPattern(
+            worker=Worker(global_rank=rank),
+            window_id=1,
+            first_iteration=0,
+            last_iteration=iterations,
+            duration_s=iterations * 0.1,
+            iteration_us=encode_series(np.full(iterations, 1e5, dtype=np.float32)),
+            wait_us=encode_series(np.zeros(iterations, dtype=np.float32)),
+            functions=(),
+            collectives=own,
+            process_groups=(ProcessGroup(name="0", ranks=members, backend="gloo"),),
+        )
+        for rank, own in enumerate(records)
+    ]
+    return build_fleet(patterns, Settings(one_off_fraction=0.0))
+
+
+def booked(arrivals: Arrivals) -> tuple[float, float]:
+    return float(arrivals.blamed_us.sum() + arrivals.withheld_us), float(arrivals.waited_us.sum())
+
+
+def test_the_one_who_spends_least_time_in_it_came_last() -> None:
+    late, early = np.full(6, 3000.0), np.full(6, 43000.0)
+    arrivals = read_arrivals(fleet((record(early),), (record(late),), (record(early),), iterations=6))
+    assert arrivals.waited_us.sum(axis=1) == pytest.approx([240_000, 0, 240_000], rel=1e-3)
+    assert arrivals.blamed_us.sum(axis=1) == pytest.approx([0, 480_000, 0], rel=1e-3)
+    assert arrivals.blame_share([1]) == 1
+    assert arrivals.last.tolist() == [0, 6, 0]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10_000), st.integers(2, 6), st.integers(1, 30), st.floats(0, 1))
+def test_blame_handed_out_and_withheld_is_what_was_waited(seed: int, members: int, count: int, hidden: float) -> None:
+    noise = np.random.default_rng(seed)
+    durations = noise.exponential(5000, (members, count)) + 100
+    own = [(record(row, critical_us=encode_series((row * hidden).astype(np.float32))),) for row in durations]
+    arrivals = read_arrivals(fleet(*own, iterations=count))
+    handed, waited = booked(arrivals)
+    assert handed == pytest.approx(waited, rel=1e-9, abs=1e-6)
+    assert (arrivals.waited_us <= durations * hidden * 1.001 + 1e-6).all()
+
+
+def test_waiting_that_hides_behind_the_backward_pass_costs_nothing() -> None:
+    early, late = np.full(5, 40_000.0), np.full(5, 1000.0)
+    hidden = record(early, critical_us=encode_series(np.zeros(5, dtype=np.float32)))
+    arrivals = read_arrivals(fleet((hidden,), (record(late),), iterations=5))
+    assert arrivals.waited_us.sum() == 0
+    assert arrivals.blame_share([1]) is None
+
+
+def test_on_busy_cores_uneven_leaving_blames_nobody_for_long() -> None:
+    """The literal rule (the shortest came last) blames somebody for every microsecond."""
+    noise = np.random.default_rng(5)
+    durations = 4000 + noise.exponential(2500, (4, 80))
+    arrivals = read_arrivals(fleet(*((record(row),) for row in durations), iterations=80))
+    literal = (durations - durations.min(axis=0)).sum()
+    assert arrivals.waited_us.sum() == pytest.approx(literal, rel=1e-3)
+    assert arrivals.blamed_us.sum() == 0
+    assert arrivals.withheld_us == pytest.approx(literal, rel=1e-3)
+
+
+def test_a_constant_latecomer_is_found_through_the_same_uneven_leaving() -> None:
+    noise = np.random.default_rng(6)
+    durations = 4000 + noise.exponential(2500, (4, 80))
+    durations[[0, 1, 3]] += 25_000
+    arrivals = read_arrivals(fleet(*((record(row),) for row in durations), iterations=80))
+    assert arrivals.blame_share([2]) > 0.95
+
+
+def test_two_who_come_last_together_share_the_blame() -> None:
+    durations = np.array([50_000.0, 2000.0, 2100.0, 50_000.0])[:, None]
+    assert shares_of_blame(durations, 500.0).ravel().tolist() == [0, 0.5, 0.5, 0]
+
+
+def test_when_most_leave_together_nobody_came_last() -> None:
+    durations = np.array([2000.0, 2050.0, 2100.0, 50_000.0])[:, None]
+    assert shares_of_blame(durations, 500.0).sum() == 0
+
+
+def test_a_gap_no_larger_than_the_skew_blames_nobody() -> None:
+    assert shares_of_blame(np.array([[2000.0], [2400.0]]), 500.0).sum() == 0
+    assert shares_of_blame(np.array([[2000.0], [2600.0]]), 500.0).tolist() == [[1], [0]]
+
+
+def test_the_skew_comes_from_executions_the_usual_latecomer_did_not_own() -> None:
+    always_first = np.vstack([np.full(20, 1000.0), np.full(20, 60_000.0)])
+    assert exit_skew(always_first, 500.0) == 500.0
+    mixed = np.array([[1000.0] * 15 + [5000.0] * 5, [60_000.0] * 15 + [1000.0] * 5])
+    assert exit_skew(mixed, 500.0) == 4000.0
+
+
+def reason(*records: CollectiveRecord) -> str:
+    return pair_executions(records)[1]
+
+
+def test_executions_pair_by_sequence_even_if_one_worker_missed_some() -> None:
+    whole = record(np.arange(20.0))
+    part = record(np.arange(18.0), sequence=encode_series(np.arange(18, dtype=np.int64) + 9))
+    places, why = pair_executions([whole, part])
+    assert why == ""
+    assert places[0].tolist() == list(range(2, 20))
+    assert places[1].tolist() == list(range(18))
+
+
+def test_what_does_not_pair_is_refused() -> None:
+    plain = record(np.ones(10))
+    elsewhere = encode_series(np.arange(10, dtype=np.int64) + 900)
+    assert "without sequence" in reason(plain, record(np.ones(10), paired_by="none"))
+    assert "some members only" in reason(plain, record(np.ones(10), paired_by="order"))
+    assert "unequal" in reason(record(np.ones(10), paired_by="order"), record(np.ones(9), paired_by="order"))
+    assert "unequal" in reason(*[record(np.ones(10), paired_by="order", dropped=3)] * 2)
+    assert "only 0 of 10" in reason(plain, record(np.ones(10), sequence=elsewhere))
+    assert "different amounts" in reason(plain, record(np.ones(10), elements=encode_series(np.arange(10) + 1)))
+
+
+def test_unpaired_nobody_is_blamed_and_the_reader_is_told() -> None:
+    early, late = record(np.full(5, 9e4), paired_by="none"), record(np.full(5, 1e3), paired_by="none")
+    arrivals = read_arrivals(fleet((early,), (late,), iterations=5))
+    assert arrivals.blamed_us.sum() == 0
+    assert "nobody is blamed" in arrivals.notes[0]
+
+
+def test_with_a_member_missing_nobody_is_blamed() -> None:
+    early, late = record(np.full(5, 9e4)), record(np.full(5, 1e3))
+    arrivals = read_arrivals(fleet((early,), (late,), iterations=5, ranks=(0, 1, 2)))
+    assert arrivals.blamed_us.sum() == 0
+    assert "1 of 3 members" in arrivals.notes[0]
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce", "gather", "scatter"])
+def test_kinds_that_release_members_early_blame_nobody(kind: str) -> None:
+    early, late = record(np.full(5, 9e4), kind=kind), record(np.full(5, 1e3), kind=kind)
+    arrivals = read_arrivals(fleet((early,), (late,), iterations=5))
+    assert arrivals.blamed_us.sum() == 0
+
+
+def test_a_receive_waits_for_its_sender_and_a_send_for_nobody() -> None:
+    def to(rank: int, count: int = 5) -> bytes:
+        return encode_series(np.full(count, rank, dtype=np.int32))
+
+    send = record(np.full(5, 400.0), kind="send", peers=to(1))
+    receive = record(np.full(5, 30_400.0), kind="recv", peers=to(0))
+    slow_send = record(np.full(5, 70_000.0), kind="send", peers=to(0))
+    fast_receive = record(np.full(5, 500.0), kind="recv", peers=to(1))
+    arrivals = read_arrivals(fleet((send, fast_receive), (receive, slow_send), iterations=5))
+    assert arrivals.blamed_us.sum(axis=1) == pytest.approx([150_000, 0], rel=1e-3)
+    assert booked(arrivals)[0] == pytest.approx(booked(arrivals)[1])

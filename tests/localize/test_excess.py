@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eroica.localize.excess import excess_over_baseline, excess_over_peers, median_of_others, standard_error
+
+
+def slow_median_of_others(values: np.ndarray, roles: np.ndarray) -> np.ndarray:
+    result = np.full(values.shape, np.nan)
+    for worker, role in enumerate(roles):
+        others = [other for other in range(len(roles)) if roles[other] == role and other != worker]
+        if others:
+            result[..., worker] = np.median(values[..., others], axis=-1)
+    return result
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.integers(0, 2)), min_size=1, max_size=12))
+def test_the_median_of_others_is_that_of_its_slow_twin(workers: list[tuple[float, int]]) -> None:
+    values = np.array([[value for value, _ in workers], [-value for value, _ in workers]])
+    roles = np.array([role for _, role in workers])
+    np.testing.assert_allclose(median_of_others(values, roles), slow_median_of_others(values, roles))
+
+
+def test_equal_values_do_not_confuse_the_median_of_others() -> None:
+    assert median_of_others(np.array([5.0, 5.0, 5.0, 1.0]), np.zeros(4)).tolist() == [5, 5, 5, 5]
+
+
+def test_a_worker_alone_in_its_role_has_no_excess() -> None:
+    excess = excess_over_peers(np.array([[1.0, 2.0], [9.0, 9.0]]), np.array([0, 1]))
+    assert np.isnan(excess.excess_us).all()
+    assert excess.strength.tolist() == [0, 0]
+
+
+def test_one_culprit_shifts_nobody_elses_reference() -> None:
+    time = np.tile(np.array([[10.0], [10.0], [500.0], [10.0]]), (1, 5))
+    assert excess_over_peers(time, np.zeros(4)).excess_us.tolist() == [0, 0, 490, 0]
+
+
+def test_a_worker_on_which_everything_is_slower_is_allowed_more() -> None:
+    time = np.tile(np.array([[10.0], [10.0], [20.0]]), (1, 4))
+    assert excess_over_peers(time, np.zeros(3)).excess_us[2] == 10
+    assert excess_over_peers(time, np.zeros(3), np.array([1.0, 1.0, 2.0])).excess_us[2] == 0
+
+
+def test_a_jumpy_excess_is_weaker_than_a_steady_one() -> None:
+    steady = np.vstack([np.full(20, 30.0) + np.tile([1.0, -1.0], 10), np.full((2, 20), 10.0)])
+    jumpy = steady.copy()
+    jumpy[0] = np.where(np.arange(20) == 7, 410.0, 10.0)
+    roles = np.zeros(3)
+    both = [excess_over_peers(time, roles) for time in (steady, jumpy)]
+    assert both[0].excess_us[0] == both[1].excess_us[0] == 20
+    assert both[0].strength[0] > 50
+    assert both[1].strength[0] < 2
+
+
+def test_one_iteration_has_no_known_noise() -> None:
+    assert np.isinf(standard_error(np.ones((2, 1)))).all()
+
+
+def test_a_worker_without_baseline_has_no_excess_over_it() -> None:
+    now = np.array([[10.0, 12.0], [10.0, 12.0]])
+    before = np.array([[1.0, 1.0], [np.nan, np.nan]])
+    excess = excess_over_baseline(now, before)
+    assert excess.excess_us[0] == 10
+    assert np.isnan(excess.excess_us[1])
+    assert excess.strength[1] == 0

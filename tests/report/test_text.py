@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import io
+import sys
+import unicodedata
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parent))
+import samples
+
+from eroica.model.verdict import Finding, FindingFunction, Verdict
+from eroica.report.text import render_verdict
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+def drawn(verdict: Verdict, width: int = 80, colors: bool = False) -> str:
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=colors, color_system="standard" if colors else None)
+    render_verdict(verdict, console)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 50])
+@pytest.mark.parametrize("name", ["SLOW", "ROTATING", "HEALTHY", "UNDETERMINED"])
+def test_a_verdict_reads_as_in_its_golden_file(name: str, width: int) -> None:
+    expected = (GOLDEN / f"{name.lower()}-{width}.txt").read_text(encoding="utf-8")
+    lines = [line.rstrip() for line in drawn(getattr(samples, name), width).splitlines()]
+    assert "\n".join(lines) + "\n" == expected
+
+
+def test_the_sentence_stands_first_and_symptoms_come_after_the_next_step() -> None:
+    text = drawn(samples.SLOW)
+    assert text.startswith("SLOW  Worker 2's data loading")
+    places = [text.index(word) for word in ("slow-data-loading", "evidence", "next ", "gloo:all_reduce", "Based on")]
+    assert places == sorted(places)
+
+
+def test_a_symptom_names_the_cause_it_waits_for() -> None:
+    assert "waits for _read_block (1)" in drawn(samples.SLOW, width=200)
+
+
+def test_symptoms_are_dimmed_and_the_verdict_is_colored_only_where_colors_are_wanted() -> None:
+    colored = drawn(samples.SLOW, colors=True)
+    symptom = next(line for line in colored.splitlines() if "gloo:all_reduce on" in line)
+    assert "\x1b[2m" in symptom
+    assert "\x1b" not in drawn(samples.SLOW)
+
+
+def hostile(name: str) -> Verdict:
+    function = FindingFunction(name=name, kind="python", stack=(name, name))
+    cause = msgspec.structs.replace(samples.LOADER, function=function, hosts=(name,), evidence=(name,), next_step=name)
+    symptom = msgspec.structs.replace(samples.WAITING, function=function)
+    coverage = msgspec.structs.replace(samples.SLOW.coverage, notes=(name,))
+    return msgspec.structs.replace(samples.SLOW, job=name, summary=name, findings=(cause, symptom), coverage=coverage)
+
+
+def test_markup_in_names_is_only_text() -> None:
+    text = drawn(hostile("[bold red]x[/bold red] [link=http://e.com]y[/] :smile:"), width=200, colors=True)
+    assert "[bold red]x[/bold red]" in text
+    assert ":smile:" in text
+    assert "\x1b]8;" not in text
+
+
+def test_escape_sequences_and_bidirectional_marks_in_names_do_not_reach_the_terminal() -> None:
+    text = drawn(hostile("\x1b[2J\x1b]0;title\x07a\u202eb\u2066c\r\nd\x9b31m\u200be\x00"))
+    assert all(character == "\n" or unicodedata.category(character)[0] != "C" for character in text)
+
+
+def test_a_very_long_name_costs_a_few_lines_and_keeps_both_ends() -> None:
+    text = drawn(hostile("begin" + "x" * 1_000_000 + "end"))
+    assert len(text) < 8_000
+    assert "begin" in text
+    assert "end" in text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=300), st.sampled_from([20, 50, 80]))
+def test_whatever_the_names_are_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
+    from rich.cells import cell_len
+
+    for line in drawn(hostile(name), width).split("\n"):
+        assert cell_len(line) <= width
+        assert "\x1b" not in line
+
+
+def test_hundreds_of_findings_are_cut_with_their_number() -> None:
+    causes: tuple[Finding, ...] = tuple(
+        msgspec.structs.replace(samples.LOADER, order=number, explains=()) for number in range(1, 101)
+    )
+    symptoms = tuple(msgspec.structs.replace(samples.WAITING, order=number) for number in range(101, 301))
+    text = drawn(msgspec.structs.replace(samples.SLOW, findings=causes + symptoms))
+    assert "and 95 more causes" in text
+    assert "and 192 more symptoms" in text
+    assert len(text.splitlines()) < 140
+
+
+def test_missing_workers_are_named() -> None:
+    assert "Based on 1016 of 1024 workers; missing: workers 17–23, 801" in drawn(samples.ROTATING)
+
+
+def test_an_unknown_gain_is_said_to_be_unknown() -> None:
+    cause = msgspec.structs.replace(samples.LOADER, gain=None, duration=None)
+    assert "costs     unknown" in drawn(msgspec.structs.replace(samples.SLOW, findings=(cause,)))

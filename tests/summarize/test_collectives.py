@@ -1,0 +1,182 @@
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic_window import TRAINING, Events
+
+from eroica.model.window import FlightEntry
+from eroica.model.worker import ProcessGroup
+from eroica.summarize import decode_series
+from eroica.summarize.collectives import collective_kind, collective_records, find_executions
+from eroica.trace.table import Category, CollectiveArguments
+
+US = 1000
+MS = 1_000_000
+GROUPS = (ProcessGroup(name="0", ranks=(0, 1)), ProcessGroup(name="1", ranks=(0, 1)))
+WINDOW = (100 * MS, 1000 * MS)
+
+
+def entry(name, group, sequence, created, elements=10, operation=0):
+    return FlightEntry(
+        name=name, group=group, sequence=sequence, created_ns=created, elements=elements, operation=operation
+    )
+
+
+def two_groups(seed, before=5):
+    """What torch records of two groups with two threads each: entries, and spans shortly after each entry."""
+    pick = random.Random(seed)
+    events, entries, truth = Events(), [], {}
+    clock = {"0": 0, "1": 0}
+    now = WINDOW[0] - before * 10 * MS
+    while now < WINDOW[1] - 20 * MS:
+        group = pick.choice("01")
+        name = pick.choice(
+            ["gloo:all_reduce", "gloo:broadcast"] if group == "0" else ["gloo:all_reduce", "gloo:all_gather"]
+        )
+        clock[group] += 1
+        entries.append(entry(name, group, 40 + clock[group], now, elements=clock[group]))
+        start = now + pick.randrange(15 * US, 200 * US)
+        thread = 200 + 10 * int(group) + pick.randrange(2)
+        if start >= WINDOW[0]:
+            end = start + pick.randrange(100 * US, 3 * MS)
+            events.note(name, start, end, thread=thread)
+            truth[start] = (group, 40 + clock[group])
+        now += pick.randrange(1 * MS, 12 * MS)
+    return events.table(), entries, truth
+
+
+@given(st.integers(0, 10**9))
+def test_gloo_spans_get_group_and_sequence_of_the_flight_recorder(seed):
+    table, entries, truth = two_groups(seed)
+    found = find_executions(table, entries, GROUPS, WINDOW)
+    assert {one.start_ns: (one.group, one.sequence) for one in found} == truth
+    assert {one.paired_by for one in found} == {"sequence"}
+    assert all(one.elements == one.sequence - 40 for one in found)
+
+
+def test_entries_the_ring_lost_leave_their_spans_unnumbered():
+    table, entries, truth = two_groups(3)
+    kept = [one for one in entries if one.created_ns > WINDOW[0] + 200 * MS]
+    found = find_executions(table, kept, GROUPS, WINDOW)
+    late = [one for one in found if one.start_ns > WINDOW[0] + 215 * MS]
+    assert {one.start_ns: (one.group, one.sequence) for one in late} == {
+        one.start_ns: truth[one.start_ns] for one in late
+    }
+    assert {one.paired_by for one in found if one.start_ns < WINDOW[0] + 190 * MS} == {"none"}
+    records = collective_records(found, np.zeros(len(found), np.int64), np.array(WINDOW), GROUPS, 0, 512)
+    numbered = [record for record in records if record.group]
+    assert {record.paired_by for record in numbered} == {"sequence"}
+    assert sum(record.dropped + record.executions for record in records) == len(found)
+
+
+def test_spans_that_contradict_the_recorder_are_not_numbered():
+    table, entries, _ = two_groups(4)
+    wrong = [one for number, one in enumerate(entries) if number % 2]
+    assert {one.paired_by for one in find_executions(table, wrong, GROUPS, WINDOW)} == {"none"}
+
+
+def test_without_a_recorder_one_group_is_paired_by_order_and_several_not_at_all():
+    events = Events()
+    for number in range(3):
+        events.note("gloo:all_reduce", WINDOW[0] + number * MS, WINDOW[0] + number * MS + 5, thread=200)
+        events.note("gloo:barrier", WINDOW[0] + number * MS + 9, WINDOW[0] + number * MS + 15, thread=201)
+    found = find_executions(events.table(), [], GROUPS[:1], WINDOW)
+    assert [(one.kind, one.group, one.sequence, one.paired_by) for one in found[:3]] == [
+        ("all_reduce", "0", 0, "order"),
+        ("barrier", "0", 0, "order"),
+        ("all_reduce", "0", 1, "order"),
+    ]
+    assert {(one.group, one.paired_by) for one in find_executions(events.table(), [], GROUPS, WINDOW)} == {("", "none")}
+
+
+def test_a_span_still_open_at_the_stop_is_clipped_to_the_window():
+    events = Events().note("gloo:all_reduce", WINDOW[1] - 5 * MS, WINDOW[1] + 9 * MS, thread=200)
+    (found,) = find_executions(events.table(), [entry("gloo:all_reduce", "0", 7, WINDOW[1] - 6 * MS)], GROUPS, WINDOW)
+    assert (found.end_ns, found.sequence) == (WINDOW[1], 7)
+
+
+def test_a_send_begins_with_the_call_that_registers_its_buffer():
+    events = (
+        Events().add("c10d::send", WINDOW[0] + 10, WINDOW[0] + 600).note("gloo:send", WINDOW[0] + 590, WINDOW[0] + 700)
+    )
+    events.add("c10d::recv_", WINDOW[0] + 710, WINDOW[0] + 720).note("gloo:recv", WINDOW[0] + 718, WINDOW[0] + 900)
+    found = find_executions(events.table(), [], GROUPS[:1], WINDOW)
+    assert [(one.kind, one.start_ns - WINDOW[0], one.end_ns - WINDOW[0]) for one in found] == [
+        ("send", 10, 700),
+        ("recv", 710, 900),
+    ]
+
+
+def test_sends_belong_to_the_group_whose_operations_skip_numbers():
+    events = Events().note("gloo:send", WINDOW[0] + 40 * MS, WINDOW[0] + 41 * MS)
+    flight = [
+        entry("gloo:all_reduce", "0", 5, WINDOW[0] + 1 * MS, operation=5),
+        entry("gloo:all_reduce", "1", 5, WINDOW[0] + 2 * MS, operation=9),
+        entry("gloo:all_reduce", "0", 6, WINDOW[0] + 90 * MS, operation=6),
+        entry("gloo:all_reduce", "1", 6, WINDOW[0] + 91 * MS, operation=11),
+    ]
+    (found,) = find_executions(events.table(), flight, GROUPS, WINDOW)
+    assert (found.group, found.paired_by) == ("1", "order")
+    (record,) = collective_records([found], np.array([7]), np.array(WINDOW), GROUPS, 0, 512)
+    assert decode_series(record.peers, np.int32).tolist() == [1]
+
+
+def test_sends_in_a_larger_group_do_not_pair():
+    events = Events().note("gloo:send", WINDOW[0] + 40 * MS, WINDOW[0] + 41 * MS)
+    (found,) = find_executions(events.table(), [], (ProcessGroup(name="0", ranks=(0, 1, 2)),), WINDOW)
+    assert found.paired_by == "none"
+
+
+def test_nccl_kernels_bring_group_and_sequence_along():
+    said = CollectiveArguments(name="_allgather_base", group="3", sequence=12, elements=64)
+    events = Events().add("ncclDevKernel_AllGather(x)", WINDOW[0], WINDOW[0] + 9, Category.KERNEL, 7, said)
+    events.add("ncclDevKernel_AllReduce(x)", WINDOW[0] + 10, WINDOW[0] + 19, Category.KERNEL, 7)
+    found = find_executions(events.table(), [], GROUPS, WINDOW)
+    assert [(one.name, one.kind, one.group, one.sequence, one.paired_by) for one in found] == [
+        ("ncclDevKernel_AllGather", "all_gather", "3", 12, "sequence"),
+        ("ncclDevKernel_AllReduce", "all_reduce", "", -1, "none"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("_allgather_base", "all_gather"),
+        ("allreduce_coalesced", "all_reduce"),
+        ("reduce_scatter_tensor_coalesced", "reduce_scatter"),
+        ("all_to_allv", "all_to_all"),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", "all_to_all"),
+        ("ncclDevKernel_Reduce_Sum_f32", "reduce"),
+        ("recvAnySource", "recv"),
+        ("broadcast_oop", "broadcast"),
+        ("gather", "gather"),
+        ("mystery", "mystery"),
+    ],
+)
+def test_kinds_have_one_name_each(name, kind):
+    assert collective_kind(name) == kind
+
+
+def test_a_record_keeps_the_last_executions_and_says_how_many_it_dropped():
+    events, flight = Events(), []
+    for number in range(10):
+        start = WINDOW[0] + number * 10 * MS
+        flight.append(entry("gloo:all_reduce", "0", number, start - 50 * US))
+        events.note("gloo:all_reduce", start, start + (number + 1) * MS, thread=200)
+    found = find_executions(events.table(), flight, GROUPS, WINDOW)
+    edges = np.array([WINDOW[0], WINDOW[0] + 45 * MS, WINDOW[1]])
+    (record,) = collective_records(found, np.arange(10) * 1000, edges, GROUPS, 0, 6)
+    assert (record.executions, record.dropped, record.paired_by) == (6, 4, "sequence")
+    assert decode_series(record.sequence, np.int64).tolist() == [4, 5, 6, 7, 8, 9]
+    assert decode_series(record.iteration, np.int32).tolist() == [0, 1, 1, 1, 1, 1]
+    assert decode_series(record.duration_us, np.float32).tolist() == [5000, 6000, 7000, 8000, 9000, 10000]
+    assert decode_series(record.critical_us, np.float32).tolist() == [4, 5, 6, 7, 8, 9]
+    assert decode_series(record.elements, np.int64).tolist() == [10] * 6
+    assert record.peers == b""
+
+
+def test_operators_that_only_enqueue_are_no_collectives():
+    events = Events().add("c10d::allreduce_", WINDOW[0], WINDOW[0] + 50, thread=TRAINING)
+    assert find_executions(events.table(), [], GROUPS, WINDOW) == []

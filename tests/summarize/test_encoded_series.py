@@ -1,0 +1,46 @@
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eroica.errors import InputError
+from eroica.summarize import decode_series, encode_series
+
+
+@given(st.lists(st.integers(-(2**62), 2**62), max_size=50))
+def test_integers_come_back_as_they_were(values):
+    array = np.array(values, dtype=np.int64)
+    assert decode_series(encode_series(array), np.int64).tolist() == values
+
+
+@given(st.lists(st.floats(0, 1e9, width=32), max_size=50))
+def test_microseconds_come_back_within_a_twentieth_of_a_percent(values):
+    array = np.array(values, dtype=np.float32)
+    decoded = decode_series(encode_series(array), np.float32)
+    assert np.all(np.abs(decoded - array) <= 0.0005 * array + 1e-37)
+
+
+def test_bytes_are_little_endian_whatever_the_machine():
+    assert zlib.decompress(encode_series(np.array([1, 2], dtype=">i4"))) == b"\x01\0\0\0\x02\0\0\0"
+
+
+def test_nothing_is_no_bytes():
+    assert encode_series(np.empty(0, dtype=np.float32)) == b""
+    assert decode_series(b"", np.int32).shape == (0,)
+
+
+@pytest.mark.parametrize("data", [b"\x00", b"no series", zlib.compress(b"abc"), zlib.compress(b"abcd")[:-2]])
+def test_damaged_bytes_are_refused(data):
+    with pytest.raises(InputError):
+        decode_series(data, np.int32)
+
+
+def test_a_bomb_is_refused():
+    with pytest.raises(InputError):
+        decode_series(zlib.compress(bytes(20_000_000)), np.int32)
+
+
+def test_infinity_survives_the_rounding():
+    assert decode_series(encode_series(np.array([np.inf], dtype=np.float32)), np.float32)[0] == np.inf

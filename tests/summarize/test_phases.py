@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+from synthetic_window import BACKWARD, HOOK, LOADER, SCRIPT, STEP, TRAINING, Events
+
+from eroica.summarize.phases import PHASES, is_apply_frame, is_engine_frame, operator_phases, stack_phase
+from eroica.trace.table import Category
+
+
+def phases_of(events, names):
+    table = events.table()
+    rows = np.flatnonzero(table.category == Category.OPERATOR)
+    phase = operator_phases(table, TRAINING, rows)
+    found = {table.name_of(row): PHASES[number] for row, number in zip(rows, phase, strict=True)}
+    return [found[name] for name in names]
+
+
+def iteration(events):
+    events.note("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, 10).add("aten::stack", 2, 4)
+    events.add("aten::mm", 20, 30).add("aten::loss", 34, 36)
+    events.note("Optimizer.zero_grad#AdamW.zero_grad", 37, 39).add("aten::zero_", 37, 39)
+    events.add("autograd::engine::evaluate_function: MmBackward0", 40, 60).add("aten::mm_backward", 45, 50)
+    events.note("Optimizer.step#AdamW.step", 70, 80).add("aten::mul_", 72, 73)
+    return events.add("aten::item", 90, 91)
+
+
+def test_annotations_say_what_part_an_operator_belongs_to():
+    events = iteration(Events()).note("DistributedDataParallel.forward", 15, 32)
+    names = ["aten::stack", "aten::mm", "aten::loss", "aten::zero_", "aten::mm_backward", "aten::mul_", "aten::item"]
+    expected = ["input", "forward", "other", "optimizer", "backward", "optimizer", "other"]
+    assert phases_of(events, names) == expected
+
+
+def test_without_a_wrapped_model_forward_is_what_a_backward_pass_follows():
+    events = Events().note("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 10)
+    events.add("aten::mm", 20, 30).add("autograd::engine::evaluate_function: MmBackward0", 40, 60)
+    events.note("Optimizer.step#SGD.step", 70, 80).add("aten::item", 90, 91)
+    assert phases_of(events, ["aten::mm", "aten::item"]) == ["forward", "other"]
+
+
+def test_annotations_of_other_threads_do_not_count():
+    events = Events().add("aten::mm", 20, 30).note("enumerate(DataLoader)#x.__next__", 0, 100, thread=999)
+    assert phases_of(events, ["aten::mm"]) == ["other"]
+
+
+MODULE = "Module._call_impl (torch/nn/modules/module.py:1782)"
+
+
+@pytest.mark.parametrize(
+    ("stack", "phase"),
+    [
+        ((SCRIPT, STEP, *LOADER), "input"),
+        ((SCRIPT, STEP, "_BaseDataLoaderIter.__next__ (torch/utils/data/dataloader.py:720)", MODULE), "input"),
+        ((SCRIPT, STEP, *BACKWARD), "backward"),
+        ((SCRIPT, STEP, *BACKWARD, HOOK), "backward"),
+        ((SCRIPT, STEP, *BACKWARD, MODULE), "backward"),
+        ((SCRIPT, STEP, MODULE, "Model.forward (project/model.py:3)"), "forward"),
+        ((SCRIPT, "DistributedDataParallel.forward (torch/nn/parallel/distributed.py:1884)"), "forward"),
+        ((SCRIPT, STEP, "Optimizer.zero_grad (torch/optim/optimizer.py:900)"), "optimizer"),
+        ((SCRIPT, "AdamW.step (torch/optim/adam.py:220)", *BACKWARD), "optimizer"),
+        ((SCRIPT, STEP, "backward (project/planner.py:3)"), "other"),
+        ((SCRIPT, "__next__ (project/loader.py:9)"), "other"),
+        ((SCRIPT,), "other"),
+        ((), "other"),
+    ],
+)
+def test_the_outermost_known_frame_says_what_part_a_stack_belongs_to(stack, phase):
+    assert stack_phase(stack) == phase
+
+
+def test_frames_of_the_engine_and_of_user_functions_are_known():
+    assert is_engine_frame(BACKWARD[-1])
+    assert not is_engine_frame(BACKWARD[0])
+    assert is_apply_frame("Function.apply (torch/autograd/function.py:560)")
+    assert not is_apply_frame("apply (project/function.py:5)")

@@ -1,0 +1,134 @@
+import json
+import subprocess
+import sys
+
+import msgspec
+import numpy as np
+import pytest
+from synthetic_window import PID, TRAINING, capture
+
+from eroica.hardware.store import SampleWriter
+from eroica.hardware.writer import Channel
+from eroica.model.pattern import WorkerPattern
+from eroica.summarize import decode_series
+from eroica.summarize.__main__ import main, summarize_files
+from eroica.wire.codec import decode_record
+
+MS = 1_000_000
+WALL = 1_795_000_000_000_000_000
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A worker's directory as agent and worker leave it: three iterations of 50 ms."""
+    directory = tmp_path / str(PID)
+    directory.mkdir()
+    events = []
+    for number in range(3):
+        at = number * 50_000.0
+        events.append(("cpu_op", "aten::mm", TRAINING, at + 1000, 30_000.0))
+        events.append(("user_annotation", "gloo:all_reduce", 201, at + 35_000, 10_000.0))
+    rows = [
+        {"ph": "X", "cat": cat, "name": name, "pid": PID, "tid": tid, "ts": ts, "dur": dur, "args": {"Ev Idx": 1}}
+        for cat, name, tid, ts, dur in events
+    ]
+    (directory / "trace.json").write_text(json.dumps({"baseTimeNanoseconds": WALL, "traceEvents": rows}))
+    flight = [
+        {
+            "profiling_name": "gloo:all_reduce",
+            "process_group": ["0", "default_pg"],
+            "collective_seq_id": 70 + number,
+            "input_sizes": [[100]],
+            "time_created_ns": WALL + (number * 50 + 34) * MS,
+        }
+        for number in range(3)
+    ]
+    (directory / "flight.json").write_text(json.dumps({"entries": flight}))
+    frames = [('process 100:"python"', "", 0), (f"thread ({TRAINING})", "", 0), ("<module>", "/a/b/train.py", 1)]
+    stacks = [
+        {"ph": "B", "name": name, "pid": PID, "tid": 1, "ts": 0, "args": {"filename": file, "line": line}}
+        for name, file, line in frames
+    ]
+    stacks += [{**one, "ph": "E", "ts": 150_000} for one in reversed(stacks)]
+    (directory / "stacks.json").write_text(json.dumps(stacks))
+    (directory / "stacks.meta.json").write_text(json.dumps({"start_monotonic_ns": 1000, "rate_hz": 100}))
+    facts = capture(
+        (1000, 1000 + 50 * MS, 1000 + 100 * MS, 1000 + 150 * MS),
+        clocks=((WALL, 1000),),
+        trace_path=str(directory / "trace.json"),
+        stacks_path=str(directory / "stacks.json"),
+        flight_path=str(directory / "flight.json"),
+    )
+    (directory / "capture.json").write_bytes(msgspec.json.encode(facts))
+    writer = SampleWriter(tmp_path / "hardware")
+    number = writer.declare(Channel("cpu", f"{PID}/{TRAINING}", "fraction", 1.0, resolution_ns=MS))
+    for moment in range(200):
+        writer.add(number, 1000 + moment * MS, 0.5)
+    writer.close()
+    return directory
+
+
+def run(files, hardware="hardware"):
+    arguments = [str(files / "capture.json"), str(files.parent / hardware), str(files / "pattern")]
+    return main(arguments)
+
+
+def test_files_of_a_worker_become_its_pattern(files):
+    summarize_files(files / "capture.json", files.parent / "hardware", files / "pattern")
+    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    rows = {row.key.name: row for row in pattern.functions}
+    assert rows["aten::mm"].critical_s == pytest.approx(0.090)
+    assert rows["aten::mm"].mu == pytest.approx(0.5)
+    assert rows["gloo:all_reduce"].critical_s == pytest.approx(0.030)
+    assert rows["<module>"].critical_s == pytest.approx(0.030)
+    assert decode_series(pattern.collectives[0].sequence, np.int64).tolist() == [70, 71, 72]
+    assert pattern.raw_bytes > 1000
+    assert pattern.summarize_s > 0
+    assert not (files / "pattern.part").exists()
+
+
+def test_the_command_works_on_its_own_and_says_nothing(files):
+    command = [
+        sys.executable,
+        "-m",
+        "eroica.summarize",
+        files / "capture.json",
+        files.parent / "hardware",
+        files / "pattern",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert decode_record((files / "pattern").read_bytes(), WorkerPattern).window_id == 1
+
+
+@pytest.mark.parametrize(("name", "text"), [("stacks.json", "broken"), ("flight.json", "{"), ("stacks.meta.json", "")])
+def test_what_is_damaged_but_optional_becomes_a_note(files, name, text, monkeypatch):
+    monkeypatch.setattr("eroica.summarize.__main__._step_back", lambda: None)
+    (files / name).write_text(text)
+    assert run(files) == 0
+    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    assert any(name in note for note in pattern.notes)
+
+
+def test_missing_hardware_is_a_note(files, monkeypatch):
+    monkeypatch.setattr("eroica.summarize.__main__._step_back", lambda: None)
+    assert run(files, hardware="nowhere") == 0
+    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    assert any("no hardware" in note for note in pattern.notes)
+
+
+@pytest.mark.parametrize("name", ["trace.json", "capture.json"])
+def test_a_cut_trace_or_capture_fails_with_one_line_that_names_it(files, name, capsys, monkeypatch):
+    monkeypatch.setattr("eroica.summarize.__main__._step_back", lambda: None)
+    path = files / name
+    path.write_bytes(path.read_bytes()[:-20])
+    assert run(files) == 1
+    complaint = capsys.readouterr().err
+    assert complaint.count("\n") == 1
+    assert name in complaint
+    assert not (files / "pattern").exists()
+
+
+def test_wrong_usage_is_told(capsys):
+    assert main([]) == 1
+    assert "usage" in capsys.readouterr().err

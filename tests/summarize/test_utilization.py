@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+from synthetic_window import PID, TRAINING, capture
+
+from eroica.hardware.store import Samples, Series
+from eroica.hardware.writer import Channel
+from eroica.model.pattern import FunctionKey
+from eroica.model.window import ClockPair
+from eroica.summarize.clock import WallClock
+from eroica.summarize.sweep import Layer
+from eroica.summarize.utilization import find_resources, measure_use, role_of
+
+MS = 1_000_000
+CLOCK = WallClock([ClockPair(realtime_ns=10**15, monotonic_ns=0)])
+PYTHON = FunctionKey(kind="python", name="step")
+OPERATOR = FunctionKey(kind="compute", name="aten::mm")
+
+
+def series(values, name="cpu", device=f"{PID}/{TRAINING}", unit="fraction", step_ns=5 * MS):
+    channel = Channel(name, device, unit, 1.0, 200.0, step_ns)
+    times = (np.arange(len(values)) + 1) * step_ns
+    return Series(channel=channel, start_ns=0, t_ns=times.astype(np.int64), value=np.array(values, dtype=np.float64))
+
+
+def segments(*rows):
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    wall = 10**15 + table[:, :2] * MS
+    return Layer(wall[:, 0], wall[:, 1], table[:, 2].astype(np.int32), np.arange(len(table), dtype=np.int32))
+
+
+def use_of(keys, layer, *channels):
+    resources = find_resources(capture((0, 10)), Samples(series=channels))
+    return measure_use(keys, layer, resources, CLOCK, 0.8)
+
+
+def test_short_executions_weigh_the_channel_by_time():
+    (use,) = use_of([OPERATOR], segments((0, 2, 0), (5, 6, 0)), series([0.5, 0.8, 0.1]))
+    assert use.resource == "cpu"
+    assert use.mean == pytest.approx((2 * 0.5 + 1 * 0.8) / 3)
+    assert use.deviation == 0.0
+
+
+def test_only_the_critical_duration_of_a_long_execution_counts():
+    (use,) = use_of([PYTHON], segments((0, 100, 0)), series([0.0] * 14 + [0.6, 0.8] * 3))
+    assert use.mean == pytest.approx(0.7)
+    assert use.deviation == pytest.approx(0.1)
+    assert use.samples == 6
+
+
+def test_an_execution_that_used_nothing_counts_whole_with_nothing():
+    (use,) = use_of([PYTHON], segments((0, 50, 0)), series([0.0] * 10))
+    assert (use.resource, use.mean, use.deviation, use.samples) == ("cpu", 0.0, 0.0, 10)
+
+
+def test_deviation_is_not_claimed_below_the_channels_resolution():
+    (use,) = use_of([PYTHON], segments((0, 15, 0)), series([0.0, 1.0, 0.0]))
+    assert use.mean == pytest.approx(1 / 3)
+    assert use.deviation == 0.0
+
+
+def test_time_the_channel_does_not_reach_is_left_out():
+    (use,) = use_of([OPERATOR], segments((8, 9, 0), (40, 41, 0)), series([0.5, 0.8]))
+    assert use.mean == pytest.approx(0.8)
+
+
+def test_functions_share_nothing():
+    first, second = use_of([OPERATOR, PYTHON], segments((0, 2, 0), (5, 6, 1)), series([0.5, 0.8]))
+    assert (first.mean, second.mean) == (pytest.approx(0.5), pytest.approx(0.8))
+
+
+def test_without_a_channel_nothing_is_claimed():
+    (use,) = use_of([PYTHON], segments((0, 50, 0)))
+    assert (use.resource, use.samples) == ("", 0)
+    assert find_resources(capture((0, 10)), None) == {}
+
+
+def test_collectives_are_bounded_by_the_busiest_interface_with_a_stated_capacity():
+    collective = FunctionKey(kind="collective", name="gloo:all_reduce", thread="collective")
+    channels = [
+        series([0.9] * 4, "net", "lo/tx", "B/s"),
+        series([0.1] * 4, "net", "eth0/tx"),
+        series([0.4] * 4, "net", "eth1/tx"),
+        series([0.7] * 4, "net", "eth1/rx"),
+    ]
+    (use,) = use_of([collective], segments((0, 2, 0)), *channels)
+    assert (use.resource, use.mean) == ("nic", pytest.approx(0.4))
+
+
+def test_what_never_bounds_has_no_resource():
+    assert role_of(FunctionKey(kind="python", name="x", thread="loader")) == ""
+    assert role_of(FunctionKey(kind="memory", name="Memcpy", thread="device")) == ""
+    assert role_of(FunctionKey(kind="compute", name="gemm", thread="device")) == "device"
+    assert role_of(FunctionKey(kind="gc", name="garbage collection")) == "training"

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import time
+
+import msgspec
+import numpy as np
+import pytest
+
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.model.window import Window
+from eroica.pipeline import analyze
+from eroica.summarize.series import encode_series
+from eroica.testing import BackwardHook, FleetPlan, SlowCompute, SlowLoader, SlowPython, synthesize, synthesize_window
+from eroica.wire.codec import decode_record, encode_record
+
+PLAN = FleetPlan(seed=3)
+
+
+def slow_window(best_s: float, current_s: float) -> Window:
+    return Window(
+        window_id=2,
+        purpose="slow",
+        reason="the last iterations are slower",
+        first_iteration=2000,
+        last_iteration=2040,
+        baseline_iteration_s=best_s,
+        current_iteration_s=current_s,
+    )
+
+
+def test_the_sentence_says_who_what_how_long_and_what_it_costs() -> None:
+    patterns = synthesize(PLAN, [SlowLoader((2,), 40, "_read_block (project/dataset.py:70)")], 2)
+    verdict = analyze("job", synthesize_window(patterns), patterns)
+    assert verdict.summary.startswith("Worker 2 spends 4")
+    assert "iteration in _read_block (dataset.py:70) loading data; the other 3 workers wait for it." in verdict.summary
+    assert "would make iterations about 3" in verdict.summary
+
+
+def test_a_verdict_survives_json_and_carries_coverage_and_cost() -> None:
+    patterns = synthesize(PLAN, [SlowLoader((2,), 40)], 2)
+    verdict = analyze("job", synthesize_window(patterns), patterns, notes=["a note"])
+    assert Verdict.from_json(verdict.to_json()) == verdict
+    assert verdict.coverage.workers_expected == verdict.coverage.workers_reported == 4
+    assert verdict.coverage.notes[0] == "a note"
+    assert verdict.cost.window_stall_s == 0.3
+    assert verdict.cost.raw_bytes == 8_000_000
+    assert verdict.cost.pattern_bytes == sum(len(encode_record(pattern)) for pattern in patterns)
+    assert 0 < verdict.cost.localize_s < 5
+    assert verdict.exit_code == 3
+    assert verdict.iteration.current_ms == pytest.approx(99, abs=5)
+
+
+def test_patterns_that_travelled_give_the_same_verdict_in_any_order() -> None:
+    patterns = synthesize(PLAN, [BackwardHook((1,), 30)], 2)
+    window = synthesize_window(patterns)
+    travelled = [decode_record(encode_record(pattern), WorkerPattern) for pattern in reversed(patterns)]
+    first, second = (analyze("job", window, some) for some in (patterns, travelled))
+    assert first.findings == second.findings
+    assert first.summary == second.summary
+
+
+def test_without_any_pattern_the_verdict_is_undetermined() -> None:
+    verdict = analyze("job", slow_window(0.06, 0.08), [], expected_workers=4)
+    assert verdict.verdict == "undetermined"
+    assert verdict.coverage.missing == (0, 1, 2, 3)
+    assert verdict.coverage.workers_reported == 0
+    assert verdict.exit_code == 4
+
+
+def test_one_iteration_is_too_little() -> None:
+    patterns = synthesize(FleetPlan(iterations=1), [SlowLoader((2,), 40)], 2)
+    verdict = analyze("job", synthesize_window(patterns), patterns)
+    assert verdict.verdict == "undetermined"
+    assert "share 1 iteration" in verdict.summary
+
+
+def test_workers_without_a_common_iteration_are_undetermined() -> None:
+    early, late = synthesize(FleetPlan(workers=2), (), 1), synthesize(FleetPlan(workers=2), (), 2)
+    verdict = analyze("job", synthesize_window(early), [early[0], late[1]])
+    assert verdict.verdict == "undetermined"
+    assert "no iteration in common" in verdict.summary
+
+
+def test_workers_that_started_late_are_compared_on_common_iterations() -> None:
+    patterns = synthesize(PLAN, [SlowLoader((2,), 40)], 2)
+    shifted = msgspec.structs.replace(patterns[0], first_iteration=2003, last_iteration=2043)
+    verdict = analyze("job", synthesize_window(patterns), [shifted, *patterns[1:]])
+    assert verdict.cause is not None
+    assert verdict.cause.workers == (2,)
+
+
+def test_a_quarter_of_the_job_says_nothing_about_who_is_late() -> None:
+    patterns = synthesize(PLAN, (), 2)[:1]
+    verdict = analyze("job", synthesize_window(patterns), patterns, expected_workers=4)
+    assert verdict.verdict == "undetermined"
+    assert "only 1 of 4 workers" in verdict.summary
+
+
+def test_with_the_culprit_missing_nobody_else_is_accused() -> None:
+    patterns = [p for p in synthesize(PLAN, [SlowLoader((2,), 60)], 2) if p.worker.global_rank != 2]
+    verdict = analyze("job", synthesize_window(patterns), patterns)
+    assert verdict.verdict == "undetermined"
+    assert "worker 2 did not report" in verdict.summary
+    assert verdict.findings == ()
+
+
+def test_a_missing_worker_is_noted_and_costs_confidence() -> None:
+    everybody = synthesize(FleetPlan(workers=8, seed=3), [SlowLoader((2,), 40)], 2)
+    some = [pattern for pattern in everybody if pattern.worker.global_rank != 7]
+    full, partial = (analyze("job", synthesize_window(p), p) for p in (everybody, some))
+    assert partial.coverage.missing == (7,)
+    assert any("7 of 8 workers" in note for note in partial.coverage.notes)
+    assert partial.cause is not None
+    assert full.cause is not None
+    assert partial.cause.confidence < full.cause.confidence
+
+
+def test_a_slow_window_that_nothing_explains_is_undetermined_and_says_what_is_missing() -> None:
+    healthy = synthesize(PLAN, (), 2)
+    verdict = analyze("job", slow_window(0.030, 0.063), healthy)
+    assert verdict.verdict == "undetermined"
+    assert "no baseline window" in verdict.summary
+
+
+def test_trap_7_a_lucky_best_iteration_does_not_make_a_cause() -> None:
+    """A window whose iterations are no longer slow is healthy and says so, whatever the trigger saw."""
+    healthy = synthesize(PLAN, (), 2)
+    verdict = analyze("job", slow_window(0.060, 0.120), healthy)
+    assert verdict.verdict == "healthy"
+    assert "was over when the window opened" in verdict.summary
+
+
+def test_collectives_that_do_not_pair_leave_the_cause_and_a_note() -> None:
+    patterns = [
+        msgspec.structs.replace(
+            p, collectives=tuple(msgspec.structs.replace(c, paired_by="none") for c in p.collectives)
+        )
+        for p in synthesize(PLAN, [SlowLoader((2,), 40)], 2)
+    ]
+    verdict = analyze("job", synthesize_window(patterns), patterns)
+    assert verdict.cause is not None
+    assert verdict.cause.workers == (2,)
+    assert any("nobody is blamed" in note for note in verdict.coverage.notes)
+
+
+def test_one_slow_iteration_of_an_evaluation_is_nobodys_fault() -> None:
+    def stretched(pattern: WorkerPattern) -> WorkerPattern:
+        add = np.zeros(40, dtype=np.float32)
+        add[17] = 2e6 if pattern.worker.global_rank == 1 else 0.0
+        rows = list(pattern.functions)
+        at = next(n for n, row in enumerate(rows) if row.key.kind == "python" and row.key.phase == "forward")
+        rows[at] = msgspec.structs.replace(
+            rows[at], critical_s=rows[at].critical_s + float(add.sum()) / 1e6, per_iteration_us=encode_series(add)
+        )
+        iteration = np.full(40, 63e3, dtype=np.float32)
+        iteration[17] += 2e6
+        wait = np.full(40, 3e3, dtype=np.float32)
+        wait[17] += 0.0 if pattern.worker.global_rank == 1 else 2e6
+        return msgspec.structs.replace(
+            pattern, functions=tuple(rows), iteration_us=encode_series(iteration), wait_us=encode_series(wait)
+        )
+
+    patterns = [stretched(pattern) for pattern in synthesize(PLAN, (), 2)]
+    assert analyze("job", synthesize_window(patterns), patterns).verdict == "healthy"
+
+
+def test_a_single_worker_is_compared_with_its_own_past() -> None:
+    plan = FleetPlan(workers=1, seed=4)
+    before = synthesize(plan, (), 1)
+    patterns = synthesize(plan, [SlowPython(30)], 2)
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+    assert verdict.cause is not None
+    assert (verdict.cause.cause, verdict.cause.workers) == ("python-on-critical-path", (0,))
+    assert analyze("job", synthesize_window(before), before).verdict == "healthy"
+
+
+def test_a_baseline_of_other_workers_is_left_aside_and_noted() -> None:
+    patterns = synthesize(PLAN, (), 2)
+    strangers = [
+        msgspec.structs.replace(p, worker=msgspec.structs.replace(p.worker, global_rank=p.worker.global_rank + 40))
+        for p in synthesize(PLAN, (), 1)
+    ]
+    verdict = analyze("job", synthesize_window(patterns), patterns, strangers)
+    assert verdict.verdict == "healthy"
+    assert any("shares no worker" in note for note in verdict.coverage.notes)
+
+
+def test_rows_without_room_for_a_series_count_with_their_mean() -> None:
+    patterns = [
+        msgspec.structs.replace(
+            p, functions=tuple(msgspec.structs.replace(row, per_iteration_us=b"") for row in p.functions)
+        )
+        for p in synthesize(PLAN, [SlowCompute((1,), 2.0)], 2)
+    ]
+    verdict = analyze("job", synthesize_window(patterns), patterns)
+    assert verdict.cause is not None
+    assert (verdict.cause.cause, verdict.cause.workers) == ("compute-slow", (1,))
+
+
+def test_a_thousand_workers_take_seconds() -> None:
+    plan = FleetPlan(workers=1000, iterations=16, accelerator=True, seed=5)
+    patterns = synthesize(plan, [SlowCompute((123, 456), 1.5, "throttled")], 2)
+    start = time.perf_counter()
+    verdict = analyze("job", synthesize_window(patterns), patterns)
+    assert verdict.cause is not None
+    assert (verdict.cause.cause, verdict.cause.workers) == ("compute-slow", (123, 456))
+    assert time.perf_counter() - start < 20

@@ -1,0 +1,66 @@
+import json
+
+import pytest
+
+from eroica.errors import InputError
+from eroica.trace.flight import read_flight
+
+
+def entry(**changed):
+    plain = {
+        "collective_seq_id": 55,
+        "p2p_seq_id": 0,
+        "op_id": 60,
+        "is_p2p": False,
+        "record_id": 54,
+        "process_group": ["3", "mesh_dp"],
+        "profiling_name": "gloo:all_reduce",
+        "input_sizes": [[4, 25], [7]],
+        "time_created_ns": 1000,
+        "state": "scheduled",
+        "pg_id": 0,
+    }
+    return plain | changed
+
+
+def write(path, entries):
+    path.write_text(json.dumps({"version": "2.10", "pg_status": {}, "entries": entries}))
+    return path
+
+
+def test_an_entry_keeps_group_sequence_size_and_time(tmp_path):
+    (found,) = read_flight(write(tmp_path / "f.json", [entry()]))
+    assert (found.name, found.group, found.sequence, found.operation) == ("gloo:all_reduce", "3", 55, 60)
+    assert (found.elements, found.created_ns, found.is_p2p) == (100, 1000, False)
+
+
+def test_point_to_point_has_its_own_sequence(tmp_path):
+    (found,) = read_flight(write(tmp_path / "f.json", [entry(is_p2p=True, p2p_seq_id=9)]))
+    assert (found.is_p2p, found.sequence) == (True, 9)
+
+
+def test_entries_come_in_the_order_they_were_enqueued(tmp_path):
+    entries = [entry(time_created_ns=30), entry(time_created_ns=10), entry(time_created_ns=20)]
+    assert [one.created_ns for one in read_flight(write(tmp_path / "f.json", entries))] == [10, 20, 30]
+
+
+def test_a_barrier_without_input_has_no_elements(tmp_path):
+    (found,) = read_flight(write(tmp_path / "f.json", [entry(input_sizes=[])]))
+    assert found.elements == 0
+
+
+def test_hostile_numbers_and_long_names_are_bounded(tmp_path):
+    hostile = entry(time_created_ns=-5, profiling_name="x" * 10_000, input_sizes=[[2**40, 2**40]])
+    (found,) = read_flight(write(tmp_path / "f.json", [hostile]))
+    assert (found.created_ns, found.elements, len(found.name)) == (0, 0, 200)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"entries": [{"state": 1}]}', '{"entries": 1}'])
+def test_a_foreign_or_cut_file_is_refused(tmp_path, text):
+    (tmp_path / "f.json").write_text(text)
+    with pytest.raises(InputError, match=r"f\.json"):
+        read_flight(tmp_path / "f.json")
+
+
+def test_an_empty_dump_has_no_entries(tmp_path):
+    assert read_flight(write(tmp_path / "f.json", [])) == []

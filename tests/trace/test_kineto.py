@@ -1,0 +1,194 @@
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eroica.errors import InputError
+from eroica.trace.kineto import is_collective_kernel, read_trace
+from eroica.trace.table import Category
+
+TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
+needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the folder ../shared/traces is not here")
+
+
+def event(name, ts, dur, cat="cpu_op", tid=7, **more):
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur, "args": {}, **more}
+
+
+def write(path, events, **top):
+    document = {"schemaVersion": 1, "baseTimeNanoseconds": 1_000_000_000, "traceEvents": events, **top}
+    data = json.dumps(document).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def test_times_are_the_base_plus_microseconds_with_three_decimals(tmp_path):
+    table = read_trace(write(tmp_path / "t.json", [event("aten::mm", 4_325_710_950_392.203, 211.795)]))
+    assert table.start_ns.tolist() == [1_000_000_000 + 4_325_710_950_392_203]
+    assert (table.end_ns - table.start_ns).tolist() == [211_795]
+
+
+def test_events_come_in_order_of_start_the_outer_one_first(tmp_path):
+    events = [event("late", 5, 1), event("inner", 1, 1), event("outer", 1, 3)]
+    table = read_trace(write(tmp_path / "t.json", events))
+    assert [table.name_of(row) for row in range(3)] == ["outer", "inner", "late"]
+
+
+def test_a_compressed_trace_reads_the_same(tmp_path):
+    events = [event("aten::mm", 1, 2), event("gloo:all_reduce", 2, 5, cat="user_annotation", tid=9)]
+    plain, packed = (read_trace(write(tmp_path / name, events)) for name in ("t.json", "t.json.gz"))
+    assert plain.strings == packed.strings
+    assert np.array_equal(plain.end_ns, packed.end_ns)
+    assert packed.category.tolist() == [Category.OPERATOR, Category.ANNOTATION]
+    assert packed.thread.tolist() == [7, 9]
+
+
+@pytest.mark.parametrize(
+    ("text", "category"),
+    [
+        ("Operator", Category.OPERATOR),
+        ("Kernel", Category.KERNEL),
+        ("Runtime", Category.RUNTIME),
+        ("Memcpy", Category.MEMORY),
+        ("gpu_memset", Category.MEMORY),
+        ("cuda_driver", Category.RUNTIME),
+        ("gpu_user_annotation", Category.OTHER),
+        ("something new", Category.OTHER),
+    ],
+)
+def test_categories_of_all_years_are_known(tmp_path, text, category):
+    assert read_trace(write(tmp_path / "t.json", [event("x", 0, 1, cat=text)])).category.tolist() == [category]
+
+
+def test_an_event_without_an_end_ends_with_the_trace(tmp_path):
+    events = [event("open", 1, 0), event("negative", 2, -5), event("last", 3, 4)]
+    del events[0]["dur"]
+    events.append({"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 11})
+    table = read_trace(write(tmp_path / "t.json", events))
+    assert (table.end_ns - 1_000_000_000).tolist() == [11_000, 11_000, 7_000]
+    assert table.open_events == 2
+
+
+def test_a_span_that_kineto_cut_at_the_stop_is_counted_as_open(tmp_path):
+    said = {"Record function id": 0, "finished": False, "Ev Idx": 0}
+    events = [event("gloo:all_reduce", 1, 300, cat="user_annotation", args=said), event("gloo:barrier", 1, 3)]
+    assert read_trace(write(tmp_path / "t.json", events)).open_events == 1
+
+
+def test_fields_nobody_knows_and_odd_types_are_tolerated(tmp_path):
+    events = [
+        event("a", 0, 1, tid="PyTorch Profiler", pid="Spans", flavour=[1, {"x": 2}]),
+        event("b", 1, 1, tid=10**30),
+    ]
+    events[1]["args"] = {"Collective name": {"not": "text"}, "Seq": "x"}
+    table = read_trace(write(tmp_path / "t.json", events, deviceProperties=[{"id": 0}], somethingElse=3))
+    assert table.thread.tolist() == [-1, -1]
+
+
+def test_threads_have_their_names(tmp_path):
+    named = {"ph": "M", "name": "thread_name", "ts": 0, "pid": 1, "tid": 9, "args": {"name": "pt_gloo_runloop"}}
+    assert read_trace(write(tmp_path / "t.json", [named, event("a", 0, 1)])).thread_names == {9: "pt_gloo_runloop"}
+
+
+def test_a_collective_kernel_keeps_its_arguments_wherever_sorting_puts_it(tmp_path):
+    said = {"Collective name": "allreduce", "In msg nelems": 64, "Group size": 2, "Process Group Name": "3", "Seq": 17}
+    said["Process Group Ranks"] = "[4, 6]"
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    events = [event(name, 9, 5, cat="kernel", args=said), event("gemm", 1, 2, cat="kernel")]
+    table = read_trace(write(tmp_path / "t.json", events))
+    assert list(table.collectives) == [1]
+    found = table.collectives[1]
+    assert (found.name, found.group, found.sequence, found.elements) == ("allreduce", "3", 17, 64)
+    assert (found.group_size, found.ranks) == (2, (4, 6))
+
+
+def test_abbreviated_ranks_are_unknown_ranks(tmp_path):
+    said = {"Collective name": "allreduce", "Process Group Ranks": "[0, 1, ..., 127]"}
+    table = read_trace(write(tmp_path / "t.json", [event("ncclKernel_X", 0, 1, cat="kernel", args=said)]))
+    assert table.collectives[0].ranks == ()
+
+
+@pytest.mark.parametrize("name", ["ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "ncclDevKernel_SendRecv()"])
+def test_kernels_of_nccl_are_collectives(name):
+    assert is_collective_kernel(name)
+    assert not is_collective_kernel("void at::native::" + name)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 40, 200])
+def test_a_trace_cut_short_is_refused_with_its_name(tmp_path, keep):
+    path = write(tmp_path / "t.json", [event("aten::mm", 1, 2)] * 5)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(InputError, match=r"t\.json"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("keep", [10, 60, -4])
+def test_a_damaged_compressed_trace_is_refused(tmp_path, keep):
+    path = write(tmp_path / "t.json.gz", [event(f"op{number}", number, 2) for number in range(99)])
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(InputError, match=r"t\.json\.gz"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"{}", b'"x"', b"\x80\x81", b'{"traceEvents": 3}', b'{"traceEvents": [3]}']
+)
+def test_a_foreign_file_is_refused(tmp_path, text):
+    (tmp_path / "t.json").write_bytes(text)
+    with pytest.raises(InputError):
+        read_trace(tmp_path / "t.json")
+
+
+def test_a_base_time_beyond_64_bits_is_refused(tmp_path):
+    with pytest.raises(InputError):
+        read_trace(write(tmp_path / "t.json", [event("a", 0, 1)], baseTimeNanoseconds=10**30))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match="nowhere"):
+        read_trace(tmp_path / "nowhere.json")
+
+
+def test_an_empty_trace_is_an_empty_table(tmp_path):
+    table = read_trace(write(tmp_path / "t.json", []))
+    assert len(table) == 0
+    assert table.names_where([]).tolist() == []
+
+
+@needs_traces
+def test_a_rank_of_the_recommender_trace_has_its_eight_collectives():
+    for path in sorted((TRACES / "dlrm_8ranks").iterdir()):
+        table = read_trace(path)
+        collective = table.names_where([is_collective_kernel(name) for name in table.strings])
+        assert int((collective & (table.category == Category.KERNEL)).sum()) == 8
+
+
+@needs_traces
+def test_nccl_arguments_of_a_real_trace_are_read():
+    table = read_trace(TRACES / "schemas/nccl_parser_config/nccl_data.json.gz")
+    assert len(table.collectives) == 21
+    assert {(one.group_size, one.ranks) for one in table.collectives.values()} == {(2, (0, 1))}
+    for row, one in table.collectives.items():
+        assert one.name.replace("_", "")[:6].lower() in table.name_of(row).lower().replace("_", "") or one.elements
+
+
+@needs_traces
+@pytest.mark.parametrize(
+    ("path", "operators", "kernels"),
+    [
+        ("loader_stall/resnet50_num_workers_0/worker0.1623143089861.pt.trace.json.gz", 23646, 8772),
+        ("resnet_1rank.json.gz", 39416, 9628),
+        ("schemas/amd_trace/mi250_minitoy_train_ROCm6_2_kineto.json.gz", 70, 14),
+        ("schemas/rank_non_gpu/rank_non_gpu.json.gz", 2424, 0),
+        ("schemas/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz", 23910, 4350),
+    ],
+)
+def test_real_traces_of_several_years_are_read_whole(path, operators, kernels):
+    table = read_trace(TRACES / path)
+    assert int((table.category == Category.OPERATOR).sum()) == operators
+    assert int((table.category == Category.KERNEL).sum()) == kernels
+    assert np.all(np.diff(table.start_ns) >= 0)
+    assert np.all(table.end_ns >= table.start_ns)
+    assert int(table.end_ns.max() - table.start_ns.min()) < 60e9

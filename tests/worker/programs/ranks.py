@@ -1,0 +1,134 @@
+"""Distributed trainings over gloo, one per `--kind`. Each rank writes its losses, bit by bit, into `--out`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+
+class Numbers(Dataset):
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full((16,), index / 400), torch.tensor([index / 400])
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 1))
+
+
+def batches(options: argparse.Namespace):
+    context = "spawn" if options.spawn_loader and options.loader_workers else None
+    loader = DataLoader(Numbers(), 4, num_workers=options.loader_workers, multiprocessing_context=context)
+    while True:
+        yield from loader
+
+
+def train(net: torch.nn.Module, options: argparse.Namespace) -> float:
+    optimizer = torch.optim.AdamW(net.parameters())
+    source = batches(options)
+    for _ in range(options.iterations):
+        for _ in range(options.accumulate):
+            x, y = next(source)
+            loss = torch.nn.functional.mse_loss(net(x), y)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(options.pause)
+    return loss.item()
+
+
+def train_ddp(options: argparse.Namespace) -> float:
+    return train(torch.nn.parallel.DistributedDataParallel(model()), options)
+
+
+def train_fsdp(options: argparse.Namespace) -> float:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    net = model()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    fully_shard(net[0], mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    return train(net, options)
+
+
+def train_pipeline(options: argparse.Namespace) -> float:
+    """Stage 0 has the loader, stage 1 the loss: two micro-batches each."""
+    first = dist.get_rank() == 0
+    torch.manual_seed(0)
+    net = torch.nn.Linear(16, 16) if first else torch.nn.Linear(16, 1)
+    optimizer = torch.optim.AdamW(net.parameters())
+    source = batches(options) if first else None
+    value = 0.0
+    for _ in range(options.iterations):
+        for _ in range(2):
+            value = forward_and_back(net, next(source)) if first else receive_and_back(net)
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(options.pause)
+    return value
+
+
+def forward_and_back(net: torch.nn.Module, batch) -> float:
+    x, y = batch
+    out = net(x)
+    dist.send(out.detach(), 1)
+    dist.send(y, 1)
+    gradient = torch.empty_like(out)
+    dist.recv(gradient, 1)
+    out.backward(gradient)
+    return float(gradient.sum())
+
+
+def receive_and_back(net: torch.nn.Module) -> float:
+    hidden, y = torch.empty(4, 16), torch.empty(4, 1)
+    dist.recv(hidden, 0)
+    dist.recv(y, 0)
+    hidden.requires_grad_()
+    loss = torch.nn.functional.mse_loss(net(hidden), y)
+    loss.backward()
+    dist.send(hidden.grad, 0)
+    return loss.item()
+
+
+KINDS = {"ddp": train_ddp, "fsdp": train_fsdp, "pipeline": train_pipeline}
+
+
+def rank_main(rank: int, world: int, options: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    method = f"file://{options.out}/rendezvous" if options.mp_spawn else "env://"
+    dist.init_process_group("gloo", init_method=method, rank=rank, world_size=world)
+    value = KINDS[options.kind](options)
+    (Path(options.out) / f"loss-{rank}").write_text(value.hex())
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kind", choices=KINDS, default="ddp")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--loader-workers", type=int, default=0)
+    parser.add_argument("--spawn-loader", action="store_true")
+    parser.add_argument("--mp-spawn", action="store_true")
+    parser.add_argument("--pause", type=float, default=0.01)
+    options = parser.parse_args()
+    if options.mp_spawn:
+        torch.multiprocessing.spawn(rank_main, (2, options), nprocs=2)
+    else:
+        rank_main(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""A training in which something of Eroica breaks after a while."""
+
+import sys
+import time
+
+import torch
+
+from eroica.worker import rhythm
+
+parameter = torch.nn.Parameter(torch.ones(3))
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+torch.set_num_threads(1)
+for number in range(40):
+    parameter.square().sum().backward()
+    optimizer.step()
+    time.sleep(0.005)
+    if number == 20:
+
+        def stepped(*_: object) -> None:
+            raise RuntimeError("no such luck")
+
+        rhythm.Rhythm.stepped = stepped
+sys.stdout.write("trained\n")

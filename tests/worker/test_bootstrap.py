@@ -1,0 +1,128 @@
+"""What a Python of a watched job notices of us before it imports torch: nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eroica.worker import bootstrap_directory
+
+USERS_OWN = "import sys\nsys.users_own = __name__\n"
+
+
+def python(
+    code: str, *path: Path, options: tuple[str, ...] = (), executable: str = sys.executable, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("EROICA_", "PYTHON"))}
+    environment["PYTHONPATH"] = os.pathsep.join(str(place) for place in path)
+    return subprocess.run(
+        [executable, *options, "-c", code],
+        env={**environment, **variables}, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+def users_sitecustomize(place: Path, text: str = USERS_OWN) -> Path:
+    (place / "sitecustomize.py").write_text(text)
+    return place
+
+
+LOOKING = "import sys; print(any(type(f).__name__ == '_Lookout' for f in sys.meta_path))"
+
+
+def test_it_looks_out_for_torch_and_imports_nothing_third_party_nor_typing() -> None:
+    plain = python("import sys; print(sorted(sys.modules))")
+    ours = python("import sys; print(sorted(sys.modules))", bootstrap_directory())
+    added = set(eval(ours.stdout)) - set(eval(plain.stdout))
+    assert added <= {
+        "__future__", "eroica", "eroica.errors", "eroica.worker", "eroica.worker.lookout", "sitecustomize"
+    }  # fmt: skip
+    assert python(LOOKING, bootstrap_directory()).stdout == "True\n"
+    assert ours.stderr == ""
+
+
+def test_the_users_own_sitecustomize_still_runs_as_if_ours_were_not_there(tmp_path: Path) -> None:
+    users_sitecustomize(tmp_path)
+    code = (
+        "import sys, sitecustomize; print(sys.users_own, sitecustomize.__file__, sys.path[1] == sys.argv[0]);"
+        "print([p for p in sys.path if 'bootstrap' in p])"
+    )
+    ours = python(code, bootstrap_directory(), tmp_path)
+    plain = python(code, tmp_path)
+    assert ours.stdout == plain.stdout
+    assert ours.stdout.startswith(f"sitecustomize {tmp_path}")
+    assert ours.stderr == ""
+    assert python(LOOKING, bootstrap_directory(), tmp_path).stdout == "True\n"
+
+
+@pytest.mark.parametrize("text", ["raise ValueError('mine')", "import no_such_module"])
+def test_what_the_users_sitecustomize_raises_looks_as_always(tmp_path: Path, text: str) -> None:
+    users_sitecustomize(tmp_path, text)
+    ours = python("print('on')", bootstrap_directory(), tmp_path)
+    plain = python("print('on')", tmp_path)
+    assert (ours.returncode, ours.stdout, ours.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+
+
+def test_it_does_nothing_where_it_is_disabled() -> None:
+    assert python(LOOKING, bootstrap_directory(), EROICA_DISABLE="1").stdout == "False\n"
+
+
+def test_it_does_nothing_in_a_python_without_eroica() -> None:
+    without = getattr(sys, "_base_executable", sys.executable)
+    if without == sys.executable:
+        pytest.skip("no Python without Eroica here")
+    ran = python(LOOKING, bootstrap_directory(), executable=without)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "False\n", "")
+
+
+def test_it_costs_less_than_five_milliseconds() -> None:
+    """Cheapest of several starts: other load on the machine is not ours."""
+    costs = []
+    for _ in range(15):
+        ran = python("pass", bootstrap_directory(), options=("-X", "importtime"))
+        *_, line = [line for line in ran.stderr.splitlines() if re.search(r"\| *sitecustomize$", line)]
+        costs.append(int(line.split("|")[1]) / 1000)
+    assert min(costs) < 5.0
+
+
+def test_torch_gets_its_hooks_whether_it_comes_before_or_after() -> None:
+    code = (
+        "import torch; import torch.utils.data.dataloader as d, torch.optim.optimizer as o;"
+        "print(len(o._global_optimizer_post_hooks), d._BaseDataLoaderIter.__next__.__module__,"
+        " d._BaseDataLoaderIter.__next__.__qualname__, d._BaseDataLoaderIter.__next__.__code__.co_filename[-9:])"
+    )
+    expected = "1 torch.utils.data.dataloader _BaseDataLoaderIter.__next__ attach.py\n"
+    assert python(code, bootstrap_directory()).stdout == expected
+    assert python("import eroica.auto;" + code).stdout == expected
+    assert python("import torch, eroica.auto;" + code).stdout == expected
+
+
+def test_detaching_leaves_torch_as_it_was() -> None:
+    code = (
+        "import torch.utils.data.dataloader as d, torch.optim.optimizer as o, torch.autograd.profiler as p, sys;"
+        "before = (d._BaseDataLoaderIter.__next__, p._prepare_profiler, p._enable_profiler, p._disable_profiler);"
+        "import eroica, eroica.worker.attach;\n"
+        "with eroica.watch():\n    inside = d._BaseDataLoaderIter.__next__ is before[0]\n"
+        "after = (d._BaseDataLoaderIter.__next__, p._prepare_profiler, p._enable_profiler, p._disable_profiler)\n"
+        "print(inside, before == after, len(o._global_optimizer_post_hooks),"
+        " any('Lookout' in type(f).__name__ for f in sys.meta_path))"
+    )
+    assert python(code).stdout == "False True 0 False\n"
+
+
+def test_watch_refuses_settings_that_do_not_exist_and_hands_on_those_that_do() -> None:
+    refused = python("import eroica; eroica.watch(slowdwon=1)")
+    assert "UsageError: unknown setting 'slowdwon'" in refused.stderr
+    given = python(
+        "import eroica, os; eroica.watch(expected_iteration_s=1.5); print(os.environ['EROICA_EXPECTED_ITERATION_S'])"
+    )
+    assert given.stdout == "1.5\n"
+
+
+def test_auto_never_raises() -> None:
+    ran = python("import eroica.auto; print('training')", EROICA_SLOWDOWN="many")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "training\n", "")

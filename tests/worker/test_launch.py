@@ -1,0 +1,49 @@
+"""Starting the agent from a worker."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from eroica.wire.places import Places
+from eroica.worker import launch
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Places:
+    (tmp_path / "runtime").mkdir()
+    return Places("job", "host", tmp_path / "run", tmp_path / "runtime", tmp_path / "scratch")
+
+
+def test_an_agent_is_missing_until_somebody_holds_the_lock(where: Places) -> None:
+    assert launch.agent_is_missing(where)
+    assert launch.agent_is_missing(where)
+    handle = os.open(where.runtime / "agent.lock", os.O_RDWR)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    assert not launch.agent_is_missing(where)
+    os.close(handle)
+    assert launch.agent_is_missing(where)
+
+
+def test_the_agent_is_started_with_the_jobs_places_and_as_nobodys_child(
+    where: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\nsleep 0.2\necho "$EROICA_JOB $EROICA_RUNTIME_DIR $PPID $*" > {told}.draft\n'
+                       f'mv {told}.draft {told}\n')  # fmt: skip
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    launch.start_agent(where)
+    end = time.monotonic() + 20
+    while not told.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    job, runtime, _, *command = told.read_text().split()
+    assert (job, runtime, command) == ("job", str(where.runtime), ["-m", "eroica.agent"])
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

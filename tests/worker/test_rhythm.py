@@ -1,0 +1,197 @@
+"""The rhythm: events in, completed iterations out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eroica.worker.rhythm import Completed, Rhythm, find_period
+
+
+def play(events: Iterable[str], rhythm: Rhythm | None = None, start: int = 1) -> tuple[Rhythm, list[Completed]]:
+    """Events "D", "O0", "O1", "S" ten nanoseconds apart."""
+    rhythm = rhythm or Rhythm()
+    done: list[Completed] = []
+    for index, event in enumerate(events):
+        now = start + 10 * index
+        if event == "D":
+            rhythm.loaded(now)
+        elif event == "S":
+            done += rhythm.announced(now)
+        else:
+            done += rhythm.stepped(int(event[1:]), now)
+    return rhythm, done
+
+
+def ids(done: list[Completed]) -> list[int]:
+    return [iteration for iteration, _, _ in done]
+
+
+@pytest.mark.parametrize(
+    "iteration",
+    ["D O0", "D D D D O0", "D O0 O1", "D O0 D O1", "D O0 D O0 D O0 O1", "O0", "O0 O1", "D O0 O0", "D O0 O1 O0"],
+)
+def test_every_repetition_counts_once_from_the_first_on(iteration: str) -> None:
+    rhythm, done = play(iteration.split() * 40)
+    assert ids(done) == list(range(1, 41))
+    assert rhythm.iteration == 40
+    assert rhythm.relearned == 0
+
+
+def test_nothing_is_reported_before_ten_repetitions_and_all_of_them_then() -> None:
+    rhythm, done = play(["D", "O0"] * 9)
+    assert done == []
+    assert rhythm.learning
+    _, done = play(["D", "O0"], rhythm, start=181)
+    assert ids(done) == list(range(1, 11))
+    assert not rhythm.learning
+
+
+def test_an_iteration_lasts_from_the_end_of_the_one_before() -> None:
+    _, done = play(["D", "O0"] * 12)
+    assert [duration for _, _, duration in done] == [10] + [20] * 11
+    assert [end for _, end, _ in done] == [11 + 20 * index for index in range(12)]
+
+
+def test_a_stage_without_a_loader_counts_like_one_with_a_loader() -> None:
+    with_loader, _ = play(["D", "D", "O0", "O1"] * 30)
+    without, _ = play(["O0", "O1"] * 30)
+    assert with_loader.iteration == without.iteration == 30
+
+
+def test_an_evaluation_on_one_rank_only_changes_no_id_and_relearns_nothing() -> None:
+    events: list[str] = []
+    for number in range(300):
+        events += ["D", "O0"]
+        if number % 7 == 0:
+            events += ["D"] * 250
+    rhythm, done = play(events)
+    assert ids(done) == list(range(1, 301))
+    assert rhythm.relearned == 0
+
+
+def test_a_long_evaluation_belongs_to_the_iteration_it_delays() -> None:
+    rhythm, _ = play(["D", "O0"] * 20)
+    _, done = play(["D"] * 100 + ["O0"], rhythm, start=401)
+    assert done == [(21, 1401, 1401 - 391)]
+
+
+def test_a_new_optimizer_object_goes_on_counting_where_the_old_one_stopped() -> None:
+    rhythm, _ = play(["D", "O0"] * 50)
+    _, done = play(["D", "O1"] * 30, rhythm, start=1001)
+    assert ids(done) == list(range(51, 81))
+    assert rhythm.relearned == 1
+
+
+def test_a_changed_pattern_is_learned_again_and_ids_never_go_back() -> None:
+    rhythm, first = play(["D", "O0"] * 50)
+    _, second = play(["D", "O1", "O2", "O3"] * 60, rhythm, start=2001)
+    assert ids(first + second) == list(range(1, 111))
+
+
+def test_steps_without_any_pattern_are_counted_by_the_optimizer_that_came_last() -> None:
+    events = []
+    for number in range(400):
+        events += ["O0"] * (2 + number * number % 5) + ["O1"]
+    rhythm, done = play(events)
+    assert rhythm.iteration == 400
+    assert ids(done) == list(range(1, 401))
+
+
+def test_packed_batches_that_sometimes_need_no_load_are_counted_by_steps() -> None:
+    packing, events = random.Random(0), []
+    for _ in range(300):
+        events += ["D"] * packing.randrange(3) + ["O0"]
+    rhythm, _ = play(events)
+    assert rhythm.iteration == 300
+
+
+def test_after_200_steps_without_an_iteration_the_pattern_is_given_up() -> None:
+    rhythm, _ = play(["D", "O0"] * 20)
+    order = random.Random(0)
+    for number in range(200):
+        assert rhythm.stepped(order.randrange(1, 8), 1000 + number) == ()
+        assert not rhythm.learning
+    rhythm.stepped(1, 1200)
+    assert rhythm.learning
+
+
+def test_announced_iterations_win_over_everything_else() -> None:
+    rhythm, done = play(["D", "O0", "S"] * 40)
+    assert ids(done) == list(range(1, 41))
+    assert not rhythm.learning
+
+
+def test_announcing_late_goes_on_counting_upwards() -> None:
+    rhythm, _ = play(["D", "O0"] * 20)
+    _, done = play(["S", "D", "O0"] * 5, rhythm, start=401)
+    assert ids(done) == list(range(21, 26))
+
+
+def test_our_own_time_is_left_out_of_the_running_iteration() -> None:
+    rhythm, _ = play(["D", "O0"] * 20)
+    rhythm.excuse(7)
+    _, done = play(["D", "O0"], rhythm, start=401)
+    assert [duration for _, _, duration in done] == [13]
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.integers(2, 4))
+def test_the_period_is_the_shortest_that_repeats(tokens: list[int], repeats: int) -> None:
+    def slow_twin() -> int | None:
+        for period in range(1, len(tokens) // repeats + 1):
+            tail = tokens[-period * repeats :]
+            if all(tail[i] == tail[i % period] for i in range(len(tail))):
+                return period
+        return None
+
+    assert find_period(tokens, repeats) == slow_twin()
+
+
+cycles = st.lists(st.integers(0, 2), min_size=1, max_size=5).map(
+    lambda order: [sorted(set(order), key=order.index).index(o) for o in order]  # numbered by first step
+)
+loads = st.lists(st.integers(0, 3), min_size=5, max_size=5)
+
+
+@settings(max_examples=150)
+@given(cycles, loads, st.integers(0, 20), st.integers(0, 3))
+def test_workers_with_the_same_optimizer_steps_agree_whatever_they_load(
+    cycle: list[int], loaded: list[int], every: int, extra: int
+) -> None:
+    """Rank 0 evaluates now and then with a loader, another rank does not."""
+    rank_0, rank_1 = Rhythm(), Rhythm()
+    counts: list[tuple[int, int]] = []
+    now = 0
+    for number in range(60):
+        for position, optimizer in enumerate(cycle):
+            now += 10
+            for _ in range(1 + loaded[position] if position == 0 else loaded[position]):
+                rank_0.loaded(now)
+                rank_1.loaded(now)
+            if position == 0 and every and number % every == 0:
+                for _ in range(extra):
+                    rank_0.loaded(now)
+            rank_0.stepped(optimizer, now)
+            rank_1.stepped(optimizer, now)
+            counts.append((rank_0.iteration, rank_1.iteration))
+    assert all(one == other for one, other in counts)
+    assert rank_0.iteration >= 55
+
+
+@given(st.lists(st.sampled_from(["D", "O0", "O0", "O0", "O1"]), max_size=400))
+def test_whatever_happens_ids_count_up_by_one_and_durations_are_no_more_than_the_time(events: list[str]) -> None:
+    rhythm, done = play(events)
+    assert ids(done) == list(range(1, len(done) + 1))
+    assert rhythm.iteration == len(done)
+    assert all(duration >= 0 for _, _, duration in done)
+
+
+@given(cycles, st.integers(11, 30))
+def test_durations_add_up_to_the_time_from_the_first_event_to_the_last_end(cycle: list[int], repeats: int) -> None:
+    events = [event for _ in range(repeats) for event in ["D", *(f"O{optimizer}" for optimizer in cycle)]]
+    _, done = play(events)
+    assert sum(duration for _, _, duration in done) == done[-1][1] - 1

@@ -1,0 +1,133 @@
+"""Real training processes, watched by an agent that only reads beats and gives orders."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eroica.wire.beat import DONE, MISSED, ORDER_FAILED, SKIPPED, BeatReader, Order, Result
+from eroica.worker import bootstrap_directory
+
+PROGRAMS = Path(__file__).parent / "programs"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+SETTLED = (DONE, MISSED, SKIPPED, ORDER_FAILED)
+
+
+@dataclass
+class Watched:
+    """A worker as the test agent saw it."""
+
+    reader: BeatReader
+    beats: list = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+
+    def look(self) -> None:
+        beat, result = self.reader.beat(), self.reader.result()
+        if beat is not None and (not self.beats or self.beats[-1] != beat):
+            self.beats.append(beat)
+        if result.status and (not self.results or self.results[-1] != result):
+            self.results.append(result)
+
+
+class Host:
+    """The runtime directory of a test job; holds the agent's lock, so that no real agent starts."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.runtime = root / "runtime"
+        self.runtime.mkdir(mode=0o700)
+        self._lock = os.open(self.runtime / "agent.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.workers: dict[int, Watched] = {}
+
+    def close(self) -> None:
+        for worker in self.workers.values():
+            worker.reader.close()
+        os.close(self._lock)
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
+        return {
+            **clean,
+            "PYTHONPATH": str(bootstrap_directory()),
+            "OMP_NUM_THREADS": "1",
+            "EROICA_JOB": "test",
+            "EROICA_RUNTIME_DIR": str(self.runtime),
+            "EROICA_RUN_DIR": str(self.root / "run"),
+            "EROICA_SCRATCH_DIR": str(self.root / "scratch"),
+            **variables,
+        }
+
+    def scratch(self, name: str) -> Path:
+        place = self.root / "scratch" / name
+        place.mkdir(parents=True)
+        return place
+
+    def run(
+        self,
+        command: list[str],
+        act: Callable[[Host], None] = lambda host: None,
+        limit_s: float = 60.0,
+        **variables: str,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a job to its end, looking at its beats and calling `act` every few milliseconds."""
+        process = subprocess.Popen(
+            command, env=self.environment(**variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        end = time.monotonic() + limit_s
+        try:
+            while process.poll() is None and time.monotonic() < end:
+                self.look()
+                act(self)
+                time.sleep(0.003)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            out, err = process.communicate()
+        self.look()
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    def look(self) -> None:
+        for path in self.runtime.glob("*.beat"):
+            pid = int(path.stem)
+            if pid not in self.workers:
+                self.workers[pid] = Watched(BeatReader.open(path))
+        for worker in self.workers.values():
+            worker.look()
+
+    def by_rank(self) -> dict[int, Watched]:
+        return {worker.reader.identity["global_rank"]: worker for worker in self.workers.values()}
+
+
+class OneOrder:
+    """Gives every worker the same order, once all of them are far enough."""
+
+    def __init__(
+        self, workers: int, kind: int, at: int = 15, lead: int = 8, length: int = 5, last: int = 0, **fields: int
+    ) -> None:
+        self.first, self.last = 0, last
+        self._workers, self._at, self._lead, self._length = workers, at, lead, length
+        self._kind, self._fields = kind, fields
+
+    def __call__(self, host: Host) -> None:
+        if self.first or len(host.workers) < self._workers:
+            return
+        reached = [worker.beats[-1].iteration if worker.beats else 0 for worker in host.workers.values()]
+        if min(reached) < self._at:
+            return
+        self.first = max(reached) + self._lead
+        self.last = self.last or self.first + self._length
+        for pid, worker in host.workers.items():
+            fields = {"flags": 0, "max_events": 0, "sampling_hz": 0, **self._fields}
+            worker.reader.give(
+                Order(
+                    window_id=7, kind=self._kind, first_iteration=self.first, last_iteration=self.last,
+                    directory=str(host.scratch(str(pid))), **fields,
+                )
+            )  # fmt: skip
