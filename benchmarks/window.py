@@ -1,8 +1,8 @@
 """What a window costs the training: stall, slowdown inside, memory, speed afterwards; beside torch.profiler.
 
-`python benchmarks/window.py [--json FILE]`. For each shape of job, in one run: the job under `eroica run` with a window
-opened by hand, then the same job profiling the same number of iterations by itself with `torch.profiler(with_stack=True)`
-and `export_chrome_trace`.
+`python benchmarks/window.py [--json FILE]`. For each shape of job, in one run: the job under `eroica run` with a
+window opened by hand, then the same job profiling the same number of iterations by itself with
+`torch.profiler(with_stack=True)` and `export_chrome_trace`.
 """
 
 import argparse

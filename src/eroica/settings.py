@@ -44,7 +44,7 @@ class Settings:
     min_window_iterations: int = _setting(2, "Fewest iterations of a window.")
     max_window_iterations: int = _setting(200, "Most iterations of a window; more add nothing to the statistics.")
     window_lead_s: float = _setting(1.0, "Time between fixing the iterations and the first of them, s.")
-    max_window_events: int = _setting(600_000, "Budget of trace events per worker and window.")
+    max_window_events: int = _setting(150_000, "Budget of trace events per worker and window.")
     window_deadline_s: float = _setting(60.0, "After the window's end: latest time for a worker's patterns, s.")
     baseline_window: bool = _setting(True, "Capture one short window while the job is healthy, to compare with later.")
     baseline_after_iterations: int = _setting(60, "Iterations before the baseline window.")

@@ -77,6 +77,18 @@ def test_iterations_between_two_polls_are_not_lost(tmp_path: Path, sleeper: subp
     assert only(roster).current_s == pytest.approx(0.02)
 
 
+def test_iterations_slowed_by_our_own_window_do_not_count(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    writer = register(tmp_path, sleeper.pid)
+    roster = Roster(tmp_path, Settings(), Clock())
+    roster.scan()
+    for iteration in range(1, 900):
+        captured = 300 <= iteration < 450
+        writer.beat(iteration, iteration, iteration, 90_000_000 if captured else 50_000_000, beat.STEADY, 0)
+        roster.poll(judge=not captured)
+    status = only(roster)
+    assert status.trigger is None and status.iteration == 899 and status.current_s == pytest.approx(0.05)
+
+
 def test_signing_off_and_dying_are_told_apart(tmp_path: Path) -> None:
     clock = Clock()
     roster = Roster(tmp_path, Settings(), clock)

@@ -79,7 +79,7 @@ class Agent:
             if self._clock() >= next_scan:
                 self.roster.scan()
                 next_scan = self._clock() + _SCAN_S
-            self.roster.poll()
+            self.roster.poll(judge=not self._window_tasks)
             await asyncio.sleep(1.0 / self._settings.poll_hz)
 
     def _report(self) -> AgentReport:

@@ -43,18 +43,25 @@ class LocalWorker:
         self.ended_at = 0.0
         self._started = process_start(worker.pid)
         self._seen: beat.Beat | None = None
-        self._relearned = 0
         self._trigger: WorkerTrigger | None = None
         self._state: WorkerState = "learning"
 
-    def poll(self) -> None:
-        """Take in the iterations since the last poll."""
+    def poll(self, judge: bool = True) -> None:
+        """Take in the iterations since the last poll.
+
+        Args:
+            judge: Whether they say anything about the job's speed: not while a window is captured or summarized here.
+        """
         now = self.reader.beat()
         if now is None:
             return
         self._state = _STATES[now.state] if now.state < len(_STATES) else "failed"
         before = self._seen.iteration if self._seen is not None else now.iteration
+        if self._seen is not None and now.relearned != self._seen.relearned:
+            self.slowdown.restart()
         self._seen = now
+        if not judge:
+            return
         durations = self.reader.durations(before, now.iteration)
         first = now.iteration - len(durations) + 1
         for offset, duration_ns in enumerate(durations):
@@ -137,10 +144,10 @@ class Roster:
         for pid in [pid for pid, w in self.workers.items() if w.ended and now - w.ended_at > self._ENDED_KEPT_S]:
             self.workers.pop(pid).reader.close()
 
-    def poll(self) -> None:
-        """Take in everybody's new iterations."""
+    def poll(self, judge: bool = True) -> None:
+        """Take in everybody's new iterations; see `LocalWorker.poll`."""
         for worker in self.living:
-            worker.poll()
+            worker.poll(judge)
 
     def absolve(self) -> None:
         """A window found nothing wrong: everybody's margin grows."""

@@ -30,7 +30,7 @@ from eroica.report.text import render_verdict
 from eroica.report.words import clean, milliseconds, sentence
 from eroica.wire.messages import JobStatus, WindowLine
 
-FAULT_ITERATION = 360
+FAULT_ITERATION = 300
 TIME_LIMIT_S = 120.0
 HEALTHY_S = 40.0
 FAREWELL_S = 60.0
@@ -39,9 +39,6 @@ SETTINGS = {
     "window_s": "5",
     "window_lead_s": "0.5",
     "cooldown_s": "10",
-    "mean_iterations": "30",
-    "confirm_iterations": "15",
-    "horizon_iterations": "150",
     "window_deadline_s": "40",
 }
 CUDA_SIZES = ["--width", "256", "--layers", "6", "--length", "128"]

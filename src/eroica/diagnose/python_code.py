@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from eroica.diagnose.lateness import (
 from eroica.diagnose.rows import reference_of_rows
 from eroica.diagnose.view import View
 from eroica.localize.excess import standard_error
+from eroica.summarize.phases import is_engine_frame
 
 Floats = NDArray[np.float64]
 _PHASES = ("forward", "backward", "optimizer", "other")
@@ -36,6 +37,7 @@ def find_python(view: View) -> list[Candidate]:
 
 def _in_phase(view: View, phase: str) -> Iterator[Candidate]:
     rows = view.rows(kinds=frozenset({"python"}), phases=frozenset({phase}))
+    rows = [row for row in rows if not _waits_for_engine(view.fleet.keys[row].stack)]
     expected = view.settings.expected_python if view.fleet.has_accelerator else None
     if not rows:
         return
@@ -45,6 +47,11 @@ def _in_phase(view: View, phase: str) -> Iterator[Candidate]:
             yield candidate
     if view.suspects.baseline is None and not view.fleet.has_accelerator:
         yield from _explains_slowdown(view, rows)
+
+
+def _waits_for_engine(stack: Sequence[str]) -> bool:
+    """Whether the leaf only waits for the C++ autograd engine: gaps between operators, nobody's Python."""
+    return bool(stack) and is_engine_frame(stack[-1])
 
 
 def _judged(view: View, rows: list[int], expected: float | None) -> Iterator[Lateness]:

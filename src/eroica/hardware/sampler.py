@@ -148,6 +148,8 @@ class Sampler:
             return make()
         except UnavailableError as error:
             self._writer.note(str(error))
+        except FileNotFoundError:
+            return None  # this host has no such device: nothing is missing
         except (OSError, ValueError) as error:
             self._writer.note(f"left out: {error}")
         return None
@@ -199,7 +201,7 @@ class Sampler:
 
 def _nvidia(writer: SampleWriter) -> Probe:
     if not Path("/proc/driver/nvidia").exists() and not Path("/dev/nvidiactl").exists():
-        raise UnavailableError("no NVIDIA channels: no driver on this host")
+        raise FileNotFoundError("no NVIDIA driver on this host")
     from eroica.hardware.nvidia import NvidiaProbe
 
     return NvidiaProbe(writer)

@@ -281,7 +281,7 @@ def _notes(
     if not len(events):
         notes.append("the trace holds no events")
     if events.open_events:
-        notes.append(f"{events.open_events} events were still open when the trace stopped")
+        notes.append(f"{events.open_events} of {len(events)} events were still open when the trace stopped")
     if stacks is None:
         notes.append("no Python stacks: Python functions are missing from this pattern")
     elif not any(

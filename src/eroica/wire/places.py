@@ -53,7 +53,7 @@ def _file_name(text: str) -> str:
 
 def runtime_root() -> Path:
     """Where the runtime directories of all jobs of this user lie by default."""
-    shared = Path("/dev/shm")  # noqa: S108 - only a directory of ours inside it is used, checked by `private_directory`
+    shared = Path("/dev/shm")
     memory = shared if shared.is_dir() and os.access(shared, os.W_OK) else _temporary(os.environ)
     return memory / f"eroica-{os.getuid()}"
 

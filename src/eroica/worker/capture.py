@@ -1,7 +1,9 @@
 """From an order to a trace on disk: a state machine that the hooks drive from one iteration boundary to the next.
 
-Waiting, open and closing happen in the training thread, at boundaries, and cost it the start and the stop of the
-profiler (measured and reported as the stall). Saving happens on a thread of its own, which ends with the files.
+Waiting, open, parked and closing happen in the training thread, at boundaries, and cost it the start and the stop of
+the profiler (measured and reported as the stall). A window is parked at its end: nothing is recorded any more, but the
+profiler stands until the collectives that were open then have completed, because torch 2.13 frees the memory that they
+report their end to. Saving happens on a thread of its own, which ends with the files.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from eroica.worker import surroundings
 from eroica.worker.session import Session
 from eroica.worker.tracer import ProfilerDoor, Tracer
 
-IDLE, WAITING, OPEN, SAVING = range(4)
+IDLE, WAITING, OPEN, PARKED, SAVING = range(5)
 # state in the beat, by phase
-STATES = (beat.STEADY, beat.STEADY, beat.CAPTURING, beat.SAVING)
+STATES = (beat.STEADY, beat.STEADY, beat.CAPTURING, beat.SAVING, beat.SAVING)
+_PARKED_ITERATIONS = 2
+_LONGEST_PARKED = 500
 _OVER_BUDGET = 1.2
 
 
@@ -56,6 +60,8 @@ class Capturer:
         self._events_per_iteration = 0.0
         self._thread = threading.get_ident()
         self._give_up = ""
+        self._parked_at = 0
+        self._left_standing: Session | None = None
 
     @property
     def busy(self) -> bool:
@@ -100,8 +106,10 @@ class Capturer:
         try:
             if self.phase == WAITING:
                 self._wait(session, iteration)
-            else:
+            elif self.phase == OPEN:
                 self._go_on(session, iteration, end_ns)
+            else:
+                self._settle(session, iteration)
         except CaptureError as error:
             self._abandon(beat.ORDER_FAILED, str(error))
         return session.stall_ns - before
@@ -124,8 +132,18 @@ class Capturer:
 
     def give_up(self, note: str) -> None:
         """Iterations cannot be told apart any more, or there are none: an open window ends here, uncaptured."""
-        if self.busy and (self.phase != OPEN or threading.get_ident() == self._thread):
+        if self.busy and (self.phase < OPEN or threading.get_ident() == self._thread):
             self._abandon(beat.SKIPPED, note)
+
+    def let_go(self, note: str) -> None:
+        """The process ends: record no further, and leave the profiler to end with it."""
+        session = self._session
+        if session is None or self.phase == SAVING:
+            return
+        if self.phase == OPEN:
+            session.park()
+        self._session, self.phase, self._left_standing = None, IDLE, session
+        self._tell(session.order, beat.SKIPPED, session, note=note)
 
     def collapse(self, failure: str) -> None:
         """Something of ours failed: leave no profiler running."""
@@ -195,11 +213,29 @@ class Capturer:
         if iteration < order.last_iteration:
             why = "its event budget" if too_many else "its longest time"
             session.notes.append(f"closed after {session.iterations} iterations: {why} was used up")
+        session.park()
+        self.phase, self._parked_at = PARKED, iteration
+        self._tell(order, beat.CLOSED, session, round(session.iterations * self._events_per_iteration))
+
+    def _settle(self, session: Session, iteration: int) -> None:
+        """Stop the profiler once no collective can still report to it."""
+        waited = iteration - self._parked_at
+        if waited < _PARKED_ITERATIONS:
+            return
+        if not session.settled():
+            if waited > _LONGEST_PARKED:
+                self._leave_standing(session)
+            return
         with _OurTurn(self._door):
             session.close()
         self.phase = SAVING
-        self._tell(order, beat.CLOSED, session, round(session.iterations * self._events_per_iteration))
         self._saving = self._in_background(self._save)
+
+    def _leave_standing(self, session: Session) -> None:
+        """A collective never ends: the profiler stays, recording nothing, and this was the last window here."""
+        self._session, self.phase = None, IDLE
+        self._left_standing = session
+        self._tell(session.order, beat.ORDER_FAILED, session, note="a collective stayed open after the window")
 
     def _abandon(self, status: int, note: str) -> None:
         """Throw away what there is of the current order, and say why."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from eroica.settings import Settings, load_settings
 from eroica.wire import beat
-from eroica.wire.beat import BeatWriter, Order, Result
+from eroica.wire.beat import BeatWriter, Result
 from eroica.wire.places import Places, places, private_directory
 from eroica.worker import launch, surroundings
 from eroica.worker.capture import STATES, Capturer
@@ -76,8 +76,6 @@ class Guest:
             beats = self._join(optimizer)
             if beats is None:
                 return
-        if get_ident() != self._thread:
-            return
         self._events = events = self._events + 1
         number = self._numbers.get(id(optimizer))
         if number is None:
@@ -92,7 +90,7 @@ class Guest:
             ordered = beats.beat(iteration, events, end_ns, duration_ns, state, rhythm.relearned)
         self._last, self._known = done[-1], True
         if ordered or capturer.phase:
-            self._obey(capturer, beats.new_order())
+            self._obey(capturer, beats)
 
     def _between(self, beats: BeatWriter, now: int) -> None:
         """A step that completed no iteration."""
@@ -114,9 +112,12 @@ class Guest:
         self._numbers.pop(key, None)
         self._numbered.pop(key, None)
 
-    def _obey(self, capturer: Capturer, order: Order | None) -> None:
-        """At a boundary: take a new order, go on with the current one."""
+    def _obey(self, capturer: Capturer, beats: BeatWriter) -> None:
+        """At a boundary: take a new order, go on with the current one. The profiler belongs to one thread."""
+        if get_ident() != self._thread:
+            return
         iteration, end_ns, _ = self._last
+        order = beats.new_order()
         if order is not None:
             capturer.take(order, iteration)
         if capturer.busy:
@@ -187,7 +188,7 @@ class Guest:
         if beats is None:
             return
         if capturer is not None:
-            capturer.give_up("the training ended")
+            capturer.let_go("the training ended")
             capturer.finish(_SAVE_PATIENCE_S)
         self._show(beats, beat.FINISHED)
         beats.remove()

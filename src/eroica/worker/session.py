@@ -69,6 +69,7 @@ class Session:
         self.loader_pids: set[int] = set()
         self.collections = CollectionLog()
         self._clocks: list[dict[str, int]] = []
+        self._open_collectives: dict[str, int] = {}
         self._sampler = StackSampler(order.sampling_hz) if order.sampling_hz > 0 else None
 
     @property
@@ -95,17 +96,35 @@ class Session:
         self.boundaries_ns.append(now)
         self.stall_ns += now - before
 
-    def close(self) -> None:
-        """Record no further. Idempotent."""
+    def park(self) -> None:
+        """Record no further, but leave the profiler standing: a collective may still be open."""
         before = time.monotonic_ns()
-        self.collections.off()
-        if self._sampler is not None:
-            self._sampler.stop()
+        self.tracer.pause()
+        self._quiet()
+        self._clocks.append(_clock_pair())
+        self._open_collectives = {
+            group: enqueued for group, (_, enqueued) in surroundings.collective_progress().items()
+        }
+        self.stall_ns += time.monotonic_ns() - before
+
+    def settled(self) -> bool:
+        """Every collective that was enqueued when the window was parked has completed."""
+        progress = surroundings.collective_progress()
+        return all(progress.get(group, (mark, 0))[0] >= mark for group, mark in self._open_collectives.items())
+
+    def close(self) -> None:
+        """Take the profiler down. Idempotent."""
+        before = time.monotonic_ns()
+        self._quiet()
         if self.prepared:
             self.prepared = False
             self.tracer.stop()
-        self._clocks.append(_clock_pair())
         self.stall_ns += time.monotonic_ns() - before
+
+    def _quiet(self) -> None:
+        self.collections.off()
+        if self._sampler is not None:
+            self._sampler.stop()
 
     def save(self, worker: dict[str, Any], threads: dict[str, Any]) -> int:
         """Write everything into the order's directory; `capture.json` last, and only for a window.

@@ -16,6 +16,7 @@ from typing import Any
 
 _SAVE = "_ZN5torch8autograd8profiler14ProfilerResult4saveERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 _HEADER_BYTES = 16  # of a Python object
+_TRIED_WITH = ("2.13.",)
 
 
 class _String(ctypes.Structure):
@@ -25,8 +26,10 @@ class _String(ctypes.Structure):
 
 
 def _native_save() -> Any:
-    """The C++ function; None where it has another name or place."""
+    """The C++ function; None where it has another name or place, or in a torch it was never tried with."""
     torch = sys.modules.get("torch")
+    if not str(getattr(torch, "__version__", "")).startswith(_TRIED_WITH):
+        return None
     library = Path(str(getattr(torch, "__file__", ""))).parent / "lib" / "libtorch_cpu.so"
     try:
         function = getattr(ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_NOW), _SAVE)
