@@ -124,6 +124,17 @@ def test_the_event_budget_shortens_the_window_but_never_below_two_iterations() -
         assert order.last_iteration - order.first_iteration == expected
 
 
+def test_the_host_with_the_least_scratch_space_sets_the_length_for_everybody() -> None:
+    fleet = manual_fleet()
+    fleet.step()
+    fleet.windows.reported(fleet.now, AgentReport(host="h2", pid=2, event_budget=4000))
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step(20)
+    order = fleet.windows.order
+    assert order is not None and order.kind == "window"
+    assert order.last_iteration - order.first_iteration == 4 and order.max_events == 4000
+
+
 def test_a_worker_that_misses_the_start_is_left_out_and_named() -> None:
     fleet = manual_fleet(window_s=1.0)
     fleet.step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from eroica.errors import CaptureError
 from eroica.model.window import Capture
 from eroica.wire import beat
 from eroica.wire.beat import Order, Result
-from eroica.worker.capture import IDLE, OPEN, SAVING, Capturer
+from eroica.worker import capture, surroundings
+from eroica.worker.capture import IDLE, OPEN, PARKED, SAVING, STANDING, Capturer
 from eroica.worker.sampling import StackSampler
 from eroica.worker.tracer import count_events
 
@@ -48,6 +50,9 @@ class Notebook:
 
     def start(self) -> None:
         self._do("start")
+
+    def pause(self) -> None:
+        self._do("pause")
 
     def stop(self) -> None:
         self._do("stop")
@@ -103,6 +108,45 @@ class Desk:
         return [beat.RESULT_NAMES[result.status] for result in self.results]
 
 
+class Recorder:
+    """Collectives as torch's recorder tells of them: number to whether it has ended."""
+
+    def __init__(self) -> None:
+        self.ended: dict[int, bool] = {}
+        self.created_ns: dict[int, int] = {}
+        self.kept = 2000
+        self.backend = "gloo"
+        self._last_ended = -1
+
+    def enqueue(self, *numbers: int) -> None:
+        for number in numbers:
+            self.ended[number], self.created_ns[number] = False, time.time_ns()
+
+    def end(self, *numbers: int) -> None:
+        for number in numbers:
+            self.ended[number], self._last_ended = True, number
+
+    def __call__(self, with_collectives: bool) -> bytes:
+        counts = {"last_completed_collective": str(self._last_ended), "last_enqueued_collective": str(max(self.ended))}
+        entries = [
+            {
+                "time_created_ns": self.created_ns[number],
+                "retired": ended,
+                "profiling_name": f"{self.backend}:all_reduce",
+            }
+            for number, ended in self.ended.items()
+        ]
+        return json.dumps({"pg_status": {"0": counts}, "entries": entries[-self.kept :]}).encode()
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    fake = Recorder()
+    monkeypatch.setattr(surroundings, "_recorded", fake)
+    monkeypatch.setattr(capture, "_PATIENCE_S", 0.0)
+    return fake
+
+
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
@@ -117,20 +161,20 @@ def test_a_window_is_prepared_one_iteration_early_and_covers_exactly_its_iterati
     desk.pass_boundaries(10, 12)
     assert desk.tracer.calls == ["prepare", "start"]
     assert desk.capturer.phase == OPEN
-    desk.pass_boundaries(13, 13)
-    assert desk.tracer.calls == ["prepare", "start", "stop", "save", "drop"]
+    desk.pass_boundaries(13, 15)
+    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "save", "drop"]
     assert desk.statuses == ["accepted", "open", "closed", "done"]
     assert desk.capturer.phase == IDLE
-    capture = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
-    assert (capture.first_iteration, capture.last_iteration) == (10, 13)
-    assert capture.boundaries_ns[1:] == (11_000, 12_000, 13_000)
-    assert capture.worker.global_rank == 3
-    assert capture.events == desk.results[-1].events == 100
+    found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
+    assert (found.first_iteration, found.last_iteration) == (10, 13)
+    assert found.boundaries_ns[1:] == (11_000, 12_000, 13_000)
+    assert found.worker.global_rank == 3
+    assert found.events == desk.results[-1].events == 100
 
 
 def test_an_order_for_right_now_opens_at_once(desk: Desk) -> None:
     desk.capturer.take(desk.order(10, 11), 10)
-    desk.pass_boundaries(10, 11)
+    desk.pass_boundaries(10, 13)
     assert desk.statuses == ["accepted", "open", "closed", "done"]
 
 
@@ -152,11 +196,11 @@ def test_a_second_order_waits_for_the_first_to_be_done(tmp_path: Path) -> None:
     desk = Desk(tmp_path, patient=True)
     desk.capturer.take(desk.order(10, 11), 10)
     desk.capturer.take(desk.order(20, 21, window_id=6), 10)
-    desk.pass_boundaries(10, 11)
+    desk.pass_boundaries(10, 13)
     assert desk.capturer.phase == SAVING
-    desk.capturer.take(desk.order(20, 21, window_id=6), 11)
+    desk.capturer.take(desk.order(20, 21, window_id=6), 13)
     desk.saves[0]()
-    desk.capturer.take(desk.order(20, 21, window_id=6), 12)
+    desk.capturer.take(desk.order(20, 21, window_id=6), 14)
     assert desk.statuses == ["accepted", "skipped", "open", "closed", "skipped", "done", "accepted"]
     assert "busy with window 5" in desk.results[1].note
 
@@ -165,7 +209,7 @@ def test_a_cancelled_window_leaves_nothing_running(desk: Desk) -> None:
     desk.capturer.take(desk.order(10, 13), 9)
     desk.pass_boundaries(9, 11)
     desk.capturer.take(desk.order(10, 13, kind=beat.CANCEL), 11)
-    assert desk.tracer.calls == ["prepare", "start", "stop", "drop"]
+    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "drop"]
     assert desk.statuses[-1] == "skipped"
     assert not gc.callbacks or all("CollectionLog" not in repr(callback) for callback in gc.callbacks)
 
@@ -186,7 +230,7 @@ def test_we_make_way_for_a_profiler_that_comes_later(desk: Desk) -> None:
     desk.capturer.take(desk.order(10, 13), 9)
     desk.pass_boundaries(9, 11)
     desk.capturer.make_way()
-    assert desk.tracer.calls == ["prepare", "start", "stop", "drop"]
+    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "drop"]
     assert desk.statuses[-1] == "skipped"
     desk.pass_boundaries(12, 14)
     assert desk.statuses[-1] == "skipped"
@@ -207,7 +251,7 @@ def test_a_profiler_in_another_thread_makes_us_end_at_the_next_boundary(desk: De
 def test_a_profiler_that_refuses_fails_the_order_and_not_the_worker(tmp_path: Path, fails_at: str) -> None:
     desk = Desk(tmp_path, Notebook(fails_at))
     desk.capturer.take(desk.order(10, 11), 9)
-    desk.pass_boundaries(9, 12)
+    desk.pass_boundaries(9, 13)
     assert desk.statuses[-1] == "failed"
     assert "refused" in desk.results[-1].note
     assert desk.capturer.phase == IDLE
@@ -216,7 +260,7 @@ def test_a_profiler_that_refuses_fails_the_order_and_not_the_worker(tmp_path: Pa
 def test_a_full_disk_fails_the_order_and_gives_the_memory_back(tmp_path: Path) -> None:
     desk = Desk(tmp_path, Notebook("save"))
     desk.capturer.take(desk.order(10, 11), 9)
-    desk.pass_boundaries(9, 11)
+    desk.pass_boundaries(9, 13)
     assert desk.statuses[-1] == "failed"
     assert "disk full" in desk.results[-1].note
     assert desk.tracer.calls[-1] == "drop"
@@ -225,18 +269,18 @@ def test_a_full_disk_fails_the_order_and_gives_the_memory_back(tmp_path: Path) -
 def test_a_window_that_outgrows_its_budget_closes_early_and_says_so(tmp_path: Path) -> None:
     desk = Desk(tmp_path, Notebook(events=1000))
     desk.capturer.take(desk.order(10, 11, kind=beat.PROBE), 9)
-    desk.pass_boundaries(9, 11)
+    desk.pass_boundaries(9, 13)
     desk.capturer.take(desk.order(20, 40, max_events=5000), 19)
     desk.pass_boundaries(19, 40)
     assert desk.results[-1].last_iteration == 27
     assert "event budget" in desk.results[-1].note
-    capture = msgspec.json.decode((tmp_path / "capture.json").read_bytes(), type=Capture)
-    assert (capture.first_iteration, capture.last_iteration, len(capture.boundaries_ns)) == (20, 27, 8)
+    found = msgspec.json.decode((tmp_path / "capture.json").read_bytes(), type=Capture)
+    assert (found.first_iteration, found.last_iteration, len(found.boundaries_ns)) == (20, 27, 8)
 
 
 def test_a_probe_counts_and_leaves_nothing(desk: Desk) -> None:
     desk.capturer.take(desk.order(10, 11, kind=beat.PROBE), 9)
-    desk.pass_boundaries(9, 11)
+    desk.pass_boundaries(9, 13)
     assert desk.results[-1].events == 100
     assert list(desk.place.iterdir()) == []
 
@@ -252,11 +296,219 @@ def test_collections_inside_the_window_are_written_down(desk: Desk) -> None:
     gc.collect()
     desk.pass_boundaries(11, 11)
     gc.collect()
-    capture = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
-    full = [run for run in capture.garbage_collections if run.generation == 2]
+    desk.pass_boundaries(12, 13)
+    found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
+    full = [run for run in found.garbage_collections if run.generation == 2]
     assert len(full) == 1
     assert full[0].start_ns < full[0].end_ns
     assert full[0].thread_id == threading.get_native_id()
+
+
+def park_with_an_open_collective(desk: Desk, recorder: Recorder, first: int = 10) -> None:
+    """Order and pass through a window of one iteration; collective 2 is open at its end."""
+    recorder.enqueue(1, 2)
+    recorder.end(1)
+    desk.capturer.take(desk.order(first, first + 1), first - 1)
+    desk.pass_boundaries(first - 1, first + 1)
+
+
+def test_a_window_is_parked_at_its_end_and_closed_two_iterations_later(desk: Desk, recorder: Recorder) -> None:
+    recorder.enqueue(1)
+    recorder.end(1)
+    desk.capturer.take(desk.order(10, 11), 9)
+    desk.pass_boundaries(9, 12)
+    assert desk.capturer.phase == PARKED
+    assert desk.tracer.calls == ["prepare", "start", "pause"]
+    assert desk.statuses == ["accepted", "open", "closed"]
+    desk.pass_boundaries(13, 13)
+    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "save", "drop"]
+    assert desk.statuses[-1] == "done"
+
+
+def test_the_profiler_is_not_stopped_while_a_collective_is_open(desk: Desk, recorder: Recorder) -> None:
+    park_with_an_open_collective(desk, recorder)
+    desk.pass_boundaries(12, 18)
+    assert "stop" not in desk.tracer.calls
+    recorder.end(2)
+    desk.pass_boundaries(19, 19)
+    assert desk.statuses[-1] == "done"
+    found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
+    assert (found.first_iteration, found.last_iteration) == (10, 11)
+
+
+def test_a_later_collective_that_overtakes_an_open_one_does_not_count_for_it(desk: Desk, recorder: Recorder) -> None:
+    park_with_an_open_collective(desk, recorder)
+    recorder.enqueue(3)
+    recorder.end(3)
+    desk.pass_boundaries(12, 18)
+    assert "stop" not in desk.tracer.calls
+
+
+def test_collectives_after_the_window_need_not_end_before_it_closes(desk: Desk, recorder: Recorder) -> None:
+    park_with_an_open_collective(desk, recorder)
+    recorder.enqueue(3)
+    recorder.end(2)
+    desk.pass_boundaries(12, 13)
+    assert desk.statuses[-1] == "done"
+
+
+@pytest.mark.parametrize(("ended", "phase"), [((), PARKED), ((2, 3), IDLE)])
+def test_collectives_that_the_recorder_has_forgotten_are_judged_by_number(
+    desk: Desk, recorder: Recorder, ended: tuple[int, ...], phase: int
+) -> None:
+    park_with_an_open_collective(desk, recorder)
+    recorder.enqueue(3)
+    recorder.end(*ended)
+    recorder.kept = 1
+    desk.pass_boundaries(12, 13)
+    assert desk.capturer.phase == phase
+
+
+def test_collectives_that_do_not_report_late_are_not_waited_for(desk: Desk, recorder: Recorder) -> None:
+    recorder.backend = "other"
+    park_with_an_open_collective(desk, recorder)
+    desk.pass_boundaries(12, 13)
+    assert desk.statuses[-1] == "done"
+
+
+def test_a_profiler_whose_collective_never_ends_is_left_standing(desk: Desk, recorder: Recorder) -> None:
+    park_with_an_open_collective(desk, recorder)
+    desk.pass_boundaries(12, 1000)
+    assert "stop" not in desk.tracer.calls
+    assert desk.capturer.phase == STANDING
+    assert desk.statuses == ["accepted", "open", "closed", "failed"]
+    assert "stayed open" in desk.results[-1].note
+    desk.capturer.take(desk.order(1100, 1101, window_id=6), 1000)
+    assert desk.statuses[-1] == "skipped"
+    assert "still stands" in desk.results[-1].note
+    recorder.end(2)
+    desk.pass_boundaries(1001, 2100)
+    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "drop"]
+    desk.capturer.take(desk.order(2200, 2201, window_id=8), 2100)
+    assert desk.statuses[-2:] == ["skipped", "accepted"]
+
+
+@pytest.mark.parametrize("last", [10, 11])
+def test_a_window_cancelled_with_a_collective_open_is_answered_at_once_and_stopped_later(
+    desk: Desk, recorder: Recorder, last: int
+) -> None:
+    recorder.enqueue(1)
+    desk.capturer.take(desk.order(10, 11), 9)
+    desk.pass_boundaries(9, last)
+    desk.capturer.take(desk.order(10, 11, kind=beat.CANCEL), last)
+    assert desk.statuses[-1] == "skipped"
+    assert desk.tracer.calls == ["prepare", "start", "pause"]
+    answers = len(desk.results)
+    recorder.end(1)
+    desk.pass_boundaries(last + 1, last + 2)
+    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "drop"]
+    assert (desk.capturer.phase, len(desk.results)) == (IDLE, answers)
+
+
+def test_a_failure_of_ours_with_a_collective_open_stops_nothing(desk: Desk, recorder: Recorder) -> None:
+    recorder.enqueue(1)
+    desk.capturer.take(desk.order(10, 11), 9)
+    desk.pass_boundaries(9, 10)
+    desk.capturer.collapse("no such luck")
+    assert desk.tracer.calls == ["prepare", "start", "pause"]
+    assert desk.statuses[-1] == "failed"
+
+
+def test_a_users_profiler_while_a_window_is_parked_gets_its_place_and_the_window_is_kept(
+    desk: Desk, recorder: Recorder
+) -> None:
+    park_with_an_open_collective(desk, recorder)
+    recorder.end(2)
+    desk.capturer.make_way()
+    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "save", "drop"]
+    assert desk.statuses[-1] == "done"
+
+
+@pytest.mark.parametrize("last", [10, 11])
+def test_a_users_profiler_does_not_make_us_stop_ours_under_an_open_collective(
+    desk: Desk, recorder: Recorder, last: int
+) -> None:
+    recorder.enqueue(1)
+    desk.capturer.take(desk.order(10, 11), 9)
+    desk.pass_boundaries(9, last)
+    desk.capturer.make_way()
+    assert desk.tracer.calls == ["prepare", "start", "pause"]
+    assert desk.statuses.count("skipped") == 1
+    recorder.end(1)
+    desk.capturer.make_way()
+    assert desk.tracer.calls[-2:] == ["stop", "drop"]
+    assert desk.statuses.count("skipped") == 1
+
+
+def test_a_parked_window_outlives_the_pattern_of_the_iterations(desk: Desk, recorder: Recorder) -> None:
+    park_with_an_open_collective(desk, recorder)
+    desk.capturer.give_up("the iteration pattern changed")
+    assert desk.capturer.phase == PARKED
+    recorder.end(2)
+    desk.capturer.give_up("the iteration pattern changed")
+    assert desk.statuses[-1] == "done"
+
+
+def test_a_pattern_lost_in_another_thread_ends_an_open_window_at_the_next_boundary(desk: Desk) -> None:
+    desk.capturer.take(desk.order(10, 13), 9)
+    desk.pass_boundaries(9, 11)
+    other = threading.Thread(target=desk.capturer.give_up, args=("the iteration pattern changed",))
+    other.start()
+    other.join()
+    assert desk.tracer.calls == ["prepare", "start"]
+    desk.pass_boundaries(12, 12)
+    assert (desk.statuses[-1], desk.results[-1].note) == ("skipped", "the iteration pattern changed")
+
+
+def test_a_parked_window_is_saved_when_the_process_ends(desk: Desk, recorder: Recorder) -> None:
+    park_with_an_open_collective(desk, recorder)
+    recorder.end(2)
+    desk.capturer.let_go("the training ended")
+    assert desk.statuses[-1] == "done"
+    assert (desk.place / "capture.json").exists()
+
+
+def test_a_process_that_can_start_no_more_threads_saves_all_the_same(
+    desk: Desk, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(work: Callable[[], None]) -> threading.Thread:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    park_with_an_open_collective(desk, recorder)
+    recorder.end(2)
+    monkeypatch.setattr(desk.capturer, "_in_background", refuse)
+    desk.capturer.let_go("the training ended")
+    assert desk.statuses[-1] == "done"
+
+
+@pytest.mark.parametrize("last", [10, 11])
+def test_a_process_that_ends_with_a_collective_open_ends_with_its_profiler(
+    desk: Desk, recorder: Recorder, last: int
+) -> None:
+    recorder.enqueue(1)
+    desk.capturer.take(desk.order(10, 11), 9)
+    desk.pass_boundaries(9, last)
+    desk.capturer.let_go("the training ended")
+    assert desk.tracer.calls == ["prepare", "start", "pause"]
+    assert (desk.statuses[-1], desk.results[-1].note) == ("skipped", "the training ended")
+
+
+def test_a_process_that_ends_in_another_thread_leaves_the_profiler_alone(desk: Desk) -> None:
+    desk.capturer.take(desk.order(10, 13), 9)
+    desk.pass_boundaries(9, 11)
+    other = threading.Thread(target=desk.capturer.let_go, args=("the training ended",))
+    other.start()
+    other.join()
+    assert desk.tracer.calls == ["prepare", "start"]
+    assert desk.statuses[-1] == "skipped"
+    assert not any("CollectionLog" in repr(callback) for callback in gc.callbacks)
+
+
+def test_a_forked_child_notes_no_collections_for_its_parents_window(desk: Desk) -> None:
+    desk.capturer.take(desk.order(10, 13), 9)
+    desk.pass_boundaries(9, 11)
+    desk.capturer.forked()
+    assert not any("CollectionLog" in repr(callback) for callback in gc.callbacks)
 
 
 def test_events_of_a_trace_are_counted_from_samples_of_it(tmp_path: Path) -> None:

@@ -172,6 +172,35 @@ def test_a_users_profiler_that_was_there_first_is_left_alone(host: Host, when: s
     assert worker.results[-1].status == SKIPPED
 
 
+def test_a_users_profiler_right_after_our_window_works_and_the_window_is_kept(host: Host) -> None:
+    watched = host.run([sys.executable, str(PROGRAMS / "own_profiler.py"), "during"], OneOrder(1, WINDOW, last=50))
+    assert watched.stdout.split()[0] == "profiled", watched.stderr
+    assert "Traceback" not in watched.stderr
+    (pid,) = host.workers
+    assert host.workers[pid].results[-1].status == DONE
+    assert captured(host, pid).last_iteration == 50
+
+
+def test_a_collective_in_flight_across_the_end_of_a_window_does_no_harm(host: Host) -> None:
+    """Stopping torch's profiler under it ends about every second process with an abort; here, both are exposed."""
+    order = OneOrder(2, WINDOW, last=42)
+    watched = host.run([*TORCHRUN, str(PROGRAMS / "crossing.py")], order)
+    assert watched.returncode == 0, watched.stderr
+    assert watched.stdout == "[2000.0, 2000.0]\n" * 2
+    assert [worker.results[-1].status for worker in host.workers.values()] == [DONE, DONE]
+    for pid in host.workers:
+        capture = captured(host, pid)
+        base = msgspec.json.decode(Path(capture.trace_path).read_bytes())["baseTimeNanoseconds"]
+        shift = capture.clocks[0].realtime_ns - capture.clocks[0].monotonic_ns
+        recorded = [event for event in trace_of(capture) if event.get("cat") in ("cpu_op", "user_annotation")]
+        (crossing,) = [event for event in recorded if event["name"] == "gloo:all_reduce"]
+        assert crossing["dur"] > 500_000
+        # nothing that began after the window is in its trace
+        assert max(base + event["ts"] * 1000 - shift for event in recorded) <= capture.boundaries_ns[-1]
+        steps = [event for event in recorded if event["name"].startswith("Optimizer.step#")]
+        assert len(steps) == order.last - order.first
+
+
 def test_a_process_that_ends_inside_a_window_ends_in_order(host: Host) -> None:
     watched = host.run([*PLAIN, "--pause", "0.01", "--iterations", "40"], OneOrder(1, WINDOW, length=500))
     assert watched.returncode == 0

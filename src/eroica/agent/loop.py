@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from eroica.agent.link import CollectorLink
 from eroica.agent.roster import Roster
-from eroica.agent.window import HostWindow
+from eroica.agent.window import HostWindow, event_budget
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, CollectorReply, OrderMessage
 from eroica.wire.places import Places
@@ -87,6 +87,7 @@ class Agent:
         return AgentReport(
             host=self._where.host,
             pid=os.getpid(),
+            event_budget=event_budget(self._where.scratch, len(self.roster.living), self._settings.scratch_bytes),
             workers=tuple(worker.status() for worker in self.roster.workers.values()),
             summarizing=len(self._window_tasks),
             notes=tuple(dict.fromkeys(notes))[:_MAX_NOTES],

@@ -31,6 +31,7 @@ Phase = Literal["idle", "probe", "window", "patterns", "analysis"]
 _LEFT_OUT = ("missed", "skipped", "failed")
 _AGENT_SILENT_S = 10.0
 _MAX_WORKERS = 200_000
+_PARKED_ITERATIONS = 5  # that a worker may need after the window before its profiler can be stopped
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Windows:
         self._current: _Open | None = None
         self._workers: dict[tuple[str, int], WorkerStatus] = {}
         self._hosts: dict[str, float] = {}
+        self._event_budgets: dict[str, int] = {}
         self._serial = 0
         self._baseline_done = not settings.baseline_window
         self._triggers_seen: dict[tuple[str, int], int] = {}
@@ -95,6 +97,8 @@ class Windows:
         if report.host not in self._hosts and len(self._workers) + len(report.workers) > _MAX_WORKERS:
             return []
         self._hosts[report.host] = now
+        if report.event_budget > 0:
+            self._event_budgets[report.host] = report.event_budget
         for key in [key for key in self._workers if key[0] == report.host]:
             del self._workers[key]
         for status in report.workers:
@@ -297,8 +301,13 @@ class Windows:
             purpose=window.purpose,
             first_iteration=window.first_iteration,
             last_iteration=window.last_iteration,
-            max_events=self.settings.max_window_events,
+            max_events=self._max_events,
         )
+
+    @property
+    def _max_events(self) -> int:
+        """The tightest budget: the setting's or that of the host with the least scratch space."""
+        return min((self.settings.max_window_events, *self._event_budgets.values()))
 
     # ------------------------------------------------------------------ moving on
 
@@ -309,7 +318,8 @@ class Windows:
             self._leave_out(current)
             if current.phase == "window" and self._captured(current):
                 current.phase = "patterns"
-                current.deadline = now + self.settings.window_deadline_s
+                parked_s = _PARKED_ITERATIONS * (current.window.current_iteration_s or 0.0)
+                current.deadline = now + parked_s + self.settings.window_deadline_s
                 self._line(current.window, "summarizing")
             if not current.waiting_for or now > current.deadline:
                 return self._analyze(current)
@@ -364,7 +374,7 @@ class Windows:
     def _iterations(self, current: _Open, iteration_s: float, events: int) -> int:
         """Length of the window: the wanted time, what statistics need, and the tightest budget."""
         wanted = current.wanted_iterations or math.ceil(current.wanted_s / max(iteration_s, 1e-6))
-        budget = self.settings.max_window_events // events
+        budget = self._max_events // events
         return max(self.settings.min_window_iterations, min(wanted, self.settings.max_window_iterations, budget))
 
     def _ended_ranks(self, current: _Open) -> set[int]:

@@ -67,10 +67,15 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything an agent knows, a few times a second."""
+    """Everything an agent knows, a few times a second.
+
+    Attributes:
+        event_budget: Trace events per worker that the host's scratch directory has room for; 0 = unknown.
+    """
 
     host: str
     pid: int
+    event_budget: int = 0
     workers: tuple[WorkerStatus, ...] = ()
     summarizing: int = 0
     notes: tuple[str, ...] = ()

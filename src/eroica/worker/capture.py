@@ -3,12 +3,14 @@
 Waiting, open, parked and closing happen in the training thread, at boundaries, and cost it the start and the stop of
 the profiler (measured and reported as the stall). A window is parked at its end: nothing is recorded any more, but the
 profiler stands until the collectives that were open then have completed, because torch 2.13 frees the memory that they
-report their end to. Saving happens on a thread of its own, which ends with the files.
+report their end to. A profiler that nobody needs any more stands likewise until then. Saving happens on a thread of its
+own, which ends with the files.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,11 +21,13 @@ from eroica.worker import surroundings
 from eroica.worker.session import Session
 from eroica.worker.tracer import ProfilerDoor, Tracer
 
-IDLE, WAITING, OPEN, PARKED, SAVING = range(5)
+IDLE, WAITING, OPEN, PARKED, SAVING, STANDING = range(6)
 # state in the beat, by phase
-STATES = (beat.STEADY, beat.STEADY, beat.CAPTURING, beat.SAVING, beat.SAVING)
+STATES = (beat.STEADY, beat.STEADY, beat.CAPTURING, beat.SAVING, beat.SAVING, beat.STEADY)
 _PARKED_ITERATIONS = 2
-_LONGEST_PARKED = 500
+_LONGEST_PARKED = 512
+_PATIENCE_S = 2.0
+_LOOK_AGAIN_S = 0.02
 _OVER_BUDGET = 1.2
 
 
@@ -60,8 +64,7 @@ class Capturer:
         self._events_per_iteration = 0.0
         self._thread = threading.get_ident()
         self._give_up = ""
-        self._parked_at = 0
-        self._left_standing: Session | None = None
+        self._waited = 0
 
     @property
     def busy(self) -> bool:
@@ -76,14 +79,14 @@ class Capturer:
             iteration: Iterations completed so far.
         """
         if order.kind == beat.CANCEL:
-            if self.busy:
-                self._abandon(beat.SKIPPED, "cancelled")
+            if self.busy and self.phase != STANDING:
+                self._dismiss(beat.SKIPPED, "cancelled")
             return
         status, note = self._decide(order, iteration)
         if status == beat.ACCEPTED:
             python_calls = bool(order.flags & beat.TRACE_PYTHON_CALLS)
             self._session = Session(order, self._make_tracer(python_calls))
-            self.phase, self._give_up = WAITING, ""
+            self.phase, self._give_up, self._waited = WAITING, "", 0
         self._tell(order, status, note=note)
 
     def boundary(self, iteration: int, end_ns: int) -> int:
@@ -101,7 +104,7 @@ class Capturer:
             return 0
         before = session.stall_ns
         if self._give_up:
-            self._abandon(beat.SKIPPED, self._give_up)
+            self._dismiss(beat.SKIPPED, self._give_up)
             return session.stall_ns - before
         try:
             if self.phase == WAITING:
@@ -109,9 +112,9 @@ class Capturer:
             elif self.phase == OPEN:
                 self._go_on(session, iteration, end_ns)
             else:
-                self._settle(session, iteration)
+                self._settle(session)
         except CaptureError as error:
-            self._abandon(beat.ORDER_FAILED, str(error))
+            self._dismiss(beat.ORDER_FAILED, str(error))
         return session.stall_ns - before
 
     def loaded(self, iterator: Any) -> None:
@@ -120,36 +123,60 @@ class Capturer:
             self._session.loader_pids.update(surroundings.loader_children(iterator))
 
     def make_way(self) -> None:
-        """Somebody else wants to profile now: they come first."""
+        """Somebody else wants to profile now: they come first. Waits for open collectives, 2 s at most."""
         session = self._session
         if session is None or self.phase == SAVING or not session.prepared:
             return
         note = "another profiler was started in the training"
-        if threading.get_ident() == self._thread:
-            self._abandon(beat.SKIPPED, note)
-        else:
+        if threading.get_ident() != self._thread:
             self._give_up = note
-
-    def give_up(self, note: str) -> None:
-        """Iterations cannot be told apart any more, or there are none: an open window ends here, uncaptured."""
-        if self.busy and (self.phase < OPEN or threading.get_ident() == self._thread):
-            self._abandon(beat.SKIPPED, note)
-
-    def let_go(self, note: str) -> None:
-        """The process ends: record no further, and leave the profiler to end with it."""
-        session = self._session
-        if session is None or self.phase == SAVING:
             return
         if self.phase == OPEN:
             session.park()
-        self._session, self.phase, self._left_standing = None, IDLE, session
-        self._tell(session.order, beat.SKIPPED, session, note=note)
+            self.phase = STANDING
+            self._tell(session.order, beat.SKIPPED, session, note=note)
+        settled = self.phase == WAITING or self._await_settled(session)
+        if settled and self.phase == PARKED:
+            self._finish(session)
+        else:
+            self._dismiss(beat.SKIPPED, note)
+
+    def give_up(self, note: str) -> None:
+        """Iterations cannot be told apart any more: a window that is not complete ends here, uncaptured."""
+        session = self._session
+        if session is None or self.phase in (SAVING, STANDING):
+            return
+        if threading.get_ident() != self._thread and session.prepared:
+            if self.phase != PARKED:
+                self._give_up = note
+        elif self.phase != PARKED:
+            self._dismiss(beat.SKIPPED, note)
+        elif session.settled():  # the next boundary may be far away
+            self._finish(session)
+
+    def let_go(self, note: str) -> None:
+        """The process ends: save a complete window, and stop the profiler if it is safe, else let it end with us."""
+        session = self._session
+        if session is None or self.phase == SAVING:
+            return
+        if threading.get_ident() != self._thread and session.prepared:  # only its own thread can stop it
+            session.quiet()
+            self._leave_standing(session, beat.SKIPPED, note)
+        elif self.phase == PARKED and self._await_settled(session):
+            self._finish(session)
+        else:
+            self._dismiss(beat.SKIPPED, note)
+
+    def forked(self) -> None:
+        """In a forked child: the window is the parent's."""
+        if self._session is not None:
+            self._session.collections.off()
 
     def collapse(self, failure: str) -> None:
         """Something of ours failed: leave no profiler running."""
         session = self._session
         if session is not None and session.prepared and threading.get_ident() == self._thread:
-            self._abandon(beat.ORDER_FAILED, failure)
+            self._dismiss(beat.ORDER_FAILED, failure)
 
     def finish(self, patience_s: float) -> None:
         """The process ends: wait a little for a save in progress."""
@@ -160,6 +187,8 @@ class Capturer:
 
     def _decide(self, order: Order, iteration: int) -> tuple[int, str]:
         if self._session is not None:
+            if self.phase == STANDING:
+                return beat.SKIPPED, "the last window's profiler still stands: a collective of then is open"
             return beat.SKIPPED, f"still busy with window {self._session.order.window_id}"
         if order.last_iteration <= order.first_iteration:
             return beat.ORDER_FAILED, f"no iteration in {order.first_iteration} to {order.last_iteration}"
@@ -187,12 +216,12 @@ class Capturer:
     def _wait(self, session: Session, iteration: int) -> None:
         first = session.order.first_iteration
         if iteration > first:
-            self._abandon(beat.MISSED, f"already at iteration {iteration}, the window opens at {first}")
+            self._dismiss(beat.MISSED, f"already at iteration {iteration}, the window opens at {first}")
             return
         if iteration < first - 1:
             return
         if self._door.taken and not session.prepared:
-            self._abandon(beat.SKIPPED, "another profiler is active in the training")
+            self._dismiss(beat.SKIPPED, "another profiler is active in the training")
             return
         self._thread = threading.get_ident()
         with _OurTurn(self._door):
@@ -214,44 +243,86 @@ class Capturer:
             why = "its event budget" if too_many else "its longest time"
             session.notes.append(f"closed after {session.iterations} iterations: {why} was used up")
         session.park()
-        self.phase, self._parked_at = PARKED, iteration
+        self.phase = PARKED
         self._tell(order, beat.CLOSED, session, round(session.iterations * self._events_per_iteration))
 
-    def _settle(self, session: Session, iteration: int) -> None:
-        """Stop the profiler once no collective can still report to it."""
-        waited = iteration - self._parked_at
-        if waited < _PARKED_ITERATIONS:
+    def _settle(self, session: Session) -> None:
+        """Stop the profiler once no collective can still report to it; look ever more rarely."""
+        self._waited += 1
+        if self._waited < _PARKED_ITERATIONS or self._waited & (self._waited - 1):
             return
         if not session.settled():
-            if waited > _LONGEST_PARKED:
-                self._leave_standing(session)
-            return
-        with _OurTurn(self._door):
-            session.close()
-        self.phase = SAVING
-        self._saving = self._in_background(self._save)
+            if self._waited >= _LONGEST_PARKED:
+                self._leave_standing(session, beat.ORDER_FAILED, "a collective stayed open after the window")
+        elif self.phase == PARKED:
+            self._finish(session)
+        else:
+            self._take_down(session)
 
-    def _leave_standing(self, session: Session) -> None:
-        """A collective never ends: the profiler stays, recording nothing, and this was the last window here."""
-        self._session, self.phase = None, IDLE
-        self._left_standing = session
-        self._tell(session.order, beat.ORDER_FAILED, session, note="a collective stayed open after the window")
+    def _await_settled(self, session: Session) -> bool:
+        """Whether no collective can report to the profiler any more, soon at least."""
+        end = time.monotonic() + _PATIENCE_S
+        while not session.settled():
+            if time.monotonic() > end:
+                return False
+            time.sleep(_LOOK_AGAIN_S)
+        return True
 
-    def _abandon(self, status: int, note: str) -> None:
-        """Throw away what there is of the current order, and say why."""
-        session = self._session
-        if session is None:
-            return
-        was_prepared = session.prepared
+    # ------------------------------------------------------------------ the profiler's end
+
+    def _finish(self, session: Session) -> None:
+        """A complete window whose profiler may be stopped."""
         try:
             with _OurTurn(self._door):
                 session.close()
         except CaptureError as error:
-            note = f"{note}; {error}"
+            self._dismiss(beat.ORDER_FAILED, str(error))
+            return
+        self.phase = SAVING
+        try:
+            self._saving = self._in_background(self._save)
+        except RuntimeError:  # the interpreter shuts down: Python 3.12 starts no more threads
+            self._save()
+
+    def _dismiss(self, status: int, note: str) -> None:
+        """Throw away what there is of the current order, and say why; the profiler goes as soon as that is safe."""
+        session = self._session
+        if session is None:
+            return
+        self._give_up = ""
+        if self.phase == OPEN:
+            session.park()
+        if self.phase != WAITING and session.prepared and not session.settled():
+            self._leave_standing(session, status, note)
+            return
+        answered = self.phase == STANDING
+        note = "; ".join(filter(None, (note, self._take_down(session))))
+        if not answered:
+            self._tell(session.order, status, session, note=note)
+
+    def _leave_standing(self, session: Session, status: int, note: str) -> None:
+        """The order ends here, but a collective of its time is still open: the profiler stays, recording nothing."""
+        answered, self.phase = self.phase == STANDING, STANDING
+        if not answered:
+            self._waited = 0
+            self._tell(session.order, status, session, note=note)
+
+    def _take_down(self, session: Session) -> str:
+        """Stop the profiler, forget what it recorded, and be ready for the next order.
+
+        Returns:
+            What went wrong, or nothing.
+        """
+        was_prepared, failure = session.prepared, ""
+        try:
+            with _OurTurn(self._door):
+                session.close()
+        except CaptureError as error:
+            failure = str(error)
         if was_prepared:
             session.tracer.drop()
-        self._session, self.phase, self._give_up = None, IDLE, ""
-        self._tell(session.order, status, session, note=note)
+        self._session, self.phase = None, IDLE
+        return failure
 
     # ------------------------------------------------------------------ on the saving thread
 

@@ -181,8 +181,9 @@ class Guest:
     def end(self) -> None:
         """The process ends or lets us go: sign off.
 
-        Only a save in progress is waited for: half a second as a rule, and 10 s at most. Tearing the process down under
-        it could crash it, which is worse than the wait.
+        Only the saving of a complete window is waited for: half a second as a rule, and 10 s at most, after at most 2 s
+        for collectives that were open at its end. Tearing the process down under it could crash it, which is worse than
+        the wait.
         """
         beats, capturer = self._beats, self._capturer
         if beats is None:
@@ -205,6 +206,7 @@ class Guest:
         capturer, beats = self._capturer, self._beats
         if capturer is not None and capturer.phase:
             surroundings.quiet_after_fork()
+            capturer.forked()
         if beats is not None:
             beats.close()
         self.door.ours = False

@@ -69,7 +69,7 @@ class Session:
         self.loader_pids: set[int] = set()
         self.collections = CollectionLog()
         self._clocks: list[dict[str, int]] = []
-        self._open_collectives: dict[str, int] = {}
+        self._enqueued: dict[str, int] = {}
         self._sampler = StackSampler(order.sampling_hz) if order.sampling_hz > 0 else None
 
     @property
@@ -100,28 +100,29 @@ class Session:
         """Record no further, but leave the profiler standing: a collective may still be open."""
         before = time.monotonic_ns()
         self.tracer.pause()
-        self._quiet()
+        self.quiet()
+        self._enqueued = surroundings.collectives_enqueued()
         self._clocks.append(_clock_pair())
-        self._open_collectives = {
-            group: enqueued for group, (_, enqueued) in surroundings.collective_progress().items()
-        }
         self.stall_ns += time.monotonic_ns() - before
 
     def settled(self) -> bool:
         """Every collective that was enqueued when the window was parked has completed."""
-        progress = surroundings.collective_progress()
-        return all(progress.get(group, (mark, 0))[0] >= mark for group, mark in self._open_collectives.items())
+        before = time.monotonic_ns()
+        settled = surroundings.collectives_completed(self._enqueued, self._clocks[-1]["realtime_ns"])
+        self.stall_ns += time.monotonic_ns() - before
+        return settled
 
     def close(self) -> None:
         """Take the profiler down. Idempotent."""
         before = time.monotonic_ns()
-        self._quiet()
+        self.quiet()
         if self.prepared:
             self.prepared = False
             self.tracer.stop()
         self.stall_ns += time.monotonic_ns() - before
 
-    def _quiet(self) -> None:
+    def quiet(self) -> None:
+        """Note no more collections and stacks. Idempotent."""
         self.collections.off()
         if self._sampler is not None:
             self._sampler.stop()

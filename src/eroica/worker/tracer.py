@@ -29,6 +29,7 @@ class Tracer:
         self._python_calls = python_calls
         self._profile: Any = None
         self._started = False
+        self._paused = False
 
     def prepare(self) -> None:
         """Allocate buffers and wake up device tracing; costs most the first time.
@@ -50,27 +51,31 @@ class Tracer:
         self._started = True
 
     def pause(self) -> None:
-        """Record no further operators; microseconds. Where torch cannot do that, recording goes on until `stop`."""
-        try:
-            from torch._C._autograd import _toggle_collection_dynamic
-            from torch.profiler import ProfilerActivity
+        """Record no further operators of this thread, nor collectives it enqueues, until `stop`; a microsecond.
 
-            _toggle_collection_dynamic(False, {ProfilerActivity.CPU})
-        except (ImportError, RuntimeError):
-            return
+        Operators and collectives that are open now still get their ends. torch's own switch for this,
+        `_toggle_collection_dynamic`, writes a warning into the training's output.
+        """
+        self._paused = True
+        sys.modules["torch.autograd"]._enable_record_function(False)
 
     def stop(self) -> None:
         """Collect the events: 3-5 microseconds for each.
 
         A collective that is open now would write its end into memory that is freed here (torch 2.13, gloo): `pause`
-        first and wait until `eroica.worker.surroundings.collective_progress` has passed that point.
+        first and wait until `eroica.worker.surroundings.collectives_completed` says that they have ended.
 
         Raises:
             CaptureError: The profiler refuses.
         """
-        if not self._started:  # prepared only: it must be started to be closed
-            self._call("_start_trace")
-        self._call("__exit__", None, None, None)
+        try:
+            if not self._started:  # prepared only: it must be started to be closed
+                self._call("_start_trace")
+            self._call("__exit__", None, None, None)
+        finally:
+            if self._paused:
+                self._paused = False
+                sys.modules["torch.autograd"]._enable_record_function(True)
 
     def save(self, path: Path) -> int:
         """Write the trace as JSON: 2-3 microseconds for each event.

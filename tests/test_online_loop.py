@@ -1,0 +1,141 @@
+"""The whole loop on real torchrun jobs: a door, hooks, windows, samplers, summaries, comparison, verdict on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eroica.faults import write_training
+from eroica.model.verdict import Verdict
+
+pytestmark = [pytest.mark.jobs, pytest.mark.timeout(150)]
+
+SETTINGS = {
+    "expected_iteration_s": "0.005",  # any iteration of these jobs is longer: slow from the start
+    "window_s": "3",
+    "window_lead_s": "0.5",
+    "baseline_window": "false",
+    "cooldown_s": "600",
+}
+RENAMED = {
+    "TokenWindows": "Shelf",
+    "_read_block": "pick_up",
+    "__getitem__": "__getitem__",
+    "_score_tokens": "weigh",
+    "tokens": "library",
+}
+
+
+def environment(**more: str) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
+    return {**inherited, "OMP_NUM_THREADS": "1", **more}
+
+
+def torchrun(script: Path, *arguments: str, ranks: int = 2) -> list[str]:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return [*launch, str(script), *arguments]
+
+
+def run_watched(
+    directory: Path, command: list[str], **settings: str
+) -> tuple[subprocess.CompletedProcess[str], Verdict]:
+    pairs = {**SETTINGS, **settings}
+    options = [part for name, value in pairs.items() for part in ("--set", f"{name}={value}")]
+    out = directory / "report"
+    arguments = [sys.executable, "-m", "eroica", "run", "--out", str(out), *options, "--", *command]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=140, check=False, env=environment())
+    return done, Verdict.from_json((out / "verdict.json").read_bytes())
+
+
+def test_renamed_and_moved_code_inside_loader_children_is_named_with_its_worker(tmp_path: Path) -> None:
+    script = write_training(tmp_path / "elsewhere", package="captioner", rename=RENAMED)
+    fault = "slow-loader:worker=1,from_iteration=0,seconds=0.02"
+    command = torchrun(script, "--seconds", "22", "--fault", fault, "--loader-workers", "1")
+    done, verdict = run_watched(tmp_path, command)
+    assert done.returncode == 0, done.stderr[-2000:]
+    cause = verdict.cause
+    assert cause is not None, verdict.summary
+    assert (cause.cause, cause.workers, cause.scope) == ("slow-data-loading", (1,), "some"), verdict.summary
+    assert "pick_up" in cause.function.name or any("pick_up" in frame for frame in cause.function.stack)
+    assert cause.gain is not None and cause.gain > 0.1
+    assert verdict.coverage.workers_reported == 2 and verdict.coverage.missing == ()
+    patterns = list((tmp_path / "report" / "windows" / "1" / "patterns").glob("*.pattern"))
+    assert len(patterns) == 2 and all(path.stat().st_size <= 30_000 for path in patterns)
+    assert verdict.cost.trigger_to_verdict_s is not None
+    assert " ".join(done.stderr.split()).count(verdict.summary[:60]) == 1  # the sentence, once, on standard error
+    assert "SLOW" not in done.stdout
+
+
+LOOP = """
+import eroica.auto
+import sys, time, torch
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = torch.utils.data.TensorDataset(torch.randn(100_000, 64))
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    for (x,) in torch.utils.data.DataLoader(data, batch_size=32):
+        time.sleep(0.004)
+        model(x).square().mean().backward()
+        optimizer.step()
+        if time.monotonic() > end:
+            break
+print("trained")
+"""
+
+
+def wait_for(path: Path, seconds: float) -> dict[str, Any]:
+    end = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    return json.loads(path.read_text())  # type: ignore[no-any-return]
+
+
+def test_one_import_is_enough_and_the_job_ends_with_a_verdict(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP)
+    variables = {f"EROICA_{name.upper()}": value for name, value in SETTINGS.items()}
+    variables |= {"EROICA_JOB": f"auto-{os.getpid()}", "EROICA_JOB_END_GRACE_S": "1", "EROICA_WINDOW_S": "1"}
+    done = subprocess.run(
+        [sys.executable, "train.py", "14"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        env=environment(**variables),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")
+    run = tmp_path / "eroica-report" / variables["EROICA_JOB"]
+    final = wait_for(run / "verdict.json", 60)
+    assert final["verdict"] in ("slow", "undetermined", "healthy") and final["window"] is not None
+    assert (run / "windows" / "1" / "patterns" / "0.pattern").exists()
+
+
+def test_profile_opens_a_window_on_a_healthy_job_and_finds_nothing(tmp_path: Path) -> None:
+    script = write_training(tmp_path / "job")
+    out = tmp_path / "report"
+    watched = [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(out), "--set", "window_s=3", "--"]
+    job = subprocess.Popen(
+        [*watched, *torchrun(script, "--seconds", "40")], env=environment(), stdout=subprocess.DEVNULL
+    )
+    try:
+        end = time.monotonic() + 40
+        while time.monotonic() < end:
+            status = out / "status.json"
+            if status.exists() and json.loads(status.read_text())["iteration"] > 60:
+                break
+            time.sleep(0.2)
+        asked = subprocess.run(
+            [sys.executable, "-m", "eroica", "profile", "--out", str(out), "--json", str(tmp_path / "v.json")],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        verdict = Verdict.from_json((tmp_path / "v.json").read_bytes())
+        assert asked.returncode == verdict.exit_code == 0, asked.stdout + asked.stderr
+        assert verdict.verdict == "healthy" and verdict.cause is None
+        assert verdict.window is not None and verdict.window.reason == "asked for by hand"
+    finally:
+        job.terminate()
+        job.wait(60)
+    assert job.returncode != 0  # the signal reached torchrun
