@@ -1,7 +1,8 @@
 """What Eroica costs a training that it only watches: per event, per iteration, in memory, in a Python without torch.
 
-`python benchmarks/overhead.py [--json FILE]`. Slowdown: on- and off-blocks interleaved inside one 2-rank DDP job under
-`eroica run`, ratio pair by pair, bootstrap over pairs.
+`python benchmarks/overhead.py [--json FILE]`. Slowdown: on- and off-blocks interleaved inside one DDP job under
+`eroica run`, ratio pair by pair, bootstrap over pairs. One rank by default, so that agent and collector have a core
+of their own: with a rank on each of two cores the scheduler's noise is several percent a pair.
 """
 
 import argparse
@@ -27,13 +28,13 @@ print(next(l.split()[1] for l in open('/proc/self/status') if l.startswith('VmRS
 """
 
 
-def in_a_job(directory: Path, *arguments: str) -> dict[str, list]:
+def in_a_job(directory: Path, ranks: int, *arguments: str) -> dict[str, list]:
     out = directory / "record.json"
     launch = [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(directory / "run")]
     launch += ["--set", "baseline_window=false", "--set", "slowdown=10", "--"]
-    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*launch, *ranks, str(JOB), "--out", str(out), *arguments], check=True, env=environment)
+    subprocess.run([*launch, *torchrun, str(JOB), "--out", str(out), *arguments], check=True, env=environment)
     return json.loads(out.read_text())
 
 
@@ -58,20 +59,12 @@ def slowdown(pairs: list[list[float]]) -> dict[str, float]:
 def memory_mb(repeats: int = 5) -> float:
     """Median growth of resident memory through the hooks, MB."""
     growth = []
-    with tempfile.TemporaryDirectory() as name:
-        watched = {
-            **os.environ,
-            "PYTHONPATH": str(bootstrap_directory()),
-            "EROICA_RUNTIME_DIR": name,
-            "EROICA_RUN_DIR": name,
-        }
-        watched["EROICA_LAUNCHED"] = "1"
-        for _ in range(repeats):
-            kilobytes = [
-                int(subprocess.run([sys.executable, "-c", MEMORY], env=env, capture_output=True, check=True).stdout)
-                for env in (watched, dict(os.environ))
-            ]
-            growth.append((kilobytes[0] - kilobytes[1]) / 1024)
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as name:
+            plain = [sys.executable, "-c", MEMORY]
+            watched = [sys.executable, "-m", "eroica", "run", "--quiet", "--out", name, "--", *plain]
+            used = [int(subprocess.run(job, capture_output=True, check=True).stdout) for job in (watched, plain)]
+        growth.append((used[0] - used[1]) / 1024)
     return statistics.median(growth)
 
 
@@ -95,12 +88,13 @@ def start_ms(repeats: int = 40) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--pairs", type=int, default=300)
+    parser.add_argument("--pairs", type=int, default=1500)
+    parser.add_argument("--ranks", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        pairs = in_a_job(Path(name), "--pairs", str(options.pairs))["pairs"]
+        pairs = in_a_job(Path(name), options.ranks, "--pairs", str(options.pairs))["pairs"]
     with tempfile.TemporaryDirectory() as name:
-        events = sorted(in_a_job(Path(name), "--time-events")["events_ns"])
+        events = sorted(in_a_job(Path(name), options.ranks, "--time-events")["events_ns"])
     results = {
         "machine": machine_facts(),
         "command": "python benchmarks/overhead.py",

@@ -18,7 +18,7 @@ from eroica.model.verdict import Verdict
 pytestmark = [pytest.mark.jobs, pytest.mark.timeout(150)]
 
 SETTINGS = {
-    "expected_iteration_s": "0.005",  # any iteration of these jobs is longer: slow from the start
+    "expected_iteration_s": "0.002",  # any iteration of these jobs is longer: slow from the start
     "window_s": "3",
     "window_lead_s": "0.5",
     "baseline_window": "false",

@@ -1,7 +1,7 @@
 """A DDP job that takes Eroica's hooks off and on again every few iterations; run by `benchmarks/overhead.py`.
 
 Every rank toggles at the same iterations, so on- and off-blocks are interleaved inside one job and its drift cancels.
-Rank 0 writes per-block iteration times and the time spent in each hooked event.
+Global rank 0 writes per-block iteration times and the time spent in each hooked event.
 """
 
 import argparse
@@ -19,13 +19,20 @@ from eroica.worker import attach
 from eroica.worker.lookout import LOADERS, OPTIMIZERS
 
 
-def timed(run, spent):
-    def measured(work, *arguments):
-        begin = time.perf_counter_ns()
-        run(work, *arguments)
-        spent.append(time.perf_counter_ns() - begin)
+def timed(border, spent):
+    """`Guard.border` whose guarded functions write down how long they take."""
 
-    return measured
+    def measured_border(function):
+        guarded = border(function)
+
+        def measured(*arguments):
+            begin = time.perf_counter_ns()
+            guarded(*arguments)
+            spent.append(time.perf_counter_ns() - begin)
+
+        return measured
+
+    return measured_border
 
 
 def switch(on: bool) -> None:
@@ -41,8 +48,8 @@ def switch(on: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--pairs", type=int, default=200)
-    parser.add_argument("--block", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=1500)
+    parser.add_argument("--block", type=int, default=4)
     parser.add_argument("--time-events", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -52,7 +59,7 @@ def main() -> None:
     spent: list[int] = []
     if options.time_events:  # a run of its own: the timing costs more than what it times
         switch(False)
-        attach._attachment.guest.guard.run = timed(attach._attachment.guest.guard.run, spent)
+        attach._attachment.guest.guard.border = timed(attach._attachment.guest.guard.border, spent)
         switch(True)
     layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True, dropout=0.0)
     model = DistributedDataParallel(nn.TransformerEncoder(layer, 4, enable_nested_tensor=False))

@@ -226,6 +226,20 @@ def test_the_baseline_window_is_taken_once_and_handed_to_later_analyses() -> Non
     assert len(work.baseline) == 2 and work.window.window_id == 2
 
 
+def test_a_request_during_the_baseline_window_is_told_the_window_that_it_will_get() -> None:
+    fleet = Fleet(Windows("j", Settings(baseline_window_s=1.0, window_s=1.0)))
+    for rank in (0, 1):
+        fleet.change(rank, steady=True)
+    fleet.step(5)
+    assert fleet.windows.busy
+    promised = fleet.windows.asked(fleet.now, ProfileRequest()).window_id
+    fleet.step(100)
+    fleet.deliver(0, 1)
+    fleet.step(1)
+    window = fleet.windows.status().windows[-1]
+    assert (window.window_id, window.purpose) == (promised, "manual")
+
+
 def test_patterns_of_another_window_are_ignored() -> None:
     fleet = manual_fleet(window_s=1.0)
     fleet.step()

@@ -59,7 +59,9 @@ def main() -> None:
     _start_collector(where)
     settings = load_settings()
     try:
-        asyncio.run(Agent(where, settings, bool(os.environ.get("EROICA_LAUNCHED"))).run())
+        run_decides = bool(os.environ.get("EROICA_LAUNCHED"))
+        our_parent = run_decides and os.environ.get("EROICA_STARTED_BY") != "worker"
+        asyncio.run(Agent(where, settings, child_of_run=our_parent, ends_job=not run_decides).run())
     except Exception:  # last words of a process without a terminal; the beat files stay for the next agent
         logging.exception("the agent failed")
         raise

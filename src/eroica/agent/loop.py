@@ -27,17 +27,24 @@ class Agent:
     Args:
         where: The job's directories on this host.
         settings: Tunables.
-        launched: Started by `eroica run`, which also says when the job is over; else the agent notices itself.
+        child_of_run: `eroica run` started this agent and ends it; else it ends by itself when its workers are gone.
+        ends_job: Nobody but the agent notices that the job is over, so it tells the collector.
         clock: Seconds, monotonic.
     """
 
     def __init__(
-        self, where: Places, settings: Settings, launched: bool, clock: Callable[[], float] = time.monotonic
+        self,
+        where: Places,
+        settings: Settings,
+        child_of_run: bool,
+        ends_job: bool,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.roster = Roster(where.runtime, settings, clock)
         self._where = where
         self._settings = settings
-        self._launched = launched
+        self._child_of_run = child_of_run
+        self._ends_job = ends_job
         self._clock = clock
         self._link = CollectorLink(where.run)
         self._serial = 0
@@ -139,16 +146,18 @@ class Agent:
     # ------------------------------------------------------------------ the end
 
     async def _job_is_over(self, heard: bool) -> bool:
-        """Alone for long: without `eroica run` that ends the job; with it, only if it has died."""
+        """Alone for long: an agent of `eroica run` ends only if that has died, any other by itself."""
         if self.roster.living or self._window_tasks:
             self._alone_since = None
             return False
         now = self._clock()
         self._alone_since = self._alone_since or now
-        if self._launched:
+        if self._child_of_run:
             return os.getppid() != self._parent
         patience_s = self._settings.job_end_grace_s if self.roster.workers else self._settings.agent_silence_s
-        if now - self._alone_since > patience_s:
-            await self._link.finish()
-            return not heard
-        return False
+        if now - self._alone_since <= patience_s:
+            return False
+        if not self._ends_job:
+            return True
+        await self._link.finish()
+        return not heard

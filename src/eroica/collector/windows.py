@@ -131,7 +131,7 @@ class Windows:
         if not self._training():
             return ProfileAnswer(refused="no worker has finished its first iterations yet; try again in a moment")
         self._requests.append(request)
-        return ProfileAnswer(window_id=self._next_id + (1 if self._current is not None else 0))
+        return ProfileAnswer(window_id=len(self._windows) + len(self._requests))
 
     def analyzed(self, now: float, window_id: int, verdict: Verdict | None) -> None:
         """The analysis of a window is done; None if it failed."""
