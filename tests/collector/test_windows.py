@@ -112,8 +112,8 @@ def test_a_window_is_one_probe_and_then_the_same_iterations_for_everybody() -> N
 
 
 def test_the_event_budget_shortens_the_window_but_never_below_two_iterations() -> None:
-    for events, expected in ((100_000, 6), (10_000_000, 2)):
-        fleet = manual_fleet(max_window_events=600_000)
+    for events, expected in ((100_000, 5), (240_000, 2)):
+        fleet = manual_fleet(max_window_events=500_000)
         fleet.events = events
         fleet.windows.asked(fleet.now, ProfileRequest())
         fleet.step()
@@ -122,6 +122,16 @@ def test_the_event_budget_shortens_the_window_but_never_below_two_iterations() -
         order = fleet.windows.order
         assert order is not None and order.kind == "window"
         assert order.last_iteration - order.first_iteration == expected
+
+
+def test_a_window_whose_two_iterations_would_stop_the_training_for_seconds_is_not_opened() -> None:
+    fleet = manual_fleet()
+    fleet.events = 300_000
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step(20)
+    line = fleet.windows.status().windows[0]
+    assert line.phase == "given up" and "300000 trace events" in line.summary
 
 
 def test_the_host_with_the_least_scratch_space_sets_the_length_for_everybody() -> None:
@@ -199,6 +209,47 @@ def test_a_trigger_opens_one_window_and_then_there_is_a_cooldown() -> None:
     fleet.step()
     assert fleet.windows.busy
     assert fleet.windows.status().windows[-1].window_id == 2
+
+
+def test_iterations_beyond_the_stated_expectation_open_a_window_that_knows_it() -> None:
+    fleet = manual_fleet(window_s=1.0)
+    expected = WorkerTrigger(count=1, kind="expected", reason="expected 0.05 s", baseline_s=0.05, current_s=0.1)
+    fleet.change(0, trigger=expected)
+    fleet.step(400)
+    fleet.deliver(0, 1)
+    (work,) = fleet.work
+    assert (work.window.purpose, work.window.baseline_iteration_s) == ("expected", 0.05)
+
+
+def test_the_pause_between_windows_grows_but_not_without_end() -> None:
+    fleet = manual_fleet(cooldown_s=100.0, window_s=1.0)
+    for count in range(12):
+        fleet.now = fleet.windows._quiet_until + 1.0
+        fleet.change(0, trigger=trigger(count + 1))
+        finish_window(fleet, "slow")
+    assert 100.0 < fleet.windows._quiet_until - fleet.now <= 1800.0
+
+
+def test_a_baseline_window_that_failed_is_tried_again() -> None:
+    fleet = Fleet(Windows("j", Settings(baseline_window_s=1.0)))
+    fleet.deaf = {0, 1}
+    for rank in (0, 1):
+        fleet.change(rank, steady=True)
+    fleet.step(400)
+    fleet.deaf = set()
+    fleet.step(600)
+    fleet.deliver(0, 1)
+    assert len(fleet.windows.baseline) == 2
+
+
+def test_a_failed_analysis_is_told_as_such() -> None:
+    fleet = manual_fleet(window_s=1.0)
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step(40)
+    fleet.deliver(0, 1)
+    fleet.windows.analyzed(fleet.now, 1, None)
+    assert fleet.windows.status().windows[0].phase == "failed" and not fleet.windows.busy
 
 
 def test_a_window_that_finds_nothing_absolves() -> None:

@@ -25,7 +25,7 @@ def test_jobs_and_hosts_never_share_a_directory() -> None:
         ({"EROICA_JOB": "../../etc/x y"}, "etc-x-y"),
         ({"SLURM_JOB_ID": "77", "MASTER_ADDR": "n0", "MASTER_PORT": "29500"}, "77-n0-29500"),
         ({"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "n0", "MASTER_PORT": "1"}, "n0-1"),
-        ({}, f"session-{os.getsid(0)}"),
+        ({}, f"group-{os.getpgrp()}"),
     ],
 )
 def test_all_processes_of_a_job_find_the_same_name(environment: dict[str, str], name: str) -> None:
@@ -39,3 +39,9 @@ def test_a_directory_of_ours_is_private_and_a_link_is_refused(tmp_path: Path) ->
     link.symlink_to(made)
     with pytest.raises(PermissionError, match="link"):
         private_directory(link)
+
+
+def test_a_directory_that_a_variable_names_is_only_a_root_so_nothing_of_the_users_is_ever_deleted() -> None:
+    where = places({"EROICA_SCRATCH_DIR": "/data/me", "EROICA_RUNTIME_DIR": "/data/run", "EROICA_JOB": "j"})
+    for path, root in ((where.scratch, "/data/me"), (where.runtime, "/data/run")):
+        assert path.parent.parent == Path(root) and path.parent.name.startswith("eroica-")

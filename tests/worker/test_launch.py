@@ -35,7 +35,7 @@ def test_the_agent_is_started_with_the_jobs_places_and_as_nobodys_child(
 ) -> None:
     told = tmp_path / "told"
     program = tmp_path / "python"
-    program.write_text(f'#!/bin/sh\nsleep 0.2\necho "$EROICA_JOB $EROICA_RUNTIME_DIR $PPID $*" > {told}.draft\n'
+    program.write_text(f'#!/bin/sh\nsleep 0.2\necho "$EROICA_JOB $EROICA_RUN_DIR $PPID $*" > {told}.draft\n'
                        f'mv {told}.draft {told}\n')  # fmt: skip
     program.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(program))
@@ -43,7 +43,7 @@ def test_the_agent_is_started_with_the_jobs_places_and_as_nobodys_child(
     end = time.monotonic() + 20
     while not told.exists() and time.monotonic() < end:
         time.sleep(0.02)
-    job, runtime, _, *command = told.read_text().split()
-    assert (job, runtime, command) == ("job", str(where.runtime), ["-m", "eroica.agent"])
+    job, run, _, *command = told.read_text().split()
+    assert (job, run, command) == ("job", str(where.run), ["-m", "eroica.agent"])
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)

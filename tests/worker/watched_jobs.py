@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eroica.wire.beat import DONE, MISSED, ORDER_FAILED, SKIPPED, BeatReader, Order, Result
+from eroica.wire.places import places, private_directory
 from eroica.worker import bootstrap_directory
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -40,8 +41,7 @@ class Host:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.runtime = root / "runtime"
-        self.runtime.mkdir(mode=0o700)
+        self.runtime = private_directory(places(self.environment()).runtime)
         self._lock = os.open(self.runtime / "agent.lock", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.workers: dict[int, Watched] = {}
@@ -58,7 +58,7 @@ class Host:
             "PYTHONPATH": str(bootstrap_directory()),
             "OMP_NUM_THREADS": "1",
             "EROICA_JOB": "test",
-            "EROICA_RUNTIME_DIR": str(self.runtime),
+            "EROICA_RUNTIME_DIR": str(self.root),
             "EROICA_RUN_DIR": str(self.root / "run"),
             "EROICA_SCRATCH_DIR": str(self.root / "scratch"),
             **variables,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from eroica.agent.link import CollectorLink
 from eroica.agent.roster import Roster
+from eroica.agent.stacks import available
 from eroica.agent.window import HostWindow, event_budget
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, CollectorReply, OrderMessage
@@ -52,6 +53,7 @@ class Agent:
         self._window_tasks: set[asyncio.Task[None]] = set()
         self._windows: list[HostWindow] = []
         self._notes: list[str] = []
+        self._outside: tuple[bool, str] | None = None
         self._parent = os.getppid()
         self._alone_since: float | None = None
         self._stop = False
@@ -66,6 +68,8 @@ class Agent:
         polling = asyncio.create_task(self._poll())
         try:
             while not (self._stop and not self._window_tasks):
+                if polling.done():
+                    polling.result()  # it only ends by failing
                 reply = await self._link.report(self._report())
                 if reply is not None:
                     self._obey(reply)
@@ -85,9 +89,15 @@ class Agent:
         while True:
             if self._clock() >= next_scan:
                 self.roster.scan()
+                await self._look_for_sampler()
                 next_scan = self._clock() + _SCAN_S
             self.roster.poll(judge=not self._window_tasks)
             await asyncio.sleep(1.0 / self._settings.poll_hz)
+
+    async def _look_for_sampler(self) -> None:
+        """Find out once, before any order, whether stacks can be sampled from outside."""
+        if self._outside is None and self.roster.living:
+            self._outside = await asyncio.to_thread(available, self.roster.living[0].worker.pid)
 
     def _report(self) -> AgentReport:
         notes = [*self.roster.notes, *self._notes, *(note for window in self._windows for note in window.notes)]
@@ -115,7 +125,13 @@ class Agent:
     def _pass_on(self, order: OrderMessage) -> None:
         log.info("order %d: %s", order.serial, order)
         window = HostWindow(
-            order, self.roster.living, self._where.scratch, self._settings, self._deliver, self._link.regret
+            order,
+            self.roster.living,
+            self._where.scratch,
+            self._settings,
+            self._outside or (True, ""),
+            lambda rank, pattern: self._deliver(order.window_id, rank, pattern),
+            self._link.regret,
         )
         try:
             window.start()
@@ -132,16 +148,18 @@ class Agent:
     async def _follow(self, window: HostWindow) -> None:
         try:
             await window.follow(self._settings.window_deadline_s + 5 * self._settings.window_s)
-        except OSError as error:
-            self._notes.append(f"window {window.order.window_id} was lost on {self._where.host}: {error}")
+        except Exception as error:  # one window lost must not cost the agent
             log.exception("window %d failed", window.order.window_id)
+            self._notes.append(f"window {window.order.window_id} was lost on {self._where.host}: {error}")
+            await window.give_up(f"its host lost the window: {error}")
 
-    async def _deliver(self, global_rank: int, pattern: bytes) -> None:
+    async def _deliver(self, window_id: int, global_rank: int, pattern: bytes) -> None:
         for pause_s in (0.2, 0.5, 1.0, 2.0):
             if await self._link.deliver(pattern):
                 return
             await asyncio.sleep(pause_s)
         log.warning("the pattern of worker %d could not be delivered", global_rank)
+        await self._link.regret(window_id, global_rank, "its pattern could not be delivered")
 
     # ------------------------------------------------------------------ the end
 

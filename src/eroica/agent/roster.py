@@ -69,7 +69,11 @@ class LocalWorker:
             if trigger is not None:
                 count = self._trigger.count + 1 if self._trigger else 1
                 self._trigger = WorkerTrigger(
-                    count=count, reason=trigger.reason, baseline_s=trigger.baseline_s, current_s=trigger.current_s
+                    count=count,
+                    kind=trigger.kind,
+                    reason=trigger.reason,
+                    baseline_s=trigger.baseline_s,
+                    current_s=trigger.current_s,
                 )
 
     def look_alive(self, now: float) -> None:

@@ -29,6 +29,7 @@ _LONG_MARGIN = 1.6  # slow drifts show in long means; what they are for costs mo
 _PARTS = 5  # looks per part
 _FEWEST = {1: 2, _LONG: 3}  # means of the past without which nothing is compared
 _MAD_TO_SIGMA = 1.4826
+_LARGEST_MARGIN = 4.0
 _LIVED_THROUGH = 0.95
 _PART_OF_RISE = 0.5
 
@@ -196,7 +197,7 @@ class Slowdown:
 
     def absolve(self) -> None:
         """A window found nothing wrong: ask for more before asking again."""
-        self._margin *= self._settings.healthy_backoff
+        self._margin = min(self._margin * self._settings.healthy_backoff, _LARGEST_MARGIN)
         for scale in self._scales:
             scale.held = 0
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from eroica.agent.roster import LocalWorker
-from eroica.agent.stacks import StackSampler, affordable_hz, available
+from eroica.agent.stacks import StackSampler, affordable_hz
 from eroica.errors import EroicaError
 from eroica.settings import Settings
 from eroica.wire import beat
@@ -49,6 +49,7 @@ class HostWindow:
         workers: This host's living workers.
         scratch: The host's scratch directory.
         settings: Tunables.
+        outside: Whether stacks can be sampled from outside, and if not, why.
         deliver: Called with (global rank, encoded pattern).
         regret: Called with (window id, global rank, why there is no pattern).
     """
@@ -59,6 +60,7 @@ class HostWindow:
         workers: list[LocalWorker],
         scratch: Path,
         settings: Settings,
+        outside: tuple[bool, str],
         deliver: Deliver,
         regret: Regret,
     ) -> None:
@@ -67,6 +69,7 @@ class HostWindow:
         self.notes: list[str] = []
         self._workers = workers
         self._settings = settings
+        self._outside = outside
         self._deliver = deliver
         self._regret = regret
         self._stacks: dict[int, StackSampler] = {}
@@ -99,13 +102,24 @@ class HostWindow:
 
     async def follow(self, give_up_after_s: float) -> None:
         """Wait until every worker closed its window, then summarize one after another; ends with the scratch empty."""
+        try:
+            await self._follow(give_up_after_s)
+        finally:
+            await asyncio.to_thread(self._stop_samplers)
+            if not self._settings.keep_traces:
+                await asyncio.to_thread(shutil.rmtree, self.directory, True)
+
+    async def give_up(self, why: str) -> None:
+        """Say for every worker that nothing will come."""
+        for worker in self._workers:
+            await self._regret(self.order.window_id, worker.worker.global_rank, why)
+
+    async def _follow(self, give_up_after_s: float) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._all_over(), give_up_after_s)
         await asyncio.to_thread(self._stop_samplers)
         slots = asyncio.Semaphore(max(1, (os.cpu_count() or 1) // 2))
         await asyncio.gather(*(self._summarize(worker, slots, give_up_after_s) for worker in self._workers))
-        if not self._settings.keep_traces:
-            await asyncio.to_thread(shutil.rmtree, self.directory, True)
 
     # ------------------------------------------------------------------ samplers
 
@@ -116,7 +130,7 @@ class HostWindow:
             return hz
         if mode == "none" or not self._workers:
             return 0
-        possible, reason = available(self._workers[0].worker.pid)
+        possible, reason = self._outside
         if possible:
             return 0
         if mode == "outside":
@@ -150,21 +164,24 @@ class HostWindow:
             self.notes.append(f"hardware channels are missing: {error}")
 
     def _stop_samplers(self) -> None:
-        for sampler in self._stacks.values():
+        stacks, self._stacks = self._stacks, {}
+        for sampler in stacks.values():
             sampler.interrupt()
-        for pid, sampler in self._stacks.items():
+        for pid, sampler in stacks.items():
             try:
                 self.notes.extend(f"process {pid}: {note}" for note in sampler.stop())
             except EroicaError as error:
                 self.notes.append(str(error))
-        if self._hardware is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._hardware.send_signal(signal.SIGTERM)
-            try:
-                self._hardware.wait(5.0)
-            except subprocess.TimeoutExpired:
-                self._hardware.kill()
-                self._hardware.wait()
+        hardware, self._hardware = self._hardware, None
+        if hardware is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            hardware.send_signal(signal.SIGTERM)
+        try:
+            hardware.wait(5.0)
+        except subprocess.TimeoutExpired:
+            hardware.kill()
+            hardware.wait()
 
     # ------------------------------------------------------------------ waiting
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import httpx
@@ -16,7 +17,7 @@ from eroica.wire.places import runtime_root
 def running_jobs() -> dict[str, Path]:
     """Jobs watched on this host: name -> run directory."""
     jobs = {}
-    for pointer in sorted(runtime_root().glob("*/run")):
+    for pointer in sorted(runtime_root(os.environ).glob("*/run")):
         run = Path(pointer.read_text(encoding="utf-8").strip())
         if read_address(run) is not None:
             jobs[pointer.parent.name.partition("@")[0]] = run

@@ -69,6 +69,10 @@ def _await_verdict(run: Path, window_id: int) -> Verdict:
             line = next((line for line in status.windows if line.window_id == window_id), None)
             if line is not None and line.phase in ("given up", "failed"):
                 raise UnavailableError(f"window {window_id} was {line.phase}: {line.summary}")
+            if line is not None and line.phase == "done":
+                time.sleep(1.0)
+                if not path.exists():
+                    raise UnavailableError(f"window {window_id} is done, but its verdict was not saved: {status.notes}")
             spinner.update(status.message)
             time.sleep(0.3)
     return Verdict.from_json(path.read_bytes())

@@ -63,11 +63,24 @@ def run(
     settings, variables = settings_from((*pairs, *extra))
     launch = Launch(_environment(job, out, variables), settings)
     status = launch.command(command)
-    verdict = launch.finish()
-    _write_json(json_file, verdict)
-    if not quiet:
-        _print_verdict(verdict, launch.where)
-    leave(status)
+    try:
+        verdict = launch.finish()
+        _write_json(json_file, verdict or launch.no_verdict())
+        if not quiet:
+            _print_verdict(verdict, launch.where)
+    except (_Impatient, OSError, ValueError, SystemExit) as error:  # a closed pipe, a broken record: the status counts
+        with contextlib.suppress(OSError):
+            click.echo(f"eroica: no final verdict: {error or 'interrupted'}", err=True)
+    finally:
+        leave(status)
+
+
+class _Impatient(BaseException):
+    """A signal came while we waited for the final verdict."""
+
+
+def _stop_waiting(number: int, frame: object) -> None:
+    raise _Impatient
 
 
 def leave(status: int) -> None:
@@ -144,6 +157,11 @@ class Launch:
             return _NOT_FOUND if error.errno == errno.ENOENT else _NOT_EXECUTABLE
         while process.poll() is None:
             self._pass_on(signal.sigwaitinfo(watched), process)
+        for number in watched - {signal.SIGCHLD}:  # one that came while the command was ending was for the command
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _stop_waiting)
         return process.returncode
 
     @staticmethod
@@ -175,6 +193,12 @@ class Launch:
             self._end_helpers()
             for problem in self.problems:
                 click.echo(f"eroica: {problem}", err=True)
+
+    def no_verdict(self) -> bytes:
+        """What stands for a final verdict that never came."""
+        from eroica.collector.history import lost_verdict
+
+        return lost_verdict(self.where.job, self.problems).to_json()
 
     def _tell_collector(self) -> None:
         from eroica.cli.jobs import call
@@ -215,8 +239,6 @@ def _environment(job: str | None, out: Path | None, variables: Mapping[str, str]
         EROICA_JOB=where.job,
         EROICA_HOST=where.host,
         EROICA_RUN_DIR=str(where.run),
-        EROICA_RUNTIME_DIR=str(where.runtime),
-        EROICA_SCRATCH_DIR=str(where.scratch),
     )
     return environment
 

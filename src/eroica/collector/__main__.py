@@ -51,7 +51,7 @@ async def _serve(job: str, run: Path, settings: Settings) -> None:
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, lambda: collector.windows.job_ended(loop.time()))
+    loop.add_signal_handler(signal.SIGTERM, collector.end_job)
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
     store.announce(Address(url=f"http://127.0.0.1:{listener.getsockname()[1]}", token=token, pid=os.getpid()))

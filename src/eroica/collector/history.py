@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -56,6 +56,19 @@ def _nothing_looked_wrong(job: str, workers_expected: int, workers_seen: int) ->
         window=None,
         iteration=IterationTimes(),
         coverage=Coverage(workers_expected=workers_expected, workers_reported=workers_seen, notes=notes),
+    )
+
+
+def lost_verdict(job: str, problems: Sequence[str]) -> Verdict:
+    """The verdict of a job whose collector failed."""
+    return Verdict(
+        eroica_version=__version__,
+        job=job,
+        verdict="undetermined",
+        summary="The job was not watched to its end: Eroica's collector is gone.",
+        window=None,
+        iteration=IterationTimes(),
+        coverage=Coverage(workers_expected=0, workers_reported=0, notes=tuple(problems)),
     )
 
 

@@ -99,8 +99,12 @@ class Collector:
                 self._conclude()
             elif heard and self._clock() - heard > self._settings.agent_silence_s:
                 log.warning("no agent for %.0f s; the job is taken for ended", self._clock() - heard)
-                self._start(self.windows.job_ended(self._clock()))
+                self.end_job()
             await asyncio.sleep(period_s)
+
+    def end_job(self) -> None:
+        """The job is over, or we are asked to end."""
+        self._start(self.windows.job_ended(self._clock()))
 
     async def bid_farewell(self) -> None:
         """Answer until every agent has heard that the job is over, at most `farewell_s`."""
@@ -164,7 +168,7 @@ class Collector:
         return Response(msgspec.json.encode(self.windows.status()), media_type="application/json")
 
     async def _finish(self, request: Request) -> Response:
-        self._start(self.windows.job_ended(self._clock()))
+        self.end_job()
         if not self.windows.busy and not self.finished.is_set():
             self._conclude()
         return Response(status_code=204)

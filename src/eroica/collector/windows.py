@@ -25,12 +25,16 @@ from eroica.wire.messages import (
     ProfileRequest,
     WindowLine,
     WorkerStatus,
+    WorkerTrigger,
 )
 
 Phase = Literal["idle", "probe", "window", "patterns", "analysis"]
 _LEFT_OUT = ("missed", "skipped", "failed")
 _AGENT_SILENT_S = 10.0
 _MAX_WORKERS = 200_000
+_HARD_EVENTS = 500_000  # about 2 s of stall at 4 microseconds for each
+_BASELINE_TRIES = 3
+_LONGEST_COOLDOWN_S = 1800.0
 _PARKED_ITERATIONS = 5  # that a worker may need after the window before its profiler can be stopped
 
 
@@ -85,6 +89,7 @@ class Windows:
         self._event_budgets: dict[str, int] = {}
         self._serial = 0
         self._baseline_done = not settings.baseline_window
+        self._baseline_tries = 0
         self._triggers_seen: dict[tuple[str, int], int] = {}
         self._quiet_until = 0.0
         self._cooldown_s = settings.cooldown_s
@@ -138,17 +143,18 @@ class Windows:
         current = self._current
         if current is None or current.window.window_id != window_id:
             return
-        self._line(current.window, "done", verdict.verdict if verdict else "failed", verdict.summary if verdict else "")
         self._close()
         if verdict is None:
+            self._line(current.window, "failed", "", "the analysis failed; see log/collector.log")
             return
+        self._line(current.window, "done", verdict.verdict, verdict.summary)
         self.verdicts[window_id] = verdict
         if current.window.purpose == "manual":
             return
-        if verdict.verdict in ("healthy", "undetermined"):
+        if verdict.verdict == "healthy":
             self.absolved += 1
         self._quiet_until = now + self._cooldown_s
-        self._cooldown_s *= 2
+        self._cooldown_s = min(2 * self._cooldown_s, max(self.settings.cooldown_s, _LONGEST_COOLDOWN_S))
 
     def job_ended(self, now: float) -> list[Analyze]:
         """The command is over: no new windows; what is being summarized may still come in."""
@@ -234,22 +240,23 @@ class Windows:
             return
         trigger = self._new_trigger(now)
         if trigger is not None:
-            self._open(now, "slow", trigger, self.settings.window_s, 0)
+            self._open(now, trigger.kind, trigger.reason, self.settings.window_s, 0, trigger.baseline_s)
         elif self._baseline_is_due(training):
-            self._baseline_done = True
+            self._baseline_tries += 1
+            self._baseline_done = self._baseline_tries >= _BASELINE_TRIES
             self._open(now, "baseline", "early healthy window", self.settings.baseline_window_s, 0)
 
-    def _new_trigger(self, now: float) -> str | None:
-        """Reason of a trigger that nobody answered yet; those inside the cooldown are dropped."""
-        reason = None
+    def _new_trigger(self, now: float) -> WorkerTrigger | None:
+        """A trigger that nobody answered yet; those inside the cooldown are dropped."""
+        fresh = None
         for key, status in self._workers.items():
             trigger = status.trigger
             if trigger is None or status.ended or self._triggers_seen.get(key) == trigger.count:
                 continue
             self._triggers_seen[key] = trigger.count
             if now >= self._quiet_until:
-                reason = reason or trigger.reason
-        return reason
+                fresh = fresh or trigger
+        return fresh
 
     def _baseline_is_due(self, training: Iterable[WorkerStatus]) -> bool:
         if self._baseline_done:
@@ -261,7 +268,15 @@ class Windows:
             status.steady and status.iteration >= self.settings.baseline_after_iterations for status in training
         )
 
-    def _open(self, now: float, purpose: WindowPurpose, reason: str, wanted_s: float, wanted_iterations: int) -> None:
+    def _open(
+        self,
+        now: float,
+        purpose: WindowPurpose,
+        reason: str,
+        wanted_s: float,
+        wanted_iterations: int,
+        baseline_s: float | None = None,
+    ) -> None:
         training = self._training()
         slowest = max(status.current_s or 0.0 for status in training)
         baselines = [status.baseline_s for status in training if status.baseline_s]
@@ -272,7 +287,7 @@ class Windows:
             reason=reason,
             first_iteration=first,
             last_iteration=first + 1,
-            baseline_iteration_s=max(baselines) if baselines else None,
+            baseline_iteration_s=baseline_s or max(baselines, default=None),
             current_iteration_s=slowest,
         )
         lead_s = (first - max(status.iteration for status in training)) * slowest
@@ -345,16 +360,19 @@ class Windows:
         training = self._training()
         if not probes or not training:
             reasons = {status.result.note for status in answers.values() if status.result.note}
-            why = "; ".join(sorted(reasons)) or "no worker answered in time"
-            self.note(f"window {current.window.window_id} was given up: {why}")
-            self._line(current.window, "given up", "", why)
-            self._give("cancel", current.window)
-            self._current = None
-            self._quiet_until = max(self._quiet_until, now + min(self.settings.cooldown_s, 30.0))
+            self._give_up(now, current, "; ".join(sorted(reasons)) or "no worker answered in time")
             return
         iteration_s = max(status.current_s or 0.0 for status in training)
         events = max(1, *(probe.events for probe in probes))
         iterations = self._iterations(current, iteration_s, events)
+        if iterations * events > _HARD_EVENTS:
+            self._give_up(
+                now,
+                current,
+                f"one iteration makes {events} trace events: even {iterations} iterations would stop the training "
+                "for seconds",
+            )
+            return
         first = self._first_iteration(training, iteration_s)
         current.window = Window(
             window_id=current.window.window_id,
@@ -370,6 +388,13 @@ class Windows:
         current.deadline = now + 3 * (lead_s + iterations * iteration_s) + self.settings.window_deadline_s
         self._give("window", current.window)
         self._line(current.window, "window")
+
+    def _give_up(self, now: float, current: _Open, why: str) -> None:
+        self.note(f"window {current.window.window_id} was given up: {why}")
+        self._line(current.window, "given up", "", why)
+        self._give("cancel", current.window)
+        self._current = None
+        self._quiet_until = max(self._quiet_until, now + min(self.settings.cooldown_s, 30.0))
 
     def _iterations(self, current: _Open, iteration_s: float, events: int) -> int:
         """Length of the window: the wanted time, what statistics need, and the tightest budget."""
@@ -405,6 +430,7 @@ class Windows:
             current.left_out[rank] = "no pattern before the deadline"
         if current.window.purpose == "baseline":
             self.baseline = tuple(current.patterns.values())
+            self._baseline_done = self._baseline_done or bool(self.baseline)
             self._line(current.window, "done", "", f"{len(self.baseline)} workers")
             self._close()
             return []

@@ -41,8 +41,12 @@ def find_slow_loading(view: View) -> list[Candidate]:
 def _expected_share(view: View) -> float | None:
     if view.fleet.has_accelerator:
         return view.settings.expected_python
-    has_past = view.suspects.baseline is not None and view.context.window.purpose != "expected"
-    return None if has_past else _EXPECTED_ON_CPU
+    past = view.suspects.baseline
+    if past is None or view.context.window.purpose == "expected":
+        return _EXPECTED_ON_CPU
+    # a baseline as slow as now says nothing about what loading may cost: the job may have been slow from the start
+    got_slower = view.iteration_us >= past.mean_iteration_us * (1 + view.settings.min_gain)
+    return None if got_slower else _EXPECTED_ON_CPU
 
 
 def _candidate(view: View, rows: list[int], late: Lateness) -> Candidate:

@@ -131,9 +131,11 @@ class _Mapping:
     def _read(self, layout: struct.Struct, offset: int) -> tuple[Any, ...] | None:
         """Fields without the counters, None if never written or always caught in the middle."""
         for _ in range(_TRIES):
+            (ended,) = _COUNTER.unpack_from(self._memory, offset + layout.size - _COUNTER.size)
             fields = layout.unpack_from(self._memory, offset)
-            if fields[0] == fields[-1]:
-                return fields[1:-1] if fields[0] else None
+            (begun,) = _COUNTER.unpack_from(self._memory, offset)
+            if ended == begun == fields[0] == fields[-1]:  # nothing was begun since what we read was ended
+                return fields[1:-1] if ended else None
         return None
 
 

@@ -19,12 +19,14 @@ class WorkerTrigger(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         count: Triggers of this worker so far; a new count is a new trigger.
+        kind: "slow" against the job's own past, "expected" against what the user said.
         reason: One clause with numbers.
         baseline_s: Best mean iteration before, None if unknown.
         current_s: Mean iteration now.
     """
 
     count: int
+    kind: Literal["slow", "expected"] = "slow"
     reason: str
     baseline_s: float | None
     current_s: float

@@ -1,11 +1,13 @@
 """Where a job's files lie. Standard library only: the worker imports this.
 
     run directory      <cwd>/eroica-report/<job> or EROICA_RUN_DIR: verdicts, patterns, logs; stays
-    runtime directory  /dev/shm/eroica-<uid>/<job>@<host>, else under the temporary directory: beat files;
-                       goes with the job
-    scratch directory  <tmp>/eroica-<uid>/<job>@<host> or EROICA_SCRATCH_DIR: raw traces; emptied window by window
+    runtime directory  eroica-<uid>/<job>@<host> under EROICA_RUNTIME_DIR, else /dev/shm, else the temporary
+                       directory: beat files; goes with the job
+    scratch directory  eroica-<uid>/<job>@<host> under EROICA_SCRATCH_DIR, else the temporary directory: raw traces;
+                       emptied window by window, goes with the job
 
-All are 0700 and belong to the user; several jobs and hosts (`EROICA_HOST`) never share one.
+All are 0700 and belong to the user; several jobs and hosts (`EROICA_HOST`) never share one. What Eroica deletes is
+always a directory of this form, never one that a variable names.
 """
 
 from __future__ import annotations
@@ -37,25 +39,28 @@ def host_name(environ: Mapping[str, str]) -> str:
 def job_name(environ: Mapping[str, str]) -> str:
     """The job's name, the same in all its processes on all hosts.
 
-    `EROICA_JOB`; else what torchrun, Slurm or the rendezvous address say; else the process's own session.
+    `EROICA_JOB`; else what torchrun, Slurm or the rendezvous address say; else the process's own process group. On one
+    host, a launcher's process id tells jobs apart that the same address would make one.
     """
     explicit = environ.get("EROICA_JOB")
     if explicit:
         return _file_name(explicit)
     parts = [environ.get(name, "") for name in ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")]
     known = "-".join(part for part in parts if part and part != "none")
-    return _file_name(known or f"session-{os.getsid(0)}")
+    if "TORCHELASTIC_RUN_ID" in environ and "SLURM_JOB_ID" not in environ and environ.get("GROUP_WORLD_SIZE") == "1":
+        known = f"{known}-{os.getppid()}"  # workers are children of their torchrun
+    return _file_name(known or f"group-{os.getpgrp()}")
 
 
 def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-")[:80] or "job"
 
 
-def runtime_root() -> Path:
-    """Where the runtime directories of all jobs of this user lie by default."""
+def runtime_root(environ: Mapping[str, str]) -> Path:
+    """Where the runtime directories of all jobs of this user lie."""
     shared = Path("/dev/shm")
-    memory = shared if shared.is_dir() and os.access(shared, os.W_OK) else _temporary(os.environ)
-    return memory / f"eroica-{os.getuid()}"
+    memory = shared if shared.is_dir() and os.access(shared, os.W_OK) else _temporary(environ)
+    return Path(environ.get("EROICA_RUNTIME_DIR") or memory) / f"eroica-{os.getuid()}"
 
 
 def _temporary(environ: Mapping[str, str]) -> Path:
@@ -66,12 +71,13 @@ def places(environ: Mapping[str, str]) -> Places:
     """Work out the directories from the environment; creates nothing."""
     job, host = job_name(environ), host_name(environ)
     leaf = f"{job}@{_file_name(host)}"
+    scratch = Path(environ.get("EROICA_SCRATCH_DIR") or _temporary(environ))
     return Places(
         job=job,
         host=host,
         run=Path(environ.get("EROICA_RUN_DIR") or Path.cwd() / "eroica-report" / job),
-        runtime=Path(environ.get("EROICA_RUNTIME_DIR") or runtime_root() / leaf),
-        scratch=Path(environ.get("EROICA_SCRATCH_DIR") or _temporary(environ) / f"eroica-{os.getuid()}" / leaf),
+        runtime=runtime_root(environ) / leaf,
+        scratch=scratch / f"eroica-{os.getuid()}" / leaf,
     )
 
 

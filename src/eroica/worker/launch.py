@@ -37,8 +37,6 @@ def start_agent(where: Places) -> None:
         "EROICA_JOB": where.job,
         "EROICA_HOST": where.host,
         "EROICA_RUN_DIR": str(where.run),
-        "EROICA_RUNTIME_DIR": str(where.runtime),
-        "EROICA_SCRATCH_DIR": str(where.scratch),
         "EROICA_STARTED_BY": "worker",
     }
     shell = ["/bin/sh", "-c", _DETACH, "sh", sys.executable, "-m", "eroica.agent"]
