@@ -74,14 +74,14 @@ def with_torch_profiler(shape: str, directory: Path, iterations: int, seconds: f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--shapes", nargs="+", default=["ops", "calls"])
+    parser.add_argument("--shapes", nargs="+", default=["model", "calls", "tiny"])
     options = parser.parse_args()
     results = {"machine": machine_facts(), "command": "python benchmarks/window.py", "shapes": {}}
     for shape in options.shapes:
         with tempfile.TemporaryDirectory() as name:
             ours = with_eroica(shape, Path(name), 45.0)
             # the traced job cannot afford as many iterations of Python calls: compare a tenth, scaled by the reader
-            count = int(ours["iterations"]) if shape == "ops" else max(2, int(ours["iterations"]) // 10)
+            count = int(ours["iterations"]) if shape != "calls" else max(2, int(ours["iterations"]) // 10)
             theirs = with_torch_profiler(shape, Path(name), count, 90.0)
         results["shapes"][shape] = {"eroica": ours, "torch_profiler_with_stack": theirs}
         print(f"\n{shape}")

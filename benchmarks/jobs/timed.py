@@ -1,6 +1,8 @@
 """A training job that times itself; run by `benchmarks/window.py` with and without Eroica. It knows nothing of Eroica.
 
-Shapes: `ops` is a small transformer, bound by operators; `calls` is bound by Python calls, about 3 million a second.
+Shapes: `model` is a small transformer whose operators take tens of microseconds and more; `tiny` is bound by the launch
+of operators that do next to nothing (the worst case of any tracer); `calls` is bound by Python calls, about 3 million a
+second.
 With `--profile-at N` it profiles itself as the PyTorch documentation says, with stacks, and exports a Chrome trace.
 """
 
@@ -35,7 +37,7 @@ def resident_bytes() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--shape", choices=["ops", "calls"], required=True)
+    parser.add_argument("--shape", choices=["model", "tiny", "calls"], required=True)
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--profile-at", type=int, default=0)
     parser.add_argument("--profile-iterations", type=int, default=0)
@@ -43,10 +45,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
+    width, length = (256, 64) if options.shape == "model" else (64, 16)
+    layer = nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True, dropout=0.0)
     model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-    data = torch.utils.data.TensorDataset(torch.randn(100_000, 16, 64))
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=options.shape == "model")
+    data = torch.utils.data.TensorDataset(torch.randn(20_000, length, width))
     loader = iter(torch.utils.data.DataLoader(data, batch_size=4))
     profiler = profile(activities=[ProfilerActivity.CPU], with_stack=True)
     durations, memory, stall = [], [], 0.0

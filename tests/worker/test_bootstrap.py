@@ -101,6 +101,15 @@ def test_torch_gets_its_hooks_whether_it_comes_before_or_after() -> None:
     assert python("import torch, eroica.auto;" + code).stdout == expected
 
 
+def test_kinetos_log_is_silenced_with_the_first_hook_unless_the_user_wants_it() -> None:
+    code = (
+        "import os; from eroica.worker.attach import Attachment; before = os.environ.get('KINETO_LOG_LEVEL');"
+        "Attachment().settle(); print(before, os.environ['KINETO_LOG_LEVEL'])"
+    )
+    assert python(code).stdout == "None 99\n"
+    assert python(code, KINETO_LOG_LEVEL="1").stdout == "1 1\n"
+
+
 def test_detaching_leaves_torch_as_it_was() -> None:
     code = (
         "import torch.utils.data.dataloader as d, torch.optim.optimizer as o, torch.autograd.profiler as p, sys;"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -276,6 +278,92 @@ def test_a_window_that_outgrows_its_budget_closes_early_and_says_so(tmp_path: Pa
     assert "event budget" in desk.results[-1].note
     found = msgspec.json.decode((tmp_path / "capture.json").read_bytes(), type=Capture)
     assert (found.first_iteration, found.last_iteration, len(found.boundaries_ns)) == (20, 27, 8)
+
+
+def test_a_budget_never_closes_a_window_before_it_has_two_iterations(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Notebook(events=1000))
+    desk.capturer.take(desk.order(10, 11, kind=beat.PROBE), 9)
+    desk.pass_boundaries(9, 13)
+    desk.capturer.take(desk.order(20, 40, max_events=10), 19)
+    desk.pass_boundaries(19, 40)
+    found = msgspec.json.decode((tmp_path / "capture.json").read_bytes(), type=Capture)
+    assert (found.first_iteration, found.last_iteration) == (20, 22)
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [("process_groups", "no process groups"), ("thread_names", "no thread names"), ("flight_dump", "no flight rec")],
+)
+def test_a_torch_that_cannot_be_asked_costs_a_note_and_not_the_window(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, name: str, note: str
+) -> None:
+    def renamed() -> None:
+        raise AttributeError("no attribute '_world'")
+
+    monkeypatch.setattr(surroundings, name, renamed)
+    desk.capturer.take(desk.order(10, 11), 9)
+    desk.pass_boundaries(9, 13)
+    assert desk.statuses[-1] == "done"
+    assert desk.tracer.calls[-1] == "drop"
+    found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
+    assert (found.process_groups, found.flight_path) == ((), "")
+    assert any(line.startswith(note) and "'_world'" in line for line in found.notes)
+
+
+def test_the_time_for_giving_memory_back_at_a_boundary_counts_as_stall(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk.tracer, "drop", lambda: 10**12)
+    desk.capturer.take(desk.order(10, 13), 9)
+    desk.pass_boundaries(9, 11)
+    desk.capturer.take(desk.order(10, 13, kind=beat.CANCEL), 11)
+    assert desk.results[-1].stall_ns >= 10**12
+
+
+def test_a_sampler_that_fails_prints_nothing_and_says_so(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sampled = threading.Event()
+
+    def fails(_sampler: StackSampler) -> None:
+        sampled.set()
+        raise KeyError("no such frame")
+
+    monkeypatch.setattr(StackSampler, "_sample", fails)
+    desk.capturer.take(desk.order(10, 11, sampling_hz=100), 9)
+    desk.pass_boundaries(9, 10)
+    assert sampled.wait(10)
+    desk.pass_boundaries(11, 13)
+    found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
+    assert any("stacks ended early: KeyError: 'no such frame'" in note for note in found.notes)
+    assert capfd.readouterr().err == ""
+
+
+class Cuda:
+    """As much of torch as tells of devices."""
+
+    def __init__(self, **properties: object) -> None:
+        self.cuda = self
+        self.is_initialized = lambda: True
+        self.current_device = lambda: 0
+        self.get_device_properties = lambda index: types.SimpleNamespace(**properties)
+
+
+@pytest.mark.parametrize(
+    ("torch", "device", "uuid"),
+    [
+        (Cuda(uuid="12-ab"), "cuda:1", "12-ab"),
+        (Cuda(pci_domain_id=0, pci_bus_id=0x4F, pci_device_id=0), "cuda", "0000:4f:00.0"),
+        (Cuda(), "cuda:0", ""),
+        (Cuda(uuid="12-ab"), "cpu", ""),
+        (None, "cuda:0", ""),
+    ],
+)
+def test_a_cuda_device_is_named_as_the_driver_names_it_if_that_can_be_asked(
+    monkeypatch: pytest.MonkeyPatch, torch: object, device: str, uuid: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
+    assert surroundings.device_uuid(device) == uuid
 
 
 def test_a_probe_counts_and_leaves_nothing(desk: Desk) -> None:

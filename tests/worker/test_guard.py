@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from eroica.worker import lookout
 from eroica.worker.guard import Guard
 
 
@@ -72,3 +81,121 @@ def test_failures_can_be_raised_for_our_own_tests(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cheese"):
         job.guard.run(broken)
     assert job.shown
+
+
+class OutOfTimeError(RuntimeError):
+    pass
+
+
+def give_up(_signal: int, _frame: FrameType | None) -> None:
+    raise OutOfTimeError
+
+
+def give_up_too(_given: tuple[object, ...]) -> None:
+    raise OutOfTimeError
+
+
+def give_up_deep_down(_signal: int, _frame: FrameType | None) -> None:
+    next(iter([int("the user's own mistake")]))
+
+
+class Trainer:
+    def give_up(self, *_: object) -> None:
+        raise OutOfTimeError
+
+
+@pytest.fixture
+def timer() -> Iterator[Callable[[Any], None]]:
+    """Sets a handler of SIGVTALRM and the timer that sends it."""
+    before = signal.getsignal(signal.SIGVTALRM)
+
+    def set_it(handler: Any) -> None:
+        signal.signal(signal.SIGVTALRM, handler)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.002)
+
+    yield set_it
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, before)
+
+
+def work_for_long(*_: object) -> None:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        sum(range(100))
+
+
+@pytest.mark.parametrize(
+    "handler", [give_up, Trainer().give_up, functools.partial(give_up), lambda *given: give_up_too(given)]
+)
+@pytest.mark.parametrize("border", [True, False])
+def test_what_a_signal_handler_of_the_user_raises_inside_our_code_is_theirs(
+    tmp_path: Path, timer: Callable[[Any], None], handler: Any, border: bool
+) -> None:
+    job = Job(tmp_path)
+    ours = job.guard.border(work_for_long) if border else functools.partial(job.guard.run, work_for_long)
+    timer(handler)
+    with pytest.raises(OutOfTimeError):
+        ours()
+    assert job.guard.failure is None
+    assert not job.log.exists()
+
+
+def test_a_signal_handler_that_fails_further_down_is_the_users_too(
+    tmp_path: Path, timer: Callable[[Any], None]
+) -> None:
+    job = Job(tmp_path)
+    timer(give_up_deep_down)
+    with pytest.raises(ValueError, match="own mistake"):
+        job.guard.run(work_for_long)
+    assert job.guard.failure is None
+
+
+def test_a_failure_of_ours_in_code_that_others_have_replaced_stays_ours(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+
+    def patched(frame: object = None) -> None:
+        broken(frame)
+
+    job.guard.run(patched, sys._getframe())
+    assert job.shown == ["ValueError: the disk is made of cheese"]
+
+
+def test_a_hook_that_cannot_be_imported_leaves_the_users_import_alone_and_a_line_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EROICA_RUN_DIR", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "eroica.worker.attach", None)  # type: ignore[arg-type]
+    lookout._arrived(lookout.OPTIMIZERS)
+    (log,) = (tmp_path / "log").iterdir()
+    assert "eroica.worker.attach" in log.read_text()
+
+
+def test_a_hook_that_cannot_be_imported_nor_logged_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "eroica.worker.attach", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "eroica.worker.guard", None)  # type: ignore[arg-type]
+    lookout._arrived(lookout.OPTIMIZERS)
+
+
+COMPILED = """
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from eroica.worker import hooks
+guest, seen = hooks.Guest(), []
+def stepped(optimizer):
+    seen.append(hooks.monotonic_ns())
+register_optimizer_step_post_hook(guest.guard.border(stepped))
+parameter = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+parameter.sum().backward()
+step = torch.compile(lambda: optimizer.step(), backend="eager")
+for _ in range(3):
+    step()
+print(len(seen), guest.guard.failure)
+"""
+
+
+@pytest.mark.jobs
+def test_a_compiled_optimizer_step_calls_the_hook_and_warns_of_nothing_of_ours() -> None:
+    ran = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True, timeout=120)
+    assert ran.stdout == "3 None\n"
+    assert "monotonic_ns" not in ran.stderr

@@ -13,6 +13,7 @@ from typing import Any
 from eroica.settings import load_settings
 from eroica.worker.hooks import Guest
 from eroica.worker.lookout import LOADERS, OPTIMIZERS, look_away, look_out
+from eroica.worker.tracer import quiet_kineto
 
 
 class Attachment:
@@ -44,10 +45,11 @@ class Attachment:
         self.guest.door.close()
 
     def settle(self) -> None:
-        """Be told of the process's end and of its forks. Idempotent."""
+        """Be told of the process's end and of its forks, and silence what is to come. Idempotent."""
         if self._registered:
             return
         self._registered = True
+        quiet_kineto()
         atexit.register(self.guest.guard.run, self.guest.end)
         os.register_at_fork(after_in_child=self._after_fork)
 

@@ -29,6 +29,7 @@ _LONGEST_PARKED = 512
 _PATIENCE_S = 2.0
 _LOOK_AGAIN_S = 0.02
 _OVER_BUDGET = 1.2
+_LEAST_ITERATIONS = 2  # fewer cannot be compared with each other
 
 
 class Capturer:
@@ -235,7 +236,8 @@ class Capturer:
     def _go_on(self, session: Session, iteration: int, end_ns: int) -> None:
         session.boundaries_ns.append(end_ns)
         order = session.order
-        too_many = 0 < _OVER_BUDGET * order.max_events < session.iterations * self._events_per_iteration
+        expected = session.iterations * self._events_per_iteration
+        too_many = session.iterations >= _LEAST_ITERATIONS and 0 < _OVER_BUDGET * order.max_events < expected
         too_long = end_ns - session.boundaries_ns[0] > self._longest_ns
         if iteration < order.last_iteration and not too_many and not too_long:
             return
@@ -320,7 +322,7 @@ class Capturer:
         except CaptureError as error:
             failure = str(error)
         if was_prepared:
-            session.tracer.drop()
+            session.stall_ns += session.tracer.drop()
         self._session, self.phase = None, IDLE
         return failure
 
@@ -334,13 +336,11 @@ class Capturer:
         threads = {
             "training_thread_id": self._worker["training_thread_id"],
             "training_thread_ident": self._thread,
-            "thread_names": surroundings.thread_names(),
-            "process_groups": surroundings.process_groups(),
         }
         try:
             events = session.save(self._worker, threads)
         except OSError as error:
-            session.tracer.drop()
+            session.stall_ns += session.tracer.drop()
             answer = (beat.ORDER_FAILED, session, 0, f"the trace could not be saved: {error}")
         else:
             self._events_per_iteration = events / max(1, session.iterations)

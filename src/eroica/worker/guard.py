@@ -2,19 +2,57 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
+from eroica.wire.places import places
+
 Value = TypeVar("Value")
+
+
+def log_of_this_process() -> Path:
+    """Where this process writes a failure of ours down."""
+    return places(os.environ).run / "log" / f"worker-{os.getpid()}.log"
+
+
+def raised_by_signal_handler(error: BaseException) -> bool:
+    """Whether a signal's handler raised it beneath the function that asks (a time limit, a preemption, a dead loader).
+
+    The interpreter hands a handler the frame that it interrupts, which no ordinary call does. Handlers that are not
+    written in Python cannot be told apart.
+    """
+    trace = error.__traceback__ and error.__traceback__.tb_next
+    while trace is not None:
+        if _was_handed_its_caller(trace.tb_frame):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _was_handed_its_caller(frame: FrameType) -> bool:
+    caller, code = frame.f_back, frame.f_code
+    if caller is None:
+        return False
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+    variables = frame.f_locals
+    for name in code.co_varnames[:count]:
+        given = variables.get(name)
+        if given is caller or (type(given) is tuple and any(one is caller for one in given)):
+            return True
+    return False
 
 
 class Guard:
     """Runs our code; keeps the first failure with its stack, logs it once, and runs nothing any more after it.
 
-    KeyboardInterrupt, SystemExit and the like are the user's and pass.
+    KeyboardInterrupt, SystemExit and the like are the user's and pass, and so does what a signal's handler raises while
+    our code runs: neither counts as our failure.
 
     Args:
         log_path: Says where to write the failure down; asked only then.
@@ -36,28 +74,37 @@ class Guard:
         try:
             return function(*arguments)
         except Exception as error:  # this is the border
-            self._fail(error)
-            if self._raises:
+            if self._passes(error):
                 raise
             return None
 
     def border(self, function: Callable[[Any], object]) -> Callable[..., None]:
-        """`function` of one argument behind the border, for the hot path; further arguments are ignored."""
+        """`function` of one argument behind the border, for the hot path; further arguments are ignored.
+
+        torch.compile calls it as it is, between two graphs, and does not look into it.
+        """
 
         def guarded(argument: Any = None, *_ignored: Any) -> None:
             if self.failure is None:
                 try:
                     function(argument)
                 except Exception as error:  # this is the border, too
-                    self._fail(error)
-                    if self._raises:
+                    if self._passes(error):
                         raise
 
+        guarded._torchdynamo_disable = True  # type: ignore[attr-defined]
         return guarded
 
     def clear(self) -> None:
         """Forget the failure: a forked child starts afresh."""
         self.failure, self.stack = None, ""
+
+    def _passes(self, error: Exception) -> bool:
+        """Whether the user's code gets to see the error; if it is ours, it is written down."""
+        if raised_by_signal_handler(error):
+            return True
+        self._fail(error)
+        return self._raises
 
     def _fail(self, error: Exception) -> None:
         self.failure = f"{type(error).__name__}: {error}"

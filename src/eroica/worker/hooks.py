@@ -10,7 +10,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from threading import get_ident
 from time import monotonic_ns
 from typing import Any
@@ -21,7 +20,7 @@ from eroica.wire.beat import BeatWriter, Result
 from eroica.wire.places import Places, places, private_directory
 from eroica.worker import launch, surroundings
 from eroica.worker.capture import STATES, Capturer
-from eroica.worker.guard import Guard
+from eroica.worker.guard import Guard, log_of_this_process
 from eroica.worker.rhythm import Completed, Rhythm
 from eroica.worker.tracer import ProfilerDoor
 
@@ -35,7 +34,7 @@ class Guest:
     def __init__(self) -> None:
         self.door = ProfilerDoor(self._make_way)
         raises = os.environ.get("EROICA_WORKER_FAILURES_RAISE", "").lower() in ("1", "true", "yes")
-        self.guard = Guard(self._log_path, self._show_failure, raises)
+        self.guard = Guard(log_of_this_process, self._show_failure, raises)
         self._settings = Settings()
         self._begin()
 
@@ -211,10 +210,6 @@ class Guest:
             beats.close()
         self.door.ours = False
         self._begin()
-
-    @staticmethod
-    def _log_path() -> Path:
-        return places(os.environ).run / "log" / f"worker-{os.getpid()}.log"
 
     def _show_failure(self, text: str) -> None:
         """After a failure: no profiler stays on, and the agent can read what it was."""

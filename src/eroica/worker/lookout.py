@@ -68,9 +68,26 @@ def _announce_after(loader: Any, name: str) -> None:
 
 
 def _arrived(name: str) -> None:
-    from eroica.worker.attach import attach_to
+    """This runs inside the user's import of torch, which nothing of ours may fail."""
+    try:
+        from eroica.worker.attach import attach_to
+    except Exception as error:  # noqa: BLE001 - before the border stands, this is it
+        _write_down(error)
+    else:
+        attach_to(name)
 
-    attach_to(name)
+
+def _write_down(error: Exception) -> None:
+    """Log it if that much of ours can be imported; else we are silently not there."""
+    try:
+        from eroica.worker.guard import Guard, log_of_this_process
+    except Exception:  # noqa: BLE001 - nowhere left to report to
+        return
+    Guard(log_of_this_process, lambda _: None).run(_throw, error)
+
+
+def _throw(error: Exception) -> None:
+    raise error
 
 
 _lookout = _Lookout()

@@ -30,6 +30,9 @@ class StackSampler:
 
     Args:
         rate_hz: Samples per second.
+
+    Attributes:
+        failure: Why sampling ended before it was told to; empty if it did not.
     """
 
     def __init__(self, rate_hz: int) -> None:
@@ -40,6 +43,8 @@ class StackSampler:
         self._last: dict[int, Stack] = {}
         self._changes: list[tuple[int, int, Stack]] = []  # time, thread ident, stack from then on
         self._names: dict[int, str] = {}
+        self._end_ns: int | None = None  # since the start; until sampling failed there is none
+        self.failure = ""
         self._thread = threading.Thread(target=self._run, name="eroica-stacks", daemon=True)
 
     def start(self) -> None:
@@ -65,6 +70,13 @@ class StackSampler:
         return path
 
     def _run(self) -> None:
+        try:
+            self._sample_until_stopped()
+        except Exception as error:  # noqa: BLE001 - a thread's own border: its traceback would go to the user's stderr
+            self._end_ns = time.monotonic_ns() - self._start_ns
+            self.failure = f"{type(error).__name__}: {error}"
+
+    def _sample_until_stopped(self) -> None:
         due = time.monotonic()
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             self._sample()
@@ -95,7 +107,7 @@ class StackSampler:
     # ------------------------------------------------------------------ what py-spy would have written
 
     def _events(self) -> Iterator[dict[str, Any]]:
-        end = time.monotonic_ns() - self._start_ns
+        end = self._end_ns if self._end_ns is not None else time.monotonic_ns() - self._start_ns
         before: dict[int, Stack] = {}
         closing = [(end, ident, ()) for ident in self._last]
         for moment, ident, stack in [*self._changes, *closing]:
@@ -113,7 +125,7 @@ class StackSampler:
             before[ident] = stack
 
     def _outermost(self, ident: int) -> tuple[str, str]:
-        return f'process {os.getpid()}:"{" ".join(sys.argv)}"', self._names[ident]
+        return f'process {os.getpid()}:"{" ".join(sys.argv)}"', self._names.get(ident, f"thread ({ident})")
 
     @staticmethod
     def _event(phase: str, moment_ns: int, ident: int, name: str, file: str = "", line: int = 0) -> dict[str, Any]:

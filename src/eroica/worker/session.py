@@ -6,8 +6,9 @@ import gc
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from eroica.wire import beat
 from eroica.wire.beat import Order
@@ -15,7 +16,11 @@ from eroica.worker import surroundings
 from eroica.worker.sampling import StackSampler
 from eroica.worker.tracer import Tracer, count_events
 
+Answer = TypeVar("Answer")
+
 _WORKER_FACTS = ("global_rank", "local_rank", "world_size", "host", "pid", "device")
+# what names of torch that are not public lead to where they have changed
+_UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError)
 
 
 def _clock_pair() -> dict[str, int]:
@@ -147,8 +152,10 @@ class Session:
         record = {
             **self._facts(worker),
             **threads,
+            "thread_names": self._ask("thread names", surroundings.thread_names) or {},
+            "process_groups": self._ask("process groups", surroundings.process_groups) or [],
             "flight_path": self._save_flight(directory),
-            "stacks_path": str(self._sampler.save(directory)) if self._sampler is not None else "",
+            "stacks_path": self._save_stacks(directory),
             "trace_path": str(trace),
             "events": events,
             "stall_s": self.stall_ns * 1e-9,
@@ -172,9 +179,24 @@ class Session:
             "notes": self.notes,
         }
 
-    @staticmethod
-    def _save_flight(directory: Path) -> str:
-        dump = surroundings.flight_dump()
+    def _ask(self, what: str, question: Callable[[], Answer]) -> Answer | None:
+        """What torch answers; None and a note where it cannot be asked like that."""
+        try:
+            return question()
+        except _UNFAMILIAR as error:
+            self.notes.append(f"no {what}: {type(error).__name__}: {error}")
+            return None
+
+    def _save_stacks(self, directory: Path) -> str:
+        if self._sampler is None:
+            return ""
+        path = self._sampler.save(directory)
+        if self._sampler.failure:
+            self.notes.append(f"the sampling of stacks ended early: {self._sampler.failure}")
+        return str(path)
+
+    def _save_flight(self, directory: Path) -> str:
+        dump = self._ask("flight recorder", surroundings.flight_dump)
         if not dump:
             return ""
         path = directory / "flight.json"

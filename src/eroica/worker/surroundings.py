@@ -61,17 +61,40 @@ def device_of(optimizer: Any) -> str:
     return "cpu"
 
 
+def device_uuid(device: str) -> str:
+    """What the driver calls a CUDA device, the same in every process; its PCI address before torch 2.4; else empty.
+
+    Args:
+        device: As `device_of` says.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not device.startswith("cuda"):
+        return ""
+    try:
+        if not torch.cuda.is_initialized():  # asking would initialize it
+            return ""
+        _, _, index = device.partition(":")
+        known = torch.cuda.get_device_properties(int(index) if index else torch.cuda.current_device())
+        uuid = getattr(known, "uuid", None)
+        if uuid is not None:
+            return str(uuid)
+        return f"{known.pci_domain_id:04x}:{known.pci_bus_id:02x}:{known.pci_device_id:02x}.0"
+    except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError):  # good to know, but not needed
+        return ""
+
+
 def identity(environ: Mapping[str, str], optimizer: Any) -> dict[str, Any]:
     """Everything on the identity page of the beat file. Call it in the training thread."""
     global_rank, local_rank, world_size = ranks(environ)
-    torch = sys.modules.get("torch")
+    torch, device = sys.modules.get("torch"), device_of(optimizer)
     return {
         "global_rank": global_rank,
         "local_rank": local_rank,
         "world_size": world_size,
         "host": host_name(environ),
         "pid": os.getpid(),
-        "device": device_of(optimizer),
+        "device": device,
+        "device_uuid": device_uuid(device),
         "start_realtime_ns": time.time_ns(),
         "start_monotonic_ns": time.monotonic_ns(),
         "training_thread_id": threading.get_native_id(),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eroica.errors import CaptureError
+from eroica.worker.guard import raised_by_signal_handler
 from eroica.worker.unlocked import save_unlocked
 
 _COUNTED_PLACES = 16
@@ -37,7 +38,6 @@ class Tracer:
         Raises:
             CaptureError: The profiler refuses.
         """
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         self._profile = self._make()
         self._call("_prepare_trace")
 
@@ -99,14 +99,13 @@ class Tracer:
         """Give the events' memory back to the system: 1.3 KB for each.
 
         Returns:
-            Nanoseconds for which the interpreter lock was held.
+            Nanoseconds for which the training may have had to wait: for the interpreter lock, then for the allocator's.
         """
         before = time.monotonic_ns()
         self._profile = None
-        held_ns = time.monotonic_ns() - before
         with contextlib.suppress(OSError, AttributeError):  # not every C library has it
             ctypes.CDLL(None).malloc_trim(0)
-        return held_ns
+        return time.monotonic_ns() - before
 
     def _make(self) -> Any:
         import torch
@@ -128,6 +127,8 @@ class Tracer:
         try:
             getattr(self._profile, name)(*arguments)
         except RuntimeError as error:
+            if raised_by_signal_handler(error):
+                raise
             raise CaptureError(f"the profiler refused: {error}") from error
 
 
@@ -143,6 +144,14 @@ def count_events(path: Path) -> int:
             found += piece.count(b'"ph"')
             looked_at += len(piece)
     return round(found * size / looked_at) if looked_at else 0
+
+
+def quiet_kineto() -> None:
+    """Keep Kineto's own log out of the training's output, unless the user has said how much of it they want.
+
+    Before the training has threads of its own: changing the environment beside them is not safe.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 class ProfilerDoor:
