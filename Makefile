@@ -25,10 +25,11 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: $(READY)  ## every demo fault three times, overhead, window; half an hour
-	$(BIN)/python benchmarks/demo_faults.py
-	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/window.py
+bench: $(READY)  ## every demo fault three times, overhead, windows, an hour of a healthy job; raw results are kept
+	$(BIN)/python benchmarks/demo_faults.py --out benchmarks/results/demo_faults.jsonl
+	$(BIN)/python benchmarks/overhead.py --json benchmarks/results/overhead.json
+	$(BIN)/python benchmarks/window.py --json benchmarks/results/window.json
+	$(BIN)/python benchmarks/healthy.py --json benchmarks/results/healthy.json
 
 docs: $(READY)  ## pages generated from the code
 	$(BIN)/python docs/make_settings.py

@@ -92,7 +92,7 @@ class Agent:
                 await self._look_for_sampler()
                 next_scan = self._clock() + _SCAN_S
             self.roster.poll(judge=not self._window_tasks)
-            await asyncio.sleep(1.0 / self._settings.poll_hz)
+            await asyncio.sleep(1.0 / max(1.0, self._settings.poll_hz))
 
     async def _look_for_sampler(self) -> None:
         """Find out once, before any order, whether stacks can be sampled from outside."""

@@ -155,7 +155,16 @@ class HostWindow:
         directory = private_directory(self.directory / "hardware")
         try:
             self._hardware = subprocess.Popen(
-                [sys.executable, "-m", "eroica.hardware", *arguments, "--out", str(directory)],
+                [
+                    sys.executable,
+                    "-m",
+                    "eroica.hardware",
+                    *arguments,
+                    "--out",
+                    str(directory),
+                    "--hz",
+                    str(max(1, self._settings.thread_state_hz)),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
