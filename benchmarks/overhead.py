@@ -94,7 +94,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         pairs = in_a_job(Path(name), options.ranks, "--pairs", str(options.pairs))["pairs"]
     with tempfile.TemporaryDirectory() as name:
-        events = sorted(in_a_job(Path(name), options.ranks, "--time-events")["events_ns"])
+        by_event = in_a_job(Path(name), options.ranks, "--time-events")["events_ns"]
+    events = sorted(duration for durations in by_event.values() for duration in durations)
     results = {
         "machine": machine_facts(),
         "command": "python benchmarks/overhead.py",
@@ -102,6 +103,7 @@ def main() -> None:
             "median": events[len(events) // 2] / 1e3,
             "p99": events[int(len(events) * 0.99)] / 1e3,
             "events": len(events),
+            **{f"median_{name}": statistics.median(durations) / 1e3 for name, durations in by_event.items()},
         },
         "slowdown": slowdown(pairs),
         "memory_mb": memory_mb(),

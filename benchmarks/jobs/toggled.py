@@ -28,7 +28,7 @@ def timed(border, spent):
         def measured(*arguments):
             begin = time.perf_counter_ns()
             guarded(*arguments)
-            spent.append(time.perf_counter_ns() - begin)
+            spent[function.__name__].append(time.perf_counter_ns() - begin)
 
         return measured
 
@@ -56,7 +56,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
-    spent: list[int] = []
+    spent: dict[str, list[int]] = {"loaded": [], "stepped": []}
     if options.time_events:  # a run of its own: the timing costs more than what it times
         switch(False)
         attach._attachment.guest.guard.border = timed(attach._attachment.guest.guard.border, spent)

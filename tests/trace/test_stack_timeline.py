@@ -182,7 +182,7 @@ def test_an_impossible_rate_is_refused(tmp_path):
     [
         ("/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", "torch/utils/data/dataloader.py"),
         ("/usr/lib/python3/dist-packages/numpy/core/a.py", "numpy/core/a.py"),
-        ("/root/.pyenv/versions/3.11.7/lib/python3.11/multiprocessing/queues.py", "multiprocessing/queues.py"),
+        ("/opt/python-3.11.7/lib/python3.11/multiprocessing/queues.py", "multiprocessing/queues.py"),
         ("/usr/lib/python3.12/threading.py", "threading.py"),
         ("/home/u/src/pytorch/torch/nn/modules/module.py", "torch/nn/modules/module.py"),
         ("/data/runs/17/project/train.py", "project/train.py"),
