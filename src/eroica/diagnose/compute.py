@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnose.candidate import Candidate
 from eroica.diagnose.frames import Focus
-from eroica.diagnose.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH, Lateness, time_above
+from eroica.diagnose.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH, Lateness, accuse, time_above
 from eroica.diagnose.speed import Speed, host_fact, operators, weighted_mean
 from eroica.diagnose.view import View
 from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, median_of_others
@@ -237,22 +238,7 @@ def _candidate(view: View, cause: str, late: Lateness, coverage: float, evidence
         is_own=False,
         is_specific=True,
     )
-    return Candidate(
-        cause=cause,
-        scope="some" if late.reference == "peers" else "all",
-        functions=tuple(rows),
-        focus=focus,
-        kind="compute",
-        coverage=coverage,
-        least_gain=view.settings.min_gain,
-        evidence=evidence,
-        corroboration=_corroboration(view, late.workers),
-        is_general=late.reference == "baseline",
-        workers=late.workers,
-        removed_us=late.removed_us,
-        mean_us=late.mean_us,
-        reference_us=late.reference_us,
-        reference=late.reference,
-        strength=late.strength,
-        agreement=late.agreement,
+    candidate = accuse(late, cause, "compute", focus, rows, view.settings.min_gain, evidence)
+    return msgspec.structs.replace(
+        candidate, corroboration=_corroboration(view, late.workers), is_general=late.reference == "baseline"
     )

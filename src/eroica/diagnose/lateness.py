@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnose.candidate import Reference
+from eroica.diagnose.candidate import Candidate, FindingKind, Reference
+from eroica.diagnose.frames import Focus
 from eroica.diagnose.view import View
 from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, standard_error
 
@@ -46,6 +47,45 @@ class Lateness(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     reference_us: float
     strength: float
     agreement: float | None
+
+
+def accuse(
+    late: Lateness,
+    cause: str,
+    kind: FindingKind,
+    focus: Focus,
+    functions: Sequence[int],
+    least_gain: float,
+    evidence: tuple[str, ...] = (),
+) -> Candidate:
+    """The candidate that says `cause` of workers with excess time; against peers it is some workers', else everybody's.
+
+    Args:
+        late: Who and how much.
+        cause: Slug in the catalog.
+        kind: Kind of the named function.
+        focus: The function to name; its share of the excess is the coverage.
+        functions: Rows whose time it is (indices into the fleet's keys).
+        least_gain: Gain from which the cause counts.
+        evidence: Sentences beyond those every cause gets.
+    """
+    return Candidate(
+        cause=cause,
+        scope="some" if late.reference == "peers" else "all",
+        workers=late.workers,
+        functions=tuple(functions),
+        focus=focus,
+        kind=kind,
+        removed_us=late.removed_us,
+        mean_us=late.mean_us,
+        reference_us=late.reference_us,
+        reference=late.reference,
+        strength=late.strength,
+        coverage=focus.share,
+        agreement=late.agreement,
+        least_gain=least_gain,
+        evidence=evidence,
+    )
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnose.candidate import Candidate
 from eroica.diagnose.frames import Focus, find_focus, split_frame
-from eroica.diagnose.lateness import Lateness, judge_group
+from eroica.diagnose.lateness import Lateness, accuse, judge_group
 from eroica.diagnose.rows import reference_of_rows
 from eroica.diagnose.view import View
 from eroica.localize.excess import median_of_others
@@ -52,23 +52,7 @@ def _expected_share(view: View) -> float | None:
 def _candidate(view: View, rows: list[int], late: Lateness) -> Candidate:
     focus = find_loading_frame(view, rows, late)
     child = _child_evidence(view, focus)
-    return Candidate(
-        cause="slow-data-loading",
-        scope="some" if late.reference == "peers" else "all",
-        workers=late.workers,
-        functions=tuple(rows),
-        focus=focus,
-        kind="python",
-        removed_us=late.removed_us,
-        mean_us=late.mean_us,
-        reference_us=late.reference_us,
-        reference=late.reference,
-        strength=late.strength,
-        coverage=focus.share,
-        agreement=late.agreement,
-        least_gain=view.settings.min_gain,
-        evidence=child,
-    )
+    return accuse(late, "slow-data-loading", "python", focus, rows, view.settings.min_gain, child)
 
 
 def find_loading_frame(view: View, rows: Sequence[int], late: Lateness) -> Focus:

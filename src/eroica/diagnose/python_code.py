@@ -12,6 +12,7 @@ from eroica.diagnose.frames import Focus, find_focus
 from eroica.diagnose.lateness import (
     LEAST_STRENGTH,
     Lateness,
+    accuse,
     judge_group,
     late_against_baseline,
     late_against_peers,
@@ -107,22 +108,7 @@ def _same_reference(view: View, functions: list[int], late: Lateness) -> Latenes
 
 
 def _candidate(view: View, functions: tuple[int, ...], focus: Focus, late: Lateness) -> Candidate:
-    return Candidate(
-        cause="python-on-critical-path",
-        scope="some" if late.reference == "peers" else "all",
-        workers=late.workers,
-        functions=functions,
-        focus=focus,
-        kind="python",
-        removed_us=late.removed_us,
-        mean_us=late.mean_us,
-        reference_us=late.reference_us,
-        reference=late.reference,
-        strength=late.strength,
-        coverage=focus.share,
-        agreement=late.agreement,
-        least_gain=view.settings.min_gain,
-    )
+    return accuse(late, "python-on-critical-path", "python", focus, functions, view.settings.min_gain)
 
 
 def _explains_slowdown(view: View, rows: list[int]) -> Iterator[Candidate]:
