@@ -117,3 +117,18 @@ def test_problems_are_kept_not_raised(tmp_path: Path, monkeypatch: pytest.Monkey
 
     launch = Launch({**os.environ, "EROICA_JOB": "x", "EROICA_RUN_DIR": str(tmp_path)}, Settings())
     assert "disk full" in launch.problems[0] and launch.finish() is None
+
+
+def test_a_signal_while_waiting_for_the_verdict_costs_the_verdict_but_not_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eroica.cli.run import _stop_waiting
+    from eroica.model.verdict import Verdict
+    from eroica.settings import Settings
+
+    launch = Launch({**os.environ, "EROICA_JOB": f"x-{os.getpid()}", "EROICA_RUN_DIR": str(tmp_path)}, Settings())
+    monkeypatch.setattr(launch, "_tell_collector", lambda: _stop_waiting(signal.SIGTERM, None))
+    assert launch.finish() is None
+    assert "SIGTERM" in launch.problems[0]
+    verdict = Verdict.from_json(launch.no_verdict())
+    assert verdict.verdict == "undetermined" and "SIGTERM" in verdict.coverage.notes[0]

@@ -70,7 +70,7 @@ def run(
             _print_verdict(verdict, launch.where)
     except (_Impatient, OSError, ValueError, SystemExit) as error:  # a closed pipe, a broken record: the status counts
         with contextlib.suppress(OSError):
-            click.echo(f"eroica: no final verdict: {error or 'interrupted'}", err=True)
+            click.echo(f"eroica: no final verdict: {error}", err=True)
     finally:
         leave(status)
 
@@ -80,7 +80,7 @@ class _Impatient(BaseException):
 
 
 def _stop_waiting(number: int, frame: object) -> None:
-    raise _Impatient
+    raise _Impatient(f"{signal.Signals(number).name} came while waiting for it")
 
 
 def leave(status: int) -> None:
@@ -186,7 +186,7 @@ class Launch:
             while not final.exists() and self._helpers[0].poll() is None and time.monotonic() < end:
                 time.sleep(0.05)
             return final.read_bytes()
-        except (OSError, EroicaError) as error:
+        except (OSError, EroicaError, _Impatient) as error:
             self.problems.append(f"no final verdict: {error}; see {self.where.run / 'log'}")
             return None
         finally:
