@@ -126,7 +126,8 @@ def test_a_signal_while_waiting_for_the_verdict_costs_the_verdict_but_not_the_re
     from eroica.model.verdict import Verdict
     from eroica.settings import Settings
 
-    launch = Launch({**os.environ, "EROICA_JOB": f"x-{os.getpid()}", "EROICA_RUN_DIR": str(tmp_path)}, Settings())
+    places = {"EROICA_JOB": f"x-{os.getpid()}", "EROICA_RUN_DIR": str(tmp_path), "EROICA_LAUNCHED": "1"}
+    launch = Launch({**os.environ, **places}, Settings())
     monkeypatch.setattr(launch, "_tell_collector", lambda: _stop_waiting(signal.SIGTERM, None))
     assert launch.finish() is None
     assert "SIGTERM" in launch.problems[0]

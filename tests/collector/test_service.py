@@ -160,3 +160,14 @@ def test_an_unreadable_pattern_costs_only_itself(tmp_path: Path) -> None:
     assert loaded == window and len(patterns) == 1 and "5.pattern" in notes[0]
     with pytest.raises(InputError, match="no saved window"):
         load_patterns(tmp_path)
+
+
+def test_a_collector_that_no_agent_ever_finds_ends_by_itself(tmp_path: Path) -> None:
+    times = iter([0.0, *[59.0] * 4])  # then a minute and more has passed
+
+    async def go() -> None:
+        collector = Collector("j", Store(tmp_path), Settings(), TOKEN, judge, clock=lambda: next(times, 61.0))
+        await asyncio.wait_for(collector.run(0.01), 5)
+        assert collector.final is not None and collector.final.verdict == "undetermined"
+
+    asyncio.run(go())

@@ -91,13 +91,14 @@ class Collector:
 
     async def run(self, period_s: float = 0.5) -> None:
         """Tick, rewrite status.json, end when the job is over or every agent has long been silent."""
+        began = self._clock()
         while not self.finished.is_set():
             self._start(self.windows.tick(self._clock()))
             self._save_status()
-            heard = self.windows.last_heard
+            heard = max(began, self.windows.last_heard)
             if self.windows.ended and not self.windows.busy:
                 self._conclude()
-            elif heard and self._clock() - heard > self._settings.agent_silence_s:
+            elif self._clock() - heard > self._settings.agent_silence_s:
                 log.warning("no agent for %.0f s; the job is taken for ended", self._clock() - heard)
                 self.end_job()
             await asyncio.sleep(period_s)
