@@ -39,6 +39,18 @@ class Settings:
     expected_iteration_s: float = _setting(0.0, "Iterations longer than this are slow from the start, s; 0 = unknown.")
     cooldown_s: float = _setting(120.0, "Pause between two windows nobody asked for by hand, s.")
 
+    # --- blocked jobs ---
+    silence_s: float = _setting(10.0, "No hooked event for at least so long may mean a blocked worker, s.")
+    silence_iterations: float = _setting(5.0, "... and for so many mean iterations.", "EROICA 4.1")
+    silence_pauses: float = _setting(2.0, "... and for so many times the longest pause that the job has survived.")
+    silence_learning_s: float = _setting(300.0, "The same limit while the iteration pattern is not known yet, s.")
+    second_look_s: float = _setting(2.0, "Pause between the two looks at a silent job, s.")
+    look_deadline_s: float = _setting(8.0, "Agents that have not handed in their looks by then are left out, s.")
+    answering_thread: bool = _setting(
+        True, "A sleeping thread in each worker tells the agent, when asked, what it waits for."
+    )
+    stack_signal: str = _setting("", "Where ptrace is forbidden: signal on which a blocked worker writes its stacks.")
+
     # --- window ---
     window_s: float = _setting(20.0, "Wanted length of a window, s.", "EROICA 3.1")
     min_window_iterations: int = _setting(2, "Fewest iterations of a window.")

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from eroica.model.look import Ending
 from eroica.model.window import WindowPurpose
 from eroica.model.worker import Worker
 
@@ -55,6 +56,10 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
         baseline_s: Lowest such mean within the horizon.
         steady: Enough healthy iterations for a baseline window.
         ended: The process is gone; `state` is the last one seen, or "gone" if it did not sign off.
+        silent_s: Seconds since any of its hooks fired.
+        silent: That is longer than this worker's limit: it may be blocked.
+        silence: One clause with numbers: how long, against which limit; empty if it is not silent.
+        ending: How it ended; None while it lives.
     """
 
     worker: Worker
@@ -66,6 +71,10 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     trigger: WorkerTrigger | None = None
     result: OrderResult = OrderResult()
     ended: bool = False
+    silent_s: float = 0.0
+    silent: bool = False
+    silence: str = ""
+    ending: Ending | None = None
 
 
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,11 +111,14 @@ class CollectorReply(msgspec.Struct, frozen=True, kw_only=True):
         order: The current order, None if there is none.
         absolved: Windows so far that found nothing wrong; agents raise their margins when it grows.
         stop: The job is over; the agent may end once its summaries are uploaded.
+        look: Number of the look at blocked workers that agents shall take and hand in once (`POST /v1/looks`, a
+            `HostLooks`); 0 = none.
     """
 
     order: OrderMessage | None = None
     absolved: int = 0
     stop: bool = False
+    look: int = 0
 
 
 class SummaryFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +126,16 @@ class SummaryFailure(msgspec.Struct, frozen=True, kw_only=True):
 
     global_rank: int
     note: str
+
+
+class FinishRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The job is over.
+
+    Attributes:
+        exit_status: Of the command, negative for a signal, as `subprocess` gives it; None if nobody knows it.
+    """
+
+    exit_status: int | None = None
 
 
 class ProfileRequest(msgspec.Struct, frozen=True, kw_only=True):
