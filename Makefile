@@ -17,7 +17,7 @@ demo: $(READY)  ## a small real training job gets slow and names its own cause
 	$(BIN)/eroica demo --fault slow-loader --worker 2
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -30,9 +30,11 @@ bench: $(READY)  ## every demo fault three times, overhead, windows, an hour of 
 	$(BIN)/python benchmarks/overhead.py --json benchmarks/results/overhead.json
 	$(BIN)/python benchmarks/window.py --json benchmarks/results/window.json
 	$(BIN)/python benchmarks/healthy.py --json benchmarks/results/healthy.json
+	$(BIN)/python benchmarks/reliability.py
 
 docs: $(READY)  ## pages generated from the code
 	$(BIN)/python docs/make_settings.py
+	$(BIN)/python benchmarks/reliability.py --write-docs
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache eroica-report

@@ -72,6 +72,7 @@ def run_demo(fault: str, number: int, workers: int, device: str) -> dict[str, An
         "right": status == 0,
         "words": said[-1],
         "seconds": round(seconds, 1),
+        "trigger_to_verdict_s": verdict.cost.trigger_to_verdict_s if verdict is not None else None,
         "load_before": round(load, 2),
         "verdict": verdict.to_dict() if verdict is not None else None,
     }

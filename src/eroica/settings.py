@@ -7,6 +7,7 @@ A value comes from, first wins: a command's flag or a keyword of `eroica.watch`;
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -49,7 +50,11 @@ class Settings:
     answering_thread: bool = _setting(
         True, "A sleeping thread in each worker tells the agent, when asked, what it waits for."
     )
-    stack_signal: str = _setting("", "Where ptrace is forbidden: signal on which a blocked worker writes its stacks.")
+    stack_signal: str = _setting(
+        "",
+        "Where ptrace is forbidden: a signal (SIGUSR2) on which a blocked worker writes its stacks. It may belong to "
+        "the user's code or to Slurm (`--signal`), and may interrupt a system call; so it is only taken if it is free.",
+    )
 
     # --- window ---
     window_s: float = _setting(20.0, "Wanted length of a window, s.", "EROICA 3.1")
@@ -98,6 +103,9 @@ class Settings:
     poll_hz: float = _setting(20.0, "How often the agent looks at the beats, per second.")
     report_s: float = _setting(0.25, "Pause between two reports of an agent to the collector, s.")
     agent_silence_s: float = _setting(60.0, "No agent for so long: the collector takes the job for ended, s.")
+    sealed_memory: bool = _setting(
+        True, "Workers tell how far they are in memory that nobody can cut short; off where agents cannot reach it."
+    )
     job_end_grace_s: float = _setting(30.0, "Without `eroica run`: no worker for so long ends the job, s.")
     farewell_s: float = _setting(2.0, "How long the collector still answers after its last verdict, s.")
     worker_failures_raise: bool = _setting(False, "Raise Eroica's own failures in the worker (for its tests only).")
@@ -117,7 +125,7 @@ def load_settings(
         UsageError: A name is unknown, a value has the wrong type, or the file cannot be read.
     """
     environ = os.environ if environ is None else environ
-    values: dict[str, Any] = dict(_from_file(environ, directory or Path.cwd()))
+    values: dict[str, Any] = dict(_from_file(environ, directory or Path()))
     for item in fields(Settings):
         text = environ.get(f"EROICA_{item.name.upper()}")
         if text is not None:
@@ -133,8 +141,9 @@ def load_settings(
 
 
 def _from_file(environ: Mapping[str, str], directory: Path) -> Mapping[str, Any]:
-    path = Path(environ.get("EROICA_CONFIG") or directory / "eroica.toml")
-    if not path.is_file():
+    named = environ.get("EROICA_CONFIG")
+    path = Path(named or directory / "eroica.toml")
+    if not path.is_file() or not (named or _may_decide(path)):
         return {}
     if sys.version_info >= (3, 11):
         import tomllib
@@ -144,6 +153,12 @@ def _from_file(environ: Mapping[str, str], directory: Path) -> Mapping[str, Any]
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be used: {error}") from error
+
+
+def _may_decide(found: Path) -> bool:
+    """Whether a file that nobody named counts: not one that a stranger has put where everybody may (`cd /tmp`)."""
+    everybody = found.parent.stat().st_mode & stat.S_IWOTH
+    return not everybody or found.lstat().st_uid in (0, os.getuid())
 
 
 def _convert(name: str, value: Any, default: Any) -> Any:

@@ -11,15 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from eroica.agent.roster import Roster, process_start
+from eroica.agent.endings import process_start
+from eroica.agent.roster import Roster
 from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.messages import AgentReport, WorkerStatus
+from eroica.wire.registration import MAGIC
 
 
-def register(directory: Path, pid: int, rank: int = 0) -> beat.BeatWriter:
+def register(directory: Path, pid: int, rank: int = 0, **facts: object) -> beat.BeatWriter:
     """A beat file as the process `pid` would have made it."""
-    writer = beat.BeatWriter.create(directory, {"global_rank": rank, "pid": pid, "world_size": 2, "host": "h"})
+    identity = {"global_rank": rank, "pid": pid, "world_size": 2, "host": "h", **facts}
+    writer = beat.BeatWriter.create(directory, identity)
     writer.path = writer.path.rename(directory / f"{pid}.beat")
     return writer
 
@@ -116,9 +119,110 @@ def test_signing_off_and_dying_are_told_apart(tmp_path: Path) -> None:
     assert roster.workers == {}
 
 
+def test_files_left_behind_before_we_came_are_no_workers_and_no_deaths(tmp_path: Path) -> None:
+    register(tmp_path, 2**22 - 1)
+    for suffix in ("ask", "answer", "stacks"):
+        (tmp_path / f"{2**22 - 1}.{suffix}").touch()
+    roster = Roster(tmp_path, Settings(), Clock())
+    roster.scan()
+    assert roster.workers == {} and list(tmp_path.iterdir()) == [] and roster.notes == []
+
+
+def test_a_process_under_an_id_used_before_is_not_the_worker(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    started = process_start(sleeper.pid)
+    assert started is not None
+    register(tmp_path, sleeper.pid, process_start=started - 1000)
+    roster = Roster(tmp_path, Settings(), Clock())
+    roster.scan()
+    assert roster.workers == {}
+    register(tmp_path, sleeper.pid, process_start=started)
+    roster.scan()
+    assert len(roster.living) == 1
+
+
+def test_a_worker_that_came_and_died_between_two_scans_is_a_death(tmp_path: Path) -> None:
+    roster = Roster(tmp_path, Settings(), Clock())
+    roster.scan()
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    register(tmp_path, process.pid)
+    roster.scan()
+    status = only(roster)
+    assert status.ended and status.state == "gone" and status.ending is not None and status.ending.kind == "unknown"
+
+
+def test_a_living_worker_whose_file_somebody_removed_goes_on(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    writer = register(tmp_path, sleeper.pid)
+    roster = Roster(tmp_path, Settings(), Clock())
+    roster.scan()
+    writer.path.unlink()
+    writer.beat(5, 5, 5, 1, beat.STEADY, 0)
+    roster.scan()
+    roster.poll()
+    status = only(roster)
+    assert not status.ended and status.iteration == 5 and status.ending is None
+
+
+def test_who_signed_off_tells_its_exit_status_later_and_a_second_life_is_another_worker(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    clock = Clock()
+    roster = Roster(tmp_path, Settings(), clock)
+    writer = register(tmp_path, sleeper.pid)
+    roster.scan()
+    former = roster.workers[sleeper.pid]
+    writer.beat(2, 2, 2, 1, beat.FINISHED, 0)
+    writer.path.unlink()
+    roster.scan()
+    clock.now += 3
+    ending = former.status().ending
+    assert ending is not None and (ending.kind, ending.number, ending.ago_s) == ("signed-off", 0, 3.0)
+    register(tmp_path, sleeper.pid)  # `watch` again, in the same process
+    roster.scan()
+    assert len(roster.living) == 1 and roster.workers[sleeper.pid] is not former
+
+
+def test_the_exit_status_of_who_signed_off_is_kept(tmp_path: Path) -> None:
+    roster = Roster(tmp_path, Settings(), Clock())
+    process = subprocess.Popen([sys.executable, "-c", "input(); raise SystemExit(4)"], stdin=subprocess.PIPE)
+    writer = register(tmp_path, process.pid)
+    roster.scan()
+    writer.beat(2, 2, 2, 1, beat.FINISHED, 0)
+    writer.path.unlink()
+    roster.scan()
+    process.stdin.write(b"\n")
+    process.stdin.close()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    roster.scan()
+    ending = only(roster).ending
+    assert ending is not None and (ending.kind, ending.number) == ("signed-off", 4)
+    process.wait()
+
+
+def test_a_quiet_worker_is_told_to_be_silent_and_one_before_us_keeps_its_pauses(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    writer = register(tmp_path, sleeper.pid)
+    for iteration in range(1, 60):
+        writer.beat(iteration, iteration, iteration, 8_000_000_000 if iteration == 30 else 20_000_000, beat.STEADY, 0)
+    clock = Clock()
+    roster = Roster(tmp_path, Settings(), clock)
+    roster.scan()
+    for second in range(40):
+        clock.now += 0.5
+        roster.poll()
+        assert only(roster).silent == (second > 32), second  # twice 8 s
+    status = only(roster)
+    assert "longest pause so far was 8 s" in status.silence and status.silent_s == pytest.approx(19.5)
+    writer.touch(1000)
+    clock.now += 0.5
+    roster.poll()
+    assert not only(roster).silent and only(roster).silence == "" and only(roster).silent_s == 0.0
+
+
 def test_a_file_that_is_no_worker_is_refused_once_and_named(tmp_path: Path) -> None:
     (tmp_path / "77.beat").write_bytes(os.urandom(100))
-    hostile = beat.MAGIC + struct.pack("<I", 40) + json.dumps({"global_rank": "../../x", "pid": 1}).encode().ljust(40)
+    hostile = MAGIC + struct.pack("<I", 40) + json.dumps({"global_rank": "../../x", "pid": 1}).encode().ljust(40)
     (tmp_path / "78.beat").write_bytes(hostile + bytes(beat.FILE_BYTES))
     roster = Roster(tmp_path, Settings(), Clock())
     roster.scan()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from eroica.cli.run import Launch
+from eroica.cli.launch import Launch
 
 EROICA = [sys.executable, "-m", "eroica"]
 
@@ -70,6 +70,54 @@ raise SystemExit(40 + len(got))
     assert process.wait(60) == 41
 
 
+def test_descriptors_that_were_handed_to_eroica_reach_the_command(tmp_path: Path) -> None:
+    with (tmp_path / "three").open("w") as three:
+        code = f"import os; os.write({three.fileno()}, b'kept')"
+        assert run(tmp_path, sys.executable, "-c", code, pass_fds=[three.fileno()]).returncode == 0
+    assert (tmp_path / "three").read_text() == "kept"
+
+
+def test_started_by_somebody_who_ignores_their_children_it_still_ends_with_the_commands_status(tmp_path: Path) -> None:
+    code = "import signal as s; raise SystemExit(30 + (s.getsignal(s.SIGCHLD) == s.SIG_IGN))"
+    ignore = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    arguments = [*EROICA, "run", "--quiet", "--out", str(tmp_path / "out"), "--", sys.executable, "-c", code]
+    assert subprocess.run([sys.executable, "-c", ignore, *arguments], timeout=60, check=False).returncode == 31
+
+
+def test_a_command_ended_by_a_signal_without_a_name(tmp_path: Path) -> None:
+    number = signal.SIGRTMIN + 3
+    assert run(tmp_path, sys.executable, "-c", f"import os; os.kill(os.getpid(), {number})").returncode == -number
+
+
+def test_in_a_directory_that_is_gone_the_command_runs_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    code = "import os, sys; os.rmdir('../gone'); os.execv(sys.argv[1], sys.argv[1:])"
+    arguments = [*EROICA, "run", "--quiet", "--job", tmp_path.name, "--", "/bin/sh", "-c", "exit 4"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, cwd=tmp_path / "gone", env=environment, timeout=60, check=False)
+    assert done.returncode == 4
+
+
+def test_one_inside_another_leaves_the_job_to_it(tmp_path: Path) -> None:
+    report = tmp_path / "out"
+    began = time.monotonic()
+    done = run(tmp_path, *EROICA, "run", "--", "/bin/sh", "-c", "exit 5")
+    assert done.returncode == 5 and done.stderr == ""
+    assert json.loads((report / "verdict.json").read_text())["verdict"] == "undetermined"
+    assert time.monotonic() - began < 10
+
+
+def test_one_inside_another_that_wants_its_own_report_is_a_job_of_its_own(tmp_path: Path) -> None:
+    inner = [*EROICA, "run", "--quiet", "--out", str(tmp_path / "inner"), "--json", str(tmp_path / "json")]
+    done = run(tmp_path, *inner, "--", "/bin/sh", "-c", "exit 6")
+    assert done.returncode == 6 and done.stderr == ""
+    jobs = {json.loads(path.read_text())["job"] for path in tmp_path.glob("*/verdict.json")}
+    assert len(jobs) == 2 and json.loads((tmp_path / "json").read_text())["job"] in jobs
+
+
 def test_the_final_verdict_is_written_whatever_happened(tmp_path: Path) -> None:
     target = tmp_path / "verdict.json"
     arguments = [*EROICA, "run", "--out", str(tmp_path / "out"), "--json", str(target), "--", sys.executable, "-c", "1"]
@@ -111,7 +159,7 @@ def test_nothing_of_eroica_is_left_running(tmp_path: Path) -> None:
 
 def test_problems_are_kept_not_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "eroica.cli.run.private_directory", lambda path: (_ for _ in ()).throw(OSError(28, "disk full"))
+        "eroica.cli.launch.private_directory", lambda path: (_ for _ in ()).throw(OSError(28, "disk full"))
     )
     from eroica.settings import Settings
 
@@ -119,16 +167,44 @@ def test_problems_are_kept_not_raised(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "disk full" in launch.problems[0] and launch.finish() is None
 
 
+def test_of_a_command_that_was_asked_to_end_long_ago_no_window_is_waited_for(tmp_path: Path) -> None:
+    from eroica.settings import Settings
+
+    places = {"EROICA_JOB": f"y-{os.getpid()}", "EROICA_RUN_DIR": str(tmp_path)}
+    launch = Launch({**os.environ, **places}, Settings())
+    try:
+        assert launch._patience_s > 50
+        launch._asked_to_end_at = time.monotonic()
+        assert 10 < launch._patience_s < 20
+        launch._asked_to_end_at -= 25
+        assert launch._patience_s == 0.0
+    finally:
+        launch.finish()
+
+
+def test_where_worker_0_is_elsewhere_nothing_is_concluded_though_that_host_was_not_found(tmp_path: Path) -> None:
+    from eroica.settings import Settings
+
+    places = {"EROICA_JOB": f"z-{os.getpid()}", "EROICA_RUN_DIR": str(tmp_path)}
+    launch = Launch({**os.environ, **places}, Settings())
+    end = time.monotonic() + 20
+    while not (tmp_path / "collector.json").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    (launch.where.runtime / "away").touch()
+    assert launch.finish() is None and not launch.concludes and launch.problems == []
+    assert not (tmp_path / "verdict.json").exists()
+
+
 def test_a_signal_while_waiting_for_the_verdict_costs_the_verdict_but_not_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eroica.cli.run import _stop_waiting
+    from eroica.cli.launch import stop_waiting
     from eroica.model.verdict import Verdict
     from eroica.settings import Settings
 
     places = {"EROICA_JOB": f"x-{os.getpid()}", "EROICA_RUN_DIR": str(tmp_path), "EROICA_LAUNCHED": "1"}
     launch = Launch({**os.environ, **places}, Settings())
-    monkeypatch.setattr(launch, "_tell_collector", lambda: _stop_waiting(signal.SIGTERM, None))
+    monkeypatch.setattr(launch, "_tell_collector", lambda: stop_waiting(signal.SIGTERM, None))
     assert launch.finish() is None
     assert "SIGTERM" in launch.problems[0]
     verdict = Verdict.from_json(launch.no_verdict())

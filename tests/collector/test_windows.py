@@ -324,6 +324,23 @@ def test_the_end_of_the_job_waits_for_patterns_under_way_but_not_for_ever() -> N
     assert len(fleet.work) == 1
 
 
+@pytest.mark.parametrize(("patience_s", "waits_s"), [(1e6, 10.0), (4.0, 4.0)])
+def test_a_window_that_is_closed_after_the_end_of_the_job_is_not_waited_for_any_longer(
+    patience_s: float, waits_s: float
+) -> None:
+    fleet = manual_fleet(window_s=1.0, window_deadline_s=30.0)
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    while fleet.windows.order is None or fleet.windows.order.kind != "window":
+        fleet.step()
+    ended_at = fleet.now
+    fleet.windows.job_ended(ended_at, patience_s)
+    fleet.step(40)
+    assert fleet.windows.status().windows[-1].phase == "summarizing" and fleet.now < ended_at + waits_s
+    fleet.work += fleet.windows.tick(ended_at + waits_s + 0.1)
+    assert len(fleet.work) == 1
+
+
 @given(st.lists(st.sampled_from(["step", "ask", "miss", "deliver", "die", "trigger"]), max_size=60), st.integers(1, 4))
 def test_whatever_happens_there_is_at_most_one_window_and_time_closes_it(script: list[str], ranks: int) -> None:
     fleet = Fleet(Windows("j", Settings(baseline_window=False, window_s=0.5)), ranks=ranks)
@@ -362,3 +379,14 @@ def test_a_window_by_hand_never_changes_the_trigger(word: str) -> None:
     fleet.change(0, trigger=trigger(1))
     fleet.step()
     assert fleet.windows.busy
+
+
+def test_right_after_somebody_joined_a_window_waits_for_the_others_but_not_long() -> None:
+    windows = Windows("j", Settings(baseline_window=False))
+    trigger = WorkerTrigger(count=1, reason="slow", baseline_s=0.1, current_s=0.2)
+    first = msgspec.structs.replace(Fleet(windows).statuses[0], trigger=trigger)
+    for now in (0.0, 5.0):
+        windows.reported(now, AgentReport(host="h", pid=1, workers=(first,)))
+        assert windows.order is None
+    windows.reported(10.5, AgentReport(host="h", pid=1, workers=(first,)))
+    assert windows.order is not None

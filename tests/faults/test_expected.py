@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from eroica.faults import FAULTS
@@ -29,6 +30,13 @@ def verdict(cause: str = "", scope: str = "some", workers: tuple[int, ...] = (2,
     )
 
 
+def blocked(cause: str, frame: str = "anything", workers: tuple[int, ...] = (2,)) -> Verdict:
+    said = verdict(cause, workers=workers)
+    function = msgspec.structs.replace(said.findings[0].function, stack=("main (train.py:3)", frame))
+    finding = msgspec.structs.replace(said.findings[0], function=function)
+    return msgspec.structs.replace(said, verdict="blocked", findings=(finding,))
+
+
 def test_every_fault_has_an_expected_answer_and_a_plan_that_can_be_built() -> None:
     assert set(EXPECTED) == set(FAULTS)
     for name in EXPECTED:
@@ -43,6 +51,13 @@ def test_every_fault_has_an_expected_answer_and_a_plan_that_can_be_built() -> No
         ("slow-compute", verdict("compute-slow")),
         ("slow-python", verdict("python-on-critical-path", "all", (0, 1, 2, 3))),
         ("slow-backward", verdict("python-on-critical-path")),
+        ("hang", blocked("desynchronized-collective")),
+        ("hang-queue", blocked("blocked-in-user-code", "_take_item (tinylm/reading.py:82)")),
+        ("hang-lock", blocked("blocked-in-user-code", "count_batch (tinylm/bookkeeping.py:37)")),
+        ("hang-interpreter-lock", blocked("held-interpreter-lock", "hash_batch (tinylm/bookkeeping.py:78)")),
+        ("hang-storage", blocked("blocked-in-user-code", "_fetch_block (tinylm/reading.py:49)")),
+        ("dead-worker", blocked("dead-worker")),
+        ("stopped-worker", blocked("dead-worker")),
         ("none", verdict()),
     ],
 )
@@ -60,6 +75,11 @@ def test_a_verdict_that_names_the_fault_is_right(fault: str, said: Verdict) -> N
         ("slow-loader", verdict("slow-data-loading", role="symptom")),
         ("slow-compute", verdict("cpu-contention")),
         ("gc-pause", verdict("garbage-collection", "some")),
+        ("hang", verdict("desynchronized-collective")),
+        ("hang", blocked("desynchronized-collective", workers=(0, 1, 3))),
+        ("hang-queue", blocked("blocked-in-user-code", "wait (threading.py:327)")),
+        ("hang-lock", blocked("held-interpreter-lock", "count_batch (tinylm/bookkeeping.py:37)")),
+        ("dead-worker", blocked("dead-worker", workers=(0,))),
         ("none", verdict("slow-link")),
     ],
 )

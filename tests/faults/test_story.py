@@ -1,7 +1,11 @@
 from __future__ import annotations
 
-from eroica.cli.demo import Story
-from eroica.wire.messages import JobStatus, WindowLine
+import msgspec
+
+from eroica.cli.story import Story, still
+from eroica.model.look import Ending
+from eroica.model.worker import Worker
+from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
 
 def status(iteration: int, mean: float | None = None, windows: tuple[WindowLine, ...] = ()) -> JobStatus:
@@ -59,3 +63,60 @@ def test_a_healthy_job_is_stopped_after_the_window_asked_for_by_hand() -> None:
     story = Story("none")
     assert not story.concluded(status(390, 50.0, (window("done", verdict="slow"),)))
     assert story.concluded(status(390, 50.0, (window("done", purpose="manual", verdict="healthy"),)))
+
+
+def standing(*silent_s: float, death: Ending | None = None, windows: tuple[WindowLine, ...] = ()) -> JobStatus:
+    workers = [
+        WorkerStatus(worker=Worker(global_rank=rank), state="steady", silent_s=seconds)
+        for rank, seconds in enumerate(silent_s)
+    ]
+    if death is not None:
+        gone = Worker(global_rank=len(workers))
+        workers.append(WorkerStatus(worker=gone, state="gone", ended=True, ending=death))
+    return JobStatus(
+        job="j", phase="watching", message="", iteration=200, mean_ms=50.0, workers=tuple(workers), windows=windows
+    )
+
+
+def test_the_story_of_a_blocked_job_tells_how_long_nobody_has_moved() -> None:
+    story = Story("hang", from_iteration=200)
+    looking, done = window("analysis", "blocked"), window("done", "blocked", verdict="blocked")
+    course = [
+        standing(0.1, 0.0),
+        standing(7.2, 0.2),  # one of them moves
+        standing(4.0, 3.0),
+        standing(8.0, 7.0),
+        standing(12.0, 11.0, windows=(looking,)),
+        standing(15.0, 14.0, windows=(done,)),
+    ]
+    assert [line for step in course for line in story.tell(step)] == [
+        "training",
+        "healthy, 50.0 ms per iteration",
+        "hang begins (iteration 200)",
+        "no worker has moved for 7 s",
+        "noticed: looking at stacks, kernel states and collectives of every worker",
+        "blocked: because",
+    ]
+    assert [story.concluded(step) for step in course] == [False] * 5 + [True]
+    assert not story.concluded(status(390, 75.0, (window("done", verdict="slow"),)))
+
+
+def test_a_sentence_that_begins_with_its_verdict_is_not_introduced_by_it() -> None:
+    line = msgspec.structs.replace(window("done", "blocked", verdict="blocked"), summary="Blocked: because")
+    assert list(Story("hang").tell(standing(11.0, windows=(line,))))[-1] == "Blocked: because"
+
+
+def test_the_story_tells_who_died_first_and_how() -> None:
+    story = Story("dead-worker", from_iteration=200)
+    lines = list(story.tell(standing(0.1, death=Ending(kind="signal", number=9))))
+    assert lines[-1] == "worker 1 is gone: signal 9"
+    assert not list(story.tell(standing(0.1, 0.2, death=Ending(kind="exit", number=1))))
+    assert not [
+        line for line in Story("none").tell(standing(0.1, death=Ending(kind="signal", number=15))) if "gone" in line
+    ]
+    assert not [line for line in Story("none").tell(standing(0.1, death=Ending(kind="signed-off"))) if "gone" in line]
+
+
+def test_the_progress_of_a_job_that_moves_says_nothing_about_silence() -> None:
+    assert (still(standing(0.4, 9.0)), still(standing())) == ("", "")
+    assert still(standing(6.6, 9.0)) == "no worker has moved for 7 s"

@@ -66,3 +66,9 @@ def test_a_group_that_cannot_have_a_quota_gives_no_channel(tmp_path: Path) -> No
     with pytest.raises(OSError, match="quota"):
         cgroup.ThrottleProbe(writer, os.getpid(), [tmp_path / "cpu.stat"])
     writer.close()
+
+
+def test_another_controllers_mount_and_group_are_found_the_same_way() -> None:
+    mounts = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n" + MOUNTS
+    assert cgroup.parse_mounts(mounts, "memory")[1] == [Path("/sys/fs/cgroup/memory")]
+    assert cgroup.parse_membership("4:memory:/job/7\n1:cpu:/x\n0::/\n", "memory") == ("/", "/job/7")

@@ -38,6 +38,9 @@ class FakeNvml:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index
 
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return f"GPU-uuid-{handle}"
+
     def nvmlDeviceGetMaxClockInfo(self, _handle: int, _kind: int) -> int:
         return 1980
 
@@ -83,7 +86,7 @@ def test_clocks_power_memory_and_links_are_fractions_of_what_the_device_states()
     assert values["gpu_utilization"] == pytest.approx(0.8)
     assert values["gpu_throttle"] == 0x20
     assert values["gpu_pcie_tx"] == pytest.approx(0.1)
-    assert {channel.device for channel, _ in readings} == {"gpu0"}
+    assert {channel.device for channel, _ in readings} == {"gpu0/uuid-0"}
 
 
 def test_what_a_device_does_not_answer_is_left_out_and_named() -> None:
@@ -107,8 +110,8 @@ def test_readings_of_the_device_threads_end_up_in_the_store(tmp_path, monkeypatc
     probe.close()
     writer.close()
     samples = read_samples(tmp_path)
-    assert samples.devices("gpu_sm_clock") == ("gpu0", "gpu1")
-    clock = samples.find("gpu_sm_clock", "gpu1")
+    assert samples.devices("gpu_sm_clock") == ("gpu0/uuid-0", "gpu1/uuid-1")
+    clock = samples.find("gpu_sm_clock", "gpu1/uuid-1")
     assert clock is not None
     assert set(clock.value.tolist()) == {0.5}
     assert clock.channel.rate_hz <= 50.0

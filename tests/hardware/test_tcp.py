@@ -9,8 +9,14 @@ from eroica.hardware.store import read_samples
 from eroica.hardware.writer import SampleWriter
 
 
-def _message(inode: int, cookie: int, info: bytes) -> bytes:
+def _message(inode: int, cookie: int, info: bytes, ends: tuple[str, str] = ("10.0.0.1", "10.0.0.2")) -> bytes:
     body = bytearray(72)
+    family = socket.AF_INET6 if ":" in ends[0] else socket.AF_INET
+    body[0] = family
+    for place, address in zip((8, 24), ends, strict=True):
+        raw = socket.inet_pton(family, address)
+        body[place : place + len(raw)] = raw
+    struct.pack_into("=I", body, 60, 70_000)
     struct.pack_into("=Q", body, 44, cookie)
     struct.pack_into("=I", body, 68, inode)
     body += struct.pack("=HH", 5, 8) + b"abcd"
@@ -23,6 +29,7 @@ def _info(rtt_us: int = 0, retransmits: int = 0, acked: int = 0, received: int =
     struct.pack_into("=I", info, 68, rtt_us)
     struct.pack_into("=I", info, 100, retransmits)
     struct.pack_into("=QQ", info, 120, acked, received)
+    struct.pack_into("=I", info, 148, 6)
     struct.pack_into("=Q", info, 168, busy_us)
     return bytes(info)
 
@@ -34,7 +41,15 @@ def test_connections_are_read_out_of_a_netlink_answer() -> None:
     data = _message(77, 5, _info(rtt_us=350, retransmits=2, acked=1 << 40, received=9, busy_us=1_000)) + DONE
     found, last = tcp.parse_reply(data)
     assert last
-    assert found == [tcp.Connection(77, 5, 350, 2, 1 << 40, 9, 1_000, 0, 0)]
+    assert found == [tcp.Connection(77, 5, 350, 2, 1 << 40, 9, 1_000, 0, 0, "10.0.0.1", "10.0.0.2", 70_000, 6)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "written"), [("::ffff:10.0.0.7", "10.0.0.7"), ("fe80::1", "fe80::1"), ("10.0.0.3", "10.0.0.3")]
+)
+def test_addresses_have_one_spelling_whatever_the_socket_is(seen: str, written: str) -> None:
+    (found,), _ = tcp.parse_reply(_message(1, 1, _info(), (seen, seen)))
+    assert (found.local, found.remote) == (written, written)
 
 
 def test_an_answer_goes_on_over_several_datagrams_and_strangers_are_skipped() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from eroica.diagnose.blocked import diagnose_blockage
 from eroica.model.verdict import (
     Cost,
     Coverage,
@@ -14,6 +17,21 @@ from eroica.model.verdict import (
     Verdict,
     VerdictWindow,
 )
+from eroica.settings import Settings
+from eroica.testing.standstill import EMPTY_QUEUE, FULL_QUEUE, Standstill
+
+
+def _standing_still() -> Verdict:
+    job = Standstill(4, hosts=2)
+    job.wait((0, 1, 3))
+    job.sit(2, EMPTY_QUEUE)
+    job.add_thread(2, "prefetch", FULL_QUEUE)
+    verdict = diagnose_blockage(job.blockage(), "demo", Settings())
+    assert verdict is not None
+    return msgspec.structs.replace(verdict, eroica_version="0.1.0", cost=Cost(trigger_to_verdict_s=3.4))
+
+
+BLOCKED = _standing_still()
 
 LOADER = Finding(
     order=1,

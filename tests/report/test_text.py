@@ -28,7 +28,7 @@ def drawn(verdict: Verdict, width: int = 80, colors: bool = False) -> str:
 
 
 @pytest.mark.parametrize("width", [80, 50])
-@pytest.mark.parametrize("name", ["SLOW", "ROTATING", "HEALTHY", "UNDETERMINED"])
+@pytest.mark.parametrize("name", ["SLOW", "ROTATING", "HEALTHY", "UNDETERMINED", "BLOCKED"])
 def test_a_verdict_reads_as_in_its_golden_file(name: str, width: int) -> None:
     expected = (GOLDEN / f"{name.lower()}-{width}.txt").read_text(encoding="utf-8")
     lines = [line.rstrip() for line in drawn(getattr(samples, name), width).splitlines()]
@@ -103,6 +103,16 @@ def test_hundreds_of_findings_are_cut_with_their_number() -> None:
 
 def test_missing_workers_are_named() -> None:
     assert "Based on 1016 of 1024 workers; missing: workers 17–23, 801" in drawn(samples.ROTATING)
+
+
+def test_a_blocked_job_has_no_costs_and_no_iterations_but_a_place_and_a_silence() -> None:
+    text = drawn(samples.BLOCKED, 120)
+    assert text.startswith("BLOCKED  Worker 2 sits in next_batch (train.py:88)")
+    assert "stands after iteration 412 · silent for 14.0 s" in text
+    assert "they stand still because they wait" in text
+    assert "Verdict 3.4 s after the trigger" in text
+    for word in ("costs", "critical", "Looking cost", "for 0 ms", "412–412"):
+        assert word not in text
 
 
 def test_an_unknown_gain_is_said_to_be_unknown() -> None:

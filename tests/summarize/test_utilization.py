@@ -6,9 +6,10 @@ from eroica.hardware.store import Samples, Series
 from eroica.hardware.writer import Channel
 from eroica.model.pattern import FunctionKey
 from eroica.model.window import ClockPair
+from eroica.model.worker import Worker
 from eroica.summarize.clock import WallClock
 from eroica.summarize.sweep import Layer
-from eroica.summarize.utilization import find_resources, measure_use, role_of
+from eroica.summarize.utilization import _of_gpu, find_resources, measure_use, role_of
 
 MS = 1_000_000
 CLOCK = WallClock([ClockPair(realtime_ns=10**15, monotonic_ns=0)])
@@ -91,3 +92,19 @@ def test_what_never_bounds_has_no_resource():
     assert role_of(FunctionKey(kind="memory", name="Memcpy", thread="device")) == ""
     assert role_of(FunctionKey(kind="compute", name="gemm", thread="device")) == "device"
     assert role_of(FunctionKey(kind="gc", name="garbage collection")) == "training"
+
+
+@pytest.mark.parametrize(
+    ("device", "uuid", "expected"),
+    [
+        ("cuda:0", "bbb", "gpu1/bbb"),  # CUDA_VISIBLE_DEVICES=1: the process counts from 0
+        ("cuda:1", "", "gpu1/bbb"),
+        ("cuda:1", "0000:1b:00.0", "gpu1/bbb"),
+        ("cuda:0", "ccc", None),  # a slice of a device, or one that the driver did not show us
+        ("cpu", "", None),
+    ],
+)
+def test_a_workers_device_is_found_by_its_uuid_and_else_by_its_index(device, uuid, expected):
+    candidates = [series([1.0, 1.0], "gpu_sm_clock", name) for name in ("gpu0/aaa", "gpu1/bbb")]
+    found = _of_gpu(candidates, Worker(global_rank=0, device=device, device_uuid=uuid))
+    assert (found and found.channel.device) == expected

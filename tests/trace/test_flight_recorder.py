@@ -3,7 +3,8 @@ import json
 import pytest
 
 from eroica.errors import InputError
-from eroica.trace.flight import read_flight
+from eroica.model.look import GroupProgress
+from eroica.trace.flight import flight_state, read_flight
 
 
 def entry(**changed):
@@ -64,3 +65,41 @@ def test_a_foreign_or_cut_file_is_refused(tmp_path, text):
 
 def test_an_empty_dump_has_no_entries(tmp_path):
     assert read_flight(write(tmp_path / "f.json", [])) == []
+
+
+def state_of(entries, **status):
+    return flight_state(json.dumps({"version": "2.10", "pg_status": status, "entries": entries}).encode())
+
+
+def test_gloos_open_collective_is_the_one_that_was_not_retired():
+    entries = [entry(collective_seq_id=number, retired=number < 4, time_created_ns=number) for number in range(1, 5)]
+    counters = {"last_enqueued_collective": "4", "last_completed_collective": "3", "last_started_collective": "-1"}
+    state = state_of(entries, **{"0": counters})
+    assert state.progress == (GroupProgress(name="3", enqueued=4, completed=3),)
+    assert [one.sequence for one in state.open] == [4] and [one.sequence for one in state.recent] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("word", "is_open"), [("scheduled", True), ("started", True), ("completed", False)])
+def test_nccls_entries_say_their_state(word, is_open):
+    state = state_of([entry(profiling_name="nccl:all_reduce", state=word)])
+    assert (len(state.open), len(state.recent)) == ((1, 0) if is_open else (0, 1))
+
+
+def test_without_counters_progress_is_read_from_the_entries():
+    entries = [entry(collective_seq_id=8, retired=True), entry(collective_seq_id=9), entry(is_p2p=True, p2p_seq_id=99)]
+    assert state_of(entries).progress == (GroupProgress(name="3", enqueued=9, completed=8),)
+
+
+def test_a_group_without_entries_goes_by_its_number():
+    state = state_of([entry()], **{"0": {"last_enqueued_collective": 55}, "7": {"last_enqueued_collective": "-1"}})
+    assert state.progress == (GroupProgress(name="3", enqueued=55), GroupProgress(name="7"))
+
+
+def test_a_hostile_state_is_bounded_or_refused():
+    many = state_of([entry(retired=True)] * 500 + [entry()] * 500, **{str(i): {} for i in range(1000)})
+    assert len(many.recent) == 32 and len(many.open) == 256 and len(many.progress) <= 257
+    odd = state_of([], **{"0": {"last_enqueued_collective": "many", "last_completed_collective": -7}})
+    assert odd.progress == (GroupProgress(name="0"),)
+    for text in (b"", b"[]", b'{"pg_status": 3}', b"[" * 100_000):
+        with pytest.raises(InputError):
+            flight_state(text)

@@ -192,6 +192,7 @@ def test_an_impossible_rate_is_refused(tmp_path):
         ("/tmp/ipykernel_4711/123456.py", "ipykernel/cell.py"),
         ("/tmp/torchinductor_root/ab/cabxyz.py", "torchinductor/compiled.py"),
         ("", ""),
+        ("/home/me/eroica/src/eroica/worker/attach.py", "eroica/worker/attach.py"),
     ],
 )
 def test_file_names_lose_what_differs_between_hosts_and_runs(path, short):

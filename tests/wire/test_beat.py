@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eroica.wire import beat
+from eroica.wire.registration import MAGIC
 
 
 @pytest.fixture
@@ -66,9 +67,9 @@ def test_foreign_short_linked_and_garbled_files_are_refused(tmp_path: Path) -> N
     garbage = tmp_path / "2.beat"
     garbage.write_bytes(os.urandom(beat.FILE_BYTES))
     lying = tmp_path / "3.beat"
-    lying.write_bytes(beat.MAGIC + struct.pack("<I", 2**31) + bytes(beat.FILE_BYTES))
+    lying.write_bytes(MAGIC + struct.pack("<I", 2**31) + bytes(beat.FILE_BYTES))
     no_json = tmp_path / "4.beat"
-    no_json.write_bytes(beat.MAGIC + struct.pack("<I", 5) + b"{{{{{" + bytes(beat.FILE_BYTES))
+    no_json.write_bytes(MAGIC + struct.pack("<I", 5) + b"{{{{{" + bytes(beat.FILE_BYTES))
     link = tmp_path / "5.beat"
     link.symlink_to(garbage)
     for path in (short, garbage, lying, no_json):

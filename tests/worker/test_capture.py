@@ -10,6 +10,7 @@ import time
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from eroica.wire import beat
 from eroica.wire.beat import Order, Result
 from eroica.worker import capture, surroundings
 from eroica.worker.capture import IDLE, OPEN, PARKED, SAVING, STANDING, Capturer
+from eroica.worker.hooks import Guest
 from eroica.worker.sampling import StackSampler
 from eroica.worker.tracer import count_events
 
@@ -69,6 +71,10 @@ class Notebook:
         return 0
 
 
+def directly(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
 class Door:
     exists = True
     taken = False
@@ -84,7 +90,7 @@ class Desk:
         self.saves: list[Callable[[], None]] = []
         self.patient = patient
         self.capturer = Capturer(
-            WORKER, self.results.append, self.door, self._in_background, longest_s=100.0, make_tracer=self.tracer
+            WORKER, self.results.append, self.door, self._in_background, directly, 100.0, make_tracer=self.tracer
         )  # type: ignore[arg-type]
 
     def _in_background(self, work: Callable[[], None]) -> threading.Thread:
@@ -608,7 +614,7 @@ def test_events_of_a_trace_are_counted_from_samples_of_it(tmp_path: Path) -> Non
 
 
 def test_the_inside_sampler_writes_what_py_spy_would(tmp_path: Path) -> None:
-    sampler = StackSampler(100)
+    sampler = StackSampler(100, directly)
     ready, over = threading.Event(), threading.Event()
 
     def a_function_of_its_own() -> None:
@@ -631,3 +637,20 @@ def test_the_inside_sampler_writes_what_py_spy_would(tmp_path: Path) -> None:
     assert mine[1]["name"] == f"thread ({thread.native_id}): busy"
     assert "a_function_of_its_own" in names
     assert [e["name"] for e in mine if e["ph"] == "E"] == [e["name"] for e in mine if e["ph"] == "B"][::-1]
+
+
+def test_an_order_that_comes_while_a_window_is_saved_waits_until_it_is(tmp_path: Path) -> None:
+    """There is room for one answer only: a refusal would be overwritten by what became of the window."""
+    guest, taken = Guest(), []
+    writer = beat.BeatWriter.create(tmp_path, {})
+    reader = beat.BeatReader.open(writer.path)
+    reader.give(Order(2, beat.PROBE, 0, 50, 51, 0, 0, "x"))
+    capturer = types.SimpleNamespace(phase=SAVING, busy=False, take=lambda order, iteration: taken.append(order))
+    guest._thread = threading.get_ident()
+    guest._obey(capturer, writer)  # type: ignore[arg-type]
+    assert taken == []
+    capturer.phase = IDLE
+    guest._obey(capturer, writer)  # type: ignore[arg-type]
+    assert [order.window_id for order in taken] == [2]
+    reader.close()
+    writer.remove()

@@ -44,6 +44,6 @@ def test_the_agent_is_started_with_the_jobs_places_and_as_nobodys_child(
     while not told.exists() and time.monotonic() < end:
         time.sleep(0.02)
     job, run, _, *command = told.read_text().split()
-    assert (job, run, command) == ("job", str(where.run), ["-m", "eroica.agent"])
+    assert (job, run, command) == ("job", str(where.run), launch.program("eroica.agent")[1:])
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)

@@ -13,7 +13,9 @@ import sys
 
 from eroica.agent.loop import Agent
 from eroica.settings import load_settings
-from eroica.wire.places import Places, places, private_directory
+from eroica.wire.logs import log_to
+from eroica.wire.places import Places, places, private_directory, write_private
+from eroica.worker.launch import program
 
 
 def _lock(where: Places) -> int | None:
@@ -32,7 +34,7 @@ def _start_collector(where: Places) -> None:
     if os.environ.get("EROICA_COLLECTOR") or os.environ.get("EROICA_LAUNCHED"):
         return
     subprocess.Popen(
-        [sys.executable, "-m", "eroica.collector"],
+        program("eroica.collector"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -42,29 +44,38 @@ def _start_collector(where: Places) -> None:
 
 def main() -> None:
     """Serve this host until the job ends."""
+    os.umask(0o077)  # what we and our children write is the user's alone
     where = places(os.environ)
-    for directory in (where.runtime, where.scratch, where.run, where.run / "log"):
+    for directory in (where.run, where.run / "log"):
         private_directory(directory)
-    logging.basicConfig(
-        filename=where.run / "log" / f"agent-{where.host}.log",
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    log_to(where.log("agent"))
+    try:
+        private_directory(where.runtime)
+    except OSError as error:
+        logging.error("this host is not watched: %s", error)
+        raise
+    try:
+        private_directory(where.scratch)
+    except OSError as error:  # each window will find out again
+        logging.warning("no window can be captured on this host: %s", error)
     if _lock(where) is None:
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by who started us, our children's ends would be lost
     os.environ.update(EROICA_JOB=where.job, EROICA_RUN_DIR=str(where.run))
-    (where.runtime / "run").write_text(f"{where.run}\n", encoding="utf-8")
+    write_private(where.runtime / "run", os.fsencode(where.run) + b"\n")
     _start_collector(where)
     settings = load_settings()
     try:
         run_decides = bool(os.environ.get("EROICA_LAUNCHED"))
         our_parent = run_decides and os.environ.get("EROICA_STARTED_BY") != "worker"
-        asyncio.run(Agent(where, settings, child_of_run=our_parent, ends_job=not run_decides).run())
+        agent = Agent(where, settings, child_of_run=our_parent, ends_job=not run_decides)
+        asyncio.run(agent.run())
     except Exception:  # last words of a process without a terminal; the beat files stay for the next agent
         logging.exception("the agent failed")
         raise
+    if agent.leaves_workers:
+        sys.exit(128 + signal.SIGTERM)
     shutil.rmtree(where.runtime, ignore_errors=True)
     if not settings.keep_traces:
         shutil.rmtree(where.scratch, ignore_errors=True)

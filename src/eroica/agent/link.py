@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from pathlib import Path
@@ -9,20 +10,25 @@ from pathlib import Path
 import httpx
 import msgspec
 
+from eroica.wire.address import read_address
 from eroica.wire.messages import AgentReport, CollectorReply, SummaryFailure
 
 log = logging.getLogger("eroica.agent")
+_MOST_BYTES = 4_000_000
+_PATIENCE_S = 15.0
+_NO_CONTENT = 204
 
 
 class CollectorLink:
     """Finds the collector and talks to it.
 
-    The address comes from `EROICA_COLLECTOR` and `EROICA_TOKEN`, else from `collector.json` in the run directory.
+    The address comes from `EROICA_COLLECTOR` and `EROICA_TOKEN`, else from the run directory.
     """
 
     def __init__(self, run: Path) -> None:
         self._run = run
         self._client: httpx.AsyncClient | None = None
+        self._refused: set[str] = set()
 
     async def report(self, report: AgentReport) -> CollectorReply | None:
         """Tell the collector; None if it could not be reached."""
@@ -38,6 +44,10 @@ class CollectorLink:
     async def deliver(self, pattern: bytes) -> bool:
         """Hand over a pattern; False if it could not be."""
         return await self._post("/v1/patterns", pattern) is not None
+
+    async def hand_in(self, looks: bytes) -> bool:
+        """Hand over what was seen of blocked workers; False if it could not be."""
+        return await self._post("/v1/looks", looks) is not None
 
     async def regret(self, window_id: int, global_rank: int, note: str) -> None:
         """Say that a worker's pattern will not come."""
@@ -59,25 +69,48 @@ class CollectorLink:
         if client is None:
             return None
         try:
-            answer = await client.post(path, content=body)
+            answer = await asyncio.wait_for(client.post(path, content=body), _PATIENCE_S)
             answer.raise_for_status()
         except httpx.HTTPStatusError as error:
-            log.warning("%s refused: %s", path, error.response.text[:300])
+            self._complain(path, error.response.text[:300])
             return None
-        except httpx.HTTPError:
+        except (httpx.HTTPError, asyncio.TimeoutError, RuntimeError):  # the last: another task has just closed it
             await self.close()  # look its address up again next time
             return None
+        self._refused.discard(path)
         return answer
+
+    def _complain(self, path: str, why: str) -> None:
+        """Once, until it is accepted again: reports go out several times a second."""
+        if path not in self._refused:
+            self._refused.add(path)
+            log.warning("%s refused: %s", path, why)
 
     def _connect(self) -> httpx.AsyncClient | None:
         url, token = os.environ.get("EROICA_COLLECTOR", ""), os.environ.get("EROICA_TOKEN", "")
         if not url:
-            try:
-                address = msgspec.json.decode((self._run / "collector.json").read_bytes(), type=dict[str, str | int])
-                url, token = str(address["url"]), str(address["token"])
-            except (OSError, KeyError, msgspec.DecodeError, msgspec.ValidationError):
+            address = read_address(self._run)
+            if address is None:
                 return None
-        # the host's proxy settings are the user's, not ours
-        return httpx.AsyncClient(
-            base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=5.0, trust_env=False
-        )
+            url, token = address.url, address.token
+        return client_for(url, token)
+
+
+def client_for(url: str, token: str) -> httpx.AsyncClient:
+    """A client that trusts the collector with the token, but not to be short: it may be somebody else by now."""
+    # the host's proxy settings are the user's, not ours
+    return httpx.AsyncClient(
+        base_url=url,
+        headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
+        timeout=5.0,
+        trust_env=False,
+        event_hooks={"response": [_refuse_long]},
+    )
+
+
+async def _refuse_long(answer: httpx.Response) -> None:
+    """Before an answer is read: it must say how long it is, and that must be little."""
+    length = answer.headers.get("content-length", "0" if answer.status_code == _NO_CONTENT else "")
+    coded = "content-encoding" in answer.headers or "transfer-encoding" in answer.headers
+    if coded or not length.isdigit() or len(length) > 9 or int(length) > _MOST_BYTES:
+        raise httpx.RemoteProtocolError("the collector's answer is too long", request=answer.request)

@@ -9,17 +9,25 @@ import signal
 import time
 from collections.abc import Callable
 
+import msgspec
+
+from eroica.agent.home import HomeFinder
 from eroica.agent.link import CollectorLink
-from eroica.agent.roster import Roster
+from eroica.agent.looks import Subject, take_looks
+from eroica.agent.roster import LocalWorker, Roster
 from eroica.agent.stacks import available
 from eroica.agent.window import HostWindow, event_budget
+from eroica.model.look import HostLooks
 from eroica.settings import Settings
+from eroica.wire.codec import plain
 from eroica.wire.messages import AgentReport, CollectorReply, OrderMessage
 from eroica.wire.places import Places
 
 log = logging.getLogger("eroica.agent")
 _SCAN_S = 0.5
 _MAX_NOTES = 50
+_MOST_ABSOLVED = 1000
+_RETRY_S = (0.2, 0.5, 1.0, 2.0)
 
 
 class Agent:
@@ -41,15 +49,18 @@ class Agent:
         ends_job: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.roster = Roster(where.runtime, settings, clock)
+        self.roster = Roster(where.runtime, settings, clock, self._watch)
         self._where = where
         self._settings = settings
         self._child_of_run = child_of_run
         self._ends_job = ends_job
         self._clock = clock
         self._link = CollectorLink(where.run)
+        self._home = HomeFinder(where, self._link.close)
         self._serial = 0
         self._absolved = 0
+        self._look = 0
+        self._look_tasks: set[asyncio.Task[None]] = set()
         self._window_tasks: set[asyncio.Task[None]] = set()
         self._windows: list[HostWindow] = []
         self._notes: list[str] = []
@@ -57,20 +68,28 @@ class Agent:
         self._parent = os.getppid()
         self._alone_since: float | None = None
         self._stop = False
+        self._interrupted = False
 
     def stop(self) -> None:
-        """End as soon as the summaries under way are uploaded."""
-        self._stop = True
+        """End as soon as the summaries under way are uploaded: somebody asked for it, though perhaps not the job."""
+        self._stop = self._interrupted = True
+
+    @property
+    def leaves_workers(self) -> bool:
+        """It was told to end while they train; the next agent will need their files."""
+        return self._interrupted and bool(self.roster.living)
 
     async def run(self) -> None:
         """Until the job is over."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
         polling = asyncio.create_task(self._poll())
+        finding = asyncio.create_task(self._home.run())
         try:
             while not (self._stop and not self._window_tasks):
                 if polling.done():
                     polling.result()  # it only ends by failing
                 reply = await self._link.report(self._report())
+                self._home.see([worker.reader.identity for worker in self.roster.living], reply is not None)
                 if reply is not None:
                     self._obey(reply)
                 if await self._job_is_over(reply is not None):
@@ -78,9 +97,11 @@ class Agent:
                 await asyncio.sleep(self._settings.report_s)
         finally:
             polling.cancel()
-            for task in self._window_tasks:
+            finding.cancel()
+            for task in (*self._window_tasks, *self._look_tasks):
                 task.cancel()
             await self._link.close()
+            self._home.close()
 
     # ------------------------------------------------------------------ beats
 
@@ -94,13 +115,32 @@ class Agent:
             self.roster.poll(judge=not self._window_tasks)
             await asyncio.sleep(1.0 / max(1.0, self._settings.poll_hz))
 
+    def _watch(self, worker: LocalWorker) -> None:
+        """Hear of the end of a worker's process at once, where the kernel can tell; else the next scan finds it."""
+        if worker.process.handle < 0:
+            return
+        handle = os.dup(worker.process.handle)  # ours until the process ends, whatever becomes of the other one
+        loop = asyncio.get_running_loop()
+
+        def ended() -> None:
+            loop.remove_reader(handle)
+            os.close(handle)
+            worker.look_alive(self._clock())
+
+        loop.add_reader(handle, ended)
+
     async def _look_for_sampler(self) -> None:
         """Find out once, before any order, whether stacks can be sampled from outside."""
         if self._outside is None and self.roster.living:
             self._outside = await asyncio.to_thread(available, self.roster.living[0].worker.pid)
 
     def _report(self) -> AgentReport:
-        notes = [*self.roster.notes, *self._notes, *(note for window in self._windows for note in window.notes)]
+        notes = [
+            *self.roster.notes,
+            *self._home.notes,
+            *self._notes,
+            *(note for window in self._windows for note in window.notes),
+        ]
         return AgentReport(
             host=self._where.host,
             pid=os.getpid(),
@@ -108,19 +148,45 @@ class Agent:
             workers=tuple(worker.status() for worker in self.roster.workers.values()),
             summarizing=len(self._window_tasks),
             notes=tuple(dict.fromkeys(notes))[:_MAX_NOTES],
+            waiting=self._home.waiting,
         )
 
     # ------------------------------------------------------------------ orders
 
     def _obey(self, reply: CollectorReply) -> None:
         self._stop = self._stop or reply.stop
-        while self._absolved < reply.absolved:
+        while self._absolved < min(reply.absolved, _MOST_ABSOLVED):
             self._absolved += 1
             self.roster.absolve()
         order = reply.order
         if order is not None and order.serial != self._serial:
             self._serial = order.serial
             self._pass_on(order)
+
+        if reply.look and reply.look != self._look:
+            self._look = reply.look
+            task = asyncio.create_task(self._look_twice(reply.look))
+            self._look_tasks.add(task)
+            task.add_done_callback(self._look_tasks.discard)
+
+    async def _look_twice(self, look_id: int) -> None:
+        """Look at all living workers, twice, and hand in what was seen."""
+        log.info("look %d at %d workers", look_id, len(self.roster.living))
+        host, pause_s = self._where.host, self._settings.second_look_s
+        try:
+            looks = await asyncio.to_thread(take_looks, look_id, host, self._subjects, pause_s)
+        except Exception as error:  # one look lost must not cost the agent
+            log.exception("look %d failed", look_id)
+            looks = HostLooks(look_id=look_id, host=host, notes=(plain(f"{host} could not look: {error}"),))
+        data = msgspec.msgpack.encode(looks)
+        for pause_s in _RETRY_S:
+            if await self._link.hand_in(data):
+                return
+            await asyncio.sleep(pause_s)
+        log.warning("look %d could not be handed in", look_id)
+
+    def _subjects(self) -> list[Subject]:
+        return [worker.subject() for worker in list(self.roster.workers.values()) if not worker.ended]
 
     def _pass_on(self, order: OrderMessage) -> None:
         log.info("order %d: %s", order.serial, order)
@@ -154,7 +220,7 @@ class Agent:
             await window.give_up(f"its host lost the window: {error}")
 
     async def _deliver(self, window_id: int, global_rank: int, pattern: bytes) -> None:
-        for pause_s in (0.2, 0.5, 1.0, 2.0):
+        for pause_s in _RETRY_S:
             if await self._link.deliver(pattern):
                 return
             await asyncio.sleep(pause_s)
@@ -175,7 +241,7 @@ class Agent:
         patience_s = self._settings.job_end_grace_s if self.roster.workers else self._settings.agent_silence_s
         if now - self._alone_since <= patience_s:
             return False
-        if not self._ends_job:
+        if not self._ends_job or self._home.away:
             return True
         await self._link.finish()
         return not heard

@@ -11,37 +11,53 @@ from typing import Any
 
 import msgspec
 
+from eroica.agent.endings import ProcessWatch
+from eroica.agent.looks import Subject
+from eroica.agent.silence import Silence
 from eroica.agent.slowdown import Slowdown
+from eroica.agent.witnesses import SignalFacts
+from eroica.model.look import Ending
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire import beat
+from eroica.wire.codec import plain
 from eroica.wire.messages import OrderResult, WorkerState, WorkerStatus, WorkerTrigger
 
 log = logging.getLogger("eroica.agent")
+_MAX_PID = 1 << 22
+_MAX_REFUSED = 20
+_RECENT = 50
 _STATES: tuple[WorkerState, ...] = ("learning", "steady", "capturing", "saving", "failed", "finished")
 _KINDS = {beat.PROBE: "probe", beat.WINDOW: "window", beat.CANCEL: "cancel"}
 
 
-def process_start(pid: int) -> int | None:
-    """Start time of a living process in clock ticks since boot; None if it is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
-
-
 class LocalWorker:
-    """One worker of this host: its beat file, its trigger, whether it still lives."""
+    """One worker of this host: its beat file, its trigger, its silence, whether it still lives.
 
-    def __init__(self, reader: beat.BeatReader, worker: Worker, training_thread_id: int, settings: Settings) -> None:
+    Args:
+        reader: Its beat file.
+        worker: Who it says it is.
+        settings: Tunables.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        reader: beat.BeatReader,
+        worker: Worker,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.reader = reader
         self.worker = worker
-        self.training_thread_id = training_thread_id
+        self.training_thread_id = _whole(reader.identity, "training_thread_id") or worker.pid
         self.slowdown = Slowdown(settings)
+        self.silence = Silence(settings)
+        self.process = ProcessWatch(worker.pid, _whole(reader.identity, "process_start"))
         self.ended = False
         self.ended_at = 0.0
-        self._started = process_start(worker.pid)
+        self._clock = clock
+        self._ending: Ending | None = None
         self._seen: beat.Beat | None = None
         self._trigger: WorkerTrigger | None = None
         self._state: WorkerState = "learning"
@@ -59,6 +75,7 @@ class LocalWorker:
         before = self._seen.iteration if self._seen is not None else now.iteration
         if self._seen is not None and now.relearned != self._seen.relearned:
             self.slowdown.restart()
+        self._listen(now)
         self._seen = now
         if not judge:
             return
@@ -76,18 +93,73 @@ class LocalWorker:
                     current_s=trigger.current_s,
                 )
 
+    def _listen(self, now: beat.Beat) -> None:
+        """Judge the silence; the first time, learn from the ring what pauses there were before us."""
+        if self._seen is None:
+            self.silence.survived(max(self.reader.durations(0, now.iteration), default=0) * 1e-9)
+        self.silence.poll(
+            self._clock(),
+            (now.iteration, now.events, now.last_event_ns),
+            self._mean_iteration_s(now.iteration),
+            learning=self._state == "learning",
+            over=self._state in ("failed", "finished"),
+        )
+
+    def _mean_iteration_s(self, iteration: int) -> float | None:
+        known = self.slowdown.current_s
+        if known is not None:
+            return known
+        recent = [duration for duration in self.reader.durations(iteration - _RECENT, iteration) if duration > 0]
+        return sum(recent) * 1e-9 / len(recent) if recent else None
+
     def look_alive(self, now: float) -> None:
-        """Notice that the process ended."""
+        """Notice that the process ended, or that it signed off and may live on."""
+        ending = self.process.ending
         if self.ended:
+            self._complete(ending)
             return
-        signed_off = not self.reader.path.exists()
-        if signed_off or self._started is None or process_start(self.worker.pid) != self._started:
-            self.poll()
-            self.ended, self.ended_at = True, now
-            if not signed_off and self._state != "finished":
-                self._state = "gone"
-            with contextlib.suppress(OSError):
-                self.reader.path.unlink()
+        if ending is None and self.reader.path.exists():
+            return
+        self.poll()
+        finished = self._state == "finished"
+        if ending is None and not finished:
+            return  # somebody else has removed its file
+        self.ended, self.ended_at = True, now
+        if finished:
+            self._ending = Ending(kind="signed-off")
+            self._complete(ending)
+        else:
+            self._state, self._ending = "gone", ending
+        if ending is not None:
+            remove_traces(self.reader.path)
+
+    def _complete(self, ending: Ending | None) -> None:
+        """The process of a worker that signed off has ended, too: now its exit status is known."""
+        signed_off = self._ending is not None and self._ending.kind == "signed-off"
+        if signed_off and ending is not None and ending.kind == "exit":
+            self._ending = Ending(kind="signed-off", number=ending.number)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.reader.close()
+        self.process.close()
+
+    def subject(self) -> Subject:
+        """The worker for a look."""
+        identity = self.reader.identity
+        return Subject(
+            worker=self.worker,
+            beat_file=self.reader.path,
+            training_thread_id=self.training_thread_id,
+            iteration=self._seen.iteration if self._seen is not None else 0,
+            events=self.silence.heard,
+            silent_s=self.silence.quiet_s,
+            silent=self.silence.silent,
+            signal=SignalFacts(
+                _whole(identity, "stack_signal"), _whole(identity, "stack_file"),
+                _whole(identity, "training_thread_ident"),
+            ),
+        )  # fmt: skip
 
     def result(self) -> OrderResult:
         """What became of the last order."""
@@ -116,17 +188,41 @@ class LocalWorker:
             trigger=self._trigger,
             result=self.result(),
             ended=self.ended,
+            silent_s=0.0 if self.ended else self.silence.quiet_s,
+            silent=self.silence.silent and not self.ended,
+            silence="" if self.ended else self.silence.clause,
+            ending=self._told_ending(),
         )
+
+    def _told_ending(self) -> Ending | None:
+        if self._ending is None:
+            return None
+        return msgspec.structs.replace(self._ending, ago_s=max(0.0, self._clock() - self.ended_at))
 
 
 class Roster:
-    """All workers of this host and job, found by their files in the runtime directory."""
+    """All workers of this host and job, found by their files in the runtime directory.
+
+    Args:
+        runtime: That directory.
+        settings: Tunables.
+        clock: Seconds, monotonic.
+        arrived: Told of every new worker.
+    """
 
     _ENDED_KEPT_S = 120.0
 
-    def __init__(self, runtime: Path, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        runtime: Path,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+        arrived: Callable[[LocalWorker], None] = lambda worker: None,
+    ) -> None:
         self.workers: dict[int, LocalWorker] = {}
         self.notes: list[str] = []
+        self._arrived = arrived
+        self._scanned = False
         self._runtime = runtime
         self._settings = settings
         self._clock = clock
@@ -143,10 +239,12 @@ class Roster:
         for path in sorted(self._runtime.glob("*.beat")):
             if path.name not in self._refused and not self._known(path):
                 self._add(path)
+        self._scanned = True
         for worker in self.workers.values():
             worker.look_alive(now)
+            worker.process.refresh()
         for pid in [pid for pid, w in self.workers.items() if w.ended and now - w.ended_at > self._ENDED_KEPT_S]:
-            self.workers.pop(pid).reader.close()
+            self.workers.pop(pid).close()
 
     def poll(self, judge: bool = True) -> None:
         """Take in everybody's new iterations; see `LocalWorker.poll`."""
@@ -164,16 +262,49 @@ class Roster:
     def _add(self, path: Path) -> None:
         try:
             reader = beat.BeatReader.open(path)
-            worker = msgspec.convert(_facts(reader.identity), Worker)
-            thread = int(reader.identity.get("training_thread_id") or worker.pid)
-        except (OSError, ValueError, TypeError) as error:  # msgspec's ValidationError is a ValueError
+            worker = _worker(reader.identity, path)
+        except (OSError, ValueError, TypeError, OverflowError) as error:  # msgspec's ValidationError is a ValueError
             self._refused.add(path.name)
-            self.notes.append(f"{path.name} is no worker of ours: {error}")
-            log.warning("%s refused: %s", path, error)
+            if len(self._refused) <= _MAX_REFUSED:
+                self.notes.append(plain(f"{path.name} is no worker of ours: {error}"))
+                log.warning("%s refused: %s", path, error)
             return
-        self.workers[worker.pid] = LocalWorker(reader, worker, thread, self._settings)
+        local = LocalWorker(reader, worker, self._settings, self._clock)
+        if not self._scanned and local.process.ending is not None:
+            log.info("%s was left behind by a process that ended before we came", path)
+            local.close()
+            remove_traces(path)
+            return
+        former = self.workers.get(worker.pid)
+        if former is not None:
+            former.close()
+        self.workers[worker.pid] = local
+        self._arrived(local)
         log.info("worker %d is here (pid %d)", worker.global_rank, worker.pid)
 
 
-def _facts(identity: dict[str, Any]) -> dict[str, Any]:
-    return {name: identity[name] for name in Worker.__struct_fields__ if name in identity}
+def remove_traces(beat_file: Path) -> None:
+    """Remove what an ended worker left in the runtime directory."""
+    for suffix in (".beat", ".ask", ".answer", ".stacks"):
+        with contextlib.suppress(OSError):
+            beat_file.with_suffix(suffix).unlink()
+
+
+def _whole(identity: dict[str, Any], name: str) -> int:
+    """A number of the identity page; 0 for whatever else stands there."""
+    value = identity.get(name)
+    return value if type(value) is int and 0 <= value < 1 << 64 else 0
+
+
+def _worker(identity: dict[str, Any], path: Path) -> Worker:
+    """Who a beat file says it is.
+
+    Raises:
+        ValueError: It lacks something, is another process's, or has text that no message can carry.
+        OverflowError: It has a number that no message can carry.
+    """
+    worker = msgspec.convert({name: identity[name] for name in Worker.__struct_fields__ if name in identity}, Worker)
+    if path.name != f"{worker.pid}.beat" or not 0 < worker.pid <= _MAX_PID:
+        raise ValueError(f"it names process {worker.pid}")
+    msgspec.msgpack.encode(worker)
+    return worker

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.messages import OrderMessage
 from eroica.wire.places import private_directory
+from eroica.worker.launch import program
 
 log = logging.getLogger("eroica.agent")
 _OVER = ("closed", "done", "missed", "skipped", "failed")
@@ -155,16 +155,14 @@ class HostWindow:
         directory = private_directory(self.directory / "hardware")
         try:
             self._hardware = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
+                program(
                     "eroica.hardware",
                     *arguments,
                     "--out",
                     str(directory),
                     "--hz",
                     str(max(1, self._settings.thread_state_hz)),
-                ],
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -236,8 +234,10 @@ class HostWindow:
     async def _run_summary(self, directory: Path, limit_s: float) -> str:
         """Summarize in a process of its own; returns why it failed, empty if it did not."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "eroica.summarize",
-            str(directory / "capture.json"), str(self.directory / "hardware"), str(directory / "pattern"),
+            *program(
+                "eroica.summarize",
+                str(directory / "capture.json"), str(self.directory / "hardware"), str(directory / "pattern"),
+            ),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
         try:

@@ -54,9 +54,8 @@ def main() -> None:
     """Entry point: errors raised on purpose become one line and an exit status."""
     try:
         group()
-    except UsageError as error:
-        click.echo(f"eroica: {error}", err=True)
-        sys.exit(2)
     except EroicaError as error:
-        click.echo(f"eroica: {error}", err=True)
-        sys.exit(1)
+        from eroica.report.words import line
+
+        click.echo(line(f"eroica: {error}"), err=True)  # it may quote names from the job
+        sys.exit(2 if isinstance(error, UsageError) else 1)

@@ -21,6 +21,7 @@ import psutil
 from rich.console import Console
 from rich.text import Text
 
+from eroica.cli.story import FAULT_ITERATION, Story, still
 from eroica.errors import UnavailableError, UsageError
 from eroica.faults import write_training
 from eroica.faults.expected import EXPECTED, Judgement, demo_plan, judge
@@ -28,12 +29,13 @@ from eroica.faults.plan import VARIABLE
 from eroica.model.verdict import Verdict
 from eroica.report.text import render_verdict
 from eroica.report.words import clean, milliseconds, sentence
-from eroica.wire.messages import JobStatus, WindowLine
+from eroica.wire.messages import JobStatus
+from eroica.worker.launch import program
 
-FAULT_ITERATION = 300
 TIME_LIMIT_S = 120.0
 HEALTHY_S = 40.0
 FAREWELL_S = 60.0
+GRACE_S = 5.0
 SETTINGS = {
     "baseline_window_s": "2",
     "window_s": "5",
@@ -52,7 +54,7 @@ CUDA_SIZES = ["--width", "256", "--layers", "6", "--length", "128"]
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep training code, log and report in this directory.")
 def demo(fault: str, worker: int | None, workers: int, json_file: Path | None, device: str, keep: Path | None) -> None:
-    """Train a small transformer, let it develop a fault after a while, and see what Eroica makes of it.
+    """Train a small transformer, let it get slow or stop after a while, and see what Eroica makes of it.
 
     Takes about a minute. Exit status: 0 if the verdict names the fault that was injected, 1 if not.
     """
@@ -111,7 +113,7 @@ class Case:
         script = write_training(self.directory)
         options = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
         return [
-            *(sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(self.run), *options, "--"),
+            *program("eroica", "run", "--quiet", "--out", str(self.run), *options, "--"),
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", str(self.workers), str(script), "--iterations", "20000"),
             *("--device", self.device, *(CUDA_SIZES if self.device == "cuda" else [])),
@@ -122,71 +124,6 @@ class Case:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
         plan = demo_plan(self.fault, self.worker, FAULT_ITERATION).to_json()
         return {**inherited, "OMP_NUM_THREADS": "1", "EROICA_JOB": f"demo-{self.fault}-{os.getpid()}", VARIABLE: plan}
-
-
-class Story:
-    """Turns the job's status, again and again, into the few lines that tell what happened. No I/O.
-
-    Args:
-        fault: Name of the fault, "none" for a healthy job.
-        from_iteration: Where it begins.
-    """
-
-    def __init__(self, fault: str, from_iteration: int = FAULT_ITERATION) -> None:
-        self.fault = fault
-        self.from_iteration = from_iteration
-        self._told: set[str] = set()
-
-    def tell(self, status: JobStatus) -> Iterator[str]:
-        """Lines that are new."""
-        pace = f", {milliseconds(status.mean_ms)} per iteration" if status.mean_ms else ""
-        if status.iteration > 0:
-            yield from self._once("training", "training")
-        if status.mean_ms:
-            yield from self._once("healthy", f"healthy{pace}")
-        if self.fault != "none" and status.iteration >= self.from_iteration:
-            yield from self._once("fault", f"{self.fault} begins (iteration {self.from_iteration})")
-        for line in status.windows:
-            yield from self._tell_window(line, status)
-
-    def _tell_window(self, line: WindowLine, status: JobStatus) -> Iterator[str]:
-        name = f"window {line.window_id}"
-        if line.purpose == "baseline":
-            if line.phase == "done":
-                yield from self._once(name, "remembered how the healthy job looks (baseline window)")
-            return
-        noticed = "asked for a window by hand" if line.purpose == "manual" else f"noticed: {self._rise(status)}"
-        yield from self._once(name, noticed)
-        if line.phase in ("window", "patterns", "analysis"):
-            span = f"capturing iterations {line.first_iteration} to {line.last_iteration} on all workers"
-            yield from self._once(f"{name} window", span)
-        if line.phase in ("patterns", "analysis"):
-            yield from self._once(f"{name} patterns", "summarizing and comparing")
-        if line.phase in ("done", "failed", "given up"):
-            yield from self._once(f"{name} end", f"{line.verdict or line.phase}: {line.summary}".rstrip(": "))
-
-    @staticmethod
-    def _rise(status: JobStatus) -> str:
-        if not status.mean_ms or not status.best_ms:
-            return "slower than before"
-        rise = 100 * (status.mean_ms / status.best_ms - 1)
-        if rise < 1:
-            return "slower than before for a while"
-        return f"{milliseconds(status.mean_ms)} per iteration, {rise:.0f} % above the best"
-
-    def _once(self, key: str, line: str) -> Iterator[str]:
-        if key not in self._told:
-            self._told.add(key)
-            yield line
-
-    def concluded(self, status: JobStatus) -> bool:
-        """Whether the job may be stopped: a verdict on the fault is there, or on the window asked for by hand."""
-        if self.fault == "none":
-            return any(line.purpose == "manual" and line.phase == "done" for line in status.windows)
-        return any(self._is_answer(line) for line in status.windows)
-
-    def _is_answer(self, line: WindowLine) -> bool:
-        return line.purpose == "slow" and line.verdict == "slow" and line.last_iteration > self.from_iteration
 
 
 def rehearse(case: Case, console: Console) -> tuple[Verdict | None, Judgement]:
@@ -200,7 +137,7 @@ def rehearse(case: Case, console: Console) -> tuple[Verdict | None, Judgement]:
     with case.log.open("wb") as log, _job(case, log) as job:
         ended_early = not _watch(case, job, console)
     verdict = _read_verdict(case.run / "verdict.json")
-    if verdict is None or ended_early:
+    if verdict is None or (ended_early and not EXPECTED[case.fault].ends_job):
         _print(console, f"The training job ended by itself. Its last lines:\n{_tail(case.log)}", "yellow")
         judgement = Judgement(False, "the job ended before there was a verdict on the fault")
     else:
@@ -227,7 +164,10 @@ def _judge_all(case: Case, final: Verdict) -> Judgement:
 
 @contextlib.contextmanager
 def _job(case: Case, log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """The job while it runs; at the end it gets SIGTERM and time for its verdict, then SIGKILL, children included."""
+    """The job while it runs; at the end it gets SIGTERM and time for its verdict, then SIGKILL, children included.
+
+    A worker that cannot act on SIGTERM (stopped, or inside native code) is killed after a short grace.
+    """
     job = subprocess.Popen(
         case.command(),
         env=case.environment(),
@@ -240,18 +180,21 @@ def _job(case: Case, log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield job
     finally:
-        _end(job)
+        _end(job, case.run)
 
 
-def _end(job: subprocess.Popen[bytes]) -> None:
+def _end(job: subprocess.Popen[bytes], run: Path) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         family = psutil.Process(job.pid).children(recursive=True)
+        status = _read_status(run / "status.json")
+        workers = {worker.worker.pid for worker in status.workers} if status is not None else set()
         job.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            job.wait(FAREWELL_S)
-        for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        for patience_s, left in ((GRACE_S, [one for one in family if one.pid in workers]), (FAREWELL_S, family)):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(patience_s)
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
     job.kill()
     job.wait()
 
@@ -280,7 +223,7 @@ def _watch(case: Case, job: subprocess.Popen[bytes], console: Console) -> bool:
 
 def _ask_for_window(case: Case) -> bool:
     """`eroica profile`, as from another terminal."""
-    command = [sys.executable, "-m", "eroica", "profile", "--out", str(case.run), "--no-wait"]
+    command = program("eroica", "profile", "--out", str(case.run), "--no-wait")
     return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
 
 
@@ -306,9 +249,12 @@ class Spinner(contextlib.AbstractContextManager["Spinner"]):
 
 
 def _now(status: JobStatus, passed: float) -> str:
+    where = f"{_clock(passed)}  iteration {status.iteration}"
+    if still(status):
+        return f"{where}, {still(status)}  {clean(status.message, 60)}"
     mean = f", {milliseconds(status.mean_ms)} per iteration" if status.mean_ms else ""
     best = f", {milliseconds(status.best_ms)} at best" if status.best_ms else ""
-    return f"{_clock(passed)}  iteration {status.iteration}{mean}{best}  {clean(status.message, 60)}"
+    return f"{where}{mean}{best}  {clean(status.message, 60)}"
 
 
 def _clock(seconds: float) -> str:

@@ -8,17 +8,23 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from eroica.collector.store import Address, read_address
 from eroica.errors import UnavailableError, UsageError
+from eroica.wire.address import Address, read_address
 from eroica.wire.messages import JobStatus
-from eroica.wire.places import runtime_root
+from eroica.wire.places import belongs_to_us, read_private, runtime_root
 
 
 def running_jobs() -> dict[str, Path]:
-    """Jobs watched on this host: name -> run directory."""
-    jobs = {}
-    for pointer in sorted(runtime_root(os.environ).glob("*/run")):
-        run = Path(pointer.read_text(encoding="utf-8").strip())
+    """Jobs watched on this host: name -> run directory. What another user has put in our place is not looked at."""
+    jobs: dict[str, Path] = {}
+    root = runtime_root(os.environ)
+    if not belongs_to_us(root):
+        return jobs
+    for pointer in sorted(root.glob("*/run")):
+        try:
+            run = Path(os.fsdecode(read_private(pointer)).rstrip("\n"))
+        except OSError:
+            continue
         if read_address(run) is not None:
             jobs[pointer.parent.name.partition("@")[0]] = run
     return jobs
@@ -74,7 +80,10 @@ def job_status(run: Path) -> JobStatus:
     Raises:
         UnavailableError: The collector is not there.
     """
-    return msgspec.json.decode(call(run, "GET", "/v1/status"), type=JobStatus)
+    try:
+        return msgspec.json.decode(call(run, "GET", "/v1/status"), type=JobStatus)
+    except (ValueError, RecursionError) as error:
+        raise UnavailableError(f"the collector of {run} answers with something else than a status: {error}") from error
 
 
 def _headers(address: Address) -> dict[str, str]:

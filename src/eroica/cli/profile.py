@@ -61,6 +61,9 @@ def _await_verdict(run: Path, window_id: int) -> Verdict:
         UnavailableError: The window was given up, or the collector went away.
     """
     from rich.console import Console
+    from rich.text import Text
+
+    from eroica.report.words import sentence
 
     path = run / "windows" / str(window_id) / "verdict.json"
     with Console(stderr=True).status(f"window {window_id}") as spinner:
@@ -73,6 +76,6 @@ def _await_verdict(run: Path, window_id: int) -> Verdict:
                 time.sleep(1.0)
                 if not path.exists():
                     raise UnavailableError(f"window {window_id} is done, but its verdict was not saved: {status.notes}")
-            spinner.update(status.message)
+            spinner.update(Text(sentence(status.message)))
             time.sleep(0.3)
     return Verdict.from_json(path.read_bytes())

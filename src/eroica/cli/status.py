@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from eroica.cli.jobs import job_status, running_jobs
 from eroica.errors import UnavailableError
-from eroica.wire.messages import JobStatus
+from eroica.model.look import Ending
+from eroica.report.words import line
+from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
+
+_SHOWN = 40
+_STANDSTILLS = {
+    "passed": "done; it went on by itself",
+    "restarted": "done; the job was started again",
+    "looking": "looking at all workers",
+    "examining": "comparing the looks",
+}
 
 
 @click.command()
@@ -30,15 +41,53 @@ def _text(job: JobStatus, run: Path) -> str:
     if job.mean_ms is not None:
         best = f", best {job.best_ms:.1f} ms" if job.best_ms is not None else ""
         lines.append(f"  iteration      {job.iteration}, {job.mean_ms:.1f} ms{best}")
-    for worker in job.workers:
-        about = f"{worker.worker.host} pid {worker.worker.pid}"
-        mean = f"{1e3 * worker.current_s:.1f} ms" if worker.current_s is not None else "-"
-        ended = ", ended" if worker.ended else ""
-        note = f"  {worker.result.note}" if worker.result.note else ""
-        lines.append(f"  worker {worker.worker.global_rank:<6} {about}: {worker.state}{ended}, {mean}{note}")
-    for window in job.windows:
-        span = f"iterations {window.first_iteration}-{window.last_iteration}"
-        words = f"{window.verdict}: {window.summary}" if window.verdict else window.summary
-        lines.append(f"  window {window.window_id} ({window.purpose}, {span}): {window.phase}. {words}".rstrip())
+    odd_ones_first = sorted(job.workers, key=lambda worker: (not _is_odd(worker), worker.worker.global_rank))
+    lines += [_worker(worker) for worker in odd_ones_first[:_SHOWN]]
+    if len(job.workers) > _SHOWN:
+        lines.append(f"  and {len(job.workers) - _SHOWN} more workers")
+    lines += [_window(window) for window in job.windows]
     lines += [f"  note: {note}" for note in job.notes]
-    return "\n".join(lines)
+    return "\n".join(map(line, lines))
+
+
+def _is_odd(worker: WorkerStatus) -> bool:
+    return worker.silent or worker.ended or worker.state in ("failed", "gone")
+
+
+def _worker(worker: WorkerStatus) -> str:
+    who = worker.worker
+    return f"  worker {who.global_rank:<6} {who.host} pid {who.pid}: {', '.join(_facts(worker))}"
+
+
+def _facts(worker: WorkerStatus) -> Iterator[str]:
+    if worker.state == "failed":  # the guard in the training process gave up; the training itself goes on
+        yield f"not watched any more, Eroica failed in it: {worker.result.note or 'see the log of the worker'}"
+    elif worker.ended:
+        yield f"{_ending(worker.ending)} at iteration {worker.iteration}"
+        return
+    else:
+        yield worker.state
+    if worker.silent:
+        yield f"SILENT ({worker.silence or f'{worker.silent_s:.0f} s'})"
+    yield f"{1e3 * worker.current_s:.1f} ms" if worker.current_s is not None else "-"
+    if worker.result.note and worker.state != "failed":
+        yield worker.result.note
+
+
+def _ending(ending: Ending | None) -> str:
+    if ending is None:
+        return "ended"
+    if ending.out_of_memory:
+        return "KILLED for want of memory"
+    words = {"signal": f"ENDED by signal {ending.number}", "exit": f"ENDED with status {ending.number}"}
+    return {"signed-off": "ended in order", **words}.get(ending.kind, "GONE, nobody saw how")
+
+
+def _window(window: WindowLine) -> str:
+    span = f"iterations {window.first_iteration}-{window.last_iteration}"
+    phase = window.phase
+    if window.purpose == "blocked":
+        span, phase = f"iteration {window.first_iteration}", _STANDSTILLS.get(phase, phase)
+    said_already = window.summary.lower().startswith(f"{window.verdict}:")
+    words = f"{window.verdict}: {window.summary}" if window.verdict and not said_already else window.summary
+    return f"  window {window.window_id} ({window.purpose}, {span}): {phase}. {words}".rstrip()

@@ -7,17 +7,20 @@ import logging
 import os
 import secrets
 import signal
-import socket
-from pathlib import Path
+import sys
+from collections.abc import Coroutine
+from typing import Any
 
-import uvicorn
-
+from eroica.collector.doors import Doors, former_door, named_door
+from eroica.collector.resume import read_history
 from eroica.collector.service import Collector
-from eroica.collector.store import Address, Store
+from eroica.collector.store import Store
 from eroica.collector.windows import Analyze
+from eroica.errors import EroicaError
 from eroica.model.verdict import Verdict
 from eroica.settings import Settings, load_settings
-from eroica.wire.places import places, private_directory
+from eroica.wire.logs import log_to
+from eroica.wire.places import Places, places, private_directory
 
 
 def _analyze(job: str, order: Analyze, settings: Settings) -> Verdict:
@@ -34,47 +37,53 @@ def _analyze(job: str, order: Analyze, settings: Settings) -> Verdict:
     )
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handling: the collector ends when the job does."""
-
-    def install_signal_handlers(self) -> None:
-        """Leave signals alone."""
-
-
-async def _serve(job: str, run: Path, settings: Settings) -> None:
-    store = Store(run)
-    token = secrets.token_urlsafe(32)
-    collector = Collector(job, store, settings, token, _analyze)
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(collector.application(), log_config=None, access_log=False, lifespan="off")
-    server = _Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, collector.end_job)
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.01)
-    store.announce(Address(url=f"http://127.0.0.1:{listener.getsockname()[1]}", token=token, pid=os.getpid()))
+async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work to its end; False if the event came first."""
+    working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
     try:
-        await collector.run()
-        await collector.bid_farewell()
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+        return working.done()
     finally:
-        store.sign_off()
-        server.should_exit = True
-        await serving
+        working.cancel()
+        waiting.cancel()
+
+
+async def _serve(where: Places, settings: Settings) -> None:
+    died = os.environ.get("EROICA_RESUME")
+    door = named_door(os.environ) or (former_door(where.run, where.host) if died else None)
+    token = door[1] if door is not None else secrets.token_urlsafe(32)
+    collector = Collector(where.job, Store(where.run), settings, token, _analyze)
+    if died:
+        (where.run / "verdict.json").unlink(missing_ok=True)  # final for a collector that was told to end too early
+        collector.resume(read_history(where.run, died))
+    doors = Doors(collector, where.run, where.host, token)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, collector.interrupt)
+    try:
+        await doors.open(door[0] if door is not None else None)
+        if await _unless(doors.elsewhere, collector.run()):
+            await collector.bid_farewell()
+    finally:
+        await doors.close()
+    if collector.interrupted:
+        sys.exit(128 + signal.SIGTERM)
 
 
 def main() -> None:
     """Serve the job named by the environment until it ends."""
+    os.umask(0o077)  # what we write is the user's alone
     where = places(os.environ)
-    private_directory(where.run / "log")
-    logging.basicConfig(
-        filename=where.run / "log" / "collector.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    for directory in (where.run, where.run / "log"):
+        private_directory(directory)
+    log_to(where.run / "log" / "collector.log")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(5)
     try:
-        asyncio.run(_serve(where.job, where.run, load_settings()))
+        asyncio.run(_serve(where, load_settings()))
+    except EroicaError as error:
+        logging.error("the collector cannot listen: %s", error)
+        sys.exit(1)
     except Exception:  # last words of a process without a terminal
         logging.exception("the collector failed")
         raise

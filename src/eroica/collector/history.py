@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -10,10 +10,19 @@ from eroica import __version__
 from eroica.model.verdict import Coverage, IterationTimes, Verdict
 
 
-def final_verdict(job: str, verdicts: Mapping[int, Verdict], workers_expected: int, workers_seen: int) -> Verdict:
+def final_verdict(
+    job: str,
+    verdicts: Mapping[int, Verdict],
+    workers_expected: int,
+    workers_seen: int,
+    *,
+    standing: Collection[int] = (),
+    passed: Collection[int] = (),
+) -> Verdict:
     """The verdict that the history of windows supports best.
 
-    Verdicts that name the same cause on the same workers add up their confidence; the newest of the heaviest group
+    A job that stood still at its end, or lost a worker, ended for that reason whatever it suffered from before. Else
+    verdicts that name the same cause on the same workers add up their confidence; the newest of the heaviest group
     stands. Without any cause: undetermined if a window said so last, else healthy.
 
     Args:
@@ -21,10 +30,17 @@ def final_verdict(job: str, verdicts: Mapping[int, Verdict], workers_expected: i
         verdicts: Window id -> verdict, without the baseline window.
         workers_expected: World size, 0 if never learned.
         workers_seen: Workers that ever beat.
+        standing: Windows of a standstill that lasted to the end, its cause known or not, or of a death that ended the
+            job.
+        passed: Windows of standstills that ended by themselves; they count for nothing.
     """
+    last = max((window_id for window_id in standing if window_id in verdicts), default=None)
+    if last is not None:
+        return verdicts[last]
+    counting = {window_id: verdict for window_id, verdict in sorted(verdicts.items()) if window_id not in passed}
     weights: dict[tuple[str, tuple[int, ...], str], float] = {}
     newest: dict[tuple[str, tuple[int, ...], str], Verdict] = {}
-    for _, verdict in sorted(verdicts.items()):
+    for verdict in counting.values():
         cause = verdict.cause
         if cause is None:
             continue
@@ -33,15 +49,18 @@ def final_verdict(job: str, verdicts: Mapping[int, Verdict], workers_expected: i
         newest[key] = verdict
     if weights:
         return newest[max(weights, key=lambda key: weights[key])]
-    if verdicts:
-        return verdicts[max(verdicts)]
-    return _nothing_looked_wrong(job, workers_expected, workers_seen)
+    if counting:
+        return counting[max(counting)]
+    return _nothing_looked_wrong(job, workers_expected, workers_seen, len(verdicts))
 
 
-def _nothing_looked_wrong(job: str, workers_expected: int, workers_seen: int) -> Verdict:
-    if workers_seen:
+def _nothing_looked_wrong(job: str, workers_expected: int, workers_seen: int, stood_still: int) -> Verdict:
+    notes: tuple[str, ...] = ()
+    if workers_seen and stood_still:
+        times = "once" if stood_still == 1 else f"{stood_still} times"
+        summary = f"Healthy: {workers_seen} workers never looked slow; the job stood still {times}, and went on."
+    elif workers_seen:
         summary = f"Healthy: iterations of {workers_seen} workers never looked slow, so no window was opened."
-        notes: tuple[str, ...] = ()
     else:
         summary = "No worker was seen: no process finished an optimizer step or called eroica.step()."
         notes = (

@@ -1,4 +1,4 @@
-"""The collector's shell: HTTP in, `Windows` in the middle, analysis in a thread, files out."""
+"""The collector's shell: HTTP in, `Windows` and `Blockages` in the middle, analysis in a thread, files out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -15,23 +15,45 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.history import final_verdict, stamped
+from eroica.collector.intake import clean_looks, clean_pattern, clean_report, clean_request, clean_text
+from eroica.collector.resume import History
 from eroica.collector.store import Store, write_json
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
+from eroica.model.look import Blockage, HostLooks
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
+from eroica.model.window import Window
 from eroica.settings import Settings
-from eroica.wire.codec import decode_record
-from eroica.wire.messages import AgentReport, CollectorReply, ProfileRequest, SummaryFailure
+from eroica.wire.codec import UNDECODABLE, decode_record
+from eroica.wire.messages import (
+    AgentReport,
+    CollectorReply,
+    FinishRequest,
+    JobStatus,
+    ProfileRequest,
+    SummaryFailure,
+)
 
 log = logging.getLogger("eroica.collector")
 
 MAX_REPORT_BYTES = 2_000_000
 MAX_PATTERN_BYTES = 256_000
+MAX_LOOKS_BYTES = 8_000_000
+MAX_ALL_LOOKS_BYTES = 256_000_000
 MessagePack = "application/msgpack"
 Message = TypeVar("Message", bound=msgspec.Struct)
 Analysis = Callable[[str, Analyze, Settings], Verdict]
+Diagnosis = Callable[[Blockage, str, Settings], "Verdict | None"]
+
+
+def diagnose(blockage: Blockage, job: str, settings: Settings) -> Verdict | None:
+    """The real diagnosis, imported when it is needed first."""
+    from eroica.diagnose.blocked import diagnose_blockage
+
+    return diagnose_blockage(blockage, job, settings)
 
 
 class Refused(Exception):
@@ -52,6 +74,7 @@ class Collector:
         token: What every request must carry.
         analysis: Turns a window's patterns into a verdict; runs in a thread.
         clock: Seconds, monotonic.
+        diagnosis: The same for the looks at a job that stands still; None if somebody moved.
     """
 
     def __init__(
@@ -62,50 +85,69 @@ class Collector:
         token: str,
         analysis: Analysis,
         clock: Callable[[], float] = time.monotonic,
+        diagnosis: Diagnosis = diagnose,
     ) -> None:
         self.windows = Windows(job, settings)
+        self.blockages = Blockages(self.windows, settings)
         self.finished = asyncio.Event()
         self.final: Verdict | None = None
+        self.interrupted = False
         self._job = job
         self._store = store
         self._settings = settings
         self._token = token.encode()
         self._analysis = analysis
+        self._diagnosis = diagnosis
         self._clock = clock
-        self._seen: dict[tuple[str, int], int] = {}
+        self._kept: Window | None = None
+        self._looks_bytes: tuple[int, int] = (0, 0)
         self._analyses: set[asyncio.Task[None]] = set()
         self._dismissed: set[str] = set()
 
-    def application(self) -> Starlette:
-        """The ASGI application."""
+    def application(self, more: Sequence[Route] = ()) -> Starlette:
+        """The ASGI application; `more` are routes of whoever listens for us (`eroica.collector.doors`)."""
         return Starlette(
             routes=[
                 Route("/v1/report", self._guarded(self._report), methods=["POST"]),
                 Route("/v1/patterns", self._guarded(self._pattern), methods=["POST"]),
                 Route("/v1/windows/{window_id:int}/failures", self._guarded(self._failure), methods=["POST"]),
+                Route("/v1/looks", self._guarded(self._looks), methods=["POST"]),
                 Route("/v1/profile", self._guarded(self._profile), methods=["POST"]),
                 Route("/v1/status", self._guarded(self._status), methods=["GET"]),
                 Route("/v1/finish", self._guarded(self._finish), methods=["POST"]),
+                *more,
             ]
         )
+
+    def resume(self, history: History) -> None:
+        """Go on where a collector of the same job ended."""
+        self.windows.resume(history)
+        self.blockages.resume(history)
 
     async def run(self, period_s: float = 0.5) -> None:
         """Tick, rewrite status.json, end when the job is over or every agent has long been silent."""
         began = self._clock()
         while not self.finished.is_set():
-            self._start(self.windows.tick(self._clock()))
+            self._tick()
             self._save_status()
             heard = max(began, self.windows.last_heard)
-            if self.windows.ended and not self.windows.busy:
+            if self.windows.ended and not self._busy:
                 self._conclude()
             elif self._clock() - heard > self._settings.agent_silence_s:
                 log.warning("no agent for %.0f s; the job is taken for ended", self._clock() - heard)
                 self.end_job()
             await asyncio.sleep(period_s)
 
-    def end_job(self) -> None:
+    def end_job(self, how: FinishRequest = FinishRequest()) -> None:  # noqa: B008 (frozen)
         """The job is over, or we are asked to end."""
-        self._start(self.windows.job_ended(self._clock()))
+        now = self._clock()
+        self._start(self.blockages.finished(now, how.exit_status, how.asked_to_end))
+        self._start(self.windows.job_ended(now, how.patience_s))
+
+    def interrupt(self) -> None:
+        """Somebody ends us, though perhaps not the job."""
+        self.interrupted = not self.windows.ended
+        self.end_job()
 
     async def bid_farewell(self) -> None:
         """Answer until every agent has heard that the job is over, at most `farewell_s`."""
@@ -126,65 +168,117 @@ class Collector:
                 return await handler(request)
             except Refused as refusal:
                 return JSONResponse({"error": str(refusal)}, status_code=refusal.status)
+            except InputError as error:
+                return JSONResponse({"error": str(error)}, status_code=400)
 
         return guarded
 
     async def _report(self, request: Request) -> Response:
-        report = _decode(await _body(request, MAX_REPORT_BYTES), AgentReport)
-        for status in report.workers:
-            self._seen[(report.host, status.worker.pid)] = status.worker.world_size
-        self._start(self.windows.reported(self._clock(), report))
+        report = clean_report(_decode(await _body(request, MAX_REPORT_BYTES), AgentReport))
+        now = self._clock()
+        self.windows.take(now, report)
+        self._start(self.blockages.reported(now, report))
+        self._tick()
         reply = CollectorReply(
             order=self.windows.order,
             absolved=self.windows.absolved,
             stop=self.finished.is_set(),
+            look=self.blockages.look,
         )
-        if reply.stop:
+        if reply.stop and report.host in self.windows.hosts:
             self._dismissed.add(report.host)
         return Response(msgspec.msgpack.encode(reply), media_type=MessagePack)
 
+    async def _looks(self, request: Request) -> Response:
+        """What a host saw of its silent workers; late and foreign ones are dropped before they cost anything."""
+        data = await _body(request, MAX_LOOKS_BYTES)
+        look_id, size = self._looks_bytes
+        size = len(data) + (size if look_id == self.blockages.look else 0)
+        if size > MAX_ALL_LOOKS_BYTES:
+            self.windows.note(
+                f"the looks of all hosts hold more than {MAX_ALL_LOOKS_BYTES} bytes; the rest is left out"
+            )
+            raise Refused(413, "there is no room for more looks")
+        looks = clean_looks(_decode(data, HostLooks))
+        if self.blockages.expects(looks):
+            self._looks_bytes = (self.blockages.look, size)
+            self._start(self.blockages.looked(self._clock(), looks))
+        return Response(status_code=204)
+
     async def _pattern(self, request: Request) -> Response:
         data = await _body(request, MAX_PATTERN_BYTES)
-        try:
-            pattern = decode_record(data, WorkerPattern)
-        except InputError as error:
-            raise Refused(400, str(error)) from error
-        if pattern.window_id in self.windows.known_windows:
+        pattern = clean_pattern(decode_record(data, WorkerPattern))
+        if self.windows.expects(pattern):
             self._keep(lambda: self._store.save_pattern(pattern, data))
         self._start(self.windows.pattern_arrived(self._clock(), pattern))
+        self._keep_window()
         return Response(status_code=204)
 
     async def _failure(self, request: Request) -> Response:
         failure = _decode(await _body(request, MAX_REPORT_BYTES), SummaryFailure)
         window_id = int(request.path_params["window_id"])
-        self._start(self.windows.summary_failed(self._clock(), window_id, failure.global_rank, failure.note[:500]))
+        self._start(
+            self.windows.summary_failed(self._clock(), window_id, failure.global_rank, clean_text(failure.note))
+        )
         return Response(status_code=204)
 
     async def _profile(self, request: Request) -> Response:
-        asked = _decode(await _body(request, MAX_REPORT_BYTES), ProfileRequest)
+        asked = clean_request(_decode(await _body(request, MAX_REPORT_BYTES), ProfileRequest))
         answer = self.windows.asked(self._clock(), asked)
         return Response(msgspec.msgpack.encode(answer), media_type=MessagePack)
 
     async def _status(self, request: Request) -> Response:
-        return Response(msgspec.json.encode(self.windows.status()), media_type="application/json")
+        return Response(msgspec.json.encode(self._job_status()), media_type="application/json")
 
     async def _finish(self, request: Request) -> Response:
-        self.end_job()
-        if not self.windows.busy and not self.finished.is_set():
+        data = await _body(request, MAX_REPORT_BYTES)
+        self.end_job(_decode(data, FinishRequest) if data else FinishRequest())
+        if not self._busy and not self.finished.is_set():
             self._conclude()
         return Response(status_code=204)
 
     # ------------------------------------------------------------------ work
 
-    def _start(self, analyses: list[Analyze]) -> None:
-        for order in analyses:
-            task = asyncio.get_running_loop().create_task(self._analyze(order))
+    @property
+    def _busy(self) -> bool:
+        return self.windows.busy or self.blockages.busy
+
+    def _tick(self) -> None:
+        now = self._clock()
+        self._start(self.blockages.tick(now))
+        self.windows.hold = self.blockages.on
+        self._start(self.windows.tick(now))
+        self._keep_window()
+
+    def _start(self, work: Sequence[Analyze | Examine]) -> None:
+        for order in work:
+            job = self._analyze(order) if isinstance(order, Analyze) else self._examine(order)
+            task = asyncio.get_running_loop().create_task(job)
             self._analyses.add(task)
             task.add_done_callback(self._analyses.discard)
 
-    async def _analyze(self, order: Analyze) -> None:
+    async def _examine(self, order: Examine) -> None:
         window = order.window
         self._keep(lambda: self._store.save_window(window))
+        verdict, failed = None, False
+        try:
+            verdict = await asyncio.to_thread(self._diagnosis, order.blockage, self._job, self._settings)
+        except Exception:  # as below
+            log.exception("the diagnosis of blockage %d failed", window.window_id)
+            self.windows.note(f"the diagnosis of blockage {window.window_id} failed; see log/collector.log")
+            failed = True
+        now = self._clock()
+        if verdict is not None or failed:  # looks that found nothing are kept nowhere: there may be many
+            self._keep(lambda: self._store.save_blockage(order.blockage))
+        if verdict is not None:
+            verdict = stamped(verdict, now - order.asked_at)
+            done = verdict
+            self._keep(lambda: self._store.save_verdict(window.window_id, done))
+        self._start(self.blockages.examined(now, window.window_id, verdict, failed))
+        self._save_status()
+
+    async def _analyze(self, order: Analyze) -> None:
+        window = order.window
         verdict = None
         try:
             verdict = await asyncio.to_thread(self._analysis, self._job, order, self._settings)
@@ -201,15 +295,34 @@ class Collector:
         self._save_status()
 
     def _conclude(self) -> None:
-        expected = max(self._seen.values(), default=0)
-        self.final = final_verdict(self._job, self.windows.verdicts, expected, len(self._seen))
+        roll = self.windows.roll
+        self.final = final_verdict(
+            self._job,
+            self.windows.verdicts,
+            roll.world_size,
+            roll.ever,
+            standing=self.blockages.standing,
+            passed=frozenset(self.blockages.passed),
+        )
         final = self.final
         self._keep(lambda: self._store.save_final(final))
         self._save_status()
         self.finished.set()
 
     def _save_status(self) -> None:
-        self._keep(lambda: write_json(self._store.run / "status.json", self.windows.status()))
+        self._keep(lambda: write_json(self._store.run / "status.json", self._job_status()))
+
+    def _job_status(self) -> JobStatus:
+        status = self.windows.status()
+        still = None if self.windows.ended else self.blockages.shown_in(status)
+        return status if still is None else msgspec.structs.replace(status, phase=still[0], message=still[1])
+
+    def _keep_window(self) -> None:
+        """What was asked for is kept at once, for a collector that may come after this one."""
+        window = self.windows.window
+        if window is not None and window != self._kept:
+            self._kept = window
+            self._keep(lambda: self._store.save_window(window))
 
     def _keep(self, write: Callable[[], None]) -> None:
         """A full disk costs the files, not the job's diagnosis."""
@@ -233,5 +346,5 @@ async def _body(request: Request, limit: int) -> bytes:
 def _decode(data: bytes, kind: type[Message]) -> Message:
     try:
         return msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNDECODABLE as error:
         raise Refused(400, f"no {kind.__name__}: {error}") from error

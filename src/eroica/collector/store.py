@@ -2,11 +2,13 @@
 
     <run>/job.json                          the command, its settings, when it began
     <run>/collector.json                    where the collector listens and its token (0600); gone when it ends
+    <run>/hosts/<host>.json                 the same for one host; see `eroica.wire.address`
     <run>/status.json                       the job right now, rewritten twice a second
     <run>/verdict.json                      the job's final verdict
     <run>/windows/<id>/window.json          what was asked for
     <run>/windows/<id>/verdict.json         this window's verdict
     <run>/windows/<id>/patterns/<rank>.pattern
+    <run>/windows/<id>/blockage.json        instead of patterns: what was seen of a job that stood still
     <run>/log/                              logs of collector, agents and workers
 
 Files appear whole (written beside, then renamed), so a reader never sees half of one.
@@ -14,42 +16,22 @@ Files appear whole (written beside, then renamed), so a reader never sees half o
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from eroica.errors import InputError
+from eroica.model.look import Blockage
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
+from eroica.wire.address import Address, read_address
 from eroica.wire.codec import decode_record, encode_record
+from eroica.wire.files import write_whole
 
-
-class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a collector listens."""
-
-    url: str
-    token: str
-    pid: int
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that appears at once, readable by its owner only.
-
-    Raises:
-        OSError: The disk is full or the directory cannot be written; what was there before stays.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-            file.write(data)
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
+__all__ = ["Address", "Store", "load_patterns", "read_address", "save_patterns", "write_json", "write_whole"]
 
 
 def write_json(path: Path, record: msgspec.Struct | dict[str, object]) -> None:
@@ -76,6 +58,10 @@ class Store:
         name = f"{pattern.worker.global_rank}.pattern"
         write_whole(self.window_directory(pattern.window_id) / "patterns" / name, data)
 
+    def save_blockage(self, blockage: Blockage) -> None:
+        """Keep what was seen of a job that stands still."""
+        write_json(self.window_directory(blockage.look_id) / "blockage.json", blockage)
+
     def save_verdict(self, window_id: int, verdict: Verdict) -> None:
         """Keep one window's verdict."""
         write_whole(self.window_directory(window_id) / "verdict.json", verdict.to_json())
@@ -84,21 +70,42 @@ class Store:
         """Keep the job's verdict."""
         write_whole(self.run / "verdict.json", verdict.to_json())
 
-    def announce(self, address: Address) -> None:
-        """Tell agents and commands of this user where the collector listens."""
-        write_json(self.run / "collector.json", address)
+    def forget(self) -> None:
+        """A new job of the same name begins: what the collector keeps of the one before goes, and nothing else.
 
-    def sign_off(self) -> None:
-        """The collector ends."""
-        (self.run / "collector.json").unlink(missing_ok=True)
+        Raises:
+            OSError: Something cannot be removed.
+        """
+        for name in ("verdict.json", "status.json"):
+            (self.run / name).unlink(missing_ok=True)
+        windows = self.run / "windows"
+        if windows.is_symlink() or not windows.is_dir():
+            return
+        for directory in windows.iterdir():
+            if directory.name.isdecimal() and directory.is_dir() and not directory.is_symlink():
+                _forget_window(directory)
 
 
-def read_address(run: Path) -> Address | None:
-    """The collector of a run directory, None if there is none (yet, or any more)."""
+def _forget_window(directory: Path) -> None:
+    patterns = directory / "patterns"
+    ours = [directory / name for name in ("window.json", "verdict.json", "blockage.json")]
+    for path in (*ours, *([] if patterns.is_symlink() else patterns.glob("*.pattern"))):
+        path.unlink(missing_ok=True)
+    for emptied in (patterns, directory):
+        with contextlib.suppress(OSError):  # somebody put something in there, or it is not there
+            emptied.rmdir()
+
+
+def load_blockage(window_directory: Path) -> Blockage:
+    """What was seen of a job that stood still, for another diagnosis of the same.
+
+    Raises:
+        InputError: There is none here.
+    """
     try:
-        return msgspec.json.decode((run / "collector.json").read_bytes(), type=Address)
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
-        return None
+        return msgspec.json.decode((window_directory / "blockage.json").read_bytes(), type=Blockage)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(f"{window_directory} holds no blockage: {error}") from error
 
 
 def load_patterns(window_directory: Path) -> tuple[Window, tuple[WorkerPattern, ...], tuple[str, ...]]:

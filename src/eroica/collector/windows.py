@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from eroica.collector.intake import clean_text
+from eroica.collector.resume import History
+from eroica.collector.roll import Roll, WorkerKey
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window, WindowPurpose
@@ -30,11 +33,11 @@ from eroica.wire.messages import (
 
 Phase = Literal["idle", "probe", "window", "patterns", "analysis"]
 _LEFT_OUT = ("missed", "skipped", "failed")
-_AGENT_SILENT_S = 10.0
-_MAX_WORKERS = 200_000
 _HARD_EVENTS = 500_000  # about 2 s of stall at 4 microseconds for each
 _BASELINE_TRIES = 3
 _LONGEST_COOLDOWN_S = 1800.0
+_MOST_REQUESTS = 8
+_MOST_NOTES = 100
 _PARKED_ITERATIONS = 5  # that a worker may need after the window before its profiler can be stopped
 
 
@@ -71,11 +74,18 @@ class _Open:
 
 
 class Windows:
-    """All windows of one job."""
+    """All windows of one job.
+
+    Attributes:
+        hold: The job stands still: no window opens; one that is open goes on to its own deadlines.
+        roll: Who takes part.
+    """
 
     def __init__(self, job: str, settings: Settings) -> None:
         self.job = job
         self.settings = settings
+        self.hold = False
+        self.roll = Roll(self.note)
         self.order: OrderMessage | None = None
         self.absolved = 0
         self.ended = False
@@ -84,45 +94,41 @@ class Windows:
         self.notes: list[str] = []
         self._windows: dict[int, WindowLine] = {}
         self._current: _Open | None = None
-        self._workers: dict[tuple[str, int], WorkerStatus] = {}
-        self._hosts: dict[str, float] = {}
-        self._event_budgets: dict[str, int] = {}
+        self._last_id = 0
+        self._told = 0
         self._serial = 0
         self._baseline_done = not settings.baseline_window
         self._baseline_tries = 0
-        self._triggers_seen: dict[tuple[str, int], int] = {}
+        self._triggers_seen: dict[WorkerKey, int] = {}
         self._quiet_until = 0.0
         self._cooldown_s = settings.cooldown_s
-        self._requests: list[ProfileRequest] = []
+        self._requests: list[tuple[int, ProfileRequest]] = []
 
     # ------------------------------------------------------------------ events in
 
     def reported(self, now: float, report: AgentReport) -> list[Analyze]:
         """An agent told the state of its workers."""
-        if report.host not in self._hosts and len(self._workers) + len(report.workers) > _MAX_WORKERS:
-            return []
-        self._hosts[report.host] = now
-        if report.event_budget > 0:
-            self._event_budgets[report.host] = report.event_budget
-        for key in [key for key in self._workers if key[0] == report.host]:
-            del self._workers[key]
-        for status in report.workers:
-            self._workers[(report.host, status.worker.pid)] = status
-        for note in report.notes:
-            self.note(f"{report.host}: {note}")
+        self.take(now, report)
         return self.tick(now)
+
+    def take(self, now: float, report: AgentReport) -> None:
+        """The same without moving on."""
+        self.roll.reported(now, report)
+        for note in report.notes:
+            if self._told < _MOST_NOTES:  # what agents say does not crowd out what we have to say
+                self._told += self.note(f"{report.host}: {note}")
 
     def pattern_arrived(self, now: float, pattern: WorkerPattern) -> list[Analyze]:
         """A worker's summary is here; patterns of other windows are late and dropped."""
         current = self._current
-        if current is not None and pattern.window_id == current.window.window_id:
+        if current is not None and self.expects(pattern):
             current.patterns[pattern.worker.global_rank] = pattern
         return self.tick(now)
 
     def summary_failed(self, now: float, window_id: int, global_rank: int, note: str) -> list[Analyze]:
         """A worker's window could not be summarized."""
         current = self._current
-        if current is not None and window_id == current.window.window_id:
+        if current is not None and window_id == current.window.window_id and global_rank in current.ranks:
             current.left_out[global_rank] = note
         return self.tick(now)
 
@@ -135,8 +141,12 @@ class Windows:
             return ProfileAnswer(window_id=busy, refused=f"window {busy} is open already; its verdict is coming")
         if not self._training():
             return ProfileAnswer(refused="no worker has finished its first iterations yet; try again in a moment")
-        self._requests.append(request)
-        return ProfileAnswer(window_id=len(self._windows) + len(self._requests))
+        if self.hold:
+            return ProfileAnswer(refused="the job stands still; it is being looked at already")
+        if len(self._requests) >= _MOST_REQUESTS:
+            return ProfileAnswer(refused=f"{_MOST_REQUESTS} windows are waiting to be opened already")
+        self._requests.append((self._take_id(), request))
+        return ProfileAnswer(window_id=self._last_id)
 
     def analyzed(self, now: float, window_id: int, verdict: Verdict | None) -> None:
         """The analysis of a window is done; None if it failed."""
@@ -156,15 +166,17 @@ class Windows:
         self._quiet_until = now + self._cooldown_s
         self._cooldown_s = min(2 * self._cooldown_s, max(self.settings.cooldown_s, _LONGEST_COOLDOWN_S))
 
-    def job_ended(self, now: float) -> list[Analyze]:
-        """The command is over: no new windows; what is being summarized may still come in."""
+    def job_ended(self, now: float, patience_s: float = math.inf) -> list[Analyze]:
+        """The command is over: no new windows; what is being summarized may still come in, for so long."""
         self.ended = True
         if self._current is not None:
             if self._current.phase == "probe":
                 self._line(self._current.window, "given up", "", "the job ended before the window opened")
                 self._close()
             else:
-                self._current.deadline = min(self._current.deadline, now + self.settings.window_deadline_s / 3)
+                self._current.deadline = min(
+                    self._current.deadline, now + min(patience_s, self.settings.window_deadline_s / 3)
+                )
         return self.tick(now)
 
     def tick(self, now: float) -> list[Analyze]:
@@ -187,18 +199,32 @@ class Windows:
         return frozenset(self._windows)
 
     @property
+    def window(self) -> Window | None:
+        """The window being worked on."""
+        return None if self._current is None else self._current.window
+
+    def expects(self, pattern: WorkerPattern) -> bool:
+        """The pattern is of the window being worked on and of a worker in it."""
+        current = self._current
+        return (
+            current is not None
+            and pattern.window_id == current.window.window_id
+            and pattern.worker.global_rank in current.ranks
+        )
+
+    @property
     def hosts(self) -> frozenset[str]:
         """Hosts whose agent ever reported."""
-        return frozenset(self._hosts)
+        return self.roll.hosts
 
     @property
     def last_heard(self) -> float:
         """When any agent last reported; 0 if none ever did."""
-        return max(self._hosts.values(), default=0.0)
+        return self.roll.last_heard
 
     def status(self) -> JobStatus:
         """The job for people."""
-        workers = sorted(self._workers.values(), key=lambda status: status.worker.global_rank)
+        workers = sorted(self.roll, key=lambda status: status.worker.global_rank)
         living = [status for status in workers if not status.ended]
         means = [status.current_s for status in living if status.current_s is not None]
         bests = [status.baseline_s for status in living if status.baseline_s is not None]
@@ -210,33 +236,62 @@ class Windows:
             iteration=max((status.iteration for status in living), default=0),
             mean_ms=1e3 * max(means) if means else None,
             best_ms=1e3 * max(bests) if bests else None,
-            hosts=tuple(sorted(self._hosts)),
+            hosts=tuple(sorted(self.roll.hosts)),
             workers=tuple(workers),
-            windows=tuple(self._windows.values()),
+            windows=tuple(self._windows[window_id] for window_id in sorted(self._windows)),
             notes=tuple(self.notes),
         )
 
+    # ------------------------------------------------------------------ beside the windows of iterations
+
+    def reserve(self) -> int:
+        """A window id for something that is no window of iterations; `show` makes it visible."""
+        return self._take_id()
+
+    def show(self, window: Window, phase: str, verdict: Verdict | None = None, summary: str = "") -> None:
+        """A reserved window in one line; its verdict, if it has one, counts from now on."""
+        if verdict is not None:
+            self.verdicts[window.window_id] = verdict
+            summary = summary or verdict.summary
+        self._line(window, phase, "" if verdict is None else verdict.verdict, summary)
+
+    def resume(self, history: History) -> None:
+        """Go on where a collector of the same job ended; before anything else."""
+        self._windows.update({line.window_id: line for line in history.lines})
+        self.verdicts.update(history.verdicts)
+        self._last_id = history.last_id + 1  # one may have been asked for that left no trace
+        self._serial = 4 * self._last_id  # no order has more than four parts: agents have seen no such number
+        self.absolved = sum(line.verdict == "healthy" and line.purpose != "manual" for line in history.lines)
+        if history.baseline:
+            self.baseline, self._baseline_done = history.baseline, True
+        for note in history.notes:
+            self.note(note)
+
     # ------------------------------------------------------------------ opening
 
-    @property
-    def _next_id(self) -> int:
-        return len(self._windows) + 1
+    def _take_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
 
     def _training(self) -> list[WorkerStatus]:
         return [
             status
-            for status in self._workers.values()
+            for status in self.roll
             if not status.ended and status.state in ("steady", "capturing", "saving") and status.current_s
         ]
 
     def _maybe_open(self, now: float) -> None:
+        if self.ended or self.hold or self.roll.waiting(now):
+            return
         training = self._training()
-        if self.ended or not training:
+        if not training:
             return
         if self._requests:
-            request = self._requests.pop(0)
+            window_id, request = self._requests.pop(0)
             seconds = request.seconds or self.settings.window_s
-            self._open(now, "manual", request.reason, seconds, request.iterations)
+            self._open(now, "manual", request.reason, seconds, request.iterations, window_id=window_id)
+            return
+        if self.roll.gathering(now):
             return
         trigger = self._new_trigger(now)
         if trigger is not None:
@@ -249,8 +304,8 @@ class Windows:
     def _new_trigger(self, now: float) -> WorkerTrigger | None:
         """A trigger that nobody answered yet; those inside the cooldown are dropped."""
         fresh = None
-        for key, status in self._workers.items():
-            trigger = status.trigger
+        for status in self.roll:
+            trigger, key = status.trigger, (status.worker.host, status.worker.pid)
             if trigger is None or status.ended or self._triggers_seen.get(key) == trigger.count:
                 continue
             self._triggers_seen[key] = trigger.count
@@ -263,7 +318,7 @@ class Windows:
             return False
         training = list(training)
         world = max(status.worker.world_size for status in training)
-        everybody = len(training) >= min(world, len([s for s in self._workers.values() if not s.ended]))
+        everybody = len(training) >= min(world, len(self.roll.living))
         return everybody and all(
             status.steady and status.iteration >= self.settings.baseline_after_iterations for status in training
         )
@@ -276,13 +331,14 @@ class Windows:
         wanted_s: float,
         wanted_iterations: int,
         baseline_s: float | None = None,
+        window_id: int = 0,
     ) -> None:
         training = self._training()
         slowest = max(status.current_s or 0.0 for status in training)
         baselines = [status.baseline_s for status in training if status.baseline_s]
         first = self._first_iteration(training, slowest)
         window = Window(
-            window_id=self._next_id,
+            window_id=window_id or self._take_id(),
             purpose=purpose,
             reason=reason,
             first_iteration=first,
@@ -322,7 +378,7 @@ class Windows:
     @property
     def _max_events(self) -> int:
         """The tightest budget: the setting's or that of the host with the least scratch space."""
-        return min((self.settings.max_window_events, *self._event_budgets.values()))
+        return min((self.settings.max_window_events, *self.roll.event_budgets))
 
     # ------------------------------------------------------------------ moving on
 
@@ -334,7 +390,8 @@ class Windows:
             if current.phase == "window" and self._captured(current):
                 current.phase = "patterns"
                 parked_s = _PARKED_ITERATIONS * (current.window.current_iteration_s or 0.0)
-                current.deadline = now + parked_s + self.settings.window_deadline_s
+                limit = current.deadline if self.ended else math.inf
+                current.deadline = min(limit, now + parked_s + self.settings.window_deadline_s)
                 self._line(current.window, "summarizing")
             if not current.waiting_for or now > current.deadline:
                 return self._analyze(current)
@@ -344,7 +401,7 @@ class Windows:
         """Statuses of the window's workers that have answered this order, by global rank."""
         return {
             status.worker.global_rank: status
-            for status in self._workers.values()
+            for status in self.roll
             if status.worker.global_rank in current.ranks
             and status.result.window_id == current.window.window_id
             and status.result.kind == kind
@@ -403,7 +460,7 @@ class Windows:
         return max(self.settings.min_window_iterations, min(wanted, self.settings.max_window_iterations, budget))
 
     def _ended_ranks(self, current: _Open) -> set[int]:
-        living = {status.worker.global_rank for status in self._workers.values() if not status.ended}
+        living = {status.worker.global_rank for status in self.roll.living}
         return set(current.ranks) - living
 
     def _leave_out(self, current: _Open) -> None:
@@ -417,7 +474,7 @@ class Windows:
                 current.left_out.setdefault(rank, "the worker ended inside the window")
 
     def _host_is_silent_or_ended(self, rank: int) -> bool:
-        known = [status for status in self._workers.values() if status.worker.global_rank == rank]
+        known = [status for status in self.roll if status.worker.global_rank == rank]
         return any(status.ended for status in known) or not known
 
     def _captured(self, current: _Open) -> bool:
@@ -468,10 +525,13 @@ class Windows:
             summary=summary,
         )
 
-    def note(self, text: str) -> None:
-        """Remember something that people should know; bounded."""
-        if text not in self.notes and len(self.notes) < 100:
-            self.notes.append(text)
+    def note(self, text: str) -> bool:
+        """Remember something that people should know; bounded. False if it was known or there is no room."""
+        text = clean_text(text)
+        if text in self.notes or len(self.notes) >= 2 * _MOST_NOTES:
+            return False
+        self.notes.append(text)
+        return True
 
     def _phase(self, living: list[WorkerStatus]) -> tuple[str, str]:
         if self._current is not None:

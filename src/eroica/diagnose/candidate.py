@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnose.frames import Focus
+from eroica.model.verdict import ResourceUse
 
 Floats = NDArray[np.float64]
 Reference = Literal["peers", "baseline", "expectation", "slowdown"]
@@ -36,6 +37,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         least_gain: Gain from which this cause counts.
         evidence: Sentences beyond those every cause gets.
         corroboration: Independent evidence that is no time lost, in standard errors.
+        hosts: Accused hosts, where it is hosts and not workers.
+        subject: Who does what, where the general sentences do not fit.
+        resource: What limits it, where it is not read from the rows.
         is_general: Everything is slower everywhere, which other causes bring about too: it stands behind a specific
             cause unless it costs far more.
     """
@@ -56,6 +60,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     least_gain: float
     evidence: tuple[str, ...] = ()
     corroboration: float = 0.0
+    hosts: tuple[str, ...] = ()
+    subject: str = ""
+    resource: ResourceUse | None = None
     is_general: bool = False
 
     @property

@@ -74,6 +74,49 @@ CATALOG: dict[str, CatalogEntry] = {
             "another job shares it; larger buckets or less data per iteration make it cheaper."
         ),
     ),
+    "slow-link": CatalogEntry(
+        title="Slow network link",
+        meaning=(
+            "One host's network link is slower than the others', and every collective runs at its pace; or a link "
+            "carries nothing, and collectives that everybody has entered never end."
+        ),
+        next_step=(
+            "Check this host's cable, port and network interface for speed and errors (ethtool, ip -s link) and the "
+            "switch port at the other end; move the job off this host until that is mended."
+        ),
+    ),
+    "desynchronized-collective": CatalogEntry(
+        title="Desynchronized collective",
+        meaning="Workers are in different collectives, or one went on without a collective that the others wait in.",
+        next_step=(
+            "Compare the two call sites in the evidence: a collective is called under a condition that is not the same "
+            "on all workers (rank, loss, end of data, an exception), or in another order; call it on all or on none."
+        ),
+    ),
+    "blocked-in-user-code": CatalogEntry(
+        title="Blocked in user code",
+        meaning="A worker sits in its own code (a queue, a lock, storage, an endless loop) and the others wait for it.",
+        next_step=(
+            "Look at the named function and at what it waits for: give waits a timeout, empty every queue that is "
+            "filled, and let a failed helper thread or process end the worker instead of leaving it waiting."
+        ),
+    ),
+    "held-interpreter-lock": CatalogEntry(
+        title="Held interpreter lock",
+        meaning="A thread holds Python's interpreter lock for good, so that no other thread of its worker can run.",
+        next_step=(
+            "Look at the native code that this function calls: it must release the interpreter lock around waits "
+            "(Py_BEGIN_ALLOW_THREADS, pybind11's gil_scoped_release, ctypes.CDLL instead of PyDLL)."
+        ),
+    ),
+    "dead-worker": CatalogEntry(
+        title="Dead or stopped worker",
+        meaning="A worker's process was killed, ran out of memory, vanished or is stopped, and the others wait for it.",
+        next_step=(
+            "Find out on its host who ended it (dmesg, journalctl -k, the scheduler's log, the end of its output), "
+            "then restart the job from its last checkpoint."
+        ),
+    ),
     "unknown": CatalogEntry(
         title="Unknown",
         meaning="These workers arrive late, and no function known to this catalog accounts for it.",

@@ -33,7 +33,7 @@ def build_findings(view: View, causes: Sequence[Cause]) -> tuple[Finding, ...]:
 
 
 def _waiting_of(view: View, cause: Cause) -> list[Waiting]:
-    if cause.candidate.scope == "all":
+    if cause.candidate.scope == "all" or cause.candidate.kind == "collective":
         return []
     return find_waiting(view, cause.candidate.workers, max(cause.candidate.excess_us, 0.0))
 
@@ -55,8 +55,8 @@ def _cause(view: View, order: int, cause: Cause, waiting: Sequence[Waiting], exp
         function=FindingFunction(name=found.focus.name, kind=found.kind, stack=found.focus.stack),
         workers=_ranks(view, found.workers),
         scope=found.scope,
-        hosts=_hosts(view, found.workers),
-        resource=summarize_resource(view, found),
+        hosts=found.hosts or _hosts(view, found.workers),
+        resource=found.resource or summarize_resource(view, found),
         pattern=summarize_pattern(view, found),
         duration=summarize_durations(view, found),
         gain=round(cause.gain, 4),

@@ -12,6 +12,7 @@ from eroica.diagnose.candidate import Candidate
 from eroica.diagnose.communication import find_slow_communication
 from eroica.diagnose.compute import find_compute
 from eroica.diagnose.garbage import find_collections
+from eroica.diagnose.link import find_slow_links
 from eroica.diagnose.loading import find_slow_loading
 from eroica.diagnose.python_code import find_python
 from eroica.diagnose.simulate import share_gains, simulated_gain
@@ -21,7 +22,7 @@ from eroica.diagnose.view import View
 Floats = NDArray[np.float64]
 #: A general cause must cost twice as much as a specific one to stand before it.
 _GENERAL = 0.5
-_RULES = (find_slow_loading, find_python, find_collections, find_compute, find_slow_communication)
+_RULES = (find_slow_loading, find_python, find_collections, find_compute, find_slow_links, find_slow_communication)
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -82,7 +83,8 @@ def _says_the_same(cause: Cause, other: Cause) -> bool:
 
 
 def _communication(view: View, candidates: Sequence[Candidate]) -> Iterator[Cause]:
-    """Time in collectives that everybody spends is gained in full."""
-    for candidate in candidates:
-        if candidate.kind == "collective":
+    """Time in collectives that everybody spends is gained in full, once: a link that stands out explains it better."""
+    mine = [candidate for candidate in candidates if candidate.kind == "collective"]
+    for candidate in mine:
+        if candidate.hosts or not any(other.hosts for other in mine):
             yield Cause(candidate=candidate, gain=float(candidate.removed_us.mean() / max(view.iteration_us, 1e-9)))

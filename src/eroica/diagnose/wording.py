@@ -52,6 +52,8 @@ def _subject(view: View, found: Candidate) -> tuple[str, str]:
 
 def _what(view: View, found: Candidate) -> str:
     iteration = format_ms(view.iteration_us)
+    if found.subject:
+        return f"{found.subject}; {found.focus.name} takes {format_ms(found.mean_us)} of each {iteration} iteration."
     if found.scope == "rotating":
         lost = format_ms(float(found.removed_us.max(axis=0).mean()))
         return f"Python's garbage collector pauses one worker after another, {lost} of each {iteration} iteration."
@@ -117,9 +119,12 @@ def describe_evidence(view: View, cause: Cause, waiting: Sequence[Waiting]) -> t
     found = cause.candidate
     now = view.iteration_us
     usual = _REFERENCES[found.reference].format(format_ms(found.reference_us))
+    if found.hosts and found.reference == "peers":
+        usual = f"at the rate of the other links it would be about {format_ms(found.reference_us)}"
     noise = f"{min(found.strength, 999):.0f} standard errors over {view.fleet.iteration_us.shape[1]} iterations"
     excess = f"(excess {format_ms(found.excess_us)}, {noise})"
-    sentences = [f"{_where(view, found)}: {format_ms(found.mean_us)} per iteration; {usual} {excess}."]
+    where = f"{found.focus.name} on all workers" if found.hosts else _where(view, found)
+    sentences = [f"{where}: {format_ms(found.mean_us)} per iteration; {usual} {excess}."]
     if found.focus.stack:
         sentences.append(f"{found.focus.label} holds {found.focus.share:.0%} of the excess.")
     sentences += found.evidence
@@ -149,7 +154,7 @@ def _where(view: View, found: Candidate) -> str:
 
 
 def _waiting_evidence(view: View, found: Candidate) -> list[str]:
-    if found.scope != "some" or view.workers < 2:
+    if found.scope != "some" or view.workers < 2 or found.hosts:
         return []
     accused = list(found.workers)
     others = [worker for worker in range(view.workers) if worker not in accused]

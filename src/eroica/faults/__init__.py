@@ -12,8 +12,9 @@ Without a plan `inject` takes the one in `EROICA_FAULT`, and without that it doe
 """
 
 from eroica.faults.copying import write_training
+from eroica.faults.fault import Fault
 from eroica.faults.injection import Injection, inject
-from eroica.faults.kinds import FAULTS, Fault
+from eroica.faults.kinds import FAULTS
 from eroica.faults.plan import FaultPlan, plans_from_environment, read_plans
 
 __all__ = [

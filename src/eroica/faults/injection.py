@@ -9,7 +9,8 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from eroica.errors import UsageError
-from eroica.faults.kinds import FAULTS, Fault, Place
+from eroica.faults.fault import Fault, Place
+from eroica.faults.kinds import FAULTS
 from eroica.faults.plan import FaultPlan, plans_from_environment
 
 
@@ -17,13 +18,15 @@ class Injection:
     """The faults of one worker. As a context manager it takes everything back at the end.
 
     Args:
-        plans: Plans of the whole job; those of other workers are ignored here.
+        plans: Plans of the whole job; those of other workers are only prepared for here.
         place: Which worker this is and what can be built in.
     """
 
     def __init__(self, plans: Sequence[FaultPlan], place: Place) -> None:
         self._place = place
-        self._faults = [(plan, build_fault(plan)) for plan in plans if plan.hits(place.worker)]
+        everybodys = [(plan, build_fault(plan)) for plan in plans]
+        self._faults = [(plan, fault) for plan, fault in everybodys if plan.hits(place.worker)]
+        self._unprepared = [fault for _, fault in everybodys]
         self._running: set[int] = set()
 
     def dataset(self, dataset: Any) -> Any:
@@ -39,6 +42,8 @@ class Injection:
             iteration: Its number, from 0, the same on all workers.
             model: A torch module; hooks go into it.
         """
+        while self._unprepared:
+            self._unprepared.pop(0).prepare(model, self._place)
         for number, (plan, fault) in enumerate(self._faults):
             if plan.is_active(iteration) == (number in self._running):
                 continue
@@ -50,10 +55,12 @@ class Injection:
                 fault.start(model, self._place)
 
     def close(self) -> None:
-        """Stop everything that runs."""
+        """Stop everything that runs and end what was built in."""
         for number in sorted(self._running):
             self._faults[number][1].stop()
         self._running.clear()
+        for _, fault in self._faults:
+            fault.close()
 
     def __enter__(self) -> Injection:
         return self

@@ -1,9 +1,4 @@
-"""The faults: small classes that each do one real thing to one resource.
-
-A fault is built on each worker that has it, told to `start` and `stop` at iteration boundaries, and brings no frame of
-its own into the training thread's stack while it works: what runs there is the code of its parts (`PARTS` of
-`eroica.faults.training.tokens`, or of any module that offers the same places under other names).
-"""
+"""The faults that make a job slow: small classes that each do one real thing to one resource; and the table of all."""
 
 from __future__ import annotations
 
@@ -14,42 +9,10 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-THROTTLE_PROGRAM = Path(__file__).with_name("throttle.py")
-
-
-class Place(NamedTuple):
-    """Where a fault is built in.
-
-    Attributes:
-        worker: This worker's global rank.
-        workers: Workers of the job.
-        parts: What can be built in, by place ("dataset", "forward", "backward", "objects").
-    """
-
-    worker: int
-    workers: int
-    parts: dict[str, Any]
-
-
-@dataclass
-class Fault:
-    """Base: does nothing."""
-
-    name: ClassVar[str] = "none"
-    resource: ClassVar[str] = "nothing"
-
-    def wrap_dataset(self, dataset: Any, place: Place) -> Any:
-        """The dataset that the loader shall read; called once, before the loader exists."""
-        return dataset
-
-    def start(self, model: Any, place: Place) -> None:
-        """The fault is there from now on."""
-
-    def stop(self) -> None:
-        """It is gone from now on; also called when the job ends."""
+from eroica.faults.fault import Fault, Place, inner_module, unhook
+from eroica.faults.stalls import STALLS, THROTTLE_PROGRAM
 
 
 @dataclass
@@ -104,11 +67,11 @@ class GcPause(Fault):
         """Build the heap (this takes a moment, once) and hook the turn in front of the forward pass."""
         if self.handle is None:
             part = place.parts["objects"](int(self.entries), place.worker, round(place.workers * max(1.0, self.every)))
-            self.handle = _inner(model).register_forward_pre_hook(part)
+            self.handle = inner_module(model).register_forward_pre_hook(part)
 
     def stop(self) -> None:
         """Unhook it; the heap goes with it."""
-        _unhook(self.handle)
+        unhook(self.handle)
         self.handle = None
 
 
@@ -153,11 +116,11 @@ class SlowPython(Fault):
     def start(self, model: Any, place: Place) -> None:
         """Hook the loop in front of the forward pass."""
         if self.handle is None:
-            self.handle = _inner(model).register_forward_pre_hook(place.parts["forward"](int(self.tokens)))
+            self.handle = inner_module(model).register_forward_pre_hook(place.parts["forward"](int(self.tokens)))
 
     def stop(self) -> None:
         """Unhook it."""
-        _unhook(self.handle)
+        unhook(self.handle)
         self.handle = None
 
 
@@ -178,23 +141,12 @@ class SlowBackward(Fault):
 
     def stop(self) -> None:
         """Unhook it."""
-        _unhook(self.handle)
+        unhook(self.handle)
         self.handle = None
 
 
-FAULTS: dict[str, type[Fault]] = {
-    kind.name: kind for kind in (Fault, SlowLoader, GcPause, SlowCompute, SlowPython, SlowBackward)
-}
-
-
-def _unhook(handle: Any) -> None:
-    if handle is not None:
-        handle.remove()
-
-
-def _inner(model: Any) -> Any:
-    """The user's own module behind a wrapper such as `DistributedDataParallel`."""
-    return getattr(model, "module", model)
+SLOW: tuple[type[Fault], ...] = (Fault, SlowLoader, GcPause, SlowCompute, SlowPython, SlowBackward)
+FAULTS: dict[str, type[Fault]] = {kind.name: kind for kind in (*SLOW, *STALLS)}
 
 
 def _middle_layer(model: Any) -> Any:

@@ -1,15 +1,17 @@
 """Stops and continues a process in a duty cycle: a slower processor, seen from inside. Run as a program.
 
-    python -I -S throttle.py PID RUN_MS STOP_MS
+    python -I -S throttle.py PID RUN_MS STOP_MS [ROUNDS]
 
-It ends when the process does, or at SIGTERM, SIGINT or SIGHUP. Whatever happens to it, SIGKILL included, the process
-is left running: a guardian waits at the other end of a pipe and continues it when this program is gone. Standard
-library only, and no site packages, so that it starts in milliseconds.
+It ends after so many rounds (default: never; STOP_MS may be "inf"), when the process does, or at SIGTERM, SIGINT or
+SIGHUP. Whatever happens to it, SIGKILL included, the process is left running: a guardian waits at the other end of a
+pipe and continues it when this program is gone. Standard library only, and no site packages, so that it starts in
+milliseconds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -17,8 +19,8 @@ import sys
 from types import FrameType
 
 
-def throttle(pid: int, run_ms: float, stop_ms: float) -> None:
-    """Let `pid` run for `run_ms`, stop it for `stop_ms`, and so on until it ends.
+def throttle(pid: int, run_ms: float, stop_ms: float, rounds: float = math.inf) -> None:
+    """Let `pid` run for `run_ms`, stop it for `stop_ms`, and so on, `rounds` times or until it ends.
 
     Raises:
         ProcessLookupError: There is no such process.
@@ -27,7 +29,8 @@ def throttle(pid: int, run_ms: float, stop_ms: float) -> None:
     target = os.pidfd_open(pid)
     _start_guardian(pid, target)
     try:
-        while not _ended(target, run_ms):
+        while rounds > 0 and not _ended(target, run_ms):
+            rounds -= 1
             signal.pidfd_send_signal(target, signal.SIGSTOP)
             if _ended(target, stop_ms):
                 return
@@ -38,7 +41,7 @@ def throttle(pid: int, run_ms: float, stop_ms: float) -> None:
 
 def _ended(target: int, wait_ms: float) -> bool:
     """Wait `wait_ms`, or less if the process ends."""
-    return bool(select.select([target], [], [], wait_ms / 1000)[0])
+    return bool(select.select([target], [], [], wait_ms / 1000 if math.isfinite(wait_ms) else None)[0])
 
 
 def _go_on(target: int) -> None:
@@ -65,12 +68,12 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Read the three numbers and throttle."""
-    pid, run_ms, stop_ms = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+    """Read the numbers and throttle."""
+    pid, durations = int(sys.argv[1]), map(float, sys.argv[2:])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leave)
     with contextlib.suppress(ProcessLookupError):
-        throttle(pid, run_ms, stop_ms)
+        throttle(pid, *durations)
 
 
 if __name__ == "__main__":

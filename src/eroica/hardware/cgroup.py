@@ -9,10 +9,10 @@ from pathlib import Path
 from eroica.hardware.writer import Channel, SampleWriter, Track
 
 
-def parse_mounts(mountinfo: str) -> tuple[list[Path], list[Path]]:
-    """(where version 2 is mounted, where version 1's cpu controller is mounted), from `/proc/self/mountinfo`."""
+def parse_mounts(mountinfo: str, controller: str = "cpu") -> tuple[list[Path], list[Path]]:
+    """(where version 2 is mounted, where version 1's controller is mounted), from `/proc/self/mountinfo`."""
     unified: list[Path] = []
-    cpu: list[Path] = []
+    controlled: list[Path] = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.partition(" ")
@@ -21,22 +21,22 @@ def parse_mounts(mountinfo: str) -> tuple[list[Path], list[Path]]:
             continue
         if kind == "cgroup2":
             unified.append(Path(fields[4]))
-        elif kind == "cgroup" and "cpu" in options.rpartition(" ")[2].split(","):
-            cpu.append(Path(fields[4]))
-    return unified, cpu
+        elif kind == "cgroup" and controller in options.rpartition(" ")[2].split(","):
+            controlled.append(Path(fields[4]))
+    return unified, controlled
 
 
-def parse_membership(cgroup: str) -> tuple[str, str]:
-    """(path in version 2, path under version 1's cpu controller) from `/proc/<pid>/cgroup`; "" where there is none."""
-    unified = cpu = ""
+def parse_membership(cgroup: str, controller: str = "cpu") -> tuple[str, str]:
+    """(path in version 2, path under version 1's controller) from `/proc/<pid>/cgroup`; "" where there is none."""
+    unified = controlled = ""
     for line in cgroup.splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
             unified = path
-        elif "cpu" in controllers.split(","):
-            cpu = path
-    return unified, cpu
+        elif controller in controllers.split(","):
+            controlled = path
+    return unified, controlled
 
 
 def parse_throttled(cpu_stat: bytes) -> tuple[int, int] | None:
@@ -49,8 +49,10 @@ def parse_throttled(cpu_stat: bytes) -> tuple[int, int] | None:
     return int(values[b"nr_throttled"]), int(values.get(b"throttled_time", b"0"))
 
 
-def stat_files(mounts: tuple[list[Path], list[Path]], membership: tuple[str, str]) -> list[Path]:
-    """`cpu.stat` of the process's group and of all groups above it: a quota anywhere there holds it back."""
+def stat_files(
+    mounts: tuple[list[Path], list[Path]], membership: tuple[str, str], name: str = "cpu.stat"
+) -> list[Path]:
+    """`cpu.stat` of the process's group and of all groups above it, innermost first: a quota in any holds it back."""
     files: list[Path] = []
     for roots, path in zip(mounts, membership, strict=True):
         if not path:
@@ -58,7 +60,7 @@ def stat_files(mounts: tuple[list[Path], list[Path]], membership: tuple[str, str
         for root in roots:
             group = root / path.lstrip("/").replace("../", "")
             chain = (group, *group.parents)
-            files += [place / "cpu.stat" for place in chain if place.is_relative_to(root)]
+            files += [place / name for place in chain if place.is_relative_to(root)]
     return [file for file in files if file.is_file()]
 
 

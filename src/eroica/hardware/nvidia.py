@@ -52,20 +52,30 @@ def device_readings(nvml: Any, index: int) -> tuple[list[Reading], list[str]]:
 
     "gpu_sm_clock" (fraction of the highest SM clock), "gpu_utilization", "gpu_memory_utilization" (fraction of time),
     "gpu_memory" (fraction used), "gpu_power" (fraction of the limit), "gpu_throttle" (NVML's bit mask of reasons),
-    "gpu_pcie_tx" and "gpu_pcie_rx" (fraction of the link); device "gpu<index>".
+    "gpu_pcie_tx" and "gpu_pcie_rx" (fraction of the link); device "gpu<index>/<uuid>", without uuid if there is none.
     """
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    device = "/".join(filter(None, (f"gpu{index}", _uuid(nvml, handle))))
     readings: list[Reading] = []
     notes: list[str] = []
     for name, make in _MAKERS.items():
         try:
-            channel, read = make(nvml, handle, f"gpu{index}")
+            channel, read = make(nvml, handle, device)
             read()
         except (nvml.NVMLError, AttributeError, ZeroDivisionError) as error:
             notes.append(f"{name} of gpu{index} left out: {error}")
         else:
             readings.append((channel, read))
     return readings, notes
+
+
+def _uuid(nvml: Any, handle: Any) -> str:
+    """As torch says it: without the "GPU-" in front."""
+    try:
+        uuid = nvml.nvmlDeviceGetUUID(handle)
+    except (nvml.NVMLError, AttributeError):
+        return ""
+    return (uuid.decode("ascii", "replace") if isinstance(uuid, bytes) else str(uuid)).removeprefix("GPU-")
 
 
 def _sm_clock(nvml: Any, handle: Any, device: str) -> Reading:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Container, Iterator
 from typing import NamedTuple
 
+from eroica.hardware.links import Links
 from eroica.hardware.writer import Channel, SampleWriter, Track
 
 _NETLINK_SOCK_DIAG = 4
@@ -25,13 +26,19 @@ _ESTABLISHED_AND_CLOSE_WAIT = 1 << 1 | 1 << 8
 _HEADER = struct.Struct("=IHHII")
 _DIAG_BYTES = 72
 _INODE = struct.Struct("=I")
+_QUEUE = struct.Struct("=I")
+_MAPPED = bytes(10) + b"\xff\xff"
 _COOKIE = struct.Struct("=Q")
 _ATTRIBUTE = struct.Struct("=HH")
 _BUFFER_BYTES = 1 << 17
 
 
 class Connection(NamedTuple):
-    """One TCP socket's totals; times in microseconds, bytes as acknowledged by and received from the other side."""
+    """One TCP socket's totals; times in microseconds, bytes as acknowledged by and received from the other side.
+
+    `queued_bytes` is what the other side has not acknowledged yet, sent or not. The kernel counts busy time in ticks (1
+    to 10 ms), whatever its unit. Addresses have no ports; IPv4 inside IPv6 is written as IPv4.
+    """
 
     inode: int
     cookie: int
@@ -42,6 +49,10 @@ class Connection(NamedTuple):
     busy_us: int
     receive_limited_us: int
     send_buffer_limited_us: int
+    local: str = ""
+    remote: str = ""
+    queued_bytes: int = 0
+    least_rtt_us: int = 0
 
 
 def request(family: int) -> bytes:
@@ -90,8 +101,16 @@ def _connection(message: bytes, wanted: Container[int] | None) -> Connection | N
     cookie = _COOKIE.unpack_from(message, 44)[0]
     for kind, value in _attributes(message[_DIAG_BYTES:]):
         if kind == _INET_DIAG_INFO and len(value) >= 104:
-            return _from_info(inode, cookie, value.ljust(192, b"\0"))
+            ends = (_address(message, 8), _address(message, 24))
+            return _from_info((inode, cookie), value.ljust(192, b"\0"), ends, _QUEUE.unpack_from(message, 60)[0])
     return None
+
+
+def _address(message: bytes, place: int) -> str:
+    raw = message[place : place + 16]
+    if message[0] == socket.AF_INET6 and not raw.startswith(_MAPPED):
+        return socket.inet_ntop(socket.AF_INET6, raw)
+    return socket.inet_ntop(socket.AF_INET, raw[-4:] if message[0] == socket.AF_INET6 else raw[:4])
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -104,12 +123,12 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         place += (length + 3) & ~3
 
 
-def _from_info(inode: int, cookie: int, info: bytes) -> Connection:
+def _from_info(name: tuple[int, int], info: bytes, ends: tuple[str, str], queued_bytes: int) -> Connection:
     acked, received = struct.unpack_from("=QQ", info, 120)
     busy, receive_limited, buffer_limited = struct.unpack_from("=QQQ", info, 168)
     return Connection(
-        inode=inode,
-        cookie=cookie,
+        inode=name[0],
+        cookie=name[1],
         rtt_us=struct.unpack_from("=I", info, 68)[0],
         retransmits=struct.unpack_from("=I", info, 100)[0],
         bytes_acked=acked,
@@ -117,6 +136,10 @@ def _from_info(inode: int, cookie: int, info: bytes) -> Connection:
         busy_us=busy,
         receive_limited_us=receive_limited,
         send_buffer_limited_us=buffer_limited,
+        local=ends[0],
+        remote=ends[1],
+        queued_bytes=queued_bytes,
+        least_rtt_us=struct.unpack_from("=I", info, 148)[0],
     )
 
 
@@ -158,17 +181,19 @@ class _Totals:
         channels = [Channel(name, str(pid), unit, resolution_ns=period_ns) for name, unit, _, _ in self._FIELDS]
         numbers = [writer.declare(one, "counter", row[3]) for one, row in zip(channels, self._FIELDS, strict=True)]
         self._tracks = [Track(writer, number) for number in numbers]
+        self._links = Links(writer, pid, period_ns)
         self._rtt = writer.declare(Channel("tcp_rtt", str(pid), "s", resolution_ns=period_ns), scale=1e-6)
 
     def update(self, now_ns: int, connections: list[Connection]) -> None:
         """Add what moved since the last time; a connection first seen counts from now on."""
         slowest = -1
         known = self._last
+        self._links.update(now_ns, [(known.get(one.cookie), one) for one in connections])
         self._last = {}
         for one in connections:
             before = known.get(one.cookie)
             self._last[one.cookie] = one
-            if before is None or one == before:
+            if before is None or one[2:9] == before[2:9]:
                 continue
             slowest = max(slowest, one.rtt_us)
             for index, (_, _, field, _) in enumerate(self._FIELDS):
@@ -181,6 +206,7 @@ class _Totals:
     def mark(self) -> None:
         for track in self._tracks:
             track.mark()
+        self._links.mark()
 
 
 class TcpProbe:
@@ -189,7 +215,7 @@ class TcpProbe:
     "tcp_sent" and "tcp_received" (bytes per second acknowledged and received), "tcp_retransmits" (segments per second),
     "tcp_busy", "tcp_receiver_limited", "tcp_buffer_limited" (seconds per second with data under way, held back by the
     other side's window, held back by our send buffer; summed over connections) and "tcp_rtt" (the slowest smoothed
-    round trip of the connections that moved).
+    round trip of the connections that moved); and those of `eroica.hardware.links` for each address talked to.
 
     Args:
         writer: Where to.

@@ -30,7 +30,7 @@ class Channel(NamedTuple):
 
     Attributes:
         name: What is measured ("cpu", "run_queue", "state", "net", ...); `docs/how-it-works.md` lists them.
-        device: Of what: "<pid>/<tid>", "<pid>", "cpu0", "eth0/tx", "gpu0".
+        device: Of what: "<pid>/<tid>", "<pid>", "cpu0", "eth0/tx", "gpu0/<uuid>".
         unit: "fraction", "B/s", "s", "code", ...; a fraction is of `capacity` where that is known.
         capacity: What 1.0 stands for (cores, bytes per second); NaN where nobody states one.
         rate_hz: Values per second really achieved: changes of a counter, readings of a gauge. 0 until read back.

@@ -26,6 +26,7 @@ class ThreadLook(msgspec.Struct, frozen=True, kw_only=True):
         state: Kernel's letter: R running, S sleeping, D uninterruptible, T stopped; empty if unreadable.
         wait_channel: Kernel function it sleeps in, empty if unknown.
         cpu_s: CPU time it has used since it began; None if unreadable.
+        io_bytes: What it has read and written since it began, sockets' own calls left out; None if unreadable.
     """
 
     name: str
@@ -35,6 +36,7 @@ class ThreadLook(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     wait_channel: str = ""
     cpu_s: float | None = None
+    io_bytes: int | None = None
 
 
 class ProcessLook(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +91,8 @@ class WorkerLook(msgspec.Struct, frozen=True, kw_only=True):
         training_thread_id: Kernel id of the thread in which the hooks fire.
         process: Its process.
         children: Its data-loader children.
-        answered: A thread of the worker could answer, so the interpreter lock is not held for good.
+        asked: There was a thread in the worker to ask; without one, no answer says nothing.
+        answered: That thread could answer, so the interpreter lock is not held for good.
         groups: Process groups, from the answer.
         flight: From the answer; None without one.
         notes: What could not be seen and why.
@@ -103,6 +106,7 @@ class WorkerLook(msgspec.Struct, frozen=True, kw_only=True):
     training_thread_id: int = 0
     process: ProcessLook
     children: tuple[ProcessLook, ...] = ()
+    asked: bool = True
     answered: bool = False
     groups: tuple[ProcessGroup, ...] = ()
     flight: FlightState | None = None
@@ -168,6 +172,7 @@ class Blockage(msgspec.Struct, frozen=True, kw_only=True):
         reason: One clause with numbers: why it was looked at.
         looks: Of all hosts that answered.
         deaths: Workers that are gone without having signed off, first death first.
+        left: Workers that signed off (Python ended in order, also after an exception) while others live on.
         world_size: Workers of the job.
         baseline_iteration_s: Best mean iteration before, None if unknown.
     """
@@ -176,5 +181,6 @@ class Blockage(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     looks: tuple[HostLooks, ...] = ()
     deaths: tuple[Death, ...] = ()
+    left: tuple[Worker, ...] = ()
     world_size: int = 0
     baseline_iteration_s: float | None = None

@@ -107,6 +107,33 @@ class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
 
 
+class LinkUse(msgspec.Struct, frozen=True, kw_only=True):
+    """TCP traffic of one worker with one address of another host, over the window.
+
+    Attributes:
+        local: Its own address on these connections.
+        remote: The other side's.
+        sent_bytes: Acknowledged by the other side.
+        received_bytes: Received from it.
+        busy_s: Seconds in which a load of some kilobytes was under way to the other side, neither idle nor held back by
+            its window; of several connections, the busiest one.
+        queued_bytes: Mean of what was not yet acknowledged.
+        retransmits: Segments sent again.
+        rtt_s: Mean round trip while busy, 0 if unknown.
+        least_rtt_s: The shortest the connections have ever seen, 0 if unknown.
+    """
+
+    local: str
+    remote: str
+    sent_bytes: float = 0.0
+    received_bytes: float = 0.0
+    busy_s: float = 0.0
+    queued_bytes: float = 0.0
+    retransmits: float = 0.0
+    rtt_s: float = 0.0
+    least_rtt_s: float = 0.0
+
+
 class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
     """All that leaves a worker's host: about 30 KB.
 
@@ -130,6 +157,7 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
         channels: Name -> achieved distinct values per second of each hardware channel.
         host_facts: Facts of the host in this window: "cpu_count", "run_queue_wait" (fraction of the training
             thread's time spent runnable but not running), "stopped" (fraction in state T), "throttled" (cgroup).
+        links: Traffic with other hosts, the most talked to first; empty where there was none or nobody looked.
         stall_s: The worker's stall for this window.
         summarize_s: Seconds the summary took.
         raw_bytes: Size of raw trace, stacks and samples.
@@ -153,6 +181,7 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
     has_accelerator: bool = False
     channels: dict[str, float] = {}
     host_facts: dict[str, float] = {}
+    links: tuple[LinkUse, ...] = ()
     stall_s: float = 0.0
     summarize_s: float = 0.0
     raw_bytes: int = 0

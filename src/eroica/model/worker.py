@@ -31,6 +31,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
         host: `EROICA_HOST`, default the host name.
         pid: Process id on that host.
         device: "cpu", "cuda:0", ...
+        device_uuid: The driver's name of a CUDA device; its index counts only the devices that the process may see.
     """
 
     global_rank: int
@@ -39,3 +40,4 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     pid: int = 0
     device: str = "cpu"
+    device_uuid: str = ""

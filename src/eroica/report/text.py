@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from eroica.model.verdict import Finding, ResourceUse, Verdict
+from eroica.model.verdict import Finding, ResourceUse, Verdict, VerdictWindow
 from eroica.report.words import amount, byte_size, change, clean, milliseconds, percent, seconds, sentence, worker_list
 
 _STYLES = {"slow": "bold red", "blocked": "bold red", "healthy": "bold green", "undetermined": "bold yellow"}
@@ -34,12 +34,17 @@ def build_report(verdict: Verdict) -> list[RenderableType]:
     causes = [finding for finding in verdict.findings if finding.role == "cause"]
     parts: list[RenderableType] = [_headline(verdict), *_circumstances(verdict)]
     for finding in causes[:_MOST_CAUSES]:
-        parts += [Text(), _cause(finding, verdict.iteration.current_ms)]
+        parts += [Text(), _cause(finding, verdict)]
     parts += _left_out(len(causes) - _MOST_CAUSES, "cause")
     parts += _symptoms(verdict)
     parts += [Text(), *_coverage(verdict)]
-    parts += [_cost(verdict)] if verdict.window is not None else []
+    parts += [_cost(verdict)] if verdict.window is not None and not _stands_still(verdict) else []
     return parts
+
+
+def _stands_still(verdict: Verdict) -> bool:
+    """The job made no iteration while it was looked at: no pattern, no gain, nothing to pay."""
+    return verdict.window is not None and verdict.window.kind == "blocked"
 
 
 def _headline(verdict: Verdict) -> Text:
@@ -64,13 +69,26 @@ def _window(verdict: Verdict) -> list[str]:
     window = verdict.window
     if window is None:
         return ["no window was needed"]
+    if window.kind == "blocked":
+        return list(_standstill(window))
     if window.first_iteration is None or window.last_iteration is None:
         return [f"{window.kind} window of {seconds(window.duration_s)}"]
     return [f"iterations {window.first_iteration}–{window.last_iteration}, {seconds(window.duration_s)}"]
 
 
+def _standstill(window: VerdictWindow) -> Iterator[str]:
+    """Where the job stands and since when."""
+    first, last = window.first_iteration, window.last_iteration
+    if first is not None and last is not None:
+        yield f"stands after iteration {first}" if first == last else f"stands after iterations {first} to {last}"
+    if window.duration_s:
+        yield f"silent for {seconds(window.duration_s)}"
+
+
 def _pace(verdict: Verdict) -> list[str]:
     before, now = verdict.iteration.baseline_ms, verdict.iteration.current_ms
+    if now is None and before and _stands_still(verdict):
+        return [f"{milliseconds(before)} per iteration until then"]
     if now is None:
         return []
     if not before:
@@ -81,20 +99,21 @@ def _pace(verdict: Verdict) -> list[str]:
 # ---------------------------------------------------------------------- causes
 
 
-def _cause(finding: Finding, iteration_ms: float | None) -> RenderableType:
+def _cause(finding: Finding, verdict: Verdict) -> RenderableType:
     title = Text.assemble((f"{finding.order}  {clean(finding.cause, 60)}", "bold"), ("  ", ""), _certainty(finding))
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(ratio=1, overflow="fold")
-    for label, value in _cause_rows(finding, iteration_ms):
+    for label, value in _cause_rows(finding, verdict):
         rows.add_row(label, value)
     return Group(title, Padding(rows, (0, 0, 0, 3)))
 
 
-def _cause_rows(finding: Finding, iteration_ms: float | None) -> Iterator[tuple[str, RenderableType]]:
+def _cause_rows(finding: Finding, verdict: Verdict) -> Iterator[tuple[str, RenderableType]]:
     yield "function", _function(finding)
     yield "where", Text(_where(finding))
-    yield "costs", Text(_price(finding, iteration_ms))
+    if not _stands_still(verdict):
+        yield "costs", Text(_price(finding, verdict.iteration.current_ms))
     numbers = _numbers(finding)
     if numbers is not None:
         yield "pattern", numbers
@@ -126,6 +145,8 @@ def _where(finding: Finding) -> str:
         return f"moves from worker to worker{on}; none is to blame alone"
     if finding.scope == "all":
         return f"all workers{on}"
+    if finding.cause == "slow-link" and finding.role == "cause" and on:
+        return f"the network link{on}; behind it {worker_list(finding.workers)}"
     return worker_list(finding.workers) + on
 
 
@@ -217,7 +238,8 @@ def _symptoms(verdict: Verdict) -> list[RenderableType]:
     lines = [Text(_symptom(finding, verdict.findings), style="dim") for finding in symptoms[:_MOST_SYMPTOMS]]
     indented = [Padding(line, (0, 0, 0, 3)) for line in lines]
     left_out = _left_out(len(symptoms) - _MOST_SYMPTOMS, "symptom")
-    return [Text(), Text("Only symptoms: slow because they wait", style="dim"), *indented, *left_out]
+    state = "they stand still" if _stands_still(verdict) else "slow"
+    return [Text(), Text(f"Only symptoms: {state} because they wait", style="dim"), *indented, *left_out]
 
 
 def _symptom(finding: Finding, findings: Sequence[Finding]) -> str:
@@ -244,6 +266,8 @@ def _coverage(verdict: Verdict) -> Iterator[Text]:
     for note in coverage.notes[:_MOST_NOTES]:
         yield Text(f"Note: {sentence(note)}", style="dim")
     yield from _left_out(len(coverage.notes) - _MOST_NOTES, "note")
+    if _stands_still(verdict) and verdict.cost.trigger_to_verdict_s is not None:
+        yield Text(f"Verdict {seconds(verdict.cost.trigger_to_verdict_s)} after the trigger", style="dim")
 
 
 def _cost(verdict: Verdict) -> Text:

@@ -24,6 +24,11 @@ def clean(text: str, limit: int = _LONGEST_NAME) -> str:
     return f"{plain[: limit - end - 1]}…{tail}"
 
 
+def line(text: str) -> str:
+    """`text` as it is, spaces included, but on one line and without what a terminal would obey."""
+    return "".join(map(_visible, text))
+
+
 def sentence(text: str) -> str:
     """`clean` with the room that a sentence needs."""
     return clean(text, _LONGEST_SENTENCE)

@@ -71,12 +71,12 @@ def summarize_files(capture_path: Path, hardware: Path, out: Path) -> None:
     began = time.perf_counter()
     capture = _read_capture(capture_path)
     notes: list[str] = []
-    stacks_path = Path(capture.stacks_path or capture_path.parent / "stacks.json")
+    stacks_path = _beside(capture_path, capture.stacks_path or "stacks.json")
     stacks = _optional(lambda: read_stacks(stacks_path, stacks_path.with_name("stacks.meta.json")), notes, stacks_path)
     samples = _optional(lambda: read_samples(hardware), notes, hardware / "samples.bin")
-    flight_path = Path(capture.flight_path or capture_path.parent / "flight.json")
+    flight_path = _beside(capture_path, capture.flight_path or "flight.json")
     flight = _optional(lambda: read_flight(flight_path), notes, flight_path)
-    events = read_trace(Path(capture.trace_path or capture_path.parent / "trace.json"))
+    events = read_trace(_beside(capture_path, capture.trace_path or "trace.json"))
     pattern = summarize_worker(capture, events, stacks, samples, flight or [], load_settings())
     pattern = msgspec.structs.replace(
         pattern,
@@ -87,6 +87,11 @@ def summarize_files(capture_path: Path, hardware: Path, out: Path) -> None:
     unfinished = out.with_name(out.name + ".part")
     unfinished.write_bytes(encode_record(pattern))
     unfinished.replace(out)
+
+
+def _beside(capture_path: Path, named: str) -> Path:
+    """The file of this name beside the capture: what a training process says never leads out of its directory."""
+    return capture_path.parent / Path(named).name
 
 
 def _read_capture(path: Path) -> Capture:

@@ -22,6 +22,7 @@ from eroica.summarize.collectives import Execution, collective_records, find_exe
 from eroica.summarize.critical import CriticalPath, find_critical_path
 from eroica.summarize.facts import channel_rates, host_facts
 from eroica.summarize.functions import Functions
+from eroica.summarize.links import link_uses
 from eroica.summarize.sampled import (
     Runs,
     SampleCount,
@@ -96,6 +97,7 @@ def summarize_worker(
         has_accelerator=activity.has_accelerator,
         channels=channel_rates(capture, samples),
         host_facts=host_facts(capture, samples),
+        links=link_uses(capture, samples),
         stall_s=capture.stall_s,
         summarize_s=time.perf_counter() - began,
         notes=(*capture.notes, *_notes(capture, events, stacks, samples)),

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from eroica.hardware.store import Samples, Series
 from eroica.model.pattern import FunctionKey
 from eroica.model.window import Capture
+from eroica.model.worker import Worker
 from eroica.summarize.clock import WallClock
 from eroica.summarize.duration import critical_duration
 from eroica.summarize.sweep import Layer
@@ -61,7 +62,7 @@ def find_resources(capture: Capture, samples: Samples | None) -> dict[str, Resou
     found = {
         "training": _resource("cpu", samples.find("cpu", f"{worker.pid}/{capture.training_thread_id}")),
         "collective": _resource("nic", _busiest([*samples.named("rdma"), *samples.named("net")])),
-        "device": _resource("sm", samples.find("gpu_sm_clock", _gpu(worker.device))),
+        "device": _resource("sm", _of_gpu(samples.named("gpu_sm_clock"), worker)),
     }
     return {role: resource for role, resource in found.items() if resource is not None}
 
@@ -77,8 +78,18 @@ def _busiest(candidates: Sequence[Series]) -> Series | None:
     return max(span, key=lambda pair: pair[1])[0] if span else None
 
 
-def _gpu(device: str) -> str:
-    return f"gpu{device.rpartition(':')[2] or 0}" if device.startswith("cuda") else ""
+def _of_gpu(candidates: Sequence[Series], worker: Worker) -> Series | None:
+    """The worker's own device: by its uuid where both sides know it, else by index."""
+    kind, _, index = worker.device.partition(":")
+    if kind != "cuda":
+        return None
+    named = [one.channel.device.partition("/") for one in candidates]
+    known = {uuid: at for at, (_, _, uuid) in enumerate(named) if uuid}
+    if worker.device_uuid and known and ":" not in worker.device_uuid:  # torch < 2.4 tells a PCI address instead
+        at = known.get(worker.device_uuid)
+    else:
+        at = next((at for at, (name, _, _) in enumerate(named) if name == f"gpu{index or 0}"), None)
+    return None if at is None else candidates[at]
 
 
 def role_of(key: FunctionKey) -> str:

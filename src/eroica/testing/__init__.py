@@ -1,11 +1,13 @@
-"""Public helpers for tests: synthetic fleets of workers with faults whose answer is known."""
+"""Public helpers for tests: synthetic fleets with faults, and jobs that stand still, whose answer is known."""
 
 from eroica.testing.fleet import Draft, FleetPlan, draft_fleet, synthesize, synthesize_window
+from eroica.testing.standstill import Standstill
 from eroica.testing.troubles import (
     BackwardHook,
     BusyHost,
     GarbagePauses,
     SlowCompute,
+    SlowHostLink,
     SlowLink,
     SlowLoader,
     SlowPython,
@@ -20,9 +22,11 @@ __all__ = [
     "FleetPlan",
     "GarbagePauses",
     "SlowCompute",
+    "SlowHostLink",
     "SlowLink",
     "SlowLoader",
     "SlowPython",
+    "Standstill",
     "Trouble",
     "UnevenWork",
     "draft_fleet",

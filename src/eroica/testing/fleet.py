@@ -19,6 +19,7 @@ from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern,
 from eroica.model.window import Window, WindowPurpose
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.summarize.series import encode_series
+from eroica.testing.links import synthesize_links
 from eroica.testing.troubles import Trouble
 
 Floats = NDArray[np.float64]
@@ -80,7 +81,8 @@ class FleetPlan:
         unevenness: Standard deviation of the workers' lasting speeds (0.04: they differ by 5-10 %).
         jitter: Standard deviation of each iteration's speed on each worker.
         pauses: Share of iterations in which a worker is pushed aside by something else for some milliseconds.
-        cores: Cores of each host; eight workers share one.
+        cores: Cores of each host.
+        per_host: Workers of each host. With several hosts, patterns tell the traffic between them.
         sampling_hz: Stack samples per second.
         named: Names of frames and operators, changed as given ("dataset.py" -> "reader.py").
     """
@@ -96,6 +98,7 @@ class FleetPlan:
     jitter: float = 0.08
     pauses: float = 0.1
     cores: int = 16
+    per_host: int = 8
     sampling_hz: int = 100
     named: tuple[tuple[str, str], ...] = ()
 
@@ -113,6 +116,7 @@ class Draft:
         child_us: Time of functions in loader processes, summed over them. float64 [W, I] each.
         transfer_us: Time the collectives of an iteration need by themselves. float64 [I].
         facts: Facts of each worker's host.
+        link_us: What the slow link of a host (its number) costs per iteration; kept for the traffic alone.
     """
 
     plan: FleetPlan
@@ -123,6 +127,7 @@ class Draft:
     child_us: dict[FunctionKey, Floats] = field(default_factory=dict)
     transfer_us: Floats = field(default_factory=lambda: np.zeros(0))
     facts: list[dict[str, float]] = field(default_factory=list)
+    link_us: dict[int, float] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -369,6 +374,7 @@ def _pattern(
         has_accelerator=plan.accelerator,
         channels={"cpu": 100.0},
         host_facts=draft.facts[worker],
+        links=synthesize_links(draft.shape, plan.per_host, plan.seed, draft.link_us, window_s).get(worker, ()),
         stall_s=0.3,
         summarize_s=0.5,
         raw_bytes=2_000_000,
@@ -379,9 +385,9 @@ def _worker(plan: FleetPlan, worker: int) -> Worker:
     device = f"cuda:{worker % 8}" if plan.accelerator else "cpu"
     return Worker(
         global_rank=worker,
-        local_rank=worker % 8,
+        local_rank=worker % plan.per_host,
         world_size=plan.workers,
-        host=f"node-{worker // 8}",
+        host=f"node-{worker // plan.per_host}",
         pid=4000 + worker,
         device=device,
     )

@@ -133,6 +133,19 @@ class SlowLink:
 
 
 @dataclass(frozen=True)
+class SlowHostLink:
+    """The network links of some hosts (their numbers) make the collectives `ms` longer, on everybody."""
+
+    hosts: tuple[int, ...]
+    ms: float
+
+    def apply(self, draft: Draft) -> None:
+        """Longer transfers, and data that waits on these links."""
+        draft.transfer_us = draft.transfer_us + self.ms * 1e3
+        draft.link_us.update(dict.fromkeys(self.hosts, self.ms * 1e3))
+
+
+@dataclass(frozen=True)
 class UnevenWork:
     """Some workers run a `share` more operators, each as fast as before."""
 

@@ -306,6 +306,7 @@ _INSTALLED = re.compile(r".*/(?:site|dist)-packages/(?:[^/]+\.egg/)?(.+)$")
 _STANDARD = re.compile(r".*/lib(?:64)?/python\d+\.\d+\w*/(.+)$")
 _ARCHIVE = re.compile(r".*/python\d+\.zip/(.+)$")
 _TORCH = re.compile(r".*/(torch/.+)$")
+_GUEST = re.compile(r".*/(eroica/worker/.+)$")  # from a checkout, too: `is_own_frame` must know it
 _COMPILED = re.compile(r".*/torchinductor[^/]*/.*\.py$")
 _CELL = re.compile(r".*/ipykernel_\d+/\d+\.py$")
 
@@ -319,7 +320,7 @@ def short_file(file: str) -> str:
         return "ipykernel/cell.py"
     if _COMPILED.match(text):
         return "torchinductor/compiled.py"
-    for pattern in (_INSTALLED, _STANDARD, _ARCHIVE, _TORCH):
+    for pattern in (_INSTALLED, _STANDARD, _ARCHIVE, _TORCH, _GUEST):
         match = pattern.match(text)
         if match:
             return match[1]

@@ -1,6 +1,8 @@
 """The shared-memory record between one worker and its host's agent. Standard library only: the worker imports this.
 
-One file per worker, `<runtime dir>/<pid>.beat`, mapped by both sides; creating it is the registration::
+One file per worker, `<runtime dir>/<pid>.beat`; creating it is the registration. It holds the first page of what is
+below, and the page says where the whole is: in memory of the worker's that nobody can cut short (`eroica.wire.sealed`).
+Where the kernel has nothing of the kind, the file holds everything and is mapped itself::
 
     offset     bytes  written by  what
     0          4096   worker      identity: magic, length, JSON (once, then the file is renamed into place)
@@ -11,13 +13,13 @@ One file per worker, `<runtime dir>/<pid>.beat`, mapped by both sides; creating 
     8192       8192   worker      ring: duration of the last 1024 iterations, nanoseconds, uint64
 
 Every record starts and ends with the same counter: a reader that finds them different has caught the writer in the
-middle and looks again. Neither side ever waits for the other.
+middle and looks again. Neither side ever waits for the other. A plain iteration (`eroica.worker.plain`) writes only its
+duration, its end and its number, in this order, and leaves the counters alone: each is one aligned word.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import struct
@@ -25,9 +27,11 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MAGIC = b"EROICA01"
+from eroica.wire import sealed
+from eroica.wire.registration import PAGE_BYTES, identity_on, page_of
+
 RING_SLOTS = 1024
-_BEAT_AT, _EVENT_AT, _RESULT_AT, _ORDER_AT, _RING_AT = 4096, 4352, 4608, 5120, 8192
+_BEAT_AT, _EVENT_AT, _RESULT_AT, _ORDER_AT, _RING_AT = PAGE_BYTES, 4352, 4608, 5120, 8192
 FILE_BYTES = _RING_AT + 8 * RING_SLOTS
 
 # native byte order: both sides are on one host, and the worker writes words without packing them first
@@ -35,10 +39,12 @@ _COUNTER = struct.Struct("=Q")
 _BEAT = struct.Struct("=QQQQQIIQ")
 _RESULT = struct.Struct("=QQIIQQQQQ192sQ")
 _ORDER = struct.Struct("=QQIIQQQII512sQ")
-_IDENTITY_HEAD = struct.Struct("=8sI")
-_BEAT_WORD, _EVENT_WORD, _ORDER_WORD, _RING_WORD = (at // 8 for at in (_BEAT_AT, _EVENT_AT, _ORDER_AT, _RING_AT))
+_BEAT_WORD, EVENT_WORD, ORDER_WORD, RING_WORD = (at // 8 for at in (_BEAT_AT, _EVENT_AT, _ORDER_AT, _RING_AT))
+BEAT_ITERATION_WORD, BEAT_END_WORD = _BEAT_WORD + 1, _BEAT_WORD + 3
 _UPPER_HALF, _LOWER_HALF = (32, 0) if sys.byteorder == "little" else (0, 32)
 _TRIES = 8
+_MOST_ORDERS = 1 << 62
+_MEMORY = "shared_memory"
 
 # state of a worker
 LEARNING, STEADY, CAPTURING, SAVING, FAILED, FINISHED = range(6)
@@ -60,7 +66,7 @@ class Beat(NamedTuple):
     iteration: int
     """Completed optimizer iterations since the process became a worker."""
     events: int
-    """Hooked events so far."""
+    """Hooked events at the last beat that was no plain iteration."""
     iteration_end_ns: int
     """When the last iteration ended."""
     last_event_ns: int
@@ -140,42 +146,53 @@ class _Mapping:
 
 
 class BeatWriter(_Mapping):
-    """The worker's side. Every method is a few memory writes: no system call, no allocation worth naming, no lock."""
+    """The worker's side. Every method is a few memory writes: no system call, no allocation worth naming, no lock.
 
-    def __init__(self, path: Path, memory: mmap.mmap) -> None:
+    Attributes:
+        words: The file as 64-bit words, for the hot path.
+        order_seen: Number of the last order that was taken.
+    """
+
+    def __init__(self, path: Path, memory: mmap.mmap, place: dict[str, int] | None = None) -> None:
         super().__init__(path, memory)
-        self._words = memoryview(memory).cast("Q")
+        self._place = place
+        self.words = memoryview(memory).cast("Q")
+        self.order_seen = 0
         self._beats = 0
         self._results = 0
-        self._order_seen = 0
 
     @classmethod
-    def create(cls, directory: Path, identity: dict[str, Any]) -> BeatWriter:
+    def create(cls, directory: Path, identity: dict[str, Any], seal: bool = True) -> BeatWriter:
         """Register this process: write the identity page and rename the file into place.
 
         Args:
             directory: The runtime directory of this host and job (0700).
             identity: Facts of `eroica.model.worker.Worker` and whatever else the agent should know; JSON-able.
+            seal: Share memory that nobody can cut short, if there is any, instead of the file itself.
 
         Raises:
             OSError: The directory cannot be written, or is full.
             ValueError: The identity does not fit into a page.
         """
-        text = json.dumps(identity).encode()
-        if len(text) > _BEAT_AT - _IDENTITY_HEAD.size:
-            raise ValueError(f"identity of {len(text)} bytes does not fit into one page; shorten it")
-        path = directory / f"{os.getpid()}.beat"
-        draft = directory / f".{os.getpid()}.draft"
-        handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        path, draft = directory / f"{os.getpid()}.beat", directory / f".{os.getpid()}.draft"
+        memory, place = _sealed_memory() if seal else (None, None)
         try:
-            os.posix_fallocate(handle, 0, FILE_BYTES)  # a full disk shows here, not as SIGBUS in the training
-            memory = mmap.mmap(handle, FILE_BYTES)
-        finally:
-            os.close(handle)
-        _IDENTITY_HEAD.pack_into(memory, 0, MAGIC, len(text))
-        memory[_IDENTITY_HEAD.size : _IDENTITY_HEAD.size + len(text)] = text
-        draft.rename(path)
-        return cls(path, memory)
+            page = page_of({**identity, _MEMORY: place} if place is not None else identity)
+            handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                # a full disk shows here, not as SIGBUS in the training
+                os.posix_fallocate(handle, 0, PAGE_BYTES if place is not None else FILE_BYTES)
+                os.pwrite(handle, page, 0)
+                if memory is None:
+                    memory = mmap.mmap(handle, FILE_BYTES)
+            finally:
+                os.close(handle)
+            draft.rename(path)
+        except BaseException:
+            if place is not None:
+                sealed.let_go(place["file"], place["inode"])
+            raise
+        return cls(path, memory, place)
 
     def beat(self, iteration: int, events: int, end_ns: int, duration_ns: int, state: int, relearned: int) -> bool:
         """Write down one completed iteration.
@@ -183,8 +200,8 @@ class BeatWriter(_Mapping):
         Returns:
             Whether the agent has left an order.
         """
-        words = self._words
-        words[_RING_WORD + iteration % RING_SLOTS] = duration_ns
+        words = self.words
+        words[RING_WORD + iteration % RING_SLOTS] = duration_ns
         self._beats = counter = self._beats + 1
         words[_BEAT_WORD] = counter
         words[_BEAT_WORD + 1] = iteration
@@ -192,26 +209,28 @@ class BeatWriter(_Mapping):
         words[_BEAT_WORD + 3] = end_ns
         words[_BEAT_WORD + 5] = state << _LOWER_HALF | relearned << _UPPER_HALF
         words[_BEAT_WORD + 6] = counter
-        return words[_ORDER_WORD] != self._order_seen
+        return words[ORDER_WORD] != self.order_seen
 
     def touch(self, now_ns: int) -> None:
         """Write down that a hook fired."""
-        self._words[_EVENT_WORD] = now_ns
+        self.words[EVENT_WORD] = now_ns
 
     def close(self) -> None:
         """Unmap; the file stays."""
-        self._words.release()
+        self.words.release()
+        if self._place is not None:
+            sealed.let_go(self._place["file"], self._place["inode"])
         super().close()
 
     def new_order(self) -> Order | None:
         """The agent's order if there is one that was not returned before."""
         (counter,) = _COUNTER.unpack_from(self._memory, _ORDER_AT)
-        if counter == self._order_seen:
+        if counter == self.order_seen:
             return None
         fields = self._read(_ORDER, _ORDER_AT)
         if fields is None:
             return None
-        self._order_seen = counter
+        self.order_seen = counter
         return _order(fields)
 
     def answer(self, result: Result) -> None:
@@ -251,23 +270,16 @@ class BeatReader(_Mapping):
             facts = os.fstat(handle)
             if facts.st_uid != os.getuid():
                 raise ValueError(f"{path} belongs to user {facts.st_uid}, not to us; not touched")
-            if facts.st_size < FILE_BYTES:
+            identity = identity_on(os.pread(handle, PAGE_BYTES, 0), path)
+            place = identity.pop(_MEMORY, None)
+            if place is not None:
+                memory = sealed.reach(place, FILE_BYTES)
+            elif facts.st_size < FILE_BYTES:
                 raise ValueError(f"{path} has {facts.st_size} bytes instead of {FILE_BYTES}; not a beat file")
-            memory = mmap.mmap(handle, FILE_BYTES)
+            else:
+                memory = mmap.mmap(handle, FILE_BYTES)
         finally:
             os.close(handle)
-        magic, length = _IDENTITY_HEAD.unpack_from(memory, 0)
-        if magic != MAGIC or length > _BEAT_AT - _IDENTITY_HEAD.size:
-            memory.close()
-            raise ValueError(f"{path} is not a beat file of this version")
-        try:
-            identity = json.loads(memory[_IDENTITY_HEAD.size : _IDENTITY_HEAD.size + length])
-        except ValueError:
-            memory.close()
-            raise ValueError(f"{path} has an unreadable identity page") from None
-        if not isinstance(identity, dict):
-            memory.close()
-            raise ValueError(f"{path} has an identity that is no object")
         return cls(path, memory, identity)
 
     def beat(self) -> Beat | None:
@@ -288,7 +300,7 @@ class BeatReader(_Mapping):
         """Hand an order to the worker; it replaces one that was not seen yet.
 
         Raises:
-            ValueError: The directory's path is longer than 512 bytes.
+            ValueError: The directory's path is longer than 512 bytes, or a number is impossible.
         """
         directory = order.directory.encode()
         if len(directory) > 512:
@@ -296,11 +308,16 @@ class BeatReader(_Mapping):
                 f"scratch path of {len(directory)} bytes is too long (512); choose another EROICA_SCRATCH_DIR"
             )
         (seen,) = _COUNTER.unpack_from(self._memory, _ORDER_AT)
-        self._orders = max(self._orders, seen) + 1
-        _ORDER.pack_into(
-            self._memory, _ORDER_AT, self._orders, order.window_id, order.kind, order.flags, order.first_iteration,
-            order.last_iteration, order.max_events, order.sampling_hz, 0, directory, self._orders,
+        self._orders = max(self._orders, seen) % _MOST_ORDERS + 1
+        record = (
+            self._orders, order.window_id, order.kind, order.flags, order.first_iteration, order.last_iteration,
+            order.max_events, order.sampling_hz, 0, directory, self._orders,
         )  # fmt: skip
+        try:
+            _ORDER.pack(*record)
+        except struct.error as error:
+            raise ValueError(f"{order} is none that a worker could follow: {error}") from error
+        _ORDER.pack_into(self._memory, _ORDER_AT, *record)
 
     def result(self) -> Result:
         """What became of the last order."""
@@ -309,6 +326,17 @@ class BeatReader(_Mapping):
             return NO_RESULT
         window_id, status, kind, first, last, events, stall_ns, duration_ns, note = fields
         return Result(window_id, status, kind, first, last, events, stall_ns, duration_ns, _text(note))
+
+
+def _sealed_memory() -> tuple[mmap.mmap | None, dict[str, int] | None]:
+    """The memory and where others find it; nothing where the kernel has no such memory, or hides it."""
+    if not sealed.can_be_shared():
+        return None, None
+    try:
+        handle, memory = sealed.create("eroica-beat", FILE_BYTES)
+    except OSError:
+        return None, None
+    return memory, sealed.whereabouts(handle)
 
 
 def _order(fields: tuple[Any, ...]) -> Order:

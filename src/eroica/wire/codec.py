@@ -10,6 +10,10 @@ import msgspec
 from eroica.errors import InputError
 
 MAX_DECODED_BYTES = 4_000_000
+UNDECODABLE = (zlib.error, ValueError, RecursionError)
+"""What hostile bytes make a decoder raise: msgspec's errors are ValueErrors, and so is text that is no UTF-8; bytes
+nested too deeply end in a RecursionError."""
+_LONGEST_TEXT = 500
 Record = TypeVar("Record")
 
 
@@ -34,5 +38,10 @@ def decode_record(data: bytes, kind: type[Record]) -> Record:
         if unpacker.unconsumed_tail:
             raise InputError(f"{kind.__name__} of more than {MAX_DECODED_BYTES} bytes refused")
         return msgspec.msgpack.decode(text, type=kind)
-    except (zlib.error, msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNDECODABLE as error:
         raise InputError(f"these {len(data)} bytes are no {kind.__name__}: {error}") from error
+
+
+def plain(text: str) -> str:
+    """`text` as every message can carry it: at most 500 characters, names that are no UTF-8 made readable."""
+    return text[:_LONGEST_TEXT].encode("utf-8", "backslashreplace").decode()

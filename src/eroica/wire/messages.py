@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -82,6 +82,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         event_budget: Trace events per worker that the host's scratch directory has room for; 0 = unknown.
+        waiting: The job has other hosts, and their collector is being looked for: open no window yet.
     """
 
     host: str
@@ -90,6 +91,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerStatus, ...] = ()
     summarizing: int = 0
     notes: tuple[str, ...] = ()
+    waiting: bool = False
 
 
 class OrderMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,9 +135,25 @@ class FinishRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         exit_status: Of the command, negative for a signal, as `subprocess` gives it; None if nobody knows it.
+        asked_to_end: The command was told to end (Ctrl-C, a scheduler's signal) before it did.
+        patience_s: How long patterns of a window under way may still take.
     """
 
     exit_status: int | None = None
+    asked_to_end: bool = False
+    patience_s: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 1e6
+
+
+class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Listen on this address of the host, too (`POST /v1/open`, only from the collector's own host)."""
+
+    host: str
+
+
+class OpenReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the collector listens now."""
+
+    url: str
 
 
 class ProfileRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ from typing import Any
 
 from eroica.settings import load_settings
 from eroica.worker.hooks import Guest
+from eroica.worker.kineto import quiet_for_good
 from eroica.worker.lookout import LOADERS, OPTIMIZERS, look_away, look_out
-from eroica.worker.tracer import quiet_kineto
 
 
 class Attachment:
@@ -49,7 +49,7 @@ class Attachment:
         if self._registered:
             return
         self._registered = True
-        quiet_kineto()
+        quiet_for_good()
         atexit.register(self.guest.guard.run, self.guest.end)
         os.register_at_fork(after_in_child=self._after_fork)
 
@@ -64,7 +64,7 @@ _DISABLED = os.environ.get("EROICA_DISABLE") == "1"
 
 def _wrap_next(iterator_class: Any, guest: Guest) -> Callable[[], object]:
     original = iterator_class.__next__
-    loaded = guest.guard.border(guest.loaded)
+    loaded = guest.hooks.loaded
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
@@ -82,7 +82,7 @@ def _wrap_next(iterator_class: Any, guest: Guest) -> Callable[[], object]:
 
 
 def _hook_optimizers(module: Any, guest: Guest) -> Callable[[], object]:
-    handle = module.register_optimizer_step_post_hook(guest.guard.border(guest.stepped))
+    handle = module.register_optimizer_step_post_hook(guest.hooks.stepped)
     return handle.remove  # type: ignore[no-any-return]
 
 

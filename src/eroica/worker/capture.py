@@ -40,6 +40,7 @@ class Capturer:
         answer: Writes a result into shared memory; called from the training thread and from the saving one.
         door: Knows of other profilers.
         in_background: Runs a function on a thread of its own and returns the thread.
+        run: Runs our code behind the guest's border.
         longest_s: A window that stays open longer is closed at the next boundary.
         make_tracer: For tests.
     """
@@ -50,6 +51,7 @@ class Capturer:
         answer: Callable[[Result], None],
         door: ProfilerDoor,
         in_background: Callable[[Callable[[], None]], threading.Thread],
+        run: Callable[..., Any],
         longest_s: float = 120.0,
         make_tracer: Callable[[bool], Tracer] = Tracer,
     ) -> None:
@@ -58,6 +60,7 @@ class Capturer:
         self._answer = answer
         self._door = door
         self._in_background = in_background
+        self._run = run
         self._longest_ns = round(longest_s * 1e9)
         self._make_tracer = make_tracer
         self._session: Session | None = None
@@ -86,7 +89,7 @@ class Capturer:
         status, note = self._decide(order, iteration)
         if status == beat.ACCEPTED:
             python_calls = bool(order.flags & beat.TRACE_PYTHON_CALLS)
-            self._session = Session(order, self._make_tracer(python_calls))
+            self._session = Session(order, self._make_tracer(python_calls), self._run)
             self.phase, self._give_up, self._waited = WAITING, "", 0
         self._tell(order, status, note=note)
 
@@ -345,8 +348,8 @@ class Capturer:
         else:
             self._events_per_iteration = events / max(1, session.iterations)
             answer = (beat.DONE, session, events, "; ".join(session.notes))
-        self._session, self.phase = None, IDLE  # before the answer: the next order may come at once
         self._tell(order, *answer)
+        self._session, self.phase = None, IDLE  # after the answer: the next order's would overwrite it
 
 
 class _OurTurn:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from eroica.wire.places import places
+from eroica.wire.places import places, private_directory, private_file
 
 Value = TypeVar("Value")
 
@@ -74,7 +74,7 @@ class Guard:
         try:
             return function(*arguments)
         except Exception as error:  # this is the border
-            if self._passes(error):
+            if self.passes(error):
                 raise
             return None
 
@@ -89,7 +89,7 @@ class Guard:
                 try:
                     function(argument)
                 except Exception as error:  # this is the border, too
-                    if self._passes(error):
+                    if self.passes(error):
                         raise
 
         guarded._torchdynamo_disable = True  # type: ignore[attr-defined]
@@ -99,7 +99,7 @@ class Guard:
         """Forget the failure: a forked child starts afresh."""
         self.failure, self.stack = None, ""
 
-    def _passes(self, error: Exception) -> bool:
+    def passes(self, error: Exception) -> bool:
         """Whether the user's code gets to see the error; if it is ours, it is written down."""
         if raised_by_signal_handler(error):
             return True
@@ -120,6 +120,7 @@ class Guard:
 
     def _log(self) -> None:
         path = self._log_path()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
+        private_directory(path.parent)
+        appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with os.fdopen(private_file(path, appending), "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} Eroica stops watching this worker:\n{self.stack}\n")

@@ -19,8 +19,10 @@ from eroica.wire import beat
 from eroica.wire.beat import BeatWriter, Result
 from eroica.wire.places import Places, places, private_directory
 from eroica.worker import launch, surroundings
-from eroica.worker.capture import STATES, Capturer
+from eroica.worker.answering import Witness
+from eroica.worker.capture import SAVING, STATES, Capturer
 from eroica.worker.guard import Guard, log_of_this_process
+from eroica.worker.plain import EITHER, Plain, make_hooks
 from eroica.worker.rhythm import Completed, Rhythm
 from eroica.worker.tracer import ProfilerDoor
 
@@ -29,12 +31,17 @@ _ANNOUNCED = -1
 
 
 class Guest:
-    """Everything Eroica does in one process."""
+    """Everything Eroica does in one process.
+
+    Attributes:
+        hooks: What torch shall call. They pass on to `stepped` and `loaded` whatever is no plain iteration.
+    """
 
     def __init__(self) -> None:
-        self.door = ProfilerDoor(self._make_way)
+        self.door = ProfilerDoor(lambda: self.guard.run(self._make_way))
         raises = os.environ.get("EROICA_WORKER_FAILURES_RAISE", "").lower() in ("1", "true", "yes")
         self.guard = Guard(log_of_this_process, self._show_failure, raises)
+        self.hooks = make_hooks(self.guard, self.stepped, self.loaded, self._ordered)
         self._settings = Settings()
         self._begin()
 
@@ -51,6 +58,7 @@ class Guest:
         self._known = False
         self._declined = False
         self._answering = threading.Lock()
+        self._witness: Witness | None = None
 
     # ------------------------------------------------------------------ events
 
@@ -70,6 +78,7 @@ class Guest:
         Written as one piece because every further function costs half a microsecond here, where no cache is warm.
         """
         now = monotonic_ns()
+        self._take_back()
         beats = self._beats
         if beats is None:
             beats = self._join(optimizer)
@@ -90,6 +99,28 @@ class Guest:
         self._last, self._known = done[-1], True
         if ordered or capturer.phase:
             self._obey(capturer, beats)
+        elif rhythm.plain and self._optimizers_seen == 1:
+            self._hand_over(beats, id(optimizer))
+
+    def _hand_over(self, beats: BeatWriter, optimizer: int) -> None:
+        """Let the hooks deal with plain iterations themselves from here on."""
+        plain = self._rhythm.plain
+        iteration, end_ns, fed = self._rhythm.state()
+        wanted = EITHER if len(plain) > 1 else plain[0]
+        self.hooks.arm(beats, optimizer, wanted, Plain(iteration, end_ns, self._last[2], fed))
+
+    def _take_back(self) -> None:
+        """Deal with every event here again; count what the hooks have counted."""
+        state = self.hooks.disarm()
+        if state is not None:
+            self._rhythm.resume(state.iteration, state.end_ns, state.fed)
+            self._last = (state.iteration, state.end_ns, state.duration_ns)
+
+    def _ordered(self, _: object) -> None:
+        """A plain iteration is over and the agent has left an order."""
+        self._take_back()
+        if self._beats is not None and self._capturer is not None:
+            self._obey(self._capturer, self._beats)
 
     def _between(self, beats: BeatWriter, now: int) -> None:
         """A step that completed no iteration."""
@@ -104,10 +135,11 @@ class Guest:
             return _ANNOUNCED
         self._numbers[key] = number = self._optimizers_seen
         self._optimizers_seen += 1
-        self._numbered[key] = weakref.ref(optimizer, lambda _: self._forget_optimizer(key))
+        self._numbered[key] = weakref.ref(optimizer, lambda _: self.guard.run(self._forget_optimizer, key))
         return number
 
     def _forget_optimizer(self, key: int) -> None:
+        self._take_back()
         self._numbers.pop(key, None)
         self._numbered.pop(key, None)
 
@@ -116,7 +148,8 @@ class Guest:
         if get_ident() != self._thread:
             return
         iteration, end_ns, _ = self._last
-        order = beats.new_order()
+        # while a window is saved the next order waits: there is room for one answer only
+        order = beats.new_order() if capturer.phase != SAVING else None
         if order is not None:
             capturer.take(order, iteration)
         if capturer.busy:
@@ -148,11 +181,19 @@ class Guest:
         facts = surroundings.identity(os.environ, optimizer)
         self._thread = get_ident()
         private_directory(where.runtime)
-        self._beats = beats = BeatWriter.create(where.runtime, facts)
+        witness = Witness(where.runtime, self._settings, self.guard.run)
+        try:
+            identity = {**facts, **witness.facts}
+            self._beats = beats = BeatWriter.create(where.runtime, identity, self._settings.sealed_memory)
+        except BaseException:
+            witness.end()
+            raise
         beats.beat(0, 0, facts["start_monotonic_ns"], 0, beat.LEARNING, 0)
         self._capturer = Capturer(
-            facts, self._answer, self.door, self._in_background, 60.0 + 3 * self._settings.window_s
+            facts, self._answer, self.door, self._in_background, self.guard.run, 60.0 + 3 * self._settings.window_s
         )
+        self._witness = witness
+        witness.listen()
         self._in_background(lambda: self._find_agent(where))
         return beats
 
@@ -172,8 +213,9 @@ class Guest:
                 self._beats.answer(result)
 
     def _make_way(self) -> None:
+        self._take_back()
         if self._capturer is not None:
-            self.guard.run(self._capturer.make_way)
+            self._capturer.make_way()
 
     # ------------------------------------------------------------------ endings
 
@@ -184,9 +226,12 @@ class Guest:
         for collectives that were open at its end. Tearing the process down under it could crash it, which is worse than
         the wait.
         """
-        beats, capturer = self._beats, self._capturer
+        self._take_back()
+        beats, capturer, witness = self._beats, self._capturer, self._witness
         if beats is None:
             return
+        if witness is not None:
+            witness.end()
         if capturer is not None:
             capturer.let_go("the training ended")
             capturer.finish(_SAVE_PATIENCE_S)
@@ -202,7 +247,10 @@ class Guest:
 
     def after_fork(self) -> None:
         """In a forked child: the beat file, the window and the failure are the parent's."""
-        capturer, beats = self._capturer, self._beats
+        self._take_back()
+        capturer, beats, witness = self._capturer, self._beats, self._witness
+        if witness is not None:
+            witness.abandon()
         if capturer is not None and capturer.phase:
             surroundings.quiet_after_fork()
             capturer.forked()
@@ -213,6 +261,7 @@ class Guest:
 
     def _show_failure(self, text: str) -> None:
         """After a failure: no profiler stays on, and the agent can read what it was."""
+        self._take_back()
         if self._capturer is not None:
             self._capturer.collapse(text)
         if self._beats is None:

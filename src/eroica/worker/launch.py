@@ -9,6 +9,9 @@ import sys
 
 from eroica.wire.places import Places
 
+_WITHOUT_CWD = (
+    "import sys; sys.path.pop(0); import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
 _DETACH = '"$@" </dev/null >/dev/null 2>&1 &'
 
 
@@ -22,6 +25,16 @@ def agent_is_missing(where: Places) -> bool:
     finally:
         os.close(handle)
     return True
+
+
+def program(module: str, *arguments: str) -> list[str]:
+    """Command that runs a module of ours in this Python.
+
+    Not from the working directory, which a plain `-m` would put first on the path: another user may have put modules
+    there, and the user's own may bear the names of ours.
+    """
+    how = ["-P", "-m"] if sys.version_info >= (3, 11) else ["-c", _WITHOUT_CWD]
+    return [sys.executable, *how, module, *arguments]
 
 
 def start_agent(where: Places) -> None:
@@ -39,7 +52,7 @@ def start_agent(where: Places) -> None:
         "EROICA_RUN_DIR": str(where.run),
         "EROICA_STARTED_BY": "worker",
     }
-    shell = ["/bin/sh", "-c", _DETACH, "sh", sys.executable, "-m", "eroica.agent"]
+    shell = ["/bin/sh", "-c", _DETACH, "sh", *program("eroica.agent")]
     with subprocess.Popen(
         shell, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,

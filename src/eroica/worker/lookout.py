@@ -34,7 +34,10 @@ class _Lookout:
         finally:
             self._asking.discard(name)
         if spec is not None and spec.loader is not None:
-            _announce_after(spec.loader, name)
+            try:
+                _announce_after(spec.loader, name)
+            except Exception as error:  # noqa: BLE001 - before the border stands, this is it
+                _write_down(error)
         return spec
 
 

@@ -66,6 +66,19 @@ class Rhythm:
         """The pattern is not known, so no iteration can be reported."""
         return self._cycle is None and not self.explicit
 
+    @property
+    def plain(self) -> tuple[int, ...]:
+        """Which answers to "loaded since the last step?" (0, 1) make a step of optimizer 0 a whole iteration."""
+        return () if self.explicit else tuple(token & _FED for token in self._single if token >> 1 == 0)
+
+    def state(self) -> tuple[int, int, int]:
+        """Completed iterations, end of the last one in nanoseconds, whether something was loaded since (0, 1)."""
+        return self.iteration, self._end_ns, self._fed
+
+    def resume(self, iteration: int, end_ns: int, fed: int) -> None:
+        """Plain iterations were counted elsewhere since `state`."""
+        self.iteration, self._end_ns, self._fed = iteration, end_ns, fed
+
     def tune(self, repeats: int, relearn_events: int) -> None:
         """Set both numbers later, when the settings are known."""
         self._repeats, self._relearn_events = repeats, relearn_events

@@ -7,10 +7,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+
+from eroica.wire.places import write_private
 
 Stack = tuple[CodeType, ...]
 
@@ -30,12 +32,13 @@ class StackSampler:
 
     Args:
         rate_hz: Samples per second.
+        run: Runs our code behind the guest's border.
 
     Attributes:
         failure: Why sampling ended before it was told to; empty if it did not.
     """
 
-    def __init__(self, rate_hz: int) -> None:
+    def __init__(self, rate_hz: int, run: Callable[..., Any]) -> None:
         self._period_s = 1.0 / rate_hz
         self._rate_hz = rate_hz
         self._stop = threading.Event()
@@ -45,7 +48,7 @@ class StackSampler:
         self._names: dict[int, str] = {}
         self._end_ns: int | None = None  # since the start; until sampling failed there is none
         self.failure = ""
-        self._thread = threading.Thread(target=self._run, name="eroica-stacks", daemon=True)
+        self._thread = threading.Thread(target=run, args=(self._sample_if_possible,), name="eroica-stacks", daemon=True)
 
     def start(self) -> None:
         """Sample until `stop`."""
@@ -64,15 +67,15 @@ class StackSampler:
         """
         self._thread.join(timeout=1.0)
         path = directory / "stacks.json"
-        path.write_text(json.dumps(list(self._events())), encoding="utf-8")
+        write_private(path, json.dumps(list(self._events())).encode())
         meta = {"start_monotonic_ns": self._start_ns, "rate_hz": self._rate_hz, "source": "thread"}
-        (directory / "stacks.meta.json").write_text(json.dumps(meta), encoding="utf-8")
+        write_private(directory / "stacks.meta.json", json.dumps(meta).encode())
         return path
 
-    def _run(self) -> None:
+    def _sample_if_possible(self) -> None:
         try:
             self._sample_until_stopped()
-        except Exception as error:  # noqa: BLE001 - a thread's own border: its traceback would go to the user's stderr
+        except Exception as error:  # noqa: BLE001 - costs this window its stacks, not the worker its watching
             self._end_ns = time.monotonic_ns() - self._start_ns
             self.failure = f"{type(error).__name__}: {error}"
 

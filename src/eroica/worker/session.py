@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from eroica.wire import beat
 from eroica.wire.beat import Order
+from eroica.wire.places import write_private
 from eroica.worker import surroundings
 from eroica.worker.sampling import StackSampler
 from eroica.worker.tracer import Tracer, count_events
@@ -31,11 +32,16 @@ def _clock_pair() -> dict[str, int]:
 
 
 class CollectionLog:
-    """Runs of the cyclic garbage collector while it is on."""
+    """Runs of the cyclic garbage collector while it is on.
 
-    def __init__(self) -> None:
+    Args:
+        run: Runs our code behind the guest's border.
+    """
+
+    def __init__(self, run: Callable[..., Any]) -> None:
         self.runs: list[dict[str, int]] = []
         self._began: dict[int, int] = {}
+        self._run = run
 
     def on(self) -> None:
         """Start listening."""
@@ -47,6 +53,9 @@ class CollectionLog:
             gc.callbacks.remove(self._hear)
 
     def _hear(self, phase: str, info: dict[str, int]) -> None:
+        self._run(self._note, phase, info)
+
+    def _note(self, phase: str, info: dict[str, int]) -> None:
         thread, now = threading.get_native_id(), time.monotonic_ns()
         if phase == "start":
             self._began[thread] = now
@@ -62,9 +71,10 @@ class Session:
     Args:
         order: What to capture.
         tracer: The profiler to do it with.
+        run: Runs our code behind the guest's border.
     """
 
-    def __init__(self, order: Order, tracer: Tracer) -> None:
+    def __init__(self, order: Order, tracer: Tracer, run: Callable[..., Any]) -> None:
         self.order = order
         self.tracer = tracer
         self.prepared = False
@@ -72,10 +82,10 @@ class Session:
         self.stall_ns = 0
         self.notes: list[str] = []
         self.loader_pids: set[int] = set()
-        self.collections = CollectionLog()
+        self.collections = CollectionLog(run)
         self._clocks: list[dict[str, int]] = []
         self._enqueued: dict[str, int] = {}
-        self._sampler = StackSampler(order.sampling_hz) if order.sampling_hz > 0 else None
+        self._sampler = StackSampler(order.sampling_hz, run) if order.sampling_hz > 0 else None
 
     @property
     def iterations(self) -> int:
@@ -161,7 +171,7 @@ class Session:
             "stall_s": self.stall_ns * 1e-9,
         }
         draft = directory / ".capture.draft"
-        draft.write_text(json.dumps(record), encoding="utf-8")
+        write_private(draft, json.dumps(record).encode())
         draft.rename(directory / "capture.json")
         return events
 
@@ -200,5 +210,5 @@ class Session:
         if not dump:
             return ""
         path = directory / "flight.json"
-        path.write_bytes(dump)
+        write_private(path, dump)
         return str(path)

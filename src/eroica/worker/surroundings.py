@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -98,10 +99,56 @@ def identity(environ: Mapping[str, str], optimizer: Any) -> dict[str, Any]:
         "start_realtime_ns": time.time_ns(),
         "start_monotonic_ns": time.monotonic_ns(),
         "training_thread_id": threading.get_native_id(),
+        "training_thread_ident": threading.get_ident(),
+        "process_start": process_start(),
+        **meeting_point(environ),
         "python": ".".join(map(str, sys.version_info[:3])),
         "torch": str(getattr(torch, "__version__", "")),
         "program": Path(sys.argv[0]).name[:200] if sys.argv else "",
     }
+
+
+def meeting_point(environ: Mapping[str, str]) -> dict[str, Any]:
+    """How many workers this host has (0 = unknown), and where those of all hosts met: host and port of torch's store.
+
+    As torch itself knows it, else from the environment; empty where it is no TCP store. Nothing is asked of the store.
+    """
+    address, port = environ.get("MASTER_ADDR", ""), _number(environ, "MASTER_PORT") or 0
+    store: Any = None
+    if _distributed() is not None:
+        with contextlib.suppress(AttributeError, LookupError, RuntimeError, ValueError):  # private, so it may go
+            store = sys.modules["torch.distributed.distributed_c10d"]._get_default_store()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    if type(store).__name__ == "TCPStore":
+        address, port = str(store.host), int(store.port)
+    return {
+        "local_world_size": _number(environ, "LOCAL_WORLD_SIZE") or _tasks_on_this_node(environ),
+        "master_addr": address[:253],
+        "master_port": port,
+    }
+
+
+def _tasks_on_this_node(environ: Mapping[str, str]) -> int:
+    """Slurm's tasks on this node, if this process is one; 0 if unknown. "2(x3),1": two on three nodes, then one."""
+    node, text = _number(environ, "SLURM_NODEID"), environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    if node is None or _number(environ, "SLURM_PROCID") != ranks(environ)[0]:
+        return 0
+    for part in text.split(","):
+        tasks, _, times = part.partition("(x")
+        nodes = int(times[:-1]) if times[:-1].isdigit() else 1
+        if node < nodes:
+            return int(tasks) if tasks.isdigit() else 0
+        node -= nodes
+    return 0
+
+
+def process_start() -> int:
+    """When this process started, clock ticks since boot; with its id it names the process for good. 0 if unknown."""
+    try:
+        return int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
+    except (OSError, LookupError, ValueError):
+        return 0
 
 
 def in_loader_child() -> bool:
@@ -131,7 +178,7 @@ def process_groups() -> list[dict[str, Any]]:
         groups.append(
             {
                 "name": str(name),
-                "description": str(getattr(group, "group_desc", "")),
+                "description": str(getattr(group, "group_desc", "")).replace("undefined", ""),  # torch's word for none
                 "ranks": sorted(members, key=members.__getitem__),
                 "backend": str(world.pg_map.get(group, ("",))[0]),
             }
@@ -140,13 +187,22 @@ def process_groups() -> list[dict[str, Any]]:
 
 
 def flight_dump() -> bytes:
-    """The Flight Recorder's entries as JSON; empty where there is no recorder."""
+    """The Flight Recorder's entries as JSON (gloo's, where NCCL has a recorder of its own); empty if there is none."""
+    return _dump("_dump_fr_trace_json") or nccl_flight_dump()
+
+
+def nccl_flight_dump() -> bytes:
+    """The entries of NCCL's recorder as JSON; empty where there is none, as in builds without CUDA.
+
+    Asks the device what has ended, so it is for the answering thread of a job that stands still, not for the training.
+    """
+    return _dump("_dump_nccl_trace_json")
+
+
+def _dump(name: str) -> bytes:
     if _distributed() is None:
         return b""
-    native = sys.modules.get("torch._C._distributed_c10d")
-    dump: Callable[..., Any] | None = getattr(native, "_dump_fr_trace_json", None)
-    if dump is None:
-        dump = getattr(native, "_dump_nccl_trace_json", None)
+    dump: Callable[..., Any] | None = getattr(sys.modules.get("torch._C._distributed_c10d"), name, None)
     if dump is None:
         return b""
     text = dump(includeCollectives=True, onlyActive=False)

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from eroica.errors import CaptureError
+from eroica.wire.places import private_file
 from eroica.worker.guard import raised_by_signal_handler
+from eroica.worker.kineto import quiet
 from eroica.worker.unlocked import save_unlocked
 
 _COUNTED_PLACES = 16
@@ -86,13 +88,16 @@ class Tracer:
         Raises:
             OSError: Nothing was written.
         """
+        os.close(private_file(path))  # where we cannot write, Kineto would say so aloud
         results, before = self._profile.kineto_results, time.monotonic_ns()
-        unlocked = save_unlocked(results, path)
-        if not unlocked:
-            results.save(str(path))
+        with quiet():  # it complains of a full disk
+            unlocked = save_unlocked(results, path)
+            if not unlocked:
+                results.save(str(path))
         held_ns = 0 if unlocked else time.monotonic_ns() - before
         if not path.is_file():
             raise OSError(f"the profiler wrote no trace to {path}; is the disk full?")
+        path.chmod(0o600)  # torch goes by the user's umask
         return held_ns
 
     def drop(self) -> int:
@@ -125,7 +130,8 @@ class Tracer:
 
     def _call(self, name: str, *arguments: Any) -> None:
         try:
-            getattr(self._profile, name)(*arguments)
+            with quiet():
+                getattr(self._profile, name)(*arguments)
         except RuntimeError as error:
             if raised_by_signal_handler(error):
                 raise
@@ -144,14 +150,6 @@ def count_events(path: Path) -> int:
             found += piece.count(b'"ph"')
             looked_at += len(piece)
     return round(found * size / looked_at) if looked_at else 0
-
-
-def quiet_kineto() -> None:
-    """Keep Kineto's own log out of the training's output, unless the user has said how much of it they want.
-
-    Before the training has threads of its own: changing the environment beside them is not safe.
-    """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 class ProfilerDoor:

@@ -10,6 +10,9 @@ import random
 import time
 from typing import Any
 
+from .bookkeeping import ScaleAgreement, TokenHasher, TokenStatistics
+from .reading import StoredTokens, TokensAhead
+
 
 class TokenWindows:
     """A dataset read through block storage that answers after `latency.value` seconds.
@@ -122,4 +125,9 @@ PARTS: dict[str, Any] = {
     "forward": TokenScorer,
     "backward": GradientScale,
     "objects": TokenIndex,
+    "storage": StoredTokens,
+    "ahead": TokensAhead,
+    "statistics": TokenStatistics,
+    "native": TokenHasher,
+    "agreement": ScaleAgreement,
 }

@@ -30,7 +30,7 @@ def _look_out_for_torch() -> None:
         return
     try:
         from eroica.worker.lookout import look_out
-    except ImportError:  # another Python, without Eroica in it
+    except Exception:  # noqa: BLE001 - another Python, without Eroica in it, or too old to read it
         return
     look_out()
 

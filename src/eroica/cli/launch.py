@@ -1,0 +1,319 @@
+"""One `eroica run`: the command as it is, collector and agent beside it, kept alive and ended with it.
+
+Nothing here may delay or disturb the command: the loop sleeps in the kernel until a signal comes, and what goes wrong
+with our own processes is said after the command has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from eroica.cli.helper import Helper
+from eroica.cli.nodes import Part, home_of
+from eroica.errors import EroicaError
+from eroica.settings import Settings
+from eroica.wire import address
+from eroica.wire.places import Places, places, private_directory
+
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_SI_KERNEL = 0x80
+_TERMINAL_SIGNALS = {signal.SIGINT, signal.SIGQUIT}
+_ENDING_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}
+_FORWARDED = {
+    *_ENDING_SIGNALS,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGWINCH,
+    signal.SIGCONT,
+}
+_ANSWER_S = 3.0  # for one question to the collector at the end
+_UP_S = 10.0  # for a collector that has just been started
+_STOPPED_S = 0.5
+_BEFORE_THE_KILL_S = 20.0  # from the first signal that asked the command to end
+_CONCLUSION_S = 3.0
+_PROBE_BYTES = 65_536
+
+
+class Impatient(BaseException):
+    """A signal came while we waited for the final verdict."""
+
+
+def stop_waiting(number: int, frame: object) -> None:
+    """Handler of signals that come after the command has ended."""
+    raise Impatient(f"{signal.Signals(number).name} came while waiting for it")
+
+
+class Launch:
+    """Collector, agent and command of one `eroica run`.
+
+    Whatever fails on Eroica's side, the command runs all the same; `problems` says what failed.
+    """
+
+    def __init__(self, environment: dict[str, str], settings: Settings, part: Part = Part()) -> None:  # noqa: B008 - frozen
+        self.where: Places = places(environment)
+        self.home = ""
+        self._part = part
+        self._own_problems: list[str] = [part.problem] if part.problem else []
+        self._environment = environment
+        self._settings = settings
+        self._exit_status: int | None = None
+        self._asked_to_end_at: float | None = None
+        self._children_ignored = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
+        if self._children_ignored:  # inherited: the kernel would neither tell of the command's end nor keep its status
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._collector = Helper("collector", environment, mask)
+        self._agent = Helper("agent", environment, mask)
+        self._helpers: list[Helper] = []
+        try:
+            for directory in (self.where.run, self.where.run / "log", self.where.runtime):
+                private_directory(directory)
+            _probe(self.where.run)
+            self._forget_last_time()
+            for helper, ours in ((self._collector, part.collector), (self._agent, part.agent)):
+                if ours:
+                    helper.start()
+                    self._helpers.append(helper)
+        except OSError as error:
+            self._own_problems.append(f"the job runs unwatched: {error}")
+
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong with us, not with the command."""
+        return [*self._own_problems, *(problem for helper in self._helpers for problem in helper.problems)]
+
+    def _forget_last_time(self) -> None:
+        """Remove what an earlier job of the same name left; other hosts of this job may have begun already."""
+        from eroica.collector.store import Store
+
+        if not self._part.collector:
+            return
+        (self.where.runtime / address.AWAY).unlink(missing_ok=True)
+        address.forget(self.where.run, self.where.host)
+        if not (self.where.run / "collector.json").exists():
+            Store(self.where.run).forget()
+
+    # ------------------------------------------------------------------ the command
+
+    def command(self, arguments: Sequence[str]) -> int:
+        """Run the command; returns its status as `subprocess` gives it (negative: the signal that ended it)."""
+        watched = _FORWARDED | {signal.SIGCHLD}
+        old = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+        try:
+            process = subprocess.Popen(
+                arguments,
+                env=self._commands_environment(),
+                close_fds=False,  # what we were given is for the command: Slurm's PMI_FD, make's jobserver, `3>file`
+                preexec_fn=lambda: self._as_we_were(old),  # noqa: PLW1509 - no threads here
+            )
+        except OSError as error:
+            signal.pthread_sigmask(signal.SIG_SETMASK, old)
+            click.echo(f"eroica: cannot run {arguments[0]!r}: {error.strerror}", err=True)
+            return _NOT_FOUND if error.errno == errno.ENOENT else _NOT_EXECUTABLE
+        while process.poll() is None:
+            self._tend()  # first: a helper's end before signals were blocked told us nothing
+            caught = self._next_signal(watched)
+            if caught is not None:
+                self._pass_on(caught, process)
+        for number in watched - {signal.SIGCHLD}:  # one that came while the command was ending was for the command
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop_waiting)
+        self._exit_status = process.returncode
+        return process.returncode
+
+    def _as_we_were(self, mask: set[int]) -> None:
+        """In the command's process: signals as we found them."""
+        if self._children_ignored:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _commands_environment(self) -> dict[str, str]:
+        from eroica.worker import bootstrap_directory
+
+        before = self._environment.get("PYTHONPATH")
+        paths = [str(bootstrap_directory()), *([before] if before else [])]
+        return {**self._environment, "PYTHONPATH": os.pathsep.join(paths)}
+
+    def _next_signal(self, watched: set[signal.Signals]) -> signal.struct_siginfo | None:
+        """Sleep until a signal comes, or until a helper is to be started again."""
+        due = [helper.due for helper in self._helpers if helper.due is not None]
+        if not due:
+            return signal.sigwaitinfo(watched)
+        return signal.sigtimedwait(watched, max(0.0, min(due) - time.monotonic()))
+
+    def _tend(self) -> None:
+        for helper in self._helpers:
+            helper.tend(time.monotonic())
+
+    def _pass_on(self, caught: signal.struct_siginfo, process: subprocess.Popen[bytes]) -> None:
+        if caught.si_signo == signal.SIGCHLD:
+            return
+        if caught.si_signo in _ENDING_SIGNALS and self._asked_to_end_at is None:
+            self._asked_to_end_at = time.monotonic()
+        from_terminal = caught.si_code == _SI_KERNEL and caught.si_signo in (*_TERMINAL_SIGNALS, signal.SIGWINCH)
+        if not from_terminal:  # the terminal has told the command already
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(caught.si_signo)
+
+    # ------------------------------------------------------------------ the end
+
+    @property
+    def concludes(self) -> bool:
+        """The job's verdict is made here, not on another node; known once the command has ended."""
+        return self._part.collector and self._part.speaks and not self.home
+
+    def finish(self) -> bytes | None:
+        """Let the collector conclude; returns the final verdict's JSON, None if there is none.
+
+        A collector that answers has `window_deadline_s` for it, less if the command was told to end a while ago. One
+        that is stopped, dead or mute costs a few seconds, and 30 at most.
+        """
+        patient = True
+        try:
+            self._conclusion_is_elsewhere()
+            return self._final_verdict() if self._collector in self._helpers and self.concludes else None
+        except (OSError, EroicaError, Impatient) as error:
+            self._own_problems.append(f"no final verdict: {error}; see {self.where.run / 'log'}")
+            patient = not isinstance(error, Impatient)
+            return None
+        finally:
+            self._end_helpers(patient)
+            for problem in self.problems:
+                click.echo(f"eroica: {problem}", err=True)
+
+    def _conclusion_is_elsewhere(self) -> None:
+        known = home_of(self.where)
+        if known is not None:
+            self.home = known.host
+            if self._part.agent:  # other tasks of this node may still train
+                address.withdraw(self.where.run, known, self.where.host)
+        elif self._part.collector and (self.where.runtime / address.AWAY).exists():  # it was not found so soon
+            self.home = "another node"
+            own = address.read_address(self.where.run, self.where.host)
+            self._collector.drop()  # asked to end, it would conclude, maybe over the verdict of the others
+            if own is not None and own.host == self.where.host:
+                address.withdraw(self.where.run, own, self.where.host)
+
+    def _end_helpers(self, patient: bool) -> None:
+        """The agent has been told, or another node concludes: it hands in what it is at, and goes."""
+        if not patient:
+            for helper in self._helpers:
+                helper.ask_to_end()
+        if self.concludes or not patient:
+            self._agent.end(1.5)
+        else:
+            self._agent.ask_to_end()
+            self._agent.end(min(self._patience_s, self._settings.window_deadline_s / 3))
+        self._collector.end(min(self._settings.farewell_s, 3.0) + 1.0)
+        runtime = self.where.runtime
+        if self._part.agent and not any(runtime.glob("*.beat")):  # the agent tidies up, unless it was killed
+            shutil.rmtree(runtime, ignore_errors=True)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a window under way is worth waiting for.
+
+        A scheduler that sent SIGTERM sends SIGKILL half a minute later, which would change the command's exit status.
+        """
+        left_s = self._settings.window_deadline_s - _CONCLUSION_S
+        if self._asked_to_end_at is not None:
+            left_s = min(left_s, self._asked_to_end_at + _BEFORE_THE_KILL_S - _CONCLUSION_S - time.monotonic())
+        return max(0.0, left_s)
+
+    def no_verdict(self) -> bytes:
+        """What stands for a final verdict that never came."""
+        from eroica.collector.history import lost_verdict
+
+        return lost_verdict(self.where.job, self.problems).to_json()
+
+    def _final_verdict(self) -> bytes:
+        """Ask the collector, and once more a new one if it is dead or dies over it."""
+        final = self.where.run / "verdict.json"
+        for attempt in range(2):
+            self._collector.revive()
+            if self._collector.ended_in_order:
+                break
+            try:
+                self._tell_collector()
+                self._await(final)
+                break
+            except (OSError, EroicaError):
+                if attempt or self._collector.running or self._collector.ended_in_order:
+                    raise
+                self._collector.tend(time.monotonic())
+        return final.read_bytes()
+
+    def _tell_collector(self) -> None:
+        from eroica.wire.messages import FinishRequest
+
+        def is_up() -> bool:
+            known = address.read_address(self.where.run, self.where.host)
+            return known is not None and known.pid == self._collector.pid
+
+        self._wait_until(is_up, _UP_S, "the collector did not come up")  # the command may have ended before it was
+        time.sleep(2 * self._settings.report_s)  # the agent's last report
+        asked = self._asked_to_end_at is not None
+        told = FinishRequest(exit_status=self._exit_status, asked_to_end=asked, patience_s=self._patience_s)
+        self._ask("POST", "/v1/finish", msgspec.msgpack.encode(told))
+
+    def _await(self, final: Path) -> None:
+        """Wait for the verdict as long as the collector answers."""
+        end = time.monotonic() + self._patience_s + _CONCLUSION_S
+        while not final.exists() and time.monotonic() < end:
+            try:
+                self._wait_until(final.exists, 2.0, "")
+            except TimeoutError:
+                if not self._collector.running:
+                    raise
+                self._ask("GET", "/v1/status")
+
+    def _ask(self, method: str, path: str, body: bytes = b"") -> None:
+        from eroica.cli.jobs import call
+
+        if self._collector.stopped:
+            raise TimeoutError("the collector is stopped")
+        call(self.where.run, method, path, body, timeout_s=_ANSWER_S)
+
+    def _wait_until(self, condition: Callable[[], bool], patience_s: float, complaint: str) -> None:
+        """Raises TimeoutError if the condition does not come true, or cannot any more."""
+        end = time.monotonic() + patience_s
+        stopped_since: float | None = None
+        while not condition():
+            now = time.monotonic()
+            stopped_since = (stopped_since or now) if self._collector.stopped else None
+            if stopped_since is not None and now - stopped_since >= _STOPPED_S:
+                raise TimeoutError("the collector is stopped")
+            if not self._collector.running and not condition():
+                raise TimeoutError("the collector has ended")
+            if now >= end:
+                raise TimeoutError(complaint)
+            time.sleep(0.05)
+
+
+def _probe(run: Path) -> None:
+    """Find out now whether anything can be kept.
+
+    Raises:
+        OSError: Nothing can be written.
+    """
+    from eroica.wire.files import write_whole
+
+    path = run / f".room-{os.getpid()}"
+    try:
+        write_whole(path, bytes(_PROBE_BYTES))
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,108 @@
+"""What one `eroica run` of several does on its node: who starts the collector, who the agent, who prints.
+
+Under torchrun there is one on each node, and all do the same: where the job's collector is turns out later (see
+`eroica.agent.home`). Under Slurm there is one per task (`srun eroica run -- python train.py`: the first on each node
+works, the others only run their command) or one for all (`eroica run -- srun python train.py`: agents on other nodes
+are started by the workers and told where the collector is). `EROICA_COLLECTOR` and `EROICA_TOKEN` say it beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eroica.errors import InputError
+from eroica.wire.address import Address, read_address
+from eroica.wire.network import Endpoint, can_listen, endpoint_of, good_token, outside_address
+from eroica.wire.places import Places, host_name
+
+_NO_TOKEN = (
+    "the job runs unwatched: EROICA_COLLECTOR needs an EROICA_TOKEN of 16 to 200 characters, the same on all nodes; "
+    "nobody listens on the network without one"
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What this `eroica run` does.
+
+    Attributes:
+        agent: It starts this node's agent.
+        collector: It starts the collector.
+        speaks: It prints and writes the verdict.
+        variables: More environment, for helpers and command.
+        problem: Why the job is not watched from here; empty if all is well.
+    """
+
+    agent: bool = True
+    collector: bool = True
+    speaks: bool = True
+    variables: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+
+def part_of(environ: Mapping[str, str], command: Sequence[str]) -> Part:
+    """Decide from the environment.
+
+    Args:
+        environ: Ours.
+        command: What shall be run.
+    """
+    first = environ.get("SLURM_PROCID", "0") == "0"
+    if environ.get("SLURM_LOCALID", "0") != "0":
+        return Part(agent=False, collector=False, speaks=False)
+    url = environ.get("EROICA_COLLECTOR", "")
+    if url:
+        try:
+            endpoint = endpoint_of(url)
+        except InputError as error:
+            return Part(agent=False, collector=False, problem=f"EROICA_COLLECTOR: {error}")
+        if not good_token(environ.get("EROICA_TOKEN", "")):
+            return Part(agent=False, collector=False, problem=_NO_TOKEN)
+        here = can_listen(endpoint)
+        return Part(collector=here, speaks=here)
+    if _launches_elsewhere(environ, command):
+        return _for_all_nodes()
+    return Part(speaks=first)
+
+
+def enclosing(environ: Mapping[str, str]) -> bool:
+    """Another `eroica run` on this host, which still lives, has started us and watches the job."""
+    launcher, _, host = environ.get("EROICA_LAUNCHED", "").partition("@")
+    if host != host_name(environ) or not launcher.isascii() or not launcher.isdigit() or int(launcher) == os.getpid():
+        return False
+    try:
+        words = Path(f"/proc/{int(launcher)}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"run" in words and any(b"eroica" in word for word in words)
+
+
+def _launches_elsewhere(environ: Mapping[str, str], command: Sequence[str]) -> bool:
+    """From a batch script of several nodes, outside of any step: the command will start the tasks."""
+    nodes = environ.get("SLURM_NNODES") or environ.get("SLURM_JOB_NUM_NODES") or "1"
+    if "SLURM_JOB_ID" not in environ or not nodes.isdigit() or int(nodes) < 2:
+        return False
+    return "SLURM_STEP_ID" not in environ or Path(command[0]).name == "srun"
+
+
+def _for_all_nodes() -> Part:
+    """A collector that listens on the network from the start; its address and token go where the command goes."""
+    try:
+        host = outside_address()
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
+            free.bind((host, 0))
+            endpoint = Endpoint(host, free.getsockname()[1])
+    except OSError as error:
+        return Part(problem=f"only this node is watched: {error}; set EROICA_COLLECTOR and EROICA_TOKEN")
+    return Part(variables={"EROICA_COLLECTOR": endpoint.url, "EROICA_TOKEN": secrets.token_urlsafe(32)})
+
+
+def home_of(where: Places) -> Address | None:
+    """The other host's collector that this host's agent reports to; None if it reports to our own."""
+    address = read_address(where.run, where.host)
+    return None if address is None or address.host in ("", where.host) else address

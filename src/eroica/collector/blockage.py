@@ -1,0 +1,410 @@
+"""Jobs that stand still, as a state machine beside `Windows`: reports, looks and time in, work and notes out. No I/O.
+
+    moving ──a worker is silent──▶ looking ──all looks in, or deadline──▶ examining ──verdict──▶ standing
+       ▲                              │                                      │                      │
+       └──────────────────────────────┴──────────── somebody moved ──────────┴──────────────────────┘
+
+One look a standstill: the next one comes after progress, or, where the examination found somebody moving between the
+two looks, after a pause. Beside it: a command that failed because a worker died first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from eroica.collector.deaths import Deaths, in_words
+from eroica.collector.resume import History
+from eroica.collector.roll import WorkerKey
+from eroica.collector.standstill import Standstill, mark
+from eroica.collector.windows import Windows
+from eroica.model.look import Blockage, Death, HostLooks
+from eroica.model.verdict import Verdict
+from eroica.model.window import Window
+from eroica.settings import Settings
+from eroica.wire.messages import AgentReport, JobStatus, WorkerStatus
+
+_FREE_LOOKS = 3  # that may find nothing before there is a pause between them
+_PAUSE_S = 30.0
+_LONGEST_PAUSE_S = 600.0
+_NAMED = 8
+_MISSING_NAMED = 50
+Fate = Literal["passed", "restarted"]
+_NOTHING = "nothing: somebody moved"
+_NOT_TRAINING = ("finished", "failed")  # who signs off, or is watched no more, has not gone on
+
+
+@dataclass(frozen=True)
+class Examine:
+    """Instruction: run the diagnosis of this blockage, then call `Blockages.examined`."""
+
+    window: Window
+    blockage: Blockage
+    asked_at: float
+
+
+class Blockages:
+    """All standstills and deaths of one job.
+
+    Attributes:
+        passed: Windows of standstills that ended by themselves; they make no final verdict.
+    """
+
+    def __init__(self, windows: Windows, settings: Settings) -> None:
+        self.passed: set[int] = set()
+        self._standing: dict[int, Window] = {}
+        self._earlier: set[int] = set()
+        self._fates: dict[int, Fate] = {}
+        self._windows = windows
+        self._settings = settings
+        self._deaths = Deaths()
+        self._silent: dict[str, dict[WorkerKey, WorkerStatus]] = {}
+        self._now: Standstill | None = None
+        self._at_work: dict[int, Window] = {}
+        self._idle_looks = 0
+        self._quiet_until = 0.0
+        self._ended: tuple[int | None, bool] | None = None
+        self._buried = False
+
+    # ------------------------------------------------------------------ events in
+
+    def reported(self, now: float, report: AgentReport) -> list[Examine]:
+        """An agent told the state of its workers; `Windows.take` has the report already."""
+        before = self._deaths.reported(now, report)
+        if before is not None:
+            self._restarted(before)
+        workers = self._windows.roll.workers_of(report.host)
+        silent = {_key(status): status for status in workers if status.silent and not status.ended}
+        if silent:
+            self._silent[report.host] = silent
+        else:
+            self._silent.pop(report.host, None)
+        self._outdate(workers)
+        if self._now is not None:
+            self._follow(now, self._now, workers, report.pid)
+        return self.tick(now)
+
+    def looked(self, now: float, looks: HostLooks) -> list[Examine]:
+        """A host handed in what it saw; late and foreign looks are dropped."""
+        current = self._now
+        if current is None or not self.expects(looks):
+            return []
+        current.looks[looks.host] = looks
+        return self.tick(now)
+
+    def examined(self, now: float, window_id: int, verdict: Verdict | None, failed: bool = False) -> list[Examine]:
+        """The diagnosis is done; None if somebody moved between the looks, or if it failed."""
+        window = self._at_work.pop(window_id, None)
+        if window is None:
+            return []
+        current = self._now if self._now is not None and self._now.window.window_id == window_id else None
+        if current is not None:
+            current.phase, current.verdict = "standing", verdict
+            current.look_again_at = math.inf if verdict is not None else now + max(_PAUSE_S, self._pause_s())
+        if verdict is None:
+            self._found_nothing(window, failed)
+            return [] if self._ended is None else self._bury(now, *self._ended)
+        self._windows.show(window, "done", verdict)
+        self._standing[window_id] = window
+        fate = self._fates.pop(window_id, None)
+        if fate is not None:
+            self._seal(window_id, fate)
+        return [] if self._ended is None else self._bury(now, *self._ended)
+
+    def finished(self, now: float, exit_status: int | None, asked_to_end: bool) -> list[Examine]:
+        """The command is over.
+
+        Args:
+            now: Seconds.
+            exit_status: Of the command, None if nobody knows it.
+            asked_to_end: Somebody told the whole job to end.
+        """
+        if self._ended is not None and exit_status is None:
+            return []
+        self._ended = (exit_status, asked_to_end)
+        work: list[Examine] = []
+        current = self._now
+        if current is not None and current.phase == "looking":
+            if current.looks:
+                work = self._examine(current)
+            else:
+                self._give_up(current, "the job ended before anybody had looked")
+        if exit_status == 0 or (exit_status is None and self._deaths.all_done):
+            if self._now is not None:
+                self._went_on(self._now)
+            for window_id in sorted(self._standing):
+                self._seal(window_id, "passed")
+        return work or self._bury(now, exit_status, asked_to_end)
+
+    def tick(self, now: float) -> list[Examine]:
+        """Time passed."""
+        current = self._now
+        if current is None:
+            self._maybe_look(now)
+            return []
+        if current.phase == "standing" and now >= current.look_again_at:
+            self._now = None
+            self._maybe_look(now)
+            return []
+        if current.phase == "looking":
+            missing = self._missing(now, current)
+            if not missing or now > current.deadline:
+                return self._examine(current, missing)
+        return []
+
+    def resume(self, history: History) -> None:
+        """Go on where a collector of the same job ended; before anything else."""
+        windows = {window.window_id: window for window in history.windows}
+        phases = {line.window_id: line.phase for line in history.lines}
+        for window_id, _ in history.verdicts:
+            if phases.get(window_id) == "passed":
+                self.passed.add(window_id)
+            elif phases.get(window_id) != "restarted" and _is_standstill(windows, window_id):
+                self._standing[window_id] = windows[window_id]
+                self._earlier.add(window_id)
+
+    # ------------------------------------------------------------------ views
+
+    @property
+    def look(self) -> int:
+        """Number of the look that agents shall take now; 0 = none."""
+        return self._now.window.window_id if self._now is not None and self._now.phase == "looking" else 0
+
+    @property
+    def standing(self) -> frozenset[int]:
+        """Windows of standstills in which nobody has moved since: the "blocked" ones; without any, the unexplained."""
+        return self._blocked or frozenset(self._standing)
+
+    @property
+    def _blocked(self) -> frozenset[int]:
+        return frozenset(i for i in self._standing if self._windows.verdicts[i].verdict == "blocked")
+
+    @property
+    def on(self) -> bool:
+        """The job stands still, as far as anybody knows: not if the looks have shown that somebody moves."""
+        current = self._now
+        return current is not None and (current.phase != "standing" or current.verdict is not None)
+
+    @property
+    def busy(self) -> bool:
+        """Looks are awaited or being examined."""
+        return bool(self._at_work) or self.look != 0
+
+    def expects(self, looks: HostLooks) -> bool:
+        """It is for the look under way, of a host that takes part and has not handed in yet."""
+        current = self._now
+        return (
+            current is not None
+            and looks.look_id == self.look != 0
+            and looks.host not in current.looks
+            and looks.host in self._windows.roll.hosts
+        )
+
+    def shown_in(self, status: JobStatus) -> tuple[str, str] | None:
+        """Phase and message of a job that stands still; None if it moves."""
+        current = self._now
+        if current is None:
+            return None
+        if current.phase == "looking":
+            return "looking", f"{current.who} silent ({current.window.reason}): looking at all workers"
+        if current.phase == "examining":
+            return "looking", f"{current.who} silent: comparing the looks at {len(status.workers)} workers"
+        if current.verdict is not None:
+            return (
+                current.verdict.verdict,
+                f"standing still at iteration {status.iteration}: {current.verdict.summary.removeprefix('Blocked: ')}",
+            )
+        return "silent", f"{current.who} silent ({current.window.reason})"
+
+    # ------------------------------------------------------------------ looking
+
+    def _maybe_look(self, now: float) -> None:
+        if self._ended is not None or self._at_work or now < self._quiet_until or self._windows.roll.waiting(now):
+            return
+        roll = self._windows.roll
+        silent = [s for host, statuses in self._silent.items() if roll.hears(host, now) for s in statuses.values()]
+        if not silent:
+            return
+        first = max(silent, key=lambda status: status.silent_s)
+        more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+        said = first.silence or f"no event for {first.silent_s:.0f} s"
+        iteration = max(status.iteration for status in silent)
+        window = Window(
+            window_id=self._windows.reserve(),
+            purpose="blocked",
+            kind="blocked",
+            reason=f"worker {first.worker.global_rank}{more}: {said}",
+            first_iteration=iteration,
+            last_iteration=iteration,
+            baseline_iteration_s=self._baseline_s(),
+        )
+        roll_call = {_key(status): mark(status, roll.agent_pid(status.worker.host)) for status in silent}
+        self._now = Standstill(window, now, now + self._settings.look_deadline_s, roll_call)
+        self._windows.show(window, "looking")
+
+    def _missing(self, now: float, current: Standstill) -> list[str]:
+        """Hosts whose looks are still to come; one whose agent is silent sends none."""
+        roll = self._windows.roll
+        wanted = roll.hosts_with_living() - set(current.looks)
+        return sorted(host for host in wanted if roll.hears(host, now))
+
+    def _examine(self, current: Standstill, missing: Iterable[str] = ()) -> list[Examine]:
+        current.phase = "examining"
+        silent = self._windows.roll.hosts_with_living() - set(current.looks) - set(missing)
+        excuses = [(host, "its agent did not hand in its looks in time") for host in sorted(missing)]
+        excuses += [(host, "its agent does not report any more") for host in sorted(silent)]
+        looks = [current.looks[host] for host in sorted(current.looks)]
+        looks += [
+            HostLooks(look_id=current.window.window_id, host=host, notes=(f"{host}: {why}",))
+            for host, why in excuses[:_MISSING_NAMED]
+        ]
+        self._windows.show(current.window, "examining")
+        work = self._work(current.window, tuple(looks), self._deaths.bereaved(), current.asked_at)
+        current.looks = {}
+        return [work]
+
+    def _work(
+        self, window: Window, looks: tuple[HostLooks, ...], deaths: tuple[Death, ...], asked_at: float
+    ) -> Examine:
+        self._at_work[window.window_id] = window
+        blockage = Blockage(
+            look_id=window.window_id,
+            reason=window.reason,
+            looks=looks,
+            deaths=deaths,
+            left=self._deaths.left(),
+            world_size=self._deaths.world_size or self._windows.roll.world_size,
+            baseline_iteration_s=window.baseline_iteration_s,
+        )
+        return Examine(window, blockage, asked_at)
+
+    def _give_up(self, current: Standstill, why: str) -> None:
+        self._windows.show(current.window, "given up", None, why)
+        self._now = None
+
+    def _baseline_s(self) -> float | None:
+        return max((status.baseline_s for status in self._windows.roll if status.baseline_s), default=None)
+
+    def _pause_s(self) -> float:
+        excess = self._idle_looks - _FREE_LOOKS
+        return 0.0 if excess < 0 else min(_PAUSE_S * 2.0 ** min(excess, 10), _LONGEST_PAUSE_S)
+
+    # ------------------------------------------------------------------ moving on
+
+    def _follow(self, now: float, current: Standstill, workers: Iterable[WorkerStatus], agent_pid: int) -> None:
+        """Notice who went on; add who fell silent, too."""
+        gone = False
+        for status in workers:
+            key = _key(status)
+            known = current.marks.get(key)
+            if status.ended or status.state in _NOT_TRAINING:
+                gone = gone or known is not None
+            elif known is None:
+                if status.silent:
+                    current.marks[key] = mark(status, agent_pid)
+            elif known.moved(status, agent_pid):
+                self._went_on(current)
+                self._quiet_until = now + self._pause_s()
+                return
+            else:
+                known.update(status, agent_pid)
+        if gone and current.phase == "standing" and not self._anybody_left(current):
+            self._now = None  # what it said stays: they ended where they stood
+
+    def _anybody_left(self, current: Standstill) -> bool:
+        return any(
+            _key(status) in current.marks and status.state not in _NOT_TRAINING for status in self._windows.roll.living
+        )
+
+    def _went_on(self, current: Standstill) -> None:
+        """The silence ended by itself."""
+        self._now = None
+        window, verdict = current.window, current.verdict
+        if current.phase == "looking":
+            self._windows.show(window, "done", None, _NOTHING)
+            self._idle_looks += 1
+        if current.phase == "examining":
+            self._fates[window.window_id] = "passed"
+        said = f": {verdict.summary.rstrip('.')}; it went on by itself" if verdict else " and went on by itself"
+        where = f"at iteration {window.first_iteration}"
+        self._windows.note(f"{current.who} stood still for {current.lasted_s:.0f} s {where}{said}")
+        if window.window_id in self._standing:
+            self._seal(window.window_id, "passed")
+
+    def _seal(self, window_id: int, fate: Fate) -> None:
+        """A verdict holds no longer: what stood still went on by itself, or the job was started again."""
+        window = self._standing.pop(window_id, None)
+        self._earlier.discard(window_id)
+        if window is None:
+            return
+        if fate == "passed":
+            self.passed.add(window_id)
+            self._idle_looks += 1
+        self._windows.show(window, fate, self._windows.verdicts.get(window_id))
+
+    def _outdate(self, workers: Iterable[WorkerStatus]) -> None:
+        """Verdicts of a collector before this one hold until somebody gets further."""
+        for window_id in sorted(self._earlier):
+            window = self._standing[window_id]
+            if any(not status.ended and status.iteration > window.last_iteration for status in workers):
+                self._windows.note(
+                    f"window {window_id}: the job went on by itself after iteration {window.last_iteration}"
+                )
+                self._seal(window_id, "passed")
+
+    def _found_nothing(self, window: Window, failed: bool) -> None:
+        self._idle_looks += 1
+        if failed:
+            self._windows.show(window, "failed", None, "the diagnosis failed; see log/collector.log")
+            return
+        self._windows.show(window, "done", None, _NOTHING)
+        if window.window_id not in self._fates:
+            self._windows.note(f"window {window.window_id}: {window.reason}, but somebody moved between the looks")
+
+    # ------------------------------------------------------------------ deaths
+
+    def _restarted(self, dead: tuple[Death, ...]) -> None:
+        """A new generation of workers: what was found before stays found, but does not hold any more."""
+        for death in dead[:_NAMED]:
+            self._windows.note(f"{in_words(death)}; the job was started again")
+        current, self._now = self._now, None
+        if current is not None and current.phase == "looking":
+            self._windows.show(current.window, "given up", None, "the job was started again")
+        for window_id in self._at_work:
+            self._fates[window_id] = "restarted"
+        for window_id in sorted(self._standing):
+            self._windows.note(f"window {window_id} says why the job stood still; after that it was started again")
+            self._seal(window_id, "restarted")
+
+    def _bury(self, now: float, exit_status: int | None, asked_to_end: bool) -> list[Examine]:
+        """The command failed: did somebody die first?"""
+        if not exit_status or self._blocked or self.busy or self._buried:
+            return []
+        dead = self._deaths.culprits(asked_to_end)
+        if not dead:
+            return []
+        self._buried = True
+        more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
+        iteration = max(death.iteration for death in dead)
+        ended = f"status {exit_status}" if exit_status > 0 else f"signal {-exit_status}"
+        window = Window(
+            window_id=self._windows.reserve(),
+            purpose="blocked",
+            kind="blocked",
+            reason=f"{in_words(dead[0])}{more}, and the command ended with {ended}",
+            first_iteration=iteration,
+            last_iteration=iteration,
+            baseline_iteration_s=self._baseline_s(),
+        )
+        self._windows.show(window, "examining")
+        return [self._work(window, (), dead, now)]
+
+
+def _is_standstill(windows: Mapping[int, Window], window_id: int) -> bool:
+    return window_id in windows and windows[window_id].purpose == "blocked"
+
+
+def _key(status: WorkerStatus) -> WorkerKey:
+    return status.worker.host, status.worker.pid

@@ -1,0 +1,117 @@
+"""Who may talk to the collector, and how long strangers may keep it busy.
+
+Everybody on the host can open a connection, and beyond localhost everybody on the network. So a request without the
+token is answered before it is routed or its body read, and a connection that has not yet shown the token is closed
+after a few seconds, or when too many others like it have come: idle and slow strangers hold neither descriptors nor
+memory, and never keep an agent out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hmac
+from typing import Any, cast
+
+import uvicorn
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MAX_HEADER_BYTES = 16_384
+STRANGER_S = 5.0
+"""How long a connection may stay without having shown the token, s."""
+MAX_STRANGERS = 64
+"""Connections that have not shown the token; above it the oldest of them goes."""
+_NEEDS_TOKEN = JSONResponse(
+    {"error": "a token is needed; it stands in collector.json"}, status_code=401, headers={"connection": "close"}
+)
+
+
+class TokenGate:
+    """Lets requests with the token through to `application`; answers all others with 401, whatever they ask for.
+
+    Args:
+        application: What is behind the gate.
+        token: What every request must carry.
+    """
+
+    def __init__(self, application: ASGIApp, token: str) -> None:
+        self._application = application
+        self._wanted = b"Bearer " + token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        given = [value for name, value in scope.get("headers", ()) if name == b"authorization"]
+        if hmac.compare_digest(given[0] if len(given) == 1 else b"", self._wanted):
+            await self._application(scope, receive, send)
+        elif scope["type"] == "http":
+            await _NEEDS_TOKEN(scope, receive, send)
+
+
+class _Caller(H11Protocol):
+    """One connection; a stranger until its first request that is not refused for want of the token."""
+
+    def __init__(self, strangers: dict[_Caller, None], *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._strangers = strangers
+        self._leave: asyncio.TimerHandle | None = None
+        self._application = cast("ASGIApp", self.app)
+        self.app = cast("Any", self._listen)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Somebody called."""
+        super().connection_made(transport)
+        while len(self._strangers) >= MAX_STRANGERS:
+            next(iter(self._strangers)).hang_up()
+        self._strangers[self] = None
+        self._leave = self.loop.call_later(STRANGER_S, self.hang_up)
+
+    def data_received(self, data: bytes) -> None:
+        """What a stranger sends may make the parser fail in ways that would each leave a stack in the log."""
+        try:
+            super().data_received(data)
+        except Exception:
+            if self not in self._strangers:
+                raise
+            self.hang_up()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """They are gone."""
+        self._not_strange()
+        super().connection_lost(exc)
+
+    def hang_up(self) -> None:
+        """Close at once, whatever is under way."""
+        self._not_strange()
+        self.transport.abort()
+
+    def _not_strange(self) -> None:
+        self._strangers.pop(self, None)
+        if self._leave is not None:
+            self._leave.cancel()
+            self._leave = None
+
+    async def _listen(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def heard(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] != _NEEDS_TOKEN.status_code:
+                self._not_strange()
+            await send(message)
+
+        await self._application(scope, receive, heard)
+
+
+def config_for(application: ASGIApp) -> uvicorn.Config:
+    """How to serve the gated collector: HTTP only, small headers, nobody's word about where a request comes from."""
+    strangers: dict[_Caller, None] = {}
+    return uvicorn.Config(
+        cast("Any", application),
+        http=cast("type[asyncio.Protocol]", functools.partial(_Caller, strangers)),
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+    )

@@ -1,0 +1,173 @@
+"""The collector's sockets: loopback always, the network when the job has other hosts; never without a token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from eroica.collector.callers import TokenGate, config_for
+from eroica.collector.service import Collector
+from eroica.errors import InputError, UsageError
+from eroica.wire import address
+from eroica.wire.address import Address
+from eroica.wire.messages import OpenReply, OpenRequest
+from eroica.wire.network import Endpoint, can_listen, endpoint_of, good_token, is_loopback, listening, loopback_domain
+
+log = logging.getLogger("eroica.collector")
+_MOST_BYTES = 4096
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handling: the collector ends when the job does."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+
+def named_door(environ: Mapping[str, str]) -> tuple[Endpoint, str] | None:
+    """Where `EROICA_COLLECTOR` and `EROICA_TOKEN` say that the collector listens; None if they say nothing.
+
+    Raises:
+        UsageError: Everybody could talk to it: there is no token, or a bad one.
+        InputError: That is no address.
+    """
+    url, token = environ.get("EROICA_COLLECTOR", ""), environ.get("EROICA_TOKEN", "")
+    if not url:
+        return None
+    if not good_token(token):
+        raise UsageError("EROICA_COLLECTOR needs an EROICA_TOKEN of 16 to 200 characters, the same on all hosts")
+    return endpoint_of(url), token
+
+
+def former_door(run: Path, host: str) -> tuple[Endpoint, str] | None:
+    """Where a collector of this host that died listened for other hosts: they will look for the next one there."""
+    known = address.read_shared(run)
+    if known is None or known.host != host or not good_token(known.token):
+        return None
+    endpoint = endpoint_of(known.url)
+    return None if is_loopback(endpoint.host) or not can_listen(endpoint) else (endpoint, known.token)
+
+
+class Doors:
+    """Where one collector listens.
+
+    Args:
+        collector: What answers.
+        run: The run directory.
+        host: This host's name.
+        token: What every request must carry.
+    """
+
+    def __init__(self, collector: Collector, run: Path, host: str, token: str) -> None:
+        self.elsewhere = asyncio.Event()
+        self._run = run
+        self._host = host
+        self._token = token
+        self._servers: list[tuple[uvicorn.Server, asyncio.Task[None]]] = []
+        self._outside: dict[str, str] = {}
+        self._address: Address | None = None
+        # who is sent elsewhere is not told that the job is over, so `collector.finished` is left alone
+        routes = [
+            Route("/v1/open", self._open, methods=["POST"]),
+            Route("/v1/elsewhere", self._elsewhere, methods=["POST"]),
+        ]
+        self._application = TokenGate(collector.application(routes), token)
+
+    async def open(self, door: Endpoint | None = None) -> None:
+        """Listen on loopback, and on the named door if there is one; say where.
+
+        Raises:
+            OSError: It is taken, or no address of ours.
+        """
+        inside = await self._serve(listening(Endpoint("127.0.0.1", 0)))
+        self._address = self._at(inside)
+        if door is not None:
+            self._outside[door.host] = await self._serve(listening(door))
+        address.announce(self._run, self._address, self._host)
+        if door is not None:
+            address.announce_to_all(self._run, self._at(self._outside[door.host]))
+
+    async def close(self) -> None:
+        """Take the address back and stop listening."""
+        if self._address is not None:
+            with contextlib.suppress(OSError):
+                address.withdraw(self._run, self._address, self._host)
+                if self.elsewhere.is_set():  # what it says is out of date
+                    (self._run / "status.json").unlink(missing_ok=True)
+        for server, _ in self._servers:
+            server.should_exit = True
+        await asyncio.gather(*(task for _, task in self._servers), return_exceptions=True)
+
+    def _at(self, url: str) -> Address:
+        return Address(url=url, token=self._token, pid=os.getpid(), host=self._host, domain=loopback_domain())
+
+    async def _serve(self, listener: socket.socket) -> str:
+        server = _Server(config_for(self._application))
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        self._servers.append((server, task))
+        while not server.started and not task.done():
+            await asyncio.sleep(0.01)
+        host, port = listener.getsockname()[:2]
+        return Endpoint(host, port).url
+
+    # ------------------------------------------------------------------ requests
+
+    async def _open(self, request: Request) -> Response:
+        """Listen on the network."""
+        refusal = _from_afar(request)
+        if refusal is not None:
+            return refusal
+        try:
+            host = msgspec.msgpack.decode(await _small_body(request), type=OpenRequest).host
+            if host not in self._outside:
+                self._outside[host] = await self._serve(listening(Endpoint(host, 0)))
+                log.info("listening at %s for other hosts", self._outside[host])
+            address.announce_to_all(self._run, self._at(self._outside[host]))
+        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+            return JSONResponse({"error": f"cannot listen there: {error}"}, status_code=400)
+        return Response(msgspec.msgpack.encode(OpenReply(url=self._outside[host])), media_type="application/msgpack")
+
+    async def _elsewhere(self, request: Request) -> Response:
+        """The job's collector is another one: say where to those who ask here, and end without a verdict."""
+        refusal = _from_afar(request)
+        if refusal is not None:
+            return refusal
+        try:
+            other = msgspec.msgpack.decode(await _small_body(request), type=Address)
+            endpoint_of(other.url)
+            if self._outside:
+                raise InputError("other hosts come to this one")
+            address.announce(self._run, other, self._host)
+        except (OSError, InputError, ValueError) as error:
+            return JSONResponse({"error": f"stays: {error}"}, status_code=400)
+        log.info("the job's collector is that of %s; this one ends", other.host)
+        self.elsewhere.set()
+        return Response(status_code=204)
+
+
+def _from_afar(request: Request) -> Response | None:
+    if request.client is not None and is_loopback(request.client.host):
+        return None
+    return JSONResponse({"error": "only this host's agent may ask for that"}, status_code=403)
+
+
+async def _small_body(request: Request) -> bytes:
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > _MOST_BYTES:
+            raise ValueError(f"more than {_MOST_BYTES} bytes")
+    return data

@@ -1,0 +1,131 @@
+"""What a collector that is started again finds of its job in the run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from eroica.collector.store import load_patterns
+from eroica.errors import InputError
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.model.window import Window
+from eroica.wire.messages import JobStatus, WindowLine
+
+Record = TypeVar("Record")
+_MAX_WINDOWS = 10_000
+OVER = ("done", "given up", "failed", "lost", "passed", "restarted")
+
+
+@dataclass(frozen=True)
+class History:
+    """What earlier collectors of this job left.
+
+    Attributes:
+        last_id: Highest window id that left a trace.
+        lines: Of all windows; those that were not over are "lost".
+        windows: What was asked for, by id, where it was kept.
+        verdicts: By window id.
+        baseline: Patterns of the baseline window.
+        notes: What could not be read, and why this is a second collector.
+    """
+
+    last_id: int = 0
+    lines: tuple[WindowLine, ...] = ()
+    windows: tuple[Window, ...] = ()
+    verdicts: tuple[tuple[int, Verdict], ...] = ()
+    baseline: tuple[WorkerPattern, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read_history(run: Path, why: str) -> History:
+    """Everything of use in a run directory; what cannot be read becomes a note.
+
+    Args:
+        run: The run directory.
+        why: What became of the collector before.
+    """
+    notes = [f"the collector was started again: {why}"]
+    lines = _lines(run, notes)
+    directories = _window_directories(run, notes)
+    windows: dict[int, Window] = {}
+    verdicts: dict[int, Verdict] = {}
+    for window_id, directory in directories.items():
+        window = _read(directory / "window.json", lambda text: msgspec.json.decode(text, type=Window), notes)
+        verdict = _read(directory / "verdict.json", Verdict.from_json, notes)
+        if window is not None and window.window_id == window_id:
+            windows[window_id] = window
+        if verdict is not None:
+            verdicts[window_id] = verdict
+    for window_id in sorted({*lines, *windows}):
+        lines[window_id] = _line(window_id, lines.get(window_id), windows.get(window_id), verdicts.get(window_id))
+    return History(
+        last_id=max((*lines, *directories), default=0),
+        lines=tuple(lines.values()),
+        windows=tuple(windows.values()),
+        verdicts=tuple(verdicts.items()),
+        baseline=_baseline(windows, directories, notes),
+        notes=tuple(notes),
+    )
+
+
+def _line(window_id: int, line: WindowLine | None, window: Window | None, verdict: Verdict | None) -> WindowLine:
+    """How the window stands now: over, or lost with its collector."""
+    if line is None:
+        assert window is not None
+        line = WindowLine(
+            window_id=window_id,
+            purpose=window.purpose,
+            phase="",
+            first_iteration=window.first_iteration,
+            last_iteration=window.last_iteration,
+        )
+    if verdict is not None:
+        phase = line.phase if line.phase in OVER else "done"
+        return msgspec.structs.replace(line, phase=phase, verdict=verdict.verdict, summary=verdict.summary)
+    if line.phase in OVER:
+        return line
+    return msgspec.structs.replace(line, phase="lost", summary="the collector ended inside it")
+
+
+def _lines(run: Path, notes: list[str]) -> dict[int, WindowLine]:
+    status = _read(run / "status.json", lambda text: msgspec.json.decode(text, type=JobStatus), notes)
+    return {} if status is None else {line.window_id: line for line in status.windows[:_MAX_WINDOWS]}
+
+
+def _window_directories(run: Path, notes: list[str]) -> dict[int, Path]:
+    try:
+        found = [path for path in (run / "windows").iterdir() if path.name.isdecimal() and len(path.name) < 10]
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        notes.append(f"earlier windows cannot be read: {error}")
+        return {}
+    return {int(path.name): path for path in sorted(found, key=lambda path: int(path.name))[:_MAX_WINDOWS]}
+
+
+def _baseline(windows: dict[int, Window], where: dict[int, Path], notes: list[str]) -> tuple[WorkerPattern, ...]:
+    for window_id in sorted((i for i, window in windows.items() if window.purpose == "baseline"), reverse=True):
+        try:
+            _, patterns, unreadable = load_patterns(where[window_id])
+        except InputError as error:
+            notes.append(str(error))
+            continue
+        notes.extend(f"window {window_id}: {note}" for note in unreadable[:5])
+        if patterns:
+            return patterns
+    return ()
+
+
+def _read(path: Path, decode: Callable[[bytes], Record], notes: list[str]) -> Record | None:
+    try:
+        return decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:  # a ValidationError is a DecodeError
+        notes.append(f"{path.parent.name}/{path.name} cannot be read and was left out: {error}")
+        return None

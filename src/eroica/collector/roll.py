@@ -1,0 +1,161 @@
+"""Who takes part, as the agents tell it: bounded, and no host speaks for the workers of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from eroica.collector.intake import MAX_WORKERS
+from eroica.wire.messages import AgentReport, WorkerStatus
+
+WorkerKey = tuple[str, int]
+AGENT_SILENT_S = 10.0
+_MAX_HOSTS = 50_000
+_DISPUTE_S = 2.0
+_GATHER_S = 10.0
+
+
+@dataclass
+class _Host:
+    """One agent's last report."""
+
+    heard_at: float
+    agent_pid: int
+    event_budget: int = 0
+    waiting: bool = False
+    former_pids: tuple[int, ...] = ()
+    workers: dict[int, WorkerStatus] = field(default_factory=dict)
+
+
+class Roll:
+    """All workers by host and process id.
+
+    Args:
+        note: Where to say what people should know.
+    """
+
+    def __init__(self, note: Callable[[str], object]) -> None:
+        self.last_heard = 0.0
+        self.world_size = 0
+        self._joined_at: float | None = None
+        self._note = note
+        self._hosts: dict[str, _Host] = {}
+        self._size = 0
+        self._ever: set[WorkerKey] = set()
+        self._disputes: dict[WorkerKey, float] = {}
+        self._owners: dict[int, str] = {}
+
+    def reported(self, now: float, report: AgentReport) -> None:
+        """Take in a clean report; see `eroica.collector.intake`."""
+        host = self._hosts.get(report.host)
+        if host is None:
+            if len(self._hosts) >= _MAX_HOSTS:
+                self._note(f"more than {_MAX_HOSTS} hosts report; the others are not listened to")
+                return
+            host = self._hosts[report.host] = _Host(now, report.pid)
+        elif host.agent_pid != report.pid:
+            if report.pid in host.former_pids and now - host.heard_at <= AGENT_SILENT_S:  # so both are there
+                self._note(f"two hosts are called {report.host}, one is not listened to; name them with EROICA_HOST")
+                return
+            self._note(f"{report.host}: its agent was started again")
+            host.former_pids = (*host.former_pids[-7:], host.agent_pid)
+        host.heard_at, host.agent_pid, host.waiting = now, report.pid, report.waiting
+        host.event_budget = report.event_budget or host.event_budget
+        self.last_heard = now
+        self._replace_workers(now, report, host)
+
+    def _replace_workers(self, now: float, report: AgentReport, host: _Host) -> None:
+        room = MAX_WORKERS - (self._size - len(host.workers))
+        if len(report.workers) > room:
+            self._note(f"more than {MAX_WORKERS} workers; the rest is left out")
+        mine = {s.worker.pid: s for s in report.workers[:room] if s.ended or self._may_claim(now, report.host, s)}
+        for status in host.workers.values():
+            if self._owners.get(status.worker.global_rank) == report.host:
+                del self._owners[status.worker.global_rank]
+        self._size += len(mine) - len(host.workers)
+        host.workers = mine
+        for status in mine.values():
+            if not status.ended:
+                self._owners[status.worker.global_rank] = report.host
+            if (report.host, status.worker.pid) not in self._ever:
+                self._joined_at = now
+            if len(self._ever) < 2 * MAX_WORKERS:
+                self._ever.add((report.host, status.worker.pid))
+            self.world_size = max(self.world_size, status.worker.world_size)
+
+    def _may_claim(self, now: float, host: str, status: WorkerStatus) -> bool:
+        """A rank that lives on another host, whose agent is well, is not for this one."""
+        rank = status.worker.global_rank
+        owner = self._owners.get(rank)
+        if owner is None or owner == host:
+            self._disputes.pop((host, rank), None)
+            return True
+        if now - self._hosts[owner].heard_at > AGENT_SILENT_S:
+            theirs = self._hosts[owner].workers
+            for pid in [pid for pid, s in theirs.items() if s.worker.global_rank == rank and not s.ended]:
+                del theirs[pid]
+                self._size -= 1
+            return True
+        if len(self._disputes) < MAX_WORKERS and now - self._disputes.setdefault((host, rank), now) > _DISPUTE_S:
+            self._note(f"{host} tells of worker {rank}, who lives on {owner}; not listened to")
+        return False
+
+    # ------------------------------------------------------------------ views
+
+    def __iter__(self) -> Iterator[WorkerStatus]:
+        for host in self._hosts.values():
+            yield from host.workers.values()
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def living(self) -> list[WorkerStatus]:
+        """Workers whose process is there."""
+        return [status for status in self if not status.ended]
+
+    @property
+    def ever(self) -> int:
+        """Workers that ever reported."""
+        return len(self._ever)
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Hosts whose agent ever reported."""
+        return frozenset(self._hosts)
+
+    @property
+    def event_budgets(self) -> list[int]:
+        """What each host has room for, where known."""
+        return [host.event_budget for host in self._hosts.values() if host.event_budget > 0]
+
+    def hears(self, host: str, now: float) -> bool:
+        """The host's agent reported lately."""
+        known = self._hosts.get(host)
+        return known is not None and now - known.heard_at <= AGENT_SILENT_S
+
+    def gathering(self, now: float) -> bool:
+        """Somebody joined (or the job was started again) a moment ago, and not yet everybody is in full swing."""
+        if self._joined_at is None or now - self._joined_at >= _GATHER_S:
+            return False
+        return sum(status.current_s is not None for status in self.living) < self.world_size
+
+    def agent_pid(self, host: str) -> int:
+        """Of the host's agent; 0 if none ever reported."""
+        known = self._hosts.get(host)
+        return 0 if known is None else known.agent_pid
+
+    def waiting(self, now: float) -> bool:
+        """Some agent still looks for the collector of the whole job, which may not be this one."""
+        return any(host.waiting and now - host.heard_at <= AGENT_SILENT_S for host in self._hosts.values())
+
+    def workers_of(self, host: str) -> list[WorkerStatus]:
+        """What the host's agent last said."""
+        known = self._hosts.get(host)
+        return [] if known is None else list(known.workers.values())
+
+    def hosts_with_living(self) -> frozenset[str]:
+        """Hosts on which somebody trains."""
+        return frozenset(
+            name for name, host in self._hosts.items() if any(not status.ended for status in host.workers.values())
+        )

@@ -1,0 +1,358 @@
+"""A thread that sleeps until the agent asks what this process is waiting for.
+
+It sits in a blocking read of a FIFO, `<pid>.ask` in the runtime directory, and answers a question, one letter, with
+`<pid>.answer`: process groups, what of the Flight Recorder is open or recent, thread names, and, if the letter is a
+capital, the Python stacks of all threads. Until somebody asks it costs nothing: no wake-up, no lock. It is started
+without Python's `threading`, so that no list of the user's shows it, takes no signal from the user's threads, and
+answers five times a second at most, whatever is written into the FIFO.
+
+A process of a single thread gets none: forking it would draw a warning from Python 3.12 on that it does not draw
+without us. A process with a process group always has several.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import json
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+from eroica.settings import Settings
+from eroica.wire.places import private_file, write_private
+from eroica.worker import surroundings
+
+Said = TypeVar("Said")
+
+_PAUSE_S = 0.2
+_STOP_PATIENCE_S = 1.0
+_READ_BYTES = 65_536  # all that a FIFO holds
+_PLAIN, _WITH_STACKS = frozenset(b"abcdefghijklmnopqrstuvwxyz"), frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_MAX_THREADS, _MAX_FRAMES, _MAX_TEXT = 128, 200, 300
+_RECENT, _MAX_OPEN, _MAX_GROUPS = 32, 256, 256
+_OUR_THREADS = "eroica-"
+_ENTRY_FACTS = (
+    "profiling_name", "process_group", "pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "is_p2p",
+    "time_created_ns", "state", "retired",
+)  # fmt: skip
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+# what names of torch that are not public lead to where they have changed
+_UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError)
+
+
+def has_other_threads() -> bool:
+    """This process has several threads already; one more changes nothing for its forks."""
+    try:
+        return len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208 - names only
+    except OSError:
+        return False
+
+
+class Answering:
+    """The thread and its FIFO.
+
+    Args:
+        directory: The runtime directory.
+        run: Runs our code behind the guest's border.
+    """
+
+    def __init__(self, directory: Path, run: Callable[..., Any]) -> None:
+        self._ask = directory / f"{os.getpid()}.ask"
+        self._answer = directory / f"{os.getpid()}.answer"
+        self._run = run
+        self._reading = self._writing = -1
+        self._fifo = (0, 0)
+        self._stop = _thread.allocate_lock()  # held until the thread shall end
+        self._living = _thread.allocate_lock()  # held while it lives
+
+    def start(self) -> bool:
+        """Begin to listen; False where there can be no FIFO or no thread, which costs a blocked job its answer only."""
+        try:
+            self._open()
+            self._stop.acquire()
+            self._living.acquire()
+            _thread.start_new_thread(self._live, ())
+        except (OSError, RuntimeError):
+            self._close()
+            self._remove()
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End the thread; waits a second at most: tearing the process down under an answer could crash it."""
+        if self._fifo == (0, 0):
+            return
+        with contextlib.suppress(RuntimeError):
+            self._stop.release()
+        with contextlib.suppress(OSError):  # full: then it is awake anyway
+            if self._is_ours(self._writing):
+                os.write(self._writing, b"\n")
+        self._living.acquire(timeout=_STOP_PATIENCE_S)
+        self._remove()
+
+    def abandon(self) -> None:
+        """In a forked child: the thread is the parent's, only the open files were inherited."""
+        self._close()
+
+    def _open(self) -> None:
+        self._ask.unlink(missing_ok=True)
+        os.mkfifo(self._ask, 0o600)
+        flags = os.O_NOFOLLOW | os.O_CLOEXEC
+        self._reading = os.open(
+            self._ask, os.O_RDWR | flags
+        )  # a writer of our own, so that no read ends for want of one
+        facts = os.fstat(self._reading)
+        if not stat.S_ISFIFO(facts.st_mode) or facts.st_uid != os.getuid():
+            raise PermissionError(f"{self._ask} is not our FIFO")
+        self._fifo = (facts.st_dev, facts.st_ino)
+        self._writing = os.open(self._ask, os.O_WRONLY | os.O_NONBLOCK | flags)
+
+    def _is_ours(self, handle: int) -> bool:
+        """The number still means our FIFO: a program that closes all files may have opened another one under it."""
+        try:
+            facts = os.fstat(handle)
+        except OSError:
+            return False
+        return (facts.st_dev, facts.st_ino) == self._fifo
+
+    def _close(self) -> None:
+        for handle in (self._reading, self._writing):
+            if handle >= 0 and self._is_ours(handle):
+                os.close(handle)
+        self._reading = self._writing = -1
+
+    def _remove(self) -> None:
+        for path in (self._ask, self._answer):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------ in the thread
+
+    def _live(self) -> None:
+        try:
+            self._run(self._listen)
+        finally:
+            self._close()
+            self._living.release()
+
+    def _listen(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - _FAULTS)
+        while self._is_ours(self._reading):
+            try:
+                asked = os.read(self._reading, _READ_BYTES)
+            except OSError:
+                return
+            if not self._stop.acquire(blocking=False):
+                self._run(self._reply, next((letter for letter in reversed(asked) if _is_question(letter)), 0))
+                if not self._stop.acquire(timeout=_PAUSE_S):
+                    continue
+            return
+
+    def _reply(self, question: int) -> None:
+        """Write the answer, whole; whatever fails costs this answer and nothing else."""
+        if not question:
+            return
+        try:
+            text = json.dumps(answer(question)).encode("utf-8", "replace")
+        except Exception as error:  # noqa: BLE001 - the agent learns why; the training's hooks go on
+            text = json.dumps({"question": chr(question), "notes": [f"no answer: {error!r}"[:_MAX_TEXT]]}).encode()
+        draft = self._answer.with_name(f".{self._answer.name}.draft")
+        with contextlib.suppress(OSError):
+            write_private(draft, text)
+            draft.replace(self._answer)
+
+
+def _is_question(letter: int) -> bool:
+    return letter in _PLAIN or letter in _WITH_STACKS
+
+
+def answer(question: int) -> dict[str, Any]:
+    """What the agent wants to know; `eroica.agent.witnesses` reads it.
+
+    Args:
+        question: The letter that was asked, handed back so that nobody takes an old answer for a new one.
+    """
+    notes: list[str] = []
+    told: dict[str, Any] = {"question": chr(question), "monotonic_ns": time.monotonic_ns()}
+    told["thread_names"] = _ask(notes, "thread names", surroundings.thread_names) or {}
+    told["process_groups"] = (_ask(notes, "process groups", surroundings.process_groups) or [])[:_MAX_GROUPS]
+    told["flight"] = _ask(notes, "flight recorder", _flight)
+    if question in _WITH_STACKS:
+        told["threads"] = _ask(notes, "stacks", stacks) or []
+    return {**told, "notes": notes}
+
+
+def _ask(notes: list[str], what: str, question: Callable[[], Said]) -> Said | None:
+    try:
+        return question()
+    except _UNFAMILIAR as error:
+        notes.append(f"no {what}: {type(error).__name__}: {error}"[:_MAX_TEXT])
+        return None
+
+
+def _flight() -> dict[str, Any] | None:
+    """NCCL's recorder where it has seen anything, else the other: numbers of two recorders must not be mixed."""
+    nccl = digest(surroundings.nccl_flight_dump())
+    return nccl if nccl is not None and nccl["entries"] else digest(surroundings.flight_dump())
+
+
+def digest(dump: bytes) -> dict[str, Any] | None:
+    """Of a Flight Recorder dump the counters, the entries that are open, and the last 32 of each group.
+
+    Args:
+        dump: As torch wrote it; empty for none.
+    """
+    if not dump:
+        return None
+    record = json.loads(dump)
+    kept: dict[int, dict[str, Any]] = {}
+    seen: dict[str, int] = {}
+    still_open = 0
+    entries = list(enumerate(record.get("entries", ())))
+    for number, entry in reversed(entries):
+        group = str(entry.get("process_group"))
+        seen[group] = seen.get(group, 0) + 1
+        if seen[group] <= _RECENT:
+            kept[number] = entry
+    for number, entry in entries:
+        if not (entry.get("retired") or entry.get("state") == "completed") and still_open < _MAX_OPEN:
+            still_open += 1
+            kept[number] = entry
+    return {
+        "pg_status": record.get("pg_status", {}),
+        "entries": [_short(kept[number]) for number in sorted(kept)],
+    }
+
+
+def _short(entry: dict[str, Any]) -> dict[str, Any]:
+    facts = {name: entry[name] for name in _ENTRY_FACTS if name in entry}
+    return {**facts, "input_sizes": entry.get("input_sizes", [])[:1]}
+
+
+def stacks() -> list[dict[str, Any]]:
+    """Every thread with its frames (function, file, line executed), outermost first; our own threads left out."""
+    names = {thread.ident: thread for thread in threading.enumerate()}
+    frames = sys._current_frames()
+    frames.pop(_thread.get_ident(), None)
+    told = []
+    for ident, frame in list(frames.items())[:_MAX_THREADS]:
+        thread = names.get(ident)
+        name = thread.name if thread is not None else ""
+        if not name.startswith(_OUR_THREADS):
+            tid = thread.native_id if thread is not None else None
+            told.append({"ident": ident, "thread_id": tid or 0, "name": name[:_MAX_TEXT], "frames": _frames(frame)})
+    frames.clear()
+    return told
+
+
+def _frames(frame: FrameType | None) -> list[tuple[str, str, int]]:
+    found: list[tuple[str, str, int]] = []
+    while frame is not None and len(found) < _MAX_FRAMES:
+        code = frame.f_code
+        name = getattr(code, "co_qualname", code.co_name)
+        found.append((name[:_MAX_TEXT], code.co_filename[:_MAX_TEXT], frame.f_lineno or 0))
+        frame = frame.f_back
+    found.reverse()
+    return found
+
+
+class StackSignal:
+    """Where ptrace is forbidden: a signal on which the interpreter writes all stacks into `<pid>.stacks`.
+
+    Unlike the answer it needs no interpreter lock. Only where the setting names a signal, nobody in this process has a
+    handler for it, and only from the main thread.
+
+    Args:
+        directory: The runtime directory.
+        name: The signal, e.g. "SIGUSR2"; empty for none.
+
+    Attributes:
+        number: The signal; 0 if it is not ours.
+        file: Number of the open file, by which the agent proves that it still is ours; -1 if there is none.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.number = 0
+        self.file = -1
+        self._path = directory / f"{os.getpid()}.stacks"
+        wanted = getattr(signal, name, None) if name.startswith("SIG") else None
+        if not isinstance(wanted, signal.Signals) or threading.current_thread() is not threading.main_thread():
+            return
+        if wanted not in (signal.SIGUSR1, signal.SIGUSR2) and wanted < signal.SIGRTMIN:
+            return
+        if signal.getsignal(wanted) is signal.SIG_DFL:
+            self._register(wanted)
+
+    def _register(self, number: signal.Signals) -> None:
+        import faulthandler
+
+        try:
+            self.file = private_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+            # no chain: what comes before us is the default action, which ends the process
+            faulthandler.register(number, self.file, all_threads=True, chain=False)
+        except (OSError, RuntimeError, ValueError):
+            self.close()
+            return
+        self.number = int(number)
+
+    def close(self) -> None:
+        """Give the signal back, unless the user has taken it since."""
+        self.abandon()
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def abandon(self) -> None:
+        """The same in a forked child: the file is the parent's."""
+        if self.number and signal.getsignal(self.number) is signal.SIG_DFL:
+            import faulthandler
+
+            faulthandler.unregister(self.number)
+        with contextlib.suppress(OSError):
+            if self.file >= 0 and os.fstat(self.file).st_ino == self._path.stat().st_ino:
+                os.close(self.file)
+        self.number, self.file = 0, -1
+
+
+class Witness:
+    """Everything by which this process tells what it waits for.
+
+    Args:
+        directory: The runtime directory.
+        settings: `answering_thread`, `stack_signal`.
+        run: Runs our code behind the guest's border.
+    """
+
+    def __init__(self, directory: Path, settings: Settings, run: Callable[..., Any]) -> None:
+        self._signal = StackSignal(directory, settings.stack_signal)
+        listens = settings.answering_thread and has_other_threads()
+        self._thread = Answering(directory, run) if listens else None
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """For the identity page: which signal is ours, and the number of the file it writes to."""
+        return {"stack_signal": self._signal.number, "stack_file": self._signal.file}
+
+    def listen(self) -> None:
+        """Start the thread."""
+        if self._thread is not None:
+            self._thread.start()
+
+    def end(self) -> None:
+        """Take everything back."""
+        self._signal.close()
+        if self._thread is not None:
+            self._thread.stop()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what is the parent's."""
+        self._signal.abandon()
+        if self._thread is not None:
+            self._thread.abandon()

@@ -1,0 +1,127 @@
+"""The two hooks as torch calls them: a plain iteration is dealt with here, everything else by the guest.
+
+In a computing job nothing is in the processor's caches when a hook fires: what counts is how many objects it touches.
+Once an iteration is known to be one step of one optimizer and nothing else is going on, the guest arms these closures:
+they touch a clock, a few of their own variables and three words of shared memory. Whatever is not plain (another
+optimizer, a missing batch, an order of the agent) disarms them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any, NamedTuple
+
+from eroica.wire.beat import (
+    BEAT_END_WORD,
+    BEAT_ITERATION_WORD,
+    EVENT_WORD,
+    ORDER_WORD,
+    RING_SLOTS,
+    RING_WORD,
+    BeatWriter,
+)
+from eroica.worker.guard import Guard
+
+_SLOT = RING_SLOTS - 1
+EITHER = 2
+
+
+class Plain(NamedTuple):
+    """Where the iterations stand.
+
+    Attributes:
+        iteration: Completed iterations.
+        end_ns: When the last one ended.
+        duration_ns: How long it took.
+        fed: Whether something was loaded since (0 or 1).
+    """
+
+    iteration: int
+    end_ns: int
+    duration_ns: int
+    fed: int
+
+
+class Hooks(NamedTuple):
+    """What `make_hooks` makes.
+
+    Attributes:
+        stepped: An optimizer's post-step hook.
+        loaded: Called after a batch was loaded, with the iterator.
+        arm: (beat file, id of the only optimizer, wanted `fed` or EITHER, where it stands): deal with plain iterations
+            from now on.
+        disarm: Leave everything to the guest again; where it stands, None if it was not armed.
+    """
+
+    stepped: Callable[..., None]
+    loaded: Callable[..., None]
+    arm: Callable[[BeatWriter, int, int, Plain], None]
+    disarm: Callable[[], Plain | None]
+
+
+def make_hooks(
+    guard: Guard, stepped: Callable[[Any], object], loaded: Callable[[Any], object], ordered: Callable[[Any], object]
+) -> Hooks:
+    """The hooks of one process, not armed.
+
+    Args:
+        guard: What a failure goes to.
+        stepped: The guest's way of dealing with any step.
+        loaded: The same with a loaded batch.
+        ordered: Called at the end of a plain iteration when the agent has left an order.
+    """
+    any_step, any_load, look_at_order = guard.border(stepped), guard.border(loaded), guard.border(ordered)
+    words: Any = None
+    known = 0  # id of the only optimizer; 0 = not armed
+    fed = wanted = iteration = end_ns = order = 0
+
+    def plain_step(optimizer: Any = None, *_ignored: Any) -> None:
+        nonlocal fed, iteration, end_ns
+        if id(optimizer) != known or fed != wanted != EITHER:
+            any_step(optimizer)
+            return
+        try:
+            now = monotonic_ns()
+            fed = 0
+            iteration += 1
+            words[RING_WORD + (iteration & _SLOT)] = now - end_ns
+            words[BEAT_END_WORD] = end_ns = now
+            words[BEAT_ITERATION_WORD] = iteration
+            if words[ORDER_WORD] == order:
+                return
+        except Exception as error:  # the border
+            if guard.passes(error):
+                raise
+            return
+        look_at_order(None)
+
+    def plain_load(iterator: Any = None, *_ignored: Any) -> None:
+        nonlocal fed
+        if not known:
+            any_load(iterator)
+            return
+        try:
+            fed = 1
+            words[EVENT_WORD] = monotonic_ns()
+        except Exception as error:  # the border
+            if guard.passes(error):
+                raise
+
+    def arm(beats: BeatWriter, optimizer: int, wanted_fed: int, state: Plain) -> None:
+        nonlocal words, known, fed, wanted, iteration, end_ns, order
+        words, wanted, order = beats.words, wanted_fed, beats.order_seen
+        iteration, end_ns, fed = state.iteration, state.end_ns, state.fed
+        known = optimizer
+
+    def disarm() -> Plain | None:
+        nonlocal words, known
+        if not known:
+            return None
+        known = 0
+        memory, words = words, None
+        return Plain(iteration, end_ns, memory[RING_WORD + (iteration & _SLOT)], fed)
+
+    for hook in (plain_step, plain_load):
+        setattr(hook, "_torchdynamo_disable", True)  # noqa: B010 - an attribute that functions do not declare
+    return Hooks(plain_step, plain_load, arm, disarm)

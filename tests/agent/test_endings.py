@@ -1,0 +1,131 @@
+"""How the end of a process is noticed and read."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from eroica.agent import endings
+from eroica.agent.endings import ProcessWatch, ending_of, memory_files, memory_kills, process_facts
+from eroica.model.look import Ending
+
+
+def child(code: str = "") -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", f"import sys; sys.stdin.readline(); {code}"], stdin=subprocess.PIPE)
+
+
+def let_go(process: subprocess.Popen[bytes], reap: bool = True) -> None:
+    process.stdin.close()
+    if reap:
+        process.wait()
+
+
+def ended(watch: ProcessWatch) -> Ending:
+    end = time.monotonic() + 10
+    while watch.ending is None and time.monotonic() < end:
+        time.sleep(0.005)
+    assert watch.ending is not None
+    return watch.ending
+
+
+@pytest.fixture(params=["pidfd", "polling"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "polling":
+
+        def refused(pid: int) -> int:
+            raise OSError(38, "no such call")
+
+        monkeypatch.setattr(os, "pidfd_open", refused)
+    return str(request.param)
+
+
+def test_a_zombie_tells_its_exit_status(way: str) -> None:
+    process = child("raise SystemExit(7)")
+    watch = ProcessWatch(process.pid)
+    assert watch.ending is None
+    let_go(process, reap=False)
+    assert ended(watch) == Ending(kind="exit", number=7)
+    process.wait()
+
+
+def test_a_zombie_tells_the_signal_that_killed_it(way: str) -> None:
+    process = child()
+    watch = ProcessWatch(process.pid)
+    process.send_signal(signal.SIGKILL)
+    assert ended(watch) == Ending(kind="signal", number=signal.SIGKILL)
+    process.wait()
+    let_go(process)
+
+
+def test_the_descriptor_is_readable_at_once() -> None:
+    process = child()
+    watch = ProcessWatch(process.pid)
+    poll = select.poll()
+    poll.register(watch.handle, select.POLLIN)
+    began = time.monotonic()
+    process.kill()
+    assert poll.poll(5000) and time.monotonic() - began < 2.0
+    process.wait()
+    let_go(process)
+    watch.close()
+
+
+def test_a_process_whose_parent_was_faster_still_counts_as_ended() -> None:
+    process = child("raise SystemExit(3)")
+    watch = ProcessWatch(process.pid)
+    let_go(process)
+    assert ended(watch) in (Ending(kind="exit", number=3), Ending())  # the kernel keeps the status from 6.15 on
+
+
+def test_without_any_trace_the_ending_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endings, "_kept_status", lambda handle: None)
+    process = child()
+    watch = ProcessWatch(process.pid)
+    let_go(process)
+    assert ended(watch) == Ending()
+
+
+def test_a_process_under_an_id_that_was_used_before_is_another_one() -> None:
+    facts = process_facts(os.getpid())
+    assert facts is not None
+    assert ProcessWatch(os.getpid(), started=facts.start).ending is None
+    stranger = ProcessWatch(os.getpid(), started=facts.start - 5)
+    assert stranger.ending == Ending() and stranger.handle == -1
+
+
+def test_kills_for_memory_are_counted_wherever_the_kernel_does(tmp_path: Path) -> None:
+    (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
+    assert memory_kills([tmp_path / "memory.events", tmp_path / "gone"]) == 2
+    assert memory_files(os.getpid())[0].is_file()
+
+
+def test_a_kill_for_memory_in_its_group_belongs_to_a_killed_process_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = tmp_path / "memory.events"
+    monkeypatch.setattr(endings, "memory_files", lambda pid: [counter])
+    for code, starved in ((9, True), (15, False)):
+        counter.write_text("oom_kill 4\n")
+        process = child()
+        watch = ProcessWatch(process.pid)
+        watch.refresh()
+        counter.write_text("oom_kill 5\n")
+        watch.refresh()  # a large process takes a while to die
+        process.send_signal(code)
+        process.wait()
+        let_go(process)
+        assert ended(watch).out_of_memory is starved or ended(watch).kind == "unknown"
+
+
+def test_wait_statuses_are_read_as_the_kernel_writes_them() -> None:
+    assert ending_of(9) == Ending(kind="signal", number=9)
+    assert ending_of(0x80 | 11) == Ending(kind="signal", number=11)
+    assert ending_of(256) == Ending(kind="exit", number=1)
+    assert ending_of(0) == Ending(kind="exit", number=0)

@@ -1,0 +1,79 @@
+"""The agent's loop around its parts: what it does when the collector asks for a look, and when a worker ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from eroica.agent import loop
+from eroica.agent.loop import Agent
+from eroica.model.look import HostLooks
+from eroica.settings import Settings
+from eroica.wire import beat
+from eroica.wire.messages import AgentReport, CollectorReply
+from eroica.wire.places import Places
+
+
+class Link:
+    """A collector that asks for look 4 in every answer, and takes looks at the second attempt."""
+
+    def __init__(self) -> None:
+        self.reports: list[AgentReport] = []
+        self.handed: list[HostLooks] = []
+        self.attempts = 0
+
+    async def report(self, report: AgentReport) -> CollectorReply:
+        self.reports.append(report)
+        return CollectorReply(look=4 if report.workers else 0)
+
+    async def hand_in(self, looks: bytes) -> bool:
+        self.attempts += 1
+        if self.attempts > 1:
+            self.handed.append(msgspec.msgpack.decode(looks, type=HostLooks))
+        return self.attempts > 1
+
+    async def close(self) -> None:
+        pass
+
+
+def test_a_look_is_taken_once_and_handed_in_and_a_death_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_SCAN_S", 60.0)  # so that only the kernel can tell of the end
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    writer = beat.BeatWriter.create(tmp_path, {"global_rank": 0, "pid": process.pid, "host": "h"})
+    writer.path = writer.path.rename(tmp_path / f"{process.pid}.beat")
+    writer.beat(3, 3, 3, 1, beat.STEADY, 0)
+    link = Link()
+
+    async def live() -> None:
+        settings = Settings(report_s=0.05, second_look_s=0.3)
+        agent = Agent(Places("j", "h", tmp_path, tmp_path, tmp_path), settings, child_of_run=True, ends_job=False)
+        agent._link = link  # type: ignore[assignment]
+        running = asyncio.create_task(agent.run())
+        end = time.monotonic() + 20
+        while not link.handed and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        process.kill()
+        while not link.reports[-1].workers[0].ended and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        agent.stop()
+        await running
+
+    asyncio.run(live())
+    (looks,) = link.handed
+    assert link.attempts == 2 and looks.look_id == 4 and looks.host == "h"
+    assert [look.worker.pid for look in looks.first] == [look.worker.pid for look in looks.second] == [process.pid]
+    assert looks.first[0].process.state and not looks.first[0].answered
+    (last,) = link.reports[-1].workers
+    assert last.ended and last.ending is not None and last.ending.number == 9 and last.ending.ago_s < 10
+    process.wait()
+    process.stdin.close()
+    assert not (tmp_path / f"{process.pid}.beat").exists() and os.getpid()

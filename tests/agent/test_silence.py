@@ -1,0 +1,135 @@
+"""When a worker counts as silent: event times in, judgement out, a fake clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from eroica.agent.silence import Silence
+from eroica.settings import Settings
+
+POLL_S = 0.05
+
+
+class Watched:
+    """A worker that is polled 20 times a second."""
+
+    def __init__(self, mean_s: float | None = 0.1, **settings: float) -> None:
+        self.silence = Silence(Settings(**settings))
+        self.now, self.events, self.mean_s = 500.0, 0, mean_s
+        self.learning = self.over = False
+        self.poll()
+
+    def poll(self, step_s: float = POLL_S) -> bool:
+        self.now += step_s
+        self.silence.poll(self.now, self.events, self.mean_s, self.learning, self.over)
+        return self.silence.silent
+
+    def work(self) -> None:
+        self.events += 1
+        self.poll()
+
+    def quiet(self, seconds: float) -> bool:
+        """Whether it counts as silent after so long without an event."""
+        for _ in range(round(seconds / POLL_S)):
+            self.poll()
+        return self.silence.silent
+
+
+def test_ten_seconds_without_an_event_are_a_silence_of_a_fast_job() -> None:
+    worker = Watched()
+    worker.work()
+    assert not worker.quiet(9.9)
+    assert worker.quiet(0.3)
+    assert "no event for 10." in worker.silence.clause and "more than 10 s" in worker.silence.clause
+
+
+def test_slow_iterations_give_more_time() -> None:
+    worker = Watched(mean_s=7.0)
+    worker.work()
+    assert not worker.quiet(34)
+    assert worker.quiet(2)
+    assert "an iteration takes 7 s" in worker.silence.clause
+
+
+def test_a_pause_that_was_survived_doubles_the_limit() -> None:
+    worker = Watched()
+    worker.work()
+    worker.quiet(15)
+    worker.work()
+    assert not worker.silence.silent and worker.silence.clause == ""
+    assert not worker.quiet(29)
+    assert worker.quiet(2)
+    assert "the longest pause so far was 15 s" in worker.silence.clause
+
+
+def test_checkpoints_that_come_again_are_no_silence() -> None:
+    worker = Watched()
+    for _ in range(3):
+        for _ in range(20):
+            worker.work()
+        assert not worker.quiet(8)
+
+
+def test_pauses_from_before_we_watched_count() -> None:
+    worker = Watched()
+    worker.silence.survived(40.0)
+    worker.work()
+    assert not worker.quiet(79)
+    assert worker.quiet(2)
+
+
+def test_an_unknown_pattern_has_a_limit_of_its_own() -> None:
+    worker = Watched(mean_s=None, silence_learning_s=60.0)
+    worker.learning = True
+    worker.work()
+    assert not worker.quiet(59)
+    assert worker.quiet(2)
+    assert "learns" in worker.silence.clause
+
+
+def test_progress_ends_a_silence_and_a_new_one_is_found() -> None:
+    worker = Watched()
+    worker.work()
+    assert worker.quiet(12)
+    heard = worker.silence.heard
+    worker.work()
+    assert not worker.silence.silent and worker.silence.quiet_s == 0.0 and worker.silence.heard == heard + 1
+    assert worker.quiet(25)
+
+
+@pytest.mark.parametrize("seconds", [20.0, 3600.0])
+def test_a_worker_that_has_finished_or_failed_is_never_silent(seconds: float) -> None:
+    worker = Watched()
+    worker.work()
+    worker.quiet(12)
+    worker.over = True
+    assert not worker.quiet(min(seconds, 100.0))
+
+
+def test_an_agent_that_was_stopped_does_not_take_everybody_for_silent() -> None:
+    worker = Watched()
+    worker.work()
+    worker.quiet(5)
+    assert not worker.poll(step_s=600.0)  # the agent, and maybe the job, was stopped for ten minutes
+    assert not worker.quiet(3.5)
+    worker.work()
+    assert worker.silence.longest_s < 12
+    worker.quiet(5)
+    worker.poll(step_s=600.0)
+    assert worker.quiet(30)
+
+
+def test_the_poll_on_which_a_stopped_agent_wakes_up_judges_nothing() -> None:
+    worker = Watched()
+    worker.work()
+    worker.quiet(9.8)
+    assert not worker.poll(step_s=30.0)
+    assert worker.poll()
+
+
+def test_a_starved_agent_still_hears_silence() -> None:
+    worker = Watched()
+    worker.work()
+    for _ in range(30):
+        silent = worker.poll(step_s=0.9)
+    assert silent

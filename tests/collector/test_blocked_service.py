@@ -1,0 +1,362 @@
+"""The collector's HTTP side for jobs that stand still, hostile messages, and a second collector of the same job."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from eroica.collector.history import final_verdict
+from eroica.collector.intake import MAX_WORKERS, clean_report, clean_text
+from eroica.collector.resume import read_history
+from eroica.collector.roll import Roll
+from eroica.collector.service import MAX_LOOKS_BYTES, Collector
+from eroica.collector.store import Store, load_blockage, save_patterns
+from eroica.model.look import Blockage, Ending, HostLooks, ProcessLook, ThreadLook, WorkerLook
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.model.window import Window
+from eroica.model.worker import Worker
+from eroica.settings import Settings
+from eroica.wire.codec import encode_record
+from eroica.wire.messages import (
+    AgentReport,
+    CollectorReply,
+    FinishRequest,
+    JobStatus,
+    OrderResult,
+    WorkerStatus,
+    WorkerTrigger,
+)
+
+SILENT = {"silent": True, "silent_s": 12.0, "silence": "no event for 12.0 s, limit 10.0 s"}
+
+
+def worker(rank: int = 0, **more: object) -> Worker:
+    return Worker(**{"global_rank": rank, "pid": 7 + rank, "host": "h", "world_size": 2, **more})
+
+
+def status(rank: int = 0, **more: object) -> WorkerStatus:
+    return WorkerStatus(**{"worker": worker(rank), "state": "steady", "iteration": 100, "current_s": 0.1, **more})
+
+
+def verdict(word: str, summary: str = "", cause: str = "") -> Verdict:
+    finding = Finding(
+        order=1, role="cause", cause=cause, function=FindingFunction(name="f", kind="python"), workers=(1,),
+        scope="some", confidence=0.9,
+    )  # fmt: skip
+    return Verdict(
+        eroica_version="0", job="j", verdict=word, summary=summary, window=None, iteration=IterationTimes(),
+        coverage=Coverage(workers_expected=2, workers_reported=2), findings=(finding,) if cause else (),
+    )  # fmt: skip
+
+
+def blocked(blockage: Blockage, job: str, settings: Settings) -> Verdict | None:
+    return verdict("blocked", f"{len(blockage.looks)} looks, {len(blockage.deaths)} deaths")
+
+
+Script = Callable[[Collector, httpx.AsyncClient], Awaitable[None]]
+
+
+def with_collector(run: Path, script: Script, diagnosis: object = blocked, resume: str = "") -> None:
+    async def go() -> None:
+        settings = Settings(baseline_window=False)
+        collector = Collector("j", Store(run), settings, "t", lambda *_: verdict("slow"), diagnosis=diagnosis)
+        if resume:
+            collector.resume(read_history(run, resume))
+        transport = httpx.ASGITransport(app=collector.application())
+        headers = {"Authorization": "Bearer t"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://c", headers=headers) as client:
+            await script(collector, client)
+
+    asyncio.run(go())
+
+
+async def tell(client: httpx.AsyncClient, *workers: WorkerStatus, host: str = "h") -> CollectorReply:
+    body = msgspec.msgpack.encode(AgentReport(host=host, pid=1, workers=workers))
+    answer = await client.post("/v1/report", content=body)
+    assert answer.status_code == 200, answer.text
+    return msgspec.msgpack.decode(answer.content, type=CollectorReply)
+
+
+async def shown(client: httpx.AsyncClient) -> JobStatus:
+    return msgspec.json.decode((await client.get("/v1/status")).content, type=JobStatus)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came")
+
+
+def look(**more: object) -> WorkerLook:
+    return WorkerLook(worker=worker(), process=ProcessLook(pid=7, **more))
+
+
+def test_a_silence_becomes_a_verdict_on_disk_that_can_be_replayed(tmp_path: Path) -> None:
+    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
+        assert (await tell(client, status(), status(1))).look == 0
+        assert (await tell(client, status(), status(1, **SILENT))).look == 1
+        assert "looking at all workers" in (await shown(client)).message
+        looks = msgspec.msgpack.encode(HostLooks(look_id=1, host="h", first=(look(),), second=(look(),)))
+        assert (await client.post("/v1/looks", content=looks)).status_code == 204
+        await until(lambda: collector.blockages.standing)
+        now = await shown(client)
+        assert now.phase == "blocked" and now.windows[0].purpose == "blocked" and now.windows[0].verdict == "blocked"
+        await client.post("/v1/finish", content=msgspec.msgpack.encode(FinishRequest(exit_status=-9)))
+        await asyncio.wait_for(collector.run(0.01), 5)
+
+    with_collector(tmp_path, script)
+    final = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
+    assert final.verdict == "blocked" and final.cost.trigger_to_verdict_s is not None
+    assert load_blockage(tmp_path / "windows" / "1").looks[0].first == (look(),)
+    window = msgspec.json.decode((tmp_path / "windows" / "1" / "window.json").read_bytes(), type=Window)
+    assert window.kind == "blocked"
+
+
+def test_a_worker_that_died_first_makes_the_verdict_of_a_failed_command(tmp_path: Path) -> None:
+    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
+        await tell(client, status(), status(1))
+        gone = status(1, ended=True, state="gone", ending=Ending(kind="signal", number=9, ago_s=3.0))
+        left = status(0, ended=True, state="finished", ending=Ending(kind="signed-off"))
+        await tell(client, left, gone)
+        await client.post("/v1/finish", content=msgspec.msgpack.encode(FinishRequest(exit_status=1)))
+        assert not collector.finished.is_set()
+        await asyncio.wait_for(collector.run(0.01), 5)
+
+    with_collector(tmp_path, script)
+    assert Verdict.from_json((tmp_path / "verdict.json").read_bytes()).summary == "0 looks, 1 deaths"
+
+
+def test_a_diagnosis_that_fails_costs_only_itself(tmp_path: Path) -> None:
+    def broken(*_: object) -> Verdict:
+        raise RuntimeError("no idea")
+
+    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
+        await tell(client, status(**SILENT))
+        await client.post("/v1/looks", content=msgspec.msgpack.encode(HostLooks(look_id=1, host="h")))
+        await until(lambda: not collector.blockages.busy)
+        assert (await shown(client)).windows[0].phase == "failed"
+        await client.post("/v1/finish", content=msgspec.msgpack.encode(FinishRequest(exit_status=1)))
+        await asyncio.wait_for(collector.run(0.01), 5)
+
+    with_collector(tmp_path, script, diagnosis=broken)
+    assert (tmp_path / "verdict.json").exists()
+
+
+# ---------------------------------------------------------------------- hostile
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("/v1/looks", b"garbage", 400),
+        ("/v1/looks", bytes(MAX_LOOKS_BYTES + 1), 413),
+        ("/v1/looks", msgspec.msgpack.encode(HostLooks(look_id=1, host=" ")), 400),
+        ("/v1/report", msgspec.msgpack.encode(AgentReport(host="", pid=1)), 400),
+        ("/v1/finish", b"garbage", 400),
+        ("/v1/profile", msgspec.msgpack.encode({"seconds": math.nan}), 400),
+        ("/v1/profile", msgspec.msgpack.encode({"iterations": -1}), 400),
+        ("/v1/profile", msgspec.msgpack.encode({"iterations": 2**63}), 400),
+    ],
+)
+def test_messages_that_make_no_sense_are_refused(tmp_path: Path, path: str, body: bytes, code: int) -> None:
+    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
+        answer = await client.post(path, content=body)
+        assert answer.status_code == code and answer.json()["error"]
+
+    with_collector(tmp_path, script)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, -1.0, 1e300])
+@pytest.mark.parametrize("whole", [2**63, 2**64 - 1, -(2**63)])
+def test_impossible_numbers_do_no_harm(tmp_path: Path, number: float, whole: int) -> None:
+    trigger = WorkerTrigger(count=whole, reason="x", baseline_s=number, current_s=number)
+    result = OrderResult(window_id=whole, status="done", events=whole, stall_s=number, first_iteration=whole)
+    odd = status(
+        iteration=whole, current_s=number, baseline_s=number, trigger=trigger, result=result, silent_s=number,
+        ending=Ending(number=whole, ago_s=number),
+    )  # fmt: skip
+
+    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
+        for each in (odd, status(1, worker=worker(1, world_size=whole)), status(1, worker=worker(whole, pid=8))):
+            await tell(client, each, status(1))
+            await tell(client, msgspec.structs.replace(each, ended=True), status(1))
+        await client.post("/v1/profile", content=msgspec.msgpack.encode({}))
+        await tell(client, odd, status(1))
+        assert (await shown(client)).workers
+        looks = HostLooks(look_id=whole, host="h", first=(look(cpu_s=number),))
+        assert (await client.post("/v1/looks", content=msgspec.msgpack.encode(looks))).status_code == 204
+        assert collector.windows.roll.world_size <= MAX_WORKERS
+
+    with_collector(tmp_path, script)
+
+
+def pattern(**more: object) -> WorkerPattern:
+    given = {
+        "worker": worker(), "window_id": 1, "first_iteration": 1, "last_iteration": 2, "duration_s": 0.1,
+        "iteration_us": b"", "wait_us": b"", "functions": (),
+    }  # fmt: skip
+    return WorkerPattern(**{**given, **more})
+
+
+@pytest.mark.parametrize(
+    ("odd", "code"),
+    [
+        ({"duration_s": math.nan}, 400),
+        ({"host_facts": {"x": math.inf}}, 400),
+        ({"worker": worker(world_size=2**63)}, 400),
+        ({"worker": worker(-1)}, 400),
+        ({"worker": worker(99)}, 204),  # not in the window
+        ({"window_id": 12}, 204),
+    ],
+)
+def test_patterns_of_nobody_and_of_no_numbers_are_neither_kept_nor_compared(
+    tmp_path: Path, odd: dict[str, object], code: int
+) -> None:
+    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
+        await tell(client, status())
+        await client.post("/v1/profile", content=msgspec.msgpack.encode({}))
+        await tell(client, status())
+        assert (await client.post("/v1/patterns", content=encode_record(pattern(**odd)))).status_code == code
+        assert not list(tmp_path.glob("windows/*/patterns/*"))
+
+    with_collector(tmp_path, script)
+
+
+def test_a_host_cannot_displace_the_workers_of_another_until_that_ones_agent_is_gone() -> None:
+    notes: list[str] = []
+    roll = Roll(notes.append)
+    theirs = clean_report(AgentReport(host="thief", pid=2, workers=(status(),)))
+    mine = clean_report(AgentReport(host="h", pid=1, workers=(status(),)))
+    assert theirs.workers[0].worker.host == "thief"  # whatever it said
+    for now in (0.0, 1.0, 4.0):
+        roll.reported(now, mine)
+        roll.reported(now, theirs)
+    assert [each.worker.host for each in roll] == ["h"] and "who lives on h; not listened to" in notes[0]
+    roll.reported(20.0, theirs)
+    assert [each.worker.host for each in roll] == ["thief"] and len(roll) == 1
+
+
+def test_a_million_workers_and_many_notes_are_bounded() -> None:
+    notes: list[str] = []
+    roll = Roll(notes.append)
+    for host in range(3):
+        workers = tuple(status(worker=worker(rank, pid=rank)) for rank in range(90_000))
+        roll.reported(0.0, AgentReport(host=f"h{host}", pid=1, workers=tuple(
+            msgspec.structs.replace(each, ended=True) for each in workers
+        )))  # fmt: skip
+    assert len(roll) == MAX_WORKERS and "the rest is left out" in notes[0]
+    report = clean_report(AgentReport(host="h\x1b[2J", pid=1, notes=("x" * 9999,) * 999))
+    assert len(report.notes) == 50 and len(report.notes[0]) == 500 and "\x1b" not in report.host
+
+
+def test_text_from_elsewhere_moves_no_cursor() -> None:
+    assert clean_text("a\x1b[31mb\nc\u202e") == "a [31mb c "
+
+
+def test_what_agents_say_does_not_crowd_out_our_own_notes(tmp_path: Path) -> None:
+    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
+        for number in range(10):
+            notes = tuple(f"note {number} {each}" for each in range(50))
+            report = AgentReport(host=f"h{number}", pid=1, notes=notes)
+            await client.post("/v1/report", content=msgspec.msgpack.encode(report))
+        assert len(collector.windows.notes) == 100 and collector.windows.note("ours")
+
+    with_collector(tmp_path, script)
+
+
+def test_looks_at_more_threads_than_anybody_has_are_cut(tmp_path: Path) -> None:
+    thread = ThreadLook(name="n" * 999, thread_id=1, stack=("f" * 20,) * 200)
+    seen: list[Blockage] = []
+
+    def keep(blockage: Blockage, job: str, settings: Settings) -> None:
+        seen.append(blockage)
+
+    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
+        await tell(client, status(**SILENT))
+        looks = HostLooks(look_id=1, host="h", first=(look(threads=(thread,) * 300),))
+        await client.post("/v1/looks", content=msgspec.msgpack.encode(looks))
+        await until(lambda: seen)
+
+    with_collector(tmp_path, script, diagnosis=keep)
+    threads = seen[0].looks[0].first[0].process.threads
+    assert len(threads) == 256 and len(threads[0].stack) == 128 and len(threads[0].name) == 255
+
+
+# ---------------------------------------------------------------------- a second collector
+
+
+def test_a_new_collector_goes_on_where_the_one_before_it_was_killed(tmp_path: Path) -> None:
+    async def first(collector: Collector, client: httpx.AsyncClient) -> None:
+        await tell(client, status())
+        await client.post("/v1/profile", content=msgspec.msgpack.encode({}))
+        await tell(client, status())
+        collector._save_status()
+
+    with_collector(tmp_path, first)
+    Store(tmp_path).save_verdict(1, verdict("slow", "a slow disk", cause="slow-storage-read"))
+    baseline = Window(window_id=2, purpose="baseline", reason="", first_iteration=1, last_iteration=2)
+    save_patterns(tmp_path / "windows" / "2", baseline, [pattern(window_id=2)])
+    (tmp_path / "windows" / "3").mkdir()
+    (tmp_path / "windows" / "3" / "verdict.json").write_text("{ cut o")
+
+    async def second(collector: Collector, client: httpx.AsyncClient) -> None:
+        assert len(collector.windows.baseline) == 1
+        now = await shown(client)
+        assert [(line.window_id, line.phase) for line in now.windows] == [(1, "done"), (2, "lost")]
+        assert any("3/verdict.json cannot be read" in note for note in now.notes)
+        assert "was ended by SIGKILL" in now.notes[0]
+        await tell(client, status())
+        await client.post("/v1/profile", content=msgspec.msgpack.encode({}))
+        order = (await tell(client, status())).order
+        assert order is not None and order.window_id > 3 and order.serial > 4
+        await client.post("/v1/finish")
+        await asyncio.wait_for(collector.run(0.01), 5)
+
+    with_collector(tmp_path, second, resume="it was ended by SIGKILL")
+    assert Verdict.from_json((tmp_path / "verdict.json").read_bytes()).summary == "a slow disk"
+
+
+def test_a_ruined_run_directory_is_a_note(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_bytes(b"\xff\x00")
+    (tmp_path / "windows").write_text("no directory")
+    history = read_history(tmp_path, "it died")
+    assert history.last_id == 0 and len(history.notes) == 3
+
+
+def test_a_new_job_of_the_same_name_forgets_the_old_windows_and_nothing_else(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save_verdict(4, verdict("slow"))
+    store.save_blockage(Blockage(look_id=4, reason=""))
+    save_patterns(tmp_path / "windows" / "5", Window(
+        window_id=5, purpose="manual", reason="", first_iteration=1, last_iteration=2
+    ), [pattern(window_id=5)])  # fmt: skip
+    (tmp_path / "windows" / "5" / "mine.txt").write_text("keep")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "verdict.json").write_text("keep")
+    (tmp_path / "windows" / "6").symlink_to(elsewhere)
+    store.forget()
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["elsewhere/verdict.json", "windows/5/mine.txt"]
+
+
+# ---------------------------------------------------------------------- the final verdict
+
+
+def test_a_blockage_that_lasted_wins_over_slow_windows_and_one_that_passed_counts_for_nothing() -> None:
+    slow, hang = verdict("slow", "slow", cause="slow-storage-read"), verdict("blocked", "hang", cause="dead-worker")
+    verdicts = {1: slow, 2: slow, 3: hang}
+    assert final_verdict("j", verdicts, 2, 2, standing={3}).summary == "hang"
+    assert final_verdict("j", verdicts, 2, 2, passed={3}).summary == "slow"
+    assert final_verdict("j", {1: slow, 3: hang}, 2, 2).summary == "slow"  # the job was restarted: as any other
+    healthy = final_verdict("j", {3: hang}, 2, 2, passed={3})
+    assert healthy.verdict == "healthy" and "stood still once, and went on" in healthy.summary

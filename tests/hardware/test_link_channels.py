@@ -1,0 +1,93 @@
+"""Traffic with each address: only loads count as waiting, and the busiest connection stands for the link."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eroica.hardware.links import Links
+from eroica.hardware.store import Samples, read_samples
+from eroica.hardware.tcp import Connection
+from eroica.hardware.writer import SampleWriter
+from eroica.model.window import Capture, ClockPair
+from eroica.model.worker import Worker
+from eroica.summarize.links import link_uses
+
+S = 1_000_000_000
+IDLE = Connection(1, 1, 200, 0, 0, 0, 0, 0, 0, "10.0.0.1", "10.0.0.2", 0, 8)
+
+
+def sampled(directory: Path, *rounds: list[Connection]) -> Samples:
+    """A round a second, from second 1 on."""
+    writer = SampleWriter(directory)
+    links = Links(writer, 7, S)
+    known: dict[int, Connection] = {}
+    for number, connections in enumerate(rounds, start=1):
+        links.update(number * S, [(known.get(one.cookie), one) for one in connections])
+        known = {one.cookie: one for one in connections}
+    links.mark()
+    writer.close()
+    return read_samples(directory)
+
+
+def capture(pid: int = 7, seconds: int = 2) -> Capture:
+    return Capture(
+        worker=Worker(global_rank=0, pid=pid),
+        window_id=1,
+        first_iteration=0,
+        last_iteration=1,
+        boundaries_ns=(S, (1 + seconds) * S),
+        clocks=(ClockPair(realtime_ns=0, monotonic_ns=0),),
+        training_thread_id=7,
+        training_thread_ident=7,
+    )
+
+
+def test_a_load_under_way_is_busy_time_with_its_round_trip_and_queue(tmp_path) -> None:
+    first = IDLE._replace(bytes_acked=500_000, busy_us=900_000, rtt_us=20_000, queued_bytes=100_000, retransmits=3)
+    second = first._replace(bytes_acked=1_000_000, busy_us=1_700_000, receive_limited_us=300_000, queued_bytes=0)
+    (use,) = link_uses(capture(), sampled(tmp_path, [IDLE], [first], [second]))
+    assert (use.local, use.remote) == ("10.0.0.1", "10.0.0.2")
+    assert use.sent_bytes == pytest.approx(1_000_000)
+    assert use.busy_s == pytest.approx(1.4)
+    assert use.queued_bytes == pytest.approx(50_000)
+    assert use.rtt_s == pytest.approx(0.02, rel=1e-3)
+    assert use.least_rtt_s == pytest.approx(8e-6)
+    assert use.retransmits == pytest.approx(3)
+
+
+def test_small_messages_that_wait_for_their_acknowledgement_are_not_busy_time(tmp_path) -> None:
+    moved = IDLE._replace(bytes_received=500_000)
+    small = moved._replace(bytes_acked=60, busy_us=40_000, queued_bytes=60)
+    (use,) = link_uses(capture(), sampled(tmp_path, [IDLE], [moved], [small]))
+    assert (use.sent_bytes, use.busy_s) == (60, 0)
+    assert use.received_bytes == pytest.approx(500_000)
+
+
+def test_of_several_connections_with_an_address_the_busiest_counts(tmp_path) -> None:
+    other = IDLE._replace(cookie=2)
+    now = [
+        IDLE._replace(bytes_acked=100_000, busy_us=200_000),
+        other._replace(bytes_acked=100_000, busy_us=500_000),
+    ]
+    (use,) = link_uses(capture(), sampled(tmp_path, [IDLE, other], now, now))
+    assert use.sent_bytes == pytest.approx(200_000)
+    assert use.busy_s == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("ends", [("127.0.0.1", "127.0.0.1"), ("10.0.0.1", "10.0.0.1"), ("::1", "::1"), ("", "")])
+def test_connections_inside_the_host_are_no_links(tmp_path, ends: tuple[str, str]) -> None:
+    one = IDLE._replace(local=ends[0], remote=ends[1])
+    samples = sampled(tmp_path, [one], [one._replace(bytes_acked=900_000, busy_us=900_000)])
+    assert link_uses(capture(), samples) == ()
+
+
+def test_an_idle_connection_gets_no_channel(tmp_path) -> None:
+    assert sampled(tmp_path, [IDLE], [IDLE._replace(bytes_acked=100)]).series == ()
+
+
+def test_links_of_another_worker_are_not_ours(tmp_path) -> None:
+    samples = sampled(tmp_path, [IDLE], [IDLE._replace(bytes_acked=900_000)])
+    assert link_uses(capture(pid=77), samples) == ()
+    assert link_uses(capture(), None) == ()

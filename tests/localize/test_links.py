@@ -1,0 +1,134 @@
+"""Which host's link is named from where data waits."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from eroica.localize.links import Flow, find_slow_link, read_flows
+from eroica.model.pattern import LinkUse, WorkerPattern
+from eroica.model.worker import Worker
+
+
+def flow(source: str, target: str, busy_s: float, sent: float = 30e6, rtt_s: float = 0.0, resent: int = 0) -> Flow:
+    return Flow(
+        source=source,
+        target=target,
+        sent_bytes=sent,
+        busy_s=busy_s,
+        busiest_s=busy_s,
+        retransmits=resent,
+        rtt_s=rtt_s or busy_s / 300,  # what is under way longer waits in a queue
+        least_rtt_s=1e-5,
+        queued_bytes=1e5,
+        window_s=4.0,
+    )
+
+
+def ring(*busy: float) -> list[Flow]:
+    names = [f"node-{number}" for number in range(len(busy))]
+    return [flow(one, two, s) for one, two, s in zip(names, names[1:] + names[:1], busy, strict=True)]
+
+
+@pytest.mark.parametrize("slow", range(4))
+def test_both_flows_of_a_slow_host_name_it(slow: int) -> None:
+    busy = [0.1, 0.15, 0.08, 0.12]
+    busy[slow], busy[slow - 1] = 3.0, 2.4
+    found = find_slow_link(ring(*busy))
+    assert found is not None
+    assert (found.hosts, found.way) == ((f"node-{slow}",), "both")
+    assert found.rate == pytest.approx(1e7)
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [(0.1, 0.15, 0.08), (0.1, 0.2, 0.25), (3.0, 2.5, 2.8), (3.0, 3.0, 3.0, 3.0), (3.0, 2.0)],
+    ids=["healthy", "uneven", "all slow", "four slow", "two hosts"],
+)
+def test_where_no_host_stands_out_none_is_named(busy: tuple[float, ...]) -> None:
+    assert find_slow_link(ring(*busy)) is None
+
+
+def test_one_slow_flow_of_a_ring_names_the_path() -> None:
+    found = find_slow_link(ring(0.1, 3.0, 0.1, 0.12))
+    assert found is not None
+    assert (found.hosts, found.way) == (("node-1", "node-2"), "path")
+
+
+@pytest.mark.parametrize(("at", "way"), [(0, "outgoing"), (1, "incoming")])
+def test_a_direction_is_named_where_only_one_is_slow(at: int, way: str) -> None:
+    names = [f"node-{number}" for number in range(4)]
+    ends = [(one, two) for one in names for two in names if one != two]
+    found = find_slow_link([flow(*pair, 3.0 if pair[at] == "node-2" else 0.1) for pair in ends])
+    assert found is not None
+    assert (found.hosts, found.way) == (("node-2",), way)
+
+
+@pytest.mark.parametrize("many", [("node-0",), ("node-0", "node-1")], ids=["one host", "two hosts"])
+def test_a_host_whose_many_workers_share_its_link_is_not_slow(many: tuple[str, ...]) -> None:
+    names = ("node-0", "node-1", "node-2")
+    flows = []
+    for one, two in ((a, b) for a in names for b in names if a != b):
+        usual = flow(one, two, 0.2)
+        crowd = msgspec.structs.replace(usual, sent_bytes=8 * usual.sent_bytes, busy_s=8 * 0.8, busiest_s=0.8)
+        flows.append(crowd if one in many and (two in many or len(many) == 1) else usual)
+    assert find_slow_link(flows) is None
+
+
+def test_two_slow_hosts_of_many_are_not_taken_for_one() -> None:
+    found = find_slow_link(ring(3.0, 0.1, 0.1, 3.0, 3.0, 0.1, 0.1, 3.0))
+    assert found is None
+
+
+def pattern(rank: int, host: str, *links: LinkUse) -> WorkerPattern:
+    return WorkerPattern(
+        worker=Worker(global_rank=rank, host=host),
+        window_id=1,
+        first_iteration=0,
+        last_iteration=1,
+        duration_s=4.0,
+        iteration_us=b"",
+        wait_us=b"",
+        functions=(),
+        links=links,
+    )
+
+
+def test_flows_are_between_hosts_and_small_ones_do_not_count() -> None:
+    patterns = [
+        pattern(0, "a", LinkUse(local="10.0.0.1", remote="10.0.0.2", sent_bytes=1e6, busy_s=0.5, rtt_s=0.02)),
+        pattern(1, "a", LinkUse(local="10.0.0.1", remote="10.0.0.2", sent_bytes=3e6, busy_s=1.5, rtt_s=0.04)),
+        pattern(2, "b", LinkUse(local="10.0.0.2", remote="10.0.0.1", sent_bytes=1e3, busy_s=1.0)),
+        pattern(3, "b", LinkUse(local="10.0.0.2", remote="10.9.9.9", sent_bytes=9e6, busy_s=1.0)),
+    ]
+    (found,) = read_flows(patterns)
+    assert (found.source, found.target, found.sent_bytes, found.rate) == ("a", "b", 4e6, 2e6)
+    assert (found.busiest_s, found.rtt_s) == (1.5, pytest.approx(0.035))
+
+
+def test_an_address_that_two_hosts_have_names_nobody() -> None:
+    patterns = [
+        pattern(0, "a", LinkUse(local="172.17.0.2", remote="10.0.0.2", sent_bytes=1e6)),
+        pattern(1, "b", LinkUse(local="172.17.0.2", remote="10.0.0.1", sent_bytes=1e6)),
+        pattern(2, "c", LinkUse(local="10.0.0.3", remote="172.17.0.2", sent_bytes=1e6)),
+    ]
+    assert read_flows(patterns) == ()
+
+
+def test_a_pattern_from_before_there_were_links_still_decodes() -> None:
+    plain = msgspec.msgpack.decode(msgspec.msgpack.encode(pattern(0, "a")))
+    del plain["links"]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(plain), type=WorkerPattern).links == ()
+
+
+def test_patterns_without_links_have_no_flows() -> None:
+    assert read_flows([pattern(0, "a"), pattern(1, "b")]) == ()
+
+
+def test_small_messages_are_no_slow_link_however_long_they_take() -> None:
+    healthy = [flow("a", "b", 1.0, 600e6, 5e-4), flow("b", "a", 1.0, 600e6, 5e-4)]
+    small = [flow("b", "c", 0.7, 70e6, 4e-4), flow("c", "b", 0.7, 70e6, 4e-4)]
+    assert find_slow_link([*healthy, *small]) is None
+    lossy = [flow("b", "c", 0.7, 70e6, 4e-4, resent=900), flow("c", "b", 0.7, 70e6, 4e-4, resent=500)]
+    found = find_slow_link([*healthy, *lossy])
+    assert found is not None and found.hosts == ("c",)

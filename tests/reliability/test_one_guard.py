@@ -1,0 +1,191 @@
+"""Everything of ours that somebody else's code calls goes through one border: what fails there stays there."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import eroica.worker
+from eroica.wire.beat import Order
+from eroica.worker import attach, lookout
+from eroica.worker.answering import Answering
+from eroica.worker.hooks import Guest
+from eroica.worker.sampling import StackSampler
+from eroica.worker.session import CollectionLog, Session
+
+# where everything may be caught, and why it is not a second border
+CATCH_ALL = {
+    "guard.py": "the border",
+    "plain.py": "the same border, written out for the hot path",
+    "lookout.py": "before the border can be imported",
+    "sampling.py": "inside the border: costs a window its stacks only",
+    "answering.py": "inside the border: costs an answer only, and the agent learns why",
+    "bootstrap/sitecustomize.py": "a Python that cannot read the rest",
+}
+# what hands a function of ours to somebody else, and how often we do so
+DOORS = {
+    "register": 2,  # atexit; the stack signal, which runs no Python
+    "register_at_fork": 1,
+    "register_optimizer_step_post_hook": 1,
+    "Thread": 2,
+    "start_new_thread": 1,
+    "ref": 1,
+    "signal": 0,
+    "settrace": 0,
+    "setprofile": 0,
+    "addaudithook": 0,
+}
+
+
+@pytest.fixture
+def guest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guest]:
+    monkeypatch.setenv("EROICA_RUN_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("EROICA_JOB", "x")
+    one = Guest()
+    yield one
+    assert one.guard.failure is not None and "no such luck" in one.guard.failure
+    assert one.guard.stack.count("no such luck") >= 1
+    (log,) = (tmp_path / "run" / "log").glob("worker-*.log")
+    assert log.read_text().count("stops watching") == 1
+
+
+def breaks(*_: object, **__: object) -> None:
+    raise RuntimeError("no such luck")
+
+
+def test_a_hook_that_fails(guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guest, "_join", breaks)
+    guest.hooks.stepped(object())
+    guest.hooks.stepped(object())
+
+
+def test_a_loader_hook_that_fails(guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guest, "_rhythm", SimpleNamespace(loaded=breaks))
+    guest.hooks.loaded(object())
+
+
+def test_a_profiler_that_we_make_way_for_starts_whatever_fails_with_us(guest: Guest) -> None:
+    guest._capturer = SimpleNamespace(make_way=breaks, collapse=lambda text: None)  # type: ignore[assignment]
+    assert guest.door._passing(lambda: "profiling", starts=True)() == "profiling"
+
+
+def test_an_optimizer_that_goes_away(guest: Guest, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    class Optimizer:
+        pass
+
+    optimizer = Optimizer()
+    guest._add_optimizer(optimizer)
+    monkeypatch.setattr(guest, "_forget_optimizer", breaks)
+    del optimizer
+    gc.collect()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_garbage_collection_that_we_listen_to(guest: Guest, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    collections = CollectionLog(guest.guard.run)
+    monkeypatch.setattr(collections, "_note", breaks)
+    collections.on()
+    gc.collect()
+    collections.off()
+    assert capsys.readouterr().err == ""
+
+
+def test_threads_of_ours(guest: Guest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    guest._in_background(breaks).join()
+    assert capsys.readouterr().err == ""
+
+
+def test_the_thread_that_answers(guest: Guest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    answering = Answering(tmp_path, guest.guard.run)
+    monkeypatch.setattr(answering, "_listen", breaks)
+    assert answering.start()
+    answering._living.acquire(timeout=5)
+    assert capsys.readouterr().err == ""
+
+
+def test_forks_and_the_end(guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
+    attachment = attach.Attachment()
+    attachment.guest = guest
+    monkeypatch.setattr(guest, "after_fork", breaks)
+    attachment._after_fork()
+
+
+def test_attaching(guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
+    attachment = attach.Attachment()
+    attachment.guest = guest
+    monkeypatch.setattr(attachment, "attach", breaks)
+    monkeypatch.setattr(attach, "_attachment", attachment)
+    attach.attach_to(lookout.OPTIMIZERS)
+    attach.step()  # a no-op from here on
+
+
+def test_a_sampler_that_fails_costs_its_window_the_stacks_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = Order(1, 2, 0, 1, 2, 0, 100, "")
+    session = Session(order, SimpleNamespace(), lambda function, *arguments: function(*arguments))  # type: ignore[arg-type]
+    sampler = session._sampler
+    assert isinstance(sampler, StackSampler)
+    monkeypatch.setattr(sampler, "_sample", breaks)
+    sampler.start()
+    sampler._thread.join(5)
+    assert sampler.failure == "RuntimeError: no such luck"
+
+
+# ---------------------------------------------------------------------- no other way in or out
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    root = Path(eroica.worker.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        yield str(path.relative_to(root)), ast.parse(path.read_text())
+
+
+def test_everything_is_caught_in_one_place() -> None:
+    found = set()
+    for name, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ExceptHandler):
+                caught = {each.id for each in ast.walk(node.type) if isinstance(each, ast.Name)} if node.type else {"*"}
+                passed_on = any(isinstance(each, ast.Raise) and each.exc is None for each in node.body)
+                if caught & {"Exception", "BaseException", "*"} and not passed_on:
+                    found.add(name)
+    assert found == set(CATCH_ALL)
+
+
+def test_nobody_else_is_given_functions_of_ours_unnoticed() -> None:
+    """A new way in fails here: lead it through the guard, test it above, and count it."""
+    counts = dict.fromkeys(DOORS, 0)
+    callbacks: list[str] = []
+    for name, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if node.func.attr in counts:
+                    counts[node.func.attr] += 1
+                if node.func.attr in ("append", "insert") and ast.unparse(node.func.value) in (
+                    "gc.callbacks", "sys.meta_path",
+                ):  # fmt: skip
+                    callbacks.append(f"{name}: {ast.unparse(node.func.value)}")
+    assert counts == DOORS
+    assert callbacks == ["lookout.py: sys.meta_path", "session.py: gc.callbacks"]
+
+
+def test_a_python_that_cannot_read_us_starts_as_always(tmp_path: Path) -> None:
+    package = tmp_path / "eroica" / "worker"
+    package.mkdir(parents=True)
+    for place in (package.parent, package):
+        (place / "__init__.py").write_text("")
+    (package / "lookout.py").write_text("from __future__ import what_came_later\n")
+    bootstrap = eroica.worker.bootstrap_directory()
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import sys; sys.path[:0] = sys.argv[1:]; import sitecustomize; print('runs')",
+         str(bootstrap), str(tmp_path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "runs\n", "")

@@ -1,0 +1,73 @@
+"""Where the collector listens, as files in a run directory that several hosts may share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eroica.wire import address
+from eroica.wire.address import Address, announce, announce_to_all, forget, read_address, withdraw
+
+
+def at(host: str, url: str = "http://127.0.0.1:1", pid: int = 7, domain: str = "here") -> Address:
+    return Address(url=url, token="t" * 20, pid=pid, host=host, domain=domain)
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address, "loopback_domain", lambda: "here")
+
+
+def test_an_address_is_found_until_it_is_taken_back_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    announce(tmp_path, at("a"), "a")
+    assert read_address(tmp_path, "a") == at("a")
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*.json")} == {0o600}
+    withdraw(tmp_path, at("a"), "a")
+    assert read_address(tmp_path, "a") is None and not list(tmp_path.rglob("*.json"))
+
+
+def test_hosts_that_share_the_directory_each_find_their_own(tmp_path: Path) -> None:
+    announce(tmp_path, at("a", domain="there"), "a")
+    announce(tmp_path, at("b"), "b")
+    assert read_address(tmp_path, "b") == at("b")
+    forget(tmp_path, "b")
+    assert (tmp_path / "collector.json").exists() and (tmp_path / "hosts" / "a.json").exists()
+
+
+def test_a_loopback_address_of_another_host_is_not_used(tmp_path: Path) -> None:
+    announce(tmp_path, at("a", domain="there"), "a")
+    assert read_address(tmp_path, "b") is None
+
+
+def test_a_network_address_is_good_everywhere(tmp_path: Path) -> None:
+    announce(tmp_path, at("a", domain="there"), "a")
+    announce_to_all(tmp_path, at("a", "http://10.0.0.1:5", domain="there"))
+    found = read_address(tmp_path, "b")
+    assert found is not None and found.url == "http://10.0.0.1:5"
+
+
+def test_a_host_that_was_sent_elsewhere_finds_that_and_the_old_collector_does_not_take_it_back(tmp_path: Path) -> None:
+    home = at("a", "http://10.0.0.1:5", 99, "")
+    announce(tmp_path, at("b"), "b")
+    announce(tmp_path, home, "b")
+    withdraw(tmp_path, at("b"), "b")
+    assert read_address(tmp_path, "b") == home and address._read(tmp_path / "collector.json") == home
+    withdraw(tmp_path, home, "b")
+    assert read_address(tmp_path, "b") is None
+
+
+def test_who_is_sent_to_home_leaves_what_home_has_written_for_everybody(tmp_path: Path) -> None:
+    outside = at("a", "http://10.0.0.1:5", 99, "there")
+    announce_to_all(tmp_path, outside)
+    seen_from_b = at("a", "http://10.0.0.1:5", 0, "")
+    announce(tmp_path, seen_from_b, "b")
+    assert read_address(tmp_path, "b") == seen_from_b and address.read_shared(tmp_path) == outside
+    withdraw(tmp_path, seen_from_b, "b")
+    assert address.read_shared(tmp_path) == outside and not (tmp_path / "hosts" / "b.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"url": "http://x", "token": "t", "pid": 1}', '{"url": 1}'])
+def test_rubbish_is_no_address(tmp_path: Path, text: str) -> None:
+    (tmp_path / "collector.json").write_text(text)
+    assert read_address(tmp_path, "a") is None
