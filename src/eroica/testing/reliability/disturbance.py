@@ -94,7 +94,7 @@ def _terminate_all(reference: Reference) -> str:
 
 
 DISTURBANCES: tuple[Disturbance, ...] = (
-    Disturbance("nothing", "nothing at all; one window", acts.one_window),
+    Disturbance("nothing", "nothing at all; windows", acts.one_window),
     Disturbance("agent-killed", "SIGKILL to the agent inside a window", acts.kill_agent),
     Disturbance("collector-killed-at-start", "SIGKILL to the collector once it is there", acts.kill_collector_first),
     Disturbance("collector-killed-in-window", "SIGKILL to the collector inside a window", acts.kill_collector),
