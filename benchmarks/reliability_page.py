@@ -88,8 +88,8 @@ its own user can do that. `sealed_memory = false` asks for this where agents may
   that sleeps until it is asked.
 - **A beat file that is removed or cut short before the agent has seen it** leaves that worker unwatched; so does one
   that is gone when an agent was started again.
-- **SIGKILL to `eroica run` alone** leaves the command running, unwatched at its end; without Eroica that signal would have
-  ended the command.
+- **SIGKILL to `eroica run` alone** leaves the command running, unwatched at its end; without Eroica that signal would
+  have ended the command.
 - **Where the host of worker 0 leaves and the others train on**, these go on unwatched.
 - **Without `eroica run`** nobody starts a dead agent or collector again; the training goes on unwatched.
 """
