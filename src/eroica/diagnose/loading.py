@@ -100,7 +100,8 @@ def _before_in_children(view: View, rows: Sequence[int], members: Sequence[int])
     past = view.suspects.baseline
     assert past is not None
     places = {key: place for place, key in enumerate(past.keys)}
-    columns = [column for column, rank in enumerate(past.ranks) if rank in {view.fleet.ranks[w] for w in members}]
+    ranks = {view.fleet.ranks[worker] for worker in members}
+    columns = [column for column, rank in enumerate(past.ranks) if rank in ranks]
     return np.asarray(
         [
             past.total_us[places[view.fleet.keys[row]], columns].mean() if view.fleet.keys[row] in places else 0.0

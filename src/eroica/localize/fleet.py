@@ -6,6 +6,7 @@ Shapes: W workers (in order of global rank), F functions, I iterations that coun
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import floor
 
 import msgspec
@@ -22,7 +23,7 @@ Floats = NDArray[np.float64]
 _FEW_ITERATIONS = 10
 
 
-class Fleet(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class Fleet(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """All workers of one window as arrays; lives in memory only (what is kept on disk are the patterns).
 
     Attributes:
@@ -54,7 +55,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     count: Floats
     pattern: Floats
 
-    @property
+    @cached_property
     def ranks(self) -> tuple[int, ...]:
         """Global rank of each worker."""
         return tuple(pattern.worker.global_rank for pattern in self.patterns)
