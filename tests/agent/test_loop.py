@@ -50,7 +50,7 @@ def test_a_look_is_taken_once_and_handed_in_and_a_death_is_told_at_once(
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     writer = beat.BeatWriter.create(tmp_path, {"global_rank": 0, "pid": process.pid, "host": "h"})
     writer.path = writer.path.rename(tmp_path / f"{process.pid}.beat")
-    writer.beat(3, 3, 3, 1, beat.STEADY, 0)
+    writer.beat(3, 3, 1, beat.STEADY, 0)
     link = Link()
 
     async def live() -> None:

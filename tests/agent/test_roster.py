@@ -56,12 +56,12 @@ def test_a_worker_is_found_by_its_file_and_its_iterations_are_judged(
     roster.scan()
     assert only(roster).state == "learning" and only(roster).worker.world_size == 2
     for iteration in range(1, 400):
-        writer.beat(iteration, iteration, iteration, 50_000_000, beat.STEADY, 0)
+        writer.beat(iteration, iteration, 50_000_000, beat.STEADY, 0)
         roster.poll()
     status = only(roster)
     assert status.iteration == 399 and status.current_s == pytest.approx(0.05) and status.steady
     for iteration in range(400, 700):
-        writer.beat(iteration, iteration, iteration, 80_000_000, beat.STEADY, 0)
+        writer.beat(iteration, iteration, 80_000_000, beat.STEADY, 0)
         roster.poll()
     trigger = only(roster).trigger
     assert trigger is not None and "%" in trigger.reason
@@ -71,11 +71,11 @@ def test_a_worker_is_found_by_its_file_and_its_iterations_are_judged(
 def test_iterations_between_two_polls_are_not_lost(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     writer = register(tmp_path, sleeper.pid)
     roster = Roster(tmp_path, Settings(), Clock())
-    writer.beat(1, 1, 1, 10, beat.STEADY, 0)
+    writer.beat(1, 1, 10, beat.STEADY, 0)
     roster.scan()
     roster.poll()
     for iteration in range(2, 202):
-        writer.beat(iteration, iteration, iteration, 20_000_000, beat.STEADY, 0)
+        writer.beat(iteration, iteration, 20_000_000, beat.STEADY, 0)
     roster.poll()
     assert only(roster).current_s == pytest.approx(0.02)
 
@@ -86,7 +86,7 @@ def test_iterations_slowed_by_our_own_window_do_not_count(tmp_path: Path, sleepe
     roster.scan()
     for iteration in range(1, 900):
         captured = 300 <= iteration < 450
-        writer.beat(iteration, iteration, iteration, 90_000_000 if captured else 50_000_000, beat.STEADY, 0)
+        writer.beat(iteration, iteration, 90_000_000 if captured else 50_000_000, beat.STEADY, 0)
         roster.poll(judge=not captured)
     status = only(roster)
     assert status.trigger is None and status.iteration == 899 and status.current_s == pytest.approx(0.05)
@@ -99,11 +99,11 @@ def test_signing_off_and_dying_are_told_apart(tmp_path: Path) -> None:
     for rank, signs_off in enumerate((True, False)):
         process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         writer = register(tmp_path, process.pid, rank)
-        writer.beat(1, 1, 1, 1, beat.STEADY, 0)
+        writer.beat(1, 1, 1, beat.STEADY, 0)
         roster.scan()
         roster.poll()
         if signs_off:
-            writer.beat(2, 1, 1, 1, beat.FINISHED, 0)
+            writer.beat(2, 1, 1, beat.FINISHED, 0)
             writer.path.unlink()
         process.kill()
         process.wait()
@@ -156,7 +156,7 @@ def test_a_living_worker_whose_file_somebody_removed_goes_on(tmp_path: Path, sle
     roster = Roster(tmp_path, Settings(), Clock())
     roster.scan()
     writer.path.unlink()
-    writer.beat(5, 5, 5, 1, beat.STEADY, 0)
+    writer.beat(5, 5, 1, beat.STEADY, 0)
     roster.scan()
     roster.poll()
     status = only(roster)
@@ -171,7 +171,7 @@ def test_who_signed_off_tells_its_exit_status_later_and_a_second_life_is_another
     writer = register(tmp_path, sleeper.pid)
     roster.scan()
     former = roster.workers[sleeper.pid]
-    writer.beat(2, 2, 2, 1, beat.FINISHED, 0)
+    writer.beat(2, 2, 1, beat.FINISHED, 0)
     writer.path.unlink()
     roster.scan()
     clock.now += 3
@@ -187,7 +187,7 @@ def test_the_exit_status_of_who_signed_off_is_kept(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "input(); raise SystemExit(4)"], stdin=subprocess.PIPE)
     writer = register(tmp_path, process.pid)
     roster.scan()
-    writer.beat(2, 2, 2, 1, beat.FINISHED, 0)
+    writer.beat(2, 2, 1, beat.FINISHED, 0)
     writer.path.unlink()
     roster.scan()
     process.stdin.write(b"\n")
@@ -204,7 +204,7 @@ def test_a_quiet_worker_is_told_to_be_silent_and_one_before_us_keeps_its_pauses(
 ) -> None:
     writer = register(tmp_path, sleeper.pid)
     for iteration in range(1, 60):
-        writer.beat(iteration, iteration, iteration, 8_000_000_000 if iteration == 30 else 20_000_000, beat.STEADY, 0)
+        writer.beat(iteration, iteration, 8_000_000_000 if iteration == 30 else 20_000_000, beat.STEADY, 0)
     clock = Clock()
     roster = Roster(tmp_path, Settings(), clock)
     roster.scan()

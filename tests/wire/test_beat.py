@@ -24,9 +24,9 @@ def test_what_the_worker_writes_the_agent_reads(pair: tuple[beat.BeatWriter, bea
     writer, reader = pair
     assert reader.identity == {"global_rank": 3} and reader.beat() is None and reader.result() == beat.NO_RESULT
     for iteration in range(1, 3001):
-        writer.beat(iteration, 2 * iteration, 10 * iteration, 100 + iteration, beat.STEADY, 1)
+        writer.beat(iteration, 10 * iteration, 100 + iteration, beat.STEADY, 1)
     writer.touch(40_000)
-    assert reader.beat() == beat.Beat(3000, 6000, 30_000, 40_000, beat.STEADY, 1)
+    assert reader.beat() == beat.Beat(3000, 30_000, 40_000, beat.STEADY, 1)
     assert reader.durations(2990, 3000) == [100 + i for i in range(2991, 3001)]
     oldest = reader.durations(0, 3000)
     assert len(oldest) == beat.RING_SLOTS - 1 and oldest[-1] == 3100
@@ -56,7 +56,7 @@ def test_a_second_agent_goes_on_where_the_first_one_stopped(pair: tuple[beat.Bea
 
 def test_a_record_caught_in_the_middle_is_not_believed(pair: tuple[beat.BeatWriter, beat.BeatReader]) -> None:
     writer, reader = pair
-    writer.beat(1, 1, 1, 1, beat.STEADY, 0)
+    writer.beat(1, 1, 1, beat.STEADY, 0)
     struct.pack_into("<Q", writer._memory, beat._BEAT_AT, 99)  # the writer has begun the next one
     assert reader.beat() is None
 

@@ -28,7 +28,7 @@ for link in links:
         os.truncate(link, 0)
     except OSError as error:
         refusals.add(error.strerror)
-writer.beat(7, 7, 7, 7, beat.STEADY, 0)
+writer.beat(7, 7, 7, beat.STEADY, 0)
 sys.stdout.write(f"{refusals} at {agent.beat().iteration}")
 """
 
@@ -53,10 +53,10 @@ def test_both_kinds_carry_beats_and_orders_and_leave_nothing_open(tmp_path: Path
     writer = beat.BeatWriter.create(tmp_path, {"global_rank": 3}, seal)
     reader = beat.BeatReader.open(writer.path)
     assert writer.path.stat().st_size == (4096 if seal else beat.FILE_BYTES)
-    writer.beat(5, 6, 7, 8, beat.STEADY, 0)
+    writer.beat(5, 7, 8, beat.STEADY, 0)
     reader.give(beat.Order(1, beat.PROBE, 0, 1, 2, 0, 0, "a"))
     assert reader.identity == {"global_rank": 3}
-    assert reader.beat() == beat.Beat(5, 6, 7, 7, beat.STEADY, 0) and writer.new_order() is not None
+    assert reader.beat() == beat.Beat(5, 7, 7, beat.STEADY, 0) and writer.new_order() is not None
     reader.close()
     writer.remove()
     assert len(list(Path("/proc/self/fd").iterdir())) == before and not list(tmp_path.iterdir())
@@ -65,8 +65,8 @@ def test_both_kinds_carry_beats_and_orders_and_leave_nothing_open(tmp_path: Path
 def test_without_sealed_memory_the_file_itself_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "memfd_create", lambda *_: (_ for _ in ()).throw(OSError(38, "not here")))
     writer = beat.BeatWriter.create(tmp_path, {"global_rank": 3})
-    writer.beat(5, 6, 7, 8, beat.STEADY, 0)
-    assert beat.BeatReader.open(writer.path).beat() == beat.Beat(5, 6, 7, 7, beat.STEADY, 0)
+    writer.beat(5, 7, 8, beat.STEADY, 0)
+    assert beat.BeatReader.open(writer.path).beat() == beat.Beat(5, 7, 7, beat.STEADY, 0)
 
 
 def test_a_worker_that_ended_before_anybody_looked_was_registered_all_the_same(tmp_path: Path) -> None:

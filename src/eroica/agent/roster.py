@@ -99,7 +99,7 @@ class LocalWorker:
             self.silence.survived(max(self.reader.durations(0, now.iteration), default=0) * 1e-9)
         self.silence.poll(
             self._clock(),
-            (now.iteration, now.events, now.last_event_ns),
+            (now.iteration, now.last_event_ns),
             self._mean_iteration_s(now.iteration),
             learning=self._state == "learning",
             over=self._state in ("failed", "finished"),

@@ -36,11 +36,11 @@ FILE_BYTES = _RING_AT + 8 * RING_SLOTS
 
 # native byte order: both sides are on one host, and the worker writes words without packing them first
 _COUNTER = struct.Struct("=Q")
-_BEAT = struct.Struct("=QQQQQIIQ")
+_BEAT = struct.Struct("=QQQIIQ")
 _RESULT = struct.Struct("=QQIIQQQQQ192sQ")
 _ORDER = struct.Struct("=QQIIQQQII512sQ")
 _BEAT_WORD, EVENT_WORD, ORDER_WORD, RING_WORD = (at // 8 for at in (_BEAT_AT, _EVENT_AT, _ORDER_AT, _RING_AT))
-BEAT_ITERATION_WORD, BEAT_END_WORD = _BEAT_WORD + 1, _BEAT_WORD + 3
+BEAT_ITERATION_WORD, BEAT_END_WORD = _BEAT_WORD + 1, _BEAT_WORD + 2
 _UPPER_HALF, _LOWER_HALF = (32, 0) if sys.byteorder == "little" else (0, 32)
 _TRIES = 8
 _MOST_ORDERS = 1 << 62
@@ -65,8 +65,6 @@ class Beat(NamedTuple):
 
     iteration: int
     """Completed optimizer iterations since the process became a worker."""
-    events: int
-    """Hooked events at the last beat that was no plain iteration."""
     iteration_end_ns: int
     """When the last iteration ended."""
     last_event_ns: int
@@ -194,7 +192,7 @@ class BeatWriter(_Mapping):
             raise
         return cls(path, memory, place)
 
-    def beat(self, iteration: int, events: int, end_ns: int, duration_ns: int, state: int, relearned: int) -> bool:
+    def beat(self, iteration: int, end_ns: int, duration_ns: int, state: int, relearned: int) -> bool:
         """Write down one completed iteration.
 
         Returns:
@@ -204,11 +202,10 @@ class BeatWriter(_Mapping):
         words[RING_WORD + iteration % RING_SLOTS] = duration_ns
         self._beats = counter = self._beats + 1
         words[_BEAT_WORD] = counter
-        words[_BEAT_WORD + 1] = iteration
-        words[_BEAT_WORD + 2] = events
-        words[_BEAT_WORD + 3] = end_ns
-        words[_BEAT_WORD + 5] = state << _LOWER_HALF | relearned << _UPPER_HALF
-        words[_BEAT_WORD + 6] = counter
+        words[BEAT_ITERATION_WORD] = iteration
+        words[BEAT_END_WORD] = end_ns
+        words[_BEAT_WORD + 3] = state << _LOWER_HALF | relearned << _UPPER_HALF
+        words[_BEAT_WORD + 4] = counter
         return words[ORDER_WORD] != self.order_seen
 
     def touch(self, now_ns: int) -> None:
@@ -287,9 +284,9 @@ class BeatReader(_Mapping):
         fields = self._read(_BEAT, _BEAT_AT)
         if fields is None:
             return None
-        iteration, events, end_ns, _, state, relearned = fields
+        iteration, end_ns, state, relearned = fields
         (last_event_ns,) = _COUNTER.unpack_from(self._memory, _EVENT_AT)
-        return Beat(iteration, events, end_ns, max(last_event_ns, end_ns), state, relearned)
+        return Beat(iteration, end_ns, max(last_event_ns, end_ns), state, relearned)
 
     def durations(self, after: int, until: int) -> list[int]:
         """Durations in nanoseconds of iterations `after + 1 ... until`, as far as the ring still holds them."""

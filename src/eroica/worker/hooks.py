@@ -53,7 +53,6 @@ class Guest:
         self._beats: BeatWriter | None = None
         self._capturer: Capturer | None = None
         self._thread = 0
-        self._events = 0
         self._last: Completed = (0, 0, 0)
         self._known = False
         self._declined = False
@@ -67,7 +66,6 @@ class Guest:
         now = monotonic_ns()
         self._rhythm.loaded(now)
         if self._beats is not None:
-            self._events += 1
             self._beats.touch(now)
             if self._capturer is not None and self._capturer.phase:
                 self._capturer.loaded(iterator)
@@ -84,7 +82,6 @@ class Guest:
             beats = self._join(optimizer)
             if beats is None:
                 return
-        self._events = events = self._events + 1
         number = self._numbers.get(id(optimizer))
         if number is None:
             number = self._add_optimizer(optimizer)
@@ -95,7 +92,7 @@ class Guest:
             return
         state, ordered = STATES[capturer.phase], False
         for iteration, end_ns, duration_ns in done:
-            ordered = beats.beat(iteration, events, end_ns, duration_ns, state, rhythm.relearned)
+            ordered = beats.beat(iteration, end_ns, duration_ns, state, rhythm.relearned)
         self._last, self._known = done[-1], True
         if ordered or capturer.phase:
             self._obey(capturer, beats)
@@ -164,7 +161,7 @@ class Guest:
 
     def _show(self, beats: BeatWriter, state: int) -> None:
         iteration, end_ns, duration_ns = self._last
-        beats.beat(iteration, self._events, end_ns, duration_ns, state, self._rhythm.relearned)
+        beats.beat(iteration, end_ns, duration_ns, state, self._rhythm.relearned)
 
     # ------------------------------------------------------------------ becoming a worker
 
@@ -188,7 +185,7 @@ class Guest:
         except BaseException:
             witness.end()
             raise
-        beats.beat(0, 0, facts["start_monotonic_ns"], 0, beat.LEARNING, 0)
+        beats.beat(0, facts["start_monotonic_ns"], 0, beat.LEARNING, 0)
         self._capturer = Capturer(
             facts, self._answer, self.door, self._in_background, self.guard.run, 60.0 + 3 * self._settings.window_s
         )
