@@ -231,10 +231,6 @@ def test_the_share_of_a_state_is_the_time_spent_in_it() -> None:
     assert series.share_over(82.0, [0], [40]) == pytest.approx([0.75])
 
 
-def test_a_grid_has_regular_cells() -> None:
-    assert _series([0, 10, 40], [1.0, 0.0]).on_grid(0, 41, 20) == pytest.approx([0.5, 0.0])
-
-
 def test_a_busy_thread_whose_clock_moves_at_ticks_is_busy_all_the_time() -> None:
     millisecond = 1_000_000
     t = np.arange(0, 41) * millisecond

@@ -194,11 +194,6 @@ class Windows:
         return self._current is not None
 
     @property
-    def known_windows(self) -> frozenset[int]:
-        """Ids of all windows that were ever asked for."""
-        return frozenset(self._windows)
-
-    @property
     def window(self) -> Window | None:
         """The window being worked on."""
         return None if self._current is None else self._current.window

@@ -64,11 +64,6 @@ class Series:
         """Fraction of each interval in which the series had exactly `value`, float64 [N]: `ord("D")` of "state"."""
         return _mean_over(self._edges, (self.value == value).astype(np.float64), start_ns, end_ns)
 
-    def on_grid(self, start_ns: int, end_ns: int, step_ns: int) -> NDArray[np.float64]:
-        """Means of the `(end - start) // step` cells of a regular grid; NaN where the series does not reach."""
-        edges = start_ns + step_ns * np.arange((end_ns - start_ns) // step_ns + 1, dtype=np.int64)
-        return self.mean_over(edges[:-1], edges[1:])
-
     @cached_property
     def _edges(self) -> NDArray[np.int64]:
         return np.concatenate(([np.int64(self.start_ns)], self.t_ns))
