@@ -231,15 +231,7 @@ class Blockages:
         more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
         said = first.silence or f"no event for {first.silent_s:.0f} s"
         iteration = max(status.iteration for status in silent)
-        window = Window(
-            window_id=self._windows.reserve(),
-            purpose="blocked",
-            kind="blocked",
-            reason=f"worker {first.worker.global_rank}{more}: {said}",
-            first_iteration=iteration,
-            last_iteration=iteration,
-            baseline_iteration_s=self._baseline_s(),
-        )
+        window = self._window(f"worker {first.worker.global_rank}{more}: {said}", iteration)
         roll_call = {_key(status): mark(status, roll.agent_pid(status.worker.host)) for status in silent}
         self._now = Standstill(window, now, now + self._settings.look_deadline_s, roll_call)
         self._windows.show(window, "looking")
@@ -284,8 +276,18 @@ class Blockages:
         self._windows.show(current.window, "given up", None, why)
         self._now = None
 
-    def _baseline_s(self) -> float | None:
-        return max((status.baseline_s for status in self._windows.roll if status.baseline_s), default=None)
+    def _window(self, reason: str, iteration: int) -> Window:
+        """A new one, which stands where the job does."""
+        best_s = max((status.baseline_s for status in self._windows.roll if status.baseline_s), default=None)
+        return Window(
+            window_id=self._windows.reserve(),
+            purpose="blocked",
+            kind="blocked",
+            reason=reason,
+            first_iteration=iteration,
+            last_iteration=iteration,
+            baseline_iteration_s=best_s,
+        )
 
     def _pause_s(self) -> float:
         excess = self._idle_looks - _FREE_LOOKS
@@ -389,15 +391,7 @@ class Blockages:
         more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
         iteration = max(death.iteration for death in dead)
         ended = f"status {exit_status}" if exit_status > 0 else f"signal {-exit_status}"
-        window = Window(
-            window_id=self._windows.reserve(),
-            purpose="blocked",
-            kind="blocked",
-            reason=f"{in_words(dead[0])}{more}, and the command ended with {ended}",
-            first_iteration=iteration,
-            last_iteration=iteration,
-            baseline_iteration_s=self._baseline_s(),
-        )
+        window = self._window(f"{in_words(dead[0])}{more}, and the command ended with {ended}", iteration)
         self._windows.show(window, "examining")
         return [self._work(window, (), dead, now)]
 
