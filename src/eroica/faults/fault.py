@@ -7,7 +7,11 @@ its own into the training thread's stack while it works: what runs there is the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 
@@ -54,7 +58,31 @@ def inner_module(model: Any) -> Any:
     return getattr(model, "module", model)
 
 
-def unhook(handle: Any) -> None:
-    """Remove a torch hook, if there is one."""
-    if handle is not None:
-        handle.remove()
+@dataclass
+class HookedFault(Fault):
+    """Base of faults that a torch hook brings into the training."""
+
+    handle: Any = field(default=None, init=False, repr=False)
+
+    def stop(self) -> None:
+        """Unhook it; what it holds goes with it."""
+        if self.handle is not None:
+            self.handle.remove()
+        self.handle = None
+
+
+def start_program(program: Path, *arguments: object, **streams: Any) -> subprocess.Popen[bytes]:
+    """Start one of our programs beside this process, out of reach of the terminal's Ctrl-C."""
+    command = [sys.executable, "-I", "-S", str(program), *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **streams)
+
+
+def end_program(program: subprocess.Popen[bytes] | None) -> None:
+    """End it, if there is one, and wait until it is gone."""
+    if program is None:
+        return
+    program.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        program.wait(timeout=5)
+    if program.stdout is not None:
+        program.stdout.close()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import multiprocessing
 import os
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from eroica.faults.fault import Fault, Place, inner_module, unhook
+from eroica.faults.fault import Fault, HookedFault, Place, end_program, inner_module, start_program
 from eroica.faults.stalls import STALLS, THROTTLE_PROGRAM
 
 
@@ -49,7 +46,7 @@ class SlowLoader(Fault):
 
 
 @dataclass
-class GcPause(Fault):
+class GcPause(HookedFault):
     """Cyclic garbage collections that wander over the workers, in one iteration of `every` on average.
 
     Python's own collector does the work, on one core, holding the interpreter lock: it frees a tenth of `entries` small
@@ -61,18 +58,12 @@ class GcPause(Fault):
     resource: ClassVar[str] = "one core, interpreter lock"
     entries: float = 40_000
     every: float = 3
-    handle: Any = field(default=None, init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
         """Build the heap (this takes a moment, once) and hook the turn in front of the forward pass."""
         if self.handle is None:
             part = place.parts["objects"](int(self.entries), place.worker, round(place.workers * max(1.0, self.every)))
             self.handle = inner_module(model).register_forward_pre_hook(part)
-
-    def stop(self) -> None:
-        """Unhook it; the heap goes with it."""
-        unhook(self.handle)
-        self.handle = None
 
 
 @dataclass
@@ -91,58 +82,41 @@ class SlowCompute(Fault):
     def start(self, model: Any, place: Place) -> None:
         """Start the program beside this process."""
         if self.helper is None:
-            numbers = [str(os.getpid()), str(self.run_ms), str(self.stop_ms)]
-            command = [sys.executable, "-I", "-S", str(THROTTLE_PROGRAM), *numbers]
-            self.helper = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+            self.helper = start_program(THROTTLE_PROGRAM, os.getpid(), self.run_ms, self.stop_ms)
 
     def stop(self) -> None:
         """End it and wait until it is gone: the process runs freely afterwards."""
-        if self.helper is not None:
-            self.helper.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.helper.wait(timeout=5)
-            self.helper = None
+        end_program(self.helper)
+        self.helper = None
 
 
 @dataclass
-class SlowPython(Fault):
+class SlowPython(HookedFault):
     """More pure Python in front of each forward pass: `tokens` turns of a small loop, on one core."""
 
     name: ClassVar[str] = "slow-python"
     resource: ClassVar[str] = "one core, interpreter lock"
     tokens: float = 180_000
-    handle: Any = field(default=None, init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
         """Hook the loop in front of the forward pass."""
         if self.handle is None:
             self.handle = inner_module(model).register_forward_pre_hook(place.parts["forward"](int(self.tokens)))
 
-    def stop(self) -> None:
-        """Unhook it."""
-        unhook(self.handle)
-        self.handle = None
-
 
 @dataclass
-class SlowBackward(Fault):
+class SlowBackward(HookedFault):
     """A Python hook in the middle of the backward pass that visits `values` numbers one at a time."""
 
     name: ClassVar[str] = "slow-backward"
     resource: ClassVar[str] = "one core, interpreter lock"
     values: float = 700_000
-    handle: Any = field(default=None, init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
         """Hook it behind the middle one of the model's leaf modules that have weights of two dimensions."""
         if self.handle is None:
             part = place.parts["backward"](int(self.values))
             self.handle = _middle_layer(model).register_full_backward_hook(part.scale_grad)
-
-    def stop(self) -> None:
-        """Unhook it."""
-        unhook(self.handle)
-        self.handle = None
 
 
 SLOW: tuple[type[Fault], ...] = (Fault, SlowLoader, GcPause, SlowCompute, SlowPython, SlowBackward)

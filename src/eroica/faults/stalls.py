@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
 import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from eroica.errors import UsageError
-from eroica.faults.fault import Fault, Place, inner_module, unhook
+from eroica.faults.fault import Fault, HookedFault, Place, end_program, inner_module, start_program
 
 THROTTLE_PROGRAM = Path(__file__).with_name("throttle.py")
 STORAGE_PROGRAM = Path(__file__).with_name("storage.py")
@@ -46,8 +44,9 @@ class Hang(Fault):
         self.agreement.unchanged = True
 
     def close(self) -> None:
-        """Unhook it."""
-        unhook(self.handle)
+        """Unhook it; not before, for all workers must go on to take part in it."""
+        if self.handle is not None:
+            self.handle.remove()
 
 
 @dataclass
@@ -79,13 +78,12 @@ class HangQueue(Fault):
 
 
 @dataclass
-class HangLock(Fault):
+class HangLock(HookedFault):
     """Two threads of the worker wait for each other's lock, the training thread being one of them."""
 
     name: ClassVar[str] = "hang-lock"
     resource: ClassVar[str] = "two locks"
     seconds: float = 0.0
-    handle: Any = field(default=None, init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
         """Hook the counting in front of the forward pass and start the thread that gets in its way."""
@@ -93,29 +91,20 @@ class HangLock(Fault):
         self.handle = inner_module(model).register_forward_pre_hook(part)
         part.write_once()
 
-    def stop(self) -> None:
-        """Unhook it."""
-        unhook(self.handle)
-
 
 @dataclass
-class HangInterpreterLock(Fault):
+class HangInterpreterLock(HookedFault):
     """A native function waits in the training thread, without releasing the interpreter lock: no thread can run."""
 
     name: ClassVar[str] = "hang-interpreter-lock"
     resource: ClassVar[str] = "interpreter lock"
     seconds: float = 0.0
-    handle: Any = field(default=None, init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
         """Hook the native call in front of the forward pass, and take away what it will wait for."""
         part = place.parts["native"](self.seconds)
         self.handle = inner_module(model).register_forward_pre_hook(part)
         part.forget_table()
-
-    def stop(self) -> None:
-        """Unhook it."""
-        unhook(self.handle)
 
 
 @dataclass
@@ -135,8 +124,7 @@ class HangStorage(Fault):
     def wrap_dataset(self, dataset: Any, place: Place) -> Any:
         """The dataset behind its server, which starts here."""
         if self.server is None:
-            command = [sys.executable, "-I", "-S", str(STORAGE_PROGRAM), str(os.getpid()), str(self.seconds)]
-            self.server = _start(command, stdout=subprocess.PIPE)
+            self.server = start_program(STORAGE_PROGRAM, os.getpid(), self.seconds, stdout=subprocess.PIPE)
             self.port = int(self.server.stdout.readline())
         self.datasets.append(place.parts["storage"](dataset, self.port))
         return self.datasets[-1]
@@ -150,7 +138,7 @@ class HangStorage(Fault):
         """Hang up and end the server."""
         for dataset in self.datasets:
             dataset.close()
-        _end(self.server)
+        end_program(self.server)
 
 
 @dataclass
@@ -177,12 +165,11 @@ class StoppedWorker(Fault):
 
     def start(self, model: Any, place: Place) -> None:
         """Start the program; it stops this process once."""
-        numbers = [str(os.getpid()), "0", str(1000 * self.seconds or math.inf), "1"]
-        self.helper = _start([sys.executable, "-I", "-S", str(THROTTLE_PROGRAM), *numbers])
+        self.helper = start_program(THROTTLE_PROGRAM, os.getpid(), 0, 1000 * self.seconds or math.inf, 1)
 
     def stop(self) -> None:
         """End the program: the process runs."""
-        _end(self.helper)
+        end_program(self.helper)
 
 
 STALLS: tuple[type[Fault], ...] = (
@@ -194,17 +181,3 @@ STALLS: tuple[type[Fault], ...] = (
     DeadWorker,
     StoppedWorker,
 )
-
-
-def _start(command: list[str], **streams: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **streams)
-
-
-def _end(helper: subprocess.Popen[bytes] | None) -> None:
-    if helper is None:
-        return
-    helper.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        helper.wait(timeout=5)
-    if helper.stdout is not None:
-        helper.stdout.close()
