@@ -85,11 +85,7 @@ def kill_collector_first(trial: Trial) -> str:
 def kill_collector(trial: Trial) -> str:
     """Inside a window, which is lost."""
     trial.await_window()
-    collector = trial.helper("collector")
-    os.kill(collector, signal.SIGKILL)
-    trial.helper("collector", collector)
-    trial.await_watched()
-    return "watched again"
+    return kill_collector_first(trial)
 
 
 def kill_collector_last(trial: Trial) -> str:
