@@ -149,6 +149,7 @@ def test_stopped_helpers_hold_nobody_up_and_are_gone_afterwards(watch: Callable[
     assert json.loads(job.verdict.read_text())["verdict"] == "undetermined"
     assert not any(psutil.pid_exists(pid) for pid in helpers)
     assert not list(runtime_root(os.environ).glob(f"{tmp_path.name}@*"))
+    assert not [*job.run.glob("collector.json"), *job.run.glob("hosts/*.json")]  # they listen nowhere any more
 
 
 def test_a_run_directory_that_cannot_be_written_leaves_the_command_alone(watch: Callable[..., Watched]) -> None:

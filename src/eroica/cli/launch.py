@@ -203,10 +203,7 @@ class Launch:
                 address.withdraw(self.where.run, known, self.where.host)
         elif self._part.collector and (self.where.runtime / address.AWAY).exists():  # it was not found so soon
             self.home = "another node"
-            own = address.read_address(self.where.run, self.where.host)
             self._collector.drop()  # asked to end, it would conclude, maybe over the verdict of the others
-            if own is not None and own.host == self.where.host:
-                address.withdraw(self.where.run, own, self.where.host)
 
     def _end_helpers(self, patient: bool) -> None:
         """The agent has been told, or another node concludes: it hands in what it is at, and goes."""
@@ -219,9 +216,16 @@ class Launch:
             self._agent.ask_to_end()
             self._agent.end(min(self._patience_s, self._settings.window_deadline_s / 3))
         self._collector.end(min(self._settings.farewell_s, 3.0) + 1.0)
+        self._withdraw()
         runtime = self.where.runtime
         if self._part.agent and not any(runtime.glob("*.beat")):  # the agent tidies up, unless it was killed
             shutil.rmtree(runtime, ignore_errors=True)
+
+    def _withdraw(self) -> None:
+        """Take back the address of our collector, which has ended: one that was killed could not."""
+        own = address.read_address(self.where.run, self.where.host) if self._part.collector else None
+        if own is not None and own.pid and own.host == self.where.host:
+            address.withdraw(self.where.run, own, self.where.host)
 
     @property
     def _patience_s(self) -> float:
