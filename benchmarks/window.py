@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from eroica.collector.store import load_patterns
+from eroica.archive.store import load_patterns
 from machine import machine_facts
 
 JOB = Path(__file__).with_name("jobs") / "timed.py"

@@ -8,7 +8,7 @@ from time import perf_counter
 import msgspec
 
 from eroica import __version__
-from eroica.diagnose import WindowContext, diagnose
+from eroica.diagnosis import WindowContext, diagnose
 from eroica.errors import InputError
 from eroica.localize import localize
 from eroica.model.pattern import WorkerPattern

@@ -77,6 +77,13 @@ class Settings:
     hardware: bool = _setting(True, "Sample hardware channels during windows.")
     thread_state_hz: int = _setting(1000, "Thread states and run-queue wait, samples per second.")
 
+    # --- reading trace files ---
+    max_trace_bytes: int = _setting(
+        20_000_000_000, "Most bytes of one unpacked trace file that are read; the rest is left out, and said so."
+    )
+    max_trace_events: int = _setting(20_000_000, "Most events of one trace file that are kept; the same.")
+    readers: int = _setting(0, "Trace files read at the same time; 0 = as many as there are cores.")
+
     # --- summarize (EROICA, section 4.2) ---
     critical_share: float = _setting(
         0.8, "Share of the utilization that a critical duration must hold.", "EROICA Alg. 1"

@@ -11,12 +11,12 @@ import httpx
 import msgspec
 import pytest
 
+from eroica.archive.store import Store, load_blockage, save_patterns
 from eroica.collector.history import final_verdict
 from eroica.collector.intake import MAX_WORKERS, clean_report, clean_text
 from eroica.collector.resume import read_history
 from eroica.collector.roll import Roll
 from eroica.collector.service import MAX_LOOKS_BYTES, Collector
-from eroica.collector.store import Store, load_blockage, save_patterns
 from eroica.model.look import Blockage, Ending, HostLooks, ProcessLook, ThreadLook, WorkerLook
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict

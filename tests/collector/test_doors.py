@@ -10,9 +10,9 @@ import httpx
 import msgspec
 import pytest
 
+from eroica.archive.store import Store
 from eroica.collector.doors import Doors, former_door, named_door
 from eroica.collector.service import Collector
-from eroica.collector.store import Store
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict
 from eroica.settings import Settings

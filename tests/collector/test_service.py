@@ -10,8 +10,8 @@ import httpx
 import msgspec
 import pytest
 
+from eroica.archive.store import Store, load_patterns, save_patterns
 from eroica.collector.service import MAX_PATTERN_BYTES, Collector
-from eroica.collector.store import Store, load_patterns, save_patterns
 from eroica.collector.windows import Analyze
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern

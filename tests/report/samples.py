@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from eroica.diagnose.blocked import diagnose_blockage
+from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.model.verdict import (
     Cost,
     Coverage,

@@ -96,7 +96,7 @@ class Launch:
 
     def _forget_last_time(self) -> None:
         """Remove what an earlier job of the same name left; other hosts of this job may have begun already."""
-        from eroica.collector.store import Store
+        from eroica.archive.store import Store
 
         if not self._part.collector:
             return

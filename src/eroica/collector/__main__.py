@@ -11,10 +11,10 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
+from eroica.archive.store import Store
 from eroica.collector.doors import Doors, former_door, named_door
 from eroica.collector.resume import read_history
 from eroica.collector.service import Collector
-from eroica.collector.store import Store
 from eroica.collector.windows import Analyze
 from eroica.errors import EroicaError
 from eroica.model.verdict import Verdict

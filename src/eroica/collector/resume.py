@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from eroica.collector.store import load_patterns
+from eroica.archive.store import load_patterns
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict

@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from eroica.archive.store import Store, write_json
 from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.history import final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_pattern, clean_report, clean_request, clean_text
 from eroica.collector.resume import History
-from eroica.collector.store import Store, write_json
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
 from eroica.model.look import Blockage, HostLooks
@@ -51,7 +51,7 @@ Diagnosis = Callable[[Blockage, str, Settings], "Verdict | None"]
 
 def diagnose(blockage: Blockage, job: str, settings: Settings) -> Verdict | None:
     """The real diagnosis, imported when it is needed first."""
-    from eroica.diagnose.blocked import diagnose_blockage
+    from eroica.diagnosis.blocked import diagnose_blockage
 
     return diagnose_blockage(blockage, job, settings)
 

@@ -165,7 +165,7 @@ class HostLooks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blockage(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything known about a job that stands still: the input of `eroica.diagnose.blocked`.
+    """Everything known about a job that stands still: the input of `eroica.diagnosis.blocked`.
 
     Attributes:
         look_id: Number of the look, the window id under which it is kept.

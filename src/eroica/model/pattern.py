@@ -89,6 +89,8 @@ class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True):
         critical_us: The part of it on this worker's critical path, float32.
         elements: Elements of the first input, int64 (0 = unknown).
         peers: For send/recv: global rank of the other side, int32 (-1 = unknown); else empty.
+        end_us: End of each execution, microseconds after the start of this worker's window by its own clock, float64;
+            only where the window was read from trace files, else empty. Workers' clocks are not compared by it.
         dropped: Executions that did not get room.
 
     All arrays are little-endian bytes, zlib-compressed, one value an execution, same length.
@@ -104,6 +106,7 @@ class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True):
     critical_us: bytes
     elements: bytes = b""
     peers: bytes = b""
+    end_us: bytes = b""
     dropped: int = 0
 
 

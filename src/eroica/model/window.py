@@ -9,7 +9,7 @@ import msgspec
 from eroica.model.worker import ProcessGroup, Worker
 
 WindowKind = Literal["iterations", "blocked", "trace"]
-WindowPurpose = Literal["slow", "expected", "manual", "baseline", "blocked"]
+WindowPurpose = Literal["slow", "expected", "manual", "baseline", "blocked", "trace"]
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +20,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         purpose: Why it was opened; "baseline" windows are taken while the job is healthy and compared with later.
         reason: One clause for people ("mean of the last 50 iterations is 34 % above the best").
             A "blocked" one has no iterations to capture: agents look at stacks and at the Flight Recorder instead, and
-            both ends are the iteration at which the job stands.
+            both ends are the iteration at which the job stands. A "trace" one was recorded by somebody else's profiler
+            and read from files: its ends are the iterations found in them.
         first_iteration: Id (number of completed optimizer iterations) at which the window opens.
         last_iteration: Id at which it closes, exclusive: `last - first` iterations are captured.
         baseline_iteration_s: Mean iteration of the job's best stretch before, None if unknown.

@@ -8,6 +8,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.model.worker import ProcessGroup
+
 
 class Category(IntEnum):
     """What kind of event a row is, whatever the trace's schema called it."""
@@ -18,6 +20,7 @@ class Category(IntEnum):
     MEMORY = 3
     RUNTIME = 4
     OTHER = 5
+    PYTHON = 6
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,33 @@ class CollectiveArguments:
     peer: int = -1
 
 
+@dataclass(frozen=True)
+class TraceHeader:
+    """What a trace says about its worker and itself; each may be missing.
+
+    Attributes:
+        rank: Global rank, -1 if the trace does not say.
+        world_size: Workers of the job, 0 if unknown.
+        backend: "nccl", "gloo", ...
+        host: Host name.
+        process_id: Process whose operators these are, -1 if unknown.
+        groups: Process groups as "pg_config" lists them; those of the worker and, in some versions, of others too.
+        job: Name or id of the job, as far as some launcher wrote one into the trace.
+        name: File the profiler says it wrote.
+        device: Name of the accelerator.
+    """
+
+    rank: int = -1
+    world_size: int = 0
+    backend: str = ""
+    host: str = ""
+    process_id: int = -1
+    groups: tuple[ProcessGroup, ...] = ()
+    job: str = ""
+    name: str = ""
+    device: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class EventTable:
     """Complete events of one worker in order of start, the longer first where starts are equal.
@@ -57,6 +87,8 @@ class EventTable:
         collectives: Row number -> arguments, for collective kernels that carry any.
         thread_names: Kernel thread id -> name in the trace.
         open_events: Events that had no end of their own.
+        header: What the trace says about itself.
+        losses: One sentence each about what could not be read and was left out.
     """
 
     strings: tuple[str, ...]
@@ -68,6 +100,8 @@ class EventTable:
     collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
     thread_names: dict[int, str] = field(default_factory=dict)
     open_events: int = 0
+    header: TraceHeader = TraceHeader()
+    losses: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.name)

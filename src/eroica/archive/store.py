@@ -1,0 +1,139 @@
+"""The run directory: what the collector and `eroica diagnose` keep on disk.
+
+    <run>/job.json                          the command, its settings, when it began
+    <run>/collector.json                    where the collector listens and its token (0600); gone when it ends
+    <run>/hosts/<host>.json                 the same for one host; see `eroica.wire.address`
+    <run>/status.json                       the job right now, rewritten twice a second
+    <run>/verdict.json                      the job's final verdict
+    <run>/windows/<id>/window.json          what was asked for
+    <run>/windows/<id>/verdict.json         this window's verdict
+    <run>/windows/<id>/patterns/<rank>.pattern
+    <run>/windows/<id>/blockage.json        instead of patterns: what was seen of a job that stood still
+    <run>/log/                              logs of collector, agents and workers
+
+Files appear whole (written beside, then renamed), so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from eroica.errors import InputError
+from eroica.model.look import Blockage
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.model.window import Window
+from eroica.wire.address import Address, read_address
+from eroica.wire.codec import decode_record, encode_record
+from eroica.wire.files import write_whole
+
+__all__ = ["Address", "Store", "load_patterns", "read_address", "save_patterns", "write_json", "write_whole"]
+
+
+def write_json(path: Path, record: msgspec.Struct | dict[str, object]) -> None:
+    """A record as indented JSON."""
+    write_whole(path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+
+
+class Store:
+    """The run directory of one job."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+
+    def window_directory(self, window_id: int) -> Path:
+        """Where everything about one window lies."""
+        return self.run / "windows" / str(window_id)
+
+    def save_window(self, window: Window) -> None:
+        """Keep what was asked for."""
+        write_json(self.window_directory(window.window_id) / "window.json", window)
+
+    def save_pattern(self, pattern: WorkerPattern, data: bytes) -> None:
+        """Keep one worker's pattern as it came."""
+        name = f"{pattern.worker.global_rank}.pattern"
+        write_whole(self.window_directory(pattern.window_id) / "patterns" / name, data)
+
+    def save_blockage(self, blockage: Blockage) -> None:
+        """Keep what was seen of a job that stands still."""
+        write_json(self.window_directory(blockage.look_id) / "blockage.json", blockage)
+
+    def save_verdict(self, window_id: int, verdict: Verdict) -> None:
+        """Keep one window's verdict."""
+        write_whole(self.window_directory(window_id) / "verdict.json", verdict.to_json())
+
+    def save_final(self, verdict: Verdict) -> None:
+        """Keep the job's verdict."""
+        write_whole(self.run / "verdict.json", verdict.to_json())
+
+    def forget(self) -> None:
+        """A new job of the same name begins: what the collector keeps of the one before goes, and nothing else.
+
+        Raises:
+            OSError: Something cannot be removed.
+        """
+        for name in ("verdict.json", "status.json"):
+            (self.run / name).unlink(missing_ok=True)
+        windows = self.run / "windows"
+        if windows.is_symlink() or not windows.is_dir():
+            return
+        for directory in windows.iterdir():
+            if directory.name.isdecimal() and directory.is_dir() and not directory.is_symlink():
+                _forget_window(directory)
+
+
+def _forget_window(directory: Path) -> None:
+    patterns = directory / "patterns"
+    ours = [directory / name for name in ("window.json", "verdict.json", "blockage.json")]
+    for path in (*ours, *([] if patterns.is_symlink() else patterns.glob("*.pattern"))):
+        path.unlink(missing_ok=True)
+    for emptied in (patterns, directory):
+        with contextlib.suppress(OSError):  # somebody put something in there, or it is not there
+            emptied.rmdir()
+
+
+def load_blockage(window_directory: Path) -> Blockage:
+    """What was seen of a job that stood still, for another diagnosis of the same.
+
+    Raises:
+        InputError: There is none here.
+    """
+    try:
+        return msgspec.json.decode((window_directory / "blockage.json").read_bytes(), type=Blockage)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(f"{window_directory} holds no blockage: {error}") from error
+
+
+def load_patterns(window_directory: Path) -> tuple[Window, tuple[WorkerPattern, ...], tuple[str, ...]]:
+    """A saved window and its patterns.
+
+    Returns:
+        The window, the readable patterns in order of global rank, and one note per unreadable file.
+
+    Raises:
+        InputError: There is no window here.
+    """
+    try:
+        window = msgspec.json.decode((window_directory / "window.json").read_bytes(), type=Window)
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InputError(f"{window_directory} is no saved window: {error}") from error
+    patterns, notes = [], []
+    for path in sorted((window_directory / "patterns").glob("*.pattern")):
+        try:
+            patterns.append(decode_record(path.read_bytes(), WorkerPattern))
+        except (OSError, InputError) as error:
+            notes.append(f"{path.name} was left out: {error}")
+    patterns.sort(key=lambda pattern: pattern.worker.global_rank)
+    return window, tuple(patterns), tuple(notes)
+
+
+def save_patterns(window_directory: Path, window: Window, patterns: Iterable[WorkerPattern]) -> None:
+    """Write a window directory that `load_patterns` reads."""
+    store = Store(window_directory.parent.parent)
+    write_json(window_directory / "window.json", window)
+    for pattern in patterns:
+        store.save_pattern(pattern, encode_record(pattern))

@@ -1,0 +1,61 @@
+"""What makes the job slow, what only waits for it, what it costs and what to do: suspects to verdict."""
+
+from __future__ import annotations
+
+from eroica import __version__
+from eroica.diagnosis.catalog import CATALOG, CatalogEntry
+from eroica.diagnosis.context import WindowContext
+from eroica.diagnosis.findings import build_findings
+from eroica.diagnosis.selection import find_causes
+from eroica.diagnosis.standing import conclude
+from eroica.diagnosis.view import View
+from eroica.localize.suspects import Suspects
+from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWindow
+from eroica.settings import Settings
+
+__all__ = ["CATALOG", "CatalogEntry", "WindowContext", "diagnose"]
+
+
+def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> Verdict:
+    """Verdict on one window.
+
+    A cause is a group of rows with excess time per iteration, on workers that the others are seen to wait for, or on
+    all against the job's own healthy window or against expectation, whose removal makes the recomputed iteration
+    shorter by at least `min_gain`. Collectives that are long because of it are its symptoms. Without a cause the
+    verdict is "healthy", or "undetermined" where the window is slow or says too little.
+
+    Args:
+        suspects: Result of localization.
+        context: The window, who answered, notes and cost.
+        settings: `min_gain` and the expectations.
+    """
+    view = View(suspects, context, settings)
+    causes = find_causes(view) if view.has_enough else []
+    findings = build_findings(view, causes)
+    word, summary, notes = conclude(view, causes, findings)
+    window = context.window
+    return Verdict(
+        eroica_version=__version__,
+        job=context.job,
+        verdict=word,
+        summary=summary,
+        window=VerdictWindow(
+            kind=window.kind,
+            first_iteration=window.first_iteration,
+            last_iteration=window.last_iteration,
+            duration_s=round(max(pattern.duration_s for pattern in suspects.fleet.patterns), 3),
+            reason=window.reason,
+        ),
+        iteration=IterationTimes(
+            baseline_ms=round(view.baseline_us / 1e3, 3) if view.baseline_us else None,
+            current_ms=round(view.iteration_us / 1e3, 3),
+        ),
+        coverage=Coverage(
+            workers_expected=context.expected_workers,
+            workers_reported=view.workers,
+            missing=context.missing,
+            notes=(*context.notes, *notes),
+        ),
+        findings=findings,
+        cost=context.cost,
+    )

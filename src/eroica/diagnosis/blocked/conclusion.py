@@ -1,0 +1,81 @@
+"""The verdict's word and its sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from eroica.diagnosis.blocked.findings import Queue
+from eroica.diagnosis.blocked.origin import Origin
+from eroica.diagnosis.blocked.scene import Scene
+from eroica.diagnosis.wording import name_workers
+from eroica.model.look import Blockage
+from eroica.model.verdict import Finding, VerdictWord
+
+_LEAST_CONFIDENCE = 0.35
+
+
+def choose_word(findings: Sequence[Finding]) -> VerdictWord:
+    """The word: "blocked" where a cause is known and believed, else "undetermined"."""
+    causes = [finding for finding in findings if finding.role == "cause"]
+    known = any(cause.cause != "unknown" and cause.confidence >= _LEAST_CONFIDENCE for cause in causes)
+    return "blocked" if known else "undetermined"
+
+
+def summarize(scene: Scene, word: VerdictWord, origins: Sequence[Origin], queues: Sequence[Queue]) -> str:
+    """One sentence: who sits where, and who has waited for it, how long."""
+    if not origins:
+        return f"The job stands still, but {_lacking(scene)}."
+    head = "Blocked: " if word == "blocked" else "The job stands still: "
+    clause = origins[0].clause
+    return "; ".join([head + clause + _others(origins), *_waiting(scene, origins, queues)]) + "."
+
+
+def _others(origins: Sequence[Origin]) -> str:
+    if len(origins) == 1:
+        return ""
+    ranks = sorted({rank for origin in origins[1:] for rank in origin.ranks} - set(origins[0].ranks))
+    if not ranks:
+        return ""
+    return f" ({len(origins) - 1} more cause{'s' if len(origins) > 2 else ''}, on {name_workers(ranks)})"
+
+
+def _waiting(scene: Scene, origins: Sequence[Origin], queues: Sequence[Queue]) -> Iterator[str]:
+    """The end of the sentence: the others, in which collective, how long."""
+    named = {rank for origin in origins for rank in origin.ranks}
+    ranks = sorted({rank for queue in queues for rank in queue.ranks} - named)
+    if ranks:
+        longest = max(scene.members[rank].now.silent_s for rank in ranks)
+        many = f"{len(ranks)} worker{'s have' if len(ranks) > 1 else ' has'} waited"
+        whom = "it" if len(origins) == 1 and len(origins[0].ranks) == 1 else "them"
+        if origins[0].cause in ("desynchronized-collective", "slow-link", "unknown"):
+            yield f"{many} for {longest:.0f} s"
+        else:
+            yield f"{many} for {whom} in {queues[0].name} for {longest:.0f} s"
+    elif scene.members:
+        yield f"nothing has moved for {max(member.now.silent_s for member in scene.members.values()):.0f} s"
+
+
+def _lacking(scene: Scene) -> str:
+    """What keeps us from saying why."""
+    if not scene.members:
+        return "no agent has handed in a look at its workers"
+    if scene.missing:
+        return f"nothing is known of {name_workers(scene.missing)}"
+    return "no stack of any worker could be read"
+
+
+def complete_notes(scene: Scene, blockage: Blockage, origins: Sequence[Origin], most_causes: int = 20) -> list[str]:
+    """The agents' notes, and what else the reader should know."""
+    notes = list(dict.fromkeys(scene.notes))[:100]
+    single = [rank for rank, member in scene.members.items() if member.before is None]
+    if single:
+        notes.append(f"looked at only once: {name_workers(single)}")
+    mute = [rank for rank, member in scene.members.items() if member.now.flight is None]
+    if mute and len(scene.members) > 1:
+        notes.append(f"no Flight Recorder was read on {name_workers(mute)}")
+    if len(origins) > most_causes:
+        notes.append(f"{len(origins) - most_causes} more causes are left out")
+    if not blockage.looks:
+        over = bool(blockage.deaths)
+        notes.append("the job was over before its other workers could be looked at" if over else "no agent answered")
+    return notes

@@ -1,0 +1,115 @@
+"""The rules in order. Each takes what the rules before it left unexplained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from eroica.diagnosis.blocked.deaths import find_dead, find_stopped
+from eroica.diagnosis.blocked.desynchronized import (
+    find_circle,
+    find_leavers,
+    find_mismatches,
+    find_stacks_apart,
+    find_unrecorded,
+)
+from eroica.diagnosis.blocked.interpreter import find_lock_holders
+from eroica.diagnosis.blocked.origin import Origin, remaining
+from eroica.diagnosis.blocked.scene import Member, Scene
+from eroica.diagnosis.blocked.transport import find_stuck_transport
+from eroica.diagnosis.blocked.unread import find_unreadable_waits, find_unseen
+from eroica.diagnosis.blocked.user_code import find_blocked_code
+from eroica.diagnosis.blocked.waiting import Waiting
+from eroica.settings import Settings
+
+#: Waits in which a training thread is certainly not inside a collective, though no frame tells.
+_ELSEWHERE = frozenset({"queue-get", "queue-put", "lock", "event", "join", "children", "process", "storage", "sleep"})
+_BY_GRAPH, _IN_CIRCLE, _BY_STACK, _BY_STACK_READ = 0.92, 0.7, 0.6, 0.75
+
+
+def find_origins(scene: Scene, waiting: Waiting, settings: Settings) -> list[Origin]:
+    """Why the job stands still, most certain reason first; empty if nothing is known."""
+    dead = find_dead(scene)
+    found = [*dead, *find_stopped(scene), *find_lock_holders(scene, settings)]
+    found += _without(find_mismatches(scene, waiting), found)
+    found += _at_the_ends(scene, waiting, found, dead)
+    if remaining(waiting, found):
+        found += _in_circles(scene, waiting)
+    if remaining(waiting, found):
+        found += find_stuck_transport(scene, waiting, remaining(waiting, found))
+    if not found or (remaining(waiting, found) and not dead):
+        found += _by_stacks(scene, waiting, found)
+    return found
+
+
+def _named(found: Iterable[Origin]) -> set[int]:
+    return {rank for origin in found for rank in origin.ranks}
+
+
+def _without(candidates: list[Origin], found: list[Origin]) -> list[Origin]:
+    """Those whose workers nobody has named yet."""
+    named = _named(found)
+    return [origin for origin in candidates if named.isdisjoint(origin.ranks)]
+
+
+def _at_the_ends(scene: Scene, waiting: Waiting, found: list[Origin], dead: list[Origin]) -> list[Origin]:
+    """Workers at which the ways of the graph end: those for whom everybody waits.
+
+    Where somebody has died, survivors react to it in all sorts of places: only ends count that somebody waits for who
+    does not wait for the dead.
+    """
+    ends = {node for node in waiting.ends() if node >= 0} - _named(found)
+    if dead:
+        ends &= waiting.reached(remaining(waiting, dead))
+    members = {rank: scene.members[rank] for rank in sorted(ends) if rank in scene.members}
+    code = [rank for rank, member in members.items() if member.seat == "code"]
+    leaving = [rank for rank, member in members.items() if member.seat == "exit"]
+    blind = [rank for rank, member in members.items() if member.seat == "unknown"]
+    gone = sorted(rank for rank in ends if rank in scene.left)
+    origins = find_blocked_code(scene, code, _BY_GRAPH)
+    origins += find_leavers(scene, [*gone, *leaving], waiting)
+    missing = sorted(rank for rank in ends if rank not in scene.members and rank not in scene.left)
+    return origins + find_unseen(scene, [*missing, *blind])
+
+
+def _in_circles(scene: Scene, waiting: Waiting) -> list[Origin]:
+    """Who waits in a circle: whoever of them certainly sits outside any collective, else the minority."""
+    workers = [node for node in sorted(waiting.circle()) if node >= 0]
+    elsewhere = [rank for rank in workers if _is_elsewhere(scene.members[rank])]
+    if elsewhere and len(elsewhere) < len(workers):
+        return find_blocked_code(scene, elsewhere, _IN_CIRCLE)
+    return find_circle(scene, waiting)
+
+
+def _is_elsewhere(member: Member) -> bool:
+    return member.site.kind == "code" and member.site.wait in _ELSEWHERE
+
+
+def _may_communicate(member: Member) -> bool:
+    """`work.wait()` and a wait for the device have no frame of their own: the leaf is the user's."""
+    return member.site.wait == "futex" or (member.site.wait == "" and member.worker.device != "cpu")
+
+
+def _by_stacks(scene: Scene, waiting: Waiting, found: list[Origin]) -> list[Origin]:
+    """What the stacks alone say of workers that neither wait in a known collective nor are explained yet."""
+    named = _named(found)
+    free = {rank: member for rank, member in scene.members.items() if rank not in waiting.onward and rank not in named}
+    code = [rank for rank, member in free.items() if member.seat == "code"]
+    leaving = [rank for rank, member in free.items() if member.seat == "exit"]
+    talking = [rank for rank, member in free.items() if member.seat == "communication"]
+    if not code and talking and leaving:
+        return find_leavers(scene, leaving, waiting)
+    certain = [rank for rank in code if not _may_communicate(free[rank])]
+    if len(scene.members) > 1 and certain and len(certain) < len(code):
+        talking += [rank for rank in code if rank not in certain]
+        code = certain
+    if code or leaving:
+        return find_blocked_code(scene, [*code, *leaving], _stack_confidence(scene, talking))
+    unrecorded = find_unrecorded(scene, talking, waiting)
+    if unrecorded or found:
+        return unrecorded
+    return find_stacks_apart(scene, talking) or find_unreadable_waits(scene, talking)
+
+
+def _stack_confidence(scene: Scene, talking: list[int]) -> float:
+    """Who is not in communication is the origin; surer where nobody's wait had to be guessed."""
+    return _BY_STACK if talking else _BY_STACK_READ

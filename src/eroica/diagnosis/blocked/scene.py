@@ -1,0 +1,221 @@
+"""The two looks of all hosts, joined worker by worker; and whether anybody moved between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from eroica.diagnosis.blocked.places import Site, find_site, without_line
+from eroica.model.look import Blockage, Death, ProcessLook, ThreadLook, WorkerLook
+from eroica.model.worker import Worker
+
+#: Share of a core from which a thread counts as running rather than waiting.
+RUNNING = 0.25
+_STOPPED = ("T", "t")
+_MOVED_BYTES = 65_536
+
+Seat = Literal["communication", "exit", "code", "unknown"]
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that somebody looked at.
+
+    Attributes:
+        now: The second look, the first where there is no second.
+        before: The first look, None where only one exists.
+        thread: Its training thread in the second look, None if its stack could not be read.
+        site: Where that thread sits.
+        cpu: Share of a core that this thread used between the looks, None if unknown.
+        interval_s: Time between the looks.
+    """
+
+    now: WorkerLook
+    before: WorkerLook | None
+    thread: ThreadLook | None
+    site: Site
+    cpu: float | None
+    interval_s: float
+
+    @property
+    def worker(self) -> Worker:
+        """Who."""
+        return self.now.worker
+
+    @property
+    def rank(self) -> int:
+        """Global rank."""
+        return self.now.worker.global_rank
+
+    @property
+    def runs(self) -> bool:
+        """Its training thread uses a core."""
+        return self.cpu is not None and self.cpu >= RUNNING
+
+    @property
+    def is_stopped(self) -> bool:
+        """The process is stopped, by a signal or by a debugger."""
+        return self.now.process.state in _STOPPED
+
+    @property
+    def seat(self) -> Seat:
+        """Where it sits, with what the Flight Recorder adds: backward and device waits are waits for others only there.
+
+        Without a Flight Recorder backward that uses no core is a wait: DDP's collectives run below it.
+        """
+        kind = self.site.kind
+        if kind in ("backward", "device"):
+            if self.now.flight is not None:
+                return "communication" if self.now.flight.open else "code"
+            return "communication" if not self.runs or self.worker.device != "cpu" else "code"
+        return kind  # type: ignore[return-value]
+
+
+class Scene(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known, by global rank.
+
+    Attributes:
+        members: Workers that were looked at.
+        deaths: Workers that are gone without signing off, first death first.
+        left: Workers that ended in order while others live on.
+        missing: Global ranks of which nothing is known.
+        expected: Workers of the job.
+        notes: What the agents could not do.
+    """
+
+    members: Mapping[int, Member]
+    deaths: Mapping[int, Death]
+    left: Mapping[int, Worker]
+    missing: tuple[int, ...]
+    expected: int
+    notes: tuple[str, ...]
+
+    @property
+    def heard(self) -> int:
+        """Workers of which something is known."""
+        return self.expected - len(self.missing)
+
+    def host(self, rank: int) -> str:
+        """The worker's host, "" if unknown."""
+        if rank in self.members:
+            return self.members[rank].worker.host
+        if rank in self.deaths:
+            return self.deaths[rank].worker.host
+        return self.left[rank].host if rank in self.left else ""
+
+    def hosts(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
+        """Their hosts, sorted."""
+        return tuple(sorted({self.host(rank) for rank in ranks} - {""}))
+
+
+def build_scene(blockage: Blockage) -> Scene:
+    """Join the looks; of two hosts that speak of the same worker the one sorted last counts."""
+    looks = sorted(blockage.looks, key=lambda one: one.host)
+    first = {look.worker.global_rank: look for host in looks for look in host.first}
+    second = {look.worker.global_rank: look for host in looks for look in host.second}
+    deaths: dict[int, Death] = {}
+    for death in blockage.deaths:
+        deaths.setdefault(death.worker.global_rank, death)
+    members = {
+        rank: _member(second.get(rank, first.get(rank)), first.get(rank) if rank in second else None)
+        for rank in sorted(first.keys() | second.keys())
+        if rank not in deaths
+    }
+    left = {one.global_rank: one for one in blockage.left if one.global_rank not in members.keys() | deaths.keys()}
+    known = members.keys() | deaths.keys() | left.keys()
+    stated = max((look.worker.world_size for look in (*first.values(), *second.values())), default=0)
+    expected = max(blockage.world_size, min(stated, 1_000_000), len(known))
+    return Scene(
+        members=members,
+        deaths=deaths,
+        left=left,
+        missing=tuple(rank for rank in range(expected) if rank not in known)[: expected - len(known)],
+        expected=expected,
+        notes=tuple(_notes(blockage, members)),
+    )
+
+
+def _notes(blockage: Blockage, members: Mapping[int, Member]) -> Iterator[str]:
+    for host in sorted(blockage.looks, key=lambda one: one.host):
+        yield from (f"{host.host}: {note}" for note in host.notes)
+    for rank, member in members.items():
+        yield from (f"worker {rank}: {note}" for note in member.now.notes)
+
+
+def _member(now: WorkerLook | None, before: WorkerLook | None) -> Member:
+    assert now is not None
+    thread = training_thread(now)
+    interval_s = max(now.silent_s - before.silent_s, 0.0) if before is not None else 0.0
+    return Member(
+        now=now,
+        before=before,
+        thread=thread,
+        site=find_site(thread),
+        cpu=_cpu(before, now, interval_s),
+        interval_s=interval_s,
+    )
+
+
+def training_thread(look: WorkerLook) -> ThreadLook | None:
+    """The thread in which the hooks fire; Python's main thread where its id is not known."""
+    threads = look.process.threads
+    found = next((one for one in threads if one.thread_id == look.training_thread_id and one.thread_id), None)
+    return found or next((one for one in threads if one.name == "MainThread"), None)
+
+
+def _cpu(before: WorkerLook | None, now: WorkerLook, interval_s: float) -> float | None:
+    if before is None or interval_s <= 0:
+        return None
+    threads = training_thread(before), training_thread(now)
+    used = [one.cpu_s if one is not None else None for one in threads]
+    if used[0] is None or used[1] is None:
+        used = [before.process.cpu_s, now.process.cpu_s]
+    if used[0] is None or used[1] is None:
+        return None
+    return max(used[1] - used[0], 0.0) / interval_s
+
+
+def has_moved(member: Member) -> bool:
+    """Whether the worker made progress between the looks.
+
+    Progress is a hooked event, an iteration, a collective entered or completed, data read or written by the training
+    thread (a checkpoint), or other functions on its stack while it uses a core (an evaluation). Other lines of the same
+    functions are none: a worker in an endless loop for which everybody waits is the origin.
+    """
+    before, now = member.before, member.now
+    if before is None:
+        return False
+    if now.events > before.events or now.iteration > before.iteration:
+        return True
+    return _entered_or_completed(before, now) or _moves_data(member, before) or _runs_elsewhere(member, before)
+
+
+def _entered_or_completed(before: WorkerLook, now: WorkerLook) -> bool:
+    if before.flight is None or now.flight is None:
+        return False
+    earlier = {group.name: group for group in before.flight.progress}
+    return any(
+        group.name in earlier
+        and (group.completed > earlier[group.name].completed or group.enqueued > earlier[group.name].enqueued)
+        for group in now.flight.progress
+    )
+
+
+def _moves_data(member: Member, before: WorkerLook) -> bool:
+    earlier, later = training_thread(before), member.thread
+    if earlier is None or later is None or earlier.io_bytes is None or later.io_bytes is None:
+        return False
+    return member.seat != "communication" and later.io_bytes - earlier.io_bytes >= _MOVED_BYTES
+
+
+def _runs_elsewhere(member: Member, before: WorkerLook) -> bool:
+    earlier = training_thread(before)
+    if not member.runs or earlier is None or member.thread is None or member.seat == "communication":
+        return False
+    return list(map(without_line, earlier.stack)) != list(map(without_line, member.thread.stack))
+
+
+def holder_of_interpreter_lock(process: ProcessLook) -> ThreadLook | None:
+    """The thread that owns the interpreter lock."""
+    return next((thread for thread in process.threads if thread.holds_interpreter_lock), None)

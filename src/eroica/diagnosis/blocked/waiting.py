@@ -1,0 +1,94 @@
+"""The graph of who waits for whom, and walks in it.
+
+Nodes are workers (their global rank) and meetings (-1 minus their index). A worker points to the meetings it waits in,
+a meeting to those who have not entered it. Every walk is linear in nodes and edges.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from eroica.diagnosis.blocked.meetings import Meeting, Meetings
+
+Node = int
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """Who waits for whom; `onward` and `back` hold each edge once."""
+
+    meetings: Meetings
+    onward: Mapping[Node, tuple[Node, ...]]
+    back: Mapping[Node, tuple[Node, ...]]
+
+    @property
+    def waiters(self) -> frozenset[int]:
+        """Workers that wait in a meeting or for a peer."""
+        return frozenset(node for node in self.onward if node >= 0)
+
+    def meeting(self, node: Node) -> Meeting:
+        """The meeting of a node below zero."""
+        return self.meetings.items[-1 - node]
+
+    def reaching(self, targets: Iterable[Node]) -> frozenset[Node]:
+        """Nodes that wait, directly or through others, for one of the targets; the targets included."""
+        return _walk(self.back, targets)
+
+    def reached(self, starts: Iterable[Node]) -> frozenset[Node]:
+        """Nodes that the starts wait for, directly or through others; the starts included."""
+        return _walk(self.onward, starts)
+
+    def ends(self) -> frozenset[Node]:
+        """Nodes that somebody waits for and that wait for nobody."""
+        return frozenset(node for node in self.back if not self.onward.get(node))
+
+    def circle(self) -> frozenset[Node]:
+        """Nodes that wait for each other in a circle from which no way leads to an end."""
+        closed = set(self.onward.keys() - self.reaching(self.ends()))
+        degree = {node: sum(other in closed for other in self.back.get(node, ())) for node in closed}
+        free = [node for node, number in degree.items() if not number]
+        while free:
+            node = free.pop()
+            closed.discard(node)
+            for other in self.onward.get(node, ()):
+                if other in degree:
+                    degree[other] -= 1
+                    if not degree[other]:
+                        free.append(other)
+        return frozenset(closed)
+
+
+def find_waiting(meetings: Meetings) -> Waiting:
+    """Build the graph."""
+    onward: dict[Node, list[Node]] = defaultdict(list)
+    for index, meeting in enumerate(meetings.items):
+        for rank in meeting.waiting:
+            onward[rank].append(-1 - index)
+        onward[-1 - index] += meeting.behind
+        if meeting.previous is not None:
+            onward[-1 - index].append(-1 - meeting.previous)
+    for rank, peer in meetings.peers.items():
+        if meetings.peers.get(peer) != rank:
+            onward[rank].append(peer)
+    back: dict[Node, list[Node]] = defaultdict(list)
+    for node, others in onward.items():
+        for other in others:
+            back[other].append(node)
+    return Waiting(
+        meetings=meetings,
+        onward={node: tuple(others) for node, others in onward.items()},
+        back={node: tuple(others) for node, others in back.items()},
+    )
+
+
+def _walk(edges: Mapping[Node, tuple[Node, ...]], starts: Iterable[Node]) -> frozenset[Node]:
+    seen = set(starts)
+    stack = list(seen)
+    while stack:
+        for other in edges.get(stack.pop(), ()):
+            if other not in seen:
+                seen.add(other)
+                stack.append(other)
+    return frozenset(seen)

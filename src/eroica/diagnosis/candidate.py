@@ -1,0 +1,71 @@
+"""A possible cause: who, which rows, and how much of whose time it takes in each iteration."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.frames import Focus
+from eroica.model.verdict import ResourceUse
+
+Floats = NDArray[np.float64]
+Reference = Literal["peers", "baseline", "expectation", "slowdown"]
+
+FindingKind = Literal["compute", "memory", "collective", "python", "other"]
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One possible cause.
+
+    Attributes:
+        cause: Slug in the catalog.
+        scope: On some workers, on all, or changing from iteration to iteration.
+        workers: Accused workers (indices).
+        functions: Rows whose time it is (indices into the fleet's keys).
+        focus: The function to name.
+        kind: Kind of that function.
+        removed_us: Time it takes from each worker in each iteration. float64 [W, I].
+        mean_us: Time in `functions` on the accused, mean.
+        reference_us: The same on what they are compared with.
+        reference: What that is.
+        strength: Excess in standard errors.
+        coverage: Share of the excess the named function holds, 0-1.
+        agreement: Share of the excess that the others are seen to wait for, 0-1; None where waiting tells nothing.
+        least_gain: Gain from which this cause counts.
+        evidence: Sentences beyond those every cause gets.
+        corroboration: Independent evidence that is no time lost, in standard errors.
+        hosts: Accused hosts, where it is hosts and not workers.
+        subject: Who does what, where the general sentences do not fit.
+        resource: What limits it, where it is not read from the rows.
+        is_general: Everything is slower everywhere, which other causes bring about too: it stands behind a specific
+            cause unless it costs far more.
+    """
+
+    cause: str
+    scope: Literal["some", "all", "rotating"]
+    workers: tuple[int, ...]
+    functions: tuple[int, ...]
+    focus: Focus
+    kind: FindingKind
+    removed_us: Floats
+    mean_us: float
+    reference_us: float
+    reference: Reference
+    strength: float
+    coverage: float
+    agreement: float | None
+    least_gain: float
+    evidence: tuple[str, ...] = ()
+    corroboration: float = 0.0
+    hosts: tuple[str, ...] = ()
+    subject: str = ""
+    resource: ResourceUse | None = None
+    is_general: bool = False
+
+    @property
+    def excess_us(self) -> float:
+        """Mean excess per iteration on the accused."""
+        return self.mean_us - self.reference_us

@@ -1,0 +1,244 @@
+"""Computation: the same operators slower (hardware, quota, other processes), or more operators at the same speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH, Lateness, accuse, time_above
+from eroica.diagnosis.speed import Speed, host_fact, operators, weighted_mean
+from eroica.diagnosis.view import View
+from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, median_of_others
+
+Floats = NDArray[np.float64]
+#: Healthy workers on shared cores differ by 5-10 % in speed, now and then by 20 %; device kernels by less. A process
+#: that was seen held (stopped, throttled) needs no such margin.
+_SLOWER_CPU = 1.3
+_SLOWER_HELD = 1.1
+#: With more workers than cores, who gets a core is luck for seconds.
+_SLOWER_CROWDED = 2.0
+_SLOWER_DEVICE = 1.08
+_HELD = 0.05
+#: Being seen held is evidence of its own: standard errors of the time lost need be fewer, and this much is one of them.
+_STRENGTH_HELD = 1.5
+_HELD_ERROR = 0.05
+_MOST_CORROBORATION = 10.0
+#: Share of operator time that must be slower, if the hardware is and not one operator.
+_MOST_OPERATORS = 0.6
+#: Equal work: executions differ by less than this.
+_SAME_COUNT = 0.05
+#: Uneven work: so much of the operators' time stems from more executions, and so much of the excess.
+_MORE_WORK = 0.10
+_MOSTLY_WORK = 0.6
+#: Contention explains the slowness if waiting for a core explains this share of it.
+_EXPLAINED_BY_QUEUE = 0.5
+
+
+def find_compute(view: View) -> list[Candidate]:
+    """Slow computation, CPU contention and uneven work."""
+    rows = operators(view.fleet)
+    if not rows:
+        return []
+    return [*_slow_workers(view, rows), *_slow_job(view, rows), *_more_work(view, rows)]
+
+
+def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
+    """Workers on which most operators take longer than on their peers, equally often."""
+    fleet, speed = view.fleet, view.speed
+    time_WI = _affected(view, rows)
+    excess = excess_over_peers(time_WI, fleet.roles)
+    removed_W = np.minimum(excess.mean_us * (1 - 1 / np.fmax(speed.factor, 1.0)), excess.excess_us)
+    agreement_W = view.deficit_us / np.maximum(removed_W, 1e-9)
+    strong_W = excess.strength >= np.where(_held(view) > _HELD, _STRENGTH_HELD, LEAST_STRENGTH)
+    late_W = _is_slower(view, speed) & strong_W & (agreement_W >= LEAST_AGREEMENT)
+    if not late_W.any():
+        return
+    reference_W = excess.mean_us - removed_W
+    for members, cause, evidence in _split_by_queue(view, np.flatnonzero(late_W), speed):
+        late = _lateness("peers", members, excess, reference_W, time_WI, agreement_W)
+        coverage = float(np.nanmean(speed.agreeing[members]))
+        yield _candidate(view, cause, late, coverage, (*_speed_evidence(members, speed, "on their peers"), *evidence))
+
+
+def _affected(view: View, rows: list[int]) -> Floats:
+    """Time that a slow processor stretches: all busy time without an accelerator, the operators' with one."""
+    return view.fleet.series(rows) if view.fleet.has_accelerator else view.fleet.busy_us - _input(view)
+
+
+def _input(view: View) -> Floats:
+    rows = view.rows(kinds=frozenset({"python", "compute", "memory", "other", "gc"}), phases=frozenset({"input"}))
+    rows += [at for at, key in enumerate(view.fleet.keys) if key.kind == "gc" and key.phase != "input"]
+    return np.minimum(view.fleet.series(rows), view.fleet.busy_us)
+
+
+def _is_slower(view: View, speed: Speed) -> NDArray[np.bool_]:
+    least_W = np.full(view.workers, _SLOWER_DEVICE if view.fleet.has_accelerator else _SLOWER_CPU)
+    if not view.fleet.has_accelerator:
+        least_W[view.is_crowded] = _SLOWER_CROWDED
+    least_W[_held(view) > _HELD] = _SLOWER_HELD
+    same_work = np.abs(np.nan_to_num(speed.count_ratio, nan=1.0) - 1) <= _SAME_COUNT
+    most = np.nan_to_num(speed.agreeing) >= _MOST_OPERATORS
+    return np.asarray((np.nan_to_num(speed.factor) >= least_W) & same_work & most, dtype=np.bool_)
+
+
+def _held(view: View) -> Floats:
+    """Share of the time in which a worker's process was not allowed to run. float64 [W]."""
+    return np.nan_to_num(host_fact(view.fleet, "stopped")) + np.nan_to_num(host_fact(view.fleet, "throttled"))
+
+
+def _corroboration(view: View, workers: Sequence[int]) -> float:
+    """How far beyond noise the accused were seen held, in standard errors."""
+    return min(float(np.median(_held(view)[list(workers)])) / _HELD_ERROR, _MOST_CORROBORATION)
+
+
+def _slow_job(view: View, rows: list[int]) -> Iterator[Candidate]:
+    """Operators slower on most workers than in the baseline window; claimed only when somebody finds the job slow.
+
+    Windows opened by hand on a machine that is busier than before would else all end here.
+    """
+    speed = view.speed_change
+    late_W = _is_slower(view, speed)
+    if view.suspects.baseline is None or not view.is_slow or late_W.mean() < JOB_WIDE:
+        return
+    time_WI = view.fleet.series(rows)
+    excess = excess_over_baseline(time_WI, view.before(rows))
+    members = np.flatnonzero(late_W & (excess.strength >= LEAST_STRENGTH))
+    if members.size < JOB_WIDE * view.workers:
+        return
+    yield _job_candidate(view, members, speed, time_WI, excess)
+
+
+def _job_candidate(view: View, members: NDArray[np.intp], speed: Speed, time_WI: Floats, excess: Excess) -> Candidate:
+    queue_W = host_fact(view.fleet, "run_queue_wait") - _queue_before(view)
+    explained = float(np.nan_to_num(np.nanmean(queue_W[members]) if not np.isnan(queue_W[members]).all() else 0.0))
+    lost = 1 - 1 / float(np.median(speed.factor[members]))
+    contended = explained >= _EXPLAINED_BY_QUEUE * lost
+    evidence = (
+        (f"Training threads wait {explained:.0%} more of their time for a core than before.",) if contended else ()
+    )
+    late = _lateness("baseline", members, excess, excess.reference_us, time_WI, None)
+    return _candidate(
+        view,
+        "cpu-contention" if contended else "compute-slow",
+        late,
+        float(np.nanmean(speed.agreeing[members])),
+        (*_speed_evidence(members, speed, "in the baseline window"), *evidence),
+    )
+
+
+def _queue_before(view: View) -> Floats:
+    past = view.suspects.baseline
+    known = dict(zip(past.ranks, host_fact(past, "run_queue_wait"), strict=True)) if past is not None else {}
+    return np.asarray([known.get(rank, np.nan) for rank in view.fleet.ranks], dtype=np.float64)
+
+
+def _split_by_queue(
+    view: View, members: NDArray[np.intp], speed: Speed
+) -> Iterator[tuple[NDArray[np.intp], str, tuple[str, ...]]]:
+    """Slow workers whose threads wait for a core, and the others."""
+    queue_W = host_fact(view.fleet, "run_queue_wait")
+    more_W = queue_W - np.nan_to_num(median_of_others(queue_W, view.fleet.roles))
+    lost_W = 1 - 1 / np.fmax(speed.factor, 1.0)
+    waiting_W = np.nan_to_num(more_W, nan=0.0) >= _EXPLAINED_BY_QUEUE * np.maximum(lost_W, 1e-9)
+    queued = members[waiting_W[members] & (_held(view)[members] <= _HELD)]
+    slow = np.setdiff1d(members, queued)
+    if queued.size:
+        text = f"Its training thread is ready but without a core {queue_W[queued].mean():.0%} of the time, peers less."
+        yield queued, "cpu-contention", (text,)
+    if slow.size:
+        yield slow, "compute-slow", tuple(_host_evidence(view, slow))
+
+
+def _host_evidence(view: View, members: NDArray[np.intp]) -> Iterator[str]:
+    wording = {
+        "stopped": "The process was stopped (state T) {:.0%} of the time; peers {:.0%}.",
+        "throttled": "Its CPU quota held it back {:.0%} of the time; peers {:.0%}.",
+        "run_queue_wait": "Its training thread waited for a core {:.0%} of the time; peers {:.0%}.",
+    }
+    others = np.setdiff1d(np.arange(view.workers), members)
+    for name, text in wording.items():
+        fact_W = host_fact(view.fleet, name)
+        own = weighted_mean(fact_W[members], np.ones(members.size))
+        peers = weighted_mean(fact_W[others], np.ones(others.size))
+        if own > 0.02:
+            yield text.format(own, 0.0 if np.isnan(peers) else peers)
+
+
+def _speed_evidence(members: NDArray[np.intp], speed: Speed, whom: str) -> tuple[str, ...]:
+    at = list(members)
+    return (
+        f"An operator takes {np.median(speed.factor[at]):.2f} times as long as {whom}.",
+        f"{np.nanmean(speed.agreeing[at]):.0%} of the operators' time shows it, and the operators run equally often "
+        f"(ratio {np.nanmean(speed.count_ratio[at]):.2f}).",
+    )
+
+
+def _more_work(view: View, rows: list[int]) -> Iterator[Candidate]:
+    """Workers whose operators run more often than their peers', each at normal speed."""
+    fleet, speed = view.fleet, view.speed
+    time_WI = fleet.series(rows)
+    excess = excess_over_peers(time_WI, fleet.roles)
+    more_W = np.nan_to_num(speed.more_work)
+    mostly_W = more_W >= _MOSTLY_WORK * (more_W + np.maximum(np.nan_to_num(speed.slower), 0.0))
+    removed_W = np.minimum(more_W * excess.mean_us, np.nan_to_num(excess.excess_us))
+    agreement_W = view.deficit_us / np.maximum(removed_W, 1e-9)
+    late_W = (more_W >= _MORE_WORK) & mostly_W & (excess.strength >= LEAST_STRENGTH) & (agreement_W >= LEAST_AGREEMENT)
+    members = np.flatnonzero(late_W & (removed_W > 0))
+    if not members.size:
+        return
+    reference_W = excess.mean_us - removed_W
+    count = fleet.count[rows].sum(axis=0)
+    usual = median_of_others(count, fleet.roles)
+    late = _lateness("peers", members, excess, reference_W, time_WI, agreement_W)
+    work, longer = more_W[members], np.maximum(np.nan_to_num(speed.slower[members]), 0.0)
+    evidence = (
+        f"{count[members].mean():.0f} operators per iteration against {np.nanmean(usual[members]):.0f} on their peers; "
+        f"{work.mean():.0%} of their time is the additional work, at normal speed."
+    )
+    yield _candidate(view, "load-imbalance", late, float((work / np.maximum(work + longer, 1e-9)).mean()), (evidence,))
+
+
+def _lateness(
+    reference: Literal["peers", "baseline"],
+    members: NDArray[np.intp],
+    excess: Excess,
+    reference_W: Floats,
+    time_WI: Floats,
+    agreement_W: Floats | None,
+) -> Lateness:
+    """Workers with more than the reference, as a lateness like that of any other group."""
+    late_W = np.isin(np.arange(time_WI.shape[0]), members)
+    return Lateness(
+        reference=reference,
+        workers=tuple(int(worker) for worker in members),
+        removed_us=time_above(time_WI, reference_W, late_W),
+        mean_us=float(excess.mean_us[members].mean()),
+        reference_us=float(reference_W[members].mean()),
+        strength=float(np.median(excess.strength[members])),
+        agreement=None if agreement_W is None else float(np.clip(agreement_W[members], 0, 1).min()),
+    )
+
+
+def _candidate(view: View, cause: str, late: Lateness, coverage: float, evidence: tuple[str, ...]) -> Candidate:
+    rows = operators(view.fleet)
+    source = view.suspects.peers_us if late.reference == "peers" else view.suspects.before_us
+    excess_R = np.nan_to_num(view.fleet.critical_us[rows] - source[rows])[:, list(late.workers)].mean(axis=1)
+    focus = Focus(
+        name=view.fleet.keys[rows[int(np.argmax(excess_R))]].name,
+        place="",
+        stack=(),
+        functions=tuple(rows),
+        share=coverage,
+        is_own=False,
+        is_specific=True,
+    )
+    candidate = accuse(late, cause, "compute", focus, rows, view.settings.min_gain, evidence)
+    return msgspec.structs.replace(
+        candidate, corroboration=_corroboration(view, late.workers), is_general=late.reference == "baseline"
+    )

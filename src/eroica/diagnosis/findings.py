@@ -1,0 +1,101 @@
+"""Causes and the symptoms they explain, as findings of a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from eroica.diagnosis.catalog import CATALOG
+from eroica.diagnosis.communication import Waiting, find_waiting
+from eroica.diagnosis.confidence import estimate_confidence
+from eroica.diagnosis.rows import summarize_durations, summarize_pattern, summarize_resource
+from eroica.diagnosis.selection import Cause
+from eroica.diagnosis.view import View
+from eroica.diagnosis.wording import describe_evidence, format_ms, name_workers
+from eroica.model.verdict import DurationSummary, Finding, FindingFunction, PatternSummary
+
+
+def build_findings(view: View, causes: Sequence[Cause]) -> tuple[Finding, ...]:
+    """Causes by falling gain, then symptoms; each symptom belongs to the largest cause that explains it."""
+    waits = [_waiting_of(view, cause) for cause in causes]
+    symptoms: list[tuple[int, Waiting]] = []
+    for at, found in enumerate(waits):
+        known = {(wait.name, wait.group) for _, wait in symptoms}
+        symptoms += [(at, wait) for wait in found if (wait.name, wait.group) not in known]
+    first = len(causes) + 1
+    explained = [[first + n for n, (owner, _) in enumerate(symptoms) if owner == at] for at in range(len(causes))]
+    findings = [
+        _cause(view, order, cause, waits[order - 1], explained[order - 1])
+        for order, cause in enumerate(causes, start=1)
+    ]
+    findings += [_symptom(view, first + n, causes[owner], wait) for n, (owner, wait) in enumerate(symptoms)]
+    return tuple(findings)
+
+
+def _waiting_of(view: View, cause: Cause) -> list[Waiting]:
+    if cause.candidate.scope == "all" or cause.candidate.kind == "collective":
+        return []
+    return find_waiting(view, cause.candidate.workers, max(cause.candidate.excess_us, 0.0))
+
+
+def _hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
+    return tuple(sorted({view.fleet.patterns[worker].worker.host for worker in workers} - {""}))
+
+
+def _ranks(view: View, workers: Sequence[int]) -> tuple[int, ...]:
+    return tuple(view.fleet.ranks[worker] for worker in workers)
+
+
+def _cause(view: View, order: int, cause: Cause, waiting: Sequence[Waiting], explains: Sequence[int]) -> Finding:
+    found = cause.candidate
+    return Finding(
+        order=order,
+        role="cause",
+        cause=found.cause,
+        function=FindingFunction(name=found.focus.name, kind=found.kind, stack=found.focus.stack),
+        workers=_ranks(view, found.workers),
+        scope=found.scope,
+        hosts=found.hosts or _hosts(view, found.workers),
+        resource=found.resource or summarize_resource(view, found),
+        pattern=summarize_pattern(view, found),
+        duration=summarize_durations(view, found),
+        gain=round(cause.gain, 4),
+        confidence=estimate_confidence(view, found, cause.gain),
+        explains=tuple(explains),
+        evidence=describe_evidence(view, cause, waiting),
+        next_step=CATALOG[found.cause].next_step,
+    )
+
+
+def _symptom(view: View, order: int, cause: Cause, wait: Waiting) -> Finding:
+    found = cause.candidate
+    whom = name_workers(_ranks(view, found.workers)) if found.workers else "a different worker each time"
+    fleet, rows, members = view.fleet, list(wait.functions), list(wait.workers)
+    count = float(fleet.count[rows][:, members].sum(axis=0).mean())
+    total = float(fleet.total_us[rows][:, members].sum(axis=0).mean())
+    return Finding(
+        order=order,
+        role="symptom",
+        cause=found.cause,
+        function=FindingFunction(name=wait.name, kind="collective"),
+        workers=_ranks(view, wait.workers),
+        scope="rotating" if found.scope == "rotating" else "some",
+        hosts=_hosts(view, wait.workers),
+        pattern=PatternSummary(
+            beta=round(float(fleet.pattern[rows][:, members, 0].sum(axis=0).mean()), 4),
+            mu=0.0,
+            sigma=0.0,
+            expected={"beta": (0.0, view.settings.expected_collective)},
+        ),
+        duration=DurationSummary(
+            per_iteration_ms=round(wait.mean_us / 1e3, 3),
+            peers_ms=None if math.isnan(wait.accused_us) else round(wait.accused_us / 1e3, 3),
+            mean_ms=round(total / count / 1e3, 4) if count else 0.0,
+            count_per_iteration=round(count, 3),
+        ),
+        confidence=estimate_confidence(view, found, cause.gain),
+        evidence=(
+            f"It takes {format_ms(wait.mean_us)} per iteration because it waits for {found.focus.label} on {whom}.",
+        ),
+        next_step="Nothing: it goes away with its cause.",
+    )

@@ -1,0 +1,118 @@
+"""Python garbage collection: pauses that wander over the workers, so that everybody waits for somebody each time."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.lateness import time_above
+from eroica.diagnosis.view import View
+
+Floats = NDArray[np.float64]
+#: Healthy collections take about 1 % of each worker, at different moments; four workers lose 4 to 6 % to them.
+_LEAST_GAIN = 0.07
+#: Collections are traced, not sampled; the question is only whether a few of them are a habit.
+_LEAST_STRENGTH = 2.0
+#: One worker with more than this share of all pauses is a worker's own matter.
+_MOSTLY_ONE = 0.75
+#: In an iteration with a pause, this share of the workers pauses: they collect together.
+_TOGETHER = 0.7
+_PAUSE_US = 500.0
+
+
+def find_collections(view: View) -> list[Candidate]:
+    """Garbage collections that cost the job more than a healthy one's do, or more than in its baseline window."""
+    rows = [at for at, key in enumerate(view.fleet.keys) if key.kind == "gc" and view.fleet.critical_us[at].max() > 0]
+    if not rows:
+        return []
+    time_WI = view.fleet.series(rows)
+    before_W = np.nan_to_num(view.before(rows).mean(axis=1))
+    excess_W = time_WI.mean(axis=1) - before_W
+    late_W = excess_W > 0
+    if not late_W.any():
+        return []
+    scope, workers = _scope(time_WI)
+    strength = _strength(time_WI, before_W)
+    if strength < _LEAST_STRENGTH:
+        return []
+    return [
+        Candidate(
+            cause="garbage-collection",
+            scope=scope,
+            workers=workers,
+            functions=tuple(rows),
+            focus=_focus(view, rows),
+            kind="other",
+            removed_us=time_above(time_WI, before_W, late_W),
+            mean_us=float(time_WI.mean(axis=1)[list(workers) or slice(None)].mean()),
+            reference_us=float(before_W.mean()),
+            reference="baseline" if view.suspects.baseline is not None else "expectation",
+            strength=strength,
+            coverage=1.0,
+            agreement=_agreement(view, time_WI),
+            least_gain=max(_LEAST_GAIN, view.settings.min_gain),
+            evidence=_evidence(view, rows, time_WI),
+        )
+    ]
+
+
+def _scope(time_WI: Floats) -> tuple[Literal["some", "all", "rotating"], tuple[int, ...]]:
+    """Whose matter it is; nobody is named where the pauses wander."""
+    share_W = time_WI.sum(axis=1) / time_WI.sum()
+    everybody = tuple(range(share_W.size))
+    if share_W.size == 1:
+        return "all", everybody
+    if share_W.max() >= _MOSTLY_ONE:
+        return "some", (int(share_W.argmax()),)
+    paused_WI = time_WI > _PAUSE_US
+    with_pause = paused_WI.any(axis=0)
+    if with_pause.any() and paused_WI[:, with_pause].mean() >= _TOGETHER:
+        return "all", everybody
+    return "rotating", ()
+
+
+def _strength(time_WI: Floats, before_W: Floats) -> float:
+    """Time lost to collections in an iteration, in standard errors over iterations."""
+    lost_I = time_WI.sum(axis=0) - before_W.sum()
+    if lost_I.size < 2:
+        return 0.0
+    return float(lost_I.mean() / max(lost_I.std(ddof=1) / np.sqrt(lost_I.size), 1e-9))
+
+
+def _agreement(view: View, time_WI: Floats) -> float | None:
+    """Where one worker pauses alone, do the others wait longer than it? Share of such iterations."""
+    if view.workers == 1:
+        return None
+    longest_I = time_WI.argmax(axis=0)
+    paused = np.flatnonzero(time_WI.max(axis=0) > max(_PAUSE_US, view.settings.min_gain * view.iteration_us))
+    if not paused.size:
+        return None
+    own = view.fleet.wait_us[longest_I[paused], paused]
+    return float((own <= np.median(view.fleet.wait_us[:, paused], axis=0)).mean())
+
+
+def _focus(view: View, rows: list[int]) -> Focus:
+    row = max(rows, key=lambda at: float(view.fleet.critical_us[at].sum()))
+    key = view.fleet.keys[row]
+    return Focus(
+        name=key.name, place="", stack=key.stack, functions=tuple(rows), share=1.0, is_own=False, is_specific=True
+    )
+
+
+def _evidence(view: View, rows: list[int], time_WI: Floats) -> tuple[str, ...]:
+    paused_WI = time_WI > _PAUSE_US
+    count = float(view.fleet.count[rows].sum() / view.workers)
+    longest = max(
+        (row.max_s for worker in view.fleet.rows for key, row in worker.items() if key.kind == "gc"), default=0.0
+    )
+    shares = time_WI.sum(axis=1) / time_WI.sum()
+    spread = ", ".join(f"{rank}: {share:.0%}" for rank, share in list(zip(view.fleet.ranks, shares, strict=True))[:8])
+    return (
+        f"{paused_WI.any(axis=0).mean():.0%} of the iterations have a collection on some worker; the longest took "
+        f"{longest * 1e3:.1f} ms, {count:.2f} collections per worker and iteration.",
+        f"Share of all collection time by worker: {spread}.",
+    )

@@ -1,0 +1,233 @@
+"""Judge one group of rows: who spends more time in it than peers, than before, or than expected.
+
+Array suffixes: W workers, I iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate, FindingKind, Reference
+from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.view import View
+from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, standard_error
+
+Floats = NDArray[np.float64]
+#: Excess in standard errors from which it is no accident.
+LEAST_STRENGTH = 3.0
+#: Excess relative to the reference from which a group differs: healthy workers on shared cores differ by 30 %.
+LEAST_RATIO = 0.5
+#: Share of the workers from which a change against the baseline is the whole job's.
+JOB_WIDE = 0.6
+#: Share of an excess that the others must be seen to wait for.
+LEAST_AGREEMENT = 0.4
+
+
+class Lateness(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Workers with excess time in a group of rows.
+
+    Attributes:
+        reference: What they are compared with.
+        workers: Who (indices), not empty.
+        removed_us: Their time above the reference in each iteration. float64 [W, I], 0 for everybody else.
+        mean_us: Time of the group on them.
+        reference_us: Time to compare with.
+        strength: Excess in standard errors: the median over them.
+        agreement: Share of the excess the others wait for, 0-1; None where everybody is accused.
+    """
+
+    reference: Reference
+    workers: tuple[int, ...]
+    removed_us: Floats
+    mean_us: float
+    reference_us: float
+    strength: float
+    agreement: float | None
+
+
+def accuse(
+    late: Lateness,
+    cause: str,
+    kind: FindingKind,
+    focus: Focus,
+    functions: Sequence[int],
+    least_gain: float,
+    evidence: tuple[str, ...] = (),
+) -> Candidate:
+    """The candidate that says `cause` of workers with excess time; against peers it is some workers', else everybody's.
+
+    Args:
+        late: Who and how much.
+        cause: Slug in the catalog.
+        kind: Kind of the named function.
+        focus: The function to name; its share of the excess is the coverage.
+        functions: Rows whose time it is (indices into the fleet's keys).
+        least_gain: Gain from which the cause counts.
+        evidence: Sentences beyond those every cause gets.
+    """
+    return Candidate(
+        cause=cause,
+        scope="some" if late.reference == "peers" else "all",
+        workers=late.workers,
+        functions=tuple(functions),
+        focus=focus,
+        kind=kind,
+        removed_us=late.removed_us,
+        mean_us=late.mean_us,
+        reference_us=late.reference_us,
+        reference=late.reference,
+        strength=late.strength,
+        coverage=focus.share,
+        agreement=late.agreement,
+        least_gain=least_gain,
+        evidence=evidence,
+    )
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Time in a group of rows.
+
+    Attributes:
+        functions: The rows (indices into the fleet's keys).
+        time_us: Their time in each iteration. float64 [W, I].
+        steady_us: The same with the jitter of sampling taken out: drawn towards the mean by the share of its variance
+            that sampling explains. For recomputing iterations. float64 [W, I].
+    """
+
+    functions: list[int]
+    time_us: Floats
+    steady_us: Floats
+
+
+def measure(view: View, functions: Sequence[int]) -> Spent:
+    """Read the time of a group of rows."""
+    time_WI = view.fleet.series(functions)
+    mean_W1 = time_WI.mean(axis=1, keepdims=True)
+    error_W = np.sqrt((view.fleet.error_us[list(functions)] ** 2).sum(axis=0))
+    sampling_W = error_W**2 * view.fleet.columns.shape[1]
+    kept_W = 1 - sampling_W / np.maximum(time_WI.var(axis=1), 1e-9)
+    steady_WI = mean_W1 + np.clip(kept_W, 0.0, 1.0)[:, None] * (time_WI - mean_W1)
+    return Spent(functions=list(functions), time_us=time_WI, steady_us=steady_WI)
+
+
+def judge_group(
+    view: View, functions: list[int], expected_share: float | None, least_strength: float = LEAST_STRENGTH
+) -> Iterator[Lateness]:
+    """All ways in which a group of rows takes too long: against peers, baseline and expectation.
+
+    Args:
+        view: The window.
+        functions: Rows of the group.
+        expected_share: Share of the iteration the group may take on any worker; None where nothing is expected.
+        least_strength: Excess in standard errors from which it counts.
+    """
+    if not functions or not _worth_reading(view, functions, expected_share):
+        return
+    spent = measure(view, functions)
+    yield from late_against_peers(view, spent, least_strength)
+    yield from late_against_baseline(view, spent, least_strength)
+    if expected_share is not None:
+        yield from _late_against_expectation(view, spent, expected_share)
+
+
+def _worth_reading(view: View, functions: Sequence[int], expected_share: float | None) -> bool:
+    """A look at means before any series is decoded."""
+    total_W = view.fleet.critical_us[list(functions)].sum(axis=0)
+    floor = view.settings.min_gain * view.iteration_us
+    spread = float(total_W.max() - total_W.min())
+    before_W = np.nan_to_num(view.suspects.before_us[list(functions)].sum(axis=0), nan=np.inf)
+    beyond = expected_share is not None and float(total_W.max()) > expected_share * view.iteration_us
+    return spread >= floor or bool((total_W - before_W >= floor).any()) or beyond
+
+
+def late_against_peers(view: View, spent: Spent, least_strength: float = LEAST_STRENGTH) -> Iterator[Lateness]:
+    """Some workers above the median of their peers, for whom those wait.
+
+    A worker on which every operator is slower is allowed that much more time here too: its slowness is a cause of its
+    own. Double entry: what a worker has too much, its peers must wait for, at least `LEAST_AGREEMENT` of it.
+    """
+    allowed_W = _allowed(view, view.speed.factor)
+    excess = excess_over_peers(spent.time_us, view.fleet.roles, allowed_W)
+    over_W = _stands_out(view, excess, LEAST_RATIO, least_strength)
+    agreement_W = view.deficit_us / np.maximum(excess.excess_us, 1e-9)
+    late_W = over_W & (agreement_W >= LEAST_AGREEMENT)
+    if late_W.any():
+        yield _lateness("peers", excess, spent, late_W, float(np.clip(agreement_W[late_W], 0, 1).min()))
+
+
+def late_against_baseline(view: View, spent: Spent, least_strength: float = LEAST_STRENGTH) -> Iterator[Lateness]:
+    """Most workers above their own time in the healthy window, while iterations got longer."""
+    if view.suspects.baseline is None or not _is_longer(view):
+        return
+    before_WJ = view.before(spent.functions)
+    excess = excess_over_baseline(spent.time_us, before_WJ, _allowed(view, view.speed_change.factor))
+    late_W = _job_wide(excess, _stands_out(view, excess, LEAST_RATIO, least_strength))
+    if late_W.any():
+        yield _lateness("baseline", excess, spent, late_W, None)
+
+
+def _job_wide(excess: Excess, late_W: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Nobody unless most workers are late; then also those that are about as late, noise or not."""
+    if late_W.mean() < JOB_WIDE:
+        return np.zeros_like(late_W)
+    amount_W = np.nan_to_num(excess.excess_us)
+    return np.asarray(late_W | (amount_W >= float(np.median(amount_W[late_W])) / 2), dtype=np.bool_)
+
+
+def _is_longer(view: View) -> bool:
+    past = view.suspects.baseline
+    return past is not None and view.iteration_us >= past.mean_iteration_us * (1 + view.settings.min_gain)
+
+
+def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterator[Lateness]:
+    """Most workers above what any worker may spend here."""
+    allowed = share * view.iteration_us
+    limit_W = np.full(view.workers, allowed)
+    excess = Excess(mean_us=spent.time_us.mean(axis=1), reference_us=limit_W, error_us=standard_error(spent.time_us))
+    late_W = _job_wide(excess, _stands_out(view, excess, 0.0))
+    if late_W.any():
+        yield _lateness("expectation", excess, spent, late_W, None)
+
+
+def _allowed(view: View, factor_W: Floats) -> Floats:
+    """Slowness that every row of a worker shares; on an accelerator kernels say nothing about Python."""
+    if view.fleet.has_accelerator:
+        return np.ones(view.workers)
+    return np.maximum(np.nan_to_num(factor_W, nan=1.0), 1.0)
+
+
+def _stands_out(view: View, excess: Excess, ratio: float, least_strength: float = LEAST_STRENGTH) -> NDArray[np.bool_]:
+    amount_W = np.nan_to_num(excess.excess_us, nan=-1.0)
+    floor_W = np.maximum(view.settings.min_gain * view.iteration_us, ratio * np.nan_to_num(excess.reference_us))
+    return np.asarray((amount_W >= floor_W) & (excess.strength >= least_strength), dtype=np.bool_)
+
+
+def _lateness(
+    reference: Reference, excess: Excess, spent: Spent, late_W: NDArray[np.bool_], agreement: float | None
+) -> Lateness:
+    return Lateness(
+        reference=reference,
+        workers=tuple(int(worker) for worker in np.flatnonzero(late_W)),
+        removed_us=time_above(spent.steady_us, excess.reference_us, late_W),
+        mean_us=float(excess.mean_us[late_W].mean()),
+        reference_us=float(excess.reference_us[late_W].mean()),
+        strength=float(np.median(excess.strength[late_W])),
+        agreement=agreement,
+    )
+
+
+def time_above(time_WI: Floats, reference_W: Floats, late_W: NDArray[np.bool_]) -> Floats:
+    """Excess of the accused in each iteration, 0 for everybody else. float64 [W, I].
+
+    Cutting sampled, hence jumpy, times off at the reference makes their mean too large; it is scaled back.
+    """
+    above_WI = np.maximum(time_WI - np.nan_to_num(reference_W)[:, None], 0.0)
+    above_WI[~late_W] = 0.0
+    mean_W = above_WI.mean(axis=1)
+    wanted_W = np.maximum(time_WI.mean(axis=1) - np.nan_to_num(reference_W), 0.0)
+    scale_W = np.divide(wanted_W, mean_W, out=np.zeros_like(mean_W), where=mean_W > 0)
+    return np.asarray(above_WI * scale_W[:, None])

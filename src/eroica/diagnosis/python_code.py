@@ -1,0 +1,139 @@
+"""Python on the critical path, outside the loader: judged phase by phase, then by the frame that holds the excess."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import Focus, find_focus
+from eroica.diagnosis.lateness import (
+    LEAST_STRENGTH,
+    Lateness,
+    accuse,
+    judge_group,
+    late_against_baseline,
+    late_against_peers,
+    measure,
+)
+from eroica.diagnosis.rows import reference_of_rows
+from eroica.diagnosis.view import View
+from eroica.localize.excess import standard_error
+from eroica.summarize.phases import is_engine_frame
+
+Floats = NDArray[np.float64]
+_PHASES = ("forward", "backward", "optimizer", "other")
+#: Share of a stated slowdown that a function must explain where there is no baseline window to compare with.
+_EXPLAINS_MOST = 0.6
+#: And the least share of the iteration it must then hold.
+_LEAST_SHARE = 0.10
+
+
+def find_python(view: View) -> list[Candidate]:
+    """Functions that take longer on some workers than on their peers, or on all than before or than expected."""
+    return [candidate for phase in _PHASES for candidate in _in_phase(view, phase)]
+
+
+def _in_phase(view: View, phase: str) -> Iterator[Candidate]:
+    rows = view.rows(kinds=frozenset({"python"}), phases=frozenset({phase}))
+    rows = [row for row in rows if not _waits_for_engine(view.fleet.keys[row].stack)]
+    expected = view.settings.expected_python if view.fleet.has_accelerator else None
+    if not rows:
+        return
+    for late in _judged(view, rows, expected):
+        candidate = _narrowed(view, rows, late)
+        if candidate is not None:
+            yield candidate
+    if view.suspects.baseline is None and not view.fleet.has_accelerator:
+        yield from _explains_slowdown(view, rows)
+
+
+def _waits_for_engine(stack: Sequence[str]) -> bool:
+    """Whether the leaf only waits for the C++ autograd engine: gaps between operators, nobody's Python."""
+    return bool(stack) and is_engine_frame(stack[-1])
+
+
+def _judged(view: View, rows: list[int], expected: float | None) -> Iterator[Lateness]:
+    """Ways in which the phase, or one frame of it, takes too long.
+
+    A new function is lost in the sum of a phase that varies by more than it costs, so frames are judged as well.
+    """
+    found = list(judge_group(view, rows, expected))
+    yield from found
+    known = {late.reference for late in found}
+    for reference in ("peers", "baseline"):
+        if reference not in known:
+            yield from _by_frame(view, rows, reference)
+
+
+def _by_frame(view: View, rows: list[int], reference: str) -> Iterator[Lateness]:
+    source = view.suspects.peers_us if reference == "peers" else view.suspects.before_us
+    excess_RW = np.nan_to_num(view.fleet.critical_us[rows] - source[rows])
+    floor = view.settings.min_gain * view.iteration_us
+    order = np.argsort(-excess_RW.sum(axis=0)) if reference == "baseline" else np.argsort(-excess_RW.max(axis=0))
+    worker = int(order[0])
+    above = [row for row, excess in zip(rows, excess_RW[:, worker], strict=True) if excess > 0]
+    if not above:
+        return
+    part = [rows.index(row) for row in above]
+    focus = find_focus(view.fleet.keys, above, excess_RW[part, worker], view.fleet.critical_us[above, worker])
+    if focus is None or not focus.is_specific or view.fleet.critical_us[list(focus.functions), worker].sum() < floor:
+        return
+    functions = list(focus.functions)
+    spent = measure(view, functions)
+    yield from late_against_peers(view, spent) if reference == "peers" else late_against_baseline(view, spent)
+
+
+def _narrowed(view: View, rows: list[int], late: Lateness) -> Candidate | None:
+    """The candidate of the frame that holds most of the excess; of the whole phase where no frame does."""
+    members = list(late.workers)
+    time_R = view.fleet.critical_us[rows][:, members].mean(axis=1)
+    excess_R = time_R - reference_of_rows(view, rows, late)
+    focus = find_focus(view.fleet.keys, rows, excess_R, time_R)
+    if focus is None:
+        return None
+    if focus.is_specific:
+        own = _same_reference(view, list(focus.functions), late)
+        if own is not None:
+            return _candidate(view, focus.functions, focus, own)
+    return _candidate(view, tuple(rows), focus, late)
+
+
+def _same_reference(view: View, functions: list[int], late: Lateness) -> Lateness | None:
+    share = view.settings.expected_python if late.reference == "expectation" else None
+    found = judge_group(view, functions, share)
+    return next((own for own in found if own.reference == late.reference), None)
+
+
+def _candidate(view: View, functions: tuple[int, ...], focus: Focus, late: Lateness) -> Candidate:
+    return accuse(late, "python-on-critical-path", "python", focus, functions, view.settings.min_gain)
+
+
+def _explains_slowdown(view: View, rows: list[int]) -> Iterator[Candidate]:
+    """Without a baseline window: one own function, on all workers, that is as large as the slowdown the trigger saw."""
+    if not view.is_slow or view.slowdown_us <= 0:
+        return
+    time_R = view.fleet.critical_us[rows].mean(axis=1)
+    focus = find_focus(view.fleet.keys, rows, time_R, time_R)
+    if focus is None or not focus.is_own:
+        return
+    spent = measure(view, focus.functions)
+    time_WI = spent.time_us
+    mean_W = time_WI.mean(axis=1)
+    least = max(_EXPLAINS_MOST * view.slowdown_us, _LEAST_SHARE * view.iteration_us)
+    strength = float(np.median(mean_W / np.maximum(standard_error(time_WI), 1e-9)))
+    if mean_W.min() < least or strength < LEAST_STRENGTH:
+        return
+    usual = max(float(mean_W.mean()) - view.slowdown_us, 0.0)
+    late = Lateness(
+        reference="slowdown",
+        workers=tuple(range(view.workers)),
+        removed_us=np.maximum(spent.steady_us - usual, 0.0),
+        mean_us=float(mean_W.mean()),
+        reference_us=usual,
+        strength=strength,
+        agreement=None,
+    )
+    yield _candidate(view, focus.functions, focus, late)

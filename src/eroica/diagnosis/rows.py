@@ -1,0 +1,101 @@
+"""Numbers of a group of rows for findings: reference row by row, pattern, resource, durations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.lateness import Lateness
+from eroica.diagnosis.speed import weighted_mean
+from eroica.diagnosis.view import View
+from eroica.localize.expectation import expected_beta
+from eroica.model.verdict import DurationSummary, PatternSummary, ResourceUse
+
+Floats = NDArray[np.float64]
+
+
+def reference_of_rows(view: View, rows: Sequence[int], late: Lateness) -> Floats:
+    """What each row of a group is compared with, mean over the accused, microseconds. float64 [R]."""
+    members = list(late.workers)
+    source = {"peers": view.suspects.peers_us, "baseline": view.suspects.before_us}.get(late.reference)
+    if source is None:
+        return np.zeros(len(rows))
+    return np.asarray(np.nan_to_num(source[list(rows)][:, members]).mean(axis=1))
+
+
+def summarize_pattern(view: View, candidate: Candidate) -> PatternSummary:
+    """(β, μ, σ) of the candidate's rows on the accused and on everybody else."""
+    fleet, rows = view.fleet, list(candidate.functions)
+    accused, others = _sides(view, candidate)
+    own = _pattern(view, rows, accused)
+    keys = [fleet.keys[row] for row in rows]
+    highest = min((expected_beta(key, view.settings) for key in keys), default=1.0)
+    return PatternSummary(
+        beta=round(own[0], 4),
+        mu=round(own[1], 4),
+        sigma=round(own[2], 4),
+        peers=dict(zip(("beta", "mu", "sigma"), (round(x, 4) for x in _pattern(view, rows, others)), strict=True))
+        if others
+        else None,
+        expected={"beta": (0.0, highest)},
+    )
+
+
+def _sides(view: View, candidate: Candidate) -> tuple[list[int], list[int]]:
+    """Accused and other workers (indices); a rotating cause accuses everybody's rows and nobody."""
+    accused = list(candidate.workers) or list(range(view.workers))
+    return accused, [worker for worker in range(view.workers) if worker not in accused]
+
+
+def _pattern(view: View, rows: list[int], workers: list[int]) -> tuple[float, float, float]:
+    """β summed over rows, μ and σ weighted by β; 0 where never sampled."""
+    part = view.fleet.pattern[np.ix_(rows, workers)]
+    beta = part[:, :, 0]
+    mu, sigma = (weighted_mean(part[:, :, axis].ravel(), beta.ravel()) for axis in (1, 2))
+    return float(beta.sum(axis=0).mean()), float(np.nan_to_num(mu)), float(np.nan_to_num(sigma))
+
+
+def summarize_resource(view: View, candidate: Candidate) -> ResourceUse | None:
+    """Utilization of the resource that bounds the candidate's rows; None if none was sampled."""
+    accused, others = _sides(view, candidate)
+    found = [
+        (row.resource, row.mu, row.critical_s, worker)
+        for worker in range(view.workers)
+        for index in candidate.functions
+        if (row := view.fleet.rows[worker].get(view.fleet.keys[index])) is not None and row.resource_samples
+    ]
+    if not found:
+        return None
+    names = [name for name, _, _, _ in found]
+    name = max(sorted(set(names)), key=names.count)
+    means = [
+        weighted_mean(
+            [m for n, m, _, w in found if n == name and w in side],
+            [c for n, _, c, w in found if n == name and w in side],
+        )
+        for side in (accused, others)
+    ]
+    if np.isnan(means[0]):
+        return None
+    unit = "fraction of one core" if name == "cpu" else "fraction"
+    return ResourceUse(
+        name=name, mean=round(means[0], 4), peers_mean=None if np.isnan(means[1]) else round(means[1], 4), unit=unit
+    )
+
+
+def summarize_durations(view: View, candidate: Candidate) -> DurationSummary:
+    """How long and how often, against the reference."""
+    accused, others = _sides(view, candidate)
+    rows = list(candidate.functions)
+    count = float(view.fleet.count[rows][:, accused].sum(axis=0).mean())
+    total = float(view.fleet.total_us[rows][:, accused].sum(axis=0).mean())
+    return DurationSummary(
+        per_iteration_ms=round(candidate.mean_us / 1e3, 3),
+        peers_ms=None if np.isnan(candidate.reference_us) else round(candidate.reference_us / 1e3, 3),
+        mean_ms=round(total / count / 1e3, 4) if count > 0 else 0.0,
+        count_per_iteration=round(count, 3),
+        peers_count=round(float(view.fleet.count[rows][:, others].sum(axis=0).mean()), 3) if others else None,
+    )

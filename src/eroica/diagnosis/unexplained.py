@@ -1,0 +1,79 @@
+"""Workers that arrive late without a function that accounts for it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate, FindingKind
+from eroica.diagnosis.frames import Focus, split_frame
+from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, time_above
+from eroica.diagnosis.view import View
+from eroica.localize.excess import excess_over_peers
+
+Floats = NDArray[np.float64]
+#: Healthy workers on shared cores differ by 5-10 % in busy time, now and then by 30 %.
+_BUSIER = 0.35
+#: With more workers than cores, who gets a core is luck for seconds.
+_BUSIER_CROWDED = 1.0
+_LEAST_GAIN = 0.15
+
+
+def find_unexplained(view: View, explained: set[int]) -> list[Candidate]:
+    """Workers far busier than their peers, who wait for them, and not accused of anything known.
+
+    Args:
+        view: The window.
+        explained: Workers (indices) that a cause was found for.
+    """
+    busy_WI = view.fleet.busy_us
+    excess = excess_over_peers(busy_WI, view.fleet.roles)
+    agreement_W = view.deficit_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
+    crowded_W = view.is_crowded & (not view.fleet.has_accelerator)
+    least_W = np.where(crowded_W, _BUSIER_CROWDED, _BUSIER) * np.nan_to_num(excess.reference_us, nan=np.inf)
+    late_W = np.nan_to_num(excess.excess_us) >= least_W
+    late_W &= (excess.strength >= LEAST_STRENGTH) & (agreement_W >= LEAST_AGREEMENT)
+    late_W[list(explained)] = False
+    members = np.flatnonzero(late_W)
+    if not members.size:
+        return []
+    over_F = np.nan_to_num(view.fleet.critical_us - view.suspects.peers_us)[:, members].mean(axis=1)
+    focus, kind = _focus(view, over_F)
+    amount = float(excess.excess_us[members].mean())
+    return [
+        Candidate(
+            cause="unknown",
+            scope="some",
+            workers=tuple(int(worker) for worker in members),
+            functions=focus.functions,
+            focus=focus,
+            kind=kind,
+            removed_us=time_above(busy_WI, excess.reference_us, late_W),
+            mean_us=float(excess.mean_us[members].mean()),
+            reference_us=float(excess.reference_us[members].mean()),
+            reference="peers",
+            strength=float(np.median(excess.strength[members])),
+            coverage=min(max(float(over_F[list(focus.functions)].sum()) / amount, 0.0), 1.0)
+            if focus.functions
+            else 0.0,
+            agreement=float(np.clip(agreement_W[members], 0, 1).min()),
+            least_gain=max(_LEAST_GAIN, view.settings.min_gain),
+        )
+    ]
+
+
+def _focus(view: View, over_F: Floats) -> tuple[Focus, FindingKind]:
+    """The row with the largest excess, collectives aside; "no function" where all time is idle."""
+    keys = view.fleet.keys
+    order = [int(at) for at in np.argsort(-over_F) if keys[at].kind != "collective" and over_F[at] > 0]
+    if not order:
+        nothing = Focus(
+            name="no function", place="", stack=(), functions=(), share=0.0, is_own=False, is_specific=False
+        )
+        return nothing, "other"
+    key = keys[order[0]]
+    place = split_frame(key.stack[-1]).place if key.stack else ""
+    focus = Focus(
+        name=key.name, place=place, stack=key.stack, functions=(order[0],), share=0.0, is_own=False, is_specific=False
+    )
+    return focus, "other" if key.kind == "gc" else key.kind

@@ -1,0 +1,140 @@
+"""All that the rules look at, computed once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.context import WindowContext
+from eroica.diagnosis.speed import Speed, host_fact, speed_against_baseline, speed_against_peers
+from eroica.localize.excess import median_of_others
+from eroica.localize.fleet import Fleet
+from eroica.localize.suspects import Suspects
+from eroica.settings import Settings
+
+Floats = NDArray[np.float64]
+_CRITICAL_THREADS = frozenset({"training", "autograd", "collective", "device"})
+
+#: Fewer workers than this share of the job, or fewer iterations, say nothing about who is late.
+LEAST_REPORTED = 0.5
+FEWEST_ITERATIONS = 2
+
+
+class View:
+    """A window with its context and the quantities that several rules share.
+
+    Attributes:
+        suspects: Result of localization.
+        context: The window asked for.
+        settings: All tunables.
+    """
+
+    def __init__(self, suspects: Suspects, context: WindowContext, settings: Settings) -> None:
+        self.suspects = suspects
+        self.context = context
+        self.settings = settings
+
+    @property
+    def fleet(self) -> Fleet:
+        """The window's workers."""
+        return self.suspects.fleet
+
+    @property
+    def workers(self) -> int:
+        """Number of workers that reported."""
+        return len(self.fleet.ranks)
+
+    @property
+    def has_enough(self) -> bool:
+        """Enough workers and iterations to accuse anybody."""
+        reported = self.workers >= LEAST_REPORTED * self.context.expected_workers
+        return reported and self.fleet.columns.shape[1] >= FEWEST_ITERATIONS
+
+    @property
+    def iteration_us(self) -> float:
+        """Mean iteration of the window."""
+        return self.fleet.mean_iteration_us
+
+    @cached_property
+    def speed(self) -> Speed:
+        """Operators against the peers'."""
+        return speed_against_peers(self.fleet)
+
+    @cached_property
+    def speed_change(self) -> Speed:
+        """Operators against the baseline window's."""
+        return speed_against_baseline(self.suspects)
+
+    @cached_property
+    def is_crowded(self) -> NDArray[np.bool_]:
+        """Workers whose host has fewer cores than workers of this job: they take turns, nobody's fault. bool [W]."""
+        hosts = [pattern.worker.host for pattern in self.fleet.patterns]
+        cores_W = host_fact(self.fleet, "cpu_count")
+        return np.asarray([hosts.count(host) for host in hosts] > cores_W, dtype=np.bool_)
+
+    @cached_property
+    def wait_us(self) -> Floats:
+        """Mean critical collective time per iteration. float64 [W]."""
+        return np.asarray(self.fleet.wait_us.mean(axis=1))
+
+    @cached_property
+    def deficit_us(self) -> Floats:
+        """By how much each worker waits less than the median of its role's others; 0 without any. float64 [W]."""
+        return np.nan_to_num(median_of_others(self.wait_us, self.fleet.roles) - self.wait_us)
+
+    @property
+    def baseline_us(self) -> float | None:
+        """Mean iteration of the baseline window, else of the job's best stretch."""
+        if self.suspects.baseline is not None:
+            return self.suspects.baseline.mean_iteration_us
+        return self.stated_baseline_us
+
+    @property
+    def stated_baseline_us(self) -> float | None:
+        """Mean iteration of the job's best stretch, as the trigger saw it."""
+        stated = self.context.window.baseline_iteration_s
+        return stated * 1e6 if stated else None
+
+    @property
+    def slowdown_us(self) -> float:
+        """By how much iterations got longer as the trigger saw it, 0 if it did not say."""
+        current, best = self.context.window.current_iteration_s, self.context.window.baseline_iteration_s
+        return max(current - best, 0.0) * 1e6 if current and best else 0.0
+
+    @property
+    def is_slow(self) -> bool:
+        """Somebody finds this job slow, and the window's own iterations are.
+
+        By trigger: the window lies nearer to the slow mean than to the best one. By expectation: it was asked for so.
+        """
+        window = self.context.window
+        if window.purpose == "expected":
+            return self.iteration_us > self.settings.expected_iteration_s * 1e6
+        if window.purpose != "slow" or self.stated_baseline_us is None:
+            return False
+        margin = max(self.slowdown_us / 2, self.settings.slowdown * self.stated_baseline_us)
+        return self.iteration_us >= self.stated_baseline_us + margin
+
+    def rows(self, *, kinds: frozenset[str], phases: frozenset[str]) -> list[int]:
+        """Rows with critical time of some kinds in some phases (indices into the fleet's keys)."""
+        keys = self.fleet.keys
+        busy = self.fleet.critical_us.max(axis=1) > 0
+        return [
+            index
+            for index, key in enumerate(keys)
+            if key.kind in kinds and key.phase in phases and key.thread in _CRITICAL_THREADS and busy[index]
+        ]
+
+    def before(self, functions: list[int]) -> Floats:
+        """Time of some functions in the baseline window, iteration by iteration; NaN without one. float64 [W, J]."""
+        past = self.suspects.baseline
+        if past is None:
+            return np.full((self.workers, 2), np.nan)
+        places = {key: place for place, key in enumerate(past.keys)}
+        known = [places[self.fleet.keys[index]] for index in functions if self.fleet.keys[index] in places]
+        series = past.series(known)
+        columns = {rank: column for column, rank in enumerate(past.ranks)}
+        missing = np.full(series.shape[1], np.nan)
+        return np.stack([series[columns[rank]] if rank in columns else missing for rank in self.fleet.ranks])

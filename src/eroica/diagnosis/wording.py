@@ -1,0 +1,169 @@
+"""Sentences of a verdict: the summary, and evidence with numbers that a person can check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.communication import Waiting
+from eroica.diagnosis.selection import Cause
+from eroica.diagnosis.view import View
+from eroica.model.verdict import ResourceUse
+
+_MOST_NAMED = 8
+_REFERENCES = {
+    "peers": "their peers spend {}",
+    "baseline": "in the healthy baseline window it was {}",
+    "expectation": "at most {} is expected",
+    "slowdown": "it may have been {} before the job got slower",
+}
+
+
+def format_ms(microseconds: float) -> str:
+    """Milliseconds with as many digits as matter: "41 ms", "3.2 ms", "0.04 ms"."""
+    value = microseconds / 1e3
+    digits = 0 if value >= 10 else 1 if value >= 1 else 2
+    return f"{value:.{digits}f} ms"
+
+
+def name_workers(ranks: Sequence[int], *, capital: bool = False) -> str:
+    """Such as "worker 2", "workers 1 and 3", "300 workers (0, 1, 2, ...)"."""
+    if len(ranks) > _MOST_NAMED:
+        return f"{len(ranks)} workers ({', '.join(str(rank) for rank in ranks[:3])}, ...)"
+    listed = ", ".join(str(rank) for rank in ranks[:-1])
+    text = f"workers {listed} and {ranks[-1]}" if len(ranks) > 1 else f"worker {ranks[0]}"
+    return text[0].upper() + text[1:] if capital else text
+
+
+def summarize_cause(view: View, cause: Cause, resource: ResourceUse | None) -> str:
+    """The sentence a person can act on."""
+    found = cause.candidate
+    parts = [_what(view, found), _who_waits(view, found), _limit(found, resource), _gain(cause)]
+    return " ".join(part for part in parts if part)
+
+
+def _subject(view: View, found: Candidate) -> tuple[str, str]:
+    """Who, and the ending of the verb."""
+    ranks = [view.fleet.ranks[worker] for worker in found.workers]
+    if found.scope == "all" and len(ranks) == view.workers:
+        return ("The worker", "s") if len(ranks) == 1 else (f"All {len(ranks)} workers", "")
+    return name_workers(ranks, capital=True), "s" if len(ranks) == 1 else ""
+
+
+def _what(view: View, found: Candidate) -> str:
+    iteration = format_ms(view.iteration_us)
+    if found.subject:
+        return f"{found.subject}; {found.focus.name} takes {format_ms(found.mean_us)} of each {iteration} iteration."
+    if found.scope == "rotating":
+        lost = format_ms(float(found.removed_us.max(axis=0).mean()))
+        return f"Python's garbage collector pauses one worker after another, {lost} of each {iteration} iteration."
+    if found.cause == "slow-collective-everywhere":
+        what = f"{found.focus.name} takes {format_ms(found.mean_us)} of each {iteration} iteration on all workers"
+        return f"{what} although nobody arrives late."
+    return _does(view, found, iteration) + _rest(view, found)
+
+
+def _does(view: View, found: Candidate, iteration: str) -> str:
+    """Who does what, without the end of the sentence."""
+    who, ending = _subject(view, found)
+    time, more = f"{format_ms(found.mean_us)} of each {iteration} iteration", format_ms(found.excess_us)
+    name = found.focus.label
+    in_child = found.cause == "slow-data-loading" and not set(found.focus.functions) <= set(found.functions)
+    waits = f"{who} wait{ending} {time} for data that {name} makes in a loader process"
+    sentences = {
+        "slow-data-loading": waits if in_child else f"{who} spend{ending} {time} in {name} loading data",
+        "garbage-collection": f"{who} spend{ending} {time} in Python's garbage collector",
+        "python-on-critical-path": f"{who} spend{ending} {time} in the Python function {name}",
+        "compute-slow": f"{who} compute{ending} the same operators {_times(found)} as slowly",
+        "cpu-contention": f"{who} compute{ending} {_times(found)} as slowly, with threads that wait for a core",
+        "load-imbalance": f"{who} run{ending} {more} more work per {iteration} iteration, at full speed",
+    }
+    late = f"{who} {'is' if ending else 'are'} {more} late in each {iteration} iteration, most of all in {name}"
+    return sentences.get(found.cause, late)
+
+
+def _times(found: Candidate) -> str:
+    return f"{found.mean_us / max(found.reference_us, 1e-9):.1f} times"
+
+
+def _rest(view: View, found: Candidate) -> str:
+    """How the sentence ends: with those who wait, or with what it was before."""
+    others = view.workers - len(found.workers)
+    if found.scope == "some" and others > 0:
+        whom = "it" if len(found.workers) == 1 else "them"
+        return f"; the other {others} worker{'s wait' if others > 1 else ' waits'} for {whom}."
+    if found.reference == "baseline":
+        before = format_ms(found.reference_us) if found.reference_us >= 10 else "nothing"
+        return f", against {before} when the job was healthy."
+    return "."
+
+
+def _who_waits(view: View, found: Candidate) -> str:
+    return "All others wait each time." if found.scope == "rotating" and view.workers > 1 else ""
+
+
+def _limit(found: Candidate, resource: ResourceUse | None) -> str:
+    if resource is None or resource.name != "cpu" or found.kind != "python":
+        return ""
+    if resource.mean < 0.3:
+        return f"It waits rather than computes ({resource.mean:.0%} of a core)."
+    return f"It keeps a core busy ({resource.mean:.0%})." if resource.mean > 0.7 else ""
+
+
+def _gain(cause: Cause) -> str:
+    return f"Removing it would make iterations about {max(round(cause.gain * 100), 1)} % shorter."
+
+
+def describe_evidence(view: View, cause: Cause, waiting: Sequence[Waiting]) -> tuple[str, ...]:
+    """What speaks for a cause, one fact a sentence."""
+    found = cause.candidate
+    now = view.iteration_us
+    usual = _REFERENCES[found.reference].format(format_ms(found.reference_us))
+    if found.hosts and found.reference == "peers":
+        usual = f"at the rate of the other links it would be about {format_ms(found.reference_us)}"
+    noise = f"{min(found.strength, 999):.0f} standard errors over {view.fleet.iteration_us.shape[1]} iterations"
+    excess = f"(excess {format_ms(found.excess_us)}, {noise})"
+    where = f"{found.focus.name} on all workers" if found.hosts else _where(view, found)
+    sentences = [f"{where}: {format_ms(found.mean_us)} per iteration; {usual} {excess}."]
+    if found.focus.stack:
+        sentences.append(f"{found.focus.label} holds {found.focus.share:.0%} of the excess.")
+    sentences += found.evidence
+    sentences += _waiting_evidence(view, found)
+    sentences += [
+        f"{wait.name} takes {format_ms(wait.mean_us)} per iteration on {_ranks(view, wait.workers)}"
+        + (f" and {format_ms(wait.accused_us)} on {_ranks(view, found.workers)}." if found.workers else ".")
+        for wait in waiting
+        if found.scope != "all"
+    ]
+    sentences.append(
+        f"Recomputed without it, an iteration takes {format_ms(now * (1 - cause.gain))} instead of {format_ms(now)}."
+    )
+    return tuple(sentences)
+
+
+def _ranks(view: View, workers: Sequence[int]) -> str:
+    if len(workers) == view.workers > 1:
+        return f"all {view.workers} workers"
+    return name_workers([view.fleet.ranks[worker] for worker in workers])
+
+
+def _where(view: View, found: Candidate) -> str:
+    if not found.workers:
+        return "Mean over all workers"
+    return _ranks(view, found.workers).capitalize()
+
+
+def _waiting_evidence(view: View, found: Candidate) -> list[str]:
+    if found.scope != "some" or view.workers < 2 or found.hosts:
+        return []
+    accused = list(found.workers)
+    others = [worker for worker in range(view.workers) if worker not in accused]
+    sentences = []
+    if others:
+        theirs, own = (format_ms(float(view.wait_us[side].mean())) for side in (others, accused))
+        sentences.append(f"The others spend {theirs} per iteration in collectives, {_ranks(view, accused)} {own}.")
+    arrivals = view.suspects.arrivals
+    if arrivals.blame_share(accused):
+        share = f"{arrivals.waiting_for(accused):.0%} of all critical waiting"
+        sentences.append(f"{share} in {arrivals.executions} matched collectives is for {_ranks(view, accused)}.")
+    return sentences

@@ -1,0 +1,1 @@
+"""Trace files, folders and dumps that somebody else recorded -> verdicts."""

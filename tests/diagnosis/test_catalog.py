@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eroica.diagnosis import CATALOG
+
+PAGES = Path(__file__).parents[2] / "docs" / "causes"
+
+
+@pytest.mark.parametrize("slug", sorted(CATALOG))
+def test_every_cause_has_a_page_with_meaning_evidence_and_next_step(slug: str) -> None:
+    text = (PAGES / f"{slug}.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {CATALOG[slug].title}")
+    for heading in ("## Meaning", "## Evidence", "## What to do"):
+        assert heading in text
+
+
+def test_every_page_belongs_to_a_cause() -> None:
+    assert {page.stem for page in PAGES.glob("*.md")} <= set(CATALOG)
+
+
+def test_titles_and_steps_are_sentences_a_person_can_act_on() -> None:
+    for entry in CATALOG.values():
+        assert entry.next_step.endswith(".")
+        assert entry.meaning.endswith(".")
+        assert not entry.title.endswith(".")
