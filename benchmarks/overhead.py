@@ -56,6 +56,11 @@ def slowdown(pairs: list[list[float]]) -> dict[str, float]:
     }
 
 
+def less_empty(spent: dict[str, list[int]], alone: dict[str, list[int]]) -> dict[str, list[float]]:
+    """Times of hooks less the median of an empty one in their place: what the call and the two clock readings cost."""
+    return {name: [time - statistics.median(alone[name]) for time in times] for name, times in spent.items()}
+
+
 def memory_mb(repeats: int = 5) -> float:
     """Median growth of resident memory through the hooks, MB."""
     growth = []
@@ -94,7 +99,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         pairs = in_a_job(Path(name), options.ranks, "--pairs", str(options.pairs))["pairs"]
     with tempfile.TemporaryDirectory() as name:
-        by_event = in_a_job(Path(name), options.ranks, "--time-events")["events_ns"]
+        timed = in_a_job(Path(name), options.ranks, "--time-events")
+    by_event = less_empty(timed["events_ns"], timed["empty_ns"])
     events = sorted(duration for durations in by_event.values() for duration in durations)
     results = {
         "machine": machine_facts(),
@@ -104,6 +110,7 @@ def main() -> None:
             "p99": events[int(len(events) * 0.99)] / 1e3,
             "events": len(events),
             **{f"median_{name}": statistics.median(durations) / 1e3 for name, durations in by_event.items()},
+            **{f"empty_{name}": statistics.median(alone) / 1e3 for name, alone in timed["empty_ns"].items()},
         },
         "slowdown": slowdown(pairs),
         "memory_mb": memory_mb(),

@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from eroica.model.verdict import Finding, Verdict
+    from eroica.offline import diagnose
     from eroica.worker.attach import step, watch
 
 __version__ = "0.1.0"
-__all__ = ["EroicaError", "Finding", "Verdict", "__version__", "step", "watch"]
+__all__ = ["EroicaError", "Finding", "Verdict", "__version__", "diagnose", "step", "watch"]
 
 _ROOMS = {
     "Finding": "eroica.model.verdict",
     "Verdict": "eroica.model.verdict",
+    "diagnose": "eroica.offline",
     "step": "eroica.worker.attach",
     "watch": "eroica.worker.attach",
 }

@@ -17,6 +17,9 @@ from eroica.model.window import Window
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
 
+#: More workers than any job has: a trace that says so is wrong.
+_MOST_WORKERS = 1_000_000
+
 
 def analyze(
     job: str,
@@ -44,14 +47,14 @@ def analyze(
     """
     start = perf_counter()
     latest = list({pattern.worker.global_rank: pattern for pattern in patterns}.values())
-    expected = max(expected_workers or 0, len(latest), *(p.worker.world_size for p in latest), 0)
+    expected, doubts = count_workers(latest, expected_workers, window)
     reported = {pattern.worker.global_rank for pattern in latest}
     context = WindowContext(
         job=job,
         window=window,
         expected_workers=expected,
         missing=tuple(rank for rank in range(expected) if rank not in reported),
-        notes=tuple(notes),
+        notes=(*notes, *doubts),
         cost=total_cost(latest),
     )
     try:
@@ -60,6 +63,21 @@ def analyze(
         verdict = undetermined(context, str(error))
     cost = msgspec.structs.replace(verdict.cost, localize_s=round(perf_counter() - start, 4))
     return msgspec.structs.replace(verdict, cost=cost)
+
+
+def count_workers(patterns: Sequence[WorkerPattern], stated: int | None, window: Window) -> tuple[int, tuple[str, ...]]:
+    """Workers of the job, and what is doubtful about their number.
+
+    A recorded trace may state any number, or none: its rank then says how many there are at least.
+    """
+    worlds = [pattern.worker.world_size for pattern in patterns]
+    if window.kind == "trace":
+        worlds.append(stated or 0)
+        worlds += [pattern.worker.global_rank + 1 for pattern in patterns]
+    believed = [world for world in worlds if world <= _MOST_WORKERS]
+    doubts = (f"A trace names {max(worlds)} workers, which is not believed.",) if len(believed) < len(worlds) else ()
+    named = 0 if window.kind == "trace" else stated or 0
+    return max(named, len(patterns), *believed, 0), doubts
 
 
 def total_cost(patterns: Sequence[WorkerPattern]) -> Cost:
@@ -72,6 +90,12 @@ def total_cost(patterns: Sequence[WorkerPattern]) -> Cost:
     )
 
 
+def _advice(window: Window, why: str) -> str:
+    if "no iteration in common" not in why:
+        return ""
+    return "; record the same steps on all ranks" if window.kind == "trace" else "; take a longer window"
+
+
 def undetermined(context: WindowContext, why: str) -> Verdict:
     """The verdict on a window that cannot be judged at all."""
     window = context.window
@@ -81,7 +105,7 @@ def undetermined(context: WindowContext, why: str) -> Verdict:
         eroica_version=__version__,
         job=context.job,
         verdict="undetermined",
-        summary=f"Too little to tell: {why}.",
+        summary=f"Too little to tell: {why}{_advice(window, why)}.",
         window=VerdictWindow(
             kind=window.kind,
             first_iteration=window.first_iteration,

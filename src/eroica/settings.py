@@ -71,7 +71,10 @@ class Settings:
     # --- capture ---
     sampling_hz: int = _setting(100, "Python stack samples per second and worker.")
     sampler: str = _setting("auto", "Who samples stacks: auto, outside (py-spy), inside (a thread), none.")
-    trace_python_calls: bool = _setting(False, "Trace every Python call instead of sampling; slow, unbounded memory.")
+    trace_python_calls: bool = _setting(
+        False,
+        "Trace every Python call of the workers instead of sampling stacks: slow, unbounded, blind to loader children.",
+    )
     keep_traces: bool = _setting(False, "Keep raw traces after their summary.")
     scratch_bytes: int = _setting(2_000_000_000, "Most bytes of raw traces on a host; above it windows get shorter.")
     hardware: bool = _setting(True, "Sample hardware channels during windows.")
@@ -96,6 +99,9 @@ class Settings:
     expected_python: float = _setting(0.01, "Highest expected beta of a Python function.", "EROICA 4.3")
     expected_collective: float = _setting(0.30, "Highest expected beta of a collective.", "EROICA 4.3")
     expected_memory: float = _setting(0.05, "Highest expected beta of memory operations (the paper is silent).")
+    expected_host: float = _setting(
+        0.40, "Highest share of a recorded iteration in which the device may wait for the host."
+    )
     peer_distance: float = _setting(0.4, "Manhattan distance at which two patterns differ (delta).", "EROICA eq. 10")
     peers: int = _setting(100, "Peers each worker is compared with; one shared sample (N).", "EROICA eq. 9")
     mad_factor: float = _setting(5.0, "Multiplier of the median absolute deviation (k).", "EROICA eq. 11")

@@ -9,7 +9,8 @@ from synthetic_window import TRAINING, Events
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
 from eroica.summarize import decode_series
-from eroica.summarize.collectives import collective_kind, collective_records, find_executions
+from eroica.summarize.collectives import collective_kind, find_executions
+from eroica.summarize.records import collective_records
 from eroica.trace.table import Category, CollectiveArguments
 
 US = 1000

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_window import TRAINING, Events
 
-from eroica.summarize.activity import gather_activity
+from eroica.summarize.activity import find_outline, gather_activity
 from eroica.summarize.collectives import find_executions
 from eroica.summarize.critical import find_critical_path
 from eroica.summarize.functions import Functions
@@ -148,7 +148,9 @@ def fast(events, collections, samples, edges):
     functions = Functions()
     executions = find_executions(table, [], (), WINDOW)
     runs = np.array(collections, dtype=np.int64).reshape(-1, 2)
-    activity = gather_activity(table, executions, (runs[:, 0], runs[:, 1]), TRAINING, WINDOW, functions)
+    activity = gather_activity(
+        table, executions, (runs[:, 0], runs[:, 1]), find_outline(table, TRAINING), WINDOW, functions
+    )
     first = len(functions)
     time = np.array([one[0] for one in samples], dtype=np.int64)
     kind = np.array([one[1] for one in samples], dtype=np.int8)
@@ -191,7 +193,9 @@ def test_the_critical_parts_of_collectives_are_those_of_their_functions(seed):
     functions = Functions()
     executions = find_executions(table, [], (), WINDOW)
     runs = np.array(collections, dtype=np.int64).reshape(-1, 2)
-    activity = gather_activity(table, executions, (runs[:, 0], runs[:, 1]), TRAINING, WINDOW, functions)
+    activity = gather_activity(
+        table, executions, (runs[:, 0], runs[:, 1]), find_outline(table, TRAINING), WINDOW, functions
+    )
     path = find_critical_path(activity, None, 1.0, np.array(edges))
     critical = path.per_execution_ns(activity.collectives, len(executions))
     total = path.per_function_ns(len(functions))

@@ -117,16 +117,24 @@ def test_missing_hardware_is_a_note(files, monkeypatch):
     assert any("no hardware" in note for note in pattern.notes)
 
 
-@pytest.mark.parametrize("name", ["trace.json", "capture.json"])
-def test_a_cut_trace_or_capture_fails_with_one_line_that_names_it(files, name, capsys, monkeypatch):
+def test_a_cut_capture_fails_with_one_line_that_names_it(files, capsys, monkeypatch):
     monkeypatch.setattr("eroica.summarize.__main__._step_back", lambda: None)
-    path = files / name
+    path = files / "capture.json"
     path.write_bytes(path.read_bytes()[:-20])
     assert run(files) == 1
     complaint = capsys.readouterr().err
     assert complaint.count("\n") == 1
-    assert name in complaint
+    assert "capture.json" in complaint
     assert not (files / "pattern").exists()
+
+
+def test_of_a_cut_trace_counts_what_is_whole_and_the_loss_is_told(files, monkeypatch):
+    monkeypatch.setattr("eroica.summarize.__main__._step_back", lambda: None)
+    path = files / "trace.json"
+    path.write_bytes(path.read_bytes()[:-200])
+    assert run(files) == 0
+    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    assert any("cut" in note or "end" in note for note in pattern.notes), pattern.notes
 
 
 def test_wrong_usage_is_told(capsys):

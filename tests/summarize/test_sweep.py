@@ -1,5 +1,5 @@
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eroica.summarize.sweep import (
@@ -10,6 +10,7 @@ from eroica.summarize.sweep import (
     intersect,
     leaf_segments,
     paint,
+    split_at,
     unite,
 )
 
@@ -64,6 +65,7 @@ def test_the_innermost_interval_has_each_moment(pairs):
 
 
 @given(intervals)
+@example([(0, 9), (1, 5), (4, 7), (5, 10), (6, 8), (6, 9), (8, 10), (9, 12)])
 def test_intervals_that_cross_are_cut_where_the_outer_one_ends(pairs):
     pairs = sorted(set(pairs), key=lambda pair: (pair[0], -pair[1]))
     cut, stack = [], []
@@ -109,6 +111,16 @@ def test_a_moment_outside_all_intervals_is_in_none():
     times = np.array([0, 5, 9, 10, 20])
     assert find_interval(times, *arrays([(5, 10)])).tolist() == [-1, 0, 0, -1, -1]
     assert find_interval(times, *arrays([])).tolist() == [-1] * 5
+
+
+@given(intervals, st.sets(st.integers(-1, LENGTH + 1), max_size=8))
+def test_a_layer_cut_at_moments_covers_the_same_and_has_no_moment_inside_a_segment(pairs, cuts):
+    start, end, number = first_come(*arrays(sorted(pairs)))
+    layer = Layer(start, end, number.astype(np.int32), number.astype(np.int32))
+    pieces = split_at(layer, np.array(sorted(cuts), dtype=np.int64))
+    before = painted_by((layer.start, layer.end, layer.function))
+    assert painted_by((pieces.start, pieces.end, pieces.function)) == before
+    assert not any(low < cut < high for low, high in zip(pieces.start, pieces.end, strict=True) for cut in cuts)
 
 
 @given(st.lists(intervals, max_size=4), st.sets(st.integers(1, LENGTH - 1), max_size=5))

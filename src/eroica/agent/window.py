@@ -95,7 +95,7 @@ class HostWindow:
                 )
             )
         if kind == beat.WINDOW:
-            if not inside_hz and self._settings.sampler != "none":
+            if not inside_hz and self._sampler != "none":
                 self._start_stacks(directories)
             if self._settings.hardware:
                 self._start_hardware()
@@ -123,9 +123,14 @@ class HostWindow:
 
     # ------------------------------------------------------------------ samplers
 
+    @property
+    def _sampler(self) -> str:
+        """Who samples stacks; nobody where every call is traced."""
+        return "none" if self._settings.trace_python_calls else self._settings.sampler
+
     def _inside_hz(self) -> int:
         """The rate at which the workers sample themselves; 0 where py-spy can do it from outside."""
-        hz, mode = self._settings.sampling_hz, self._settings.sampler
+        hz, mode = self._settings.sampling_hz, self._sampler
         if mode == "inside":
             return hz
         if mode == "none" or not self._workers:

@@ -40,6 +40,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         hosts: Accused hosts, where it is hosts and not workers.
         subject: Who does what, where the general sentences do not fit.
         resource: What limits it, where it is not read from the rows.
+        gain: What removing it gains, where taking time away from workers cannot express it; else None.
+        sentence: The summary's first sentence, where the general ones do not fit; the evidence then stands for itself.
+        doubt: Factor on the confidence for what the window cannot tell, 0-1.
+        is_remark: Worth knowing beside a cause though it costs nothing by itself.
         is_general: Everything is slower everywhere, which other causes bring about too: it stands behind a specific
             cause unless it costs far more.
     """
@@ -63,6 +67,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     hosts: tuple[str, ...] = ()
     subject: str = ""
     resource: ResourceUse | None = None
+    gain: float | None = None
+    sentence: str = ""
+    doubt: float = 1.0
+    is_remark: bool = False
     is_general: bool = False
 
     @property

@@ -12,11 +12,13 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
         title: A few words.
         meaning: One sentence.
         next_step: What to do now.
+        next_step_recorded: The same where files were read and the job may be long over; "" if it is the same.
     """
 
     title: str
     meaning: str
     next_step: str
+    next_step_recorded: str = ""
 
 
 CATALOG: dict[str, CatalogEntry] = {
@@ -117,9 +119,29 @@ CATALOG: dict[str, CatalogEntry] = {
             "then restart the job from its last checkpoint."
         ),
     ),
+    "stage-imbalance": CatalogEntry(
+        title="Unequal pipeline stages",
+        meaning="One pipeline stage takes longer than the others on every worker that runs it; no worker is slow.",
+        next_step=(
+            "Move layers away from the long stage (the last one also computes the loss and the output embedding, the "
+            "first one the input embedding), or cut the model into more, smaller virtual stages."
+        ),
+    ),
+    "host-bound": CatalogEntry(
+        title="Host-bound work",
+        meaning="The device waits for the host, which takes longer to launch kernels than the device to run them.",
+        next_step=(
+            "Launch fewer and larger kernels (torch.compile, CUDA graphs, fused optimizers, larger batches), and keep "
+            "Python and synchronizing calls (.item(), .cpu(), printing) out of the iteration."
+        ),
+    ),
     "unknown": CatalogEntry(
         title="Unknown",
         meaning="These workers arrive late, and no function known to this catalog accounts for it.",
         next_step="Look at the stacks and counters of these workers in the report; a longer window gives more samples.",
+        next_step_recorded=(
+            "Record more steps on all ranks, the first of them as warm-up (schedule(warmup=2, active=5)), and with "
+            "Python stacks (with_stack=True) on these workers."
+        ),
     ),
 }

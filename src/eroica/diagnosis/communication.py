@@ -12,7 +12,9 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.lateness import LEAST_RATIO, LEAST_STRENGTH
 from eroica.diagnosis.view import View
-from eroica.localize.excess import standard_error
+from eroica.diagnosis.words import format_ms, name_workers
+from eroica.localize.excess import mean_error
+from eroica.localize.roles import stage_of
 
 Floats = NDArray[np.float64]
 #: Least gain: the common part of waiting varies with everything else that a job does.
@@ -22,6 +24,8 @@ _LEAST_SHARE = 0.1
 _MOST_SYMPTOMS = 3
 #: With more workers than cores a transfer takes its turn on the cores too, and so varies this much.
 _CROWDED_RATIO = 2.0
+#: Doubt left where waiting for somebody without a trace cannot be excluded.
+_UNTOLD = 0.6
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +69,7 @@ def find_slow_communication(view: View) -> list[Candidate]:
     accelerator, for collectives on busy cores take what they take.
     """
     rows = collectives(view)
-    if not rows or view.workers < 2:
+    if not rows or (view.workers < 2 and not view.is_trace) or _is_pipeline(view):
         return []
     now_I = common_wait(view.fleet.wait_us)
     past = view.suspects.baseline
@@ -74,10 +78,15 @@ def find_slow_communication(view: View) -> list[Candidate]:
         ratio = _CROWDED_RATIO if view.is_crowded.any() and not view.fleet.has_accelerator else LEAST_RATIO
         allowed = min(allowed, float(common_wait(past.wait_us).mean()) * (1 + ratio))
     excess = float(now_I.mean()) - allowed
-    strength = excess / max(float(standard_error(now_I)[0]), 1e-9)
+    strength = excess / max(float(mean_error(now_I)[0]), 1e-9)
     if not np.isfinite(excess) or strength < LEAST_STRENGTH:
         return []
     return [_candidate(view, rows, now_I, allowed, strength)]
+
+
+def _is_pipeline(view: View) -> bool:
+    """Whether recorded workers are stages of a pipeline: they wait while it fills and drains, however fast it is."""
+    return view.is_trace and len({stage_of(pattern) for pattern in view.fleet.patterns} - {None}) > 1
 
 
 def _candidate(view: View, rows: list[int], now_I: Floats, allowed: float, strength: float) -> Candidate:
@@ -101,7 +110,32 @@ def _candidate(view: View, rows: list[int], now_I: Floats, allowed: float, stren
         agreement=None,
         least_gain=max(_LEAST_GAIN, view.settings.min_gain),
         is_general=True,
-        evidence=("Even the worker that arrives last spends this long in collectives: nobody is waited for.",),
+        evidence=(_nobody_is_late(view),),
+        sentence=_exposed(view, key.name, float(now_I.mean())) if _may_wait(view) else "",
+        doubt=_UNTOLD if _may_wait(view) else 1.0,
+    )
+
+
+def _may_wait(view: View) -> bool:
+    """Whether somebody without a trace may be the one that is waited for."""
+    return view.is_trace and (view.workers == 1 or bool(view.context.missing))
+
+
+def _nobody_is_late(view: View) -> str:
+    if _may_wait(view):
+        return (
+            "Traces of some workers only: nobody can tell from them whether these wait for a late one or the transfer "
+            "itself is slow; traces of all ranks would."
+        )
+    return "Even the worker that arrives last spends this long in collectives: nobody is waited for."
+
+
+def _exposed(view: View, name: str, mean_us: float) -> str:
+    who = name_workers(view.fleet.ranks, capital=True)
+    ending = "s" if view.workers == 1 else ""
+    return (
+        f"{who} spend{ending} {format_ms(mean_us)} of each {format_ms(view.iteration_us)} iteration in {name} while "
+        "nothing else runs; whether that is slow transfer or waiting for others cannot be told without their traces."
     )
 
 
@@ -119,7 +153,8 @@ def find_waiting(view: View, accused: Sequence[int], excess_us: float) -> list[W
     found: dict[tuple[str, str], list[int]] = {}
     for row in collectives(view):
         key = view.fleet.keys[row]
-        found.setdefault((key.name, key.group), []).append(row)
+        # groups of one kind wait alike in a recording of many; online each group is named
+        found.setdefault((key.name, "" if view.is_trace else key.group), []).append(row)
     waits = [_waiting(view, name, rows, others, list(accused)) for name, rows in sorted(found.items())]
     worth = [wait for wait in waits if wait is not None and _extra(wait) >= _LEAST_SHARE * excess_us]
     return sorted(worth, key=lambda wait: -_extra(wait))[:_MOST_SYMPTOMS]

@@ -6,6 +6,7 @@ import numpy as np
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.view import View
+from eroica.localize.excess import UNKNOWN_NOISE
 
 #: Standard errors at which an effect is believed by half.
 _HALF_STRENGTH = 2.5
@@ -15,6 +16,11 @@ _UNCOVERED = 0.5
 _UNCONFIRMED = 0.6
 _WEAK_REFERENCE = {"peers": 1.0, "baseline": 1.0, "expectation": 0.9, "slowdown": 0.7}
 _HIGHEST = 0.99
+#: Few iterations alike to the last digit (sampled, rounded) say no more than so many times what is known without them.
+_MOST_BEYOND_KNOWN = 1.5
+#: Recorded traces: what is left without most of the workers, and with nobody to compare with.
+_LEAST_HEARD = 0.8
+_ALONE = 0.75
 
 
 def estimate_confidence(view: View, candidate: Candidate, gain: float) -> float:
@@ -25,13 +31,35 @@ def estimate_confidence(view: View, candidate: Candidate, gain: float) -> float:
     and the reference it is compared with. A gain near the least one that counts, and workers that did not report, take
     away from it too.
     """
-    strength = float(np.hypot(candidate.strength, candidate.corroboration))
+    strength = believed_strength(view, candidate)
     effect = strength**2 / (strength**2 + _HALF_STRENGTH**2)
     place = _UNCOVERED + (1 - _UNCOVERED) * min(max(candidate.coverage, 0.0), 1.0)
     size = 1 - 0.5 * float(np.exp(-gain / max(candidate.least_gain, 1e-9)))
-    reported = view.workers / max(view.context.expected_workers, view.workers)
-    belief = effect * place * _waiting(view, candidate) * size * _WEAK_REFERENCE[candidate.reference] * reported**0.5
+    belief = effect * place * _waiting(view, candidate) * size * _WEAK_REFERENCE[candidate.reference]
+    belief *= candidate.doubt * _heard(view)
     return round(float(np.clip(belief, 0.01, _HIGHEST)), 3)
+
+
+def believed_strength(view: View, candidate: Candidate) -> float:
+    """Standard errors of a cause, corroboration included, less what few recorded iterations may pretend.
+
+    By Student's distribution, but not less than what is known without any repetition: that functions of healthy workers
+    vary by less than `UNKNOWN_NOISE` of their time.
+    """
+    strength = candidate.strength
+    if view.noise_factor > 1:
+        scale = UNKNOWN_NOISE * float(np.hypot(candidate.mean_us, candidate.reference_us)) / view.iterations**0.5
+        known = candidate.excess_us / max(scale, 1e-9)
+        strength = min(strength, max(strength / view.noise_factor, known), _MOST_BEYOND_KNOWN * known)
+    return float(np.hypot(strength, candidate.corroboration))
+
+
+def _heard(view: View) -> float:
+    """What workers that did not report take away; what a recorded one says of itself keeps most of its worth."""
+    reported = view.workers / max(view.context.expected_workers, view.workers)
+    if not view.is_trace:
+        return float(reported**0.5)
+    return max(float(reported**0.5), _LEAST_HEARD) * (_ALONE if view.workers == 1 else 1.0)
 
 
 def _waiting(view: View, candidate: Candidate) -> float:

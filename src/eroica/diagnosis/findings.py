@@ -11,7 +11,8 @@ from eroica.diagnosis.confidence import estimate_confidence
 from eroica.diagnosis.rows import summarize_durations, summarize_pattern, summarize_resource
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
-from eroica.diagnosis.wording import describe_evidence, format_ms, name_workers
+from eroica.diagnosis.wording import describe_evidence
+from eroica.diagnosis.words import format_ms, name_workers
 from eroica.model.verdict import DurationSummary, Finding, FindingFunction, PatternSummary
 
 
@@ -21,6 +22,8 @@ def build_findings(view: View, causes: Sequence[Cause]) -> tuple[Finding, ...]:
     symptoms: list[tuple[int, Waiting]] = []
     for at, found in enumerate(waits):
         known = {(wait.name, wait.group) for _, wait in symptoms}
+        if view.is_trace:
+            waits[at] = [wait for wait in found if (wait.name, wait.group) not in known]
         symptoms += [(at, wait) for wait in found if (wait.name, wait.group) not in known]
     first = len(causes) + 1
     explained = [[first + n for n, (owner, _) in enumerate(symptoms) if owner == at] for at in range(len(causes))]
@@ -33,7 +36,7 @@ def build_findings(view: View, causes: Sequence[Cause]) -> tuple[Finding, ...]:
 
 
 def _waiting_of(view: View, cause: Cause) -> list[Waiting]:
-    if cause.candidate.scope == "all" or cause.candidate.kind == "collective":
+    if cause.candidate.scope == "all" or cause.candidate.kind == "collective" or cause.candidate.is_remark:
         return []
     return find_waiting(view, cause.candidate.workers, max(cause.candidate.excess_us, 0.0))
 
@@ -57,14 +60,25 @@ def _cause(view: View, order: int, cause: Cause, waiting: Sequence[Waiting], exp
         scope=found.scope,
         hosts=found.hosts or _hosts(view, found.workers),
         resource=found.resource or summarize_resource(view, found),
-        pattern=summarize_pattern(view, found),
+        pattern=summarize_pattern(view, found) if found.functions or not view.is_trace else None,
         duration=summarize_durations(view, found),
         gain=round(cause.gain, 4),
         confidence=estimate_confidence(view, found, cause.gain),
         explains=tuple(explains),
         evidence=describe_evidence(view, cause, waiting),
-        next_step=CATALOG[found.cause].next_step,
+        next_step=_next_step(view, found.cause),
     )
+
+
+def _awaited(view: View, cause: Cause, whom: str) -> str:
+    """What is waited for; where a recording shows no function that is to blame, who."""
+    focus = cause.candidate.focus
+    return whom if view.is_trace and not focus.functions else f"{focus.label} on {whom}"
+
+
+def _next_step(view: View, cause: str) -> str:
+    entry = CATALOG[cause]
+    return (entry.next_step_recorded if view.is_trace else "") or entry.next_step
 
 
 def _symptom(view: View, order: int, cause: Cause, wait: Waiting) -> Finding:
@@ -95,7 +109,7 @@ def _symptom(view: View, order: int, cause: Cause, wait: Waiting) -> Finding:
         ),
         confidence=estimate_confidence(view, found, cause.gain),
         evidence=(
-            f"It takes {format_ms(wait.mean_us)} per iteration because it waits for {found.focus.label} on {whom}.",
+            f"It takes {format_ms(wait.mean_us)} per iteration because it waits for {_awaited(view, cause, whom)}.",
         ),
         next_step="Nothing: it goes away with its cause.",
     )

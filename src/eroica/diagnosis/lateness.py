@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate, FindingKind, Reference
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.view import View
-from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, standard_error
+from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, mean_error
 
 Floats = NDArray[np.float64]
 #: Excess in standard errors from which it is no accident.
@@ -94,12 +94,14 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         functions: The rows (indices into the fleet's keys).
         time_us: Their time in each iteration. float64 [W, I].
+        sampling_us: Standard error of its mean that stems from sampling. float64 [W].
         steady_us: The same with the jitter of sampling taken out: drawn towards the mean by the share of its variance
             that sampling explains. For recomputing iterations. float64 [W, I].
     """
 
     functions: list[int]
     time_us: Floats
+    sampling_us: Floats
     steady_us: Floats
 
 
@@ -111,7 +113,7 @@ def measure(view: View, functions: Sequence[int]) -> Spent:
     sampling_W = error_W**2 * view.fleet.columns.shape[1]
     kept_W = 1 - sampling_W / np.maximum(time_WI.var(axis=1), 1e-9)
     steady_WI = mean_W1 + np.clip(kept_W, 0.0, 1.0)[:, None] * (time_WI - mean_W1)
-    return Spent(functions=list(functions), time_us=time_WI, steady_us=steady_WI)
+    return Spent(functions=list(functions), time_us=time_WI, sampling_us=error_W, steady_us=steady_WI)
 
 
 def judge_group(
@@ -151,7 +153,7 @@ def late_against_peers(view: View, spent: Spent, least_strength: float = LEAST_S
     own. Double entry: what a worker has too much, its peers must wait for, at least `LEAST_AGREEMENT` of it.
     """
     allowed_W = _allowed(view, view.speed.factor)
-    excess = excess_over_peers(spent.time_us, view.fleet.roles, allowed_W)
+    excess = _with_sampling(view, spent, excess_over_peers(spent.time_us, view.fleet.roles, allowed_W))
     over_W = _stands_out(view, excess, LEAST_RATIO, least_strength)
     agreement_W = view.deficit_us / np.maximum(excess.excess_us, 1e-9)
     late_W = over_W & (agreement_W >= LEAST_AGREEMENT)
@@ -168,6 +170,13 @@ def late_against_baseline(view: View, spent: Spent, least_strength: float = LEAS
     late_W = _job_wide(excess, _stands_out(view, excess, LEAST_RATIO, least_strength))
     if late_W.any():
         yield _lateness("baseline", excess, spent, late_W, None)
+
+
+def _with_sampling(view: View, spent: Spent, excess: Excess) -> Excess:
+    """The error of a single iteration's time; over several, sampling shows in their spread already."""
+    if view.iterations > 1:
+        return excess
+    return msgspec.structs.replace(excess, error_us=np.hypot(excess.error_us, spent.sampling_us))
 
 
 def _job_wide(excess: Excess, late_W: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -187,7 +196,8 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
     """Most workers above what any worker may spend here."""
     allowed = share * view.iteration_us
     limit_W = np.full(view.workers, allowed)
-    excess = Excess(mean_us=spent.time_us.mean(axis=1), reference_us=limit_W, error_us=standard_error(spent.time_us))
+    excess = Excess(mean_us=spent.time_us.mean(axis=1), reference_us=limit_W, error_us=mean_error(spent.time_us))
+    excess = _with_sampling(view, spent, excess)
     late_W = _job_wide(excess, _stands_out(view, excess, 0.0))
     if late_W.any():
         yield _lateness("expectation", excess, spent, late_W, None)

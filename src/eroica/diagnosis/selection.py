@@ -11,18 +11,35 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import find_slow_communication
 from eroica.diagnosis.compute import find_compute
+from eroica.diagnosis.confidence import believed_strength
 from eroica.diagnosis.garbage import find_collections
+from eroica.diagnosis.host import find_host_bound
+from eroica.diagnosis.latecomers import find_latecomers
 from eroica.diagnosis.link import find_slow_links
 from eroica.diagnosis.loading import find_slow_loading
 from eroica.diagnosis.python_code import find_python
 from eroica.diagnosis.simulate import share_gains, simulated_gain
+from eroica.diagnosis.stages import find_long_stages
+from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.unexplained import find_unexplained
 from eroica.diagnosis.view import View
 
 Floats = NDArray[np.float64]
 #: A general cause must cost twice as much as a specific one to stand before it.
 _GENERAL = 0.5
-_RULES = (find_slow_loading, find_python, find_collections, find_compute, find_slow_links, find_slow_communication)
+#: Standard errors that a cause in a recording must be worth once the small number of iterations is allowed for.
+_LEAST_BELIEVED = 2.5
+_LEAST_BELIEVED_ONCE = 1.5
+_RULES = (
+    find_slow_loading,
+    find_python,
+    find_collections,
+    find_compute,
+    find_slow_links,
+    find_slow_communication,
+    find_host_bound,
+    find_long_stages,
+)
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -35,10 +52,24 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 def find_causes(view: View) -> list[Cause]:
     """All causes of a window in order of falling gain; empty if nothing costs enough."""
     causes = select_causes(view, [candidate for rule in _RULES for candidate in rule(view)])
+    if view.is_trace:
+        causes += select_causes(view, find_latecomers(view, _accused(causes)))
     explained = {worker for cause in causes for worker in cause.candidate.workers}
     if not any(cause.candidate.scope == "some" for cause in causes):
         causes += select_causes(view, find_unexplained(view, explained))
-    return causes
+    return [*causes, *_remarks(view, causes)] if view.is_trace else causes
+
+
+def _accused(causes: Sequence[Cause]) -> set[int]:
+    return {worker for cause in causes if cause.candidate.scope == "some" for worker in cause.candidate.workers}
+
+
+def _remarks(view: View, causes: Sequence[Cause]) -> list[Cause]:
+    """What costs nothing by itself, beside causes that do, unless one of them says it already."""
+    known = {cause.candidate.cause for cause in causes}
+    if not causes:
+        return []
+    return [Cause(candidate=remark, gain=0.0) for remark in find_uneven_work(view) if remark.cause not in known]
 
 
 def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
@@ -46,12 +77,22 @@ def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
 
     Taken by falling gain; each must still gain `min_gain` once all taken before it are removed.
     """
-    inside = [candidate for candidate in candidates if candidate.kind != "collective"]
+    candidates = [candidate for candidate in candidates if _is_believed(view, candidate)]
+    measured = [Cause(candidate=own, gain=own.gain) for own in candidates if own.gain is not None]
+    inside = [candidate for candidate in candidates if candidate.kind != "collective" and candidate.gain is None]
     gains = share_gains(view.fleet, [candidate.removed_us for candidate in inside])
     causes = [Cause(candidate=candidate, gain=gain) for candidate, gain in zip(inside, gains, strict=True)]
     chosen = list(_taken(view, sorted(causes, key=_weight, reverse=True)))
-    chosen += [cause for cause in _communication(view, candidates) if cause.gain >= cause.candidate.least_gain]
+    measured += _communication(view, candidates)
+    chosen += [cause for cause in measured if cause.gain >= cause.candidate.least_gain]
     return sorted(chosen, key=_weight, reverse=True)
+
+
+def _is_believed(view: View, candidate: Candidate) -> bool:
+    """Whether a recording holds enough iterations for it; online, the rules themselves see to that."""
+    if not view.is_trace:
+        return True
+    return believed_strength(view, candidate) >= (_LEAST_BELIEVED if view.iterations > 1 else _LEAST_BELIEVED_ONCE)
 
 
 def _weight(cause: Cause) -> float:
@@ -84,7 +125,7 @@ def _says_the_same(cause: Cause, other: Cause) -> bool:
 
 def _communication(view: View, candidates: Sequence[Candidate]) -> Iterator[Cause]:
     """Time in collectives that everybody spends is gained in full, once: a link that stands out explains it better."""
-    mine = [candidate for candidate in candidates if candidate.kind == "collective"]
+    mine = [candidate for candidate in candidates if candidate.kind == "collective" and candidate.gain is None]
     for candidate in mine:
         if candidate.hosts or not any(other.hosts for other in mine):
             yield Cause(candidate=candidate, gain=float(candidate.removed_us.mean() / max(view.iteration_us, 1e-9)))

@@ -6,37 +6,45 @@ from collections.abc import Iterator, Sequence
 
 from eroica.diagnosis.communication import common_wait
 from eroica.diagnosis.selection import Cause
-from eroica.diagnosis.view import FEWEST_ITERATIONS, View
-from eroica.diagnosis.wording import format_ms, name_workers, summarize_cause
+from eroica.diagnosis.uneven import find_uneven_work
+from eroica.diagnosis.view import View
+from eroica.diagnosis.wording import summarize_cause
+from eroica.diagnosis.words import format_ms, name_workers
 from eroica.model.verdict import Finding, VerdictWord
+
+#: Advice where an iteration or a comparison is lacking.
+LONGER_WINDOW = "take a longer window"
+MORE_STEPS = "record more steps (schedule(active=...))"
 
 #: If everybody who reported waits this share of the iteration, somebody who did not report is late.
 _ALL_WAIT = 0.3
+#: Below so many iterations the reader is told.
+_FEW = 5
 
 
 def conclude(
     view: View, causes: Sequence[Cause], findings: Sequence[Finding]
 ) -> tuple[VerdictWord, str, tuple[str, ...]]:
     """Word, sentence and coverage notes of a verdict."""
-    notes = tuple(_notes(view))
+    notes = tuple(_notes(view, causes))
     missing = _too_little(view)
     if missing:
         return "undetermined", f"Too little to tell: {missing}.", notes
     if causes:
         return "slow", summarize_cause(view, causes[0], findings[0].resource), notes
     if _waits_for_missing(view):
-        ranks = name_workers(view.context.missing)
-        return "undetermined", f"All workers that reported wait in collectives; {ranks} did not report.", notes
+        return "undetermined", _all_wait(view), notes
     if view.is_slow:
         return "undetermined", _unexplained(view), notes
+    if view.suspects.arrivals.contradicted:
+        return "undetermined", _contradiction(view), notes
     return "healthy", _healthy(view), notes
 
 
 def _too_little(view: View) -> str:
-    iterations = view.fleet.columns.shape[1]
-    if iterations < FEWEST_ITERATIONS:
-        wanted = f"at least {FEWEST_ITERATIONS} are needed; take a longer window"
-        return f"the workers share {iterations} iteration, {wanted}"
+    if view.iterations < view.fewest_iterations:
+        wanted = f"at least {view.fewest_iterations} are needed; {MORE_STEPS if view.is_trace else LONGER_WINDOW}"
+        return f"the workers share {view.iterations} iteration, {wanted}"
     if not view.has_enough:
         return f"only {view.workers} of {view.context.expected_workers} workers reported"
     return ""
@@ -61,27 +69,61 @@ def _unexplained(view: View) -> str:
     return f"{text}, but no function accounts for it: {why}."
 
 
+def _all_wait(view: View) -> str:
+    ranks = name_workers(view.context.missing)
+    if view.is_trace:
+        return f"All recorded workers wait in collectives; there is no trace of {ranks}."
+    return f"All workers that reported wait in collectives; {ranks} did not report."
+
+
+def _contradiction(view: View) -> str:
+    return (
+        f"Collectives of the recorded workers do not pair ({view.suspects.arrivals.contradicted}): events are missing, "
+        "or these traces were not recorded together. Nothing else in them costs "
+        f"{view.settings.min_gain:.0%} of the iteration ({format_ms(view.iteration_us)})."
+    )
+
+
 def _healthy(view: View) -> str:
     least, now = f"{view.settings.min_gain:.0%}", format_ms(view.iteration_us)
+    if view.is_trace:
+        whose = f"the trace of {name_workers(view.fleet.ranks)}" if view.context.missing else "what was recorded"
+        return f"No cause found: nothing in {whose} costs {least} of the iteration ({now})."
     text = f"No cause found: nothing in this window costs {least} of the iteration ({now})."
     if view.context.window.purpose == "slow" and view.stated_baseline_us:
         return f"{text} The slowdown was over when the window opened."
     return text
 
 
-def _notes(view: View) -> Iterator[str]:
+def _notes(view: View, causes: Sequence[Cause]) -> Iterator[str]:
+    yield from _missing(view)
+    yield from view.suspects.notes
+    yield from view.suspects.arrivals.notes
+    yield from _few_iterations(view)
+    if view.is_trace:
+        yield from (remark.sentence for remark in find_uneven_work(view) if not causes)
+    elif view.suspects.baseline is None and view.context.window.purpose != "baseline":
+        yield "No baseline window: changes that hit all workers alike can only be judged against expectation."
+    yield from _worker_notes(view)
+
+
+def _missing(view: View) -> Iterator[str]:
     context = view.context
     if context.missing:
         absent = name_workers(context.missing)
-        yield f"Based on {view.workers} of {context.expected_workers} workers; {absent} did not report."
-    yield from view.suspects.notes
-    yield from view.suspects.arrivals.notes
-    iterations = view.fleet.columns.shape[1]
-    if FEWEST_ITERATIONS <= iterations < 5:
-        yield f"Only {iterations} iterations were captured: small excesses cannot be told from noise."
-    if view.suspects.baseline is None and context.window.purpose != "baseline":
-        yield "No baseline window: changes that hit all workers alike can only be judged against expectation."
-    yield from _worker_notes(view)
+        if view.is_trace:
+            whom = "it" if len(context.missing) == 1 else "them"
+            yield f"There is no trace of {absent}, and nothing is said of {whom}."
+        else:
+            yield f"Based on {view.workers} of {context.expected_workers} workers; {absent} did not report."
+
+
+def _few_iterations(view: View) -> Iterator[str]:
+    if view.is_trace and view.iterations == 1:
+        yield f"One iteration was recorded: its noise is unknown, and confidence lower; {MORE_STEPS}."
+    elif view.fewest_iterations <= view.iterations < _FEW:
+        how = "recorded" if view.is_trace else "captured"
+        yield f"Only {view.iterations} iterations were {how}: small excesses cannot be told from noise."
 
 
 def _worker_notes(view: View) -> Iterator[str]:

@@ -10,6 +10,7 @@ from eroica.diagnosis.frames import Focus, split_frame
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, time_above
 from eroica.diagnosis.view import View
 from eroica.localize.excess import excess_over_peers
+from eroica.model.verdict import NO_FUNCTION
 
 Floats = NDArray[np.float64]
 #: Healthy workers on shared cores differ by 5-10 % in busy time, now and then by 30 %.
@@ -67,9 +68,7 @@ def _focus(view: View, over_F: Floats) -> tuple[Focus, FindingKind]:
     keys = view.fleet.keys
     order = [int(at) for at in np.argsort(-over_F) if keys[at].kind != "collective" and over_F[at] > 0]
     if not order:
-        nothing = Focus(
-            name="no function", place="", stack=(), functions=(), share=0.0, is_own=False, is_specific=False
-        )
+        nothing = Focus(name=NO_FUNCTION, place="", stack=(), functions=(), share=0.0, is_own=False, is_specific=False)
         return nothing, "other"
     key = keys[order[0]]
     place = split_frame(key.stack[-1]).place if key.stack else ""

@@ -17,6 +17,9 @@ from eroica.settings import Settings
 Floats = NDArray[np.float64]
 _CRITICAL_THREADS = frozenset({"training", "autograd", "collective", "device"})
 
+#: Student's quantile at p = 0.99865 over three, by degrees of freedom; beyond them the difference no longer matters.
+_STUDENT = {1: 78.6, 2: 6.4, 3: 3.07, 4: 2.21, 5: 1.84, 6: 1.63, 7: 1.51, 8: 1.43, 9: 1.36}
+
 #: Fewer workers than this share of the job, or fewer iterations, say nothing about who is late.
 LEAST_REPORTED = 0.5
 FEWEST_ITERATIONS = 2
@@ -47,10 +50,37 @@ class View:
         return len(self.fleet.ranks)
 
     @property
+    def is_trace(self) -> bool:
+        """Read from files that somebody else's profiler wrote: nobody can ask for more of it."""
+        return self.context.window.kind == "trace"
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that count."""
+        return int(self.fleet.columns.shape[1])
+
+    @property
+    def fewest_iterations(self) -> int:
+        """Iterations that a verdict needs; a recording may hold one, and then claims less."""
+        return 1 if self.is_trace else FEWEST_ITERATIONS
+
+    @property
+    def noise_factor(self) -> float:
+        """By how much a standard error over the few iterations of a recording understates the doubt.
+
+        The quotient of Student's and the normal quantile at three standard errors: two iterations that happen to be
+        alike look like certainty. Online windows are long enough.
+        """
+        if not self.is_trace or self.iterations < 2:
+            return 1.0
+        freedom = self.iterations - 1
+        return _STUDENT.get(freedom, 1.0)
+
+    @property
     def has_enough(self) -> bool:
-        """Enough workers and iterations to accuse anybody."""
-        reported = self.workers >= LEAST_REPORTED * self.context.expected_workers
-        return reported and self.fleet.columns.shape[1] >= FEWEST_ITERATIONS
+        """Enough workers and iterations to accuse anybody; a trace of one rank of many still says something of it."""
+        reported = self.is_trace or self.workers >= LEAST_REPORTED * self.context.expected_workers
+        return reported and self.iterations >= self.fewest_iterations
 
     @property
     def iteration_us(self) -> float:

@@ -8,9 +8,13 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import Waiting
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms, name_workers
 from eroica.model.verdict import ResourceUse
 
-_MOST_NAMED = 8
+__all__ = ["describe_evidence", "format_ms", "name_workers", "summarize_cause"]
+
+#: In a recording with many groups, blame stays with those who pass the waiting on: a small share tells nothing then.
+_MOSTLY_THEIRS = 0.15
 _REFERENCES = {
     "peers": "their peers spend {}",
     "baseline": "in the healthy baseline window it was {}",
@@ -19,39 +23,26 @@ _REFERENCES = {
 }
 
 
-def format_ms(microseconds: float) -> str:
-    """Milliseconds with as many digits as matter: "41 ms", "3.2 ms", "0.04 ms"."""
-    value = microseconds / 1e3
-    digits = 0 if value >= 10 else 1 if value >= 1 else 2
-    return f"{value:.{digits}f} ms"
-
-
-def name_workers(ranks: Sequence[int], *, capital: bool = False) -> str:
-    """Such as "worker 2", "workers 1 and 3", "300 workers (0, 1, 2, ...)"."""
-    if len(ranks) > _MOST_NAMED:
-        return f"{len(ranks)} workers ({', '.join(str(rank) for rank in ranks[:3])}, ...)"
-    listed = ", ".join(str(rank) for rank in ranks[:-1])
-    text = f"workers {listed} and {ranks[-1]}" if len(ranks) > 1 else f"worker {ranks[0]}"
-    return text[0].upper() + text[1:] if capital else text
-
-
 def summarize_cause(view: View, cause: Cause, resource: ResourceUse | None) -> str:
     """The sentence a person can act on."""
     found = cause.candidate
-    parts = [_what(view, found), _who_waits(view, found), _limit(found, resource), _gain(cause)]
+    who_waits = "" if found.sentence else _who_waits(view, found)
+    parts = [_what(view, found), who_waits, _limit(found, resource), _gain(cause)]
     return " ".join(part for part in parts if part)
 
 
 def _subject(view: View, found: Candidate) -> tuple[str, str]:
     """Who, and the ending of the verb."""
     ranks = [view.fleet.ranks[worker] for worker in found.workers]
-    if found.scope == "all" and len(ranks) == view.workers:
+    if found.scope == "all" and len(ranks) == view.workers and not (view.is_trace and view.context.missing):
         return ("The worker", "s") if len(ranks) == 1 else (f"All {len(ranks)} workers", "")
     return name_workers(ranks, capital=True), "s" if len(ranks) == 1 else ""
 
 
 def _what(view: View, found: Candidate) -> str:
     iteration = format_ms(view.iteration_us)
+    if found.sentence:
+        return found.sentence
     if found.subject:
         return f"{found.subject}; {found.focus.name} takes {format_ms(found.mean_us)} of each {iteration} iteration."
     if found.scope == "rotating":
@@ -111,23 +102,22 @@ def _limit(found: Candidate, resource: ResourceUse | None) -> str:
 
 
 def _gain(cause: Cause) -> str:
-    return f"Removing it would make iterations about {max(round(cause.gain * 100), 1)} % shorter."
+    share = max(round(cause.gain * 100), 1)
+    if cause.candidate.cause == "stage-imbalance":
+        return f"Balanced stages would make iterations about {share} % shorter."
+    if cause.candidate.cause == "host-bound":
+        return f"Brought down to what is expected, iterations would be about {share} % shorter."
+    return f"Removing it would make iterations about {share} % shorter."
 
 
 def describe_evidence(view: View, cause: Cause, waiting: Sequence[Waiting]) -> tuple[str, ...]:
     """What speaks for a cause, one fact a sentence."""
     found = cause.candidate
     now = view.iteration_us
-    usual = _REFERENCES[found.reference].format(format_ms(found.reference_us))
-    if found.hosts and found.reference == "peers":
-        usual = f"at the rate of the other links it would be about {format_ms(found.reference_us)}"
-    noise = f"{min(found.strength, 999):.0f} standard errors over {view.fleet.iteration_us.shape[1]} iterations"
-    excess = f"(excess {format_ms(found.excess_us)}, {noise})"
-    where = f"{found.focus.name} on all workers" if found.hosts else _where(view, found)
-    sentences = [f"{where}: {format_ms(found.mean_us)} per iteration; {usual} {excess}."]
-    if found.focus.stack:
-        sentences.append(f"{found.focus.label} holds {found.focus.share:.0%} of the excess.")
+    sentences = [] if found.sentence else _amount(view, found)
     sentences += found.evidence
+    if found.is_remark:
+        return tuple(sentences)
     sentences += _waiting_evidence(view, found)
     sentences += [
         f"{wait.name} takes {format_ms(wait.mean_us)} per iteration on {_ranks(view, wait.workers)}"
@@ -139,6 +129,26 @@ def describe_evidence(view: View, cause: Cause, waiting: Sequence[Waiting]) -> t
         f"Recomputed without it, an iteration takes {format_ms(now * (1 - cause.gain))} instead of {format_ms(now)}."
     )
     return tuple(sentences)
+
+
+def _amount(view: View, found: Candidate) -> list[str]:
+    """How much, against what, and how sure that is; and the share that the named function holds."""
+    usual = _REFERENCES[found.reference].format(format_ms(found.reference_us))
+    if found.hosts and found.reference == "peers":
+        usual = f"at the rate of the other links it would be about {format_ms(found.reference_us)}"
+    noise = _noise(view, found)
+    excess = f"(excess {format_ms(found.excess_us)}, {noise})"
+    where = f"{found.focus.name} on all workers" if found.hosts else _where(view, found)
+    sentences = [f"{where}: {format_ms(found.mean_us)} per iteration; {usual} {excess}."]
+    if found.focus.stack:
+        sentences.append(f"{found.focus.label} holds {found.focus.share:.0%} of the excess.")
+    return sentences
+
+
+def _noise(view: View, found: Candidate) -> str:
+    if view.iterations == 1:
+        return "one iteration only: its noise is unknown"
+    return f"{min(found.strength, 999):.0f} standard errors over {view.iterations} iterations"
 
 
 def _ranks(view: View, workers: Sequence[int]) -> str:
@@ -159,11 +169,12 @@ def _waiting_evidence(view: View, found: Candidate) -> list[str]:
     accused = list(found.workers)
     others = [worker for worker in range(view.workers) if worker not in accused]
     sentences = []
-    if others:
+    if others and not found.sentence:
         theirs, own = (format_ms(float(view.wait_us[side].mean())) for side in (others, accused))
         sentences.append(f"The others spend {theirs} per iteration in collectives, {_ranks(view, accused)} {own}.")
     arrivals = view.suspects.arrivals
-    if arrivals.blame_share(accused):
+    share_of_blame = arrivals.blame_share(accused)
+    if share_of_blame and (share_of_blame >= _MOSTLY_THEIRS or not view.is_trace):
         share = f"{arrivals.waiting_for(accused):.0%} of all critical waiting"
         sentences.append(f"{share} in {arrivals.executions} matched collectives is for {_ranks(view, accused)}.")
     return sentences

@@ -46,7 +46,7 @@ def localize(patterns: Sequence[WorkerPattern], baseline: Sequence[WorkerPattern
         raise InputError("no worker handed over a pattern for this window; look into the workers' notes")
     fleet = build_fleet(patterns, settings)
     if fleet.iteration_us.shape[1] == 0:
-        raise InputError("the workers captured no iteration in common; take a longer window")
+        raise InputError("the workers captured no iteration in common")
     past = build_fleet(baseline, settings) if baseline else None
     usable = past is not None and past.iteration_us.shape[1] > 0 and bool(set(past.ranks) & set(fleet.ranks))
     before = align_baseline(fleet, past if usable else None)

@@ -9,13 +9,23 @@ Array suffixes: M members of a group, K matched executions, W workers, I iterati
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.localize.blame import exit_skew, is_often, keep_repeated, measured_skew, nearly_last, shares_of_blame
 from eroica.localize.fleet import Fleet
+from eroica.localize.matching import (
+    FEWEST_VERIFIED,
+    Matched,
+    is_contradiction,
+    pair_by_order,
+    pair_executions,
+    stacked,
+    stacked_ends,
+)
 from eroica.model.pattern import CollectiveRecord
 from eroica.summarize.series import decode_series
 
@@ -25,13 +35,8 @@ SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to
 #: Least exit skew: members of one host under NCCL leave within microseconds, gloo's threads within scheduling slices.
 _SKEW_FLOOR_US = {"nccl": 20.0}
 _SKEW_FLOOR_OTHER_US = 500.0
-#: Share of a group's executions that must pair, or none is used (a sampled trace pairs by accident).
-_LEAST_PAIRED = 0.8
-#: Share of iterations in which a latecomer must be late again, at least, and beyond its turn.
-_OFTEN = 0.35
-_BEYOND_CHANCE = 0.2
-#: At most this share of the members can come last together.
-_LATE_TOGETHER = 0.5
+#: The same where ends were written down: how unevenly members leave is then measured.
+_RECORDED_SKEW_FLOOR_US = 5.0
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -48,6 +53,8 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         last: Executions in which each worker came last beyond the exit skew, and does so again and again. float64 [W];
             those who come last together share one.
         skew_us: Exit skew of each (group, kind).
+        matched: Paired executions of recorded traces, one entry per group and kind.
+        contradicted: Why executions that should be the same ones cannot be, by their ends; "" if all can.
         notes: What did not pair and why.
     """
 
@@ -57,6 +64,8 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     executions: int = 0
     last: Floats = msgspec.field(default_factory=lambda: np.zeros(0))
     skew_us: dict[tuple[str, str], float] = {}
+    matched: tuple[Matched, ...] = ()
+    contradicted: str = ""
     notes: tuple[str, ...] = ()
 
     def blame_share(self, workers: Sequence[int]) -> float | None:
@@ -81,13 +90,30 @@ class _Ledger:
         self.withheld = 0.0
         self.executions = 0
         self.skew: dict[tuple[str, str], float] = {}
+        self.matched: list[Matched] = []
+        self.pending: list[Matched] = []
+        self.contradicted = ""
         self.notes: list[str] = []
-        self._places = [{int(col): place for place, col in enumerate(columns)} for columns in fleet.columns]
+        self._places = [_inverse(columns) for columns in fleet.columns]
+
+    def book(self, part: Matched) -> None:
+        """Enter matched executions, and keep those of recorded traces."""
+        counted = (part.columns >= 0).all(axis=0)
+        part = msgspec.structs.replace(part, share=np.where(counted, part.share, 0.0))
+        self.enter(part.members, part.wait_us, part.share, part.columns)
+        if part.end_us.shape[1]:
+            self.matched.append(part)
+
+    def refuse(self, reason: str) -> None:
+        """Remember a pairing that the ends speak against."""
+        if is_contradiction(reason):
+            self.contradicted = self.contradicted or reason
 
     def columns(self, worker: int, iterations_K: NDArray[np.int32]) -> NDArray[np.intp]:
         """Column of each execution, -1 for iterations that do not count."""
         places = self._places[worker]
-        return np.asarray([places.get(int(iteration), -1) for iteration in iterations_K], dtype=np.intp)
+        known = (iterations_K >= 0) & (iterations_K < places.size - 1)
+        return places[np.where(known, iterations_K, places.size - 1)]
 
     def enter(self, members: Sequence[int], wait_MK: Floats, share_MK: Floats, columns_MK: NDArray[np.intp]) -> None:
         """Book waits, and lay each execution's sum at those who came last.
@@ -125,8 +151,12 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
         members = groups.get(group)
         if kind in SYNCHRONIZING and members is not None:
             _book_synchronizing(ledger, fleet, (group, kind), members, owners)
+        elif kind in SYNCHRONIZING and len(owners) > 1 and _has_ends(owners.values()):
+            _book_unnamed(ledger, fleet, (group, kind), owners)
         elif kind in SYNCHRONIZING:
-            ledger.notes.append(f"members of process group {group!r} are unknown: nobody is blamed for its {kind}")
+            which = f"process group {group!r}" if group else "a process group without a name"
+            ledger.notes.append(f"members of {which} are unknown: nobody is blamed for its {kind}")
+    _settle(ledger)
     _book_receives(ledger, fleet, records)
     return Arrivals(
         waited_us=ledger.waited,
@@ -135,8 +165,17 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
         executions=ledger.executions,
         last=ledger.last,
         skew_us=ledger.skew,
+        matched=tuple(ledger.matched),
+        contradicted=ledger.contradicted,
         notes=tuple(ledger.notes),
     )
+
+
+def _inverse(columns_I: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Place of each iteration among those that count, -1 for the others and, at its end, for all beyond. intp."""
+    places = np.full(int(columns_I.max(initial=-1)) + 2, -1, dtype=np.intp)
+    places[columns_I] = np.arange(columns_I.size)
+    return places
 
 
 def _groups(fleet: Fleet) -> dict[str, tuple[int, ...]]:
@@ -154,6 +193,11 @@ def _records(fleet: Fleet) -> dict[tuple[str, str], dict[int, CollectiveRecord]]
     return found
 
 
+def _has_ends(records: Iterable[CollectiveRecord]) -> bool:
+    """Whether they come from recorded traces."""
+    return all(record.end_us for record in records)
+
+
 def _book_synchronizing(
     ledger: _Ledger,
     fleet: Fleet,
@@ -162,153 +206,97 @@ def _book_synchronizing(
     owners: Mapping[int, CollectiveRecord],
 ) -> None:
     present = {fleet.ranks[worker]: worker for worker in owners}
-    missing = [rank for rank in ranks if rank not in present]
-    if missing:
-        absent = f"{len(missing)} of {len(ranks)} members of process group {name[0]!r}"
-        ledger.notes.append(f"{absent} show no {name[1]}: nobody is blamed for it")
+    members = [present[rank] for rank in ranks if rank in present]
+    places, reason = pair_executions([owners[worker] for worker in members]) if members else ([], "")
+    ledger.refuse(reason)
+    if len(members) < len(ranks):
+        absent = f"{len(ranks) - len(members)} of {len(ranks)} members of process group {name[0]!r}"
+        apart = f", and what the others show does not pair ({reason})" if is_contradiction(reason) else ""
+        ledger.notes.append(f"{absent} show no {name[1]}{apart}: nobody is blamed for it")
         return
-    members = [present[rank] for rank in ranks]
-    places, reason = pair_executions([owners[worker] for worker in members])
     if reason:
         ledger.notes.append(f"{name[1]} in process group {name[0]!r} does not pair ({reason}): nobody is blamed for it")
         return
-    duration_MK = _stacked(owners, members, places, "duration_us")
-    critical_MK = _stacked(owners, members, places, "critical_us")
+    _book(ledger, fleet, name, members, [owners[worker] for worker in members], places)
+
+
+def _book_unnamed(ledger: _Ledger, fleet: Fleet, name: tuple[str, str], owners: Mapping[int, CollectiveRecord]) -> None:
+    """Executions of a group that no trace describes: its members are all workers, or nobody knows them."""
+    members = sorted(owners)
+    places, reason = pair_by_order([owners[worker] for worker in members])
+    ledger.refuse(reason)
+    world = max(len(fleet.ranks), *(pattern.worker.world_size for pattern in fleet.patterns))
+    if not reason and len(members) < world:
+        reason = f"its members are unknown, and only {len(members)} of {world} workers show it"
+    if reason:
+        which = f"process group {name[0]!r}" if name[0] else "a process group without a name"
+        ledger.notes.append(f"{name[1]} in {which} does not pair ({reason}): nobody is blamed for it")
+        return
+    _book(ledger, fleet, name, members, [owners[worker] for worker in members], places)
+
+
+def _book(
+    ledger: _Ledger,
+    fleet: Fleet,
+    name: tuple[str, str],
+    members: Sequence[int],
+    records: Sequence[CollectiveRecord],
+    places: Sequence[NDArray[np.intp]],
+) -> None:
+    """Book the waiting in matched executions; in a single recorded iteration once all kinds of the group are known."""
+    duration_MK, end_MK = stacked(records, places, "duration_us"), stacked_ends(records, places)
     columns_MK = np.stack(
         [
-            ledger.columns(worker, decode_series(owners[worker].iteration, np.int32)[at])
-            for worker, at in zip(members, places, strict=True)
+            ledger.columns(worker, decode_series(record.iteration, np.int32)[at])
+            for worker, record, at in zip(members, records, places, strict=True)
         ]
     )
     skew = exit_skew(duration_MK, _skew_floor(fleet, name[0]))
+    if end_MK.shape[1] >= FEWEST_VERIFIED:
+        skew = measured_skew(end_MK, _skew_floor(fleet, name[0], _RECORDED_SKEW_FLOOR_US))
     ledger.skew[name] = skew
-    wait_MK = np.minimum(duration_MK - duration_MK.min(axis=0), critical_MK)
-    share_MK = keep_repeated(shares_of_blame(duration_MK, skew), wait_MK, columns_MK)
-    ledger.enter(members, wait_MK, share_MK, columns_MK)
+    wait_MK = np.minimum(duration_MK - duration_MK.min(axis=0), stacked(records, places, "critical_us"))
+    share_MK = shares_of_blame(duration_MK, skew)
+    alone = fleet.columns.shape[1] == 1 and end_MK.shape[1] > 0
+    part = Matched(
+        group=name[0],
+        kind=name[1],
+        members=tuple(members),
+        duration_us=duration_MK,
+        wait_us=wait_MK,
+        share=share_MK if alone else keep_repeated(share_MK, wait_MK, columns_MK),
+        nearly_last=nearly_last(duration_MK, skew) if end_MK.shape[1] else np.zeros(duration_MK.shape, np.bool_),
+        end_us=end_MK,
+        columns=columns_MK,
+    )
+    if alone:
+        ledger.pending.append(part)
+    else:
+        ledger.book(part)
 
 
-def _stacked(
-    owners: Mapping[int, CollectiveRecord], members: Sequence[int], places: Sequence[NDArray[np.intp]], name: str
-) -> Floats:
-    """One array of the records, matched executions only. float64 [M, K]."""
-    rows = [
-        decode_series(getattr(owners[worker], name), np.float32)[at].astype(np.float64)
-        for worker, at in zip(members, places, strict=True)
-    ]
-    return np.stack(rows)
+def _settle(ledger: _Ledger) -> None:
+    """Book the single recorded iteration, where executions of all kinds of a group take the place of iterations."""
+    groups: dict[tuple[str, tuple[int, ...]], list[Matched]] = defaultdict(list)
+    for part in ledger.pending:
+        groups[part.group, part.members].append(part)
+    for parts in groups.values():
+        often_M = np.concatenate([part.nearly_last for part in parts], axis=1).mean(axis=1)
+        kept_M = is_often(often_M, often_M.size)
+        for part in parts:
+            ledger.book(msgspec.structs.replace(part, share=part.share * kept_M[:, None]))
 
 
-def _skew_floor(fleet: Fleet, group: str) -> float:
+def _skew_floor(fleet: Fleet, group: str, measured_us: float | None = None) -> float:
+    """Least exit skew of a group's library, or what was measured of it if it runs on the accelerator.
+
+    Recorded traces often do not name the library, but where there is an accelerator it runs on that.
+    """
     found = (own for pattern in fleet.patterns for own in pattern.process_groups if own.name == group)
-    return _SKEW_FLOOR_US.get(next((own.backend for own in found), ""), _SKEW_FLOOR_OTHER_US)
-
-
-def pair_executions(records: Sequence[CollectiveRecord]) -> tuple[list[NDArray[np.intp]], str]:
-    """Match the executions of all members of a group.
-
-    Args:
-        records: One per member.
-
-    Returns:
-        For each member the positions of the matched executions, in the same order; and why there are none, else "".
-    """
-    if any(record.paired_by == "none" for record in records):
-        return [], "without sequence numbers"
-    ways = {record.paired_by for record in records}
-    if len(ways) > 1:
-        return [], "sequence numbers on some members only"
-    sequences = [decode_series(record.sequence, np.int64) for record in records]
-    most = max(sequence.size for sequence in sequences)
-    if ways == {"order"} and (any(sequence.size != most for sequence in sequences) or any(r.dropped for r in records)):
-        return [], "unequal numbers of executions"
-    shared = sequences[0]
-    for sequence in sequences[1:]:
-        shared = np.intersect1d(shared, sequence)
-    if most == 0 or shared.size < _LEAST_PAIRED * min(sequence.size for sequence in sequences):
-        return [], f"only {shared.size} of {most} executions found on all members"
-    places = [_positions(sequence, shared) for sequence in sequences]
-    return (places, "") if _sizes_agree(records, places) else ([], "members moved different amounts under one number")
-
-
-def _positions(sequence: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.intp]:
-    order = np.argsort(sequence, kind="stable")
-    return np.asarray(order[np.searchsorted(sequence, wanted, sorter=order)], dtype=np.intp)
-
-
-def _sizes_agree(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]]) -> bool:
-    """All-reduces of one number move equally much everywhere; other kinds, and unknown sizes, are not judged."""
-    if records[0].kind != "all_reduce" or not all(record.elements for record in records):
-        return True
-    sizes = np.stack([decode_series(r.elements, np.int64)[at] for r, at in zip(records, places, strict=True)])
-    known = (sizes > 0).all(axis=0)
-    return bool((sizes[:, known] == sizes[0, known]).all())
-
-
-def exit_skew(duration_MK: Floats, floor_us: float) -> float:
-    """How unevenly members leave, from gaps that no constant latecomer explains, microseconds.
-
-    The gap between the shortest and the next duration mixes a late arrival with uneven leaving. Gaps of executions
-    whose shortest member is not the one that is shortest most often show the latter: three quarters of them lie below
-    the skew.
-
-    Args:
-        duration_MK: Durations of the matched executions. float64 [M, K].
-        floor_us: Least skew to be expected of this backend.
-    """
-    if duration_MK.shape[1] == 0:
-        return floor_us
-    owner_K = duration_MK.argmin(axis=0)
-    usual = np.bincount(owner_K, minlength=duration_MK.shape[0]).argmax()
-    shortest_2K = np.partition(duration_MK, 1, axis=0)[:2]
-    gaps = (shortest_2K[1] - shortest_2K[0])[owner_K != usual]
-    return max(float(np.quantile(gaps, 0.75)), floor_us) if gaps.size else floor_us
-
-
-def shares_of_blame(duration_MK: Floats, skew_us: float) -> Floats:
-    """Who came last in each execution.
-
-    Those within `skew_us` of the shortest came last together and share the blame, if the next one is further off than
-    the skew and they are at most half of the members. Else nobody came last.
-
-    Args:
-        duration_MK: Durations. float64 [M, K].
-        skew_us: See `exit_skew`.
-
-    Returns:
-        Shares, each column sums to 1 or 0. float64 [M, K].
-    """
-    late_MK = duration_MK - duration_MK.min(axis=0) <= skew_us
-    edge_K = np.where(late_MK, duration_MK, -np.inf).max(axis=0)
-    next_K = np.where(late_MK, np.inf, duration_MK).min(axis=0)
-    count_K = late_MK.sum(axis=0)
-    clear_K = (next_K - edge_K > skew_us) & (count_K <= max(1, int(_LATE_TOGETHER * duration_MK.shape[0])))
-    return np.where(clear_K, late_MK / count_K, 0.0)
-
-
-def keep_repeated(share_MK: Floats, wait_MK: Floats, columns_MK: NDArray[np.intp]) -> Floats:
-    """Shares of those who come last again and again; who does so by chance keeps none.
-
-    A member is among the late of an iteration if the waiting laid at it there is at least half of what is laid at
-    anybody. It must be so in clearly more of the iterations than its turn would be.
-
-    Args:
-        share_MK: Shares of blame. float64 [M, K].
-        wait_MK: Critical waiting. float64 [M, K].
-        columns_MK: Iteration of each execution on each member, -1 = does not count. intp [M, K].
-    """
-    counted = (columns_MK >= 0).all(axis=0)
-    if not counted.any():
-        return share_MK
-    column_K = np.where(counted, columns_MK[0], 0)
-    blame_MI = np.zeros((share_MK.shape[0], int(column_K.max()) + 1))
-    np.add.at(blame_MI.T, column_K, (share_MK * wait_MK.sum(axis=0) * counted).T)
-    highest_I = blame_MI.max(axis=0)
-    blamed = highest_I > 0
-    if not blamed.any():
-        return share_MK
-    often_M = (blame_MI[:, blamed] >= highest_I[blamed] / 2).mean(axis=1)
-    least = max(_OFTEN, 1 / share_MK.shape[0] + _BEYOND_CHANCE)
-    return np.asarray(share_MK * (often_M >= least)[:, None])
+    backend = next((own.backend for own in found), "")
+    if measured_us is not None and ("nccl" in backend or (not backend and fleet.has_accelerator)):
+        return measured_us
+    return _SKEW_FLOOR_US.get(backend, _SKEW_FLOOR_OTHER_US)
 
 
 def _book_receives(

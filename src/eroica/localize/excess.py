@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+#: One recorded iteration says nothing about noise: a time is taken to vary by this share of itself, as functions of
+#: healthy workers do, so that no excess is stronger than 3.3 standard errors.
+UNKNOWN_NOISE = 0.3
 
 
 class Excess(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -81,7 +84,7 @@ def excess_over_peers(time_WI: Floats, roles_W: NDArray[np.intp], factor_W: Floa
             long is allowed 1.5 times its peers' time here). float64 [W].
     """
     mean_W = time_WI.mean(axis=1)
-    error_W = standard_error(time_WI)
+    error_W = mean_error(time_WI)
     reference_W = median_of_others(mean_W, roles_W)
     peers_error_W = np.nan_to_num(median_of_others(error_W, roles_W), posinf=np.inf)
     scale_W = np.ones_like(mean_W) if factor_W is None else factor_W
@@ -102,7 +105,7 @@ def excess_over_baseline(time_WI: Floats, before_WJ: Floats, factor_W: Floats | 
     return Excess(
         mean_us=time_WI.mean(axis=1),
         reference_us=before_WJ.mean(axis=1) * scale_W,
-        error_us=np.hypot(standard_error(time_WI), np.nan_to_num(standard_error(before_WJ), posinf=np.inf) * scale_W),
+        error_us=np.hypot(mean_error(time_WI), np.nan_to_num(standard_error(before_WJ), posinf=np.inf) * scale_W),
     )
 
 
@@ -112,3 +115,8 @@ def standard_error(time_WI: Floats) -> Floats:
     if iterations < 2:
         return np.full(time_WI.shape[0], np.inf)
     return np.asarray(time_WI.std(axis=1, ddof=1) / np.sqrt(iterations))
+
+
+def mean_error(time_WI: Floats) -> Floats:
+    """Standard error of each row's mean; of a single iteration, a share of its time. float64 [W]."""
+    return standard_error(time_WI) if time_WI.shape[1] != 1 else np.asarray(UNKNOWN_NOISE * np.abs(time_WI[:, 0]))

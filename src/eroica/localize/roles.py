@@ -43,6 +43,12 @@ def assign_roles(patterns: Sequence[WorkerPattern]) -> NDArray[np.intp]:
     return _numbered(_components(patterns, used))
 
 
+def stage_of(pattern: WorkerPattern) -> int | None:
+    """A worker's place in its pipeline, 0 = first stage; None where no group is described as one, or several are."""
+    places = {place for _, place in _stage(pattern)}
+    return places.pop() if len(places) == 1 else None
+
+
 def _stage(pattern: WorkerPattern) -> tuple[tuple[str, int], ...]:
     """Places of a worker in its pipelines: (description, place), without groups of one."""
     rank = pattern.worker.global_rank

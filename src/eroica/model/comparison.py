@@ -39,8 +39,9 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
     """One function that differs.
 
     Attributes:
-        order: Counts from 1, the largest change first.
-        name: Function, operator or kernel.
+        order: Counts from 1: the largest change first, waits after everything else.
+        name: Function, operator or kernel; "all operators" or "most operators" where they changed alike and are told as
+            one.
         kind: Class of the function.
         phase: Part of the iteration.
         stack: For Python: outermost frame first.
@@ -60,6 +61,7 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
         utilization_after: The same after.
         confidence: Probability that this is no noise, 0-1.
         text: The sentence for people.
+        functions: How many functions this row stands for.
     """
 
     order: int
@@ -81,15 +83,24 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
     utilization_after: float | None = None
     confidence: float = 0.0
     text: str = ""
+    functions: int = 1
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What got slower or faster from `before` to `after`.
 
     Attributes:
-        comparison: The word: "regression" where iterations, or a function that is no mere wait, got slower.
+        comparison: The word: "regression" where iterations, or a function that is no mere wait, got slower, and nothing
+            else on the same workers makes up for it; "improvement" where nothing did, and iterations or a function
+            got faster in the same way; "undetermined" where too little was captured to tell a change from noise.
         summary: One sentence a person can act on.
-        changes: The largest first.
+        before: The first run.
+        after: The second one.
+        iteration: Mean iteration of both; the first one is the baseline.
+        changes: In order of their numbers.
+        explained: Share of the iteration's change that the changes on one worker add up to (the worker on which they do
+            most), waits left out; None where iterations did not change.
+        notes: What limits all this.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -100,7 +111,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     after: Side
     iteration: IterationTimes = IterationTimes()
     changes: tuple[FunctionChange, ...] = ()
+    explained: float | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """Exit status of `eroica diff`: 0 no regression, 3 a regression, 4 undetermined."""
+        return {"equal": 0, "improvement": 0, "regression": 3, "undetermined": 4}[self.comparison]
 
     def to_json(self) -> bytes:
         """The record as indented JSON with a newline at the end."""

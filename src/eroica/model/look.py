@@ -72,11 +72,14 @@ class FlightState(msgspec.Struct, frozen=True, kw_only=True):
         progress: Per process group.
         open: Entries that have not completed, oldest first.
         recent: The last completed ones of each group, oldest first; for comparing operation and size by sequence.
+        mixed: Groups in which it also sends and receives, where this was looked for (in dumps): torch's counters count
+            those there, too, and cannot be compared between members.
     """
 
     progress: tuple[GroupProgress, ...] = ()
     open: tuple[FlightEntry, ...] = ()
     recent: tuple[FlightEntry, ...] = ()
+    mixed: tuple[str, ...] = ()
 
 
 class WorkerLook(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +178,8 @@ class Blockage(msgspec.Struct, frozen=True, kw_only=True):
         left: Workers that signed off (Python ended in order, also after an exception) while others live on.
         world_size: Workers of the job.
         baseline_iteration_s: Best mean iteration before, None if unknown.
+        source: Where it comes from: agents that looked at processes, or Flight Recorder dumps in files, which know
+            neither stacks nor processes nor how long anything lasted.
     """
 
     look_id: int
@@ -184,3 +189,4 @@ class Blockage(msgspec.Struct, frozen=True, kw_only=True):
     left: tuple[Worker, ...] = ()
     world_size: int = 0
     baseline_iteration_s: float | None = None
+    source: Literal["looks", "dumps"] = "looks"

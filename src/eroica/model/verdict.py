@@ -7,6 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 SCHEMA_VERSION = 1
+#: Name of the function where workers are late and nothing says why.
+NO_FUNCTION = "no function"
 
 VerdictWord = Literal["slow", "blocked", "healthy", "undetermined"]
 

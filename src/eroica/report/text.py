@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from eroica.model.verdict import Finding, ResourceUse, Verdict, VerdictWindow
+from eroica.model.verdict import NO_FUNCTION, Finding, ResourceUse, Verdict, VerdictWindow
 from eroica.report.words import amount, byte_size, change, clean, milliseconds, percent, seconds, sentence, worker_list
 
 _STYLES = {"slow": "bold red", "blocked": "bold red", "healthy": "bold green", "undetermined": "bold yellow"}
@@ -47,6 +47,11 @@ def _stands_still(verdict: Verdict) -> bool:
     return verdict.window is not None and verdict.window.kind == "blocked"
 
 
+def _is_recorded(verdict: Verdict) -> bool:
+    """Read from files: nobody looked at a running job."""
+    return verdict.window is not None and verdict.window.kind == "trace"
+
+
 def _headline(verdict: Verdict) -> Text:
     word = Text(verdict.verdict.upper(), style=_STYLES[verdict.verdict])
     return Text.assemble(word, "  ", (_without_word(sentence(verdict.summary), verdict.verdict), "bold"))
@@ -73,7 +78,16 @@ def _window(verdict: Verdict) -> list[str]:
         return list(_standstill(window))
     if window.first_iteration is None or window.last_iteration is None:
         return [f"{window.kind} window of {seconds(window.duration_s)}"]
+    if window.kind == "trace":
+        return [_recorded(window.first_iteration, window.last_iteration), seconds(window.duration_s)]
     return [f"iterations {window.first_iteration}–{window.last_iteration}, {seconds(window.duration_s)}"]
+
+
+def _recorded(first: int, last: int) -> str:
+    """What a trace holds: the last iteration is not among them."""
+    if last - first <= 1:
+        return f"one recorded iteration ({first})"
+    return f"{last - first} recorded iterations ({first}–{last - 1})"
 
 
 def _standstill(window: VerdictWindow) -> Iterator[str]:
@@ -111,10 +125,10 @@ def _cause(finding: Finding, verdict: Verdict) -> RenderableType:
 
 def _cause_rows(finding: Finding, verdict: Verdict) -> Iterator[tuple[str, RenderableType]]:
     yield "function", _function(finding)
-    yield "where", Text(_where(finding))
+    yield "where", Text(_where(finding, everybody=not (_is_recorded(verdict) and verdict.coverage.missing)))
     if not _stands_still(verdict):
         yield "costs", Text(_price(finding, verdict.iteration.current_ms))
-    numbers = _numbers(finding)
+    numbers = _numbers(finding, _compared_with(finding, verdict))
     if numbers is not None:
         yield "pattern", numbers
     if finding.evidence:
@@ -138,13 +152,15 @@ def _function(finding: Finding) -> Text:
     return shown
 
 
-def _where(finding: Finding) -> str:
+def _where(finding: Finding, *, everybody: bool = True) -> str:
     hosts = [clean(host, 60) for host in finding.hosts]
     on = f" on {', '.join(hosts[:4])}{f' and {len(hosts) - 4} more hosts' if len(hosts) > 4 else ''}" if hosts else ""
     if finding.scope == "rotating":
         return f"moves from worker to worker{on}; none is to blame alone"
+    if finding.scope == "all" and finding.workers:
+        return (f"all workers{on}") if everybody else worker_list(finding.workers) + on
     if finding.scope == "all":
-        return f"all workers{on}"
+        return f"how the job is laid out{on}; no worker is to blame"
     if finding.cause == "slow-link" and finding.role == "cause" and on:
         return f"the network link{on}; behind it {worker_list(finding.workers)}"
     return worker_list(finding.workers) + on
@@ -166,8 +182,15 @@ def _bullets(lines: Sequence[str]) -> Table:
     return table
 
 
-def _numbers(finding: Finding) -> Table | None:
-    """Small table: here, peers (or before, where all workers are slow), expected."""
+def _compared_with(finding: Finding, verdict: Verdict) -> str:
+    """Head of the column beside "here"."""
+    if finding.scope != "all":
+        return "peers"
+    return "limit" if _is_recorded(verdict) else "before"
+
+
+def _numbers(finding: Finding, compared_with: str) -> Table | None:
+    """Small table: here, peers (or before, or what is allowed, where all workers are slow), expected."""
     rows = list(_number_rows(finding))
     if not rows:
         return None
@@ -176,7 +199,7 @@ def _numbers(finding: Finding) -> Table | None:
     table.add_column(overflow="fold", style="dim")
     for style in ("bold", "", "dim")[: columns - 1]:
         table.add_column(justify="right", no_wrap=True, style=style)
-    heads = ("iteration", "here", "before" if finding.scope == "all" else "peers", "expected")
+    heads = ("iteration", "here", compared_with, "expected")
     table.add_row(*(Text(head, style="dim not bold") for head in heads[:columns]))
     for row in rows:
         table.add_row(*map(Text, row[:columns]))
@@ -195,7 +218,8 @@ def _number_rows(finding: Finding) -> Iterator[tuple[str, str, str, str]]:
         )
     if duration is not None:
         yield "duration", milliseconds(duration.per_iteration_ms), _time(duration.peers_ms), ""
-        yield "calls", f"{duration.count_per_iteration:.1f}", _count(duration.peers_count), ""
+        if duration.count_per_iteration or duration.peers_count:
+            yield "calls", f"{duration.count_per_iteration:.1f}", _count(duration.peers_count), ""
     if finding.resource is not None:
         yield _resource(finding.resource)
     if pattern is not None and pattern.sigma:
@@ -244,11 +268,16 @@ def _symptoms(verdict: Verdict) -> list[RenderableType]:
 
 def _symptom(finding: Finding, findings: Sequence[Finding]) -> str:
     causes = [other for other in findings if finding.order in other.explains]
-    reason = " and ".join(f"{clean(cause.function.name, 60)} ({cause.order})" for cause in causes)
+    reason = " and ".join(f"{_awaited(cause)} ({cause.order})" for cause in causes)
     duration = finding.duration
     long = f", {milliseconds(duration.per_iteration_ms)} per iteration" if duration is not None else ""
     where = worker_list(finding.workers) if finding.scope == "some" else "all workers"
     return f"{clean(finding.function.name, 80)} on {where}{long}: waits for {reason or 'another worker'}"
+
+
+def _awaited(cause: Finding) -> str:
+    """What a symptom waits for: the cause's function, or its workers where no function is known."""
+    return clean(cause.function.name, 60) if cause.function.name != NO_FUNCTION else worker_list(cause.workers)
 
 
 def _left_out(number: int, what: str) -> list[Text]:
@@ -272,9 +301,12 @@ def _coverage(verdict: Verdict) -> Iterator[Text]:
 
 def _cost(verdict: Verdict) -> Text:
     cost = verdict.cost
+    kept = f"{byte_size(cost.pattern_bytes)} kept of {byte_size(cost.raw_bytes)}"
+    if _is_recorded(verdict):
+        return Text(f"Reading cost: at most {seconds(cost.summarize_s)} a file, {kept}", style="dim")
     facts = [f"the job stood still for {seconds(cost.window_stall_s)}"]
     if cost.trigger_to_verdict_s is not None:
         facts.append(f"verdict {seconds(cost.trigger_to_verdict_s)} after the window")
     facts.append(f"summary {seconds(cost.summarize_s)}")
-    facts.append(f"{byte_size(cost.pattern_bytes)} kept of {byte_size(cost.raw_bytes)}")
+    facts.append(kept)
     return Text(f"Looking cost: {', '.join(facts)}", style="dim")

@@ -18,14 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import FunctionKey, FunctionKind, ThreadRole
+from eroica.summarize.codes import distinct_codes
 from eroica.summarize.collectives import Execution
 from eroica.summarize.functions import Functions
-from eroica.summarize.phases import PHASES, operator_phases
+from eroica.summarize.marks import ENGINE_PREFIX, is_backward_name
+from eroica.summarize.phases import PHASES, Parts, find_parts, phases_at
 from eroica.summarize.sweep import Layer, Times, distinct, empty_layer, first_come, inside, leaf_segments, paint, unite
 from eroica.trace.kineto import is_collective_kernel
 from eroica.trace.table import Category, EventTable
 
-_ENGINE = "autograd::engine::evaluate_function"
 _BACKWARD_PHASE = PHASES.index("backward")
 _ALLOCATIONS = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree", "hipHostMalloc")
 GARBAGE_COLLECTION = FunctionKey(kind="gc", name="garbage collection")
@@ -38,10 +39,39 @@ class Durations:
     Attributes:
         function: int32 [P].
         length_ns: int64 [P].
+        row: Row in the table of events, -1 for what is in none. int32 [P].
     """
 
     function: NDArray[np.int32]
     length_ns: NDArray[np.int64]
+    row: NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """What must be known of the whole trace before any part of it is read.
+
+    Attributes:
+        training_thread: Kernel thread id.
+        autograd_threads: The engine's own threads.
+        has_accelerator: Device kernels were seen.
+        parts: When the worker was in which part of its iterations.
+    """
+
+    training_thread: int
+    autograd_threads: tuple[int, ...]
+    has_accelerator: bool
+    parts: Parts
+
+
+def find_outline(events: EventTable, training_thread: int) -> Outline:
+    """Outline of a trace."""
+    return Outline(
+        training_thread=training_thread,
+        autograd_threads=_autograd_threads(events, training_thread),
+        has_accelerator=bool((events.category == Category.KERNEL).any()),
+        parts=find_parts(events, training_thread),
+    )
 
 
 @dataclass(frozen=True)
@@ -49,25 +79,21 @@ class Activity:
     """The layers of one worker.
 
     Attributes:
-        has_accelerator: Device kernels were seen.
         compute: Kernels, or innermost operators.
         wrappers: Own time of operators that wrap others; empty with an accelerator.
         memory: Copies, fills and allocations of a device.
         collectives: `execution` numbers the executions given.
         collections_in_operators: Collector runs while an operator of the training thread was open.
         collections: All collector runs on the training thread.
-        autograd_threads: Kernel thread ids of the engine's own threads.
-        durations: All executions.
+        durations: All executions of operators and on the device.
     """
 
-    has_accelerator: bool
     compute: Layer
     wrappers: Layer
     memory: Layer
     collectives: Layer
     collections_in_operators: Layer
     collections: Layer
-    autograd_threads: tuple[int, ...]
     durations: Durations
 
 
@@ -75,53 +101,54 @@ def gather_activity(
     events: EventTable,
     executions: Sequence[Execution],
     collections: tuple[Times, Times],
-    training_thread: int,
+    outline: Outline,
     window: tuple[int, int],
     functions: Functions,
 ) -> Activity:
     """Sort a worker's events into layers.
 
     Args:
-        events: The trace.
+        events: The trace, or the part of it that touches the window.
         executions: Collectives, in order of start.
         collections: Starts and ends of the collector's runs on the training thread, wall clock.
-        training_thread: Kernel thread id.
+        outline: Of the whole trace.
         window: Start and end, wall-clock nanoseconds.
         functions: Takes the functions found.
     """
-    kernels = np.flatnonzero(events.category == Category.KERNEL)
-    autograd = _autograd_threads(events, training_thread)
-    if len(kernels):
-        compute, memory, parts = _device(events, kernels, window, functions)
+    if outline.has_accelerator:
+        compute, memory, durations = _device(events, window, functions)
         wrappers = open_operators = empty_layer()
     else:
-        compute, wrappers, open_operators, parts = _operators(events, training_thread, autograd, window, functions)
+        compute, wrappers, open_operators, durations = _operators(events, outline, window, functions)
         memory = empty_layer()
-    collective, collective_durations = _collectives(executions, functions)
-    runs, inner, run_durations = _collections(collections, open_operators, window, functions)
+    runs, inner = _collections(collections, open_operators, window, functions)
     return Activity(
-        has_accelerator=bool(len(kernels)),
         compute=compute,
         wrappers=wrappers,
         memory=memory,
-        collectives=collective,
+        collectives=_collectives(executions, functions),
         collections_in_operators=inner,
         collections=runs,
-        autograd_threads=autograd,
-        durations=_concatenate([*parts, collective_durations, run_durations]),
+        durations=durations,
     )
 
 
-def _concatenate(parts: Sequence[Durations]) -> Durations:
+def join_durations(parts: Sequence[Durations]) -> Durations:
+    """All of them as one."""
     return Durations(
-        np.concatenate([part.function for part in parts]).astype(np.int32),
-        np.concatenate([part.length_ns for part in parts]).astype(np.int64),
+        np.concatenate([np.empty(0, np.int32), *(part.function for part in parts)]),
+        np.concatenate([np.empty(0, np.int64), *(part.length_ns for part in parts)]),
+        np.concatenate([np.empty(0, np.int32), *(part.row for part in parts)]),
     )
 
 
 def _autograd_threads(events: EventTable, training_thread: int) -> tuple[int, ...]:
-    engine = events.names_where([name.startswith(_ENGINE) for name in events.strings])
-    threads = np.unique(events.thread[engine & (events.category == Category.OPERATOR)]).tolist()
+    """Threads other than the training one that run backward passes; in 2021 the engine left no notes of its own."""
+    operators = events.category == Category.OPERATOR
+    engine = events.names_where([name.startswith(ENGINE_PREFIX) for name in events.strings]) & operators
+    if not engine.any():
+        engine = events.names_where([is_backward_name(name) for name in events.strings]) & operators
+    threads = np.unique(events.thread[engine]).tolist()
     return tuple(thread for thread in threads if thread not in (training_thread, -1))
 
 
@@ -139,15 +166,15 @@ def is_wrapper(name: str) -> bool:
 
 
 def _operators(
-    events: EventTable, training_thread: int, autograd: Sequence[int], window: tuple[int, int], functions: Functions
-) -> tuple[Layer, Layer, Layer, list[Durations]]:
+    events: EventTable, outline: Outline, window: tuple[int, int], functions: Functions
+) -> tuple[Layer, Layer, Layer, Durations]:
     """Compute, wrappers, everything open on the training thread; the training thread comes before the engine's."""
-    found = [_thread_operators(events, training_thread, training_thread, window, functions)]
-    found += [_thread_operators(events, thread, training_thread, window, functions) for thread in autograd]
+    threads = (outline.training_thread, *outline.autograd_threads)
+    found = [_thread_operators(events, thread, outline, window, functions) for thread in threads]
     cuts = np.array(window, dtype=np.int64)
     compute = _overlay([layers[0] for layers in found], cuts)
     wrappers = _overlay([layers[1] for layers in found], cuts)
-    return compute, wrappers, found[0][2], [layers[3] for layers in found]
+    return compute, wrappers, found[0][2], join_durations([layers[3] for layers in found])
 
 
 def _overlay(layers: list[Layer], cuts: Times) -> Layer:
@@ -158,44 +185,43 @@ def _overlay(layers: list[Layer], cuts: Times) -> Layer:
 
 
 def _thread_operators(
-    events: EventTable, thread: int, training_thread: int, window: tuple[int, int], functions: Functions
+    events: EventTable, thread: int, outline: Outline, window: tuple[int, int], functions: Functions
 ) -> tuple[Layer, Layer, Layer, Durations]:
     """One thread's operators: compute, wrappers, both, and their self times."""
     chosen = (events.category == Category.OPERATOR) & (events.thread == thread)
     chosen &= (events.start_ns < window[1]) & (events.end_ns > window[0]) & (events.start_ns < events.end_ns)
     rows = np.flatnonzero(chosen)
-    start = np.maximum(events.start_ns[rows], window[0])
-    end = np.minimum(events.end_ns[rows], window[1])
-    order = np.lexsort((np.arange(len(rows)), -end, start))
-    rows, start, end = rows[order], start[order], end[order]
-    function = _operator_functions(events, rows, thread, training_thread, functions)
-    low, high, leaf = leaf_segments(start, end)
-    segments = Layer(low, high, function[leaf], rows[leaf].astype(np.int32))
+    function = _operator_functions(events, rows, thread, outline, functions)
+    low, high, leaf = leaf_segments(events.start_ns[rows], events.end_ns[rows])
+    inner = Layer(low, high, function[leaf], leaf.astype(np.int32)).within(*window)
+    leaf = inner.execution.astype(np.int64)
+    segments = inner._replace(execution=rows[leaf].astype(np.int32))
     transport = np.array([is_transport(name) for name in events.strings], dtype=np.bool_)
     wrapping = np.array([is_wrapper(name) for name in events.strings], dtype=np.bool_)
     name = events.name[rows[leaf]]
-    own = np.bincount(leaf, weights=high - low, minlength=len(rows)).astype(np.int64)
+    length = (segments.end - segments.start).astype(np.float64)
+    own = np.bincount(leaf, weights=length, minlength=len(rows)).astype(np.int64)
     counted = ~transport[events.name[rows]] if len(rows) else np.zeros(0, dtype=np.bool_)
     if not len(rows):
         nothing = empty_layer()
-        return nothing, nothing, nothing, Durations(np.empty(0, np.int32), np.empty(0, np.int64))
+        return nothing, nothing, nothing, join_durations(())
     return (
         segments.where(~transport[name] & ~wrapping[name]),
         segments.where(~transport[name] & wrapping[name]),
         segments.where(~transport[name]),
-        Durations(function[counted], own[counted]),
+        Durations(function[counted], own[counted], rows[counted].astype(np.int32)),
     )
 
 
 def _operator_functions(
-    events: EventTable, rows: NDArray[np.int64], thread: int, training_thread: int, functions: Functions
+    events: EventTable, rows: NDArray[np.int64], thread: int, outline: Outline, functions: Functions
 ) -> NDArray[np.int32]:
     """Function number of each operator: its name and phase."""
-    if thread == training_thread:
-        phase, role = operator_phases(events, thread, rows), "training"
+    if thread == outline.training_thread:
+        phase, role = phases_at(events.start_ns[rows], outline.parts), "training"
     else:
         phase, role = np.full(len(rows), _BACKWARD_PHASE, dtype=np.int8), "autograd"
-    codes, inverse = np.unique(events.name[rows].astype(np.int64) * len(PHASES) + phase, return_inverse=True)
+    codes, inverse = distinct_codes(events.name[rows].astype(np.int64) * len(PHASES) + phase)
     numbers = [
         functions.number(_key("compute", events.strings[code // len(PHASES)], role, code % len(PHASES)))
         for code in codes.tolist()
@@ -211,16 +237,20 @@ def _key(kind: FunctionKind, name: str, thread: str, phase: int = 0) -> Function
 # --- device ---
 
 
-def _device(
-    events: EventTable, kernels: NDArray[np.int64], window: tuple[int, int], functions: Functions
-) -> tuple[Layer, Layer, list[Durations]]:
-    collective = np.array([is_collective_kernel(name) for name in events.strings], dtype=np.bool_)
-    kernels = kernels[~collective[events.name[kernels]]]
-    allocates = events.names_where([name.startswith(_ALLOCATIONS) for name in events.strings])
-    memory = np.flatnonzero((events.category == Category.MEMORY) | (allocates & (events.category == Category.RUNTIME)))
+def _device(events: EventTable, window: tuple[int, int], functions: Functions) -> tuple[Layer, Layer, Durations]:
+    collective = events.names_where([is_collective_kernel(name) for name in events.strings])
+    kernels = np.flatnonzero((events.category == Category.KERNEL) & ~collective)
+    memory = np.flatnonzero((events.category == Category.MEMORY) | is_allocation(events))
     compute_layer, compute_durations = _streams(events, kernels, "compute", window, functions)
     memory_layer, memory_durations = _streams(events, memory, "memory", window, functions)
-    return compute_layer, memory_layer, [compute_durations, memory_durations]
+    return compute_layer, memory_layer, join_durations((compute_durations, memory_durations))
+
+
+def is_allocation(events: EventTable) -> NDArray[np.bool_]:
+    """Which events are calls that allocate or free memory of the device. bool [E]."""
+    names = events.names_where([name.startswith(_ALLOCATIONS) for name in events.strings])
+    calls: NDArray[np.bool_] = names & (events.category == Category.RUNTIME)
+    return calls
 
 
 def _streams(
@@ -230,44 +260,60 @@ def _streams(
     start, end = np.maximum(events.start_ns[rows], window[0]), np.minimum(events.end_ns[rows], window[1])
     keep = start < end
     rows, start, end = rows[keep], start[keep], end[keep]
-    codes, inverse = np.unique(events.name[rows], return_inverse=True)
+    codes, inverse = distinct_codes(events.name[rows].astype(np.int64))
     numbers = [functions.number(_key(kind, events.strings[code], "device")) for code in codes.tolist()]
     function = np.array(numbers, dtype=np.int32)[inverse] if numbers else np.empty(0, dtype=np.int32)
     low, high, which = first_come(start, end)
-    return Layer(low, high, function[which], rows[which].astype(np.int32)), Durations(function, end - start)
+    row = rows.astype(np.int32)
+    return Layer(low, high, function[which], row[which]), Durations(function, end - start, row)
 
 
 # --- collectives and collections ---
 
 
-def _collectives(executions: Sequence[Execution], functions: Functions) -> tuple[Layer, Durations]:
+def collective_durations(
+    executions: Sequence[Execution], runs: tuple[Times, Times], window: tuple[int, int], functions: Functions
+) -> Durations:
+    """Executions of collectives and runs of the collector in the window, for counting."""
+    function = [functions.number(_collective_key(one)) for one in executions]
+    length = [one.end_ns - one.start_ns for one in executions]
+    low, high = np.maximum(runs[0], window[0]), np.minimum(runs[1], window[1])
+    collected = (high - low)[low < high].tolist()
+    if collected:
+        function += [functions.number(GARBAGE_COLLECTION)] * len(collected)
+    return Durations(
+        np.array(function, dtype=np.int32),
+        np.array(length + collected, dtype=np.int64),
+        np.full(len(function), -1, dtype=np.int32),
+    )
+
+
+def _collective_key(one: Execution) -> FunctionKey:
+    return FunctionKey(kind="collective", name=one.name[:200], thread="collective", group=one.group)
+
+
+def _collectives(executions: Sequence[Execution], functions: Functions) -> Layer:
     start = np.array([one.start_ns for one in executions], dtype=np.int64)
     end = np.array([one.end_ns for one in executions], dtype=np.int64)
-    numbers = [
-        functions.number(FunctionKey(kind="collective", name=one.name[:200], thread="collective", group=one.group))
-        for one in executions
-    ]
-    function = np.array(numbers, dtype=np.int32)
+    function = np.array([functions.number(_collective_key(one)) for one in executions], dtype=np.int32)
     low, high, which = first_come(start, end)
-    return Layer(low, high, function[which], which.astype(np.int32)), Durations(function, end - start)
+    return Layer(low, high, function[which], which.astype(np.int32))
 
 
 def _collections(
     runs: tuple[Times, Times], open_operators: Layer, window: tuple[int, int], functions: Functions
-) -> tuple[Layer, Layer, Durations]:
-    """Collector runs, those parts of them that interrupt an operator, and their lengths."""
+) -> tuple[Layer, Layer]:
+    """Collector runs, and those parts of them that interrupt an operator."""
     low, high = np.maximum(runs[0], window[0]), np.minimum(runs[1], window[1])
     kept = low < high
     if not kept.any():
-        return empty_layer(), empty_layer(), Durations(np.empty(0, np.int32), np.empty(0, np.int64))
+        return empty_layer(), empty_layer()
     number = functions.number(GARBAGE_COLLECTION)
     start, end = unite(low[kept], high[kept])
-    layer = _constant(start, end, number)
     covered = unite(open_operators.start, open_operators.end)
     edges = distinct(np.concatenate((start, end, *covered)))
     both = inside(edges[:-1], start, end) & inside(edges[:-1], *covered)
-    inner = _constant(edges[:-1][both], edges[1:][both], number)
-    return layer, inner, Durations(np.full(int(kept.sum()), number, dtype=np.int32), (high - low)[kept])
+    return _constant(start, end, number), _constant(edges[:-1][both], edges[1:][both], number)
 
 
 def _constant(start: Times, end: Times, function: int) -> Layer:

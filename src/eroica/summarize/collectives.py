@@ -21,16 +21,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import CollectiveRecord
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
-from eroica.summarize.series import encode_series
 from eroica.trace.kineto import is_collective_kernel
 from eroica.trace.table import Category, EventTable
 
 Pairing = Literal["sequence", "order", "none"]
 _SPAN = re.compile(r"^(?:gloo|mpi|ucc):\w+$")
-_POINT_TO_POINT = ("send", "recv")
+POINT_TO_POINT = ("send", "recv")
 _CLOCK_SKEW_NS = 10_000
 _MAX_ASSIGNMENTS = 64
 _KERNEL_KINDS = (
@@ -91,8 +89,8 @@ def find_executions(
         window: Its start and end, wall-clock nanoseconds; executions are clipped to it.
     """
     spans = _spans(events)
-    queued = [span for span in spans if span.kind not in _POINT_TO_POINT]
-    direct = [span for span in spans if span.kind in _POINT_TO_POINT]
+    queued = [span for span in spans if span.kind not in POINT_TO_POINT]
+    direct = [span for span in spans if span.kind in POINT_TO_POINT]
     found = [
         *_join_flight(queued, [entry for entry in flight if not entry.is_p2p], groups, window),
         *_point_to_point(direct, flight, groups, window),
@@ -100,7 +98,8 @@ def find_executions(
     ]
     clipped = (_clip(one, window) for one in found)
     inside = [one for one in clipped if one.start_ns < one.end_ns]
-    return _number_by_order(sorted(inside, key=lambda one: (one.start_ns, one.row)))
+    ordered = sorted(inside, key=lambda one: (one.start_ns, one.row))
+    return _number_by_order(_without_false_numbers(ordered))
 
 
 def _clip(one: Execution, window: tuple[int, int]) -> Execution:
@@ -128,7 +127,7 @@ def _widen(spans: list[_Span], events: EventTable) -> list[_Span]:
     rows = np.flatnonzero(calls)
     widened = []
     for span in spans:
-        mine = rows[events.thread[rows] == span.thread] if span.kind in _POINT_TO_POINT else rows[:0]
+        mine = rows[events.thread[rows] == span.thread] if span.kind in POINT_TO_POINT else rows[:0]
         place = int(np.searchsorted(events.start_ns[mine], span.start_ns, side="right")) - 1
         if place >= 0 and events.end_ns[mine[place]] >= span.start_ns:
             span = span._replace(start_ns=int(events.start_ns[mine[place]]))  # noqa: PLW2901
@@ -303,11 +302,12 @@ def _kernels(events: EventTable, groups: Sequence[ProcessGroup]) -> list[Executi
     chosen = events.names_where([is_collective_kernel(name) for name in events.strings])
     rows = np.flatnonzero(chosen & (events.category == Category.KERNEL))
     only = groups[0].name if len(groups) == 1 else ""
+    own_stream = _busiest_stream(events, rows)
     found = []
     for row in rows.tolist():
         name = events.name_of(row).split("(")[0]
         said = events.collectives.get(row)
-        group = said.group if said is not None and said.group else only
+        group = said.group if said is not None and said.group else only if events.thread[row] == own_stream else ""
         sequence = said.sequence if said is not None else -1
         found.append(
             Execution(
@@ -326,6 +326,30 @@ def _kernels(events: EventTable, groups: Sequence[ProcessGroup]) -> list[Executi
     return found
 
 
+def _busiest_stream(events: EventTable, rows: NDArray[np.int64]) -> int:
+    """A group has a stream of its own: kernels that name no group are of the only one known if they run on this."""
+    streams, counts = np.unique(events.thread[rows], return_counts=True)
+    return int(streams[np.argmax(counts)]) if len(streams) else -1
+
+
+def _without_false_numbers(executions: list[Execution]) -> list[Execution]:
+    """Numbers of kernels that do not rise within group and kind are no sequence numbers: order is left."""
+    latest: dict[tuple[str, str], int] = {}
+    false: set[tuple[str, str]] = set()
+    for one in executions:
+        key = (one.group, one.kind)
+        if one.paired_by == "sequence" and one.kind not in POINT_TO_POINT:
+            if one.sequence <= latest.get(key, -1):
+                false.add(key)
+            latest[key] = one.sequence
+    if not false:
+        return executions
+    return [
+        one._replace(paired_by="order") if one.paired_by == "sequence" and (one.group, one.kind) in false else one
+        for one in executions
+    ]
+
+
 def _number_by_order(executions: list[Execution]) -> list[Execution]:
     """Where only the order is known, count per group and kind."""
     counters: dict[tuple[str, str], int] = defaultdict(int)
@@ -337,81 +361,3 @@ def _number_by_order(executions: list[Execution]) -> list[Execution]:
             counters[key] += 1
         numbered.append(one)
     return numbered
-
-
-# --- records ---
-
-
-def collective_records(
-    executions: Sequence[Execution],
-    critical_ns: NDArray[np.int64],
-    edges_ns: NDArray[np.int64],
-    groups: Sequence[ProcessGroup],
-    global_rank: int,
-    limit: int,
-) -> tuple[CollectiveRecord, ...]:
-    """One record per group and kind, each with its last `limit` executions.
-
-    Executions without a number, where others of their kind have one, count as dropped. The last ones are kept because
-    every worker keeps the same ones then: the window ends at the same iteration everywhere, and the Flight Recorder
-    forgets the oldest first.
-
-    Args:
-        executions: C of them.
-        critical_ns: Critical part of each. int64 [C].
-        edges_ns: Boundaries of the captured iterations, wall clock. int64 [iterations + 1].
-        groups: Process groups, to tell the other side of a send in a group of two.
-        global_rank: This worker.
-        limit: Executions kept per record.
-    """
-    rows: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for number, one in enumerate(executions):
-        rows[one.group, one.kind].append(number)
-    others = {group.name: _other(group, global_rank) for group in groups}
-    records = []
-    for (group, kind), numbers in sorted(rows.items()):
-        numbered = [number for number in numbers if executions[number].paired_by == "sequence"]
-        kept = (numbered or numbers)[-limit:] if limit > 0 else []
-        chosen = [executions[number] for number in kept]
-        records.append(_record(chosen, critical_ns[kept], edges_ns, others.get(group, -1), len(numbers), (group, kind)))
-    return tuple(records)
-
-
-def _other(group: ProcessGroup, global_rank: int) -> int:
-    rest = [rank for rank in group.ranks if rank != global_rank]
-    return rest[0] if len(rest) == 1 else -1
-
-
-def _record(
-    chosen: list[Execution],
-    critical_ns: NDArray[np.int64],
-    edges_ns: NDArray[np.int64],
-    other: int,
-    total: int,
-    key: tuple[str, str],
-) -> CollectiveRecord:
-    end = np.array([one.end_ns for one in chosen], dtype=np.int64)
-    start = np.array([one.start_ns for one in chosen], dtype=np.int64)
-    iteration = np.clip(np.searchsorted(edges_ns, end, side="left") - 1, 0, len(edges_ns) - 2)
-    peers = [one.peer if one.peer >= 0 else other for one in chosen]
-    return CollectiveRecord(
-        group=key[0],
-        kind=key[1],
-        paired_by=_record_pairing(chosen),
-        executions=len(chosen),
-        sequence=encode_series(np.array([one.sequence for one in chosen], dtype=np.int64)),
-        iteration=encode_series(iteration.astype(np.int32)),
-        duration_us=encode_series(((end - start) / 1000.0).astype(np.float32)),
-        critical_us=encode_series((critical_ns / 1000.0).astype(np.float32)),
-        elements=encode_series(np.array([one.elements for one in chosen], dtype=np.int64)),
-        peers=encode_series(np.array(peers, dtype=np.int32)) if key[1] in _POINT_TO_POINT else b"",
-        dropped=total - len(chosen),
-    )
-
-
-def _record_pairing(chosen: list[Execution]) -> Pairing:
-    """The weakest pairing of the executions."""
-    kinds = {one.paired_by for one in chosen}
-    if kinds == {"sequence"}:
-        return "sequence"
-    return "order" if kinds == {"order"} else "none"

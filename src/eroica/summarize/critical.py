@@ -6,17 +6,20 @@ that runs is critical. Where the paper is silent or would count a moment twice, 
 - several of one class at once: the one that started first;
 - a collector run takes the place of what it interrupts: of an open operator on the training thread, else of Python;
 - Python sampled inside a wrapping operator (a hook in the backward pass) comes before the wrapper's own time, which in
-  turn comes before all other Python.
+  turn comes before all other Python. Traced calls take the place of samples;
+- in recorded traces the host's own events come last (`host`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.summarize.activity import Activity
+from eroica.summarize.calls import Calls
 from eroica.summarize.sampled import PythonCells, ThreadSamples, spread_samples
 from eroica.summarize.sweep import Layer, Times, empty_layer, paint, unite
 
@@ -70,7 +73,12 @@ class CriticalPath:
 
 
 def find_critical_path(
-    activity: Activity, samples: ThreadSamples | None, rate_hz: float, edges_ns: Times
+    activity: Activity,
+    samples: ThreadSamples | None,
+    rate_hz: float,
+    edges_ns: Times,
+    calls: Calls | None = None,
+    host: Sequence[Layer] = (),
 ) -> CriticalPath:
     """Give every moment of the window to one function or to nobody.
 
@@ -79,6 +87,8 @@ def find_critical_path(
         samples: Python of the training thread, None if nothing was sampled.
         rate_hz: Samples per second.
         edges_ns: Boundaries of the iterations, wall clock, rising. int64 [I + 1].
+        calls: Python that was traced, where nothing was sampled.
+        host: What the host's own events say where all else is silent; earlier layers first.
     """
     above = (
         activity.collections_in_operators,
@@ -93,5 +103,6 @@ def find_critical_path(
     else:
         starts, ends = (np.concatenate([getattr(layer, side) for layer in above]) for side in ("start", "end"))
         cells = spread_samples(samples, unite(starts, ends), activity.wrappers, window, rate_hz)
-    segments = paint([*above, cells.hooks, activity.wrappers, cells.others], edges_ns)
+    hooks, others = (calls.hooks, calls.others) if calls is not None else ((cells.hooks,), cells.others)
+    segments = paint([*above, *hooks, activity.wrappers, others, *host], edges_ns)
     return CriticalPath(edges_ns, segments, cells)

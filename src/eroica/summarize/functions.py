@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from eroica.model.pattern import FunctionKey
 
+#: Stands for functions that have a number, but no name yet (and perhaps never: there may be millions of call stacks).
+UNNAMED = FunctionKey(kind="python", name="")
+
 
 class Functions:
     """Numbers for function keys, in order of first sight."""
@@ -22,3 +25,15 @@ class Functions:
             found = self._numbers[key] = len(self.keys)
             self.keys.append(key)
         return found
+
+    def reserve(self) -> int:
+        """A number without a name."""
+        self.keys.append(UNNAMED)
+        return len(self.keys) - 1
+
+    def name(self, number: int, key: FunctionKey) -> int:
+        """Name what was reserved; returns the number that has this name, an earlier one if there is one."""
+        known = self._numbers.setdefault(key, number)
+        if known == number:
+            self.keys[number] = key
+        return known

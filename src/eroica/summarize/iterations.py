@@ -1,16 +1,44 @@
-"""Where iterations begin in a trace that nobody has marked."""
+"""Where iterations begin in a trace that nobody has marked for us, and which thread trains.
+
+Looked for in this order, the first that is found counts: the profiler's own steps (their numbers are the same on all
+workers), optimizer steps, the data loader's next, a sequence of operators or kernels that repeats. Else the whole trace
+is one iteration.
+
+All boundaries are moments of the host. The device lags behind it, so kernels of the step before the window run inside
+and those of the last step run on after it; in a steady state these are equally many, and a boundary that followed the
+device would cut what the host did. There is one exception: where the trace ends with its last step, and a good part of
+what the host has launched inside the window has not begun at its end, then the host had run ahead of an idle device.
+Such a window would miss the device's work, so its end moves to the end of that work.
+
+Warm-up: compilation and cuDNN's trials make the first steps several times as long. Leading steps are left out, three at
+most, if each is more than twice the median of those behind them and half as long again as any of these. A profiler's
+step at either end is taken for cut and left out if it is shorter than half the shortest of the others and less was done
+in it than in any of them. The only step is never left out.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from eroica.summarize.sweep import Times
+from eroica.summarize.marks import ENGINE_PREFIX, LOADER_PREFIX, STEP_PREFIX, find_training_thread, is_backward_name
+from eroica.summarize.repetition import find_repetition
+from eroica.summarize.sweep import Times, inside, unite
 from eroica.trace.table import Category, EventTable
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,9})$")
+_WARM_UP = 2.0
+_BEYOND = 1.5
+_MOST_WARM_UP = 3
+_CUT = 0.5
+_COMPLETE = 0.9
+_RARER = 8
+_NOT_BEGUN = 0.2
+_NOT_WHOLE = "not recorded whole"
+_LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipExtModuleLaunchKernel", "hipModuleLaunch")
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +47,7 @@ class Iterations:
 
     Attributes:
         edges_ns: Boundaries, wall clock, rising. int64 [I + 1], I >= 1.
-        first: Number of the first one: the profiler's own where it has one, else 0.
+        first: Number of the first one: the profiler's own where it has one, else counted from the trace's beginning.
         found_by: "profiler steps", "optimizer steps", "loader", "repetition" or "span".
         steps: First and last number of the profiler's steps, (-1, -1) without.
         training_thread: Kernel thread id of the thread that trains.
@@ -34,19 +62,271 @@ class Iterations:
     notes: tuple[str, ...] = ()
 
 
-def find_iterations(events: EventTable) -> Iterations:
+def find_iterations(events: EventTable, most: int) -> Iterations:
     """Find the training thread and its iterations.
 
     Args:
-        events: At least one.
+        events: With marks as annotations (see `marks.mark_annotations`); at least one that lasts.
+        most: Iterations of a window; of more, the last ones count.
     """
-    numbers = {at: int(found[1]) for at, name in enumerate(events.strings) if (found := _STEP.match(name))}
-    host = (events.category == Category.ANNOTATION) | (events.category == Category.OPERATOR)
-    rows = np.flatnonzero(events.names_where([at in numbers for at in range(len(events.strings))]) & host)
-    if len(rows):
-        first = numbers[int(events.name[rows[0]])]
-        edges = np.append(events.start_ns[rows], events.end_ns[rows[-1]])
-        last = numbers[int(events.name[rows[-1]])]
-        return Iterations(edges, first, "profiler steps", (first, last), int(events.thread[rows[0]]))
-    edges = np.array([events.start_ns.min(), events.end_ns.max()], dtype=np.int64)
-    return Iterations(edges, 0, "span", (-1, -1), int(events.thread[0]))
+    host = (events.category == Category.ANNOTATION) & (events.start_ns < events.end_ns)
+    found = (
+        _profiler_steps(events, host)
+        or _optimizer_steps(events, host)
+        or _loader(events, host)
+        or _repetition(events)
+        or _span(events)
+    )
+    return _follow_device(events, _latest(_without_warm_up(found), most))
+
+
+# --- what marks iterations ---
+
+
+def _profiler_steps(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
+    numbers = [int(match[1]) if (match := _STEP.match(name)) else -1 for name in events.strings]
+    number = np.array(numbers, dtype=np.int64)[events.name] if numbers else np.empty(0, np.int64)
+    rows = np.flatnonzero(host & (number >= 0))
+    if not len(rows):
+        return None
+    thread = _most_frequent(events.thread[rows])
+    rows = _longest_of_each(events, rows[events.thread[rows] == thread], number)
+    kept = rows[_longest_run(number[rows])]
+    edges = np.append(events.start_ns[kept], events.end_ns[kept[-1]])
+    first = int(number[kept[0]])
+    notes = () if len(kept) == len(rows) else (f"{len(rows) - len(kept)} profiler steps do not follow the others",)
+    found = Iterations(edges, first, "profiler steps", (first, first + len(kept) - 1), thread, notes)
+    return _without_cut(events, _rising(found))
+
+
+def _optimizer_steps(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
+    rows = np.flatnonzero(host & events.names_where([name.startswith(STEP_PREFIX) for name in events.strings]))
+    rows = rows[~_in_backward(events, rows)]
+    if not len(rows):
+        return None
+    thread = _most_frequent(events.thread[rows])
+    rows = _outermost(events, rows[events.thread[rows] == thread])
+    rows = _of_rarest(events, rows)
+    ends = _last_of_each(events.end_ns[rows], events.start_ns[rows], _work_starts(events))
+    if len(ends) < 2:
+        return None
+    begin = _first_work(events, thread, int(ends[0]))
+    edges = np.append(begin, ends)
+    return _without_half_first(events, _rising(Iterations(edges, 0, "optimizer steps", (-1, -1), thread)))
+
+
+def _loader(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
+    rows = np.flatnonzero(host & events.names_where([name.startswith(LOADER_PREFIX) for name in events.strings]))
+    if not len(rows):
+        return None
+    thread = _most_frequent(events.thread[rows])
+    rows = _of_rarest(events, _outermost(events, rows[events.thread[rows] == thread]))
+    starts = events.start_ns[rows]
+    if len(starts) < 2:
+        return None
+    work = _thread_work(events, thread)
+    last = int(events.end_ns[work].max(initial=int(events.end_ns[rows[-1]])))
+    edges = np.append(starts, max(last, int(starts[-1]) + 1))
+    return _without_half_last(events, _rising(Iterations(edges, 0, "loader", (-1, -1), thread)))
+
+
+def _repetition(events: EventTable) -> Iterations | None:
+    """Iterations from the order of the training thread's operators, without any from that of a stream's kernels."""
+    thread = find_training_thread(events)
+    rows = np.flatnonzero((events.category == Category.OPERATOR) & (events.thread == thread))
+    if not len(rows):
+        rows = np.flatnonzero(events.category == Category.KERNEL)
+        rows = rows[events.thread[rows] == _most_frequent(events.thread[rows])] if len(rows) else rows
+    begins = find_repetition(events.name[rows])
+    if begins is None:
+        return None
+    edges = events.start_ns[rows[begins]]
+    return _rising(Iterations(edges, 0, "repetition", (-1, -1), thread))
+
+
+def _span(events: EventTable) -> Iterations:
+    counts = np.flatnonzero((events.category != Category.OTHER) & (events.start_ns < events.end_ns))
+    edges = np.array([events.start_ns[counts].min(), events.end_ns[counts].max()], dtype=np.int64)
+    note = "no iterations were found in the trace: all of it counts as one"
+    return Iterations(edges, 0, "span", (-1, -1), find_training_thread(events), (note,))
+
+
+# --- rows ---
+
+
+def _most_frequent(values: NDArray[np.int64]) -> int:
+    """The most frequent value, the first of several."""
+    kinds, first, counts = np.unique(values, return_index=True, return_counts=True)
+    return int(kinds[np.lexsort((first, -counts))[0]])
+
+
+def _outermost(events: EventTable, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows of one thread that lie in no other of them."""
+    if not len(rows):
+        return rows
+    end = events.end_ns[rows]
+    kept: NDArray[np.int64] = rows[np.append(True, end[1:] > np.maximum.accumulate(end)[:-1])]
+    return kept
+
+
+def _longest_of_each(events: EventTable, rows: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The longest row of each number, in order of start."""
+    length = events.end_ns[rows] - events.start_ns[rows]
+    order = rows[np.lexsort((-length, number[rows]))]
+    return np.sort(order[np.append(True, np.diff(number[order]) > 0)])
+
+
+def _longest_run(number: NDArray[np.int64]) -> slice:
+    """The longest stretch of consecutive numbers, the last of several."""
+    breaks = np.flatnonzero(np.diff(number) != 1) + 1
+    begins = np.concatenate(([0], breaks))
+    ends = np.concatenate((breaks, [len(number)]))
+    longest = len(begins) - 1 - int(np.argmax((ends - begins)[::-1]))
+    return slice(int(begins[longest]), int(ends[longest]))
+
+
+def _of_rarest(events: EventTable, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of several optimizers or loaders the one used least marks iterations (unless very seldom), of equals the last."""
+    names, place, counts = np.unique(events.name[rows][::-1], return_index=True, return_counts=True)
+    often = counts * _RARER >= counts.max(initial=1)
+    chosen = names[np.lexsort((place, counts, ~often))[0]] if len(names) else -1
+    kept: NDArray[np.int64] = rows[events.name[rows] == chosen]
+    return kept
+
+
+def _in_backward(events: EventTable, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Optimizers that step inside the backward pass, once a parameter, mark no iterations."""
+    engine = events.names_where([name.startswith(ENGINE_PREFIX) for name in events.strings])
+    engine &= events.category == Category.OPERATOR
+    found = np.zeros(len(rows), dtype=np.bool_)
+    for thread in np.unique(events.thread[rows]).tolist():
+        mine = events.thread[rows] == thread
+        around = np.flatnonzero(engine & (events.thread == thread))
+        found[mine] = inside(events.start_ns[rows[mine]], *unite(events.start_ns[around], events.end_ns[around]))
+    return found
+
+
+def _work_starts(events: EventTable) -> Times:
+    """Starts of what separates two iterations: the backward pass where the trace shows one, else any operator."""
+    backward = events.names_where([is_backward_name(name) for name in events.strings])
+    backward &= events.category == Category.OPERATOR
+    if not backward.any():
+        backward = events.category == Category.OPERATOR
+    return events.start_ns[backward]
+
+
+def _last_of_each(ends: Times, starts: Times, work: Times) -> Times:
+    """Ends of marks; of several without work in between only the last one."""
+    if not len(work):
+        return ends
+    between = np.searchsorted(work, starts[1:]) - np.searchsorted(work, ends[:-1])
+    kept: Times = ends[np.append(between > 0, True)]
+    return kept
+
+
+def _thread_work(events: EventTable, thread: int) -> NDArray[np.int64]:
+    work = (events.category == Category.OPERATOR) | (events.category == Category.ANNOTATION)
+    return np.flatnonzero(work & (events.thread == thread))
+
+
+def _first_work(events: EventTable, thread: int, before: int) -> int:
+    return min(int(events.start_ns[_thread_work(events, thread)].min(initial=before - 1)), before - 1)
+
+
+# --- ends ---
+
+
+def _rising(found: Iterations) -> Iterations | None:
+    """Iterations that last; None if none does."""
+    edges = found.edges_ns[np.append(True, np.diff(np.maximum.accumulate(found.edges_ns)) > 0)]
+    return replace(found, edges_ns=edges) if len(edges) > 1 else None
+
+
+def _work_done(events: EventTable, found: Iterations) -> NDArray[np.int64]:
+    """Operators and notes of the training thread in each iteration."""
+    work = events.start_ns[_thread_work(events, found.training_thread)]
+    done: NDArray[np.int64] = np.diff(np.searchsorted(work, found.edges_ns)).astype(np.int64)
+    return done
+
+
+def _without_half_first(events: EventTable, found: Iterations | None) -> Iterations | None:
+    """What lies before the first optimizer step counts only if as much was done in it as in the others."""
+    if found is None or len(found.edges_ns) < 3:
+        return found
+    done = _work_done(events, found)
+    return _cut(found, int(done[0] < _COMPLETE * np.median(done[1:])), 0, _NOT_WHOLE)
+
+
+def _without_half_last(events: EventTable, found: Iterations | None) -> Iterations | None:
+    """The same of what follows the loader's last next."""
+    if found is None or len(found.edges_ns) < 3:
+        return found
+    done = _work_done(events, found)
+    return _cut(found, 0, int(done[-1] < _COMPLETE * np.median(done[:-1])), _NOT_WHOLE)
+
+
+def _without_cut(events: EventTable, found: Iterations | None) -> Iterations | None:
+    """Without steps at the ends of the trace that the profiler recorded in part."""
+    if found is None or len(found.edges_ns) < 3:
+        return found
+    length, done = np.diff(found.edges_ns), _work_done(events, found)
+
+    def is_cut(one: int, others: slice) -> bool:
+        shorter = length[one] < _CUT * length[others].min()
+        return bool(shorter and done[one] < _COMPLETE * done[others].min())
+
+    drop_last = int(is_cut(-1, slice(int(len(length) > 2), -1)))
+    others = slice(1, len(length) - drop_last)
+    drop_first = int(len(length[others]) > 0 and is_cut(0, others))
+    return _cut(found, drop_first, drop_last, _NOT_WHOLE)
+
+
+def _without_warm_up(found: Iterations) -> Iterations:
+    length = np.diff(found.edges_ns).astype(np.float64)
+    for count in range(min(_MOST_WARM_UP, len(length) // 2), 0, -1):
+        least, rest = length[:count].min(), length[count:]
+        if least > _WARM_UP * np.median(rest) and least > _BEYOND * rest.max():
+            return _cut(found, count, 0, "warm-up, more than twice as long as the others")
+    return found
+
+
+def _cut(found: Iterations, first: int, last: int, why: str) -> Iterations:
+    """Without iterations at the ends, and a note about it."""
+    if not first and not last:
+        return found
+    words = [f"the {word} {cut if cut > 1 else 'one'}" for word, cut in (("first", first), ("last", last)) if cut]
+    note = f"of {len(found.edges_ns) - 1} iterations {' and '.join(words)} left out: {why}"
+    edges = found.edges_ns[first : len(found.edges_ns) - last]
+    steps = (found.steps[0] + first, found.steps[1] - last) if found.steps[0] >= 0 else found.steps
+    return replace(found, edges_ns=edges, first=found.first + first, steps=steps, notes=(*found.notes, note))
+
+
+def _latest(found: Iterations, most: int) -> Iterations:
+    spare = len(found.edges_ns) - 1 - max(most, 1)
+    if spare <= 0:
+        return found
+    steps = (found.steps[0] + spare, found.steps[1]) if found.steps[0] >= 0 else found.steps
+    note = f"the last {most} of {most + spare} iterations count"
+    return replace(
+        found, edges_ns=found.edges_ns[spare:], first=found.first + spare, steps=steps, notes=(*found.notes, note)
+    )
+
+
+def _follow_device(events: EventTable, found: Iterations) -> Iterations:
+    """Move the end to that of the device's work where the host had run ahead of it (see the module's text)."""
+    begin, end = int(found.edges_ns[0]), int(found.edges_ns[-1])
+    kernels = np.flatnonzero((events.category == Category.KERNEL) & (events.end_ns > begin))
+    launches = events.names_where([name.startswith(_LAUNCHES) for name in events.strings])
+    launches &= events.category == Category.RUNTIME
+    moments = events.start_ns[launches]
+    launched = int(((moments >= begin) & (moments < end)).sum())
+    if not len(kernels) or not launched or (moments >= end).any():
+        return found
+    begun = int(((events.start_ns[kernels] >= begin) & (events.start_ns[kernels] < end)).sum())
+    last = int(events.end_ns[kernels].max())
+    if launched - begun <= _NOT_BEGUN * launched or last <= end:
+        return found
+    note = (
+        "the device was still busy with the last iteration when the host had left it: the window ends with the device"
+    )
+    return replace(found, edges_ns=np.append(found.edges_ns[:-1], last), notes=(*found.notes, note))

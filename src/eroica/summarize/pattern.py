@@ -11,18 +11,22 @@ from numpy.typing import NDArray
 
 from eroica.errors import InputError
 from eroica.hardware.store import Samples
-from eroica.model.pattern import CollectiveRecord, FunctionPattern, WorkerPattern
+from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.window import Capture, FlightEntry
 from eroica.settings import Settings
-from eroica.summarize.activity import Activity, Durations, gather_activity
+from eroica.summarize.activity import Durations, Outline, collective_durations, find_outline, gather_activity
 from eroica.summarize.alignment import find_shift
 from eroica.summarize.budget import attach_series, fit_collectives, fit_rows
+from eroica.summarize.calls import Calls, CallTrees, new_trees, read_calls
 from eroica.summarize.clock import WallClock
-from eroica.summarize.collectives import Execution, collective_records, find_executions
+from eroica.summarize.collectives import Execution, find_executions
 from eroica.summarize.critical import CriticalPath, find_critical_path
 from eroica.summarize.facts import channel_rates, host_facts
 from eroica.summarize.functions import Functions
+from eroica.summarize.host import read_host
 from eroica.summarize.links import link_uses
+from eroica.summarize.records import collective_records
+from eroica.summarize.rows import build_rows
 from eroica.summarize.sampled import (
     Runs,
     SampleCount,
@@ -33,10 +37,12 @@ from eroica.summarize.sampled import (
     training_samples,
 )
 from eroica.summarize.series import encode_series
-from eroica.summarize.sweep import Times
+from eroica.summarize.slices import MOST_EVENTS, cut_slices
+from eroica.summarize.sweep import Layer, Times
+from eroica.summarize.tally import Tally
 from eroica.summarize.utilization import Use, find_resources, measure_use
 from eroica.trace.stacks import StackTimeline
-from eroica.trace.table import EventTable
+from eroica.trace.table import Category, EventTable
 
 _COLLECTIVES_SHARE = 4
 _HEADER_BYTES = 1500
@@ -49,16 +55,20 @@ def summarize_worker(
     samples: Samples | None,
     flight: Sequence[FlightEntry],
     settings: Settings,
+    recorded: bool = False,
 ) -> WorkerPattern:
     """Boil one worker's window down to its pattern.
 
     Args:
         capture: What the worker handed over.
         events: Its trace.
-        stacks: Sampled stacks of the worker and its children, None if there are none.
+        stacks: Sampled stacks of the worker and its children. None if there are none; then Python calls count that the
+            trace itself holds.
         samples: Hardware channels, None if there are none.
         flight: The Flight Recorder's entries.
         settings: `pattern_bytes`, `collective_executions` and `critical_share` count here.
+        recorded: The trace is all there is: the host's own events explain what nothing else does, and records of
+            collectives tell when each ended.
 
     Returns:
         The pattern. Critical seconds of its rows, `dropped_critical_s` and `idle_s` add up to `duration_s`.
@@ -68,40 +78,102 @@ def summarize_worker(
     """
     began = time.perf_counter()
     clock = WallClock(capture.clocks)
-    edges = _edges(capture, clock)
-    window = (int(edges[0]), int(edges[-1]))
-    functions = Functions()
-    executions = find_executions(events, flight, capture.process_groups, window)
-    runs = _collections(capture, clock)
-    activity = gather_activity(events, executions, runs, capture.training_thread_id, window, functions)
-    python = _read_python(capture, events, stacks, activity, clock, functions)
-    path = find_critical_path(activity, python.training, python.rate_hz, edges)
-    rows = _rows(functions, path, activity, python, _uses(capture, samples, functions, path, clock, settings))
+    scene = _scene(capture, events, flight, clock)
+    tally = scene.tally
+    python = _read_python(capture, scene, stacks, clock)
+    at_once = stacks is not None or samples is not None
+    path = _walk(scene, python, len(events) if at_once else MOST_EVENTS, recorded)
+    rows, series, left_out_s = build_rows(
+        scene.functions,
+        tally,
+        _uses(capture, samples, scene.functions, path, clock, settings),
+        _beta_errors(path, len(scene.functions)),
+        scene.trees,
+    )
     budget = settings.pattern_bytes - _HEADER_BYTES
-    kept, dropped_s = fit_rows(attach_series(*rows, budget), budget, path.window_ns / 1e9)
+    duration_s = (scene.window[1] - scene.window[0]) / 1e9
+    kept, dropped_s = fit_rows(attach_series(rows, series, budget), budget, duration_s)
     return WorkerPattern(
         worker=capture.worker,
         window_id=capture.window_id,
         first_iteration=capture.first_iteration,
         last_iteration=capture.last_iteration,
-        duration_s=path.window_ns / 1e9,
-        iteration_us=encode_series((np.diff(edges) / 1000.0).astype(np.float32), exact=True),
-        wait_us=encode_series(_wait_us(functions, path), exact=True),
+        duration_s=duration_s,
+        iteration_us=encode_series((np.diff(tally.edges_ns) / 1000.0).astype(np.float32), exact=True),
+        wait_us=encode_series(_wait_us(scene), exact=True),
         functions=kept,
-        collectives=_records(capture, executions, path, activity, settings),
+        collectives=_records(capture, scene, settings, recorded),
         process_groups=capture.process_groups,
-        idle_s=path.idle_ns / 1e9,
-        dropped_critical_s=dropped_s,
+        idle_s=tally.idle_ns / 1e9,
+        dropped_critical_s=dropped_s + left_out_s,
         samples_used=python.count.used,
         samples_dropped=python.count.dropped,
-        has_accelerator=activity.has_accelerator,
+        has_accelerator=scene.outline.has_accelerator,
         channels=channel_rates(capture, samples),
         host_facts=host_facts(capture, samples),
         links=link_uses(capture, samples),
         stall_s=capture.stall_s,
         summarize_s=time.perf_counter() - began,
-        notes=(*capture.notes, *_notes(capture, events, stacks, samples)),
+        notes=(*capture.notes, *_notes(capture, events, stacks, samples, recorded)),
     )
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """All that the stages of one summary share."""
+
+    events: EventTable
+    executions: Sequence[Execution]
+    collections: tuple[Times, Times]
+    outline: Outline
+    functions: Functions
+    trees: CallTrees
+    tally: Tally
+
+    @property
+    def window(self) -> tuple[int, int]:
+        return int(self.tally.edges_ns[0]), int(self.tally.edges_ns[-1])
+
+
+def _scene(capture: Capture, events: EventTable, flight: Sequence[FlightEntry], clock: WallClock) -> _Scene:
+    edges = _edges(capture, clock)
+    executions = find_executions(events, flight, capture.process_groups, (int(edges[0]), int(edges[-1])))
+    functions = Functions()
+    return _Scene(
+        events=events,
+        executions=executions,
+        collections=_collections(capture, clock),
+        outline=find_outline(events, capture.training_thread_id),
+        functions=functions,
+        trees=new_trees(functions),
+        tally=Tally(edges, len(executions)),
+    )
+
+
+def _walk(scene: _Scene, python: _Python, most: int, recorded: bool) -> CriticalPath:
+    """Add up the window, slice by slice; the critical path of the last one (of all, if there is only one)."""
+    executions, functions = scene.executions, scene.functions
+    for part in cut_slices(scene.events, scene.window, most):
+        window = (part.start_ns, part.end_ns)
+        activity = gather_activity(part.events, executions, scene.collections, scene.outline, window, functions)
+        scene.tally.add_durations(activity.durations, part)
+        calls: Calls | None = None
+        host: tuple[Layer, ...] = ()
+        if python.training is None:
+            calls = read_calls(part.events, scene.outline, window, scene.trees)
+            scene.tally.add_durations(calls.durations, part)
+        if recorded:
+            host, durations = read_host(part.events, scene.outline, window, functions)
+            scene.tally.add_durations(durations, part)
+        inner = scene.tally.edges_ns
+        inner = inner[(inner > window[0]) & (inner < window[1])]
+        edges = np.concatenate((window[:1], inner, window[1:])).astype(np.int64)
+        path = find_critical_path(activity, python.training, python.rate_hz, edges, calls, host)
+        scene.tally.add_segments(path.segments, activity.collectives)
+    scene.tally.add_durations(collective_durations(executions, scene.collections, scene.window, functions))
+    for runs in python.runs:
+        scene.tally.add_durations(Durations(runs.function, runs.length_ns, np.full(len(runs.function), -1, np.int32)))
+    return path
 
 
 def _edges(capture: Capture, clock: WallClock) -> Times:
@@ -132,22 +204,14 @@ class _Python:
     rate_hz: float
 
 
-def _read_python(
-    capture: Capture,
-    events: EventTable,
-    stacks: StackTimeline | None,
-    activity: Activity,
-    clock: WallClock,
-    functions: Functions,
-) -> _Python:
+def _read_python(capture: Capture, scene: _Scene, stacks: StackTimeline | None, clock: WallClock) -> _Python:
     if stacks is None:
         return _Python(None, (), SampleCount(), 1.0)
-    edges = _edges(capture, clock)
-    window = (int(edges[0]), int(edges[-1]))
+    window, functions = scene.window, scene.functions
     reader = StackReader(functions)
-    pid, thread, autograd = capture.worker.pid, capture.training_thread_id, activity.autograd_threads
+    pid, thread, autograd = capture.worker.pid, capture.training_thread_id, scene.outline.autograd_threads
     training, torn = training_samples(stacks, pid, thread, autograd, clock, reader)
-    shift = _shift(training, events, thread, window, functions)
+    shift = _shift(training, scene.events, thread, window, functions)
     training = training._replace(time_ns=training.time_ns + shift)
     shifted = (window[0] - shift, window[1] - shift)
     others, count = other_threads(stacks, pid, thread, autograd, clock, shifted, reader)
@@ -178,67 +242,7 @@ def _uses(
     return measure_use(functions.keys, path.segments, resources, clock, settings.critical_share)
 
 
-# --- rows ---
-
-
-@dataclass(frozen=True)
-class _Totals:
-    """Counts and durations of functions. F of them."""
-
-    count: NDArray[np.int64]
-    total_ns: NDArray[np.float64]
-    longest_ns: NDArray[np.int64]
-
-
-def _totals(parts: Sequence[Durations | Runs], count: int) -> _Totals:
-    function = np.concatenate([np.empty(0, np.int32), *(part.function for part in parts)])
-    length = np.concatenate([np.empty(0, np.int64), *(part.length_ns for part in parts)])
-    longest = np.zeros(count, dtype=np.int64)
-    np.maximum.at(longest, function, length)
-    return _Totals(
-        count=np.bincount(function, minlength=count),
-        total_ns=np.bincount(function, weights=length.astype(np.float64), minlength=count).astype(np.float64),
-        longest_ns=longest,
-    )
-
-
-def _rows(
-    functions: Functions, path: CriticalPath, activity: Activity, python: _Python, uses: list[Use]
-) -> tuple[tuple[FunctionPattern, ...], list[bytes]]:
-    """All rows in order of falling beta, then total, and the encoded series of each."""
-    per_iteration = path.per_iteration_ns(len(functions))
-    critical = per_iteration.sum(axis=1)
-    totals = _totals([activity.durations, *python.runs], len(functions))
-    errors = _beta_errors(path, len(functions))
-    seen = np.flatnonzero((critical > 0) | (totals.total_ns > 0))
-    order = seen[np.lexsort((-totals.total_ns[seen], -critical[seen]))]
-    rows = tuple(
-        FunctionPattern(
-            key=functions.keys[number],
-            beta=_short(critical[number] / path.window_ns),
-            mu=_short(uses[number].mean),
-            sigma=_short(uses[number].deviation),
-            resource=uses[number].resource,
-            resource_samples=uses[number].samples,
-            critical_s=int(critical[number]) / 1e9,
-            total_s=_short(totals.total_ns[number] / 1e9),
-            count=int(totals.count[number]),
-            max_s=_short(totals.longest_ns[number] / 1e9),
-            active_iterations=int(np.count_nonzero(per_iteration[number])),
-            beta_error=_short(errors[number]),
-        )
-        for number in order.tolist()
-    )
-    series = [
-        encode_series((per_iteration[number] / 1000.0).astype(np.float32)) if critical[number] else b""
-        for number in order.tolist()
-    ]
-    return rows, series
-
-
-def _short(value: float) -> float:
-    """Six significant digits: what is not measured need not travel."""
-    return float(f"{float(value):.6g}")
+# --- figures ---
 
 
 def _beta_errors(path: CriticalPath, count: int) -> NDArray[np.float64]:
@@ -256,36 +260,36 @@ def _beta_errors(path: CriticalPath, count: int) -> NDArray[np.float64]:
     return error
 
 
-def _wait_us(functions: Functions, path: CriticalPath) -> NDArray[np.float32]:
+def _wait_us(scene: _Scene) -> NDArray[np.float32]:
     """Critical collective time of each iteration, microseconds. float32 [I]."""
-    collective = [number for number, key in enumerate(functions.keys) if key.kind == "collective"]
-    wait: NDArray[np.int64] = path.per_iteration_ns(len(functions))[collective].sum(axis=0)
+    group = np.array([0 if key.kind == "collective" else -1 for key in scene.functions.keys], dtype=np.int64)
+    wait: NDArray[np.int64] = scene.tally.per_iteration_ns(group, 1)[0]
     return (wait / 1000.0).astype(np.float32)
 
 
-def _records(
-    capture: Capture, executions: Sequence[Execution], path: CriticalPath, activity: Activity, settings: Settings
-) -> tuple[CollectiveRecord, ...]:
-    critical = path.per_execution_ns(activity.collectives, len(executions))
+def _records(capture: Capture, scene: _Scene, settings: Settings, recorded: bool) -> tuple[CollectiveRecord, ...]:
+    groups, rank = capture.process_groups, capture.worker.global_rank
 
     def build(limit: int) -> tuple[CollectiveRecord, ...]:
+        tally = scene.tally
         return collective_records(
-            executions, critical, path.edges_ns, capture.process_groups, capture.worker.global_rank, limit
+            scene.executions, tally.execution_ns, tally.edges_ns, groups, rank, limit, with_ends=recorded
         )
 
     return fit_collectives(settings.collective_executions, settings.pattern_bytes // _COLLECTIVES_SHARE, build)
 
 
 def _notes(
-    capture: Capture, events: EventTable, stacks: StackTimeline | None, samples: Samples | None
+    capture: Capture, events: EventTable, stacks: StackTimeline | None, samples: Samples | None, recorded: bool
 ) -> tuple[str, ...]:
-    notes = []
+    notes = list(events.losses)
     if not len(events):
         notes.append("the trace holds no events")
     if events.open_events:
         notes.append(f"{events.open_events} of {len(events)} events were still open when the trace stopped")
     if stacks is None:
-        notes.append("no Python stacks: Python functions are missing from this pattern")
+        if not (events.category == Category.PYTHON).any():
+            notes.append("no Python stacks: Python functions are missing from this pattern")
     elif not any(
         (one.process_id, one.thread_id) == (capture.worker.pid, capture.training_thread_id) for one in stacks.threads
     ):

@@ -6,57 +6,87 @@ Where several fit, the outermost part counts: what the data loader, or an optimi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import Phase
-from eroica.summarize.sweep import Times, inside, unite
-from eroica.trace.stacks import split_frame
+from eroica.summarize.marks import LOADER_PREFIX, STEP_PREFIX, is_backward_name
+from eroica.summarize.sweep import Times, distinct, inside, unite
+from eroica.trace.stacks import split_frame as split_frame_uncached
 from eroica.trace.table import Category, EventTable
 
 PHASES: tuple[Phase, ...] = ("other", "input", "optimizer", "backward", "forward")
 _OTHER, _INPUT, _OPTIMIZER, _BACKWARD, _FORWARD = range(len(PHASES))
 _LOADER_FILE = "torch/utils/data/dataloader.py"
 _MODULE_FILES = ("torch/nn/modules/module.py", "torch/nn/parallel/distributed.py")
+split_frame = lru_cache(maxsize=65536)(split_frame_uncached)
 _ENGINE = ("_engine_run_backward", "run_backward")
 
 
-def operator_phases(events: EventTable, thread: int, rows: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Phase of operators of the training thread, as numbers into `PHASES`.
+class Parts(NamedTuple):
+    """When a worker was in which part, as united stretches (start, end).
 
-    Wrapped models annotate their forward pass. Without such an annotation, what runs before a backward pass and after
-    the part before it (input, optimizer, another backward pass) is forward.
+    `steps` are those of the optimizer alone: gradients may be set to zero between forward and backward pass, too.
+    """
+
+    input: tuple[Times, Times]
+    optimizer: tuple[Times, Times]
+    forward: tuple[Times, Times]
+    backward: tuple[Times, Times]
+    steps: tuple[Times, Times]
+
+
+def find_parts(events: EventTable, thread: int) -> Parts:
+    """Parts of the iteration as the training thread went through them.
 
     Args:
         events: All events.
-        thread: Kernel thread id of the training thread.
-        rows: The operators asked for. int64 [R].
-
-    Returns:
-        int8 [R].
+        thread: Kernel thread id of the training thread. The backward pass may run on the engine's own threads while it
+            waits.
     """
-    time = events.start_ns[rows]
     noted = annotated_parts(events, thread)
-    engine = (events.thread == thread) & (events.category == Category.OPERATOR)
-    backward = _spans(events, engine, lambda name: name.startswith("autograd::engine::"))
-    if len(noted["forward"][0]):
-        phase = np.full(len(rows), _OTHER, dtype=np.int8)
-        phase[inside(time, *noted["forward"])] = _FORWARD
+    backward = _spans(events, events.category == Category.OPERATOR, is_backward_name)
+    notes = (events.thread == thread) & (events.category == Category.ANNOTATION)
+    steps = _spans(events, notes, lambda name: name.startswith(STEP_PREFIX))
+    return Parts(noted["input"], noted["optimizer"], noted["forward"], backward, steps)
+
+
+def phases_at(time: Times, parts: Parts) -> NDArray[np.int8]:
+    """Phase at each moment of the training thread, as numbers into `PHASES`.
+
+    Wrapped models annotate their forward pass. Without such an annotation, what runs before a backward pass and after
+    the part before it (input, optimizer, another backward pass) is forward.
+    """
+    if len(parts.forward[0]):
+        phase = np.full(len(time), _OTHER, dtype=np.int8)
+        phase[inside(time, *parts.forward)] = _FORWARD
     else:
-        phase = _forward_by_position(time, (noted["input"][0], noted["optimizer"][0]), backward[0])
-    phase[inside(time, *backward)] = _BACKWARD
-    phase[inside(time, *noted["optimizer"])] = _OPTIMIZER
-    phase[inside(time, *noted["input"])] = _INPUT
+        phase = _forward_by_position(time, (parts.input[0], parts.steps[0]), parts.backward[0])
+    phase[inside(time, *parts.backward)] = _BACKWARD
+    phase[inside(time, *parts.optimizer)] = _OPTIMIZER
+    phase[inside(time, *parts.input)] = _INPUT
     return phase
+
+
+def phase_borders(parts: Parts) -> Times:
+    """All moments at which the phase may change, rising."""
+    return distinct(np.concatenate([side for spans in parts for side in spans]))
+
+
+def operator_phases(events: EventTable, thread: int, rows: NDArray[np.int64]) -> NDArray[np.int8]:
+    """Phase of operators of the training thread by their starts. int8 [R]."""
+    return phases_at(events.start_ns[rows], find_parts(events, thread))
 
 
 def annotated_parts(events: EventTable, thread: int) -> dict[Phase, tuple[Times, Times]]:
     """When a thread was in its loader, a wrapped model's forward pass and the optimizer, as the trace's notes say."""
     notes = (events.thread == thread) & (events.category == Category.ANNOTATION)
-    optimizer = ("Optimizer.step#", "Optimizer.zero_grad#")
+    optimizer = (STEP_PREFIX, "Optimizer.zero_grad#")
     return {
-        "input": _spans(events, notes, lambda name: name.startswith("enumerate(DataLoader)#")),
+        "input": _spans(events, notes, lambda name: name.startswith(LOADER_PREFIX)),
         "optimizer": _spans(events, notes, lambda name: name.startswith(optimizer)),
         "forward": _spans(events, notes, lambda name: name.endswith(".forward")),
     }

@@ -6,16 +6,22 @@ After that the way is the online one.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from eroica.errors import InputError
 from eroica.model.trace import TraceSummary
-from eroica.model.window import Capture, ClockPair
-from eroica.model.worker import Worker
+from eroica.model.window import Capture, ClockPair, GarbageCollection
+from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings
-from eroica.summarize.iterations import find_iterations
+from eroica.summarize.iterations import Iterations, find_iterations
+from eroica.summarize.marks import mark_annotations
 from eroica.summarize.pattern import summarize_worker
-from eroica.trace.table import EventTable
+from eroica.trace.kineto import is_collective_kernel
+from eroica.trace.table import Category, EventTable
+
+_COLLECTOR = ("Python GC", "Garbage collection", "garbage collection", "gc.collect", "<built-in function collect>")
 
 
 def summarize_recording(events: EventTable, path: str, rank_hint: int, settings: Settings) -> TraceSummary:
@@ -33,18 +39,51 @@ def summarize_recording(events: EventTable, path: str, rank_hint: int, settings:
     Raises:
         InputError: The trace holds nothing that could be judged.
     """
-    if not len(events):
-        raise InputError(f"{path} holds no events")
-    found = find_iterations(events)
+    counted = (events.category != Category.OTHER) & (events.start_ns < events.end_ns)
+    if not counted.any():
+        raise InputError(f"{path} holds no events of operators, kernels or Python; profile with activities switched on")
+    events = mark_annotations(_writable(events))
+    found = find_iterations(events, settings.max_window_iterations)
     header = events.header
     rank = header.rank if header.rank >= 0 else rank_hint
+    capture = _capture(events, found, rank)
+    pattern = summarize_worker(capture, events, None, None, (), settings, recorded=True)
+    return TraceSummary(
+        path=path,
+        rank=rank,
+        world_size=header.world_size,
+        job=header.job,
+        host=header.host,
+        start_ns=int(found.edges_ns[0]) if header.has_wall_clock else 0,
+        end_ns=int(found.edges_ns[-1]) if header.has_wall_clock else 0,
+        found_by=found.found_by,
+        steps=found.steps,
+        pattern=pattern,
+        events=len(events),
+        bytes_read=events.bytes_read,
+    )
+
+
+def _writable(events: EventTable) -> EventTable:
+    """The table with names that can be written again: JSON may hold halves of characters."""
+    try:
+        "".join(events.strings).encode()
+    except UnicodeEncodeError:
+        return replace(events, strings=tuple(name.encode(errors="replace").decode() for name in events.strings))
+    return events
+
+
+def _capture(events: EventTable, found: Iterations, rank: int) -> Capture:
+    header = events.header
+    groups, notes = find_groups(events, rank)
     worker = Worker(
         global_rank=max(rank, 0),
         world_size=max(header.world_size, 1),
         host=header.host,
         pid=max(header.process_id, 0),
+        device=_device(events),
     )
-    capture = Capture(
+    return Capture(
         worker=worker,
         window_id=1,
         first_iteration=found.first,
@@ -54,21 +93,76 @@ def summarize_recording(events: EventTable, path: str, rank_hint: int, settings:
         training_thread_id=found.training_thread,
         training_thread_ident=found.training_thread,
         thread_names={str(number): name for number, name in events.thread_names.items()},
-        process_groups=tuple(group for group in header.groups if rank in group.ranks),
-        notes=(*events.losses, *found.notes),
+        process_groups=groups,
+        garbage_collections=_collections(events, found.training_thread),
+        notes=(*found.notes, *notes, *_gaps(events)),
     )
-    pattern = summarize_worker(capture, events, None, None, (), settings)
-    start, end = (int(edge) for edge in np.asarray(found.edges_ns)[[0, -1]])
-    return TraceSummary(
-        path=path,
-        rank=rank,
-        world_size=header.world_size,
-        job=header.job,
-        host=header.host,
-        start_ns=start,
-        end_ns=end,
-        found_by=found.found_by,
-        steps=found.steps,
-        pattern=pattern,
-        events=len(events),
+
+
+def _device(events: EventTable) -> str:
+    """What kind of device ran kernels, as far as the trace shows it; its index is not in the table."""
+    if not (events.category == Category.KERNEL).any():
+        return "cpu"
+    runtime = np.unique(events.name[events.category == Category.RUNTIME]).tolist()
+    names = [events.strings[number] for number in runtime]
+    if any(name.startswith("hip") for name in names) or "AMD" in events.header.device:
+        return "hip"
+    if any(name.startswith("cu") for name in names) or "NVIDIA" in events.header.device:
+        return "cuda"
+    return events.header.device or "accelerator"
+
+
+def find_groups(events: EventTable, rank: int) -> tuple[tuple[ProcessGroup, ...], tuple[str, ...]]:
+    """Process groups of the worker, and notes on what the trace does not tell about them.
+
+    The header lists them in newer traces, the kernels' arguments name them in others. Where neither does, everybody is
+    taken to be in one group, for collectives of the busiest stream: torch gives each group a stream of its own.
+
+    Args:
+        events: The trace.
+        rank: This worker, -1 if unknown.
+    """
+    header = events.header
+    said = [one for one in events.collectives.values() if one.group]
+    named = {one.group for one in said}
+    known = {one.name: one for one in header.groups if rank in one.ranks or (rank < 0 and one.name in named)}
+    for one in said:
+        if one.group in known and known[one.group].ranks:
+            continue
+        everybody = 1 < header.world_size == one.group_size
+        ranks = one.ranks or (tuple(range(header.world_size)) if everybody else ())
+        known[one.group] = ProcessGroup(name=one.group, ranks=ranks, backend=header.backend)
+    if known or named or header.world_size < 2 or not _has_collectives(events):
+        return tuple(known.values()), ()
+    ranks = tuple(range(header.world_size))
+    group = ProcessGroup(name="0", description="default_pg", ranks=ranks, backend=header.backend)
+    note = f"the trace names no process groups: all {len(ranks)} workers are taken to be in one"
+    return (group,), (note,)
+
+
+def _has_collectives(events: EventTable) -> bool:
+    kernels = events.names_where([is_collective_kernel(name) for name in events.strings])
+    spans = events.names_where([name.startswith(("gloo:", "mpi:", "ucc:")) for name in events.strings])
+    return bool((kernels & (events.category == Category.KERNEL)).any() or spans.any())
+
+
+def _collections(events: EventTable, thread: int) -> tuple[GarbageCollection, ...]:
+    """Runs of Python's collector that the trace shows: its own events (torch 2.8), or calls of `gc.collect`."""
+    rows = np.flatnonzero(
+        events.names_where([name in _COLLECTOR for name in events.strings])
+        & ((events.category == Category.PYTHON) | (events.category == Category.ANNOTATION))
+        & (events.thread == thread)
     )
+    spans = zip(events.start_ns[rows].tolist(), events.end_ns[rows].tolist(), strict=True)
+    return tuple(GarbageCollection(start_ns=start, end_ns=end, generation=-1, thread_id=thread) for start, end in spans)
+
+
+def _gaps(events: EventTable) -> tuple[str, ...]:
+    """What kinds of events are missing that the job must have had."""
+    if (events.category == Category.KERNEL).any():
+        return ()
+    nccl = any(name.startswith(("nccl:", "rccl:")) for name in events.strings)
+    launches = (events.category == Category.RUNTIME).any()
+    if not nccl and not launches:
+        return ()
+    return ("the job used an accelerator, but the trace holds no kernels of it: operators stand for their launches",)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+_ROUNDS = 4
 Times = NDArray[np.int64]
 Numbers = NDArray[np.int32]
 
@@ -33,12 +34,16 @@ class Layer(NamedTuple):
 
     def within(self, start: int, end: int) -> Layer:
         """Only what lies in [start, end)."""
+        if not len(self.start) or (self.start[0] >= start and self.end[-1] <= end):
+            return self
         low, high = np.maximum(self.start, start), np.minimum(self.end, end)
         keep = low < high
         return Layer(low[keep], high[keep], self.function[keep], self.execution[keep])
 
     def where(self, keep: NDArray[np.bool_]) -> Layer:
         """Only the chosen segments."""
+        if keep.all():
+            return self
         return Layer(self.start[keep], self.end[keep], self.function[keep], self.execution[keep])
 
 
@@ -49,12 +54,93 @@ def empty_layer() -> Layer:
 
 
 def distinct(time_M: Times) -> Times:
-    """Distinct moments in rising order (`np.unique` hashes, which takes ten times as long)."""
-    ordered = np.sort(time_M)
+    """Distinct moments in rising order, quickest for what is in order for long stretches (`np.unique` hashes)."""
+    ordered = np.sort(time_M, kind="stable")
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
-def leaf_segments(start_N: Times, end_N: Times) -> tuple[Times, Times, NDArray[np.int64]]:
+class Nesting(NamedTuple):
+    """A nested set of intervals: who is in whom.
+
+    Attributes:
+        depth_N: 1 for the outermost. int32 [N].
+        parent_N: Number of the interval around each one, -1 for the outermost. int32 [N].
+        end_N: Where each one ends after cutting. int64 [N].
+        time: Starts and ends of all in one order, ends first where equal. int64 [2 N].
+        top: The innermost interval that is open from each of these moments on, -1 for none. int32 [2 N].
+        is_start: Which of these moments are starts. bool [2 N].
+    """
+
+    depth_N: Numbers
+    parent_N: Numbers
+    end_N: Times
+    time: Times
+    top: Numbers
+    is_start: NDArray[np.bool_]
+
+    def leaves(self) -> tuple[Times, Times, Numbers]:
+        """Start, end and number of the stretches in which each interval is the innermost one; disjoint, in order."""
+        keep = (self.top[:-1] >= 0) & (self.time[:-1] < self.time[1:])
+        return self.time[:-1][keep], self.time[1:][keep], self.top[:-1][keep]
+
+
+def nest(start_N: Times, end_N: Times) -> Nesting:
+    """Find out who is in whom.
+
+    Args:
+        start_N: In rising order, where equal the longer first.
+        end_N: After start. Intervals that cross instead of nesting are cut at the end of the outer one.
+    """
+    found, is_nested = _nest(start_N, end_N)
+    if is_nested:
+        return found
+    for _ in range(_ROUNDS):
+        cut_N = _cut_to_outer(start_N, end_N, found)
+        found, is_nested = _nest(start_N, cut_N)
+        if is_nested and np.array_equal(_cut_to_outer(start_N, end_N, found), cut_N):
+            return found
+    return _nest(start_N, _cut_crossings(start_N, end_N))[0]
+
+
+def _cut_to_outer(start_N: Times, end_N: Times, found: Nesting) -> Times:
+    """Ends cut at those of the intervals around, as far as these were found.
+
+    Times that were rounded cross by a nanosecond; these are right at once. If a nested set comes back as it is, then
+    each end is the earlier one of its own and of its true outer interval's, and there is only one such set.
+    """
+    around_N = np.append(np.int32(-1), found.top[:-1])[found.is_start]
+    limit_N = found.end_N[around_N]
+    return np.where((around_N >= 0) & (limit_N > start_N), np.minimum(end_N, limit_N), end_N)
+
+
+def _nest(start_N: Times, end_N: Times) -> tuple[Nesting, bool]:
+    """Who is in whom if none crosses another; whether none does."""
+    count = len(start_N)
+    moments = np.concatenate((end_N[::-1], start_N))
+    order = np.argsort(moments, kind="stable")  # ends first where equal, of these the innermost one's first
+    signed = order.astype(np.int32) - np.int32(count)
+    is_start = signed >= 0
+    number = signed ^ (signed >> 31)
+    level = np.cumsum(is_start.view(np.int8) * np.int8(2) - np.int8(1), dtype=np.int32)
+    top = _latest_of_level(is_start, number, level)
+    is_nested = not np.any((top[:-1] != number[1:]) & ~is_start[1:])
+    parent_N = np.empty(count, dtype=np.int32)
+    parent_N[number[~is_start]] = top[~is_start]
+    return Nesting(level[is_start], parent_N, end_N, moments[order], top, is_start), is_nested
+
+
+def _latest_of_level(is_start: NDArray[np.bool_], number: Numbers, level: Numbers) -> Numbers:
+    """From each moment on, who of those as deep as the stack is then has begun last; -1 where it is empty."""
+    by_level = np.argsort(level.astype(np.int16) if level.max(initial=0) < 2**15 else level, kind="stable")
+    place = np.arange(len(by_level), dtype=np.int32)
+    place *= is_start[by_level]
+    top = np.empty(len(by_level), dtype=np.int32)
+    top[by_level] = number[by_level[np.maximum.accumulate(place)]]
+    top[level == 0] = -1
+    return top
+
+
+def leaf_segments(start_N: Times, end_N: Times) -> tuple[Times, Times, Numbers]:
     """Where each interval of a nested set is the innermost one: its self time.
 
     Args:
@@ -62,57 +148,9 @@ def leaf_segments(start_N: Times, end_N: Times) -> tuple[Times, Times, NDArray[n
         end_N: After start. Intervals that cross instead of nesting are cut at the end of the outer one.
 
     Returns:
-        Start, end and interval number of each segment, disjoint and in order. int64 [K], K < 2 N.
+        Start, end (int64) and interval number (int32) of each segment, disjoint and in order. [K], K < 2 N.
     """
-    if not len(start_N):
-        return start_N, end_N, np.empty(0, dtype=np.int64)
-    merged = _merge(start_N, end_N)
-    if not merged.nested:
-        end_N = _cut_crossings(start_N, end_N)
-        merged = _merge(start_N, end_N)
-    parent_N = _parents(merged.depth_N)
-    top = np.empty(2 * len(start_N), dtype=np.int64)
-    top[merged.start_position] = np.arange(len(start_N))
-    top[merged.end_position] = parent_N
-    time = np.empty(2 * len(start_N), dtype=np.int64)
-    time[merged.start_position] = start_N
-    time[merged.end_position] = end_N
-    keep = (top[:-1] >= 0) & (time[:-1] < time[1:])
-    return time[:-1][keep], time[1:][keep], top[:-1][keep]
-
-
-class _Merged(NamedTuple):
-    """Starts and ends in one order of time (ends first where equal); positions are by interval number."""
-
-    start_position: NDArray[np.int64]
-    end_position: NDArray[np.int64]
-    depth_N: NDArray[np.int64]
-    nested: bool
-
-
-def _merge(start_N: Times, end_N: Times) -> _Merged:
-    count = len(start_N)
-    by_end = count - 1 - np.argsort(end_N[::-1], kind="stable")
-    sorted_end = end_N[by_end]
-    start_position = np.arange(count) + np.searchsorted(sorted_end, start_N, side="right")
-    end_position = np.empty(count, dtype=np.int64)
-    end_position[by_end] = np.arange(count) + np.searchsorted(start_N, sorted_end, side="left")
-    step = np.full(2 * count, -1, dtype=np.int64)
-    step[start_position] = 1
-    depth = np.cumsum(step)
-    depth_N = depth[start_position]
-    nested = bool(np.array_equal(depth[end_position] + 1, depth_N))
-    return _Merged(start_position, end_position, depth_N, nested)
-
-
-def _parents(depth_N: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number of the interval around each one, -1 for the outermost: the latest start that is one level up."""
-    count = len(depth_N)
-    number = np.arange(count)
-    keys = np.sort(depth_N * count + number)
-    wanted = (depth_N - 1) * count + number
-    above = keys[np.maximum(np.searchsorted(keys, wanted) - 1, 0)] - (depth_N - 1) * count
-    return np.where(depth_N > 1, above, -1)
+    return nest(start_N, end_N).leaves()
 
 
 def _cut_crossings(start_N: Times, end_N: Times) -> Times:
@@ -125,6 +163,21 @@ def _cut_crossings(start_N: Times, end_N: Times) -> Times:
             ends[number] = min(ends[number], open_ends[-1])
         open_ends.append(ends[number])
     return np.array(ends, dtype=np.int64)
+
+
+def split_at(layer: Layer, cuts: Times) -> Layer:
+    """The same layer with its segments cut at some moments (rising)."""
+    first = np.searchsorted(cuts, layer.start, side="right")
+    last = np.searchsorted(cuts, layer.end, side="left")
+    pieces = np.maximum(last - first, 0) + 1
+    if int(pieces.sum()) == len(pieces):
+        return layer
+    which = np.repeat(np.arange(len(pieces)), pieces)
+    place = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    cut = first[which] + place
+    start = np.where(place == 0, layer.start[which], cuts[np.maximum(cut - 1, 0)])
+    end = np.where(place == pieces[which] - 1, layer.end[which], cuts[np.minimum(cut, len(cuts) - 1)])
+    return Layer(start, end, layer.function[which], layer.execution[which])
 
 
 def first_come(start_N: Times, end_N: Times) -> tuple[Times, Times, NDArray[np.int64]]:
@@ -194,16 +247,19 @@ def paint(layers: Sequence[Layer], cuts: Times) -> Layer:
         The whole window in segments; function and execution are -1 where no layer has anything.
     """
     start, end = int(cuts[0]), int(cuts[-1])
-    kept = [layer.within(start, end) for layer in layers]
-    edges = distinct(np.concatenate([cuts, *(item for layer in kept for item in (layer.start, layer.end))]))
-    low = edges[:-1]
-    function = np.full(len(low), -1, dtype=np.int32)
-    execution = np.full(len(low), -1, dtype=np.int32)
-    left = np.arange(len(low))
-    for layer in kept:
-        found = find_interval(low[left], layer.start, layer.end)
-        hit = found >= 0
-        function[left[hit]] = layer.function[found[hit]]
-        execution[left[hit]] = layer.execution[found[hit]]
-        left = left[~hit]
-    return Layer(low, edges[1:], function, execution)
+    kept = [inner for layer in layers if len((inner := layer.within(start, end)).start)]
+    apart = [np.append(layer.end[:-1] != layer.start[1:], True) for layer in kept]  # most ends are the next one's start
+    ends = [layer.end[ends] for layer, ends in zip(kept, apart, strict=True)]
+    edges = distinct(np.concatenate([cuts, *(layer.start for layer in kept), *ends]))
+    function = np.full(len(edges) - 1, -1, dtype=np.int32)
+    execution = np.full(len(edges) - 1, -1, dtype=np.int32)
+    for layer, is_apart, end_E in reversed(list(zip(kept, apart, ends, strict=True))):
+        first = np.searchsorted(edges, layer.start)
+        after = np.append(first[1:], 0)
+        after[is_apart] = np.searchsorted(edges, end_E)
+        pieces = after - first
+        place = np.repeat(first - (np.cumsum(pieces) - pieces), pieces)
+        place += np.arange(len(place))
+        function[place] = np.repeat(layer.function, pieces)
+        execution[place] = np.repeat(layer.execution, pieces)
+    return Layer(edges[:-1], edges[1:], function, execution)

@@ -74,6 +74,7 @@ class FleetPlan:
         workers: How many; a multiple of `stages`.
         iterations: Captured iterations.
         seed: Of all noise.
+        draw: Another window of the same fleet: 1, 2, ... keep the workers' lasting speeds and draw all else anew.
         stages: Pipeline stages; each is a role of its own, the last one is a third longer.
         accelerator: Device kernels were seen: Python is short, noise is small, groups run NCCL.
         loader_workers: Data-loader processes of each worker; with any, the dataset runs there.
@@ -90,6 +91,7 @@ class FleetPlan:
     workers: int = 4
     iterations: int = 40
     seed: int = 0
+    draw: int = 0
     stages: int = 1
     accelerator: bool = False
     loader_workers: int = 0
@@ -192,9 +194,10 @@ def draft_fleet(plan: FleetPlan) -> Draft:
     draft = Draft(plan=plan, noise=noise)
     size = draft.shape
     calm = 0.2 if plan.accelerator else 1.0
-    speed_WI = np.exp(noise.normal(0, plan.unevenness * calm, size[0]))[:, None] * np.exp(
-        noise.normal(0, plan.jitter * calm, size)
-    )
+    lasting_W = np.exp(noise.normal(0, plan.unevenness * calm, size[0]))
+    if plan.draw:
+        noise = draft.noise = np.random.default_rng((plan.seed, plan.draw))
+    speed_WI = lasting_W[:, None] * np.exp(noise.normal(0, plan.jitter * calm, size))
     work_W = np.where(_stage(plan) == plan.stages - 1, 1.33, 1.0) if plan.stages > 1 else np.ones(size[0])
     for name, phase, time, count in _OPERATORS:
         thread: ThreadRole = "device" if plan.accelerator else "training"

@@ -60,6 +60,7 @@ class TraceHeader:
         job: Name or id of the job, as far as some launcher wrote one into the trace.
         name: File the profiler says it wrote.
         device: Name of the accelerator.
+        has_wall_clock: Times are times of day; a file that is cut short may have lost what its times count from.
     """
 
     rank: int = -1
@@ -71,6 +72,7 @@ class TraceHeader:
     job: str = ""
     name: str = ""
     device: str = ""
+    has_wall_clock: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +83,8 @@ class EventTable:
         strings: Names; `name` indexes them.
         name: int32 [E].
         category: `Category` of each event. int8 [E].
-        thread: Kernel thread id of host events, stream of device events, -1 where it is no number. int64 [E].
+        thread: Kernel thread id of host events, stream of device events, -1 where it is no number; streams of a second
+            device in one trace are counted from 2**40 on, of a third from 2 * 2**40. int64 [E].
         start_ns: int64 [E].
         end_ns: Never before `start_ns`; an event still open at the stop ends with the trace. int64 [E].
         collectives: Row number -> arguments, for collective kernels that carry any.
@@ -89,6 +92,7 @@ class EventTable:
         open_events: Events that had no end of their own.
         header: What the trace says about itself.
         losses: One sentence each about what could not be read and was left out.
+        bytes_read: Bytes of text that were read, unpacked.
     """
 
     strings: tuple[str, ...]
@@ -102,6 +106,7 @@ class EventTable:
     open_events: int = 0
     header: TraceHeader = TraceHeader()
     losses: tuple[str, ...] = ()
+    bytes_read: int = 0
 
     def __len__(self) -> int:
         return len(self.name)

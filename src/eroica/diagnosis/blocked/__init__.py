@@ -8,6 +8,9 @@ ran). How it gets from there to the origin is not published; the rules here are 
 
 No clocks are compared: collectives are matched by their number in their process group, and every age is a duration that
 was measured on one host.
+
+Flight Recorder dumps from files take the same way with less in them (`Blockage.source`): who entered and completed
+which collective, and nothing else (`recorded`).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from eroica import __version__
 from eroica.diagnosis.blocked.conclusion import choose_word, complete_notes, summarize
 from eroica.diagnosis.blocked.findings import build_findings, find_queues
 from eroica.diagnosis.blocked.meetings import find_meetings
+from eroica.diagnosis.blocked.recorded import find_recorded_queues
 from eroica.diagnosis.blocked.rules import find_origins
 from eroica.diagnosis.blocked.scene import Scene, build_scene, has_moved
 from eroica.diagnosis.blocked.waiting import find_waiting
@@ -44,9 +48,9 @@ def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdi
         return None
     waiting = find_waiting(find_meetings(scene))
     origins = find_origins(scene, waiting, settings)
-    queues = find_queues(scene, waiting, origins)
+    queues = find_recorded_queues(scene, waiting, origins) if scene.from_dumps else find_queues(scene, waiting, origins)
     findings = build_findings(scene, waiting, origins, queues)
-    word = choose_word(findings)
+    word = choose_word(scene, findings)
     baseline_s = blockage.baseline_iteration_s
     return Verdict(
         eroica_version=__version__,
@@ -67,6 +71,8 @@ def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdi
 
 def _window(scene: Scene, reason: str) -> VerdictWindow:
     """Both ends are where the job stands; its length is the longest silence."""
+    if scene.from_dumps:
+        return VerdictWindow(kind="blocked", reason=reason)
     iterations = [member.now.iteration for member in scene.members.values()]
     iterations = iterations or [death.iteration for death in scene.deaths.values()]
     silences = [member.now.silent_s for member in scene.members.values()]

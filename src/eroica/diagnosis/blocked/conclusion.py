@@ -14,10 +14,15 @@ from eroica.model.verdict import Finding, VerdictWord
 _LEAST_CONFIDENCE = 0.35
 
 
-def choose_word(findings: Sequence[Finding]) -> VerdictWord:
-    """The word: "blocked" where a cause is known and believed, else "undetermined"."""
+def choose_word(scene: Scene, findings: Sequence[Finding]) -> VerdictWord:
+    """The word: "blocked" where a cause is known and believed, else "undetermined".
+
+    Dumps tell who holds the others up, hardly ever why: there it is enough to know who.
+    """
     causes = [finding for finding in findings if finding.role == "cause"]
-    known = any(cause.cause != "unknown" and cause.confidence >= _LEAST_CONFIDENCE for cause in causes)
+    known = any(
+        (cause.cause != "unknown" or scene.from_dumps) and cause.confidence >= _LEAST_CONFIDENCE for cause in causes
+    )
     return "blocked" if known else "undetermined"
 
 
@@ -43,7 +48,9 @@ def _waiting(scene: Scene, origins: Sequence[Origin], queues: Sequence[Queue]) -
     """The end of the sentence: the others, in which collective, how long."""
     named = {rank for origin in origins for rank in origin.ranks}
     ranks = sorted({rank for queue in queues for rank in queue.ranks} - named)
-    if ranks:
+    if ranks and scene.from_dumps:
+        yield f"{len(ranks)} other worker{'s wait' if len(ranks) > 1 else ' waits'} for {_whom(origins)}"
+    elif ranks:
         longest = max(scene.members[rank].now.silent_s for rank in ranks)
         many = f"{len(ranks)} worker{'s have' if len(ranks) > 1 else ' has'} waited"
         whom = "it" if len(origins) == 1 and len(origins[0].ranks) == 1 else "them"
@@ -51,12 +58,20 @@ def _waiting(scene: Scene, origins: Sequence[Origin], queues: Sequence[Queue]) -
             yield f"{many} for {longest:.0f} s"
         else:
             yield f"{many} for {whom} in {queues[0].name} for {longest:.0f} s"
-    elif scene.members:
+    elif scene.members and not scene.from_dumps:
         yield f"nothing has moved for {max(member.now.silent_s for member in scene.members.values()):.0f} s"
+
+
+def _whom(origins: Sequence[Origin]) -> str:
+    if origins[0].who:
+        return "that"
+    return "it" if len(origins) == 1 and len(origins[0].ranks) == 1 else "them"
 
 
 def _lacking(scene: Scene) -> str:
     """What keeps us from saying why."""
+    if scene.from_dumps:
+        return "in the dumps nobody waits for anybody in a collective"
     if not scene.members:
         return "no agent has handed in a look at its workers"
     if scene.missing:
@@ -67,6 +82,8 @@ def _lacking(scene: Scene) -> str:
 def complete_notes(scene: Scene, blockage: Blockage, origins: Sequence[Origin], most_causes: int = 20) -> list[str]:
     """The agents' notes, and what else the reader should know."""
     notes = list(dict.fromkeys(scene.notes))[:100]
+    if scene.from_dumps:
+        return [*_notes_on_dumps(scene), *notes]
     single = [rank for rank, member in scene.members.items() if member.before is None]
     if single:
         notes.append(f"looked at only once: {name_workers(single)}")
@@ -79,3 +96,10 @@ def complete_notes(scene: Scene, blockage: Blockage, origins: Sequence[Origin], 
         over = bool(blockage.deaths)
         notes.append("the job was over before its other workers could be looked at" if over else "no agent answered")
     return notes
+
+
+def _notes_on_dumps(scene: Scene) -> Iterator[str]:
+    if scene.missing:
+        plural = len(scene.missing) > 1
+        yield f"the dump{'s' if plural else ''} of {name_workers(scene.missing)} {'are' if plural else 'is'} missing"
+    yield "a dump tells who entered which collective, not what a worker does instead: no stacks, no process states"

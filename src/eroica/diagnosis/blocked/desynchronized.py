@@ -17,6 +17,10 @@ from eroica.report.words import clean
 
 _MOST_PLACES = 6
 _CAUSE = "desynchronized-collective"
+_FROM_DUMPS = (
+    "Find where these workers call what the evidence names: a collective is called under a condition that is not the "
+    "same on all workers (rank, loss, end of data, an exception), or in another order; call it on all or on none."
+)
 
 
 def find_mismatches(scene: Scene, waiting: Waiting) -> list[Origin]:
@@ -109,18 +113,22 @@ def _origin(
     return Origin(
         cause=_CAUSE,
         ranks=ranks,
-        function=_function(scene, first),
+        function=_function(scene, first, blamed[-1] if is_tie else blamed[0]),
         verbs=(verb, verb),
         who=singled,
         rest=f"in {rest}{_called_from(scene, first)}, but {against}",
         evidence=(*evidence, *more),
         confidence=confidence * (0.65 if is_tie else 1.0),
         nodes=nodes,
+        next_step=_FROM_DUMPS if scene.from_dumps else "",
     )
 
 
-def _function(scene: Scene, rank: int) -> FindingFunction:
+def _function(scene: Scene, rank: int, place: str = "unknown") -> FindingFunction:
+    """Where the worker sits; dumps know the collective only."""
     member = scene.members.get(rank)
+    if scene.from_dumps:
+        return FindingFunction(name=place, kind="collective")
     if member is None or member.site.own is None:
         return FindingFunction(name="unknown", kind="other")
     return FindingFunction(name=member.site.name, kind="python", stack=member.site.stack)

@@ -8,44 +8,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 import msgspec
 
+from eroica.diagnosis.blocked.groups import Group, GroupKey, Groups
 from eroica.diagnosis.blocked.scene import Member, Scene
+from eroica.diagnosis.blocked.stalls import Stall, find_lagging, find_stalls
 from eroica.model.window import FlightEntry
 from eroica.report.words import clean
 
-#: Two groups with the same name never share a member; these five tell them apart without comparing all ranks.
-GroupKey = tuple[str, str, int, int, int]
-
-_GONE = -2
 #: Operations whose members all pass the same number of elements; others may differ by root or by shard.
 _SAME_SIZE = ("all_reduce", "allreduce", "broadcast", "reduce")
 _POINT_TO_POINT = re.compile(r"(?:send|recv) \d+(?:->|<-)(\d+)$")
-
-
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """A process group and how far its members are.
-
-    Attributes:
-        name: torch's name.
-        description: torch's description.
-        ranks: Global ranks of its members.
-        entered: Global rank -> last sequence number it entered; -2 for one that is gone.
-        unknown: Members that could not be asked.
-    """
-
-    name: str
-    description: str
-    ranks: tuple[int, ...]
-    entered: dict[int, int]
-    unknown: tuple[int, ...]
-
-    @property
-    def label(self) -> str:
-        """For sentences: "group mesh_dp"."""
-        return f"group {clean(self.description or self.name, 60)}"
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +46,8 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
             either is behind both (see `previous`).
         previous: The group's open meeting before it, if somebody is missing there.
         entries: What each member called there, those that have completed it included.
+        stalled: Members that have entered it but whose device is still at something earlier, if nobody else is missing
+            (dumps only).
     """
 
     group: Group
@@ -79,6 +56,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
     behind: tuple[int, ...]
     previous: int | None
     entries: dict[int, FlightEntry]
+    stalled: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -114,18 +92,27 @@ class Meetings(msgspec.Struct, frozen=True, kw_only=True):
         items: By group, then by sequence number; `Meeting.previous` is an index into it.
         of: Global rank -> the meetings (indices) it waits in, one per group at most.
         peers: Global rank -> the global rank that its open send or receive is for, where the recorder names it.
+        facing: Those of them whose peer waits for them in turn: both are there, and yet it does not end.
+        pairs: Global rank -> that send or receive.
+        stalls: Global rank -> the collective at which its device stands still although nobody is missing there.
     """
 
     items: tuple[Meeting, ...]
     of: dict[int, tuple[int, ...]]
     peers: dict[int, int]
+    facing: frozenset[int] = frozenset()
+    pairs: dict[int, FlightEntry] = {}
+    stalls: dict[int, Stall] = {}
 
 
 def find_meetings(scene: Scene) -> Meetings:
     """Read all Flight Recorders."""
     oldest: dict[GroupKey, dict[int, dict[int, FlightEntry]]] = defaultdict(lambda: defaultdict(dict))
-    groups = _Groups(scene)
+    groups = Groups(scene)
+    stalls = find_stalls(scene, groups) if scene.from_dumps else {}
     for rank, member in scene.members.items():
+        if rank in stalls:
+            continue
         for name, entry in _oldest_open(member).items():
             key = groups.key(rank, name)
             if key is not None:
@@ -133,73 +120,19 @@ def find_meetings(scene: Scene) -> Meetings:
     items: list[Meeting] = []
     of: dict[int, list[int]] = defaultdict(list)
     for key in sorted(oldest):
-        for meeting in _meetings_of(scene, groups.build(key), oldest[key], len(items)):
+        for meeting in _meetings_of(scene, groups.build(key), oldest[key], len(items), stalls.keys()):
             for rank in meeting.waiting:
                 of[rank].append(len(items))
             items.append(meeting)
-    peers = {rank: peer for rank, member in scene.members.items() if (peer := _peer(member, groups)) is not None}
-    return Meetings(items=tuple(items), of={rank: tuple(found) for rank, found in of.items()}, peers=peers)
-
-
-class _Groups:
-    """Process groups by key; a worker that told no groups is found through the others'."""
-
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-        self._ranks: dict[GroupKey, tuple[int, ...]] = {}
-        self._of: dict[int, dict[str, GroupKey]] = defaultdict(dict)
-        for rank, member in scene.members.items():
-            for group in member.now.groups:
-                if group.ranks:
-                    ends = len(group.ranks), group.ranks[0], group.ranks[-1]
-                    key = (group.name, group.description, *ends)
-                    self._ranks.setdefault(key, group.ranks)
-                    self._of[rank][group.name] = key
-        self._by_name: dict[str, list[GroupKey]] = defaultdict(list)
-        for key in sorted(self._ranks):
-            self._by_name[key[0]].append(key)
-
-    def key(self, rank: int, name: str) -> GroupKey | None:
-        """The group of this name in which the worker is a member."""
-        found = self._of[rank].get(name) if rank in self._of else None
-        if found is None:
-            found = next((key for key in self._by_name.get(name, ()) if rank in self._ranks[key]), None)
-        if found is None and name in ("0", "default_pg"):
-            found = (name, "default_pg", self._scene.expected, 0, self._scene.expected - 1)
-            self._ranks.setdefault(found, tuple(range(self._scene.expected)))
-        return found
-
-    def ranks(self, key: GroupKey) -> tuple[int, ...]:
-        """Its members."""
-        return self._ranks[key]
-
-    def build(self, key: GroupKey) -> Group:
-        """The group with the standing of each member."""
-        entered: dict[int, int] = {}
-        unknown = []
-        for rank in self._ranks[key]:
-            number = self._entered(rank, key[0])
-            if number is None:
-                unknown.append(rank)
-            else:
-                entered[rank] = number
-        ranks = self._ranks[key]
-        return Group(name=key[0], description=key[1], ranks=ranks, entered=entered, unknown=tuple(unknown))
-
-    def _entered(self, rank: int, name: str) -> int | None:
-        """Last sequence number entered; None if nobody knows."""
-        if rank in self._scene.deaths or rank in self._scene.left:
-            return _GONE
-        member = self._scene.members.get(rank)
-        flight = member.now.flight if member is not None else None
-        if flight is None:
-            return None
-        numbers = [group.enqueued for group in flight.progress if group.name == name]
-        entries = (*flight.open, *flight.recent)
-        numbers += [entry.sequence for entry in entries if entry.group == name and not entry.is_p2p]
-        if numbers:
-            return max(numbers)
-        return -1 if flight.progress else None
+    pairs = _pairs(scene, groups, stalls.keys())
+    return Meetings(
+        items=tuple(items),
+        of={rank: tuple(found) for rank, found in of.items()},
+        peers={rank: peer for rank, (peer, _) in pairs.items()},
+        facing=frozenset(_facing(scene, pairs)),
+        pairs={rank: entry for rank, (_, entry) in pairs.items()},
+        stalls=stalls,
+    )
 
 
 def _oldest_open(member: Member) -> dict[str, FlightEntry]:
@@ -212,11 +145,16 @@ def _oldest_open(member: Member) -> dict[str, FlightEntry]:
 
 
 def _meetings_of(
-    scene: Scene, group: Group, by_sequence: dict[int, dict[int, FlightEntry]], start: int
+    scene: Scene,
+    group: Group,
+    by_sequence: dict[int, dict[int, FlightEntry]],
+    start: int,
+    stalls: Set[int],
 ) -> Iterator[Meeting]:
     """A group's meetings, oldest first; each lists only those it is the first to miss, so that all stays linear."""
     standing = sorted((number, rank) for rank, number in group.entered.items())
     calls = _calls(scene, group, by_sequence.keys())
+    stalled = [rank for rank in group.ranks if rank in stalls and rank in group.entered]
     at, is_missed = 0, False
     for index, sequence in enumerate(sorted(by_sequence)):
         behind = []
@@ -226,13 +164,16 @@ def _meetings_of(
         waiting = tuple(sorted(by_sequence[sequence]))
         if not behind and not is_missed:
             behind = [rank for rank in group.unknown if not _seems_to_be_there(scene, rank)]
+        entries = calls[sequence] | by_sequence[sequence]
+        lagging = [] if behind or is_missed or not scene.from_dumps else find_lagging(scene, group, sequence, entries)
         yield Meeting(
             group=group,
             sequence=sequence,
             waiting=waiting,
             behind=tuple(sorted(behind)),
             previous=start + index - 1 if is_missed else None,
-            entries=calls[sequence] | by_sequence[sequence],
+            entries=entries,
+            stalled=tuple(dict.fromkeys([*(rank for rank in stalled if group.entered[rank] >= sequence), *lagging])),
         )
         is_missed = is_missed or bool(behind)
 
@@ -256,11 +197,30 @@ def _seems_to_be_there(scene: Scene, rank: int) -> bool:
     return member is not None and member.seat == "communication" and not member.is_stopped
 
 
-def _peer(member: Member, groups: _Groups) -> int | None:
+def _pairs(scene: Scene, groups: Groups, stalls: Set[int]) -> dict[int, tuple[int, FlightEntry]]:
+    """Global rank -> for whom its oldest open send or receive is, and that."""
+    found = {}
+    for rank, member in scene.members.items():
+        pair = _pair(member, groups) if rank not in stalls else None
+        if pair is not None:
+            found[rank] = pair
+    return found
+
+
+def _facing(scene: Scene, pairs: Mapping[int, tuple[int, FlightEntry]]) -> Iterator[int]:
+    """Workers whose peer is there; in dumps it is so only if it has nothing older open than that."""
+    for rank, (peer, _) in pairs.items():
+        if peer in pairs and pairs[peer][0] == rank:
+            flight = scene.members[peer].now.flight
+            if not scene.from_dumps or (flight is not None and flight.open[0] is pairs[peer][1]):
+                yield rank
+
+
+def _pair(member: Member, groups: Groups) -> tuple[int, FlightEntry] | None:
     """Global rank that the oldest open send or receive is for; NCCL writes it into the name, gloo leaves no entry."""
     for entry in member.now.flight.open if member.now.flight is not None else ():
         match = _POINT_TO_POINT.search(entry.name[:200]) if entry.is_p2p else None
         key = groups.key(member.rank, entry.group) if match else None
         if match is not None and key is not None and len(match[1]) < 9 and int(match[1]) < len(groups.ranks(key)):
-            return groups.ranks(key)[int(match[1])]
+            return groups.ranks(key)[int(match[1])], entry
     return None

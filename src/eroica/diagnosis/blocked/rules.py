@@ -14,6 +14,7 @@ from eroica.diagnosis.blocked.desynchronized import (
 )
 from eroica.diagnosis.blocked.interpreter import find_lock_holders
 from eroica.diagnosis.blocked.origin import Origin, remaining
+from eroica.diagnosis.blocked.recorded import find_absent, find_facing, find_stalled, find_without_dump
 from eroica.diagnosis.blocked.scene import Member, Scene
 from eroica.diagnosis.blocked.transport import find_stuck_transport
 from eroica.diagnosis.blocked.unread import find_unreadable_waits, find_unseen
@@ -28,6 +29,8 @@ _BY_GRAPH, _IN_CIRCLE, _BY_STACK, _BY_STACK_READ = 0.92, 0.7, 0.6, 0.75
 
 def find_origins(scene: Scene, waiting: Waiting, settings: Settings) -> list[Origin]:
     """Why the job stands still, most certain reason first; empty if nothing is known."""
+    if scene.from_dumps:
+        return _from_dumps(scene, waiting)
     dead = find_dead(scene)
     found = [*dead, *find_stopped(scene), *find_lock_holders(scene, settings)]
     found += _without(find_mismatches(scene, waiting), found)
@@ -39,6 +42,21 @@ def find_origins(scene: Scene, waiting: Waiting, settings: Settings) -> list[Ori
     if not found or (remaining(waiting, found) and not dead):
         found += _by_stacks(scene, waiting, found)
     return found
+
+
+def _from_dumps(scene: Scene, waiting: Waiting) -> list[Origin]:
+    """The same where neither processes nor stacks are known, only who entered and completed what."""
+    found = find_mismatches(scene, waiting)
+    found += _without(find_stalled(scene, waiting), found)
+    ends = {node for node in waiting.ends() if node >= 0} - _named(found) - waiting.meetings.stalls.keys()
+    found += find_absent(scene, waiting, sorted(ends & scene.members.keys() - waiting.meetings.facing))
+    unheard = (ends - scene.members.keys()) & waiting.reached(remaining(waiting, found))
+    found += find_without_dump(scene, waiting, sorted(unheard))
+    if remaining(waiting, found):
+        found += find_circle(scene, waiting)
+    if remaining(waiting, found):
+        found += find_stuck_transport(scene, waiting, remaining(waiting, found))
+    return found + _without(find_facing(waiting, found), found)
 
 
 def _named(found: Iterable[Origin]) -> set[int]:

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from eroica.diagnosis.blocked.places import Site, find_site, without_line
+from eroica.diagnosis.wording import name_workers
 from eroica.model.look import Blockage, Death, ProcessLook, ThreadLook, WorkerLook
 from eroica.model.worker import Worker
 
@@ -82,6 +83,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
         missing: Global ranks of which nothing is known.
         expected: Workers of the job.
         notes: What the agents could not do.
+        from_dumps: All that is known are Flight Recorder dumps.
     """
 
     members: Mapping[int, Member]
@@ -90,6 +92,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[int, ...]
     expected: int
     notes: tuple[str, ...]
+    from_dumps: bool = False
 
     @property
     def heard(self) -> int:
@@ -133,12 +136,20 @@ def build_scene(blockage: Blockage) -> Scene:
         missing=tuple(rank for rank in range(expected) if rank not in known)[: expected - len(known)],
         expected=expected,
         notes=tuple(_notes(blockage, members)),
+        from_dumps=blockage.source == "dumps",
     )
 
 
 def _notes(blockage: Blockage, members: Mapping[int, Member]) -> Iterator[str]:
     for host in sorted(blockage.looks, key=lambda one: one.host):
         yield from (f"{host.host}: {note}" for note in host.notes)
+    if blockage.source == "dumps":
+        alike: dict[str, list[int]] = {}
+        for rank, member in members.items():
+            for note in member.now.notes:
+                alike.setdefault(note, []).append(rank)
+        yield from (f"{name_workers(ranks)}: {note}" for note, ranks in alike.items())
+        return
     for rank, member in members.items():
         yield from (f"worker {rank}: {note}" for note in member.now.notes)
 

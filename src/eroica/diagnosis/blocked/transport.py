@@ -35,7 +35,7 @@ def find_stuck_transport(scene: Scene, waiting: Waiting, unexplained: frozenset[
             verbs=("does not end", ""),
             rest=f"although all members have entered; {where} is the suspect",
             evidence=_evidence(scene, meetings),
-            confidence=0.7 if host else 0.6,
+            confidence=0.45 if scene.from_dumps else 0.7 if host else 0.6,
             next_step="Check the network between these workers: link state and errors (ip -s link, ethtool), "
             "firewalls, the interface the job uses (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME); restart the job without "
             "the host whose link is down.",
@@ -73,10 +73,13 @@ def _evidence(scene: Scene, meetings: Sequence[Meeting]) -> tuple[str, ...]:
         unread = f"; {name_workers(meeting.group.unknown)} could not be asked" if meeting.group.unknown else ""
         ended = len(meeting.group.ranks) - len(meeting.waiting) - len(meeting.group.unknown)
         passed = f", {ended} have left it" if ended > 0 else ""
+        on = f" on {len(hosts)} host{'s' if len(hosts) != 1 else ''}" if not scene.from_dumps else ""
         found.append(
-            f"{meeting.label}: all {len(meeting.group.ranks)} members on {len(hosts)} host"
-            f"{'s' if len(hosts) != 1 else ''} have entered, {len(meeting.waiting)} wait{passed}{unread}."
+            f"{meeting.label}: all {len(meeting.group.ranks)} members{on} have entered, {len(meeting.waiting)} wait"
+            f"{passed}{unread}."
         )
+    if scene.from_dumps:
+        found.append("A dump is one moment: in a job that still moves it looks the same.")
     crossing = [len({scene.host(rank) for rank in meeting.group.ranks}) > 1 for meeting in meetings]
     if all(crossing) and len(scene.hosts(tuple(scene.members))) > 1:
         found.append("Only groups that span hosts stand still.")

@@ -1,7 +1,8 @@
 """The graph of who waits for whom, and walks in it.
 
 Nodes are workers (their global rank) and meetings (-1 minus their index). A worker points to the meetings it waits in,
-a meeting to those who have not entered it. Every walk is linear in nodes and edges.
+a meeting to those who have not entered it (or whose device stands still before it). Every walk is linear in nodes and
+edges.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ def find_waiting(meetings: Meetings) -> Waiting:
     for index, meeting in enumerate(meetings.items):
         for rank in meeting.waiting:
             onward[rank].append(-1 - index)
-        onward[-1 - index] += meeting.behind
+        onward[-1 - index] += (*meeting.behind, *meeting.stalled)
         if meeting.previous is not None:
             onward[-1 - index].append(-1 - meeting.previous)
     for rank, peer in meetings.peers.items():
-        if meetings.peers.get(peer) != rank:
+        if rank not in meetings.facing:
             onward[rank].append(peer)
     back: dict[Node, list[Node]] = defaultdict(list)
     for node, others in onward.items():

@@ -1,0 +1,63 @@
+"""Files that people point at: read within bounds, and patterns that no worker can have measured are refused."""
+
+from __future__ import annotations
+
+import math
+import stat
+from pathlib import Path
+
+from eroica.errors import InputError
+from eroica.model.pattern import FunctionPattern, WorkerPattern
+
+MOST_JSON_BYTES = 64_000_000
+MOST_PATTERN_BYTES = 4_000_000
+_MOST_WORKERS = 200_000
+_MOST_ITERATIONS = 1_000_000_000
+_MOST_FUNCTIONS = 20_000
+_MOST_SECONDS = 1e9
+_MOST_EXECUTIONS = 10**15
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Bytes of a regular file; a pipe or device is not waited for.
+
+    Raises:
+        OSError: It is not there or cannot be read.
+        InputError: It is no regular file, or longer than `most_bytes`.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{path} is no regular file")
+    if found.st_size > most_bytes:
+        raise InputError(f"{path} has {found.st_size} bytes; more than {most_bytes} are no file of ours")
+    return path.read_bytes()
+
+
+def check_pattern(pattern: WorkerPattern) -> WorkerPattern:
+    """The pattern, if its numbers are possible.
+
+    Raises:
+        InputError: A rank, a number of iterations or a duration is not.
+    """
+    worker = pattern.worker
+    if not (0 <= worker.global_rank < _MOST_WORKERS and 0 <= worker.world_size <= _MOST_WORKERS):
+        raise InputError(f"worker {worker.global_rank} of {worker.world_size} is impossible")
+    if not 0 <= pattern.first_iteration <= pattern.last_iteration <= _MOST_ITERATIONS:
+        raise InputError(f"iterations {pattern.first_iteration} to {pattern.last_iteration} are impossible")
+    if len(pattern.functions) > _MOST_FUNCTIONS:
+        raise InputError(f"{len(pattern.functions)} functions are too many")
+    measured = (pattern.duration_s, pattern.idle_s, pattern.dropped_critical_s, pattern.stall_s, pattern.summarize_s)
+    others = (*pattern.channels.values(), *pattern.host_facts.values())
+    rows = all(_is_possible(row) for row in pattern.functions)
+    if not (rows and all(map(_is_amount, measured)) and all(map(math.isfinite, others))):
+        raise InputError("a number in it is negative, absurdly large or none at all")
+    return pattern
+
+
+def _is_possible(row: FunctionPattern) -> bool:
+    times = (row.beta, row.mu, row.sigma, row.critical_s, row.total_s, row.max_s, row.beta_error)
+    return all(map(_is_amount, times)) and 0 <= row.count <= _MOST_EXECUTIONS
+
+
+def _is_amount(value: float) -> bool:
+    return 0 <= value <= _MOST_SECONDS  # not a number is not

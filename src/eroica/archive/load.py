@@ -1,0 +1,286 @@
+"""Whatever a user points at: a run directory, one of its windows, a heap of patterns, a verdict in a file.
+
+Damage costs only what is damaged: an unreadable pattern or window among good ones becomes a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from eroica.archive.check import MOST_JSON_BYTES, MOST_PATTERN_BYTES, check_pattern, read_regular
+from eroica.errors import InputError, UsageError
+from eroica.model.look import Blockage
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import SCHEMA_VERSION, Verdict
+from eroica.model.window import Window
+from eroica.wire.codec import UNDECODABLE, decode_record
+
+Record = TypeVar("Record")
+_MOST_WINDOWS = 10_000
+_MOST_PATTERNS = 200_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedWindow:
+    """One window on disk; patterns are read when asked for.
+
+    Attributes:
+        directory: Where its files lie.
+        window_id: Its number, 0 where it has none.
+        window: What was asked for, None where that was not kept.
+        verdict: What was made of it, None without.
+        pattern_files: One per worker.
+        has_blockage: What was seen of a job that stood still was kept.
+        notes: What could not be read.
+    """
+
+    directory: Path
+    window_id: int = 0
+    window: Window | None = None
+    verdict: Verdict | None = None
+    pattern_files: tuple[Path, ...] = ()
+    has_blockage: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def purpose(self) -> str:
+        """Why it was opened, "" where that was not kept."""
+        return self.window.purpose if self.window is not None else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedRun:
+    """A run directory.
+
+    Attributes:
+        directory: Where.
+        verdict: The job's final verdict, None without.
+        windows: In order of their numbers.
+        notes: What could not be read.
+    """
+
+    directory: Path
+    verdict: Verdict | None = None
+    windows: tuple[SavedWindow, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def job(self) -> str:
+        """Name of the job as a verdict states it, else the directory's."""
+        verdicts = (self.verdict, *(window.verdict for window in self.windows))
+        return next((verdict.job for verdict in verdicts if verdict is not None), self.directory.resolve().name)
+
+    def window(self, window_id: int) -> SavedWindow:
+        """The window of this number.
+
+        Raises:
+            UsageError: There is none.
+        """
+        for window in self.windows:
+            if window.window_id == window_id:
+                return window
+        there = ", ".join(str(window.window_id) for window in self.windows[:20]) or "none"
+        raise UsageError(f"{self.directory} has no window {window_id}; there are: {there}")
+
+    def origin(self) -> SavedWindow | None:
+        """The window that the final verdict came from, None if that is not to be seen."""
+        final = self.verdict
+        if final is None or final.window is None:
+            return None
+        same = [w for w in self.windows if w.verdict is not None and w.verdict.window == final.window]
+        return next((w for w in reversed(same) if w.verdict == final), same[-1] if same else None)
+
+
+Saved = SavedRun | SavedWindow | Verdict
+
+
+def open_saved(path: Path) -> Saved:
+    """What lies at `path`.
+
+    Raises:
+        InputError: Nothing of ours, or unreadable.
+    """
+    if path.is_dir():
+        return _open_directory(path)
+    if path.suffix == ".pattern":
+        return SavedWindow(directory=path.parent, pattern_files=(path,))
+    return read_verdict(path)
+
+
+def looks_saved(path: Path) -> bool:
+    """Whether `path` is a place that `open_saved` understands (no trace file or folder of traces)."""
+    if path.is_dir():
+        return _is_run(path) or _is_window(path)
+    return path.suffix == ".pattern" or (path.is_file() and _begins_like_verdict(path))
+
+
+def _begins_like_verdict(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return b'"eroica_version"' in file.read(4096)
+    except OSError:
+        return False
+
+
+def read_verdict(path: Path) -> Verdict:
+    """A verdict in a file of its own (`--json FILE`).
+
+    Raises:
+        InputError: It is none, is damaged, or comes from a later Eroica.
+    """
+    verdict = _read(path, _decode_verdict)
+    if verdict is None:
+        raise InputError(f"there is no file {path}")
+    return verdict
+
+
+def _decode_verdict(text: bytes) -> Verdict:
+    verdict = Verdict.from_json(text)
+    if verdict.schema_version > SCHEMA_VERSION:
+        raise InputError(f"its schema {verdict.schema_version} is later than this Eroica's {SCHEMA_VERSION}")
+    return verdict
+
+
+def _open_directory(path: Path) -> Saved:
+    if _is_run(path):
+        return _open_run(path)
+    if _is_window(path):
+        return _open_window(path)
+    raise InputError(f"{path} holds no run, no window and no pattern of Eroica")
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "windows").is_dir() or ((path / "verdict.json").exists() and not _is_window(path))
+
+
+def _is_window(path: Path) -> bool:
+    names = ("window.json", "blockage.json", "patterns")
+    return any((path / name).exists() for name in names) or any(path.glob("*.pattern"))
+
+
+def _open_run(path: Path) -> SavedRun:
+    notes: list[str] = []
+    windows = tuple(_open_window(directory) for directory in _window_directories(path, notes))
+    verdict = _noted(path / "verdict.json", _decode_verdict, notes)
+    return SavedRun(directory=path, verdict=verdict, windows=windows, notes=tuple(notes))
+
+
+def _window_directories(run: Path, notes: list[str]) -> list[Path]:
+    try:
+        found = [path for path in (run / "windows").iterdir() if path.name.isdecimal() and len(path.name) < 10]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        notes.append(f"the windows cannot be read: {error.strerror}")
+        return []
+    return sorted((path for path in found if path.is_dir()), key=lambda path: int(path.name))[:_MOST_WINDOWS]
+
+
+def _open_window(directory: Path) -> SavedWindow:
+    notes: list[str] = []
+    window = _noted(directory / "window.json", lambda text: msgspec.json.decode(text, type=Window), notes)
+    verdict = _noted(directory / "verdict.json", _decode_verdict, notes)
+    inside = directory / "patterns"
+    name = directory.resolve().name
+    number = int(name) if name.isdecimal() and len(name) < 10 else 0
+    return SavedWindow(
+        directory=directory,
+        window_id=window.window_id if window is not None else number,
+        window=window,
+        verdict=verdict,
+        pattern_files=tuple(sorted((inside if inside.is_dir() else directory).glob("*.pattern"))),
+        has_blockage=(directory / "blockage.json").exists(),
+        notes=tuple(notes),
+    )
+
+
+def read_patterns(saved: SavedWindow) -> tuple[Window, tuple[WorkerPattern, ...], tuple[str, ...]]:
+    """The patterns of a window.
+
+    Returns:
+        The window (where it was not kept, one that fits the patterns), the usable patterns in order of global rank, and
+        one note for what was left out.
+
+    Raises:
+        InputError: There is no usable pattern.
+    """
+    patterns: dict[int, WorkerPattern] = {}
+    refused: list[str] = []
+    for path in saved.pattern_files[:_MOST_PATTERNS]:
+        try:
+            pattern = check_pattern(decode_record(read_regular(path, MOST_PATTERN_BYTES), WorkerPattern))
+        except OSError as error:
+            refused.append(f"{path.name} cannot be read: {error.strerror}")
+        except InputError as error:
+            refused.append(f"{path.name}: {error}")
+        else:
+            if pattern.worker.global_rank in patterns:
+                refused.append(f"{path.name} is a second pattern of worker {pattern.worker.global_rank}")
+            patterns.setdefault(pattern.worker.global_rank, pattern)
+    if not patterns:
+        why = f": {refused[0]}" if refused else ""
+        raise InputError(f"no usable pattern in {saved.directory}{why}")
+    ordered = tuple(patterns[rank] for rank in sorted(patterns))
+    return saved.window or _fitting(ordered), ordered, _summed_up(refused)
+
+
+def _summed_up(refused: Sequence[str], shown: int = 3) -> tuple[str, ...]:
+    if not refused:
+        return ()
+    more = f"; and {len(refused) - shown} more" if len(refused) > shown else ""
+    files = "1 pattern was" if len(refused) == 1 else f"{len(refused)} patterns were"
+    return (f"{files} left out: {'; '.join(refused[:shown])}{more}",)
+
+
+def _fitting(patterns: Sequence[WorkerPattern]) -> Window:
+    return Window(
+        window_id=patterns[0].window_id,
+        purpose="manual",
+        reason="",
+        first_iteration=min(pattern.first_iteration for pattern in patterns),
+        last_iteration=max(pattern.last_iteration for pattern in patterns),
+    )
+
+
+def read_blockage(saved: SavedWindow) -> Blockage:
+    """What was seen of a job that stood still.
+
+    Raises:
+        InputError: There is none, or it is damaged.
+    """
+    found = _read(saved.directory / "blockage.json", lambda text: msgspec.json.decode(text, type=Blockage))
+    if found is None:
+        raise InputError(f"{saved.directory} holds no blockage")
+    return found
+
+
+def _noted(path: Path, decode: Callable[[bytes], Record], notes: list[str]) -> Record | None:
+    """A record, None where there is none; damage becomes a note."""
+    try:
+        return _read(path, decode)
+    except InputError as error:
+        notes.append(str(error))
+        return None
+
+
+def _read(path: Path, decode: Callable[[bytes], Record]) -> Record | None:
+    """A record from a file, None if there is no such file.
+
+    Raises:
+        InputError: It cannot be read or is something else.
+    """
+    try:
+        return decode(read_regular(path, MOST_JSON_BYTES))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except InputError as error:
+        raise InputError(f"{path} cannot be used: {error}") from error
+    except UNDECODABLE as error:
+        raise InputError(f"{path} is damaged or no file of Eroica: {error}") from error

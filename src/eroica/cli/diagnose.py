@@ -1,0 +1,128 @@
+"""`eroica diagnose PATH…`: what is wrong in traces and dumps that lie on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from eroica.cli.options import settings_from
+from eroica.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from eroica.offline.examine import Examination
+
+_INTERRUPTED = 130
+
+
+@click.command()
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the verdict here; - prints it alone.")
+@click.option("--out", type=click.Path(path_type=Path), help="Keep patterns and verdicts in this new directory.")
+@click.option("--all", "everything", is_flag=True, help="Show the verdicts on all recordings in full.")
+@click.option("--rank-regex", metavar="REGEX", help="Where in a path the global rank stands: one group around it.")
+@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting; `eroica settings` lists them.")
+@click.option("--quiet", is_flag=True, help="No progress bar, no report; the exit status and --json say it.")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+def diagnose(
+    paths: tuple[str, ...],
+    json_file: Path | None,
+    out: Path | None,
+    everything: bool,
+    rank_regex: str | None,
+    pairs: tuple[str, ...],
+    quiet: bool,
+) -> None:
+    """Say what is wrong in profiler traces, Flight Recorder dumps, or a run directory of Eroica.
+
+    PATH is a trace (.json or .json.gz), a folder, a pattern in quotes ('runs/**/*.json.gz'), a dump (_dump_0) or a run
+    directory. Nothing is written unless --json or --out asks for it; `eroica report` and `eroica diff` read what --out
+    has kept.
+
+    Exit status: 0 healthy, 3 a cause was found, 4 undetermined, 1 it failed, 2 wrong usage.
+    """
+    settings, _ = settings_from(pairs)
+    _check_targets(json_file, out)
+    try:
+        from eroica.offline.examine import examine
+        from eroica.offline.names import compile_rule
+        from eroica.offline.progress import Bar
+
+        rule = compile_rule(rank_regex) if rank_regex is not None else None
+        with Bar(not quiet) as bar:
+            examination = examine(paths, settings, rule, bar)
+        if out is not None:
+            _keep(examination, out)
+        _write_json(examination, json_file)
+        if not quiet and str(json_file) != "-":
+            _show(examination, everything)
+    except KeyboardInterrupt:
+        click.echo("eroica: interrupted", err=True)
+        raise SystemExit(_INTERRUPTED) from None
+    raise SystemExit(examination.verdict.exit_code)
+
+
+def _check_targets(json_file: Path | None, out: Path | None) -> None:
+    """Fail before the work, not after it.
+
+    Raises:
+        UsageError: What is to be written cannot be written there.
+    """
+    if json_file is not None and str(json_file) != "-":
+        if json_file.is_dir():
+            raise UsageError(f"--json {json_file} is a directory; name a file")
+        if not json_file.absolute().parent.is_dir():
+            raise UsageError(f"--json {json_file}: there is no directory {json_file.parent}")
+    if out is not None and out.exists():
+        if not out.is_dir():
+            raise UsageError(f"--out {out} is a file; name a new directory")
+        if any(out.iterdir()):
+            raise UsageError(f"--out {out} is not empty; name a new directory")
+
+
+def _keep(examination: Examination, out: Path) -> None:
+    from eroica.offline.keeping import keep
+
+    try:
+        keep(examination, out)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
+
+
+def _write_json(examination: Examination, json_file: Path | None) -> None:
+    if json_file is None:
+        return
+    data = examination.verdict.to_json()
+    if str(json_file) == "-":
+        click.echo(data.decode(), nl=False)
+        return
+    try:
+        json_file.write_bytes(data)
+    except OSError as error:
+        raise InputError(f"--json {json_file} cannot be written: {error.strerror or error}") from error
+
+
+def _show(examination: Examination, everything: bool) -> None:
+    from rich.console import Console
+
+    from eroica.report.text import render_verdict
+
+    console = Console()
+    if not everything or len(examination.parts) == 1:
+        render_verdict(examination.verdict, console)
+        return
+    for at, (part, verdict) in enumerate(zip(examination.parts, examination.verdicts, strict=True)):
+        _rule(console, at, part.title)
+        render_verdict(verdict, console)
+
+
+def _rule(console: Console, at: int, title: str) -> None:
+    from rich.text import Text
+
+    from eroica.report.words import clean
+
+    if at:
+        console.print()
+    console.rule(Text(clean(title), style="dim"), style="dim", align="left")

@@ -1,0 +1,119 @@
+"""`eroica diff`: two runs function by function, with an exit status for CI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from eroica.archive.load import SavedRun, looks_saved
+from eroica.cli.options import settings_from
+from eroica.cli.saved import choose_window, open_place, split_window, write_result
+from eroica.compare import Run, compare
+from eroica.errors import InputError, UsageError
+from eroica.offline.saved import usable_patterns
+from eroica.report.comparison import render_comparison
+from eroica.settings import Settings
+
+_MOST_UNUSABLE = 3
+_INTERRUPTED = 130
+
+
+@click.command()
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.option("--window-a", help="Window of A: its number, or baseline.")
+@click.option("--window-b", help="Window of B: its number, or baseline.")
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="Write the comparison here; - prints it alone."
+)
+@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting; `eroica settings` lists them.")
+def diff(
+    before: str,
+    after: str,
+    window_a: str | None,
+    window_b: str | None,
+    json_file: Path | None,
+    pairs: tuple[str, ...],
+) -> None:
+    """Say which functions on which workers got slower from A to B.
+
+    A and B are run directories (RUN@3 is its window 3, RUN@baseline its healthy window), windows, directories of
+    patterns, or trace files and folders.
+
+    Exit status: 0 no regression, 3 a regression, 4 too little to tell, 1 it failed, 2 wrong usage.
+    """
+    settings, _ = settings_from(pairs)
+    try:
+        comparison = compare(_load(before, window_a, settings), _load(after, window_b, settings), settings)
+    except KeyboardInterrupt:
+        click.echo("eroica: interrupted", err=True)
+        raise SystemExit(_INTERRUPTED) from None
+    render_comparison(comparison, Console(quiet=str(json_file) == "-"))
+    if json_file is not None:
+        write_result(json_file, comparison.to_json())
+    raise SystemExit(comparison.exit_code)
+
+
+def _load(text: str, window: str | None, settings: Settings) -> Run:
+    path, which = split_window(text)
+    if window is not None:
+        if which:
+            raise UsageError(f"{text} names a window already; leave out --window-a and --window-b")
+        if not (window.isdecimal() or window == "baseline"):
+            raise UsageError(f"window {window!r}: expected a number or baseline")
+        which = window
+    if looks_saved(path):
+        return _load_saved(text if window is None else f"{text}@{window}", path, which)
+    if which:
+        raise UsageError(f"{path} is no run directory, so it has no window {which}")
+    return _load_traces(text, path, settings)
+
+
+def _load_saved(name: str, path: Path, which: str) -> Run:
+    saved = open_place(path)
+    notes: list[str] = []
+    window = choose_window(saved, which, notes)
+    _, patterns, damaged = usable_patterns(window)
+    job = saved.job if isinstance(saved, SavedRun) else window.verdict.job if window.verdict is not None else ""
+    if isinstance(saved, SavedRun) and not which:
+        name = f"{name}@{window.window_id}"
+    return Run(name=name, patterns=patterns, job=job, notes=(*notes, *damaged))
+
+
+def _load_traces(name: str, path: Path, settings: Settings) -> Run:
+    """The largest recording below a path; of several the latest.
+
+    Raises:
+        InputError: No trace can be used.
+    """
+    from eroica.offline.discover import discover
+    from eroica.offline.jobs import Recording, group
+    from eroica.offline.progress import Bar
+    from eroica.offline.reading import read_all
+
+    found = discover([path])
+    with Bar() as bar:
+        summaries = read_all(found.traces, settings, bar)
+    sources = zip(found.traces, summaries, strict=True)
+    grouping = group([Recording(place=source.place, summary=summary) for source, summary in sources])
+    unusable = [f"{Path(summary.path).name}: {summary.error}" for summary in summaries if summary.pattern is None]
+    if not grouping.spans:
+        raise InputError(f"{name}: no trace can be compared{_because([*unusable, *grouping.unranked])}")
+    span = max(enumerate(grouping.spans), key=lambda item: (len(item[1].summaries), item[0]))[1]
+    notes = [*span.notes, *grouping.unranked, *unusable[:_MOST_UNUSABLE]]
+    if len(unusable) > _MOST_UNUSABLE:
+        notes.append(f"and {len(unusable) - _MOST_UNUSABLE} more files could not be used")
+    if len(grouping.spans) > 1:
+        which = " ".join(filter(None, (span.job, span.label)))
+        notes.append(f"{len(grouping.spans)} recordings; compared is {which}. Name files or folders for another")
+    patterns = [summary.pattern for summary in span.summaries if summary.pattern is not None]
+    return Run(name=name, patterns=patterns, job=span.job, notes=tuple(notes))
+
+
+def _because(reasons: Sequence[str]) -> str:
+    if not reasons:
+        return " (Flight Recorder dumps say nothing about speed)"
+    return f": {reasons[0]}" + (f", and {len(reasons) - 1} more" if len(reasons) > 1 else "")

@@ -1,0 +1,163 @@
+"""`eroica report`: a saved verdict as views again, without the job and without its traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from eroica.archive.load import SavedRun, SavedWindow
+from eroica.cli.options import settings_from
+from eroica.cli.saved import diagnose_again, open_place, run_of, write_result
+from eroica.errors import InputError, UsageError
+from eroica.model.verdict import Verdict
+from eroica.report.text import render_verdict
+from eroica.report.words import clean, sentence, worker_list
+from eroica.settings import Settings
+
+_MOST_WINDOWS = 40
+_MOST_NOTES = 6
+
+
+@click.command()
+@click.argument("place", metavar="DIR|VERDICT.JSON", type=click.Path(path_type=Path))
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the verdict here; - prints it alone.")
+@click.option("--window", "number", type=click.IntRange(min=0), help="Only this window of a run.")
+@click.option("--all", "everything", is_flag=True, help="The verdict of every window, then the final one.")
+@click.option("--again", is_flag=True, help="Diagnose the saved patterns again, by the present rules and settings.")
+@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting, for --again.")
+def report(
+    place: Path, json_file: Path | None, number: int | None, everything: bool, again: bool, pairs: tuple[str, ...]
+) -> None:
+    """Show the verdict of a run directory, of one window, of a directory of patterns, or of a file from --json.
+
+    Exit status: 0 healthy, 3 a cause was found, 4 undetermined, 1 it could not be read, 2 wrong usage.
+    """
+    settings, _ = settings_from(pairs)
+    console = Console(quiet=str(json_file) == "-")
+    saved = open_place(place)
+    if isinstance(saved, SavedRun) and number is None:
+        verdict = _show_run(saved, console, everything, again, settings)
+    else:
+        if everything:
+            raise UsageError(f"--all: {place if number is None else f'window {number}'} is not a whole run")
+        verdict = _one(saved, number, again, settings)
+        render_verdict(verdict, console)
+        _say_notes(console, saved.notes if isinstance(saved, SavedWindow) else ())
+    if json_file is not None:
+        write_result(json_file, verdict.to_json())
+    raise SystemExit(verdict.exit_code)
+
+
+def _one(saved: SavedRun | SavedWindow | Verdict, number: int | None, again: bool, settings: Settings) -> Verdict:
+    """The verdict of a single window or file.
+
+    Raises:
+        UsageError: What was asked for does not fit what is there.
+    """
+    if isinstance(saved, SavedRun):
+        assert number is not None
+        return _of_window(saved, saved.window(number), again, settings)
+    if number is not None:
+        raise UsageError(f"--window {number}: only a run directory has several windows")
+    if isinstance(saved, SavedWindow):
+        return _of_window(run_of(saved), saved, again, settings)
+    if again:
+        raise UsageError("--again needs patterns; a verdict alone holds none, give its run directory")
+    return saved
+
+
+def _of_window(run: SavedRun | None, window: SavedWindow, again: bool, settings: Settings) -> Verdict:
+    if window.verdict is not None and not again:
+        return window.verdict
+    return diagnose_again(run, window, settings)
+
+
+def _show_run(run: SavedRun, console: Console, everything: bool, again: bool, settings: Settings) -> Verdict:
+    """Print a run; returns its verdict.
+
+    Raises:
+        InputError: It holds nothing that could be shown.
+    """
+    judged = [w for w in run.windows if w.purpose != "baseline" and (w.verdict or w.pattern_files or w.has_blockage)]
+    notes = [*run.notes, *(f"window {window.window_id}: {note}" for window in run.windows for note in window.notes)]
+    if everything:
+        for window in judged:
+            console.rule(f"window {window.window_id}", style="dim")
+            _show_window(run, window, console, again, settings)
+        console.rule("the job", style="dim")
+    origin = run.origin() or (judged[-1] if judged else None)
+    verdict = run.verdict
+    if origin is not None and (again or verdict is None):
+        if verdict is None:
+            notes.append(f"there is no final verdict yet; this is window {origin.window_id}'s")
+        verdict = _of_window(run, origin, again, settings)
+    if verdict is None:
+        why = f": {notes[0]}" if notes else ""
+        raise InputError(f"{run.directory} holds no verdict and nothing to make one of{why}")
+    render_verdict(verdict, console)
+    if run.windows:
+        console.print(Text("\nWindows", style="dim"))
+        console.print(_windows(run), highlight=False, markup=False)
+    _say_notes(console, notes)
+    return verdict
+
+
+def _show_window(run: SavedRun, window: SavedWindow, console: Console, again: bool, settings: Settings) -> None:
+    try:
+        render_verdict(_of_window(run, window, again, settings), console)
+    except InputError as error:
+        _say_notes(console, [str(error)])
+
+
+def _windows(run: SavedRun) -> Table:
+    """One line a window."""
+    table = Table.grid(padding=(0, 2), expand=True)
+    table.add_column(style="dim", no_wrap=True, justify="right")
+    for _ in ("purpose", "iterations", "verdict"):
+        table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="dim", ratio=1, overflow="fold")
+    for window in run.windows[-_MOST_WINDOWS:]:
+        table.add_row(*map(Text, _line(window)))
+    if len(run.windows) > _MOST_WINDOWS:
+        table.add_row("", Text(f"and {len(run.windows) - _MOST_WINDOWS} earlier"))
+    return table
+
+
+def _line(window: SavedWindow) -> Iterator[str]:
+    yield str(window.window_id)
+    yield window.purpose or "?"
+    yield _span(window)
+    verdict = window.verdict
+    if verdict is None:
+        yield ""
+        yield "" if window.purpose == "baseline" else "no verdict"
+        return
+    yield verdict.verdict
+    cause = verdict.cause
+    if cause is None:
+        yield ""
+        return
+    where = {"all": "all workers", "rotating": "changing workers"}.get(cause.scope, worker_list(cause.workers))
+    yield f"{clean(cause.cause, 60)}: {clean(cause.function.name, 60)} on {where}"
+
+
+def _span(window: SavedWindow) -> str:
+    asked = window.window
+    if asked is not None and asked.kind != "blocked" and asked.last_iteration > asked.first_iteration:
+        return f"{asked.first_iteration}–{asked.last_iteration}"
+    seen = window.verdict.window if window.verdict is not None else None
+    if seen is None or seen.first_iteration is None:
+        return ""
+    return f"at {seen.first_iteration}" if seen.kind == "blocked" else f"{seen.first_iteration}–{seen.last_iteration}"
+
+
+def _say_notes(console: Console, notes: list[str] | tuple[str, ...]) -> None:
+    for note in notes[:_MOST_NOTES]:
+        console.print(Text(f"Note: {sentence(note)}", style="dim"))
+    if len(notes) > _MOST_NOTES:
+        console.print(Text(f"and {len(notes) - _MOST_NOTES} more notes", style="dim"))

@@ -1,0 +1,139 @@
+"""What `report` and `diff` share: windows chosen from what lies on disk, and their patterns, damaged ones left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from eroica.archive.load import Saved, SavedRun, SavedWindow, open_saved
+from eroica.errors import InputError, UsageError
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.offline.saved import examine_window, job_of, usable_patterns
+from eroica.settings import Settings
+
+
+def split_window(text: str) -> tuple[Path, str]:
+    """`RUN@3` or `RUN@baseline` -> path and window; a path that exists is taken as it is.
+
+    Raises:
+        UsageError: There is nothing at this path.
+    """
+    path = Path(text)
+    if path.exists():
+        return path, ""
+    head, _, window = text.rpartition("@")
+    if head and (window.isdecimal() or window == "baseline") and Path(head).exists():
+        return Path(head), window
+    raise UsageError(f"there is nothing at {text}")
+
+
+def open_place(path: Path) -> Saved:
+    """What lies at a path that the user gave.
+
+    Raises:
+        UsageError: Nothing does.
+        InputError: It is nothing of ours.
+    """
+    try:
+        if not path.exists():
+            raise UsageError(f"there is nothing at {path}")
+        return open_saved(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def choose_window(saved: Saved, which: str, notes: list[str]) -> SavedWindow:
+    """The window meant by a number, by "baseline", or by nothing: the one that the final verdict came from.
+
+    Args:
+        saved: What was opened.
+        which: As after the "@".
+        notes: Gets a line where another window than that had to be taken.
+
+    Raises:
+        UsageError: There is no such window.
+        InputError: No window has patterns.
+    """
+    if isinstance(saved, Verdict):
+        raise UsageError("a verdict alone holds no patterns to compare; give its run directory")
+    if isinstance(saved, SavedWindow):
+        if which:
+            raise UsageError(f"{saved.directory} is a single window; it has no window {which}")
+        return saved
+    if which.isdecimal():
+        return saved.window(int(which))
+    baselines = [window for window in saved.windows if window.purpose == "baseline" and window.pattern_files]
+    if which == "baseline":
+        if not baselines:
+            raise UsageError(f"{saved.directory} has no baseline window")
+        return baselines[-1]
+    return _best(saved, baselines, notes)
+
+
+def _best(run: SavedRun, baselines: Sequence[SavedWindow], notes: list[str]) -> SavedWindow:
+    origin = run.origin()
+    if origin is not None and origin.pattern_files:
+        return origin
+    others = [window for window in run.windows if window.pattern_files and window.purpose != "baseline"]
+    if others:
+        if origin is not None:
+            notes.append(f"the window of the final verdict has no patterns; window {others[-1].window_id} was taken")
+        return others[-1]
+    if baselines:
+        notes.append(f"only the baseline window {baselines[-1].window_id} has patterns")
+        return baselines[-1]
+    raise InputError(f"{run.directory} has no window with patterns")
+
+
+def diagnose_again(run: SavedRun | None, window: SavedWindow, settings: Settings) -> Verdict:
+    """The verdict on a saved window by the present rules.
+
+    Args:
+        run: Where it belongs; its baseline window is compared with. None: the patterns are all there is.
+        window: The window.
+        settings: All tunables.
+
+    Raises:
+        InputError: It has neither patterns nor what was seen of a standstill.
+    """
+    job = run.job if run is not None else job_of(window)
+    return examine_window(job, window, _baseline(run, window), settings).verdict
+
+
+def _baseline(run: SavedRun | None, window: SavedWindow) -> Sequence[WorkerPattern]:
+    if window.purpose == "baseline":
+        return ()
+    for earlier in reversed(run.windows if run is not None else ()):
+        if earlier.purpose == "baseline" and earlier.pattern_files and earlier.window_id != window.window_id:
+            try:
+                return usable_patterns(earlier)[1]
+            except InputError:
+                continue
+    return ()
+
+
+def run_of(window: SavedWindow) -> SavedRun | None:
+    """The run directory around a window that was named by its own path."""
+    parent = window.directory.resolve().parent
+    if parent.name != "windows" or not parent.is_dir():
+        return None
+    around = open_place(parent.parent)
+    return around if isinstance(around, SavedRun) else None
+
+
+def write_result(path: Path, data: bytes) -> None:
+    """Write `--json FILE`; "-" is standard output.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    if str(path) == "-":
+        click.echo(data.decode(), nl=False)
+        return
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,151 @@
+"""Which function of one run is which of the other: commits move lines, refactor callers and rename kernels."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from eroica.model.pattern import FunctionKey
+
+Identity = Callable[[FunctionKey], Hashable]
+_LINE = re.compile(r":(\d+)\)$")
+_INNERMOST_BRACKETS = re.compile(r"<[^<>]*>")
+_LOADER = re.compile(r"_(Single|Multi)Process(ing)?DataLoaderIter\b")
+_DEEPEST = 30
+#: Names that many unrelated functions bear: the name alone matches nothing.
+_COMMON = frozenset({"backward", "call", "fn", "forward", "get", "inner", "main", "run", "step", "wrapped", "wrapper"})
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """The same function on both sides, as indices into each side's keys.
+
+    Attributes:
+        before: One, none (a new function), or several that cannot be told apart.
+        after: The same on the other side; none for a function that is gone.
+        key: How it is called: the later key, else the earlier one.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    key: FunctionKey
+
+    @property
+    def is_operator(self) -> bool:
+        """On both sides, and the model's own computation."""
+        return bool(self.before and self.after) and self.key.kind in ("compute", "memory") and self.key.phase != "input"
+
+
+def match_functions(before: Sequence[FunctionKey], after: Sequence[FunctionKey]) -> list[Pair]:
+    """Pair the functions of two runs; every index occurs in exactly one pair.
+
+    First by the whole stack without line numbers (several of one stack: in the order of their lines), then by name,
+    file and phase under whatever callers, then by name alone where it is unique and says something, last by a kernel's
+    name without return type, template and call arguments, where that is unique. A loader's next is a loader's next.
+    """
+    left_before, left_after = list(range(len(before))), list(range(len(after)))
+    pairs: list[Pair] = []
+    for identity, pair_up in _STEPS:
+        groups = _grouped(left_before, before, identity), _grouped(left_after, after, identity)
+        for name in [name for name in groups[0] if name in groups[1]]:
+            pairs += pair_up(groups[0][name], groups[1][name], before, after)
+        left_before = _without(left_before, (index for pair in pairs for index in pair.before))
+        left_after = _without(left_after, (index for pair in pairs for index in pair.after))
+    pairs += [Pair(before=(index,), after=(), key=before[index]) for index in left_before]
+    pairs += [Pair(before=(), after=(index,), key=after[index]) for index in left_after]
+    return pairs
+
+
+def _without(indices: Sequence[int], taken: Iterable[int]) -> list[int]:
+    gone = set(taken)
+    return [index for index in indices if index not in gone]
+
+
+def _grouped(indices: Iterable[int], keys: Sequence[FunctionKey], identity: Identity) -> Mapping[Hashable, list[int]]:
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for index in indices:
+        name = identity(keys[index])
+        if name is not None:
+            groups[name].append(index)
+    return groups
+
+
+# --- identities, from strict to loose ---
+
+
+def _whole(key: FunctionKey) -> Hashable:
+    return key.kind, key.name, tuple(map(_without_line, key.stack)), key.phase, key.thread, key.group
+
+
+def _leaf(key: FunctionKey) -> Hashable:
+    return key.kind, key.name, _without_line(key.stack[-1]) if key.stack else "", key.phase, key.thread
+
+
+def _name(key: FunctionKey) -> Hashable:
+    vague = key.name in _COMMON or key.name.startswith(("<", "__"))
+    return None if key.kind == "python" and vague else (key.kind, key.name)
+
+
+def _loader(key: FunctionKey) -> Hashable:
+    """The data loader's next is another class with and without loader processes."""
+    return (key.kind, key.phase) if _LOADER.search(key.name) else None
+
+
+def _kernel(key: FunctionKey) -> Hashable:
+    return None if key.kind == "python" else (key.kind, plain_name(key.name))
+
+
+def _without_line(frame: str) -> str:
+    return _LINE.sub(")", frame)
+
+
+def plain_name(kernel: str) -> str:
+    """A kernel's name without return type, template and call arguments."""
+    name = kernel
+    for _ in range(_DEEPEST):
+        shorter = _INNERMOST_BRACKETS.sub("", name)
+        if shorter == name:
+            break
+        name = shorter
+    name = name.partition("(")[0] if not name.startswith("(") else name
+    return name.removeprefix("void ").strip() or kernel
+
+
+# --- how members of one identity pair up ---
+
+
+def _in_order(
+    mine: Sequence[int], theirs: Sequence[int], before: Sequence[FunctionKey], after: Sequence[FunctionKey]
+) -> list[Pair]:
+    """As many on both sides: in order of their lines. Else those that are exactly alike, and the rest together."""
+    if len(mine) == len(theirs):
+        first = sorted(mine, key=lambda index: _lines(before[index]))
+        second = sorted(theirs, key=lambda index: _lines(after[index]))
+        return [Pair(before=(b,), after=(a,), key=after[a]) for b, a in zip(first, second, strict=True)]
+    places = {after[index]: index for index in theirs}
+    alike = [(index, places[before[index]]) for index in mine if before[index] in places]
+    pairs = [Pair(before=(b,), after=(a,), key=after[a]) for b, a in alike]
+    rest = _without(mine, (b for b, _ in alike)), _without(theirs, (a for _, a in alike))
+    return pairs + (_together(*rest, before, after) if all(rest) else [])
+
+
+def _lines(key: FunctionKey) -> tuple[int, ...]:
+    found = (_LINE.search(frame) for frame in key.stack)
+    return tuple(int(line[1][:12]) if line else 0 for line in found)
+
+
+def _together(
+    mine: Sequence[int], theirs: Sequence[int], before: Sequence[FunctionKey], after: Sequence[FunctionKey]
+) -> list[Pair]:
+    return [Pair(before=tuple(mine), after=tuple(theirs), key=after[theirs[0]])]
+
+
+def _if_unique(
+    mine: Sequence[int], theirs: Sequence[int], before: Sequence[FunctionKey], after: Sequence[FunctionKey]
+) -> list[Pair]:
+    return _together(mine, theirs, before, after) if len(mine) == len(theirs) == 1 else []
+
+
+_STEPS = ((_whole, _in_order), (_leaf, _together), (_name, _if_unique), (_loader, _if_unique), (_kernel, _if_unique))

@@ -1,0 +1,269 @@
+"""Both runs as arrays on the same functions and the same units.
+
+A unit is a worker, compared with itself, or, where the runs have different workers, a role, as the median of its
+workers. Array suffixes: F functions, U units, W workers, I iterations. All times are microseconds per iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.compare.matching import Pair
+from eroica.localize.arrivals import read_arrivals
+from eroica.localize.fleet import Fleet
+from eroica.model.pattern import WorkerPattern
+
+Floats = NDArray[np.float64]
+#: From so many workers of one role on their own differences tell how much workers differ for good.
+_FEWEST_TO_SPREAD = 4
+_MAD_TO_DEVIATION = 1.4826
+#: Standard error of what was seen once, as a fraction.
+_GUESSED_ERROR = 0.1
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One run on the units.
+
+    Attributes:
+        fleet: What it was made of.
+        iteration_us: Mean iteration.
+        iteration_error_us: Standard error of it.
+        time_us: Critical time. float64 [F, U].
+        error_us: Standard error of it. float64 [F, U].
+        lasting_us: By how much workers of the same role differ for good (robust standard deviation); 0 where too few
+            workers tell. float64 [F, U].
+        together_error_us: Standard error, and
+        together_lasting_us: lasting deviation, of the time of all operators together: on one worker they are slow in
+            the same iterations. float64 [U] each.
+        total_us: Time over all executions. float64 [F, U].
+        count: Executions. float64 [F, U].
+        mu: Utilization of its resource; NaN where none was sampled. float64 [F, U].
+        resource: Name of that resource for each function, "" if none.
+        busy_us: Iteration without critical collective time. float64 [U].
+        transfer_us: Critical collective time that is no waiting for other members; NaN where it cannot be told. float64
+            [U].
+        transfer_error_us: Standard error of it. float64 [U].
+    """
+
+    fleet: Fleet
+    iteration_us: float
+    iteration_error_us: float
+    time_us: Floats
+    error_us: Floats
+    lasting_us: Floats
+    together_error_us: Floats
+    together_lasting_us: Floats
+    total_us: Floats
+    count: Floats
+    mu: Floats
+    resource: tuple[str, ...]
+    busy_us: Floats
+    transfer_us: Floats
+    transfer_error_us: Floats
+
+
+def lay_out(
+    fleet: Fleet,
+    functions: Sequence[tuple[int, ...]],
+    operators: Sequence[int],
+    units: Sequence[Sequence[int]],
+) -> Table:
+    """One run as a table.
+
+    Args:
+        fleet: Its workers.
+        functions: Rows of the fleet that each function is made of, () for one that it does not have.
+        operators: Which of the functions are the model's own computation.
+        units: Workers (indices) of each unit.
+    """
+    together = tuple(row for function in operators for row in functions[function])
+    time_FW, error_FW = _times(fleet, [*functions, together])
+    error_FU, lasting_FU = _unit_error(error_FW, units), _lasting(time_FW, fleet.roles, units)
+    busy_WI = fleet.busy_us
+    transfer_WI = _transfer(fleet)
+    inflated = inflation(fleet.iteration_us.shape[1])
+    merged = [_merge(fleet, rows) for rows in functions]
+    empty = np.zeros((0, len(fleet.ranks)))
+    total_FW, count_FW, mu_FW = (np.stack([row[at] for row in merged]) if merged else empty for at in range(3))
+    return Table(
+        fleet=fleet,
+        iteration_us=mean_iteration(fleet),
+        iteration_error_us=_error(fleet.iteration_us.mean(axis=0)[None])[0] * inflated,
+        time_us=_over(np.median, time_FW[:-1], units),
+        error_us=error_FU[:-1],
+        lasting_us=lasting_FU[:-1],
+        together_error_us=error_FU[-1],
+        together_lasting_us=lasting_FU[-1],
+        total_us=_over(np.median, total_FW, units),
+        count=_over(np.median, count_FW, units),
+        mu=_over(_nan_mean, mu_FW, units),
+        resource=tuple(_resource(fleet, rows) for rows in functions),
+        busy_us=_over(np.median, _mean(busy_WI)[None], units)[0],
+        transfer_us=_over(np.median, _mean(transfer_WI)[None], units)[0],
+        transfer_error_us=_unit_error(_error(transfer_WI)[None] * inflated, units)[0],
+    )
+
+
+def mean_iteration(fleet: Fleet) -> float:
+    """Mean over the iterations that all workers captured, else over each worker's own."""
+    if fleet.iteration_us.size:
+        return fleet.mean_iteration_us
+    own = [1e6 * p.duration_s / max(p.last_iteration - p.first_iteration, 1) for p in fleet.patterns]
+    return float(np.mean(own))
+
+
+def inflation(iterations: int) -> float:
+    """By how much a standard error from so few iterations is too small; ours, near Student's factor."""
+    return 1.0 + 4.0 / (iterations - 1) ** 2 if iterations > 1 else 1.0
+
+
+def _mean(values_WI: Floats) -> Floats:
+    return values_WI.mean(axis=1) if values_WI.shape[1] else np.full(values_WI.shape[0], np.nan)
+
+
+def _error(values_WI: Floats) -> Floats:
+    """Standard error of each row's mean; from a single iteration a guess, which decides nothing."""
+    iterations = values_WI.shape[1]
+    if iterations < 2:
+        return np.asarray(_GUESSED_ERROR * values_WI.sum(axis=1))
+    return np.asarray(values_WI.std(axis=1, ddof=1) / np.sqrt(iterations))
+
+
+def _times(fleet: Fleet, functions: Sequence[tuple[int, ...]]) -> tuple[Floats, Floats]:
+    """Mean critical time of each function on each worker and its standard error. float64 [F, W] each."""
+    shape = (len(functions), len(fleet.ranks))
+    time_FW, error_FW = np.zeros(shape), np.zeros(shape)
+    iterations = fleet.iteration_us.shape[1]
+    unsteady_W = _error(fleet.iteration_us) / np.maximum(_mean(fleet.iteration_us), 1e-9) if iterations else 0.0
+    missed_W = np.asarray([_missed_us(pattern) for pattern in fleet.patterns])
+    for function, rows in enumerate(functions):
+        if not rows:
+            continue
+        if not iterations:
+            time_FW[function] = fleet.critical_us[list(rows)].sum(axis=0)
+            error_FW[function] = _GUESSED_ERROR * time_FW[function]
+            continue
+        series_WI = fleet.series(rows)
+        time_FW[function] = series_WI.mean(axis=1)
+        sampled_W = np.sqrt((fleet.error_us[list(rows)] ** 2).sum(axis=0))
+        if fleet.keys[rows[0]].kind == "python":
+            sampled_W = np.maximum(sampled_W, missed_W)
+        flat_W = series_WI.std(axis=1) == 0  # no series was kept: as unsteady as the iteration
+        own_W = np.where(flat_W, time_FW[function] * unsteady_W, _error(series_WI))
+        error_FW[function] = np.maximum(own_W, sampled_W)
+    return time_FW, error_FW * inflation(iterations)
+
+
+def _missed_us(pattern: WorkerPattern) -> float:
+    """Critical time per iteration that stack samples miss easily: a sample and a half; 0 where nothing was sampled."""
+    iterations = max(pattern.last_iteration - pattern.first_iteration, 1)
+    return 1.5e6 * pattern.duration_s / pattern.samples_used / iterations if pattern.samples_used > 0 else 0.0
+
+
+def _merge(fleet: Fleet, rows: tuple[int, ...]) -> tuple[Floats, Floats, Floats]:
+    """Total time, executions and utilization of rows that count as one function. float64 [W] each."""
+    at = list(rows)
+    total_RW, mu_RW = fleet.total_us[at], fleet.pattern[at, :, 1]
+    present_RW = (fleet.count[at] > 0) | (total_RW > 0)
+    weight_RW = np.where(np.isnan(mu_RW) | ~present_RW, 0.0, np.maximum(total_RW, 1e-9))
+    weight_W = weight_RW.sum(axis=0)
+    mu_W = np.divide(
+        (np.nan_to_num(mu_RW) * weight_RW).sum(axis=0), weight_W, where=weight_W > 0, out=weight_W * np.nan
+    )
+    return total_RW.sum(axis=0), fleet.count[at].sum(axis=0), mu_W
+
+
+def _resource(fleet: Fleet, rows: tuple[int, ...]) -> str:
+    keys = [fleet.keys[row] for row in rows]
+    found = (worker_rows[key].resource for worker_rows in fleet.rows for key in keys if key in worker_rows)
+    return next(filter(None, found), "")
+
+
+def _transfer(fleet: Fleet) -> Floats:
+    """Critical collective time without waiting for members. float64 [W, I], NaN where it cannot be told.
+
+    Where executions pair, waiting is what an execution lasts beyond its shortest member; else the least that any worker
+    spends in an iteration is the most that nobody can be waited for.
+    """
+    arrivals = read_arrivals(fleet)
+    if arrivals.executions:
+        return np.maximum(fleet.wait_us - arrivals.waited_us, 0.0)
+    if len(fleet.ranks) > 1:
+        return np.broadcast_to(fleet.wait_us.min(axis=0), fleet.wait_us.shape).astype(np.float64)
+    return np.full(fleet.wait_us.shape, np.nan) if fleet.wait_us.any() else np.zeros(fleet.wait_us.shape)
+
+
+def _nan_mean(values: Floats, axis: int) -> Floats:
+    known = ~np.isnan(values)
+    number = known.sum(axis=axis)
+    return np.where(number > 0, np.nansum(values, axis=axis) / np.maximum(number, 1), np.nan)
+
+
+def _over(how: object, values_FW: Floats, units: Sequence[Sequence[int]]) -> Floats:
+    """Each unit's workers as one. float64 [F, U]."""
+    assert callable(how)
+    if not units:
+        return np.zeros((values_FW.shape[0], 0))
+    return np.stack([how(values_FW[:, list(unit)], axis=1) for unit in units], axis=1)
+
+
+def _unit_error(error_FW: Floats, units: Sequence[Sequence[int]]) -> Floats:
+    """Standard error of each unit's mean. float64 [F, U]."""
+    columns = [np.sqrt((error_FW[:, list(unit)] ** 2).sum(axis=1)) / len(unit) for unit in units]
+    return np.stack(columns, axis=1) if columns else np.zeros((error_FW.shape[0], 0))
+
+
+def _lasting(time_FW: Floats, roles_W: NDArray[np.intp], units: Sequence[Sequence[int]]) -> Floats:
+    """Robust deviation among workers of each unit's role, of the unit's mean. float64 [F, U]."""
+    spread_FW = np.zeros_like(time_FW)
+    for role in np.unique(roles_W):
+        members = np.flatnonzero(roles_W == role)
+        if members.size >= _FEWEST_TO_SPREAD:
+            middle_F1 = np.median(time_FW[:, members], axis=1, keepdims=True)
+            deviation_F = np.median(np.abs(time_FW[:, members] - middle_F1), axis=1)
+            spread_FW[:, members] = _MAD_TO_DEVIATION * deviation_F[:, None]
+    sizes = np.sqrt([len(unit) for unit in units])
+    return _over(np.median, spread_FW, units) / sizes
+
+
+def choose_units(before: Fleet, after: Fleet) -> tuple[list[list[int]], list[list[int]], list[tuple[int, ...]], str]:
+    """What is compared with what.
+
+    Returns:
+        Workers of each unit before and after, global ranks of each unit, and a note, "" where workers are compared with
+        themselves.
+    """
+    shared = [rank for rank in after.ranks if rank in set(before.ranks)]
+    sizes = [_world_size(fleet) for fleet in (before, after)]
+    if shared and (sizes[0] == sizes[1] or 0 in sizes):
+        mine, theirs = ([[fleet.ranks.index(rank)] for rank in shared] for fleet in (before, after))
+        return mine, theirs, [(rank,) for rank in shared], ""
+    numbers = f"{sizes[0]} and {sizes[1]} workers" if sizes[0] != sizes[1] and all(sizes) else "no worker in common"
+    if before.roles.max() == after.roles.max():
+        roles = range(int(after.roles.max()) + 1)
+        mine, theirs = ([np.flatnonzero(fleet.roles == role).tolist() for role in roles] for fleet in (before, after))
+        how = "the median workers of each role are compared" if len(roles) > 1 else "the median workers are compared"
+    else:
+        mine, theirs = ([list(range(len(fleet.ranks)))] for fleet in (before, after))
+        how = "their roles differ too: the median workers are compared"
+    ranks = [tuple(after.ranks[worker] for worker in unit) for unit in theirs]
+    return mine, theirs, ranks, f"{numbers}: {how}"
+
+
+def _world_size(fleet: Fleet) -> int:
+    """Workers of the whole job, 0 if the patterns do not know."""
+    stated = max(pattern.worker.world_size for pattern in fleet.patterns)
+    return stated if stated > 1 or len(fleet.ranks) == 1 else 0
+
+
+def align(before: Fleet, after: Fleet, pairs: Sequence[Pair]) -> tuple[Table, Table, list[tuple[int, ...]], str]:
+    """Both runs on the same functions and units; their ranks, and a note on how units were chosen."""
+    mine, theirs, ranks, note = choose_units(before, after)
+    operators = [index for index, pair in enumerate(pairs) if pair.is_operator]
+    first = lay_out(before, [pair.before for pair in pairs], operators, mine)
+    second = lay_out(after, [pair.after for pair in pairs], operators, theirs)
+    return first, second, ranks, note

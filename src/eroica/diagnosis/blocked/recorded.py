@@ -1,0 +1,271 @@
+"""What Flight Recorder dumps alone can tell: who did not enter, who is behind, whose device stands still.
+
+Three ways to hold the others up, read from the numbers of collectives entered and completed:
+
+- a worker has not entered what its peers are in, and is in nothing itself: its own code does not get there;
+- a worker's first open collective has been completed by its peers: its device does not get on;
+- a worker's dump is missing, and everybody else is there.
+
+Why is never in a dump, so the cause is "unknown" in all three; the collective that is awaited is named as function.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from eroica.diagnosis.blocked.findings import Queue
+from eroica.diagnosis.blocked.meetings import Meeting
+from eroica.diagnosis.blocked.origin import Origin, remaining
+from eroica.diagnosis.blocked.scene import Scene
+from eroica.diagnosis.blocked.stalls import Stall
+from eroica.diagnosis.blocked.waiting import Waiting
+from eroica.diagnosis.wording import name_workers
+from eroica.model.verdict import FindingFunction
+from eroica.model.window import FlightEntry
+from eroica.report.words import clean
+
+_MOST_SENTENCES = 6
+_STACKS_STEP = (
+    "While it stands still: py-spy dump --pid of these processes shows where they sit. Afterwards: the end of their "
+    "output (an exception, a loader, a lock that is never released), compared with a worker that did get there."
+)
+_DEVICE_STEP = (
+    "Look at the devices of these workers and at the end of their output: CUDA errors, Xid messages in dmesg, "
+    "nvidia-smi -q; restart the job without a device that failed."
+)
+_MISSING_STEP = (
+    "Find out whether these processes still exist (a worker that died writes no dump) and read the end of their "
+    "output; if their dumps were only left behind on another host, add them."
+)
+_PAIR_STEP = (
+    "Check the network and the devices of these workers; if their neighbours' sizes differ, compare what one sends "
+    "with what the other expects."
+)
+
+
+def find_stalled(scene: Scene, waiting: Waiting) -> list[Origin]:
+    """Workers whose device has not finished what their peers have."""
+    stalls = waiting.meetings.stalls
+    by_kind: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank, stall in sorted(stalls.items()):
+        by_kind[clean(stall.entry.name, 80), stall.group.label].append(rank)
+    return [_stalled(scene, waiting, kind, ranks) for kind, ranks in _largest_first(by_kind)]
+
+
+def _stalled(scene: Scene, waiting: Waiting, kind: tuple[str, str], ranks: list[int]) -> Origin:
+    stalls = waiting.meetings.stalls
+    first = stalls[ranks[0]]
+    which = f"number {first.entry.sequence} " if len({stalls[rank].entry.sequence for rank in ranks}) == 1 else ""
+    evidence = [_stall_sentence(rank, stalls[rank]) for rank in ranks[:_MOST_SENTENCES]]
+    evidence += [
+        _missed_sentence(rank, meeting)
+        for rank in ranks[:_MOST_SENTENCES]
+        for meeting in _missed(scene, waiting, rank)[:1]
+    ]
+    evidence.append(
+        "What a worker enters first, its device finishes first: it stands still there, or nobody watches it."
+    )
+    return Origin(
+        cause="unknown",
+        ranks=tuple(ranks),
+        function=FindingFunction(name=kind[0], kind="collective"),
+        verbs=("has", "have"),
+        rest=f"entered {kind[0]} {which}of {kind[1]} but never finished it, although the peers did",
+        evidence=tuple(evidence),
+        confidence=0.8,
+        next_step=_DEVICE_STEP,
+    )
+
+
+def _stall_sentence(rank: int, stall: Stall) -> str:
+    reached = max(stall.group.completed[peer] for peer in stall.finished)
+    peers = name_workers(stall.finished)
+    verb = "has" if len(stall.finished) == 1 else "have"
+    last = stall.group.entered[rank]
+    return (
+        f"Worker {rank} has entered numbers {stall.entry.sequence} to {last} of {stall.group.label} and completed none "
+        f"of them; {peers} {verb} completed all up to {reached}."
+    )
+
+
+def find_absent(scene: Scene, waiting: Waiting, ranks: Sequence[int]) -> list[Origin]:
+    """Workers that others wait for and that wait in nothing themselves."""
+    by_kind: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank in ranks:
+        meetings = _missed(scene, waiting, rank)
+        label = meetings[0].group.label if meetings else ""
+        by_kind[meetings[0].name if meetings else _pair_names(waiting, rank), label].append(rank)
+    return [_absent(scene, waiting, kind, found) for kind, found in _largest_first(by_kind)]
+
+
+def _absent(scene: Scene, waiting: Waiting, kind: tuple[str, str], ranks: list[int]) -> Origin:
+    name, label = kind
+    missed = {rank: _missed(scene, waiting, rank) for rank in ranks}
+    numbers = {meetings[0].sequence for meetings in missed.values() if meetings}
+    which = f" number {next(iter(numbers))}" if len(numbers) == 1 else ""
+    what = f"entered {name}{which} of {label}" if label else f"answered {name}"
+    evidence = []
+    for rank in ranks[:_MOST_SENTENCES]:
+        evidence += [_missed_sentence(rank, meeting) for meeting in missed[rank][:2]]
+        evidence += list(_pair_sentences(scene, waiting, rank))[:1]
+        evidence += _idle_sentence(scene, rank)
+    return Origin(
+        cause="unknown",
+        ranks=tuple(ranks),
+        function=FindingFunction(name=name, kind="collective"),
+        verbs=("has", "have"),
+        rest=f"not {what}",
+        evidence=tuple(dict.fromkeys(evidence)),
+        confidence=0.75,
+        next_step=_STACKS_STEP,
+    )
+
+
+def _missed(scene: Scene, waiting: Waiting, rank: int) -> list[Meeting]:
+    """Meetings that wait for this worker; first the one that most of the others have been in longest."""
+    nodes = [node for node in waiting.back.get(rank, ()) if node < 0]
+    meetings = [waiting.meeting(node) for node in sorted(nodes, reverse=True)]
+    return sorted(
+        meetings, key=lambda one: (-sum(_is_first(scene, other, one) for other in one.waiting), -len(one.waiting))
+    )
+
+
+def _is_first(scene: Scene, rank: int, meeting: Meeting) -> bool:
+    """The worker has nothing older open than this."""
+    flight = scene.members[rank].now.flight
+    return flight is not None and flight.open[0] is meeting.entries[rank]
+
+
+def _missed_sentence(rank: int, meeting: Meeting) -> str:
+    last = meeting.group.entered.get(rank)
+    wait = "waits" if len(meeting.waiting) == 1 else "wait"
+    there = f"{name_workers(meeting.waiting, capital=True)} {wait} in {meeting.label}"
+    if last is None:
+        return f"{there}; nothing tells whether worker {rank} has entered it."
+    if last >= meeting.sequence:
+        return f"{there}; worker {rank} has entered it, too, but its device has not come to it."
+    return f"{there}; worker {rank} has entered {f'none after number {last}' if last >= 0 else 'none of that group'}."
+
+
+def _pair_names(waiting: Waiting, rank: int) -> str:
+    """The sends and receives that nobody answers: "nccl:send"."""
+    names = [_operation(waiting.meetings.pairs[node]) for node in waiting.back.get(rank, ()) if node >= 0]
+    return max(sorted(set(names)), key=names.count) if names else "a send or receive"
+
+
+def _pair_sentences(scene: Scene, waiting: Waiting, rank: int) -> Iterator[str]:
+    for node in waiting.back.get(rank, ()):
+        if node >= 0:
+            entry = waiting.meetings.pairs[node]
+            what = f"{clean(entry.name, 60)} of group {_label(scene, node, entry)}"
+            yield f"Worker {node} waits in {what} for worker {rank}."
+
+
+def _label(scene: Scene, rank: int, entry: FlightEntry) -> str:
+    """The group's description, its name where it has none."""
+    groups = scene.members[rank].now.groups
+    return clean(next((one.description for one in groups if one.name == entry.group), "") or entry.group, 60)
+
+
+def _operation(entry: FlightEntry) -> str:
+    return clean(entry.name.partition(" ")[0], 80)
+
+
+def _idle_sentence(scene: Scene, rank: int) -> list[str]:
+    flight = scene.members[rank].now.flight
+    if flight is None or flight.open:
+        return []
+    return [f"Nothing is open on worker {rank}: it waits in no collective and has stopped calling any."]
+
+
+def find_without_dump(scene: Scene, waiting: Waiting, ranks: Sequence[int]) -> list[Origin]:
+    """Workers that others wait for, and of which there is no dump."""
+    if not ranks:
+        return []
+    meetings = [meeting for rank in ranks for meeting in _missed(scene, waiting, rank)[:1]]
+    pairs = [sentence for rank in ranks for sentence in _pair_sentences(scene, waiting, rank)]
+    its = "its dump is" if len(ranks) == 1 else "their dumps are"
+    where = f" in {meetings[0].label}" if meetings else ""
+    return [
+        Origin(
+            cause="unknown",
+            ranks=tuple(ranks),
+            function=FindingFunction(name=meetings[0].name if meetings else "unknown", kind="collective"),
+            verbs=("is", "are"),
+            rest=f"waited for{where}, and {its} missing",
+            evidence=tuple(
+                [f"{one.label}: every other member has entered, as far as dumps tell." for one in meetings[:4]]
+                + pairs[:2]
+            ),
+            confidence=0.5,
+            next_step=_MISSING_STEP,
+        )
+    ]
+
+
+def find_facing(waiting: Waiting, found: Sequence[Origin]) -> list[Origin]:
+    """Pairs of which one sends and the other receives, and it does not end."""
+    left = remaining(waiting, found) | (waiting.ends() & waiting.meetings.facing)
+    origins = []
+    for rank in sorted(waiting.meetings.facing):
+        peer = waiting.meetings.peers[rank]
+        if rank < peer and not left.isdisjoint((rank, peer, *waiting.back.get(rank, ()), *waiting.back.get(peer, ()))):
+            entries = [waiting.meetings.pairs[one] for one in (rank, peer)]
+            origins.append(_facing(rank, peer, entries))
+    return origins
+
+
+def _facing(rank: int, peer: int, entries: Sequence[FlightEntry]) -> Origin:
+    names = [clean(entry.name, 60) for entry in entries]
+    return Origin(
+        cause="slow-link",
+        ranks=(rank, peer),
+        function=FindingFunction(name=_operation(entries[0]), kind="collective"),
+        who=f"{names[0]} of worker {rank} and {names[1]} of worker {peer}",
+        verbs=("do not end", ""),
+        rest="although both are there; the network between them is the suspect",
+        evidence=(f"{names[0]} and {names[1]} are the first that is open on either side.",),
+        confidence=0.4,
+        next_step=_PAIR_STEP,
+    )
+
+
+def find_recorded_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> list[Queue]:
+    """Who waits where, workers that are named as a cause left out: where somebody is missing, if that is known."""
+    named = {rank for origin in origins for rank in origin.ranks}
+    by_meeting: dict[tuple[str, str], list[tuple[int, Meeting]]] = defaultdict(list)
+    by_pair: dict[str, list[int]] = defaultdict(list)
+    for rank in sorted(scene.members.keys() - named):
+        meetings = [waiting.meetings.items[at] for at in waiting.meetings.of.get(rank, ())]
+        held = [one for one in meetings if one.behind or one.stalled or one.previous is not None]
+        if held or (meetings and rank not in waiting.meetings.peers):
+            meeting = min(held or meetings, key=lambda one, rank=rank: not _is_first(scene, rank, one))  # type: ignore[misc]
+            by_meeting[meeting.name, meeting.group.description or meeting.group.name].append((rank, meeting))
+        elif rank in waiting.meetings.peers:
+            by_pair[_operation(waiting.meetings.pairs[rank])].append(rank)
+    queues = [_meeting_queue(name, found) for (name, _), found in sorted(by_meeting.items())]
+    queues += [_pair_queue(waiting, name, ranks) for name, ranks in sorted(by_pair.items())]
+    return sorted(queues, key=lambda queue: (-len(queue.ranks), queue.name, queue.ranks))
+
+
+def _meeting_queue(name: str, found: Sequence[tuple[int, Meeting]]) -> Queue:
+    meetings = {meeting.label: meeting for _, meeting in found}
+    evidence = [
+        f"{label}: {len(one.group.ranks) - len(one.absent) - len(one.group.unknown)} of {len(one.group.ranks)} members "
+        "have entered."
+        for label, one in list(meetings.items())[:3]
+    ]
+    return Queue(name=name, ranks=tuple(rank for rank, _ in found), evidence=tuple(evidence))
+
+
+def _pair_queue(waiting: Waiting, name: str, ranks: Sequence[int]) -> Queue:
+    evidence = [
+        f"Worker {rank}: {clean(waiting.meetings.pairs[rank].name, 60)} is for worker {waiting.meetings.peers[rank]}."
+        for rank in ranks[:3]
+    ]
+    return Queue(name=name, ranks=tuple(ranks), evidence=tuple(evidence))
+
+
+def _largest_first(by_kind: dict[tuple[str, str], list[int]]) -> list[tuple[tuple[str, str], list[int]]]:
+    return sorted(by_kind.items(), key=lambda item: (-len(item[1]), item[1]))

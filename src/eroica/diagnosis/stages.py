@@ -1,0 +1,178 @@
+"""Pipeline stages of unequal length: one stage of the model takes longer than the others on everybody who runs it.
+
+That is how the model was cut, nobody's fault. Stages are read from process groups (`localize.roles`), never from
+timings. Judged in recorded traces only: what a healthy stage may differ by is not known well enough to raise an alarm.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.speed import operators
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms, name_workers
+from eroica.localize.excess import mean_error
+from eroica.localize.roles import stage_of
+from eroica.model.verdict import NO_FUNCTION
+from eroica.summarize.series import decode_series
+
+Floats = NDArray[np.float64]
+#: Every worker of the long stage is longer than any other worker by this share.
+_LONGER = 0.15
+#: Workers of one stage are alike: they differ by less than this share of its excess.
+_ALIKE = 0.5
+#: Share of the excess that the other stages must be seen to wait.
+_LEAST_WAITED = 0.4
+_LEAST_STRENGTH = 3.0
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The longest stage of a pipeline.
+
+    Attributes:
+        place: Its place, 0 = first.
+        stages: How many there are.
+        workers: Who runs it (indices).
+        busy_us: Mean time outside communication on them.
+        balanced_us: What every stage would take if all work were spread evenly.
+        others_us: Longest of the other stages' means.
+        microbatches: Passes through the pipeline in an iteration, None where the records do not tell.
+    """
+
+    place: int
+    stages: int
+    workers: tuple[int, ...]
+    busy_us: float
+    balanced_us: float
+    others_us: float
+    microbatches: int | None
+
+
+def find_long_stages(view: View) -> list[Candidate]:
+    """The stage that all others wait for, if all of its workers are equally long."""
+    if not view.is_trace:
+        return []
+    places = [stage_of(pattern) for pattern in view.fleet.patterns]
+    known = sorted({place for place in places if place is not None})
+    if len(known) < 2 or None in places:
+        return []
+    busy_W = view.fleet.busy_us.mean(axis=1)
+    place_W = np.asarray(places, dtype=np.intp)
+    means = {place: float(busy_W[place_W == place].mean()) for place in known}
+    longest = max(known, key=lambda place: means[place])
+    own_W = place_W == longest
+    if not _stands_out(view, busy_W, own_W):
+        return []
+    stage = Stage(
+        place=longest,
+        stages=len(known),
+        workers=tuple(int(worker) for worker in np.flatnonzero(own_W)),
+        busy_us=means[longest],
+        balanced_us=float(np.mean(list(means.values()))),
+        others_us=max(time for place, time in means.items() if place != longest),
+        microbatches=_microbatches(view),
+    )
+    return [_candidate(view, stage, own_W)]
+
+
+def _stands_out(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:
+    """All of the stage longer than everybody else, alike among themselves, and the others wait for it."""
+    own, others = busy_W[own_W], busy_W[~own_W]
+    excess = float(own.mean() - others.mean())
+    longer = float(own.min()) >= (1 + _LONGER) * float(others.max())
+    alike = float(own.max() - own.min()) <= _ALIKE * excess
+    waited = float(view.wait_us[~own_W].mean() - view.wait_us[own_W].mean())
+    return longer and alike and waited >= _LEAST_WAITED * excess
+
+
+def _microbatches(view: View) -> int | None:
+    """Receives per iteration from one neighbour, the most of any worker."""
+    most = 0
+    for pattern in view.fleet.patterns:
+        iterations = max(pattern.last_iteration - pattern.first_iteration, 1)
+        for record in pattern.collectives:
+            if record.kind == "recv" and record.peers:
+                _, counts = np.unique(decode_series(record.peers, np.int32), return_counts=True)
+                whole = (record.executions + record.dropped) / max(record.executions, 1)
+                most = max(most, round(float(counts.max()) * whole / iterations))
+    return most or None
+
+
+def balanced_gain(stage: Stage, iteration_us: float) -> float:
+    """What equal stages would save, as a fraction of the iteration.
+
+    With M microbatches of t = busy / M on each stage, an iteration is about sum(t) + (M - 1) * max(t): filling and
+    draining pass all stages once, and the longest one sets the pace of the rest. Balancing leaves the sum as it is.
+    """
+    repeats = 1.0 if stage.microbatches is None else (stage.microbatches - 1) / stage.microbatches
+    return repeats * (stage.busy_us - stage.balanced_us) / max(iteration_us, 1e-9)
+
+
+def _candidate(view: View, stage: Stage, own_W: NDArray[np.bool_]) -> Candidate:
+    rows = operators(view.fleet)
+    over_R = view.fleet.critical_us[rows][:, own_W].mean(axis=1) - view.fleet.critical_us[rows][:, ~own_W].mean(axis=1)
+    at = rows[int(np.argmax(over_R))] if rows else None
+    focus = Focus(
+        name=view.fleet.keys[at].name if at is not None else NO_FUNCTION,
+        place="",
+        stack=(),
+        functions=(at,) if at is not None else (),
+        share=1.0,
+        is_own=False,
+        is_specific=True,
+    )
+    difference_I = view.fleet.busy_us[own_W].mean(axis=0) - view.fleet.busy_us[~own_W].mean(axis=0)
+    strength = float(difference_I.mean()) / max(float(mean_error(difference_I[None])[0]), 1e-9)
+    return Candidate(
+        cause="stage-imbalance",
+        scope="all",
+        workers=(),
+        functions=focus.functions,
+        focus=focus,
+        kind="compute",
+        removed_us=np.zeros_like(view.fleet.iteration_us),
+        mean_us=stage.busy_us,
+        reference_us=stage.balanced_us,
+        reference="peers",
+        strength=strength,
+        coverage=1.0,
+        agreement=None,
+        least_gain=view.settings.min_gain,
+        evidence=tuple(_evidence(view, stage, own_W)),
+        gain=balanced_gain(stage, view.iteration_us),
+        sentence=_sentence(view, stage),
+    )
+
+
+def _called(stage: Stage) -> str:
+    name = {0: "first", stage.stages - 1: "last"}.get(stage.place, f"{stage.place + 1}.")
+    return f"the {name} of {stage.stages} pipeline stages"
+
+
+def _sentence(view: View, stage: Stage) -> str:
+    who = name_workers([view.fleet.ranks[worker] for worker in stage.workers])
+    called = _called(stage)
+    return (
+        f"{called[0].upper()}{called[1:]} ({who}) is structurally long: it computes {format_ms(stage.busy_us)} of each "
+        f"{format_ms(view.iteration_us)} iteration, the others at most {format_ms(stage.others_us)}, and they wait; "
+        f"no worker is to blame."
+    )
+
+
+def _evidence(view: View, stage: Stage, own_W: NDArray[np.bool_]) -> list[str]:
+    own, others = view.fleet.busy_us[own_W].mean(axis=1), view.fleet.busy_us[~own_W].mean(axis=1)
+    waits = [format_ms(float(view.wait_us[side].mean())) for side in (~own_W, own_W)]
+    passes = (
+        f"{stage.microbatches} microbatches" if stage.microbatches else "many microbatches (their number is unknown)"
+    )
+    return [
+        f"All {len(stage.workers)} workers of the stage compute {format_ms(float(own.min()))} to "
+        f"{format_ms(float(own.max()))} per iteration, all others {format_ms(float(others.min()))} to "
+        f"{format_ms(float(others.max()))}.",
+        f"The other stages spend {waits[0]} per iteration in communication, this one {waits[1]}.",
+        f"Spread evenly, every stage would take {format_ms(stage.balanced_us)}; the longest sets the pace of {passes}.",
+    ]

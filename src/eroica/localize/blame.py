@@ -1,0 +1,114 @@
+"""Who came last to an execution of a collective, and who does so again and again.
+
+Array suffixes: M members of a group, K matched executions, I iterations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.localize.matching import end_residuals
+
+Floats = NDArray[np.float64]
+#: Share of iterations in which a latecomer must be late again, at least, and beyond its turn.
+_OFTEN = 0.35
+_BEYOND_CHANCE = 0.2
+#: At most this share of the members can come last together.
+_LATE_TOGETHER = 0.5
+#: Who waits for less than this share of what the others wait came late with the last.
+_NEARLY_LAST = 0.15
+#: Share of the ends that lie within the measured skew.
+_MOST_ENDS = 0.9
+
+
+def exit_skew(duration_MK: Floats, floor_us: float) -> float:
+    """How unevenly members leave, from gaps that no constant latecomer explains, microseconds.
+
+    The gap between the shortest and the next duration mixes a late arrival with uneven leaving. Gaps of executions
+    whose shortest member is not the one that is shortest most often show the latter: three quarters of them lie below
+    the skew.
+
+    Args:
+        duration_MK: Durations of the matched executions. float64 [M, K].
+        floor_us: Least skew to be expected of this backend.
+    """
+    if duration_MK.shape[1] == 0:
+        return floor_us
+    owner_K = duration_MK.argmin(axis=0)
+    usual = np.bincount(owner_K, minlength=duration_MK.shape[0]).argmax()
+    shortest_2K = np.partition(duration_MK, 1, axis=0)[:2]
+    gaps = (shortest_2K[1] - shortest_2K[0])[owner_K != usual]
+    return max(float(np.quantile(gaps, 0.75)), floor_us) if gaps.size else floor_us
+
+
+def shares_of_blame(duration_MK: Floats, skew_us: float) -> Floats:
+    """Who came last in each execution.
+
+    Those within `skew_us` of the shortest came last together and share the blame, if the next one is further off than
+    the skew and they are at most half of the members. Else nobody came last.
+
+    Args:
+        duration_MK: Durations. float64 [M, K].
+        skew_us: See `exit_skew`.
+
+    Returns:
+        Shares, each column sums to 1 or 0. float64 [M, K].
+    """
+    late_MK = duration_MK - duration_MK.min(axis=0) <= skew_us
+    edge_K = np.where(late_MK, duration_MK, -np.inf).max(axis=0)
+    next_K = np.where(late_MK, np.inf, duration_MK).min(axis=0)
+    count_K = late_MK.sum(axis=0)
+    clear_K = (next_K - edge_K > skew_us) & (count_K <= max(1, int(_LATE_TOGETHER * duration_MK.shape[0])))
+    return np.where(clear_K, late_MK / count_K, 0.0)
+
+
+def keep_repeated(share_MK: Floats, wait_MK: Floats, columns_MK: NDArray[np.intp]) -> Floats:
+    """Shares of those who come last again and again; who does so by chance keeps none.
+
+    A member is among the late of an iteration if the waiting laid at it there is at least half of what is laid at
+    anybody. It must be so in clearly more of the iterations than its turn would be.
+
+    Args:
+        share_MK: Shares of blame. float64 [M, K].
+        wait_MK: Critical waiting. float64 [M, K].
+        columns_MK: Iteration of each execution on each member, -1 = does not count. intp [M, K].
+    """
+    counted = (columns_MK >= 0).all(axis=0)
+    if not counted.any():
+        return share_MK
+    column_K = np.where(counted, columns_MK[0], 0)
+    blame_MI = np.zeros((share_MK.shape[0], int(column_K.max()) + 1))
+    np.add.at(blame_MI.T, column_K, (share_MK * wait_MK.sum(axis=0) * counted).T)
+    highest_I = blame_MI.max(axis=0)
+    blamed = highest_I > 0
+    if not blamed.any():
+        return share_MK
+    often_M = (blame_MI[:, blamed] >= highest_I[blamed] / 2).mean(axis=1)
+    return np.asarray(share_MK * is_often(often_M, share_MK.shape[0])[:, None])
+
+
+def is_often(often_M: Floats, members: int) -> NDArray[np.bool_]:
+    """Whether members are late in clearly more iterations (or executions) than their turn would be. bool [M]."""
+    return np.asarray(often_M >= max(_OFTEN, 1 / members + _BEYOND_CHANCE), dtype=np.bool_)
+
+
+def nearly_last(duration_MK: Floats, skew_us: float) -> NDArray[np.bool_]:
+    """Who came last, or so shortly before that it waited for a small share of what the others did. bool [M, K].
+
+    Two who are late come last in turns; the order of those who wait for nearly nothing is chance.
+    """
+    waited_MK = duration_MK - duration_MK.min(axis=0)
+    usual_K = np.median(np.sort(waited_MK, axis=0)[1:], axis=0) if len(waited_MK) > 1 else waited_MK[0]
+    near_MK = waited_MK <= np.maximum(skew_us, _NEARLY_LAST * usual_K)
+    return np.asarray(near_MK & (near_MK.sum(axis=0) <= max(1, int(_LATE_TOGETHER * len(near_MK)))), dtype=np.bool_)
+
+
+def measured_skew(end_MK: Floats, floor_us: float) -> float:
+    """How unevenly members leave where the ends were written down: two may be off in opposite directions.
+
+    Args:
+        end_MK: Ends on each member's own clock, microseconds. float64 [M, K].
+        floor_us: Least skew.
+    """
+    return max(2 * float(np.quantile(end_residuals(end_MK), _MOST_ENDS)), floor_us)

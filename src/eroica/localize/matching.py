@@ -1,0 +1,260 @@
+"""Which executions of a collective belong together on its members, and when they are refused.
+
+By the group's own sequence numbers, or by order where every member has equally many. Recorded traces say when each
+execution ended, and that tells which order is right, and whether it is: members are all inside a collective before the
+first of them leaves it, so ends of one execution differ, clocks aside, by no more than its shortest duration. Clocks
+differ by a constant and drift; what is left after taking the median away must be within that.
+
+Array suffixes: M members of a group, K matched executions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.model.pattern import CollectiveRecord
+from eroica.summarize.series import decode_series
+
+Floats = NDArray[np.float64]
+#: Share of a group's executions that must pair, or none is used (a sampled trace pairs by accident).
+_LEAST_PAIRED = 0.8
+#: Clocks of two hosts run apart by at most this much (crystals: 100 parts in a million each way).
+_DRIFT = 2e-4
+#: Orders are shifted against each other by so many executions at most, and the right shift leaves a spread of the ends
+#: that is so many times smaller than any other's.
+_MOST_SHIFT = 2
+_CLEARLY = 3.0
+#: How a refusal begins where the ends are what speaks against a pairing.
+_ENDS_DIFFER = "ends of the executions"
+#: Leaving and writing down takes this long at most where nothing is wrong.
+_EXIT_US = 500.0
+#: Executions from which agreeing ends are evidence that workers were in the same group.
+FEWEST_VERIFIED = 3
+
+
+class Matched(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Paired executions of one kind in one group.
+
+    Attributes:
+        group: Name of the process group.
+        kind: Kind of collective.
+        members: Indices of the workers.
+        duration_us: Durations. float64 [M, K].
+        wait_us: Critical waiting. float64 [M, K].
+        share: Each member's share of the blame, columns sum to at most 1. float64 [M, K].
+        nearly_last: Who came last or shortly before. bool [M, K].
+        end_us: Ends on each member's own clock; no columns where nobody wrote them down. float64 [M, K or 0].
+        columns: Iteration that each member counts an execution in, -1 = none. intp [M, K].
+    """
+
+    group: str
+    kind: str
+    members: tuple[int, ...]
+    duration_us: Floats
+    wait_us: Floats
+    share: Floats
+    nearly_last: NDArray[np.bool_]
+    end_us: Floats
+    columns: NDArray[np.intp]
+
+
+def pair_executions(records: Sequence[CollectiveRecord]) -> tuple[list[NDArray[np.intp]], str]:
+    """Match the executions of all members of a group.
+
+    Args:
+        records: One per member.
+
+    Returns:
+        For each member the positions of the matched executions, in the same order; and why there are none, else "".
+    """
+    if any(record.paired_by == "none" for record in records):
+        return [], "without sequence numbers"
+    ways = {record.paired_by for record in records}
+    if len(ways) > 1:
+        return [], "sequence numbers on some members only"
+    if ways == {"order"} and _ends_whole(records):
+        return _by_order_and_ends(records)
+    sequences = [decode_series(record.sequence, np.int64) for record in records]
+    most = max(sequence.size for sequence in sequences)
+    if ways == {"order"} and (any(sequence.size != most for sequence in sequences) or any(r.dropped for r in records)):
+        return [], "unequal numbers of executions"
+    shared = _shared(sequences)
+    if most == 0 or shared.size < _LEAST_PAIRED * min(sequence.size for sequence in sequences):
+        return [], f"only {shared.size} of {most} executions found on all members"
+    return _checked(records, [_positions(sequence, shared) for sequence in sequences])
+
+
+def _shared(sequences: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Numbers that all have, rising; nearly always all have the same. int64 [K]."""
+    first = sequences[0]
+    if np.all(first[1:] > first[:-1]) and all(np.array_equal(first, other) for other in sequences[1:]):
+        return first
+    shared = first
+    for sequence in sequences[1:]:
+        shared = np.intersect1d(shared, sequence)
+    return shared
+
+
+def pair_by_order(records: Sequence[CollectiveRecord]) -> tuple[list[NDArray[np.intp]], str]:
+    """Match executions of workers whose trace names no group: by order, and only if the ends confirm it.
+
+    Args:
+        records: One per worker that ran this kind of collective, all with ends.
+
+    Returns:
+        As `pair_executions`.
+    """
+    if not _ends_whole(records):
+        return [], "its members are unknown, and their ends too"
+    least = min(record.executions for record in records)
+    if least < FEWEST_VERIFIED:
+        return [], f"its members are unknown, and {least} executions are too few to find them by"
+    return _by_order_and_ends(records)
+
+
+def _by_order_and_ends(records: Sequence[CollectiveRecord]) -> tuple[list[NDArray[np.intp]], str]:
+    """By order, shifted where the ends say so clearly, else only where all members have equally many."""
+    places, why = align_by_ends(records)
+    if not why:
+        return places, ""
+    counts = {record.executions for record in records}
+    if len(counts) > 1 or any(record.dropped for record in records):
+        return [], why
+    return _checked(records, [np.arange(record.executions, dtype=np.intp) for record in records])
+
+
+def _ends_whole(records: Sequence[CollectiveRecord]) -> bool:
+    """Whether every member says of each execution when it ended."""
+    ends = [decode_series(record.end_us, np.float64) for record in records]
+    whole = (
+        end.size == record.executions and bool(np.isfinite(end).all())
+        for end, record in zip(ends, records, strict=True)
+    )
+    return all(whole)
+
+
+def align_by_ends(records: Sequence[CollectiveRecord]) -> tuple[list[NDArray[np.intp]], str]:
+    """Match executions by order where windows may lack one or two at their borders.
+
+    A collective that runs on while its host has begun the next step lies in one worker's window and outside another's.
+    Of the few ways to lay one order beside the other, the right one leaves the differences of the ends constant; it is
+    taken if no other way comes near that.
+
+    Args:
+        records: One per member.
+
+    Returns:
+        As `pair_executions`.
+    """
+    ends = [decode_series(record.end_us, np.float64) for record in records]
+    sizes = [end.size for end in ends]
+    least = min(sizes)
+    if (
+        not _ends_whole(records)
+        or least < FEWEST_VERIFIED
+        or max(sizes) - least > max(_MOST_SHIFT, (1 - _LEAST_PAIRED) * least)
+    ):
+        return [], "unequal numbers of executions"
+    reference = ends[sizes.index(least)]
+    shifts = [_shift(reference, end) for end in ends]
+    known = [shift for shift in shifts if shift is not None]
+    if len(known) < len(shifts):
+        return [], "unequal numbers of executions, and their ends do not tell which belong together"
+    first = max(0, *(-shift for shift in known))
+    last = min(size - shift for size, shift in zip(sizes, known, strict=True))
+    shared = np.arange(first, min(last, least), dtype=np.intp)
+    if shared.size < _LEAST_PAIRED * least:
+        return [], f"only {shared.size} of {max(sizes)} executions found on all members"
+    return _checked(records, [shared + shift for shift in known])
+
+
+def _shift(reference: Floats, end: Floats) -> int | None:
+    """By how many places `end` lies behind the reference; None if that cannot be told."""
+    spreads: list[tuple[float, int]] = []
+    for shift in range(-_MOST_SHIFT, end.size - reference.size + _MOST_SHIFT + 1):
+        low, high = max(0, -shift), min(reference.size, end.size - shift)
+        if high - low >= max(FEWEST_VERIFIED, _LEAST_PAIRED * reference.size):
+            difference = end[low + shift : high + shift] - reference[low:high]
+            spreads.append((float(np.median(np.abs(difference - np.median(difference)))), shift))
+    spreads.sort()
+    clear = len(spreads) == 1 or (len(spreads) > 1 and spreads[1][0] > _CLEARLY * spreads[0][0] + 1)
+    return spreads[0][1] if clear else None
+
+
+def _checked(records: Sequence[CollectiveRecord], places: list[NDArray[np.intp]]) -> tuple[list[NDArray[np.intp]], str]:
+    """The pairing, unless sizes or ends contradict it."""
+    if not _sizes_agree(records, places):
+        return [], "members moved different amounts under one number"
+    contradiction = _contradicted_by_ends(records, places)
+    return ([], contradiction) if contradiction else (places, "")
+
+
+def _positions(sequence: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.intp]:
+    order = np.argsort(sequence, kind="stable")
+    return np.asarray(order[np.searchsorted(sequence, wanted, sorter=order)], dtype=np.intp)
+
+
+def _sizes_agree(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]]) -> bool:
+    """All-reduces of one number move equally much everywhere; other kinds, and unknown sizes, are not judged."""
+    if records[0].kind != "all_reduce" or not all(record.elements for record in records):
+        return True
+    sizes = np.stack([decode_series(r.elements, np.int64)[at] for r, at in zip(records, places, strict=True)])
+    known = (sizes > 0).all(axis=0)
+    return bool((sizes[:, known] == sizes[0, known]).all())
+
+
+def _contradicted_by_ends(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]]) -> str:
+    """Why the paired executions cannot be the same ones, "" if they can or nobody wrote down when they ended."""
+    end_MK, duration_MK = stacked_ends(records, places), stacked(records, places, "duration_us")
+    if end_MK.shape[1] < 2:
+        return ""
+    apart_MK = end_residuals(end_MK)
+    span_K = np.abs(end_MK[0] - np.median(end_MK[0]))
+    wrong_K = apart_MK.max(axis=0) > duration_MK.min(axis=0) + _DRIFT * span_K + _EXIT_US
+    if wrong_K.mean() <= 1 - _LEAST_PAIRED:
+        return ""
+    worst = float(apart_MK.max()) / 1e3
+    return f"{_ENDS_DIFFER} paired by {_way(records)} differ by up to {worst:.3g} ms, clocks aside"
+
+
+def is_contradiction(reason: str) -> bool:
+    """Whether executions were refused because their ends cannot be those of the same ones."""
+    return reason.startswith(_ENDS_DIFFER)
+
+
+def end_residuals(end_MK: Floats) -> Floats:
+    """By how much each member's ends are off the first one's once the clocks' difference is taken away.
+
+    Args:
+        end_MK: Ends on each member's own clock, microseconds. float64 [M, K].
+
+    Returns:
+        Microseconds, not negative. float64 [M, K].
+    """
+    difference_MK = end_MK - end_MK[0]
+    return np.asarray(np.abs(difference_MK - np.median(difference_MK, axis=1, keepdims=True)))
+
+
+def stacked(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]], name: str) -> Floats:
+    """One array of the records, matched executions only. float64 [M, K]."""
+    rows = [
+        decode_series(getattr(record, name), np.float32)[at].astype(np.float64)
+        for record, at in zip(records, places, strict=True)
+    ]
+    return np.stack(rows)
+
+
+def stacked_ends(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]]) -> Floats:
+    """Ends on each member's own clock; no columns unless every member has them. float64 [M, K or 0]."""
+    if not _ends_whole(records):
+        return np.zeros((len(records), 0))
+    ends = [decode_series(record.end_us, np.float64) for record in records]
+    return np.stack([end[at] for end, at in zip(ends, places, strict=True)])
+
+
+def _way(records: Sequence[CollectiveRecord]) -> str:
+    return "sequence number" if records[0].paired_by == "sequence" else "order"

@@ -1,0 +1,47 @@
+"""Patterns from disk or from strangers that can be laid side by side: what cannot is left out, and said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from eroica.errors import InputError
+from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.report.words import worker_list
+from eroica.summarize.series import decode_series
+
+_EXECUTION = {"sequence": np.int64, "iteration": np.int32, "duration_us": np.float32, "critical_us": np.float32}
+_OPTIONAL = {"elements": np.int64, "peers": np.int32, "end_us": np.float64}
+
+
+def leave_out_damaged(patterns: Sequence[WorkerPattern]) -> tuple[tuple[WorkerPattern, ...], tuple[str, ...]]:
+    """Patterns whose series can be decoded, are possible and fit together.
+
+    Returns:
+        These, and a note on the others, if there are any.
+    """
+    kept = tuple(pattern for pattern in patterns if is_whole(pattern))
+    whole = {id(pattern) for pattern in kept}
+    damaged = [pattern.worker.global_rank for pattern in patterns if id(pattern) not in whole]
+    return kept, (f"patterns with damaged series were left out: {worker_list(damaged)}",) if damaged else ()
+
+
+def is_whole(pattern: WorkerPattern) -> bool:
+    """Every series of it is one."""
+    try:
+        times = [decode_series(data, np.float32) for data in (pattern.iteration_us, pattern.wait_us)]
+        times += [decode_series(row.per_iteration_us, np.float32) for row in pattern.functions]
+        fitting = all(map(_fits_together, pattern.collectives))
+    except InputError:
+        return False
+    return fitting and all(bool((np.isfinite(series) & (series >= 0)).all()) for series in times)
+
+
+def _fits_together(record: CollectiveRecord) -> bool:
+    columns = [decode_series(getattr(record, name), kind) for name, kind in _EXECUTION.items()]
+    optional = [decode_series(getattr(record, name), kind) for name, kind in _OPTIONAL.items()]
+    size = columns[0].size
+    if any(column.size != size for column in columns) or any(column.size not in (0, size) for column in optional):
+        return False
+    return all(bool((np.isfinite(column) & (column >= 0)).all()) for column in columns[2:])

@@ -1,0 +1,262 @@
+"""Paths, folders and patterns as a user gives them -> trace files, dumps and run directories, each once.
+
+Folders are searched to a bounded depth and number of entries; a directory or file that is met again through a link
+counts once, hidden ones do not count. What is no trace is passed over in a folder, and left to the reader where it was
+named: it says what is wrong.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+
+from eroica.errors import InputError, UsageError
+from eroica.offline.content import Kind, kind_of, may_be_ours
+from eroica.offline.names import read_name
+
+MOST_DEPTH = 12
+MOST_ENTRIES = 200_000
+MOST_FILES = 20_000
+_DEEPER = f"folders deeper than {MOST_DEPTH} levels were not looked into"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One trace file or dump.
+
+    Attributes:
+        path: As the user would write it.
+        size: Bytes on disk.
+        rank: Global rank that its name states, -1 if it does not.
+        place: What it shares with the other ranks of the same recording; see `eroica.offline.names`.
+    """
+
+    path: Path
+    size: int
+    rank: int
+    place: str
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """What was found.
+
+    Attributes:
+        traces: Kineto traces.
+        dumps: Flight Recorder dumps.
+        saved: Run directories and pattern directories of Eroica.
+        notes: What was passed over.
+    """
+
+    traces: tuple[Source, ...] = ()
+    dumps: tuple[Source, ...] = ()
+    saved: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def discover(paths: Sequence[str | PathLike[str]], rule: re.Pattern[str] | None = None) -> Discovery:
+    """Find everything that can be diagnosed.
+
+    Args:
+        paths: Files, folders, or patterns with `*`, `?`, `[…]` and `**`.
+        rule: Where the global rank stands in a path, instead of the usual names.
+
+    Raises:
+        UsageError: A path does not exist, or nothing at all was found.
+        InputError: A file or folder that was named cannot be read.
+    """
+    if not paths:
+        raise UsageError("nothing to diagnose: name a trace file, a folder of them, or a pattern in quotes")
+    search = _Search(rule)
+    for path in paths:
+        search.add(path)
+    found = search.found()
+    if not (found.traces or found.dumps or found.saved):
+        raise UsageError(_nothing(paths, search))
+    return found
+
+
+def _nothing(paths: Sequence[str | PathLike[str]], search: _Search) -> str:
+    where = ", ".join(str(path) for path in paths[:3]) + (", …" if len(paths) > 3 else "")
+    seen = f" ({search.entries} entries looked at)" if search.entries else ""
+    why = "".join(f"; {note}" for note in search.notes[:2])
+    return f"no profiler trace, Flight Recorder dump or run directory in {where}{seen}{why}"
+
+
+@dataclass
+class _Search:
+    """What has been found so far."""
+
+    rule: re.Pattern[str] | None
+    entries: int = 0
+    passed_over: int = 0
+    unreadable: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _files: dict[Kind, list[Source]] = field(default_factory=lambda: {"trace": [], "dump": [], "other": []})
+    _saved: list[Path] = field(default_factory=list)
+    _met: set[tuple[int, int]] = field(default_factory=set)
+    _full: bool = False
+
+    def add(self, given: str | PathLike[str]) -> None:
+        """Look at what the user named."""
+        named, inside = _expand(given)
+        for path in named:
+            if path.is_dir():
+                self._folder(path)
+            elif inside:
+                self._inside(path)
+            else:
+                self._named(path)
+
+    def found(self) -> Discovery:
+        """Everything, in order of path."""
+        notes = list(self.notes)
+        if self.passed_over:
+            notes.append(f"{_files(self.passed_over)} passed over: no profiler traces or dumps")
+        if self.unreadable:
+            more = f" and {len(self.unreadable) - 3} more" if len(self.unreadable) > 3 else ""
+            notes.append(f"could not be read: {'; '.join(self.unreadable[:3])}{more}")
+        ordered = {kind: tuple(sorted(files, key=lambda one: one.path)) for kind, files in self._files.items()}
+        return Discovery(ordered["trace"], ordered["dump"], tuple(sorted(self._saved)), tuple(notes))
+
+    def _named(self, path: Path) -> None:
+        """A file that the user named counts as a trace until its reader says what is wrong with it."""
+        if path.suffix == ".pattern":
+            self._saved.append(path)
+            return
+        kind = kind_of(path)
+        self._take(path, "trace" if kind == "other" else kind)
+
+    def _inside(self, path: Path) -> None:
+        """A file that lies somewhere in a folder may be anything."""
+        if not may_be_ours(path.name):
+            self.passed_over += 1
+            return
+        try:
+            kind = kind_of(path)
+        except InputError as error:
+            self.unreadable.append(str(error))
+            return
+        if kind == "other":
+            self.passed_over += 1
+        else:
+            self._take(path, kind)
+
+    def _take(self, path: Path, kind: Kind) -> None:
+        facts = path.stat()
+        if not self._is_new(facts):
+            return
+        if sum(map(len, self._files.values())) >= MOST_FILES:
+            self._stop(f"only the first {MOST_FILES} files count; name a narrower path")
+            return
+        name = read_name(path.absolute(), self.rule)
+        self._files[kind].append(Source(path, facts.st_size, name.rank, name.place))
+
+    def _folder(self, top: Path) -> None:
+        pending: list[tuple[Path, int]] = [(top, 0)]
+        while pending and not self._full:
+            directory, depth = pending.pop()
+            try:
+                if not self._is_new(directory.stat()):
+                    continue
+                entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+            except OSError as error:
+                if directory == top:
+                    raise InputError(f"{directory} cannot be read: {error.strerror or error}") from error
+                self.unreadable.append(f"{directory}: {error.strerror or error}")
+                continue
+            if _is_saved(entries):
+                self._saved.append(directory)
+                continue
+            pending += [(below, depth + 1) for below in self._entries(directory, entries, depth)]
+
+    def _entries(self, directory: Path, entries: Iterable[os.DirEntry[str]], depth: int) -> Iterator[Path]:
+        """Take the files of a directory; yields the directories in it."""
+        for entry in entries:
+            self.entries += 1
+            if self.entries > MOST_ENTRIES:
+                self._stop(f"only the first {MOST_ENTRIES} entries were looked at; name a narrower path")
+            if self._full:
+                return
+            path = directory / entry.name
+            if entry.name.startswith("."):
+                continue
+            mode = self._mode(path)
+            if stat.S_ISDIR(mode):
+                if depth < MOST_DEPTH:
+                    yield path
+                elif _DEEPER not in self.notes:
+                    self.notes.append(_DEEPER)
+            elif stat.S_ISREG(mode):
+                self._inside(path)
+
+    def _mode(self, path: Path) -> int:
+        """What lies there, behind links; 0 where they lead nowhere."""
+        try:
+            return path.stat().st_mode
+        except PermissionError as error:
+            self.unreadable.append(f"{path}: {error.strerror}")
+        except OSError:
+            self.passed_over += 1
+        return 0
+
+    def _is_new(self, facts: os.stat_result) -> bool:
+        key = (facts.st_dev, facts.st_ino)
+        if key in self._met:
+            return False
+        self._met.add(key)
+        return True
+
+    def _stop(self, why: str) -> None:
+        if not self._full:
+            self.notes.append(why)
+        self._full = True
+
+
+def _files(number: int) -> str:
+    return "1 file was" if number == 1 else f"{number} files were"
+
+
+def _is_saved(entries: Sequence[os.DirEntry[str]]) -> bool:
+    """A run directory, one of its windows, or a heap of patterns. A mere `verdict.json` among traces is neither."""
+    for entry in entries:
+        if entry.name == "windows" and entry.is_dir():
+            return any(_is_window(below) for below in Path(entry.path).iterdir() if below.name.isdecimal())
+        if entry.name == "blockage.json" or entry.name.endswith(".pattern"):
+            return True
+        if entry.name == "patterns" and entry.is_dir():
+            return any(Path(entry.path).glob("*.pattern"))
+    return False
+
+
+def _is_window(directory: Path) -> bool:
+    return any((directory / name).exists() for name in ("window.json", "blockage.json", "verdict.json"))
+
+
+def _expand(given: str | PathLike[str]) -> tuple[list[Path], bool]:
+    """The paths meant, and whether they came from a pattern.
+
+    Raises:
+        UsageError: There is nothing of that name.
+    """
+    path = Path(given).expanduser()
+    try:
+        if path.exists():
+            return [path], False
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    if path.is_symlink():
+        raise UsageError(f"{path} is a link to {path.readlink()}, which does not exist")
+    if glob.has_magic(str(path)):
+        matches = [Path(match) for match in islice(glob.iglob(str(path), recursive=True), MOST_ENTRIES)]  # noqa: PTH207 (may be absolute)
+        if not matches:
+            raise UsageError(f"nothing matches {str(path)!r}")
+        return sorted(matches), True
+    raise UsageError(f"there is no file or folder {path}")

@@ -1,0 +1,198 @@
+"""Everything that lies under some paths -> one verdict for each recording in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+
+import msgspec
+
+from eroica.errors import EroicaError, InputError, UsageError
+from eroica.model.trace import TraceSummary
+from eroica.model.verdict import Verdict
+from eroica.model.window import Window
+from eroica.offline.discover import Discovery, Source, discover
+from eroica.offline.jobs import Recording, Span, group
+from eroica.offline.part import Part
+from eroica.offline.reading import Progress, read_all
+from eroica.offline.saved import parts_of_saved
+from eroica.offline.standstills import parts_of_dumps
+from eroica.pipeline import analyze
+from eroica.report.words import line
+from eroica.settings import Settings
+
+_MOST_OTHERS = 12
+_MOST_LOSSES = 8
+_RANKS = "{0}: the global rank is neither in the trace nor in the name; say where it stands in the path with a \
+regular expression of one group, --rank-regex 'gpu(\\d+)' (in Python: rank_regex=...)"
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What lies under the paths.
+
+    Attributes:
+        parts: All recordings, the one with the greatest cause first; at least one.
+        losses: What could not be used, a sentence each.
+        notes: What else was noticed on the way.
+    """
+
+    parts: tuple[Part, ...]
+    losses: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the first; what else was found stands in its notes, a line each."""
+        others = self.parts[1:]
+        lines = [f"also here: {part.title}: {_one_line(part.verdict)}" for part in others[:_MOST_OTHERS]]
+        if len(others) > _MOST_OTHERS:
+            lines.append(f"also here: {len(others) - _MOST_OTHERS} more recordings")
+        return self._first_with(lines)
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdicts on all; what could not be used stands in the notes of the first."""
+        return self._first_with(()), *(part.verdict for part in self.parts[1:])
+
+    def _first_with(self, lines: Sequence[str]) -> Verdict:
+        verdict = self.parts[0].verdict
+        notes = (*map(line, (*self.losses, *lines)), *verdict.coverage.notes, *map(line, self.notes))
+        coverage = msgspec.structs.replace(verdict.coverage, notes=notes)
+        return msgspec.structs.replace(verdict, coverage=coverage)
+
+
+def _one_line(verdict: Verdict) -> str:
+    summary = verdict.summary.rstrip(".")
+    return summary if verdict.verdict in summary.lower() else f"{verdict.verdict}: {summary}"
+
+
+def examine(
+    paths: Sequence[str | PathLike[str]],
+    settings: Settings,
+    rule: re.Pattern[str] | None = None,
+    progress: Progress | None = None,
+) -> Examination:
+    """Find, read, compare, diagnose.
+
+    Args:
+        paths: Files, folders, patterns.
+        settings: All tunables.
+        rule: Where the global rank stands in a path; the traces' own word comes first.
+        progress: Is told how far reading is.
+
+    Raises:
+        UsageError: There is nothing there, or nobody knows the ranks.
+        InputError: Nothing of it can be used.
+    """
+    found = discover(paths, rule)
+    problems: list[EroicaError] = []
+    parts = _of_traces(found, settings, progress, problems)
+    parts += parts_of_dumps(found.dumps, settings, problems)
+    for path in found.saved:
+        parts += parts_of_saved(path, settings, problems)
+    if not parts:
+        raise _combined(problems)
+    parts.sort(key=_importance, reverse=True)
+    return Examination(tuple(parts), _losses(problems), found.notes)
+
+
+def read_spans(
+    paths: Sequence[str | PathLike[str]],
+    settings: Settings,
+    rule: re.Pattern[str] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Span, ...]:
+    """The recordings among the trace files under some paths, without a diagnosis.
+
+    Raises:
+        UsageError: There is nothing there, or nobody knows the ranks.
+        InputError: Nothing of it can be used.
+    """
+    problems: list[EroicaError] = []
+    spans = _spans(discover(paths, rule), settings, progress, problems)
+    if not spans:
+        raise _combined(problems) if problems else UsageError(f"no profiler trace in {paths[0]}")
+    return spans
+
+
+def _importance(part: Part) -> tuple[float, ...]:
+    """Standstills first, then the greatest cause; without any, the recording that says most."""
+    verdict = part.verdict
+    causes = [finding for finding in verdict.findings if finding.role == "cause"]
+    gain = max((finding.gain or 0.0 for finding in causes), default=0.0)
+    words = {"blocked": 2.0, "slow": 1.0, "healthy": 0.0, "undetermined": 0.0}
+    told, length = verdict.coverage.workers_reported, sum(pattern.duration_s for pattern in part.patterns)
+    return words[verdict.verdict], gain, told, float(verdict.verdict == "healthy"), length
+
+
+def _losses(problems: Sequence[EroicaError]) -> tuple[str, ...]:
+    words = [f"left out: {problem}" for problem in problems[:_MOST_LOSSES]]
+    more = [f"left out: {len(problems) - _MOST_LOSSES} more"] if len(problems) > _MOST_LOSSES else []
+    return *words, *more
+
+
+def _combined(problems: Sequence[EroicaError]) -> EroicaError:
+    """One error for all: the first three in words."""
+    if len(problems) == 1:
+        return problems[0]
+    words = "; ".join(str(problem) for problem in problems[:3])
+    more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+    kind = UsageError if isinstance(problems[0], UsageError) else InputError
+    return kind(f"nothing here can be used: {words}{more}")
+
+
+# ---------------------------------------------------------------------- traces
+
+
+def _of_traces(
+    found: Discovery, settings: Settings, progress: Progress | None, problems: list[EroicaError]
+) -> list[Part]:
+    return [_part(span, settings) for span in _spans(found, settings, progress, problems)]
+
+
+def _spans(
+    found: Discovery, settings: Settings, progress: Progress | None, problems: list[EroicaError]
+) -> tuple[Span, ...]:
+    summaries = read_all(found.traces, settings, progress)
+    problems += [InputError(summary.error) for summary in summaries if summary.pattern is None]
+    recordings = [Recording(one.place, summary) for one, summary in zip(found.traces, summaries, strict=True)]
+    grouping = group(recordings)
+    problems += [UsageError(_RANKS.format(files)) for files in grouping.unranked]
+    problems += _contradictions(found.traces, summaries)
+    return grouping.spans
+
+
+def _contradictions(sources: Sequence[Source], summaries: Sequence[TraceSummary]) -> list[EroicaError]:
+    """Names that state another rank than the trace."""
+    pairs = zip(sources, summaries, strict=True)
+    wrong = [(a.path.name, a.rank, b.rank) for a, b in pairs if b.pattern is not None and 0 <= a.rank != b.rank]
+    if not wrong:
+        return []
+    name, named, said = wrong[0]
+    more = f" (and {len(wrong) - 1} more like it)" if len(wrong) > 1 else ""
+    return [InputError(f"the name of {name}, which says worker {named}: the trace says worker {said}{more}")]
+
+
+def _part(span: Span, settings: Settings) -> Part:
+    patterns = tuple(summary.pattern for summary in span.summaries if summary.pattern is not None)
+    window = window_of(span)
+    expected = max(summary.world_size for summary in span.summaries) or None
+    verdict = analyze(span.job, window, patterns, expected_workers=expected, notes=span.notes, settings=settings)
+    return Part(span.job, span.label, window, verdict, patterns)
+
+
+def window_of(span: Span) -> Window:
+    """What a span recorded, as a window."""
+    patterns = [summary.pattern for summary in span.summaries if summary.pattern is not None]
+    files = "1 trace file" if len(patterns) == 1 else f"{len(patterns)} trace files"
+    return Window(
+        window_id=1,
+        kind="trace",
+        purpose="trace",
+        reason=f"asked to diagnose {files}" + (f", {span.label}" if span.label else ""),
+        first_iteration=min(pattern.first_iteration for pattern in patterns),
+        last_iteration=max(pattern.last_iteration for pattern in patterns),
+    )

@@ -1,0 +1,30 @@
+"""What was examined as a run directory, for `eroica report` and `eroica diff`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from eroica.archive.store import Store
+from eroica.offline.examine import Examination
+from eroica.wire.codec import encode_record
+
+
+def keep(examination: Examination, run: Path) -> None:
+    """Write a run directory: one window a recording, the first one's verdict as the final one.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    store = Store(run)
+    for number, part in enumerate(examination.parts, start=1):
+        verdict = examination.verdict if number == 1 else part.verdict
+        store.save_window(msgspec.structs.replace(part.window, window_id=number))
+        for pattern in part.patterns:
+            numbered = msgspec.structs.replace(pattern, window_id=number)
+            store.save_pattern(numbered, encode_record(numbered))
+        if part.blockage is not None:
+            store.save_blockage(msgspec.structs.replace(part.blockage, look_id=number))
+        store.save_verdict(number, verdict)
+    store.save_final(examination.verdict)

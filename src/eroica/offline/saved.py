@@ -1,0 +1,91 @@
+"""What Eroica itself has kept of a job, diagnosed again from its patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from eroica.archive.load import SavedRun, SavedWindow, open_saved, read_blockage, read_patterns
+from eroica.diagnosis.blocked import diagnose_blockage
+from eroica.errors import EroicaError, InputError
+from eroica.localize.whole import leave_out_damaged
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.model.window import Window
+from eroica.offline.part import Part
+from eroica.offline.standstills import standstill_window
+from eroica.pipeline import analyze
+from eroica.settings import Settings
+
+
+def parts_of_saved(path: Path, settings: Settings, problems: list[EroicaError]) -> list[Part]:
+    """Every window of a run directory, a window, or a heap of patterns.
+
+    Args:
+        path: As `eroica.archive.load` understands it.
+        settings: All tunables.
+        problems: Gets what could not be used.
+    """
+    try:
+        saved = open_saved(path)
+    except InputError as error:
+        problems.append(error)
+        return []
+    if isinstance(saved, Verdict):
+        return []
+    windows = saved.windows if isinstance(saved, SavedRun) else (saved,)
+    job = saved.job if isinstance(saved, SavedRun) else job_of(saved)
+    baseline: tuple[WorkerPattern, ...] = ()
+    parts = []
+    for window in windows:
+        try:
+            part = examine_window(job, window, baseline, settings)
+        except InputError as error:
+            problems.append(error)
+            continue
+        baseline = part.patterns if part.window.purpose == "baseline" else baseline
+        parts.append(part)
+    return [part for part in parts if part.window.purpose != "baseline"] or parts
+
+
+def job_of(saved: SavedWindow) -> str:
+    """Name of the job of a window that stands alone."""
+    return saved.verdict.job if saved.verdict is not None else saved.directory.resolve().name
+
+
+def usable_patterns(window: SavedWindow) -> tuple[Window, tuple[WorkerPattern, ...], tuple[str, ...]]:
+    """A window's patterns that can be used, and notes.
+
+    Raises:
+        InputError: There is none.
+    """
+    asked, patterns, notes = read_patterns(window)
+    kept, damaged = leave_out_damaged(patterns)
+    if not kept:
+        raise InputError(f"no usable pattern in {window.directory}: {damaged[0]}")
+    return asked, kept, (*window.notes, *notes, *damaged)
+
+
+def examine_window(job: str, saved: SavedWindow, baseline: Sequence[WorkerPattern], settings: Settings) -> Part:
+    """One window, diagnosed by the present rules.
+
+    Args:
+        job: Name of its job.
+        saved: The window.
+        baseline: Patterns of the job's baseline window, if it has one.
+        settings: All tunables.
+
+    Raises:
+        InputError: It holds neither usable patterns nor what was seen of a standstill.
+    """
+    label = f"window {saved.window_id}" if saved.window_id else ""
+    if saved.has_blockage and not saved.pattern_files:
+        blockage = read_blockage(saved)
+        verdict = diagnose_blockage(blockage, job, settings)
+        if verdict is None:
+            raise InputError(f"{saved.directory}: workers moved between the two looks, so nothing stood still")
+        return Part(job, label, saved.window or standstill_window(blockage), verdict, blockage=blockage)
+    window, patterns, notes = usable_patterns(saved)
+    expected = saved.verdict.coverage.workers_expected if saved.verdict is not None else None
+    verdict = analyze(job, window, patterns, baseline, expected_workers=expected, notes=notes, settings=settings)
+    return Part(job, label, window, verdict, patterns)

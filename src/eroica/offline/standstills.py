@@ -1,0 +1,93 @@
+"""Flight Recorder dumps in folders -> one verdict a job that stood still."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from eroica.diagnosis.blocked import diagnose_blockage
+from eroica.errors import EroicaError, InputError, UsageError
+from eroica.model.look import Blockage
+from eroica.model.window import Window
+from eroica.offline.discover import Source
+from eroica.offline.dumps import build_blockage
+from eroica.offline.jobs import name_places
+from eroica.offline.part import Part
+from eroica.settings import Settings
+from eroica.trace.dump import FlightDump, read_dump
+
+
+def parts_of_dumps(sources: Sequence[Source], settings: Settings, problems: list[EroicaError]) -> list[Part]:
+    """One part for the dumps of each job.
+
+    Dumps of one directory belong together; so do those of sibling directories of different workers of equally large
+    jobs. Of two dumps of one worker the larger counts.
+
+    Args:
+        sources: Files.
+        settings: As for every other verdict.
+        problems: Gets what could not be used.
+    """
+    places: dict[str, dict[int, FlightDump]] = defaultdict(dict)
+    for source in sorted(sources, key=lambda one: one.size, reverse=True):
+        try:
+            dump = _read(source)
+        except (InputError, UsageError) as error:
+            problems.append(error)
+            continue
+        assert dump.rank is not None
+        if dump.rank in places[source.place]:
+            problems.append(InputError(f"{source.path} is a second dump of worker {dump.rank}; it was left out"))
+        places[source.place].setdefault(dump.rank, dump)
+    merged = _merged({place: dumps for place, dumps in places.items() if dumps})
+    names = name_places(list(merged))
+    return [_part(names[place], list(dumps.values()), settings) for place, dumps in merged.items()]
+
+
+def _read(source: Source) -> FlightDump:
+    """The dump of a worker that is known.
+
+    Raises:
+        InputError: It cannot be used.
+        UsageError: Nobody knows its worker.
+    """
+    dump = read_dump(source.path, source.rank if source.rank >= 0 else None)
+    if dump.rank is None:
+        raise UsageError(f"{source.path} does not say whose it is: let its name end in the global rank, as in _dump_3")
+    return dump
+
+
+def _merged(places: dict[str, dict[int, FlightDump]]) -> dict[str, dict[int, FlightDump]]:
+    siblings: dict[str, list[str]] = defaultdict(list)
+    for place in sorted(places):
+        siblings[str(PurePath(place).parent)].append(place)
+    merged: dict[str, dict[int, FlightDump]] = {}
+    for parent, members in siblings.items():
+        ranks = [rank for place in members for rank in places[place]]
+        worlds = {build_blockage(places[place].values()).world_size for place in members}
+        if len(members) > 1 and len(ranks) == len(set(ranks)) and len(worlds) == 1:
+            whole = parent if parent not in places else members[0]
+            merged[whole] = {rank: dump for place in members for rank, dump in places[place].items()}
+        else:
+            merged.update({place: places[place] for place in members})
+    return merged
+
+
+def _part(job: str, dumps: Sequence[FlightDump], settings: Settings) -> Part:
+    blockage = build_blockage(dumps)
+    verdict = diagnose_blockage(blockage, job, settings)
+    assert verdict is not None  # only somebody who moved between two looks makes it None, and a dump is one look
+    return Part(job, "Flight Recorder dumps", standstill_window(blockage), verdict, blockage=blockage)
+
+
+def standstill_window(blockage: Blockage) -> Window:
+    """What was looked at, as a window."""
+    return Window(
+        window_id=max(1, blockage.look_id),
+        kind="blocked",
+        purpose="blocked",
+        reason=blockage.reason,
+        first_iteration=0,
+        last_iteration=0,
+    )

@@ -1,0 +1,252 @@
+"""Events, piece by piece -> columns. What is kept per event is 24 bytes; texts are kept once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.trace.arguments import CollectiveReader, has_arguments, integer, is_unfinished, told_name
+from eroica.trace.events import UNREADABLE, Event
+from eroica.trace.schema import category_of, is_collective_kernel
+from eroica.trace.table import Category, CollectiveArguments
+
+_MOST_NAME = 2_000
+_MOST_NAME_TEXT = 200_000_000
+_MOST_PLACES = 100_000
+_MOST_COLLECTIVES = 500_000
+_MOST_OPEN = 100_000
+_MOST_US = 4e15
+_OPEN_US = -0.001
+_OTHER_NAME = "(one of too many names)"
+_OTHER_PLACE = ("", -1, -1)
+_MARKS = frozenset("iIR")
+_RARE = frozenset("MBE") | _MARKS
+_COMMUNICATION = "record_param_comms"
+
+_get_name = attrgetter("name")
+_get_place = attrgetter("cat", "pid", "tid")
+_get_start = attrgetter("ts")
+_get_length = attrgetter("dur")
+
+Place = tuple[str, "int | str", "int | str"]
+
+
+class Names(dict[str, int]):
+    """Numbers for names in order of appearance, given where one is missing; long names are cut.
+
+    Attributes:
+        flags: 1 for each name that `wanted` chose, by number.
+        overflow: There were more names than are kept.
+    """
+
+    def __init__(self, wanted: Callable[[str], bool]) -> None:
+        super().__init__()
+        self.flags = bytearray()
+        self.overflow = False
+        self._wanted = wanted
+        self._characters = 0
+
+    def __missing__(self, name: str) -> int:
+        """A number for a new name."""
+        if len(name) > _MOST_NAME:
+            return self[name[:_MOST_NAME]]
+        if self._characters > _MOST_NAME_TEXT and name != _OTHER_NAME:
+            self.overflow = True
+            return self[_OTHER_NAME]
+        number = self[name] = len(self)
+        self._characters += len(name) + 100
+        self.flags.append(self._wanted(name))
+        return number
+
+
+class Places(dict[Place, int]):
+    """Numbers for (category, process, thread) as the events have them.
+
+    Attributes:
+        kinds: Category by number.
+        overflow: There were more places than are kept.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds = bytearray()
+        self.overflow = False
+
+    def __missing__(self, place: Place) -> int:
+        """A number for a new place."""
+        if any(len(part) > _MOST_NAME for part in place if isinstance(part, str)):
+            return self[_OTHER_PLACE]
+        if len(self) >= _MOST_PLACES and place != _OTHER_PLACE:
+            self.overflow = True
+            return self[_OTHER_PLACE]
+        number = self[place] = len(self)
+        self.kinds.append(category_of(place[0], place[1]))
+        return number
+
+
+@dataclass(eq=False)
+class Columns:
+    """What is kept of the events while a trace is read. An event that is open has a length of -1 ns.
+
+    Attributes:
+        limit: Most events.
+        names: Text table.
+        places: (category, process, thread) table.
+        rows: Events kept.
+        has_events: Something with a phase was among what was read, so that it is a trace.
+        overflow: There were more events than are kept.
+        timeless: Events left out because they had no usable time.
+        unfinished: Annotations that Kineto cut at the stop.
+        last_us: Latest mark of the trace.
+        thread_names: Thread id -> name.
+        collectives: Row -> arguments of a collective's kernel.
+    """
+
+    limit: int
+    names: Names = field(default_factory=lambda: Names(_is_wanted))
+    places: Places = field(default_factory=Places)
+    rows: int = 0
+    has_events: bool = False
+    overflow: bool = False
+    timeless: int = 0
+    unfinished: int = 0
+    last_us: float = -np.inf
+    thread_names: dict[int, str] = field(default_factory=dict)
+    collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
+    _pieces: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]] = field(
+        default_factory=list
+    )
+    _open: dict[tuple[int | str, int | str], list[Event]] = field(default_factory=dict)
+    _open_count: int = 0
+    _reader: CollectiveReader = field(default_factory=CollectiveReader)
+    _calls: dict[int, CollectiveArguments] = field(default_factory=dict)
+
+    def add(self, events: list[Event]) -> None:
+        """Keep the complete events of a piece, and what its metadata say."""
+        rows = [event for event in events if event.ph == "X"]
+        rare = [event for event in events if event.ph in _RARE] if len(rows) < len(events) else []
+        self.has_events = self.has_events or any(event.ph not in ("", UNREADABLE) for event in events)
+        if rare:
+            marks = [event.ts for event in rare if event.ph in _MARKS and event.ts < _MOST_US]
+            self.last_us = max(self.last_us, max(marks, default=-np.inf))
+            rows += self._read_rare([event for event in rare if event.ph not in _MARKS])
+        if rows:
+            self._append(rows)
+
+    def _append(self, events: list[Event]) -> None:
+        if len(events) > self.limit - self.rows:
+            events, self.overflow = events[: self.limit - self.rows], True
+        count = len(events)
+        name = np.fromiter(map(self.names.__getitem__, map(_get_name, events)), np.int32, count)
+        place = np.fromiter(map(self.places.__getitem__, map(_get_place, events)), np.int32, count)
+        start_us = np.fromiter(map(_get_start, events), np.float64, count)
+        length_us = np.fromiter(map(_get_length, events), np.float64, count)
+        usable = (np.abs(start_us) < _MOST_US) & (length_us < _MOST_US)
+        if not usable.all():
+            self.timeless += int(count - usable.sum())
+            chosen = np.flatnonzero(usable)
+            events = [events[row] for row in chosen.tolist()]
+            name, place, start_us, length_us = name[chosen], place[chosen], start_us[chosen], length_us[chosen]
+        self._read_arguments(events, name, place)
+        length_us[length_us < 0] = _OPEN_US
+        self._pieces.append((name, place, to_ns(start_us), to_ns(length_us)))
+        self.rows += len(events)
+
+    def _read_arguments(self, events: list[Event], name: NDArray[np.int32], place: NDArray[np.int32]) -> None:
+        kind = np.frombuffer(self.places.kinds, dtype=np.int8)[place]
+        wanted = np.frombuffer(self.names.flags, dtype=np.bool_)[name]
+        for row in np.flatnonzero(wanted & ((kind == Category.KERNEL) | (kind == Category.OPERATOR))).tolist():
+            self._read_collective(events[row], int(kind[row]), self.rows + row)
+        for row in np.flatnonzero(kind == Category.ANNOTATION).tolist():
+            self.unfinished += is_unfinished(events[row])
+
+    def _read_collective(self, event: Event, kind: int, row: int) -> None:
+        """Arguments of a kernel, or of the call that launched it; calls come before the kernels in a file."""
+        full = max(len(self.collectives), len(self._calls)) >= _MOST_COLLECTIVES
+        if full or not (self._calls or has_arguments(event)):
+            return
+        if kind == Category.KERNEL:
+            arguments, link = self._reader.read(event)
+            arguments = arguments or self._calls.get(link)
+            if arguments is not None:
+                self.collectives[row] = arguments
+        elif event.name == _COMMUNICATION:
+            arguments, link = self._reader.read(event)
+            if arguments is not None and link >= 0:
+                self._calls[link] = arguments
+
+    def take(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        """Name, place, start (before the base is added) and length (-1: open) of all events, in nanoseconds; once."""
+        pieces, self._pieces = self._pieces, []
+        columns = list(zip(*pieces, strict=True)) or [(), (), (), ()]
+        pieces.clear()
+        types = (np.int32, np.int32, np.int64, np.int64)
+        joined = []
+        for kind in types:
+            parts = columns.pop(0)
+            joined.append(np.concatenate([np.empty(0, dtype=kind), *parts]))
+            del parts
+        return joined[0], joined[1], joined[2], joined[3]
+
+    # --- metadata, marks, and events of two halves ---
+
+    def _read_rare(self, events: Iterable[Event]) -> list[Event]:
+        """What is no complete event: names of threads, marks, begins and ends; the completed ones of the latter."""
+        completed = []
+        for event in events:
+            if event.ph == "M":
+                self._name_thread(event)
+            elif event.ph == "B":
+                self._begin(event)
+            elif event.ph == "E":
+                completed += self._end(event)
+        return completed
+
+    def _name_thread(self, event: Event) -> None:
+        thread = thread_number(event.tid)
+        if event.name == "thread_name" and thread >= 0 and len(self.thread_names) < _MOST_PLACES:
+            name = told_name(event)
+            if name and not name.startswith("stream "):
+                self.thread_names[thread] = name[:_MOST_NAME]
+
+    def _begin(self, event: Event) -> None:
+        if self._open_count < _MOST_OPEN:
+            self._open.setdefault((event.pid, event.tid), []).append(event)
+            self._open_count += 1
+
+    def _end(self, event: Event) -> list[Event]:
+        begun = self._open.get((event.pid, event.tid))
+        if not begun:
+            return []
+        self._open_count -= 1
+        first = begun.pop()
+        first.dur = event.ts - first.ts
+        return [first]
+
+    def close_open(self) -> None:
+        """Begins without an end are events that were still open when the trace stopped."""
+        left = [event for begun in self._open.values() for event in begun]
+        self._open.clear()
+        if left:
+            self._append(left)
+
+
+def to_ns(us: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Microseconds as whole nanoseconds, without losing what float64 could hold (1.7e15 µs times 1000 it cannot)."""
+    whole = np.floor(us)
+    return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000.0).astype(np.int64)
+
+
+def thread_number(text: int | str) -> int:
+    """Number of a thread or stream: 7 for 7, "7" and "stream 7"; -1 for what has none ("PyTorch Profiler")."""
+    if isinstance(text, str):
+        text = text.removeprefix("stream ")
+    return integer(text, -1)
+
+
+def _is_wanted(name: str) -> bool:
+    return name == _COMMUNICATION or is_collective_kernel(name)

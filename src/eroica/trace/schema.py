@@ -1,0 +1,58 @@
+"""What traces of the years call the same things: categories, annotations, kernels of collectives."""
+
+from __future__ import annotations
+
+import re
+
+from eroica.trace.table import Category
+
+_CATEGORIES = {
+    "cpu_op": Category.OPERATOR,
+    "operator": Category.OPERATOR,
+    "user_annotation": Category.ANNOTATION,
+    "kernel": Category.KERNEL,
+    "mtia_ccp_events": Category.KERNEL,
+    "collective_comm": Category.KERNEL,
+    "memcpy": Category.MEMORY,
+    "memset": Category.MEMORY,
+    "runtime": Category.RUNTIME,
+    "hpu_op": Category.RUNTIME,
+    "python_function": Category.PYTHON,
+}
+_ENDINGS = {
+    "_memcpy": Category.MEMORY,
+    "_memset": Category.MEMORY,
+    "_runtime": Category.RUNTIME,
+    "_driver": Category.RUNTIME,
+}
+_LEGACY = {"CPU functions": Category.OPERATOR, "CUDA functions": Category.KERNEL}
+_ANNOTATION = re.compile(
+    r"^(ProfilerStep[#*]|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#|DistributedDataParallel\.forward$)"
+)
+_COLLECTIVE_KERNEL = re.compile(r"^(nccl|rccl|mscclKernel|mscclpp|oneccl|hccl|hcom_|mccl)", re.IGNORECASE)
+
+
+def category_of(text: str, process: int | str = "") -> Category:
+    """Category of events.
+
+    Args:
+        text: The event's "cat": of 2021 ("Operator", "Kernel") or later, of any accelerator ("xpu_runtime",
+            "gpu_memcpy"); marks that an accelerator keeps of host annotations count as OTHER.
+        process: The event's "pid": before Kineto, it was all that told a device's events.
+    """
+    lower = text.lower()
+    if lower in _CATEGORIES:
+        return _CATEGORIES[lower]
+    if not lower:
+        return _LEGACY.get(process, Category.OTHER) if isinstance(process, str) else Category.OTHER
+    return next((category for ending, category in _ENDINGS.items() if lower.endswith(ending)), Category.OTHER)
+
+
+def is_annotation(name: str) -> bool:
+    """Whether an event of this name is torch's own mark in a loop, whatever its category: in 2021 it was "Operator"."""
+    return _ANNOTATION.match(name) is not None
+
+
+def is_collective_kernel(name: object) -> bool:
+    """Whether a device kernel of this name is a collective: NCCL, RCCL, MSCCL, oneCCL, HCCL or MCCL."""
+    return isinstance(name, str) and _COLLECTIVE_KERNEL.match(name) is not None

@@ -1,0 +1,143 @@
+"""Whatever a user points at: runs, windows, heaps of patterns, verdict files, and damage of every kind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from eroica.archive.load import SavedRun, SavedWindow, open_saved, read_patterns
+from eroica.archive.store import Store, save_patterns
+from eroica.errors import InputError, UsageError
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWindow
+from eroica.model.window import WindowPurpose
+from eroica.testing import FleetPlan, synthesize, synthesize_window
+from eroica.wire.codec import encode_record
+
+
+def verdict(first: int, summary: str = "all is well") -> Verdict:
+    return Verdict(
+        eroica_version="0", job="j", verdict="healthy", summary=summary, iteration=IterationTimes(),
+        window=VerdictWindow(kind="iterations", first_iteration=first, last_iteration=first + 40),
+        coverage=Coverage(workers_expected=4, workers_reported=4),
+    )  # fmt: skip
+
+
+def save(run: Path, window_id: int, purpose: WindowPurpose = "manual") -> Path:
+    directory = run / "windows" / str(window_id)
+    patterns = synthesize(FleetPlan(iterations=4), window_id=window_id)
+    save_patterns(directory, synthesize_window(patterns, purpose), patterns)
+    return directory
+
+
+def opened(path: Path) -> SavedWindow:
+    saved = open_saved(path)
+    assert isinstance(saved, SavedWindow)
+    return saved
+
+
+def test_a_run_is_opened_with_its_windows_in_order_and_the_final_verdicts_origin(tmp_path: Path) -> None:
+    for window_id in (10, 2, 1):
+        save(tmp_path, window_id)
+        Store(tmp_path).save_verdict(window_id, verdict(1000 * window_id))
+    Store(tmp_path).save_final(verdict(2000))
+    saved = open_saved(tmp_path)
+    assert isinstance(saved, SavedRun)
+    assert [window.window_id for window in saved.windows] == [1, 2, 10] and saved.job == "j" and not saved.notes
+    origin = saved.origin()
+    assert origin is not None and origin.window_id == 2
+    with pytest.raises(UsageError, match="no window 3; there are: 1, 2, 10"):
+        saved.window(3)
+
+
+def test_a_window_a_heap_of_patterns_and_one_pattern_are_opened(tmp_path: Path) -> None:
+    directory = save(tmp_path, 3)
+    window, patterns, notes = read_patterns(opened(directory))
+    assert window.window_id == 3 and [p.worker.global_rank for p in patterns] == [0, 1, 2, 3] and not notes
+    heap, _, _ = read_patterns(opened(directory / "patterns"))
+    assert (heap.first_iteration, heap.last_iteration) == (window.first_iteration, window.last_iteration)
+    assert len(read_patterns(opened(directory / "patterns" / "2.pattern"))[1]) == 1
+
+
+def test_damaged_patterns_among_good_ones_become_one_note(tmp_path: Path) -> None:
+    patterns = save(tmp_path, 1) / "patterns"
+    (patterns / "0.pattern").write_bytes(b"")
+    (patterns / "1.pattern").write_bytes((patterns / "1.pattern").read_bytes()[:-30])
+    (patterns / "9.pattern").write_bytes(b"\0" * 5_000_000)
+    (patterns / "copy.pattern").write_bytes((patterns / "2.pattern").read_bytes())
+    (patterns / "readme.txt").write_text("no pattern")
+    (patterns / "dir.pattern").mkdir()
+    os.mkfifo(patterns / "pipe.pattern")
+    _, kept, notes = read_patterns(opened(tmp_path / "windows" / "1"))
+    assert [pattern.worker.global_rank for pattern in kept] == [2, 3]
+    assert len(notes) == 1 and notes[0].startswith("6 patterns were left out") and "and 3 more" in notes[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"duration_s": float("nan")},
+        {"duration_s": -1.0},
+        {"idle_s": float("inf")},
+        {"first_iteration": 5, "last_iteration": 2},
+        {"last_iteration": 1 << 60},
+        {"channels": {"cpu": float("nan")}},
+    ],
+)
+def test_impossible_numbers_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    good = synthesize(FleetPlan(iterations=4))
+    (tmp_path / "0.pattern").write_bytes(encode_record(msgspec.structs.replace(good[0], **change)))
+    (tmp_path / "1.pattern").write_bytes(encode_record(good[1]))
+    _, kept, notes = read_patterns(opened(tmp_path))
+    assert len(kept) == 1 and "0.pattern" in notes[0]
+
+
+def test_impossible_ranks_and_rows_are_refused(tmp_path: Path) -> None:
+    good = synthesize(FleetPlan(iterations=4))[0]
+    worker = msgspec.structs.replace(good.worker, world_size=1 << 60)
+    row = msgspec.structs.replace(good.functions[0], critical_s=float("nan"))
+    bad: list[WorkerPattern] = [
+        msgspec.structs.replace(good, worker=worker),
+        msgspec.structs.replace(good, functions=(row,)),
+    ]
+    for at, pattern in enumerate(bad):
+        (tmp_path / f"{at}.pattern").write_bytes(encode_record(pattern))
+    with pytest.raises(InputError, match="no usable pattern"):
+        read_patterns(opened(tmp_path))
+
+
+def test_damaged_windows_and_verdicts_cost_only_themselves(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    (tmp_path / "windows" / "1" / "window.json").write_text("{")
+    (tmp_path / "windows" / "2" / "verdict.json").write_text("[" * 100_000)
+    (tmp_path / "verdict.json").write_text('{"schema_version": 1}')
+    saved = open_saved(tmp_path)
+    assert isinstance(saved, SavedRun) and saved.verdict is None and len(saved.notes) == 1
+    assert [len(window.notes) for window in saved.windows] == [1, 1]
+    assert all(len(read_patterns(window)[1]) == 4 for window in saved.windows)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"null", b"[1]", b'{"a": 1}', b"\xff\xfe", b"[" * 200_000])
+def test_what_is_no_verdict_is_one_clear_line(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "v.json").write_bytes(text)
+    with pytest.raises(InputError, match=r"v\.json"):
+        open_saved(tmp_path / "v.json")
+
+
+def test_a_verdict_of_a_later_schema_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "v.json").write_bytes(msgspec.structs.replace(verdict(1), schema_version=2).to_json())
+    with pytest.raises(InputError, match="schema 2 is later"):
+        open_saved(tmp_path / "v.json")
+
+
+def test_a_pipe_is_not_waited_for_and_an_empty_folder_is_nothing_of_ours(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(InputError, match="no regular file"):
+        open_saved(tmp_path / "pipe.json")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no run, no window and no pattern"):
+        open_saved(tmp_path / "empty")

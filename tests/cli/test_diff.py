@@ -1,0 +1,111 @@
+"""`eroica diff` on saved directories and on real traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from eroica.archive.store import Store, save_patterns
+from eroica.cli import group
+from eroica.errors import InputError, UsageError
+from eroica.model.comparison import Comparison
+from eroica.model.window import WindowPurpose
+from eroica.pipeline import analyze
+from eroica.testing import FleetPlan, SlowLoader, Trouble, synthesize, synthesize_window
+
+TRACES = Path(__file__).parents[2] / "../shared/traces"
+
+
+def keep(run: Path, window_id: int, purpose: WindowPurpose, *troubles: Trouble) -> None:
+    patterns = synthesize(FleetPlan(iterations=20, draw=window_id), troubles, window_id)
+    window = synthesize_window(patterns, purpose)
+    save_patterns(run / "windows" / str(window_id), window, patterns)
+    if purpose != "baseline":
+        verdict = analyze("resnet", window, patterns)
+        Store(run).save_verdict(window_id, verdict)
+        Store(run).save_final(verdict)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    directory = tmp_path / "run"
+    keep(directory, 1, "baseline")
+    keep(directory, 2, "manual")
+    keep(directory, 3, "manual", SlowLoader((2,), 20.0))
+    return directory
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(group, ["diff", *map(str, arguments)])
+
+
+def test_a_job_against_its_own_healthy_window_is_a_regression(run: Path, tmp_path: Path) -> None:
+    result = call(f"{run}@baseline", run, "--json", tmp_path / "c.json")
+    assert result.exit_code == 3, result.output
+    assert result.output.startswith("REGRESSION") and "_read_block" in result.output and "worker 2" in result.output
+    comparison = msgspec.json.decode((tmp_path / "c.json").read_bytes(), type=Comparison)
+    assert comparison.comparison == "regression" and comparison.after.name.endswith("@3")
+
+
+def test_a_dash_prints_the_record_alone(run: Path) -> None:
+    result = call(f"{run}@2", f"{run}@3", "--json", "-")
+    assert msgspec.json.decode(result.output, type=Comparison).exit_code == result.exit_code == 3
+
+
+def test_two_healthy_windows_are_equal(run: Path) -> None:
+    result = call(f"{run}@1", run, "--window-b", "2")
+    assert result.exit_code == 0 and result.output.startswith("EQUAL")
+
+
+def test_windows_and_bare_patterns_are_compared(run: Path) -> None:
+    result = call(run / "windows" / "3" / "patterns", run / "windows" / "2")
+    assert result.exit_code == 0 and result.output.startswith("IMPROVEMENT")
+
+
+def test_damaged_patterns_are_noted_and_the_others_compared(run: Path) -> None:
+    (run / "windows" / "3" / "patterns" / "0.pattern").write_bytes(b"\0")
+    result = call(f"{run}@2", f"{run}@3")
+    assert result.exit_code == 3 and "1 pattern was left out" in " ".join(result.output.split())
+
+
+def test_hostile_names_do_not_reach_the_terminal(run: Path, tmp_path: Path) -> None:
+    evil = "_read\x1b[2J_block\u202e[bold]"
+    patterns = synthesize(FleetPlan(iterations=20), [SlowLoader((2,), 20.0, frame=f"{evil} (a.py:1)")], 4)
+    save_patterns(tmp_path / "evil", synthesize_window(patterns), patterns)
+    save_patterns(run / "windows" / "4", synthesize_window(patterns), patterns)
+    result = call(f"{run}@2", f"{run}@4")
+    assert result.exit_code == 3 and "[bold]" in result.output
+    assert "\x1b" not in result.output and "\u202e" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["nowhere", "{run}"], UsageError),
+        (["{run}@9", "{run}"], UsageError),
+        (["{run}@2", "{run}@3", "--window-a", "1"], UsageError),
+        (["{run}", "{run}", "--window-a", "first"], UsageError),
+        (["{run}/windows/2@1", "{run}"], UsageError),
+        (["{run}/verdict.json", "{run}"], UsageError),
+        (["{run}/nothing@baseline", "{run}"], UsageError),
+        (["{run}/nothing", "{run}"], InputError),
+    ],
+)
+def test_wrong_usage_is_one_clear_line(run: Path, arguments: list[str], error: type[Exception]) -> None:
+    (run / "nothing" / "windows").mkdir(parents=True)
+    result = call(*(argument.format(run=run) for argument in arguments))
+    assert isinstance(result.exception, error) and "\n" not in str(result.exception)
+
+
+def test_with_loader_processes_the_real_loader_is_faster_and_without_them_it_is_a_regression() -> None:
+    folder = TRACES / "loader_stall"
+    if not folder.is_dir():
+        pytest.skip("the real traces are not here")
+    zero, four = folder / "resnet50_num_workers_0", folder / "resnet50_num_workers_4"
+    better = call(zero, four)
+    assert better.exit_code == 0 and better.output.startswith("IMPROVEMENT"), better.output
+    worse = call(four, zero)
+    assert worse.exit_code == 3 and "DataLoaderIter.__next__" in worse.output.replace("\n", ""), worse.output

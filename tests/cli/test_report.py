@@ -1,0 +1,132 @@
+"""`eroica report` on saved directories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from eroica.archive.store import Store, save_patterns
+from eroica.cli import group
+from eroica.errors import InputError, UsageError
+from eroica.model.verdict import Verdict
+from eroica.model.window import WindowPurpose
+from eroica.pipeline import analyze
+from eroica.testing import FleetPlan, SlowLoader, Standstill, Trouble, synthesize, synthesize_window
+from eroica.testing.standstill import EMPTY_QUEUE
+
+
+def keep(run: Path, window_id: int, purpose: WindowPurpose, *troubles: Trouble) -> Verdict:
+    """One window with its verdict."""
+    patterns = synthesize(FleetPlan(iterations=20, draw=window_id), troubles, window_id)
+    window = synthesize_window(patterns, purpose)
+    save_patterns(run / "windows" / str(window_id), window, patterns)
+    verdict = analyze("resnet", window, patterns)
+    if purpose != "baseline":
+        Store(run).save_verdict(window_id, verdict)
+    return verdict
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A job with a healthy baseline, a healthy window and one with a slow loader, which is its verdict."""
+    keep(tmp_path, 1, "baseline")
+    keep(tmp_path, 2, "manual")
+    Store(tmp_path).save_final(keep(tmp_path, 3, "manual", SlowLoader((2,), 20.0)))
+    return tmp_path
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(group, ["report", *map(str, arguments)], catch_exceptions=True)
+
+
+def test_a_run_shows_its_verdict_and_one_line_a_window(run: Path) -> None:
+    result = call(run)
+    assert result.exit_code == 3
+    assert "slow-data-loading" in result.output and "worker 2" in result.output
+    lines = result.output.split("Windows")[1].splitlines()
+    assert [line.split()[:2] for line in lines if line.strip()][:3] == [
+        ["1", "baseline"],
+        ["2", "manual"],
+        ["3", "manual"],
+    ]
+    assert "healthy" in result.output
+
+
+def test_one_window_is_shown_by_number_or_by_path(run: Path) -> None:
+    for arguments in ((run, "--window", 2), (run / "windows" / "2",)):
+        result = call(*arguments)
+        assert result.exit_code == 0 and "HEALTHY" in result.output
+
+
+def test_all_windows_are_shown_before_the_final_verdict(run: Path) -> None:
+    output = call(run, "--all").output
+    assert output.index("window 2") < output.index("HEALTHY") < output.index("window 3") < output.index("─ the job")
+
+
+def test_the_verdict_is_written_and_a_written_one_is_shown(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "v.json"
+    assert call(run, "--json", file).exit_code == 3
+    assert Verdict.from_json(file.read_bytes()).cause is not None
+    assert call(file).exit_code == 3
+
+
+def test_patterns_are_diagnosed_again_with_other_settings(run: Path) -> None:
+    assert call(run, "--again").exit_code == 3
+    assert call(run, "--again", "--set", "min_gain=0.9").exit_code == 0
+
+
+def test_bare_patterns_are_diagnosed(run: Path) -> None:
+    result = call(run / "windows" / "3" / "patterns")
+    assert result.exit_code == 3 and "slow-data-loading" in result.output
+
+
+def test_a_standstill_is_diagnosed_again(tmp_path: Path) -> None:
+    job = Standstill(4)
+    job.wait((0, 1, 3))
+    job.sit(2, EMPTY_QUEUE)
+    blockage = job.blockage()
+    Store(tmp_path).save_blockage(blockage)
+    result = call(tmp_path, "--again")
+    assert result.exit_code == 3 and "BLOCKED" in result.output
+    assert call(tmp_path / "windows" / str(blockage.look_id)).exit_code == 3
+
+
+def test_damage_is_told_and_costs_only_itself(run: Path) -> None:
+    (run / "verdict.json").write_text("{")
+    (run / "windows" / "2" / "verdict.json").write_bytes(b"\xff")
+    damaged = run / "windows" / "3" / "patterns" / "0.pattern"
+    damaged.write_bytes(b"no pattern")
+    result = call(run)
+    assert result.exit_code == 3 and "slow-data-loading" in result.output
+    assert result.output.count("Note:") >= 2 and "Traceback" not in result.output
+    again = call(run / "windows" / "3", "--again")
+    assert again.exit_code in (3, 4) and "1 pattern was left out" in " ".join(again.output.split())
+
+
+def test_a_series_that_cannot_be_decoded_leaves_that_worker_out(run: Path) -> None:
+    patterns = synthesize(FleetPlan(iterations=20), [SlowLoader((2,), 20.0)], 4)
+    broken = msgspec.structs.replace(patterns[0], iteration_us=b"no series")
+    save_patterns(run / "windows" / "4", synthesize_window(patterns), [broken, *patterns[1:]])
+    result = call(run, "--window", 4)
+    assert result.exit_code in (3, 4) and "worker 0" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["nowhere"], UsageError),
+        (["{run}", "--window", "9"], UsageError),
+        (["{run}/windows/2", "--all"], UsageError),
+        (["{run}/windows/2", "--window", "2"], UsageError),
+        (["{run}/verdict.json", "--again"], UsageError),
+        (["{run}/log"], InputError),
+        (["{run}", "--json", "{run}/no/such/folder.json"], InputError),
+    ],
+)
+def test_wrong_usage_is_one_clear_line(run: Path, arguments: list[str], error: type[Exception]) -> None:
+    (run / "log").mkdir()
+    result = call(*(argument.format(run=run) for argument in arguments))
+    assert isinstance(result.exception, error) and "\n" not in str(result.exception)

@@ -1,0 +1,260 @@
+"""Two synthetic runs whose difference is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import pytest
+
+from eroica.compare import Run, compare
+from eroica.errors import InputError
+from eroica.model.comparison import Comparison, FunctionChange
+from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.testing import (
+    BusyHost,
+    Draft,
+    FleetPlan,
+    SlowCompute,
+    SlowLink,
+    SlowLoader,
+    SlowPython,
+    Trouble,
+    UnevenWork,
+    synthesize,
+)
+
+PLAN = FleetPlan()
+
+
+def run(plan: FleetPlan, *troubles: Trouble, name: str = "run") -> Run:
+    return Run(name=name, patterns=synthesize(plan, troubles))
+
+
+def difference(plan: FleetPlan, before: Sequence[Trouble], after: Sequence[Trouble]) -> Comparison:
+    """Of two windows of the same fleet with noise of their own."""
+    return compare(run(plan, *before, name="A"), run(replace(plan, draw=1), *after, name="B"))
+
+
+def own(comparison: Comparison) -> list[FunctionChange]:
+    return [change for change in comparison.changes if change.reason != "waiting"]
+
+
+@dataclass(frozen=True)
+class Neighbor:
+    """Another program on the same devices: everything that runs there takes `factor` times as long, as busy as ever."""
+
+    factor: float
+
+    def apply(self, draft: Draft) -> None:
+        for key in draft.time_us:
+            if key.kind == "compute":
+                draft.time_us[key] *= self.factor
+        draft.transfer_us = draft.transfer_us * self.factor
+
+
+@dataclass(frozen=True)
+class Longer:
+    """One operator takes `factor` times as long, as busy as ever."""
+
+    name: str
+    factor: float
+
+    def apply(self, draft: Draft) -> None:
+        for key in draft.time_us:
+            if key.name == self.name:
+                draft.time_us[key] *= self.factor
+
+
+def test_a_slower_loader_on_one_worker_is_a_regression_there_and_the_others_only_wait() -> None:
+    result = difference(PLAN, [SlowLoader((2,), 2.0)], [SlowLoader((2,), 14.0)])
+    assert result.comparison == "regression" and result.exit_code == 3
+    (change,) = own(result)
+    assert change.name == "_read_block" and change.workers == (2,) and change.reason == "slower"
+    assert change.change_ms == pytest.approx(12.0, rel=0.3)
+    waits = [other for other in result.changes if other.reason == "waiting"]
+    assert waits and all(2 not in wait.workers for wait in waits if wait.change_ms > 0)
+    assert "_read_block" in result.summary and "worker 2" in result.summary
+    assert result.explained is not None and result.explained > 0.7
+
+
+def test_the_other_way_round_it_is_an_improvement() -> None:
+    result = difference(PLAN, [SlowLoader((2,), 14.0)], [SlowLoader((2,), 2.0)])
+    assert result.comparison == "improvement" and result.exit_code == 0
+    (change,) = own(result)
+    assert change.reason == "faster" and change.change_ms < 0
+
+
+def test_more_executions_are_more_work() -> None:
+    result = difference(PLAN, [], [UnevenWork((3,), 0.3)])
+    assert result.comparison == "regression"
+    (change,) = own(result)
+    assert change.reason == "more-work" and change.workers == (3,) and change.functions > 3
+    assert change.count_after == pytest.approx(1.3 * change.count_before, rel=0.02)
+    assert change.mean_after_ms == pytest.approx(change.mean_before_ms, rel=0.05)
+
+
+def test_fewer_executions_are_less_work() -> None:
+    (change,) = own(difference(PLAN, [UnevenWork((0, 1, 2, 3), 0.4)], []))
+    assert change.reason == "less-work"
+
+
+@pytest.mark.parametrize("trouble", [SlowCompute((1,), 1.3), BusyHost((1,), 1.3)])
+def test_the_same_work_at_lower_utilization_is_slower(trouble: Trouble) -> None:
+    (change,) = own(difference(PLAN, [], [trouble]))
+    assert change.reason == "slower" and change.workers == (1,) and "operators" in change.name
+    assert change.utilization_before is not None and change.utilization_after is not None
+    assert change.utilization_after < change.utilization_before - 0.1
+    assert "lower utilization" in change.text
+
+
+@pytest.mark.parametrize("factor", [1.06, 1.18])
+def test_all_kernels_longer_at_equal_counts_and_utilization_is_one_finding_contention_from_outside(
+    factor: float,
+) -> None:
+    """The paper's failed case 5: 8 workers, version B slower than A; it was read as more work."""
+    result = difference(FleetPlan(workers=8, accelerator=True), [], [Neighbor(factor)])
+    assert result.comparison == "regression"
+    (change,) = own(result)
+    assert change.reason == "outside-contention" and change.workers == tuple(range(8)) and change.functions >= 10
+    assert change.count_before == change.count_after
+    assert "Equal counts" in change.text and "outside" in result.summary
+
+
+def test_one_operator_longer_among_others_that_are_not_is_no_contention() -> None:
+    (change,) = own(difference(PLAN, [], [Longer("aten::addmm", 1.5)]))
+    assert change.name == "aten::addmm" and change.reason == "slower"
+    assert "inputs or its implementation" in change.text
+
+
+def test_without_sampled_utilization_contention_and_slow_hardware_are_not_told_apart() -> None:
+    sides = [
+        Run(name=side.name, patterns=[blind(pattern) for pattern in side.patterns])
+        for side in (run(PLAN), run(replace(PLAN, draw=1), Neighbor(1.2)))
+    ]
+    result = compare(*sides)
+    (change,) = own(result)
+    assert change.reason == "slower" and change.utilization_before is None
+    assert "cannot be told apart" in change.text and any("no utilization" in note for note in result.notes)
+
+
+def blind(pattern: WorkerPattern) -> WorkerPattern:
+    rows = [
+        msgspec.structs.replace(row, mu=0.0, sigma=0.0, resource="", resource_samples=0) for row in pattern.functions
+    ]
+    return msgspec.structs.replace(pattern, functions=tuple(rows))
+
+
+def test_a_slower_link_is_the_collectives_own_regression() -> None:
+    (change,) = own(difference(PLAN, [], [SlowLink(8.0)]))
+    assert change.kind == "collective" and change.reason == "slower"
+
+
+def test_one_worker_alone_does_not_tell_waiting_from_a_slower_link() -> None:
+    sides = [run(PLAN), run(replace(PLAN, draw=1), SlowLink(12.0))]
+    alone = [Run(name=side.name, patterns=side.patterns[:1]) for side in sides]
+    result = compare(*alone)
+    (change,) = result.changes
+    assert result.comparison == "regression" and change.reason == "waiting"
+    assert "cannot be told" in change.text and "other workers" in result.summary
+
+
+def test_a_new_function_is_new_and_its_removal_is_gone() -> None:
+    (change,) = own(difference(PLAN, [], [SlowPython(6.0)]))
+    assert change.reason == "new" and change.before_ms == 0 and change.workers == (0, 1, 2, 3)
+    (change,) = own(difference(PLAN, [SlowPython(6.0)], []))
+    assert change.reason == "gone" and change.after_ms == 0
+
+
+def test_moved_lines_are_no_change_and_do_not_hide_one() -> None:
+    moved = replace(PLAN, draw=1, named=(("tokens.py:30", "tokens.py:77"), ("dataset.py:41", "dataset.py:60")))
+    same = compare(run(PLAN, SlowPython(6.0)), run(moved, SlowPython(6.0)))
+    assert same.comparison == "equal" and not same.changes
+    (change,) = own(compare(run(PLAN, SlowPython(6.0)), run(moved, SlowPython(12.0))))
+    assert change.reason == "slower" and "tokens.py:77" in change.stack[-1]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        FleetPlan(),
+        FleetPlan(workers=1),
+        FleetPlan(workers=2, iterations=5),
+        FleetPlan(workers=3, iterations=12),
+        FleetPlan(workers=8, stages=2),
+        FleetPlan(workers=16, accelerator=True),
+    ],
+)
+def test_equal_runs_are_equal_whatever_the_noise(plan: FleetPlan) -> None:
+    seeds = range(100, 112)
+    words = [difference(replace(plan, seed=seed), [], []).comparison for seed in seeds]
+    assert words.count("equal") == len(words)
+
+
+def test_the_same_run_twice_is_equal_without_any_change() -> None:
+    result = compare(run(PLAN), run(PLAN))
+    assert result.comparison == "equal" and not result.changes and result.exit_code == 0
+
+
+def test_what_evens_out_on_the_same_workers_is_told_but_is_no_regression() -> None:
+    result = difference(PLAN, [SlowPython(6.0, frame="old (a.py:1)")], [SlowPython(6.0, frame="new (b.py:1)")])
+    assert {change.reason for change in own(result)} == {"new", "gone"}
+    assert result.comparison == "equal" and "evens out" in result.summary
+
+
+def test_runs_of_different_size_are_compared_by_their_median_workers() -> None:
+    result = compare(run(FleetPlan(workers=8)), run(FleetPlan(workers=4, draw=1), SlowPython(8.0)))
+    assert result.comparison == "regression"
+    assert own(result)[0].name == "_score_tokens" and own(result)[0].workers == (0, 1, 2, 3)
+    assert any("8 and 4 workers" in note for note in result.notes)
+
+
+def test_roles_are_compared_with_their_like_when_sizes_differ() -> None:
+    result = compare(run(FleetPlan(workers=8, stages=2)), run(FleetPlan(workers=4, stages=2, draw=1)))
+    assert result.comparison != "regression" and not own(result)
+    assert any("each role" in note for note in result.notes)
+
+
+def test_missing_workers_are_noted_and_the_others_compared() -> None:
+    after = run(replace(PLAN, draw=1), SlowLoader((2,), 12.0))
+    result = compare(run(PLAN), Run(name="B", patterns=after.patterns[1:]))
+    assert own(result)[0].workers == (2,) and any("in one of the runs only" in note for note in result.notes)
+
+
+def test_a_single_iteration_is_undetermined() -> None:
+    result = compare(run(FleetPlan(iterations=1)), run(PLAN))
+    assert result.comparison == "undetermined" and result.exit_code == 4 and "one iteration" in result.summary
+
+
+def test_workers_without_a_common_iteration_are_undetermined() -> None:
+    patterns = synthesize(PLAN)
+    late = msgspec.structs.replace(patterns[1], first_iteration=9000, last_iteration=9040)
+    result = compare(run(PLAN), Run(name="B", patterns=[patterns[0], late, *patterns[2:]]))
+    assert result.comparison == "undetermined" and "share" in result.summary
+
+
+def test_runs_without_a_common_function_are_undetermined() -> None:
+    def renamed(pattern: WorkerPattern) -> WorkerPattern:
+        keys = [FunctionKey(kind="compute", name=f"other{at}") for at in range(len(pattern.functions))]
+        rows = [msgspec.structs.replace(row, key=key) for row, key in zip(pattern.functions, keys, strict=True)]
+        return msgspec.structs.replace(pattern, functions=tuple(rows))
+
+    result = compare(run(PLAN), Run(name="B", patterns=[renamed(pattern) for pattern in synthesize(PLAN)]))
+    assert result.comparison == "undetermined" and "no function in common" in result.summary
+
+
+def test_nothing_to_compare_is_an_error() -> None:
+    with pytest.raises(InputError, match="B: no worker"):
+        compare(run(PLAN), Run(name="B", patterns=[]))
+
+
+def test_workers_without_any_function_do_not_break_it() -> None:
+    bare = [msgspec.structs.replace(pattern, functions=(), collectives=()) for pattern in synthesize(PLAN)]
+    assert compare(Run(name="A", patterns=bare), Run(name="B", patterns=bare)).comparison == "undetermined"
+
+
+def test_the_record_survives_json_and_equal_input_gives_an_equal_record() -> None:
+    results = [difference(PLAN, [], [SlowLoader((2,), 12.0)]) for _ in range(2)]
+    assert results[0].to_json() == results[1].to_json()
+    assert msgspec.json.decode(results[0].to_json(), type=Comparison) == results[0]

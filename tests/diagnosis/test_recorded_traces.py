@@ -1,0 +1,278 @@
+"""What may be said of windows that were read from trace files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+
+from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.verdict import Finding, Verdict
+from eroica.model.window import Window
+from eroica.model.worker import ProcessGroup
+from eroica.pipeline import analyze
+from eroica.summarize.series import encode_series
+from eroica.testing import FleetPlan, SlowCompute, SlowLoader, UnevenWork, synthesize, synthesize_window
+from eroica.testing.recordings import meet, recorded_collective, recorded_worker
+from eroica.testing.troubles import Trouble
+
+KERNEL = FunctionKey(kind="compute", name="gemm", thread="device")
+
+
+def recorded(patterns: Sequence[WorkerPattern]) -> Verdict:
+    first, last = patterns[0].first_iteration, patterns[0].last_iteration
+    window = Window(window_id=1, purpose="trace", kind="trace", reason="", first_iteration=first, last_iteration=last)
+    return analyze("job", window, patterns)
+
+
+def causes(verdict: Verdict) -> list[Finding]:
+    return [finding for finding in verdict.findings if finding.role == "cause"]
+
+
+def trace(plan: FleetPlan, *troubles: Trouble) -> list[WorkerPattern]:
+    return synthesize(plan, troubles)
+
+
+# --- one iteration ---
+
+
+def test_one_recorded_iteration_is_judged_with_less_confidence_than_many() -> None:
+    one, many = (recorded(trace(FleetPlan(seed=3, iterations=n), SlowLoader((2,), 120))) for n in (1, 40))
+    assert [(cause.cause, cause.workers) for cause in causes(one)] == [("slow-data-loading", (2,))]
+    assert causes(one)[0].confidence < 0.75 * causes(many)[0].confidence
+    assert any("one iteration only: its noise is unknown" in sentence for sentence in causes(one)[0].evidence)
+    assert any("record more steps" in note for note in one.coverage.notes)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_recorded_iteration_of_a_healthy_job_accuses_nobody(seed: int) -> None:
+    for accelerator in (False, True):
+        assert not recorded(trace(FleetPlan(seed=seed, iterations=1, accelerator=accelerator))).findings
+
+
+def test_few_iterations_that_happen_to_be_alike_are_no_certainty() -> None:
+    two, many = (recorded(trace(FleetPlan(seed=3, iterations=n), SlowLoader((2,), 40))) for n in (2, 40))
+    assert causes(two)[0].workers == causes(many)[0].workers == (2,)
+    assert causes(two)[0].confidence < causes(many)[0].confidence - 0.05
+
+
+@pytest.mark.parametrize("iterations", [2, 3, 5])
+def test_few_recorded_iterations_of_healthy_jobs_accuse_nobody(iterations: int) -> None:
+    plans = [FleetPlan(seed=seed, iterations=iterations, accelerator=bool(seed % 2)) for seed in range(20)]
+    assert [finding.cause for plan in plans for finding in causes(recorded(trace(plan)))] == []
+
+
+# --- latecomers ---
+
+
+def late_fleet(late_us: np.ndarray, iterations: int = 5, each: int = 3) -> list[WorkerPattern]:
+    """Workers whose arrivals at `each` collectives an iteration are shifted by `late_us` (float64 [M])."""
+    noise = np.random.default_rng(1)
+    count = iterations * each
+    arrival = np.arange(count) * 20_000.0 / each + noise.uniform(0, 30, (len(late_us), count)) + late_us[:, None]
+    end, duration = meet(arrival)
+    which = np.repeat(np.arange(iterations), each)
+    return [
+        recorded_worker(
+            rank,
+            [recorded_collective(end[rank] - 1000 * rank, duration[rank], which)],
+            iterations=iterations,
+            world=len(late_us),
+            rows=[(KERNEL, 19_500.0 - each * float(late_us.max()))],
+        )
+        for rank in range(len(late_us))
+    ]
+
+
+def test_who_comes_last_again_and_again_is_named_though_nothing_in_its_trace_explains_it() -> None:
+    verdict = recorded(late_fleet(np.array([0, 0, 0, 2000.0])))
+    assert [(cause.cause, cause.workers) for cause in causes(verdict)] == [("unknown", (3,))]
+    assert verdict.summary.startswith("Worker 3 comes last to 15 of 15 matched collectives (all_reduce): the other 3")
+    assert "its step began late already" in verdict.summary
+    assert [finding.workers for finding in verdict.findings if finding.role == "symptom"] == [(0, 1, 2)]
+
+
+def test_a_function_that_holds_the_lateness_is_named() -> None:
+    patterns = late_fleet(np.array([0, 0, 0, 2000.0]))
+    key = FunctionKey(kind="other", name="checkpoint", thread="training", phase="forward")
+    own = patterns[3]
+    row = FunctionPattern(
+        key=key,
+        beta=0.2,
+        critical_s=5 * 5600e-6,
+        total_s=5 * 5600e-6,
+        count=5,
+        per_iteration_us=encode_series(np.full(5, 5600, dtype=np.float32)),
+    )
+    patterns[3] = msgspec.structs.replace(own, functions=(*own.functions, row))
+    verdict = recorded(patterns)
+    assert causes(verdict)[0].function.name == "checkpoint"
+
+
+def test_a_lateness_of_nothing_is_nobodys() -> None:
+    assert recorded(late_fleet(np.array([0, 0, 0, 100.0]))).verdict == "healthy"
+
+
+def test_over_several_iterations_every_wait_counts_and_in_one_a_delay_that_is_carried_on_counts_once() -> None:
+    """Who comes 2 ms late to three collectives an iteration: over five iterations it costs 6 ms of 20, in one 2 ms."""
+    many, one = (recorded(late_fleet(np.array([0, 0, 0, 2000.0]), iterations)) for iterations in (5, 1))
+    assert causes(many)[0].gain == pytest.approx(0.3, abs=0.01)
+    assert causes(one)[0].gain == pytest.approx(0.1, abs=0.01)
+    assert causes(one)[0].confidence < causes(many)[0].confidence
+
+
+def test_who_is_late_because_it_waits_for_others_elsewhere_is_not_named() -> None:
+    """Worker 1 waits 5.5 ms in a pipeline of its own, and so is last to the all-reduce with the others."""
+    patterns = late_fleet(np.array([0.0, 5600.0, 0.0, 0.0]), iterations=5, each=1)
+    group = ProcessGroup(name="p", description="elsewhere", ranks=(1, 9), backend="nccl")
+    waits = recorded_collective(
+        np.arange(5) * 20_000.0 + 5500, np.full(5, 5500.0), range(5), group="p", kind="recv", paired_by="none"
+    )
+    own = patterns[1]
+    wait_us = encode_series(np.full(5, 5500 + 10, dtype=np.float32), exact=True)
+    patterns[1] = msgspec.structs.replace(
+        own,
+        collectives=(*own.collectives, waits),
+        process_groups=(*own.process_groups, group),
+        wait_us=wait_us,
+    )
+    assert not causes(recorded(patterns))
+
+
+# --- unequal work ---
+
+
+def test_unequal_work_that_nobody_waits_for_is_a_note_where_nothing_else_is_wrong() -> None:
+    patterns = late_fleet(np.zeros(8))
+    row = patterns[2].functions[0]
+    patterns[2] = msgspec.structs.replace(patterns[2], functions=(msgspec.structs.replace(row, count=65),))
+    verdict = recorded(patterns)
+    assert verdict.verdict == "healthy"
+    assert any("Worker 2 runs 3 more operators per iteration" in note for note in verdict.coverage.notes)
+
+
+def test_unequal_work_that_others_wait_for_is_one_cause_not_two() -> None:
+    plan = FleetPlan(workers=8, seed=4, accelerator=True)
+    found = causes(recorded(trace(plan, UnevenWork((1, 3), 0.4))))
+    assert [(cause.cause, cause.workers) for cause in found] == [("load-imbalance", (1, 3))]
+    assert found[0].gain is not None and found[0].gain > 0.1
+
+
+# --- one rank of many ---
+
+
+def test_one_rank_of_many_is_worth_a_verdict_on_itself_with_less_confidence() -> None:
+    everybody = trace(FleetPlan(workers=4, seed=3, accelerator=True), SlowLoader((0, 1, 2, 3), 30))
+    alone, together = recorded(everybody[1:2]), recorded(everybody)
+    assert [(cause.cause, cause.workers) for cause in causes(alone)] == [("slow-data-loading", (1,))]
+    assert alone.summary.startswith("Worker 1 spends")
+    assert causes(alone)[0].confidence < causes(together)[0].confidence - 0.2
+    assert alone.coverage.missing == (0, 2, 3)
+    assert any(
+        "There is no trace of workers 0, 2 and 3, and nothing is said of them" in n for n in alone.coverage.notes
+    )
+
+
+def test_online_a_quarter_of_the_job_still_says_nothing() -> None:
+    patterns = trace(FleetPlan(workers=4, seed=3, accelerator=True), SlowLoader((0, 1, 2, 3), 30))[1:2]
+    assert analyze("job", synthesize_window(patterns), patterns).verdict == "undetermined"
+
+
+def lone(rows: Sequence[tuple[FunctionKey, float]], waits_us: float = 0.0, world: int = 2) -> list[WorkerPattern]:
+    """One rank with ten iterations of 20 ms."""
+    ends = np.arange(10) * 20_000.0 + 15_000
+    records = [recorded_collective(ends, np.full(10, waits_us), range(10))] if waits_us else []
+    return [recorded_worker(0, records, iterations=10, world=world, rows=rows)]
+
+
+def test_exposed_communication_of_one_rank_leaves_open_what_it_waits_for() -> None:
+    verdict = recorded(lone([(KERNEL, 8000.0)], waits_us=11_500))
+    assert [cause.cause for cause in causes(verdict)] == ["slow-collective-everywhere"]
+    assert "whether that is slow transfer or waiting for others cannot be told without their traces" in verdict.summary
+    assert causes(verdict)[0].confidence < 0.6
+
+
+def test_communication_within_expectation_is_not_mentioned() -> None:
+    assert recorded(lone([(KERNEL, 14_000.0)], waits_us=5000)).verdict == "healthy"
+
+
+# --- the host ---
+
+
+def host(name: str, phase: str, kind: str = "other") -> FunctionKey:
+    stack = ("<module> (train.py:1)", f"{name} (model.py:7)") if kind == "python" else ()
+    return FunctionKey(kind=kind, name=name, phase=phase, stack=stack)  # type: ignore[arg-type]
+
+
+def test_a_device_that_waits_for_its_host_most_of_the_time() -> None:
+    verdict = recorded(
+        lone([(KERNEL, 6000.0), (host("aten::empty", "forward"), 9000.0), (host("b", "backward"), 4000.0)])
+    )
+    found = causes(verdict)
+    assert [(cause.cause, cause.function.name) for cause in found] == [("host-bound", "aten::empty")]
+    assert found[0].gain == pytest.approx(0.3, abs=0.01)
+    assert verdict.summary.startswith(
+        "The device waits for the host 14 ms of each 20 ms iteration, most of all in aten"
+    )
+    assert any("forward 9.0 ms, backward 4.0 ms" in sentence for sentence in found[0].evidence)
+
+
+def test_a_device_that_idles_a_third_of_the_time_is_nothing_unusual() -> None:
+    assert recorded(lone([(KERNEL, 13_000.0), (host("aten::empty", "forward"), 6500.0)])).verdict == "healthy"
+
+
+def test_where_the_host_runs_python_the_function_is_named_instead() -> None:
+    verdict = recorded(lone([(KERNEL, 6000.0), (host("mask_tokens", "forward", "python"), 12_000.0)]))
+    assert [(cause.cause, cause.function.name) for cause in causes(verdict)] == [
+        ("python-on-critical-path", "mask_tokens")
+    ]
+
+
+def test_online_a_waiting_device_is_not_judged() -> None:
+    patterns = lone([(KERNEL, 6000.0), (host("aten::empty", "forward"), 13_000.0)], world=1)
+    assert not analyze("job", synthesize_window(patterns), patterns).findings
+
+
+# --- stages ---
+
+
+def test_a_stage_that_is_long_on_all_its_workers_is_nobodys_fault() -> None:
+    verdict = recorded(trace(FleetPlan(workers=8, stages=4, accelerator=True)))
+    found = causes(verdict)
+    assert [(cause.cause, cause.workers, cause.scope) for cause in found] == [("stage-imbalance", (), "all")]
+    assert "The last of 4 pipeline stages (workers 3 and 7) is structurally long" in verdict.summary
+    assert "Balanced stages would make" in verdict.summary
+
+
+def test_a_slow_worker_of_one_stage_is_no_long_stage() -> None:
+    verdict = recorded(trace(FleetPlan(workers=8, stages=2, accelerator=True), SlowCompute((2,), 2.0)))
+    assert [(cause.cause, cause.workers) for cause in causes(verdict)] == [("compute-slow", (2,))]
+
+
+def test_online_stages_may_differ() -> None:
+    patterns = trace(FleetPlan(workers=8, stages=4, accelerator=True))
+    assert analyze("job", synthesize_window(patterns), patterns).verdict == "healthy"
+
+
+# --- numbers that a trace may state ---
+
+
+def test_an_absurd_number_of_workers_is_not_believed() -> None:
+    own = lone([(KERNEL, 19_000.0)])[0]
+    absurd = msgspec.structs.replace(own, worker=msgspec.structs.replace(own.worker, world_size=10**15))
+    verdict = recorded([absurd])
+    assert verdict.coverage.workers_expected == 1
+    assert any("which is not believed" in note for note in verdict.coverage.notes)
+
+
+def test_a_rank_says_how_many_workers_there_are_at_least() -> None:
+    own = lone([(KERNEL, 19_000.0)])[0]
+    third = msgspec.structs.replace(own, worker=msgspec.structs.replace(own.worker, global_rank=3, world_size=1))
+    assert recorded([third]).coverage.missing == (0, 1, 2)
+
+
+def test_workers_without_a_common_step_are_told_to_record_the_same_ones() -> None:
+    early, late = trace(FleetPlan(workers=2)), synthesize(FleetPlan(workers=2), (), 2)
+    assert "record the same steps on all ranks" in recorded([early[0], late[1]]).summary

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eroica.localize.arrivals import Arrivals, read_arrivals
+from eroica.localize.blame import is_often, measured_skew, nearly_last
+from eroica.localize.fleet import build_fleet
+from eroica.localize.matching import end_residuals, is_contradiction, pair_by_order, pair_executions
+from eroica.model.pattern import CollectiveRecord
+from eroica.settings import Settings
+from eroica.summarize.series import encode_series
+from eroica.testing.recordings import meet, recorded_collective, recorded_worker
+
+NOISE = np.random.default_rng(7)
+#: Four workers, ten executions 2 ms apart; worker 2 comes 1 ms late.
+ARRIVALS = np.arange(10) * 2000.0 + NOISE.uniform(0, 50, (4, 10)) + np.array([0, 0, 1000, 0])[:, None]
+CLOCKS = np.array([0.0, 5e6, -3e6, 123.0])
+
+
+def records(order: np.ndarray | None = None, drift: float = 0.0, **changes: object) -> list[CollectiveRecord]:
+    end, duration = meet(ARRIVALS)
+    found = []
+    for member in range(4):
+        own = np.arange(10) if order is None or member != 3 else order
+        ends = np.sort(end[member][own]) if order is None else end[member][own]
+        found.append(
+            recorded_collective(ends * (1 + drift * member) + CLOCKS[member], duration[member][own], **changes)
+        )
+    return found
+
+
+def arrivals(*found: CollectiveRecord, world: int = 4, named: bool = True) -> Arrivals:
+    groups = None if named else ()
+    patterns = [recorded_worker(rank, [own], world=world, groups=groups) for rank, own in enumerate(found)]
+    return read_arrivals(build_fleet(patterns, Settings()))
+
+
+def test_executions_in_the_same_order_pair_whatever_the_clocks_say() -> None:
+    places, why = pair_executions(records())
+    assert why == ""
+    assert [place.tolist() for place in places] == [list(range(10))] * 4
+
+
+def test_clocks_that_drift_are_no_contradiction() -> None:
+    assert pair_executions(records(drift=5e-5))[1] == ""
+
+
+def test_executions_that_ended_at_other_moments_are_not_the_same_ones() -> None:
+    shuffled = np.array([3, 0, 7, 1, 9, 2, 8, 5, 4, 6])
+    _, why = pair_executions(records(shuffled))
+    assert is_contradiction(why)
+    assert "ends of the executions paired by order differ by up to" in why
+
+
+def test_numbers_that_contradict_the_ends_are_refused_too() -> None:
+    shuffled = np.array([3, 0, 7, 1, 9, 2, 8, 5, 4, 6])
+    assert "paired by sequence number" in pair_executions(records(shuffled, paired_by="sequence"))[1]
+
+
+def test_one_odd_execution_does_not_spoil_the_others() -> None:
+    found = records()
+    end, duration = meet(ARRIVALS)
+    odd = end[3] + CLOCKS[3]
+    odd[4] += 40_000
+    assert pair_executions([*found[:3], recorded_collective(odd, duration[3])])[1] == ""
+
+
+def test_without_a_named_group_all_workers_are_its_members_if_the_ends_agree() -> None:
+    found = arrivals(*records(group="", paired_by="none"), named=False)
+    assert found.executions == 10
+    assert found.blame_share([2]) == 1
+    assert not found.notes
+
+
+def test_unknown_members_are_not_guessed() -> None:
+    assert "too few to find them by" in pair_by_order(_short(2))[1]
+    missing = arrivals(*records(group="", paired_by="none"), named=False, world=8)
+    assert missing.blamed_us.sum() == 0
+    assert "only 4 of 8 workers show it" in missing.notes[0]
+
+
+def _short(count: int) -> list[CollectiveRecord]:
+    end, duration = meet(ARRIVALS[:, :count])
+    return [recorded_collective(end[member], duration[member]) for member in range(2)]
+
+
+def cut(*kept: slice, arrivals_MK: np.ndarray = ARRIVALS) -> list[CollectiveRecord]:
+    """Workers whose windows begin and end at other executions."""
+    end, duration = meet(arrivals_MK)
+    return [
+        recorded_collective(end[member][own] + CLOCKS[member], duration[member][own]) for member, own in enumerate(kept)
+    ]
+
+
+UNEVEN = np.cumsum(NOISE.uniform(1000, 4000, 10)) + ARRIVALS - np.arange(10) * 2000.0
+
+
+def test_executions_at_the_borders_that_some_windows_lack_are_left_out() -> None:
+    found = cut(slice(0, 9), slice(1, 10), slice(0, 10), arrivals_MK=UNEVEN)
+    places, why = pair_executions(found)
+    assert why == ""
+    assert [place.tolist() for place in places] == [list(range(1, 9)), list(range(8)), list(range(1, 9))]
+    assert pair_by_order(found)[1] == ""
+
+
+def test_windows_that_are_one_execution_apart_pair_although_they_hold_equally_many() -> None:
+    places, why = pair_executions(cut(slice(0, 9), slice(1, 10), arrivals_MK=UNEVEN))
+    assert why == ""
+    assert [place.tolist() for place in places] == [list(range(1, 9)), list(range(8))]
+
+
+def test_ends_that_are_damaged_count_as_none() -> None:
+    found = records(group="", paired_by="none")
+    ends = np.full(10, np.nan)
+    broken = [*found[:3], msgspec.structs.replace(found[3], end_us=encode_series(ends))]
+    assert "their ends too" in pair_by_order(broken)[1]
+    assert arrivals(*broken, named=False).blamed_us.sum() == 0
+    short = [*found[:3], msgspec.structs.replace(found[3], end_us=encode_series(ends[:4]))]
+    assert arrivals(*short, named=False).blamed_us.sum() == 0
+
+
+def test_steps_of_one_length_do_not_tell_which_execution_is_too_many() -> None:
+    even = np.arange(10) * 2000.0 + np.zeros((4, 1))
+    assert "do not tell which belong together" in pair_executions(cut(slice(0, 10), slice(0, 9), arrivals_MK=even))[1]
+
+
+def test_numbers_that_differ_by_more_than_a_border_do_not_pair_by_order() -> None:
+    assert "unequal numbers" in pair_by_order(cut(slice(0, 10), slice(4, 10), arrivals_MK=UNEVEN))[1]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10_000), st.integers(2, 7), st.integers(1, 12), st.booleans())
+def test_whatever_was_recorded_blame_and_waiting_are_equal(seed: int, members: int, count: int, named: bool) -> None:
+    noise = np.random.default_rng(seed)
+    arrival = np.sort(noise.uniform(0, 1e6, count)) + noise.exponential(2000, (members, count))
+    end, duration = meet(arrival, transfer_us=100)
+    ends = end + noise.normal(0, noise.choice([1, 1e4]), end.shape)
+    found = arrivals(*(recorded_collective(ends[m], duration[m]) for m in range(members)), world=members, named=named)
+    assert found.blamed_us.sum() + found.withheld_us == pytest.approx(found.waited_us.sum())
+    assert (found.blamed_us >= 0).all()
+
+
+def test_a_contradiction_is_kept_for_the_verdict_and_nobody_is_blamed() -> None:
+    shuffled = np.array([3, 0, 7, 1, 9, 2, 8, 5, 4, 6])
+    found = arrivals(*records(shuffled))
+    assert is_contradiction(found.contradicted)
+    assert found.blamed_us.sum() == 0
+
+
+def test_residuals_forget_the_difference_of_the_clocks() -> None:
+    ends = np.array([[0.0, 10.0, 20.0], [1000.0, 1010.0, 1023.0]])
+    assert end_residuals(ends).tolist() == [[0, 0, 0], [0, 0, 3]]
+    assert measured_skew(ends, 5.0) == pytest.approx(5.0)
+
+
+def test_who_waits_for_a_small_share_of_what_the_others_do_came_nearly_last() -> None:
+    duration = np.array([[10.0], [60.0], [500.0], [540.0], [480.0]])
+    assert nearly_last(duration, 5.0).ravel().tolist() == [True, True, False, False, False]
+
+
+def test_when_most_come_nearly_last_nobody_did() -> None:
+    assert not nearly_last(np.array([[10.0], [11.0], [12.0], [500.0]]), 5.0).any()
+
+
+def test_often_is_clearly_more_than_ones_turn() -> None:
+    assert is_often(np.array([0.6, 0.5, 0.2]), 8).tolist() == [True, True, False]
+    assert is_often(np.array([0.6, 0.75]), 2).tolist() == [False, True]
+
+
+def test_in_one_iteration_executions_take_the_place_of_iterations() -> None:
+    """Two who come last in turns are both late; one who does so once is not."""
+    late = np.zeros((6, 8))
+    late[4, :], late[5, :] = 1000, 1000
+    late[4, ::2] += 20
+    late[5, 1::2] += 20
+    late[0, 3] = 1005
+    end, duration = meet(np.arange(8) * 5000.0 + late)
+    found = arrivals(*(recorded_collective(end[m], duration[m]) for m in range(6)), world=6)
+    assert found.blamed_us.sum() + found.withheld_us == pytest.approx(found.waited_us.sum())
+    assert (found.blamed_us.sum(axis=1) > 0).tolist() == [False, False, False, False, True, True]

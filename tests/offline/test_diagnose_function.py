@@ -1,0 +1,168 @@
+"""`eroica.diagnose`: the library's door."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from written_traces import START_US, write
+
+import eroica
+from eroica.errors import InputError, UsageError
+from eroica.offline import diagnose, diagnose_all
+from eroica.offline.examine import read_spans
+from eroica.settings import Settings
+
+TRACES = Path(__file__).parents[2] / "../shared/traces"
+HOUR_US = 3.6e9
+needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not here")
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EROICA_READERS", "1")
+
+
+def test_a_single_path_a_list_and_a_pattern_mean_the_same(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.json", rank=None, load_us=60_000.0)
+    verdicts = [diagnose(given) for given in (path, str(path), [path], tmp_path, str(tmp_path / "*.json"))]
+    assert {verdict.summary for verdict in verdicts} == {verdicts[0].summary}
+    assert verdicts[0].cause is not None and verdicts[0].cause.cause == "slow-data-loading"
+    assert "trace.json does not say its rank; it counts as worker 0" in verdicts[0].coverage.notes
+    assert verdicts[0].window is not None and verdicts[0].window.kind == "trace"
+    assert verdicts[0].job == tmp_path.name
+
+
+def test_the_greatest_cause_is_the_verdict_and_names_the_others(tmp_path: Path) -> None:
+    write(tmp_path / "good" / "rank0.json", rank=0)
+    write(tmp_path / "bad" / "rank0.json", rank=0, load_us=60_000.0)
+    write(tmp_path / "worse" / "rank0.json", rank=0, load_us=80_000.0, start_us=START_US + HOUR_US)
+    verdicts = diagnose_all(tmp_path)
+    assert [verdict.job for verdict in verdicts] == ["worse", "bad", "good"]
+    verdict = diagnose(tmp_path)
+    assert verdict.job == "worse"
+    also = [note for note in verdict.coverage.notes if note.startswith("also here: ")]
+    assert [note.split(",")[0] for note in also] == ["also here: bad", "also here: good"]
+
+
+def test_missing_ranks_are_named_and_not_fatal(tmp_path: Path) -> None:
+    for rank in (0, 2):
+        write(tmp_path / f"rank{rank}.json", rank=rank, world_size=4)
+    verdict = diagnose(tmp_path)
+    assert (verdict.coverage.workers_expected, verdict.coverage.workers_reported) == (4, 2)
+    assert verdict.coverage.missing == (1, 3)
+
+
+def test_ranks_that_nobody_knows_are_asked_for_and_may_be_given(tmp_path: Path) -> None:
+    for gpu in range(3):
+        write(tmp_path / f"gpu{gpu}.json", rank=None, pid=100 + gpu)
+    with pytest.raises(UsageError, match=r"gpu0.json, gpu1.json, gpu2.json: .*--rank-regex 'gpu\(\\d\+\)'"):
+        diagnose(tmp_path)
+    assert diagnose(tmp_path, rank_regex=r"gpu(\d)").coverage.workers_reported == 3
+
+
+def test_a_file_that_cannot_be_read_costs_itself_and_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json", rank=0)
+    (tmp_path / "rank1.pt.trace.json").write_bytes(b"{")
+    notes = diagnose(tmp_path).coverage.notes
+    assert any("rank1.pt.trace.json" in note for note in notes)
+
+
+def test_a_name_that_contradicts_its_trace_is_told(tmp_path: Path) -> None:
+    write(tmp_path / "rank3.json", rank=0)
+    verdict = diagnose(tmp_path)
+    assert verdict.coverage.workers_reported == 1 and not verdict.coverage.missing
+    expected = "left out: the name of rank3.json, which says worker 3: the trace says worker 0"
+    assert verdict.coverage.notes[0] == expected
+
+
+def test_names_that_are_no_text_do_not_keep_a_verdict_from_being_written(tmp_path: Path) -> None:
+    write(tmp_path / "odd\udcff" / "rank0\udcff.json", rank=None)
+    (tmp_path / "odd\udcff" / "rank1\udcff.pt.trace.json").touch()
+    assert b"rank1" in diagnose(tmp_path).to_json()
+
+
+def test_nothing_but_damage_is_one_clear_error(tmp_path: Path) -> None:
+    for rank in range(5):
+        (tmp_path / f"rank{rank}.pt.trace.json").touch()
+    with pytest.raises(InputError, match=r"nothing here can be used: .*; and 2 more"):
+        diagnose(tmp_path)
+    with pytest.raises(InputError, match=r"rank0.pt.trace.json"):
+        diagnose(tmp_path / "rank0.pt.trace.json")
+
+
+def test_settings_come_as_record_or_by_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "rank0.json", rank=0, load_us=10_000.0)
+    assert diagnose(path, settings={"min_gain": 0.5}).cause is None
+    assert diagnose(path, settings=Settings(min_gain=0.5)).cause is None
+    assert diagnose(path).cause is not None
+    with pytest.raises(UsageError, match="unknown setting"):
+        diagnose(path, settings={"min_pain": 0.5})
+
+
+def test_the_same_traces_give_the_same_verdict_whatever_the_order(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"rank{rank}.json", rank=rank, load_us=1e4 * (1 + rank)) for rank in range(3)]
+    one, other = (diagnose(order, settings={"readers": 1}) for order in (paths, paths[::-1]))
+    assert one.summary == other.summary and one.findings == other.findings
+
+
+def test_a_script_without_a_main_guard_may_read_many_files(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        write(tmp_path / f"rank{rank}.json", rank=rank)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, eroica\n"
+        f"print('once', eroica.diagnose({str(tmp_path)!r}, settings={{'readers': 2}}).verdict)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.count("once") == 1 and not done.stderr
+
+
+def test_the_function_is_the_packages_own() -> None:
+    assert eroica.diagnose is diagnose
+
+
+def test_spans_can_be_had_without_a_diagnosis(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        write(tmp_path / f"rank{rank}.json", rank=rank)
+    (span,) = read_spans([tmp_path], Settings())
+    assert [summary.rank for summary in span.summaries] == [0, 1]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="no profiler trace"):
+        read_spans([tmp_path / "empty"], Settings())
+
+
+@needs_traces
+def test_the_recordings_of_the_slow_loader_are_told_apart() -> None:
+    verdicts = diagnose_all(TRACES / "loader_stall")
+    assert [verdict.job for verdict in verdicts] == ["resnet50_num_workers_0"] * 2 + ["resnet50_num_workers_4"] * 2
+    assert [verdict.verdict for verdict in verdicts] == ["slow", "slow", "healthy", "healthy"]
+    assert {verdict.cause.cause for verdict in verdicts if verdict.cause} == {"slow-data-loading"}
+
+
+@needs_traces
+def test_the_eight_ranks_are_one_recording() -> None:
+    (verdict,) = diagnose_all(TRACES / "dlrm_8ranks")
+    assert verdict.coverage.workers_reported == 8 and not verdict.coverage.missing
+
+
+@needs_traces
+def test_every_schema_gives_a_verdict_of_its_own() -> None:
+    verdicts = diagnose_all(TRACES / "schemas")
+    assert len(verdicts) == 7
+    pair = next(verdict for verdict in verdicts if verdict.job == "trace_filter")
+    assert (pair.coverage.workers_reported, pair.coverage.workers_expected) == (2, 128)
+
+
+@needs_traces
+def test_dumps_of_two_jobs_are_two_standstills() -> None:
+    verdicts = diagnose_all(TRACES / "flight_recorder")
+    assert [verdict.verdict for verdict in verdicts] == ["blocked", "blocked"]
+    assert {verdict.job for verdict in verdicts} == {"gpu_error_1st", "lock_gil_1st"}
+    both = diagnose([TRACES / "dlrm_8ranks", TRACES / "flight_recorder" / "lock_gil_1st"])
+    assert both.verdict == "blocked" and any("also here: dlrm_8ranks" in note for note in both.coverage.notes)

@@ -1,0 +1,444 @@
+"""Folders of Flight Recorder dumps end in a verdict that names who holds the others up, and nobody else."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from eroica.errors import InputError
+from eroica.model.verdict import Finding, Verdict
+from eroica.offline.dumps import build_blockage, diagnose_dumps
+from eroica.report.text import render_verdict
+from eroica.settings import Settings
+from eroica.testing.dumps import DumpedJob
+from eroica.trace.dump import parse_dump
+
+_REAL = Path(__file__).parents[2] / "../shared/traces/flight_recorder"
+
+
+def _verdict(job: DumpedJob) -> Verdict:
+    return diagnose_dumps(job.dumps(), "demo", Settings())
+
+
+def _causes(verdict: Verdict) -> list[Finding]:
+    return [finding for finding in verdict.findings if finding.role == "cause"]
+
+
+def _named(verdict: Verdict) -> list[int]:
+    return sorted(rank for finding in _causes(verdict) for rank in finding.workers)
+
+
+def _text(verdict: Verdict) -> str:
+    console = Console(width=100, no_color=True, file=io.StringIO())
+    render_verdict(verdict, console)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def _others(job: DumpedJob, *ranks: int) -> list[int]:
+    return [rank for rank in range(job.workers) if rank not in ranks]
+
+
+def _pipeline(only_active: bool = True) -> DumpedJob:
+    """Four stages of two workers: tensor groups within a stage, pipelines across; everybody has worked before."""
+    job = DumpedJob(8, only_active=only_active)
+    for stage in range(4):
+        job.add_group(str(10 + stage), [2 * stage, 2 * stage + 1], "TENSOR")
+    for lane in range(2):
+        job.add_group(str(20 + lane), range(lane, 8, 2), "PIPELINE")
+    return job
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("gpu_error_1st", [12, 14]), ("lock_gil_1st", [9, 14])])
+def test_real_dumps_name_the_injected_workers_and_no_other(name: str, ranks: list[int]) -> None:
+    if not _REAL.is_dir():
+        pytest.skip("the real traces are not here")
+    verdict = diagnose_dumps(sorted((_REAL / name).glob("_dump_*")), name, Settings())
+    assert verdict.verdict == "blocked"
+    assert verdict.exit_code == 3
+    assert len(_causes(verdict)) == 1
+    assert _named(verdict) == ranks
+    symptoms = [rank for finding in verdict.findings if finding.role == "symptom" for rank in finding.workers]
+    assert sorted(symptoms) == [rank for rank in range(16) if rank not in ranks]
+    assert verdict.coverage.workers_expected == verdict.coverage.workers_reported == 16
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("gpu_error_1st", [12, 14]), ("lock_gil_1st", [9, 14])])
+@pytest.mark.parametrize("lost", [0, 5, 11])
+def test_a_real_dump_less_does_not_change_who_is_named(name: str, ranks: list[int], lost: int) -> None:
+    if not _REAL.is_dir():
+        pytest.skip("the real traces are not here")
+    paths = [path for path in (_REAL / name).glob("_dump_*") if path.name != f"_dump_{lost}"]
+    verdict = diagnose_dumps(paths, name, Settings())
+    assert _causes(verdict)[0].workers == tuple(ranks)
+    assert verdict.coverage.missing == (lost,)
+    assert f"the dump of worker {lost} is missing" in verdict.coverage.notes
+
+
+def test_the_real_sentences_say_what_was_seen() -> None:
+    if not _REAL.is_dir():
+        pytest.skip("the real traces are not here")
+    verdict = diagnose_dumps(sorted((_REAL / "lock_gil_1st").glob("_dump_*")), "hung", Settings())
+    assert verdict.summary == (
+        "Blocked: workers 9 and 14 have not entered nccl:all_to_all number 45265 of group EXPERT_MODEL_PARALLEL_GROUP; "
+        "14 other workers wait for them."
+    )
+    verdict = diagnose_dumps(sorted((_REAL / "gpu_error_1st").glob("_dump_*")), "hung", Settings())
+    assert verdict.summary == (
+        "Blocked: workers 12 and 14 have entered nccl:_all_gather_base number 42806 of group "
+        "TENSOR_MODEL_PARALLEL_GROUP but never finished it, although the peers did; 14 other workers wait for them."
+    )
+
+
+@pytest.mark.parametrize("only_active", [True, False])
+@pytest.mark.parametrize("late", [0, 3, 7])
+def test_one_worker_that_does_not_enter_is_named(late: int, only_active: bool) -> None:
+    job = DumpedJob(8, only_active=only_active)
+    job.enter(range(8), completed=range(8))
+    job.enter(_others(job, late))
+    verdict = _verdict(job)
+    assert verdict.verdict == "blocked"
+    assert _named(verdict) == [late]
+    cause = _causes(verdict)[0]
+    assert cause.cause == "unknown"
+    assert (cause.function.name, cause.function.kind) == ("nccl:all_reduce", "collective")
+    assert 0.5 < cause.confidence < 0.9
+    assert verdict.summary == (
+        f"Blocked: worker {late} has not entered nccl:all_reduce number 13 of group default_pg; "
+        "7 other workers wait for it."
+    )
+
+
+def test_a_worker_that_never_entered_anything_is_named() -> None:
+    job = DumpedJob(4, entered=-1)
+    job.enter([0, 1, 3])
+    verdict = _verdict(job)
+    assert _named(verdict) == [2]
+    assert any("has entered none of that group" in text for text in _causes(verdict)[0].evidence)
+
+
+def test_two_workers_missing_in_groups_of_the_same_kind_are_one_cause() -> None:
+    job = _pipeline()
+    job.enter([1], "10")
+    job.enter([4], "12")
+    verdict = _verdict(job)
+    assert [finding.workers for finding in _causes(verdict)] == [(0, 5)]
+
+
+def test_two_workers_missing_in_groups_of_different_kinds_are_two_causes() -> None:
+    job = _pipeline()
+    job.add_group("30", [0, 2], "DATA")
+    job.enter([0], "30")
+    job.enter([7], "13")
+    verdict = _verdict(job)
+    assert sorted(finding.workers for finding in _causes(verdict)) == [(2,), (6,)]
+    assert "1 more cause" in verdict.summary
+
+
+@pytest.mark.parametrize("only_active", [True, False])
+def test_a_chain_of_sends_and_receives_is_followed_to_its_end(only_active: bool) -> None:
+    job = _pipeline(only_active)
+    job.enter([7], "13")  # worker 6 does not come
+    job.receive(4, 6, "20")
+    job.receive(5, 7, "21")
+    job.enter([4, 5], "12")
+    job.receive(2, 4, "20")
+    job.receive(3, 5, "21")
+    job.send(0, 2, "20")
+    job.receive(1, 3, "21")
+    verdict = _verdict(job)
+    assert _named(verdict) == [6]
+    assert _causes(verdict)[0].explains == tuple(finding.order for finding in verdict.findings[1:])
+
+
+def test_a_send_that_nobody_receives_names_the_receiver() -> None:
+    job = _pipeline()
+    job.send(0, 2, "20")
+    job.enter([0, 1], "10")
+    verdict = _verdict(job)
+    assert _named(verdict) == [2]
+    assert "has not answered nccl:send" in verdict.summary
+    assert any("Worker 0 waits in nccl:send 0->1 of group PIPELINE" in text for text in _causes(verdict)[0].evidence)
+
+
+def test_a_send_and_its_receive_that_do_not_end_name_the_way_between_them() -> None:
+    job = _pipeline()
+    job.send(0, 2, "20")
+    job.receive(2, 0, "20")
+    job.receive(4, 2, "20")
+    verdict = _verdict(job)
+    cause = _causes(verdict)[0]
+    assert (cause.cause, cause.workers) == ("slow-link", (0, 2))
+    assert cause.confidence < 0.5
+
+
+def test_a_worker_whose_device_lags_behind_its_peers_is_named() -> None:
+    job = DumpedJob(4)
+    job.enter(range(4), completed=[0, 1, 3])
+    job.enter(range(4))
+    verdict = _verdict(job)
+    assert verdict.verdict == "blocked"
+    assert _named(verdict) == [2]
+    assert "never finished it, although the peers did" in verdict.summary
+    assert any("entered numbers 12 to 13" in text for text in _causes(verdict)[0].evidence)
+
+
+def test_a_lagging_device_behind_which_the_others_have_gone_on_explains_them() -> None:
+    job = _pipeline()
+    job.enter([6, 7], "13", completed=[7])
+    job.receive(6, 4, "20")
+    job.enter([6, 7], "13")
+    job.receive(4, 6, "20")
+    job.enter([4, 5], "12")
+    job.send(2, 4, "20")
+    verdict = _verdict(job)
+    assert _named(verdict) == [6]
+    assert len(_causes(verdict)) == 1
+
+
+def test_if_most_members_have_not_finished_it_is_the_transport_and_nobody_is_blamed() -> None:
+    job = DumpedJob(8)
+    job.enter(range(8), completed=[3])
+    verdict = _verdict(job)
+    assert [finding.cause for finding in _causes(verdict)] == ["slow-link"]
+    assert any("1 have left it" in text for text in _causes(verdict)[0].evidence)
+
+
+def test_a_collective_entered_by_all_and_completed_by_none_singles_nobody_out() -> None:
+    job = DumpedJob(8)
+    job.enter(range(8))
+    verdict = _verdict(job)
+    cause = _causes(verdict)[0]
+    assert (cause.cause, cause.scope) == ("slow-link", "all")
+    assert cause.confidence < 0.5
+    assert "although all members have entered" in verdict.summary
+    assert any("in a job that still moves it looks the same" in text for text in cause.evidence)
+
+
+def test_another_operation_under_the_same_number_is_a_desynchronized_collective() -> None:
+    job = DumpedJob(4)
+    job.enter([0, 1, 3])
+    job.enter([2], operation="nccl:_all_gather_base")
+    verdict = _verdict(job)
+    cause = _causes(verdict)[0]
+    assert (cause.cause, cause.workers) == ("desynchronized-collective", (2,))
+    assert cause.function.name == "nccl:_all_gather_base"
+    assert "worker 2 is in nccl:_all_gather_base as number 12 of group default_pg" in verdict.summary
+
+
+def test_another_size_under_the_same_number_is_a_desynchronized_collective() -> None:
+    job = DumpedJob(4)
+    job.enter([0, 2, 3], elements=4096)
+    job.enter([1], elements=8192)
+    verdict = _verdict(job)
+    assert [(one.cause, one.workers) for one in _causes(verdict)] == [("desynchronized-collective", (1,))]
+    assert "8192 elements" in verdict.summary
+
+
+def test_workers_that_wait_for_each_other_in_different_groups_are_desynchronized() -> None:
+    job = DumpedJob(4)
+    job.add_group("5", [0, 1, 2, 3], "OTHER")
+    job.enter([0, 1, 2])
+    job.enter([3], "5")
+    verdict = _verdict(job)
+    assert [(one.cause, one.workers) for one in _causes(verdict)] == [("desynchronized-collective", (3,))]
+
+
+def test_a_missing_dump_is_named_where_only_its_worker_can_be_missing() -> None:
+    job = DumpedJob(4)
+    job.enter([0, 1, 2])
+    job.lose(3)
+    verdict = _verdict(job)
+    assert _named(verdict) == [3]
+    assert verdict.coverage.missing == (3,)
+    assert "worker 3 is waited for in nccl:all_reduce number 12 of group default_pg, and its dump is missing" in (
+        verdict.summary
+    )
+    assert _causes(verdict)[0].confidence < 0.5
+
+
+def test_a_missing_dump_is_not_blamed_where_somebody_else_is_behind() -> None:
+    job = DumpedJob(4)
+    job.enter([0, 1])
+    job.lose(3)
+    verdict = _verdict(job)
+    assert _named(verdict) == [2]
+    assert "the dump of worker 3 is missing" in verdict.coverage.notes
+
+
+def test_dumps_without_open_collectives_are_undetermined() -> None:
+    job = DumpedJob(4)
+    job.enter(range(4), completed=range(4))
+    verdict = _verdict(job)
+    assert verdict.verdict == "undetermined"
+    assert verdict.exit_code == 4
+    assert "nobody waits for anybody" in verdict.summary
+
+
+def test_the_counters_of_a_group_that_sends_and_receives_do_not_hide_who_is_missing() -> None:
+    job = DumpedJob(4, only_active=True)
+    for _ in range(500):
+        job.send(0, 1, completed=True)
+        job.receive(1, 0, completed=True)
+    job.enter([0, 2, 3])
+    job.send(3, 2)
+    assert job.content(1)["pg_status"]["0"]["last_enqueued_collective"] == 500
+    assert _named(_verdict(job)) == [1]
+
+
+def test_groups_whose_members_no_dump_tells_are_those_that_have_entries_of_them() -> None:
+    job = _pipeline(only_active=False)
+    job.enter(range(8), completed=range(8))
+    job.enter([2, 3], "11", completed=[2, 3])
+    job.enter([3], "11")
+    contents = [job.content(rank) for rank in range(8)]
+    for content in contents:
+        content["pg_config"] = {"": {"name": "", "desc": "", "ranks": ""}}
+    dumps = [parse_dump(json.dumps(content).encode(), rank) for rank, content in enumerate(contents)]
+    verdict = diagnose_dumps(dumps, "demo", Settings())
+    assert _named(verdict) == [2]
+    assert any("does not tell who is a member" in note for note in verdict.coverage.notes)
+
+
+def test_a_missing_dump_is_not_blamed_where_others_explain_all_waiting() -> None:
+    job = _pipeline()
+    job.enter([0, 1], "10")
+    job.receive(0, 6, "20")
+    job.receive(1, 7, "21")
+    job.enter([7], "13")
+    job.lose(0)
+    assert _named(_verdict(job)) == [6]
+
+
+def test_a_single_dump_is_worth_a_verdict() -> None:
+    job = DumpedJob(4)
+    job.enter(range(4))
+    job.lose(1, 2, 3)
+    verdict = _verdict(job)
+    assert verdict.coverage.workers_reported == 1
+    assert _named(verdict) == [1, 2, 3]
+    assert _causes(verdict)[0].confidence < 0.35
+    assert verdict.verdict == "undetermined"
+
+
+def test_files_of_any_form_are_read(tmp_path: Path) -> None:
+    job = DumpedJob(4)
+    job.enter([0, 1, 3])
+    for at, form in enumerate(("_dump_{rank}", "nccl_trace_rank_{rank}", "fr_trace_{rank}.json")):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        assert _named(diagnose_dumps(job.write(folder, form), "demo", Settings())) == [2]
+
+
+def test_two_dumps_of_the_same_worker_or_of_nobody_are_refused(tmp_path: Path) -> None:
+    job = DumpedJob(2)
+    first, second = job.write(tmp_path)
+    again = first.rename(tmp_path / "nccl_trace_rank_1")
+    with pytest.raises(InputError, match="both of worker 1"):
+        diagnose_dumps([again, second], "demo", Settings())
+    with pytest.raises(InputError, match="does not say whose it is"):
+        diagnose_dumps([again.rename(tmp_path / "dump")], "demo", Settings())
+    with pytest.raises(InputError, match="no Flight Recorder dump"):
+        diagnose_dumps([], "demo", Settings())
+
+
+def test_a_broken_dump_is_an_error_that_names_it(tmp_path: Path) -> None:
+    paths = DumpedJob(2).write(tmp_path)
+    paths[1].write_bytes(b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R.")
+    with pytest.raises(InputError, match="_dump_1"):
+        diagnose_dumps(paths, "demo", Settings())
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_order_of_dumps_does_not_matter(order: int) -> None:
+    job = _pipeline()
+    job.enter([7], "13")
+    job.receive(4, 6, "20")
+    dumps = job.dumps()
+    expected = diagnose_dumps(dumps, "demo", Settings())
+    assert diagnose_dumps(dumps[::order], "demo", Settings()) == expected
+
+
+def _scenes() -> Sequence[DumpedJob]:
+    late, lag, lost, open_, pair = DumpedJob(8), DumpedJob(8), DumpedJob(8), DumpedJob(8), _pipeline()
+    late.enter(range(7))
+    lag.enter(range(8), completed=range(1, 8))
+    lost.enter(range(7))
+    lost.lose(7)
+    open_.enter(range(8))
+    pair.send(0, 2, "20")
+    pair.receive(2, 0, "20")
+    return late, lag, lost, open_, pair
+
+
+def test_no_sentence_speaks_of_stacks_or_seconds_that_nobody_looked_at() -> None:
+    for job in _scenes():
+        text = " ".join(_text(_verdict(job)).split())
+        for word in ("could not be read", "any agent", "0 s", "iteration 0", "on host", "looked at only", "silent"):
+            assert word not in text, text
+        assert "looked because: Flight Recorder dumps of" in text
+
+
+def test_verdicts_on_dumps_survive_being_written() -> None:
+    for job in _scenes():
+        verdict = _verdict(job)
+        assert Verdict.from_json(verdict.to_json()) == verdict
+
+
+def test_a_world_is_as_large_as_its_default_group_or_its_highest_rank() -> None:
+    job = DumpedJob(4)
+    job.lose(2, 3)
+    assert build_blockage(job.dumps()).world_size == 4
+    without = [msgspec.structs.replace(dump, groups=()) for dump in job.dumps()]
+    assert build_blockage(without).world_size == 2
+
+
+_RANKS = st.lists(st.integers(0, 5), max_size=6, unique=True)
+_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["0", "4", "9"]), st.sampled_from(["enter", "send", "receive"]), _RANKS, _RANKS, st.booleans()
+    ),
+    max_size=12,
+)
+_MEMBERS = st.dictionaries(st.integers(0, 5), st.lists(st.integers(0, 9), max_size=6) | st.just("[5, 0]"), max_size=4)
+
+
+@hypothesis_settings(max_examples=300, deadline=None)
+@given(_STEPS, _MEMBERS, st.sets(st.integers(0, 5), max_size=4), st.booleans())
+def test_whatever_dumps_say_there_is_a_verdict_on_workers_of_the_job(
+    steps: list[tuple[str, str, list[int], list[int], bool]],
+    lies: dict[int, list[int] | str],
+    lost: set[int],
+    only_active: bool,
+) -> None:
+    job = DumpedJob(6, only_active=only_active)
+    job.add_group("4", [0, 1, 2], "FIRST")
+    job.add_group("9", [1, 3, 5], "SECOND")
+    for group, how, ranks, others, flag in steps:
+        members = [rank for rank in ranks if rank in job.groups[group][1]]
+        if how == "enter":
+            job.enter(members, group, f"nccl:{'all_reduce' if flag else 'broadcast'}", completed=others)
+        elif len(members) > 1:
+            (job.send if how == "send" else job.receive)(members[0], members[1], group, completed=flag)
+    dumps = []
+    for rank in sorted(set(range(6)) - lost):
+        content = job.content(rank)
+        if rank in lies:  # worker and groups contradict each other
+            content["pg_config"]["4"] = {"name": "4", "desc": "FIRST", "ranks": lies[rank]}
+        dumps.append(parse_dump(json.dumps(content).encode(), rank))
+    if not dumps:
+        return
+    verdict = diagnose_dumps(dumps, "demo", Settings())
+    assert set(_named(verdict)) <= set(range(10))
+    assert verdict.summary.endswith(".")
+    assert Verdict.from_json(verdict.to_json()) == verdict
+    assert diagnose_dumps(dumps[::-1], "demo", Settings()) == verdict
+    assert _text(verdict)

@@ -1,0 +1,157 @@
+"""Traces that real jobs recorded between 2021 and 2024, from file to verdict."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from eroica.localize import localize
+from eroica.localize.axis import fit_axis
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Finding, Verdict
+from eroica.model.window import Window
+from eroica.offline.reading import read_one
+from eroica.pipeline import analyze
+from eroica.settings import Settings
+
+TRACES = Path(__file__).parents[2] / "../shared/traces"
+pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"there are no recorded traces in {TRACES}")
+
+
+@cache
+def patterns_of(wanted: str) -> tuple[WorkerPattern, ...]:
+    summaries = [read_one(path, -1, Settings()) for path in sorted(TRACES.glob(wanted))]
+    return tuple(summary.pattern for summary in summaries if summary.pattern is not None)
+
+
+@cache
+def diagnosed(wanted: str) -> Verdict:
+    patterns = patterns_of(wanted)
+    first, last = patterns[0].first_iteration, patterns[0].last_iteration
+    window = Window(window_id=1, purpose="trace", kind="trace", reason="", first_iteration=first, last_iteration=last)
+    return analyze("job", window, patterns)
+
+
+def causes(verdict: Verdict) -> list[Finding]:
+    return [finding for finding in verdict.findings if finding.role == "cause"]
+
+
+DLRM = "dlrm_8ranks/*.json"
+
+
+def test_the_worker_that_comes_last_to_the_first_five_collectives_is_named_first() -> None:
+    verdict = diagnosed(DLRM)
+    assert verdict.verdict == "slow"
+    assert verdict.summary.startswith("Worker 7 comes last to collectives 0 to 4")
+    assert "up to 7.6 ms at once" in verdict.summary
+    assert causes(verdict)[0].workers == (7,)
+
+
+def test_its_step_began_late_and_the_verdict_does_not_pretend_to_know_why() -> None:
+    first = causes(diagnosed(DLRM))[0]
+    assert first.cause == "unknown"
+    assert "its step began late already, and what came before was not recorded" in diagnosed(DLRM).summary
+    assert any("the start of the profiler itself" in sentence for sentence in first.evidence)
+    assert "schedule(" in first.next_step
+
+
+def test_two_more_are_late_together_at_the_last_three_collectives_and_cost_less() -> None:
+    first, second = causes(diagnosed(DLRM))[:2]
+    assert second.workers == (4, 5)
+    assert any(sentence.startswith("Longest wait of the others by collective: 5: ") for sentence in second.evidence)
+    assert first.gain is not None and second.gain is not None
+    assert second.gain < first.gain
+    assert first.duration is not None and second.duration is not None
+    assert second.duration.per_iteration_ms < first.duration.per_iteration_ms
+
+
+def test_doubled_optimizer_kernels_are_unequal_work_that_costs_nothing_yet() -> None:
+    third = causes(diagnosed(DLRM))[2]
+    assert (third.cause, third.workers, third.gain) == ("load-imbalance", (1, 3), 0.0)
+    assert any("66 more than their peers" in sentence for sentence in third.evidence)
+    assert any("32 times per iteration instead of 16" in sentence for sentence in third.evidence)
+    assert len(causes(diagnosed(DLRM))) == 3
+
+
+def test_the_waiting_of_the_others_is_a_symptom_of_it() -> None:
+    symptoms = [finding for finding in diagnosed(DLRM).findings if finding.role == "symptom"]
+    assert [(symptom.workers, "SendRecv" in symptom.function.name) for symptom in symptoms] == [
+        ((0, 1, 2, 3, 4, 5, 6), True),
+        ((0, 1, 2, 3, 6, 7), False),
+    ]
+
+
+def test_one_recorded_iteration_leaves_doubt_and_says_so() -> None:
+    verdict = diagnosed(DLRM)
+    assert all(cause.confidence < 0.5 for cause in causes(verdict))
+    assert any("One iteration was recorded" in note for note in verdict.coverage.notes)
+
+
+def test_blame_handed_out_is_what_was_waited() -> None:
+    arrivals = localize(patterns_of(DLRM), (), Settings()).arrivals
+    assert arrivals.executions == 8
+    assert arrivals.blamed_us.sum() + arrivals.withheld_us == pytest.approx(arrivals.waited_us.sum())
+    assert arrivals.blamed_us.sum(axis=1).argmax() == 7
+    assert arrivals.blamed_us[[0, 1, 2, 3, 6]].sum() == 0
+
+
+def test_ranks_of_one_host_lie_on_one_axis_within_microseconds() -> None:
+    axis = fit_axis(patterns_of(DLRM))
+    assert set(axis.places) == set(range(8))
+    assert axis.uncertainty_ns < 10_000
+    # the host's clock is one: the starts of the recorded steps are known from the files
+    starts_us = [0, -5468, 1419, -4772, -2624, -2478, 1408, 2046]
+    assert [axis.places[rank].offset_ns / 1e3 for rank in range(8)] == pytest.approx(starts_us, abs=8)
+
+
+def test_a_loader_without_workers_is_named() -> None:
+    for number in ("1623143089861", "1623143566756"):
+        verdict = diagnosed(f"loader_stall/resnet50_num_workers_0/worker0.{number}.pt.trace.json.gz")
+        assert [cause.cause for cause in causes(verdict)] == ["slow-data-loading"]
+        assert "__next__" in causes(verdict)[0].function.name
+
+
+def test_with_four_loader_workers_there_is_nothing_to_find() -> None:
+    for number in ("1623212756351", "1623213129365"):
+        assert not diagnosed(f"loader_stall/resnet50_num_workers_4/worker0.{number}.pt.trace.json.gz").findings
+
+
+def test_one_rank_alone_shows_a_loader_that_takes_half_of_its_time() -> None:
+    verdict = diagnosed("resnet_1rank.json.gz")
+    assert [cause.cause for cause in causes(verdict)] == ["slow-data-loading"]
+    assert causes(verdict)[0].gain == pytest.approx(0.45, abs=0.1)
+    assert causes(verdict)[0].confidence < 0.8
+
+
+def test_traces_whose_events_were_subsampled_are_not_matched() -> None:
+    verdict = diagnosed("schemas/trace_filter/*.json.gz")
+    assert verdict.verdict == "undetermined"
+    assert "ends of the executions paired by order differ by up to" in verdict.summary
+    assert verdict.findings == ()
+    assert verdict.coverage.missing == tuple(range(2, 128))
+    assert localize(patterns_of("schemas/trace_filter/*.json.gz"), (), Settings()).arrivals.blamed_us.sum() == 0
+
+
+def test_a_device_that_waits_for_its_host_three_quarters_of_the_time() -> None:
+    verdict = diagnosed("schemas/nccl_parser_config/*.json.gz")
+    assert [cause.cause for cause in causes(verdict)] == ["host-bound"]
+    assert causes(verdict)[0].confidence < 0.6
+    assert "The device waits for the host" in verdict.summary
+    assert verdict.coverage.missing == (1,)
+
+
+SCHEMAS = sorted(path.name for path in (TRACES / "schemas").glob("*")) if TRACES.is_dir() else []
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_every_schema_ends_in_a_verdict_or_a_reason(schema: str) -> None:
+    verdict = diagnosed(f"schemas/{schema}/*.json.gz")
+    assert verdict.verdict in ("healthy", "slow", "undetermined")
+    assert verdict.verdict != "undetermined" or len(verdict.summary) > 40
+    assert verdict.window is not None and verdict.window.kind == "trace"
+    words = " ".join([verdict.summary, *verdict.coverage.notes, *(c.next_step for c in causes(verdict))])
+    assert "window" not in words
+    assert "trigger" not in words
+    assert Verdict.from_json(verdict.to_json()) == verdict

@@ -1,0 +1,229 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic_window import TRAINING, Events
+
+from eroica.summarize.iterations import find_iterations
+from eroica.summarize.marks import find_training_thread, mark_annotations
+from eroica.summarize.repetition import find_repetition
+from eroica.trace.table import Category
+
+ENGINE = 150
+
+
+def found(events, most=200):
+    return find_iterations(mark_annotations(events.table()), most)
+
+
+def steps(*lengths, first=5, gap=1):
+    """Profiler steps of these lengths, each with ten operators; shorter ones than 50 have fewer."""
+    events, at = Events(), 0
+    for number, length in enumerate(lengths):
+        events.note(f"ProfilerStep#{first + number}", at, at + length)
+        for place in range(10 if length > 50 else 3):
+            events.add("aten::mm", at + place * length // 10, at + place * length // 10 + length // 20)
+        at += length + gap
+    return events
+
+
+def test_profiler_steps_end_where_the_next_one_begins():
+    one = found(steps(100, 100, 110))
+    assert one.edges_ns.tolist() == [0, 101, 202, 312]
+    assert (one.found_by, one.first, one.steps, one.training_thread) == ("profiler steps", 5, (5, 7), TRAINING)
+    assert one.notes == ()
+
+
+def test_the_same_step_noted_on_other_threads_and_on_the_device_counts_once():
+    events = steps(100, 100)
+    events.note("ProfilerStep#5", 3, 90, thread=ENGINE).note("ProfilerStep#5", 2, 80)
+    events.add("ProfilerStep#6", 110, 205, Category.OTHER, thread=7)
+    assert found(events).edges_ns.tolist() == [0, 101, 201]
+
+
+def test_steps_that_overlap_by_rounding_all_count():
+    events = Events().note("ProfilerStep#1", 0, 101).note("ProfilerStep#2", 100, 200).note("ProfilerStep#3", 199, 300)
+    assert found(events).edges_ns.tolist() == [0, 100, 199, 300]
+
+
+def test_steps_cut_by_the_profiler_at_either_end_are_left_out_and_said_so():
+    one = found(steps(30, 100, 100, 3))
+    assert one.edges_ns.tolist() == [31, 132, 233]
+    assert one.steps == (6, 7)
+    assert "not recorded whole" in one.notes[0]
+
+
+def test_of_steps_with_a_break_between_them_the_longest_row_counts():
+    events = steps(100, 100)
+    for number in range(3):
+        events.note(f"ProfilerStep#{20 + number}", 1000 + number * 100, 1100 + number * 100)
+    one = found(events)
+    assert one.steps == (20, 22)
+    assert "do not follow" in one.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "kept"),
+    [
+        ((900, 100, 110, 100), (6, 8)),
+        ((900, 800, 100, 110, 100, 100), (7, 10)),
+        ((180, 100, 110, 100), (5, 8)),
+        ((250, 100, 110, 240), (5, 8)),
+        ((900, 100), (6, 6)),
+        ((900,), (5, 5)),
+    ],
+)
+def test_warm_up_is_left_out_only_where_it_is_clear(lengths, kept):
+    one = found(steps(*lengths))
+    assert one.steps == kept
+    assert any("warm-up" in note for note in one.notes) == (kept[0] > 5)
+
+
+def training(count, optimizers=("SGD",), passes=1, half=0):
+    """Iterations of 100: forward and backward passes, then the optimizers; `half` of the first is not traced."""
+    events = Events()
+
+    def add(name, start, end, **more):
+        if start >= half:
+            events.add(name, start, end, **more)
+
+    for number in range(count):
+        at = number * 100
+        for one in range(passes):
+            low = at + one * (80 // passes)
+            add("aten::mm", low + 1, low + 3)
+            add("aten::mm", low + 4, low + 6)
+            add("autograd::engine::evaluate_function: X", low + 7, low + 9, thread=ENGINE)
+        for place, name in enumerate(optimizers):
+            add(f"Optimizer.step#{name}.step", at + 85 + 5 * place, at + 89 + 5 * place, category=Category.ANNOTATION)
+    return events
+
+
+def test_iterations_end_with_the_optimizer():
+    one = found(training(4))
+    assert one.edges_ns.tolist() == [1, 89, 189, 289, 389]
+    assert (one.found_by, one.first, one.steps) == ("optimizer steps", 0, (-1, -1))
+
+
+def test_what_came_before_the_first_optimizer_step_counts_only_if_it_is_whole():
+    one = found(training(4, half=3))
+    assert one.edges_ns.tolist() == [89, 189, 289, 389]
+    assert one.first == 1
+
+
+def test_several_optimizers_in_a_row_end_one_iteration():
+    assert found(training(3, ("SGD", "Adam"))).edges_ns.tolist() == [1, 94, 194, 294]
+    assert found(training(3, ("SGD", "SGD"))).edges_ns.tolist() == [1, 94, 194, 294]
+
+
+def test_an_optimizer_that_steps_seldom_is_not_what_iterations_are_counted_by():
+    events = training(20)
+    events.note("Optimizer.step#EMA.step", 1095, 1099)
+    assert len(found(events).edges_ns) == 21
+
+
+def test_accumulated_gradients_are_one_iteration():
+    assert found(training(3, passes=4)).edges_ns.tolist() == [1, 89, 189, 289]
+
+
+def test_optimizers_inside_the_backward_pass_mark_nothing():
+    events = training(3)
+    for at in (0, 100, 200):
+        events.note("Optimizer.step#SGD.step", at + 7, at + 8, thread=ENGINE)
+    assert len(found(events).edges_ns) == 4
+
+
+def test_without_an_optimizer_the_loader_marks_iterations():
+    events = Events()
+    for number in range(4):
+        at = number * 100
+        events.note("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 10)
+        for place in range(8 if number < 3 else 2):
+            events.add("aten::mm", at + 10 + place * 10, at + 19 + place * 10)
+    one = found(events)
+    assert (one.found_by, one.edges_ns.tolist()) == ("loader", [0, 100, 200, 300])
+
+
+def test_marks_of_2021_with_the_category_of_operators_count():
+    events = Events()
+    for number in range(3):
+        events.add(f"ProfilerStep#{number}", number * 100, number * 100 + 100)
+        events.add("aten::mm", number * 100 + 10, number * 100 + 20)
+    assert found(events).steps == (0, 2)
+
+
+def test_without_any_mark_a_sequence_that_repeats_is_an_iteration():
+    events = Events().add("aten::setup", 0, 1)
+    for number in range(5):
+        at = 10 + number * 100
+        names = ["embed", *["norm", "mm", "gelu", "mm"] * 4, "loss"]
+        for place, name in enumerate(names):
+            events.add(f"aten::{name}", at + place * 5, at + place * 5 + 4)
+    one = found(events)
+    assert one.found_by == "repetition"
+    assert np.diff(one.edges_ns).tolist() == [100] * 4
+
+
+def test_where_nothing_marks_iterations_the_whole_trace_is_one():
+    events = Events()
+    for place, name in enumerate("abcdefghij"):
+        events.add(f"aten::{name}", place * 10, place * 10 + 9)
+    one = found(events.add("Trace", -50, 500, Category.OTHER, thread=-1))
+    assert (one.found_by, one.edges_ns.tolist()) == ("span", [0, 99])
+    assert "all of it counts as one" in one.notes[0]
+
+
+def test_of_very_many_iterations_the_last_count():
+    one = found(steps(*[100] * 30), most=10)
+    assert (one.first, one.steps, len(one.edges_ns)) == (25, (25, 34), 11)
+    assert "the last 10 of 30" in one.notes[0]
+
+
+def launched(device_begins, device_length):
+    """Three steps of 100 with ten launches each; kernels begin late and take long."""
+    events = steps(99, 99, 99)
+    for number in range(30):
+        events.add("cudaLaunchKernel", number * 10 + 1, number * 10 + 2, Category.RUNTIME)
+        at = device_begins + number * device_length
+        events.add("gemm", at, at + device_length, Category.KERNEL, thread=7)
+    return events
+
+
+def test_a_window_ends_with_the_host_though_the_device_lags_a_little():
+    assert found(launched(15, 10)).edges_ns[-1] == 299
+
+
+def test_a_window_ends_with_the_device_where_the_host_had_run_far_ahead_of_it():
+    one = found(launched(10, 30))
+    assert one.edges_ns[-1] == 910
+    assert "the window ends with the device" in one.notes[-1]
+
+
+def test_the_main_thread_trains_rather_than_the_engines():
+    events = Events()
+    for number in range(10):
+        events.add("aten::mm", number * 10, number * 10 + 5, thread=300)
+        events.add("autograd::engine::evaluate_function: X", number * 10, number * 10 + 5, thread=ENGINE)
+        events.add("aten::mm", number * 10, number * 10 + 4, thread=ENGINE)
+    assert find_training_thread(events.table()) == 300
+
+
+@given(st.lists(st.integers(0, 3), min_size=0, max_size=60))
+def test_what_repeats_is_really_the_same_and_often_enough(names):
+    array = np.array(names, dtype=np.int32)
+    begins = find_repetition(array)
+    if begins is None:
+        return
+    assert len(begins) >= 3
+    assert len(set(np.diff(begins).tolist())) == 1
+    first = names[begins[0] : begins[1]]
+    for low, high in zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True):
+        same = sum(one == other for one, other in zip(first, names[low:high], strict=True))
+        assert same >= 0.9 * len(first)
+
+
+@given(st.lists(st.integers(0, 9), min_size=6, max_size=20), st.integers(4, 9))
+def test_a_repeated_list_is_found_or_refused_but_never_split_unevenly(names, repeats):
+    begins = find_repetition(np.array([99, *names] * repeats, dtype=np.int32))
+    assert begins is not None
+    assert (len(names) + 1) % (begins[1] - begins[0]) == 0 or (begins[1] - begins[0]) % (len(names) + 1) == 0

@@ -1,0 +1,110 @@
+"""Real traces of public repositories, as a person would sum them up."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic_window import is_conserved
+
+from eroica.settings import Settings
+from eroica.summarize import decode_series
+from eroica.summarize.recorded import summarize_recording
+from eroica.trace.kineto import read_trace
+from eroica.wire.codec import encode_record
+
+TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
+pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not beside this checkout")
+SCHEMAS = ("amd_trace", "cpu_only", "df_index_resolver", "nccl_parser_config", "ns_resolution_trace", "rank_non_gpu")
+
+
+def read(pattern, number=0):
+    path = sorted(TRACES.glob(pattern))[number]
+    return summarize_recording(read_trace(path), path.name, -1, Settings())
+
+
+def share(pattern, wanted):
+    """Part of the window of all rows chosen."""
+    return sum(row.beta for row in pattern.functions if wanted(row.key))
+
+
+def loader_share(pattern):
+    return share(pattern, lambda key: key.phase == "input")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_loader_without_workers_takes_a_third_of_each_step(number):
+    found = read("loader_stall/resnet50_num_workers_0/*", number)
+    assert found.found_by == "profiler steps"
+    assert found.steps[1] - found.steps[0] == 5
+    first = found.pattern.functions[0].key
+    assert (first.kind, first.name, first.phase) == ("python", "_SingleProcessDataLoaderIter.__next__", "input")
+    assert 0.2 < loader_share(found.pattern) < 0.42
+    assert is_conserved(found.pattern)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_loader_with_four_workers_takes_next_to_nothing(number):
+    assert loader_share(read("loader_stall/resnet50_num_workers_4/*", number).pattern) < 0.03
+
+
+def test_of_a_trace_without_profiler_steps_the_optimizer_tells_iterations_and_the_loader_takes_half():
+    found = read("resnet_1rank.json.gz")
+    assert found.found_by == "optimizer steps"
+    assert len(decode_series(found.pattern.iteration_us, np.float32)) == 29
+    assert any("warm-up" in note for note in found.pattern.notes)
+    assert found.pattern.functions[0].key.name == "_MultiProcessingDataLoaderIter.__next__"
+    assert 0.4 < loader_share(found.pattern) < 0.7
+
+
+@pytest.mark.parametrize("rank", range(8))
+def test_each_rank_of_a_recommendation_model_runs_eight_collectives_of_one_group(rank):
+    found = read("dlrm_8ranks/*", rank)
+    assert (found.rank, found.world_size, found.steps) == (rank, 8, (10, 10))
+    executions = {one.kind: one.executions for one in found.pattern.collectives}
+    assert executions == {"all_to_all": 5, "all_reduce": 3}
+    assert {(one.group, one.paired_by) for one in found.pattern.collectives} == {("0", "order")}
+    assert all(len(decode_series(one.end_us, np.float64)) == one.executions for one in found.pattern.collectives)
+    assert found.pattern.idle_s < 0.01 * found.pattern.duration_s
+
+
+def test_thousands_of_small_reductions_are_all_counted():
+    found = read("schemas/df_index_resolver/*")
+    (record,) = found.pattern.collectives
+    assert record.executions + record.dropped == 2020
+    row = next(row for row in found.pattern.functions if row.key.kind == "collective")
+    assert (row.count, row.key.group) == (2020, "0")
+    assert (found.rank, found.world_size, found.steps) == (1, 2, (2, 6))
+
+
+def test_a_trace_that_names_its_groups_pairs_in_them():
+    found = read("schemas/nccl_parser_config/*")
+    (group,) = found.pattern.process_groups
+    assert (group.name, group.ranks) == ("0", (0, 1))
+    assert {one.kind: one.executions for one in found.pattern.collectives} == {"all_reduce": 15, "broadcast": 6}
+
+
+def test_gloo_on_a_host_without_an_accelerator_is_a_collective():
+    found = read("schemas/cpu_only/*")
+    assert (found.rank, found.world_size, found.steps) == (34, 300, (551, 551))
+    assert found.pattern.functions[0].key.name == "gloo:all_reduce"
+    assert not found.pattern.has_accelerator
+
+
+def test_a_step_that_the_profiler_cut_is_left_out():
+    found = read("schemas/amd_trace/*")
+    assert found.steps == (1, 1)
+    assert found.pattern.worker.device == "hip"
+
+
+def test_collectives_on_the_host_alone_only_enqueue():
+    found = read("schemas/rank_non_gpu/*")
+    assert found.pattern.collectives == ()
+    assert any("no kernels of it" in note for note in found.pattern.notes)
+
+
+@pytest.mark.parametrize("name", [*(f"schemas/{one}/*" for one in SCHEMAS), "schemas/trace_filter/*"])
+def test_every_schema_becomes_a_small_pattern_that_adds_up(name):
+    found = read(name)
+    assert is_conserved(found.pattern)
+    assert found.pattern.idle_s < 0.05 * found.pattern.duration_s
+    assert len(encode_record(found.pattern)) < Settings().pattern_bytes * 1.3

@@ -1,0 +1,292 @@
+import gzip
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+
+from eroica.errors import InputError
+from eroica.settings import Settings
+from eroica.trace import chunks
+from eroica.trace.damage import repair
+from eroica.trace.kineto import read_trace
+
+TRICKY = ['},{"ph": "X"},', '"},\n{', '\\"}, {"a": [', "]}", '"traceEvents": [', "é😀", "a\\"]
+
+
+def event(number, **more):
+    return {"ph": "X", "cat": "cpu_op", "name": f"op{number % 3}", "pid": 1, "tid": 7, "ts": number, "dur": 2, **more}
+
+
+def write(path, document, indent=None):
+    data = json.dumps(document, indent=indent).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(chunks, "_PIECE_BYTES", 60)
+    monkeypatch.setattr(chunks, "_NEAR_BYTES", 40)
+
+
+@pytest.mark.parametrize("indent", [None, 0, 2])
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+def test_pieces_that_end_inside_of_texts_and_nested_objects_are_put_right(tmp_path, small_pieces, name, indent):
+    nested = {"lists": [[{"a": 1}, {"b": [{"c": text}, {"d": text}]}] for text in TRICKY]}
+    events = [event(number, args=nested if number % 2 else {"text": TRICKY[number % 7]}) for number in range(30)]
+    document = {"x": nested, "traceEvents": events, "y": nested, "baseTimeNanoseconds": 10**9, "traceName": "t"}
+    table = read_trace(write(tmp_path / name, document, indent))
+    assert table.start_ns.tolist() == [10**9 + number * 1000 for number in range(30)]
+    assert (table.losses, table.header.name) == ((), "t")
+
+
+@pytest.mark.parametrize("ending", ["]", "]\n", "", ",\n", "  "])
+def test_a_bare_list_of_events_needs_no_closing_bracket(tmp_path, small_pieces, ending):
+    text = "[" + ",\n".join(json.dumps(event(number)) for number in range(9)) + ending
+    (tmp_path / "t.json").write_text(text)
+    table = read_trace(tmp_path / "t.json")
+    assert (len(table), table.losses) == (9, ())
+
+
+def test_several_gzip_members_are_one_text(tmp_path):
+    data = json.dumps({"traceEvents": [event(number) for number in range(20)]}).encode()
+    packed = b"".join(gzip.compress(data[at : at + 300]) for at in range(0, len(data), 300))
+    (tmp_path / "t").write_bytes(packed + bytes(100))
+    table = read_trace(tmp_path / "t")
+    assert (len(table), table.losses, table.bytes_read) == (20, (), len(data))
+
+
+def test_what_follows_the_compressed_data_is_left_out_and_said(tmp_path):
+    path = write(tmp_path / "t.gz", {"traceEvents": [event(1)]})
+    path.write_bytes(path.read_bytes() + b"something else")
+    table = read_trace(path)
+    assert len(table) == 1
+    assert "not compressed" in table.losses[0]
+
+
+def test_a_name_that_says_gz_means_nothing(tmp_path):
+    (tmp_path / "t.json.gz").write_text(json.dumps({"traceEvents": [event(1)]}))
+    assert len(read_trace(tmp_path / "t.json.gz")) == 1
+
+
+def test_a_byte_order_mark_is_no_obstacle(tmp_path):
+    (tmp_path / "t.json").write_bytes(b"\xef\xbb\xbf" + json.dumps({"traceEvents": [event(1)]}).encode())
+    assert len(read_trace(tmp_path / "t.json")) == 1
+
+
+def test_truncated_at_any_byte_everything_before_is_kept(tmp_path, small_pieces):
+    events = [json.dumps(event(number, args={"a": [{"b": "},{"}, {"c": 1}]})) for number in range(6)]
+    text = '{"traceEvents": [' + ", ".join(events) + "]}"
+    ends = [text.index(one) + len(one) for one in events]
+    for cut in range(18, len(text)):
+        (tmp_path / "t.json").write_text(text[:cut])
+        whole = sum(end <= cut for end in ends)
+        try:
+            table = read_trace(tmp_path / "t.json")
+        except InputError:
+            assert whole == 0
+        else:
+            assert len(table) == whole
+            assert table.losses
+
+
+def damage(path, old, new):
+    text = path.read_bytes()
+    assert text.count(old) == 1
+    path.write_bytes(text.replace(old, new))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"name": "special"', b'"name": special'),
+        (b'"name": "special"', b'"name" "special"'),
+        (b'"name": "special"', b'"name": "special'),
+        (b'"name": "special"', b'"name": ["special"'),
+        (b'"name": "special"', b"\x00\x01\x02"),
+        (b'"name": "special"', b'"args": ' + b"[" * 100_000),
+        (b'"name": "special"', b'}], "name": "special"'),
+    ],
+)
+def test_one_damaged_event_costs_itself_and_at_most_its_neighbours(tmp_path, old, new):
+    events = [event(number) for number in range(200)]
+    events[100]["name"] = "special"
+    table = read_trace(damage(write(tmp_path / "t.json", {"traceEvents": events}), old, new))
+    assert len(table) >= 198
+    assert "special" not in table.strings
+    assert any("damaged event" in loss for loss in table.losses)
+
+
+def test_damage_in_many_places_does_not_cost_more_than_these_places(tmp_path):
+    events = [json.dumps(event(number)) for number in range(5000)]
+    events[::10] = ['{"ph": "X", "cat" oops}'] * 500
+    (tmp_path / "t.json").write_text('{"traceEvents": [' + ", ".join(events) + '], "traceName": "t"}')
+    table = read_trace(tmp_path / "t.json")
+    assert (len(table), table.header.name) == (4500, "t")
+    assert table.losses[0].startswith("left out: 500 damaged events")
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"])
+def test_numbers_that_are_none_cost_nothing_where_no_time_depends_on_them(tmp_path, word):
+    events = [event(1, args={"memory bandwidth (GB/s)": 12345}), event(2), event(3)]
+    path = damage(write(tmp_path / "t.json", {"traceEvents": events}), b"12345", word.encode())
+    table = read_trace(path)
+    assert (len(table), table.losses) == (3, ())
+
+
+def test_an_event_without_a_usable_time_is_left_out_and_counted(tmp_path):
+    times = [math.nan, math.inf, None, "soon", [], True, -1e300, 1e17]
+    events = [event(number) for number in range(20)] + [event(0, ts=time) for time in times]
+    table = read_trace(write(tmp_path / "t.json", {"traceEvents": events}))
+    assert (len(table), table.losses) == (20, ("left out: 8 events without a usable time",))
+
+
+def test_a_time_written_as_text_is_a_time(tmp_path):
+    table = read_trace(write(tmp_path / "t.json", {"traceEvents": [event(0, ts="12.5", dur="3"), event(20)]}))
+    assert (table.start_ns[0], table.end_ns[0]) == (12_500, 15_500)
+
+
+@pytest.mark.parametrize("far", [-3.2e12, 1e13])
+def test_events_far_from_all_others_do_not_stretch_the_window(tmp_path, far):
+    table = read_trace(write(tmp_path / "t.json", {"traceEvents": [*map(event, range(50)), event(far), event(far)]}))
+    assert len(table) == 50
+    assert "left out: 2 events more than 1 h away from the others" in table.losses[0]
+
+
+def test_an_absurdly_long_event_does_not_stretch_the_window(tmp_path):
+    table = read_trace(write(tmp_path / "t.json", {"traceEvents": [*map(event, range(50)), event(3, dur=1e13)]}))
+    assert (len(table), len(table.losses)) == (50, 1)
+
+
+def test_a_kernel_without_an_end_is_left_out(tmp_path):
+    events = [*map(event, range(5)), event(2, cat="kernel", dur=-7)]
+    table = read_trace(write(tmp_path / "t.json", {"traceEvents": events}))
+    assert (len(table), table.losses, table.open_events) == (5, ("left out: 1 device event without an end",), 0)
+
+
+def test_names_of_any_type_become_texts_of_bounded_length(tmp_path):
+    names = ["x" * 1_000_000, "x" * 999_999, 12, None, 1.5, ["list"], {"a": 1}]
+    table = read_trace(
+        write(tmp_path / "t.json", {"traceEvents": [event(at, name=one) for at, one in enumerate(names)]})
+    )
+    assert table.strings == ("x" * 2000, "12", "None", "1.5", "")
+    assert len(table) == 7
+
+
+def test_elements_that_are_no_events_are_counted(tmp_path):
+    path = write(tmp_path / "t.json", {"traceEvents": [event(1), 3, None, "x", [], {}, event(2)]})
+    table = read_trace(path)
+    assert (len(table), table.losses) == (2, ("left out: 4 damaged events",))
+
+
+def test_unescaped_windows_paths_and_foreign_bytes_are_mended(tmp_path):
+    path = write(tmp_path / "t.json", {"traceEvents": [event(1, name="fooo"), event(2)], "traceName": "baar"})
+    damage(path, b"fooo", b"f\xff\xfeo")
+    table = read_trace(damage(path, b"baar", b"C:\\users\\new"))
+    assert (table.strings[0], table.header.name, table.losses) == ("f??o", "C:/users\new", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "mended"),
+    [
+        (rb'{"a": "\u12", "b": "\q\\q"}', rb'{"a": "/u12", "b": "/q\\q"}'),
+        (rb'"\ud83d\ude00 \ud83d \ude00"', rb'"\ud83d\ude00 \ufffd \ufffd"'),
+        (b"[NaN, -inf,Infinity, 1]", b"[[] , []  ,[]      , 1]"),
+        (b'"a\tb\x00"', b'"a b "'),
+    ],
+)
+def test_mending_keeps_the_length(text, mended):
+    assert repair(text) == mended
+    assert len(mended) == len(text)
+
+
+def test_the_end_of_a_file_that_lost_its_base_time_says_so(tmp_path):
+    document = {"traceEvents": [event(4e12 + number) for number in range(9)], "baseTimeNanoseconds": 1_790_000_000_000}
+    path = write(tmp_path / "t.json", document)
+    assert read_trace(path).header.has_wall_clock
+    path.write_bytes(path.read_bytes()[:-60])
+    table = read_trace(path)
+    assert not table.header.has_wall_clock
+    assert "no time of day" in table.losses[-1]
+
+
+def test_limits_keep_the_first_part_and_say_so(tmp_path):
+    path = write(tmp_path / "t.json.gz", {"traceEvents": [event(number) for number in range(50_000)]})
+    few = read_trace(path, Settings(max_trace_events=1000))
+    assert (len(few), few.losses[0]) == (1000, "only the first 1,000 events were kept (max_trace_events)")
+    short = read_trace(path, Settings(max_trace_bytes=100_000))
+    assert 900 < len(short) < 1300
+    assert short.losses[0] == "only the first 100,000 bytes were read (max_trace_bytes)"
+    exactly = read_trace(path, Settings(max_trace_events=50_000))
+    assert (len(exactly), exactly.losses) == (50_000, ())
+
+
+def test_progress_adds_up_to_the_size_of_the_file(tmp_path):
+    path = write(tmp_path / "t.json.gz", {"traceEvents": [event(number) for number in range(5000)]})
+    told = []
+    read_trace(path, progress=told.append)
+    assert sum(told) == path.stat().st_size
+
+
+def test_a_bomb_of_spaces_ends_early_and_needs_little_memory(tmp_path):
+    packed = gzip.compress(b'{"traceEvents": [' + b" " * 50_000_000, compresslevel=1)
+    (tmp_path / "t.json.gz").write_bytes(packed)
+    with pytest.raises(InputError, match="holds no events"):
+        read_trace(tmp_path / "t.json.gz", Settings(max_trace_bytes=20_000_000))
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), os.mkfifo])
+def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, make):
+    make(tmp_path / "t.json")
+    with pytest.raises(InputError, match="no regular file"):
+        read_trace(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "empty"),
+        (b"  \n ", "empty"),
+        (b"\xef\xbb\xbf", "empty"),
+        ('{"traceEvents": []}'.encode("utf-16"), "UTF-16"),
+        (b"\x28\xb5\x2f\xfd1234", "zstd"),
+        (b"PK\x03\x04", "zip"),
+        (b"\x80\x04\x95", "pickle"),
+        (b"hello", "no JSON"),
+        (b'{"learning_rate": 0.1}', "holds no traceEvents"),
+        (b'{"version": "2.10", "pg_config": {}, "entries": []}', "Flight Recorder"),
+        (b'{"a": 1, ', "cut short before its events"),
+        (b'{"a": "\\"traceEvents\\": [1]"}', "holds no traceEvents"),
+        (b'{"a": {"traceEvents": []}}', "holds no traceEvents"),
+        (b'{"traceEvents": null}', "no list"),
+        (b"[1, 2, 3]", "holds no events"),
+        (b'[{"lr": 0.1}, {"lr": 0.2}]', "holds no events"),
+        (b"[" * 1_000_000, "holds no events"),
+        (b'{"a":' * 1_000_000, "no trace"),
+        (b'{"traceEvents": [' + b"[" * 1_000_000, "holds no events"),
+        (b'{"traceEvents": [' + b'{"args":' * 1_000_000, "holds no events"),
+    ],
+)
+def test_what_is_no_trace_is_refused_with_the_reason(tmp_path, data, said):
+    (tmp_path / "foreign.json").write_bytes(data)
+    with pytest.raises(InputError, match=said) as caught:
+        read_trace(tmp_path / "foreign.json")
+    assert "foreign.json" in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_damaged_metadata_before_the_events_costs_only_itself(tmp_path):
+    path = write(tmp_path / "t.json", {"a": "fooo", "traceEvents": [event(1)], "distributedInfo": {"rank": 5}})
+    table = read_trace(damage(path, b'"fooo"', b"}oops{"))
+    assert (len(table), table.header.rank) == (1, 5)
+    assert "before the events" in table.losses[0]
+
+
+def test_times_at_both_ends_of_what_can_be_are_no_overflow(tmp_path):
+    events = [event(number * 4e14 - 3.9e15, dur=3.9e15) for number in range(20)]
+    table = read_trace(write(tmp_path / "t.json", {"traceEvents": events, "baseTimeNanoseconds": 2**62}))
+    assert np.all(table.end_ns >= table.start_ns)
+    assert np.all(np.diff(table.start_ns) >= 0)
