@@ -25,12 +25,16 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: $(READY)  ## every demo fault three times, overhead, windows, an hour of a healthy job; raw results are kept
+bench: $(READY)  ## demo faults, overhead, windows, an hour of a healthy job, reading traces; raw results are kept
 	$(BIN)/python benchmarks/demo_faults.py --out benchmarks/results/demo_faults.jsonl
 	$(BIN)/python benchmarks/overhead.py --json benchmarks/results/overhead.json
 	$(BIN)/python benchmarks/window.py --json benchmarks/results/window.json
 	$(BIN)/python benchmarks/healthy.py --json benchmarks/results/healthy.json
 	$(BIN)/python benchmarks/reliability.py
+	$(BIN)/python benchmarks/reading.py --json benchmarks/results/reading.json
+	$(BIN)/python benchmarks/kernels.py --json benchmarks/results/kernels.json
+	$(BIN)/python benchmarks/folder.py --json benchmarks/results/folder.json
+	$(BIN)/python benchmarks/fuzz_traces.py --json benchmarks/results/fuzz_traces.json
 
 docs: $(READY)  ## pages generated from the code
 	$(BIN)/python docs/make_settings.py

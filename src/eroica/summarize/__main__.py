@@ -60,6 +60,7 @@ def summarize_files(capture_path: Path, hardware: Path, out: Path) -> None:
     """
     import msgspec
 
+    from eroica.errors import InputError
     from eroica.hardware.store import read_samples
     from eroica.settings import load_settings
     from eroica.summarize.pattern import summarize_worker
@@ -76,7 +77,12 @@ def summarize_files(capture_path: Path, hardware: Path, out: Path) -> None:
     samples = _optional(lambda: read_samples(hardware), notes, hardware / "samples.bin")
     flight_path = _beside(capture_path, capture.flight_path or "flight.json")
     flight = _optional(lambda: read_flight(flight_path), notes, flight_path)
-    events = read_trace(_beside(capture_path, capture.trace_path or "trace.json"))
+    trace_path = _beside(capture_path, capture.trace_path or "trace.json")
+    events = read_trace(trace_path)
+    if not events.header.has_wall_clock:
+        raise InputError(
+            f"{trace_path} is cut short and lost what its times count from: the window cannot be found in it"
+        )
     pattern = summarize_worker(capture, events, stacks, samples, flight or [], load_settings())
     pattern = msgspec.structs.replace(
         pattern,
