@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from eroica.agent.slowdown import Slowdown, Trigger, trimmed_mean
+from eroica.agent.slowdown import Slowdown, Trigger, before_step, trimmed_mean
 from eroica.settings import Settings
 
 
@@ -80,6 +80,36 @@ def test_a_step_up_is_found_within_100_iterations(
     after = [iteration - healthy_iterations for iteration, _ in found]
     assert after
     assert 0 < after[0] <= limit
+
+
+@pytest.mark.parametrize(("step", "noise"), [(1.3, 0.02), (1.3, 0.05), (2.2, 0.05), (2.2, 0.15)])
+@pytest.mark.parametrize("left_out", [range(0), range(81, 127)], ids=["no window", "a baseline window"])
+@pytest.mark.parametrize("onset", [60, 80, 100, 120, 140, 180, 220])
+def test_a_job_that_got_slow_early_is_found_too(step: float, noise: float, left_out: range, onset: int) -> None:
+    """Most of its life it was slow, so it must not look as if it had always been so."""
+    job = changed(healthy(random.Random(7), 600, noise), lambda i, d: d * step if i > onset else d)
+    trigger_of = Slowdown(Settings())
+    seen = ((i, duration) for i, duration in enumerate(job, 1) if i not in left_out)
+    found = [i for i, duration in seen if trigger_of.observe(i, duration)]
+    assert found
+    assert found[0] <= max(onset, 130) + 220
+
+
+@pytest.mark.parametrize(
+    ("values", "count"),
+    [
+        ([1.0, 1.01, 0.99], 3),
+        ([1.0, 1.3, 1.31, 1.29], 1),
+        ([1.0, 1.01, 1.3, 1.31], 1),  # the second is the highest before: the step may lie in it
+        ([1.01, 1.0, 1.3, 1.31], 2),
+        ([1.0, 1.0, 1.3, 1.0, 1.3], 5),  # it came back once
+        ([1.0, 1.15, 1.15], 3),  # one lucky start
+        ([1.3, 1.3, 1.0, 1.0], 4),
+        ([1.0], 1),
+    ],
+)
+def test_means_after_a_clean_step_up_are_no_past(values: list[float], count: int) -> None:
+    assert before_step(values) == count
 
 
 def test_the_reason_says_how_much_slower() -> None:

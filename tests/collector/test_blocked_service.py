@@ -360,3 +360,9 @@ def test_a_blockage_that_lasted_wins_over_slow_windows_and_one_that_passed_count
     assert final_verdict("j", {1: slow, 3: hang}, 2, 2).summary == "slow"  # the job was restarted: as any other
     healthy = final_verdict("j", {3: hang}, 2, 2, passed={3})
     assert healthy.verdict == "healthy" and "stood still once, and went on" in healthy.summary
+
+
+def test_a_job_that_ended_far_slower_than_its_best_is_not_called_healthy() -> None:
+    assert final_verdict("j", {}, 2, 2, slowed=1.2).verdict == "healthy"
+    slow = final_verdict("j", {}, 2, 2, slowed=2.2)
+    assert slow.verdict == "undetermined" and "2.2 times" in slow.summary

@@ -7,6 +7,8 @@ Deviations, because one lucky iteration, an evaluation or a busy machine would r
   horizon.
 - The rise must also stand out from how much this job's own means scatter: their median absolute deviation, the standard
   error inside a mean, and the high means that the job has lived through.
+- Means from after a clean step up are no past to compare with, however many they are: a job that got slow early would
+  otherwise soon look as if it had always been so.
 - It must hold: every part of the last iterations is slower, not just a burst in them, and for some iterations more.
 - The same is done with four times as many iterations, for faults that hit only one iteration in ten.
 - The first iterations count for nothing.
@@ -32,6 +34,8 @@ _MAD_TO_SIGMA = 1.4826
 _LARGEST_MARGIN = 4.0
 _LIVED_THROUGH = 0.95
 _PART_OF_RISE = 0.5
+#: A step up: after so many means, all are so much higher than any before. One mean alone may be a lucky start.
+_STEPS = ((1, 0.25), (2, 0.10))
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,26 @@ def trimmed_mean(durations: list[float], left_out: float) -> Mean:
     value = math.fsum(kept) / len(kept)
     variance = math.fsum((duration - value) ** 2 for duration in kept) / max(1, len(kept) - 1)
     return Mean(value, math.sqrt(variance / len(kept)))
+
+
+def before_step(values: list[float]) -> int:
+    """How many of the oldest means count as the past: those before the first clean step up, else all.
+
+    A step is clean if every later mean is clearly higher than every earlier one: the job has not come back since. The
+    mean right before it does not count if it is the highest so far: the step may lie inside it.
+
+    Args:
+        values: Means, the oldest first.
+    """
+    following = [math.inf] * (len(values) + 1)
+    for place in range(len(values) - 1, -1, -1):
+        following[place] = min(values[place], following[place + 1])
+    highest = -math.inf
+    for count, value in enumerate(values[:-1], 1):
+        highest = max(highest, value)
+        if any(count >= fewest and following[count] > highest * (1.0 + rise) for fewest, rise in _STEPS):
+            return count - 1 if count > 1 and value == highest else count
+    return len(values)
 
 
 class Scale:
@@ -150,11 +174,12 @@ class Scale:
 
     def _look_back(self) -> None:
         """Work out the past's lowest, middle and worst mean, and how far its means scatter (more if they are few)."""
-        values = sorted(mean.value for mean in self._past)
+        past = list(self._past)[: before_step([mean.value for mean in self._past])]
+        values = sorted(mean.value for mean in past)
         self._lowest, self._middle = values[0], median(values)
         self._worst = values[math.ceil(_LIVED_THROUGH * len(values)) - 1]
         scatter = _MAD_TO_SIGMA * median(abs(value - self._middle) for value in values)
-        inside = median(mean.error for mean in self._past)
+        inside = median(mean.error for mean in past)
         self._spread = max(scatter, inside) * (1.0 + 2.0 / len(values))
 
 

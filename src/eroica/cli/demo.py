@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -72,6 +73,9 @@ def demo(fault: str, worker: int | None, workers: int, json_file: Path | None, d
         verdict, judgement = rehearse(case, console)
         if verdict is not None and json_file is not None:
             json_file.write_bytes(verdict.to_json())
+        if not judgement.right and keep is None:
+            kept = shutil.copytree(case.directory, tempfile.mkdtemp(prefix="eroica-demo-kept-"), dirs_exist_ok=True)
+            _print(console, f"What was seen is kept in {kept}; a busy machine is a common reason.", "dim")
     raise SystemExit(0 if judgement.right else 1)
 
 

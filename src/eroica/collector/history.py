@@ -9,6 +9,9 @@ import msgspec
 from eroica import __version__
 from eroica.model.verdict import Coverage, IterationTimes, Verdict
 
+#: Iterations that end so many times longer than the best are not called healthy, though nobody looked at them.
+_NOT_HEALTHY = 1.5
+
 
 def final_verdict(
     job: str,
@@ -18,6 +21,7 @@ def final_verdict(
     *,
     standing: Collection[int] = (),
     passed: Collection[int] = (),
+    slowed: float = 1.0,
 ) -> Verdict:
     """The verdict that the history of windows supports best.
 
@@ -33,6 +37,7 @@ def final_verdict(
         standing: Windows of a standstill that lasted to the end, its cause known or not, or of a death that ended the
             job.
         passed: Windows of standstills that ended by themselves; they count for nothing.
+        slowed: How many times the best mean iteration the last one was, on the worker where that is most.
     """
     last = max((window_id for window_id in standing if window_id in verdicts), default=None)
     if last is not None:
@@ -51,12 +56,19 @@ def final_verdict(
         return newest[max(weights, key=lambda key: weights[key])]
     if counting:
         return counting[max(counting)]
-    return _nothing_looked_wrong(job, workers_expected, workers_seen, len(verdicts))
+    return _nothing_looked_wrong(job, workers_expected, workers_seen, len(verdicts), slowed)
 
 
-def _nothing_looked_wrong(job: str, workers_expected: int, workers_seen: int, stood_still: int) -> Verdict:
+def _nothing_looked_wrong(
+    job: str, workers_expected: int, workers_seen: int, stood_still: int, slowed: float
+) -> Verdict:
     notes: tuple[str, ...] = ()
-    if workers_seen and stood_still:
+    if workers_seen and slowed >= _NOT_HEALTHY:
+        summary = (
+            f"Iterations ended {slowed:.1f} times as long as the job's best, but it was over before a window could "
+            "show why."
+        )
+    elif workers_seen and stood_still:
         times = "once" if stood_still == 1 else f"{stood_still} times"
         summary = f"Healthy: {workers_seen} workers never looked slow; the job stood still {times}, and went on."
     elif workers_seen:
@@ -70,7 +82,7 @@ def _nothing_looked_wrong(job: str, workers_expected: int, workers_seen: int, st
     return Verdict(
         eroica_version=__version__,
         job=job,
-        verdict="healthy" if workers_seen else "undetermined",
+        verdict="healthy" if workers_seen and slowed < _NOT_HEALTHY else "undetermined",
         summary=summary,
         window=None,
         iteration=IterationTimes(),

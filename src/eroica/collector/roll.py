@@ -120,6 +120,12 @@ class Roll:
         return len(self._ever)
 
     @property
+    def slowed(self) -> float:
+        """How many times its best mean iteration a worker's last one is, at most; 1 where nobody knows."""
+        ratios = [s.current_s / s.baseline_s for s in self if s.current_s and s.baseline_s]
+        return max(ratios, default=1.0)
+
+    @property
     def hosts(self) -> frozenset[str]:
         """Hosts whose agent ever reported."""
         return frozenset(self._hosts)

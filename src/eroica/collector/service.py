@@ -303,6 +303,7 @@ class Collector:
             roll.ever,
             standing=self.blockages.standing,
             passed=frozenset(self.blockages.passed),
+            slowed=roll.slowed,
         )
         final = self.final
         self._keep(lambda: self._store.save_final(final))
