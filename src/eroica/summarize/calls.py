@@ -4,9 +4,10 @@ Every call of a Python or built-in function is an event; events of a thread nest
 in samples: a node of the tree of calls. The tree is built level by level, since there may be millions of events: all
 calls of one depth get their nodes at once, from the nodes of their callers and their own frames.
 
-A stack has the moments in which its innermost frame is the innermost one that is open; `nn.Module: …` entries are no
-frames. While the training thread's stack waits in the autograd engine, the calls of the engine's own threads stand
-below it. Other threads are never critical; they have totals only.
+A stack has the moments in which its innermost frame is the innermost one that is open. `nn.Module: …` entries are no
+frames, nor are built-in functions: what they take is their caller's, as in sampled stacks (the autograd engine aside).
+While the training thread's stack waits in the autograd engine, the calls of the engine's own threads stand below it.
+Other threads are never critical; they have totals only.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _FRAME = re.compile(r"^(.*)\((\d{1,9})\): (.*)$", re.DOTALL)
 _AT = re.compile(r" at 0x[0-9a-fA-F]+")
 _PYBIND = re.compile(r" of pybind11_\S* object")
 _NO_FRAME = "nn.Module: "
+_BUILTIN = "<built-in "
 _ENGINE_CALL = "<built-in method run_backward of "
 _MOST_FRAMES = 1000
 _MOST_STACKS = 100_000
@@ -39,11 +41,13 @@ _BELOW_APPLY = 3
 
 
 def call_frame(name: str) -> str:
-    """A frame as it stands in keys from the name of a Python event; empty for what is no frame."""
+    """A frame as it stands in keys from the name of a Python event; empty for what is no frame of its own."""
     if name.startswith(_NO_FRAME):
         return ""
     match = _FRAME.match(name)
     if match is None:
+        if name.startswith(_BUILTIN) and not name.startswith(_ENGINE_CALL):
+            return ""
         return _PYBIND.sub(" of pybind11 object", _AT.sub("", name[:500]))
     file, line, function = match[1][:1000], match[2], match[3][:500]
     if file.startswith(("/", "<", "\\")) or file[1:2] == ":":
