@@ -1,12 +1,14 @@
 """Reads thousands of damaged trace files, real and made ones: none may end in a traceback, none may take long.
 
 `python benchmarks/fuzz_traces.py [--files 10000] [--seed 1] [--traces DIRECTORY] [--json FILE]`. Each file is a trace
-after one to three mishaps (`eroica.testing.mutations`), read and summarized by `eroica.offline.reading.read_one`.
+after one to three mishaps (`eroica.testing.mutations`), read and summarized by `eroica.offline.reading.read_one`. What
+was read is put together, diagnosed, printed and written as JSON; now and then two files count as two ranks of one job.
 """
 
 import argparse
 import collections
 import gzip
+import io
 import json
 import random
 import tempfile
@@ -14,7 +16,16 @@ import time
 import traceback
 from pathlib import Path
 
+import msgspec
+from rich.console import Console
+
+from eroica.model.trace import TraceSummary
+from eroica.model.verdict import Verdict
+from eroica.offline.examine import window_of
+from eroica.offline.jobs import Recording, Span, group
 from eroica.offline.reading import read_one
+from eroica.pipeline import analyze
+from eroica.report.text import render_verdict
 from eroica.settings import Settings
 from eroica.testing.mutations import mutated, small_trace
 from machine import machine_facts
@@ -36,9 +47,38 @@ def real_traces(directory: Path) -> list[bytes]:
     return texts
 
 
-def outcome_of(path: Path) -> str:
+def judge(summaries: list[TraceSummary]) -> None:
+    """All that `eroica diagnose` does with what was read; several files also as one recording, whatever their times."""
+    spans = list(group([Recording("job", summary) for summary in summaries]).spans)
+    if len(spans) > 1:
+        spans.append(Span("job", "", tuple(summaries)))
+    for span in spans:
+        patterns = tuple(summary.pattern for summary in span.summaries if summary.pattern is not None)
+        expected = max(summary.world_size for summary in span.summaries) or None
+        verdict = analyze(span.job, window_of(span), patterns, expected_workers=expected, notes=span.notes)
+        render_verdict(verdict, Console(file=io.StringIO(), width=100))
+        Verdict.from_json(verdict.to_json())
+
+
+def as_rank(summary: TraceSummary, rank: int) -> TraceSummary:
+    """The same recording as that of another worker."""
+    pattern = summary.pattern
+    if pattern is not None:
+        worker = msgspec.structs.replace(pattern.worker, global_rank=rank)
+        pattern = msgspec.structs.replace(pattern, worker=worker)
+    return msgspec.structs.replace(summary, rank=rank, path=f"rank{rank}.json", world_size=2, job="", pattern=pattern)
+
+
+def outcome_of(path: Path, earlier: list[TraceSummary]) -> str:
+    """What became of a file; the last one that could be read is kept in `earlier`, and sometimes is a second rank."""
     try:
         summary = read_one(path, -1, Settings())
+        judge([summary])
+        if earlier and summary.pattern is not None:
+            judge([as_rank(earlier[0], 0), as_rank(summary, 1)])
+            earlier.clear()
+        elif summary.pattern is not None:
+            earlier.append(summary)
     except Exception:  # noqa: BLE001  # what this program looks for
         traceback.print_exc()
         return "traceback"
@@ -50,6 +90,7 @@ def outcome_of(path: Path) -> str:
 def sweep(files: int, seed: int, originals: list[bytes]) -> dict[str, object]:
     counts: collections.Counter[str] = collections.Counter()
     slowest = (0.0, -1)
+    earlier: list[TraceSummary] = []
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "t.json"
         for number in range(files):
@@ -58,7 +99,7 @@ def sweep(files: int, seed: int, originals: list[bytes]) -> dict[str, object]:
             data = mutated(chance.choice(originals) if real else small_trace(chance), chance)
             path.write_bytes(data)
             began = time.perf_counter()
-            outcome = outcome_of(path)
+            outcome = outcome_of(path, earlier)
             slowest = max(slowest, (time.perf_counter() - began, number))
             counts[f"{'real' if real else 'made'}, {outcome}"] += 1
             if outcome == "traceback":

@@ -25,7 +25,8 @@ from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings
 from eroica.summarize import encode_series
 from eroica.summarize.activity import find_outline, gather_activity
-from eroica.summarize.calls import new_trees, read_calls
+from eroica.summarize.call_trees import new_trees
+from eroica.summarize.calls import read_calls
 from eroica.summarize.critical import find_critical_path
 from eroica.summarize.duration import critical_duration
 from eroica.summarize.functions import Functions

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from eroica.archive.store import load_patterns
+from eroica.archive.load import open_window, read_patterns
 from machine import machine_facts
 
 JOB = Path(__file__).with_name("jobs") / "timed.py"
@@ -55,7 +55,7 @@ def with_eroica(shape: str, directory: Path, seconds: float) -> dict[str, float]
         subprocess.run([sys.executable, "-m", "eroica", "profile", "--out", str(run), "--no-wait"], check=True)
     finally:
         job.wait()
-    _, (pattern,), _ = load_patterns(run / "windows" / "1")
+    _, (pattern,), _ = read_patterns(open_window(run / "windows" / "1"))
     record = json.loads(out.read_text())
     figures = measures(record, pattern.first_iteration, pattern.last_iteration, pattern.stall_s)
     figures["pattern_bytes"] = (run / "windows" / "1" / "patterns" / "0.pattern").stat().st_size

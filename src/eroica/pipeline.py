@@ -11,8 +11,9 @@ from eroica import __version__
 from eroica.diagnosis import WindowContext, diagnose
 from eroica.errors import InputError
 from eroica.localize import localize
+from eroica.localize.axis import fit_axis
 from eroica.model.pattern import WorkerPattern
-from eroica.model.verdict import Cost, Coverage, IterationTimes, Verdict, VerdictWindow
+from eroica.model.verdict import CommonAxis, Cost, Coverage, IterationTimes, Verdict, VerdictWindow
 from eroica.model.window import Window
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
@@ -61,8 +62,32 @@ def analyze(
         verdict = diagnose(localize(latest, baseline, settings), context, settings)
     except InputError as error:
         verdict = undetermined(context, str(error))
+    if window.kind == "trace":
+        verdict = add_axis(verdict, latest)
     cost = msgspec.structs.replace(verdict.cost, localize_s=round(perf_counter() - start, 4))
     return msgspec.structs.replace(verdict, cost=cost)
+
+
+def add_axis(verdict: Verdict, patterns: Sequence[WorkerPattern]) -> Verdict:
+    """The verdict on recorded traces with one time axis for all workers, where collectives give one."""
+    try:
+        fitted = fit_axis(patterns)
+    except InputError:  # a damaged pattern costs the axis, which only views need
+        return verdict
+    if len(fitted.places) < 2:
+        return verdict
+    axis = CommonAxis(
+        offsets_us={rank: round(place.offset_ns / 1e3, 3) for rank, place in fitted.places.items()},
+        uncertainty_us=round(fitted.uncertainty_ns / 1e3, 3),
+        executions=fitted.executions,
+        unplaced=fitted.unplaced,
+    )
+    note = (
+        f"{len(axis.offsets_us)} workers lie on one time axis within {axis.uncertainty_us:.3g} µs, by the ends of "
+        f"{axis.executions} collectives; views use it, no conclusion does."
+    )
+    coverage = msgspec.structs.replace(verdict.coverage, notes=(*verdict.coverage.notes, note))
+    return msgspec.structs.replace(verdict, axis=axis, coverage=coverage)
 
 
 def count_workers(patterns: Sequence[WorkerPattern], stated: int | None, window: Window) -> tuple[int, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from eroica.archive.load import SavedRun, SavedWindow, open_saved, read_patterns
+from eroica.archive.load import SavedRun, SavedWindow, holds_windows, open_saved, read_patterns
 from eroica.archive.store import Store, save_patterns
 from eroica.errors import InputError, UsageError
 from eroica.model.pattern import WorkerPattern
@@ -141,3 +141,18 @@ def test_a_pipe_is_not_waited_for_and_an_empty_folder_is_nothing_of_ours(tmp_pat
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no run, no window and no pattern"):
         open_saved(tmp_path / "empty")
+
+
+def test_what_holds_windows_can_be_opened_and_has_some(tmp_path: Path) -> None:
+    directory = save(tmp_path / "run", 1)
+    for path in (tmp_path / "run", directory, directory / "patterns"):
+        saved = open_saved(path)
+        assert holds_windows(path) and (isinstance(saved, SavedWindow) or saved.windows)  # type: ignore[union-attr]
+    (tmp_path / "long" / "windows" / "12345678901").mkdir(parents=True)
+    (tmp_path / "long" / "windows" / "12345678901" / "window.json").write_text("{}")
+    (tmp_path / "traces" / "windows").mkdir(parents=True)
+    (tmp_path / "traces" / "patterns").mkdir()
+    Store(tmp_path / "traces").save_final(verdict(1))
+    (tmp_path / "file").mkdir()
+    (tmp_path / "file" / "windows").touch()
+    assert not any(holds_windows(tmp_path / name) for name in ("long", "traces", "file"))

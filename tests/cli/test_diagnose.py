@@ -26,6 +26,7 @@ from eroica.errors import EroicaError, UsageError
 from eroica.model.verdict import Verdict
 from eroica.offline import examine, reading
 from eroica.pipeline import analyze
+from eroica.settings import Settings
 
 SLOW_US = 60_000.0
 
@@ -47,7 +48,10 @@ def test_the_verdict_with_the_greatest_cause_is_printed_and_names_the_others(job
     done = diagnose(jobs)
     assert done.exit_code == 3
     assert done.stdout.startswith("SLOW  ") and "slow-data-loading" in done.stdout
-    assert "also here: fine" in done.stdout.replace("\n", " ") and "Based on 2 of 2 workers" in done.stdout
+    assert "also here:" not in done.stdout and "Based on 2 of 2 workers" in done.stdout
+    others = done.stdout[done.stdout.index("Also here") :].splitlines()
+    assert others[1].split() == ["job", "recording", "verdict", "cause", "workers"]
+    assert others[2].split() == ["fine", "steps", "5–10", "healthy"]
     assert not done.stderr
 
 
@@ -55,7 +59,7 @@ def test_all_shows_every_recording_in_full(jobs: Path) -> None:
     done = diagnose(jobs, "--all")
     assert done.exit_code == 3
     places = [done.stdout.index(word) for word in ("slow, steps 5–10", "SLOW  ", "fine, steps 5–10", "HEALTHY  ")]
-    assert places == sorted(places) and "also here" not in done.stdout
+    assert places == sorted(places) and "also here" not in done.stdout.lower()
 
 
 @pytest.mark.parametrize(("word", "status"), [("healthy", 0), ("slow", 3), ("blocked", 3), ("undetermined", 4)])
@@ -99,9 +103,15 @@ def test_what_out_keeps_can_be_opened_and_diagnosed_again(jobs: Path, tmp_path: 
     assert diagnose(out / "windows" / "2").exit_code == 0
 
 
+def test_two_jobs_that_out_has_kept_keep_their_names(jobs: Path, tmp_path: Path) -> None:
+    diagnose(jobs, "--out", tmp_path / "kept")
+    assert [part.verdict.job for part in examine.examine([tmp_path / "kept"], Settings()).parts] == ["slow", "fine"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["~nosuchuser/x"], "~nosuchuser/x"),
         (["missing"], "there is no file or folder missing"),
         (["*.nothing"], "nothing matches '[*].nothing'"),
         (["empty"], "no profiler trace, Flight Recorder dump or run directory in empty"),

@@ -55,6 +55,12 @@ def test_a_dash_prints_the_record_alone(run: Path) -> None:
     assert msgspec.json.decode(result.output, type=Comparison).exit_code == result.exit_code == 3
 
 
+def test_where_the_record_is_to_be_written_is_checked_before_anything_is_read(tmp_path: Path) -> None:
+    for target, why in ((tmp_path, "is a directory"), (tmp_path / "no" / "c.json", "there is no directory")):
+        result = call("nowhere", "nowhere", "--json", target)
+        assert isinstance(result.exception, UsageError) and why in str(result.exception)
+
+
 def test_two_healthy_windows_are_equal(run: Path) -> None:
     result = call(f"{run}@1", run, "--window-b", "2")
     assert result.exit_code == 0 and result.output.startswith("EQUAL")

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store, save_patterns
 from eroica.cli import group
 from eroica.errors import InputError, UsageError
@@ -53,6 +54,20 @@ def test_a_run_shows_its_verdict_and_one_line_a_window(run: Path) -> None:
         ["3", "manual"],
     ]
     assert "healthy" in result.output
+
+
+def test_a_window_ends_with_its_last_iteration_in_the_list_as_in_the_verdict(run: Path) -> None:
+    output = call(run).output
+    window = read_patterns(open_window(run / "windows" / "3"))[0]
+    span = f"{window.first_iteration}–{window.last_iteration - 1}"
+    assert f"iterations {span}," in output.split("Windows")[0]
+    lines = [line for line in output.split("Windows")[1].splitlines() if " manual " in line]
+    assert lines[-1].split()[:3] == ["3", "manual", span]
+
+
+def test_where_the_verdict_is_to_be_written_is_checked_before_anything_is_read(tmp_path: Path) -> None:
+    result = call("nowhere", "--json", tmp_path)
+    assert isinstance(result.exception, UsageError) and "is a directory" in str(result.exception)
 
 
 def test_one_window_is_shown_by_number_or_by_path(run: Path) -> None:
@@ -123,7 +138,8 @@ def test_a_series_that_cannot_be_decoded_leaves_that_worker_out(run: Path) -> No
         (["{run}/windows/2", "--window", "2"], UsageError),
         (["{run}/verdict.json", "--again"], UsageError),
         (["{run}/log"], InputError),
-        (["{run}", "--json", "{run}/no/such/folder.json"], InputError),
+        (["{run}", "--json", "{run}/no/such/folder.json"], UsageError),
+        (["{run}", "--json", "{run}/log"], UsageError),
     ],
 )
 def test_wrong_usage_is_one_clear_line(run: Path, arguments: list[str], error: type[Exception]) -> None:

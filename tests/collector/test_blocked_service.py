@@ -11,7 +11,8 @@ import httpx
 import msgspec
 import pytest
 
-from eroica.archive.store import Store, load_blockage, save_patterns
+from eroica.archive.load import open_window, read_blockage
+from eroica.archive.store import Store, save_patterns
 from eroica.collector.history import final_verdict
 from eroica.collector.intake import MAX_WORKERS, clean_report, clean_text
 from eroica.collector.resume import read_history
@@ -116,7 +117,7 @@ def test_a_silence_becomes_a_verdict_on_disk_that_can_be_replayed(tmp_path: Path
     with_collector(tmp_path, script)
     final = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
     assert final.verdict == "blocked" and final.cost.trigger_to_verdict_s is not None
-    assert load_blockage(tmp_path / "windows" / "1").looks[0].first == (look(),)
+    assert read_blockage(open_window(tmp_path / "windows" / "1")).looks[0].first == (look(),)
     window = msgspec.json.decode((tmp_path / "windows" / "1" / "window.json").read_bytes(), type=Window)
     assert window.kind == "blocked"
 

@@ -10,7 +10,8 @@ import httpx
 import msgspec
 import pytest
 
-from eroica.archive.store import Store, load_patterns, save_patterns
+from eroica.archive.load import open_window, read_patterns
+from eroica.archive.store import Store, save_patterns
 from eroica.collector.service import MAX_PATTERN_BYTES, Collector
 from eroica.collector.windows import Analyze
 from eroica.errors import InputError
@@ -90,7 +91,7 @@ def test_a_window_runs_from_request_to_verdict_on_disk(tmp_path: Path) -> None:
     with_collector(tmp_path, script)
     final = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
     assert final.summary == "1 seen" and final.cost.trigger_to_verdict_s is not None
-    window, patterns, notes = load_patterns(tmp_path / "windows" / "1")
+    window, patterns, notes = read_patterns(open_window(tmp_path / "windows" / "1"))
     assert window.window_id == 1 and len(patterns) == 1 and notes == ()
 
 
@@ -156,10 +157,10 @@ def test_an_unreadable_pattern_costs_only_itself(tmp_path: Path) -> None:
     window = Window(window_id=3, purpose="manual", reason="", first_iteration=1, last_iteration=2)
     save_patterns(directory, window, [pattern(3)])
     (directory / "patterns" / "5.pattern").write_bytes(b"cut of")
-    loaded, patterns, notes = load_patterns(directory)
+    loaded, patterns, notes = read_patterns(open_window(directory))
     assert loaded == window and len(patterns) == 1 and "5.pattern" in notes[0]
-    with pytest.raises(InputError, match="no saved window"):
-        load_patterns(tmp_path)
+    with pytest.raises(InputError, match="no usable pattern"):
+        read_patterns(open_window(tmp_path))
 
 
 def test_a_collector_that_no_agent_ever_finds_ends_by_itself(tmp_path: Path) -> None:

@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 from eroica.localize.arrivals import Arrivals, read_arrivals
 from eroica.localize.blame import is_often, measured_skew, nearly_last
 from eroica.localize.fleet import build_fleet
-from eroica.localize.matching import end_residuals, is_contradiction, pair_by_order, pair_executions
+from eroica.localize.leaving import uneven_exit
+from eroica.localize.matching import (
+    EXIT_US,
+    HOST_EXIT_US,
+    end_residuals,
+    is_contradiction,
+    pair_by_order,
+    pair_executions,
+)
 from eroica.model.pattern import CollectiveRecord
+from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
 from eroica.summarize.series import encode_series
 from eroica.testing.recordings import meet, recorded_collective, recorded_worker
@@ -149,6 +158,44 @@ def test_a_contradiction_is_kept_for_the_verdict_and_nobody_is_blamed() -> None:
     found = arrivals(*records(shuffled))
     assert is_contradiction(found.contradicted)
     assert found.blamed_us.sum() == 0
+
+
+def test_the_late_among_those_present_are_blamed_though_a_members_trace_is_missing() -> None:
+    found = arrivals(*records()[:3])
+    assert found.blamed_us.sum(axis=1).argmax() == 2
+    assert found.blamed_us.sum() + found.withheld_us == pytest.approx(found.waited_us.sum())
+    assert any("no trace of 1 of 4 members of process group '0' (3)" in note for note in found.notes)
+
+
+def test_with_a_member_missing_too_few_ends_confirm_nothing() -> None:
+    end, duration = meet(ARRIVALS[:, :2])
+    found = arrivals(*(recorded_collective(end[member], duration[member]) for member in range(3)))
+    assert found.blamed_us.sum() == 0
+    assert any("nobody is blamed" in note for note in found.notes)
+
+
+def test_a_member_that_has_a_trace_but_shows_no_execution_refuses_the_pairing() -> None:
+    patterns = [recorded_worker(rank, [own]) for rank, own in enumerate(records()[:3])]
+    patterns.append(recorded_worker(3, []))
+    assert read_arrivals(build_fleet(patterns, Settings())).blamed_us.sum() == 0
+
+
+def test_threads_on_the_host_may_leave_within_milliseconds() -> None:
+    end, duration = meet(ARRIVALS)
+    ends = end + np.random.default_rng(3).uniform(0, 4000, end.shape)
+    found = [recorded_collective(np.sort(ends[member]), duration[member]) for member in range(4)]
+    assert is_contradiction(pair_executions(found, EXIT_US)[1])
+    assert pair_executions(found, HOST_EXIT_US)[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("backend", "accelerator", "most"),
+    [("nccl", True, EXIT_US), ("gloo", True, HOST_EXIT_US), ("", True, EXIT_US), ("", False, HOST_EXIT_US)],
+)
+def test_what_carries_a_group_says_how_unevenly_it_is_left(backend: str, accelerator: bool, most: float) -> None:
+    group = ProcessGroup(name="0", description="default_pg", ranks=(0, 1), backend=backend)
+    made = recorded_worker(0, [], groups=[group])
+    assert uneven_exit([msgspec.structs.replace(made, has_accelerator=accelerator)], "0") == most
 
 
 def test_residuals_forget_the_difference_of_the_clocks() -> None:

@@ -47,6 +47,7 @@ def test_the_greatest_cause_is_the_verdict_and_names_the_others(tmp_path: Path) 
     assert verdict.job == "worse"
     also = [note for note in verdict.coverage.notes if note.startswith("also here: ")]
     assert [note.split(",")[0] for note in also] == ["also here: bad", "also here: good"]
+    assert verdict.coverage.notes[-2:] == tuple(also)
 
 
 def test_missing_ranks_are_named_and_not_fatal(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from written_traces import write
 
 from eroica.errors import InputError, UsageError
+from eroica.offline import diagnose
 from eroica.offline import discover as module
 from eroica.offline.discover import discover
 
@@ -32,7 +33,7 @@ def test_a_folder_gives_its_traces_and_counts_the_rest(tmp_path: Path) -> None:
     found = discover([tmp_path])
     assert names(found.traces) == ["rank1_trace.json.gz", "rank0_trace.json"]
     assert [source.rank for source in found.traces] == [1, 0]
-    assert found.notes == ("2 files were passed over: no profiler traces or dumps",)
+    assert found.notes == ("2 files were passed over: no profiler traces or dumps (config.json, train.log)",)
 
 
 def test_a_trace_is_known_by_its_content_whatever_it_is_called(tmp_path: Path) -> None:
@@ -40,7 +41,9 @@ def test_a_trace_is_known_by_its_content_whatever_it_is_called(tmp_path: Path) -
     write(tmp_path / "profile")
     write(tmp_path / "packed_without_saying.gz")
     (tmp_path / "events").write_text('[{"ph": "X", "name": "a", "ts": 1, "dur": 2}]')
-    assert len(discover([tmp_path]).traces) == 4
+    (tmp_path / "sorted").write_text('[{"args": {"a": {"b": [1]}, "c": {}}, "dur": 2, "name": "a", "ph": "X"}]')
+    (tmp_path / "list.json").write_text('[{"args": {"ph": 1}, "name": "a"}]')
+    assert len(discover([tmp_path]).traces) == 5
 
 
 def test_an_empty_file_with_the_name_of_a_trace_is_not_passed_over(tmp_path: Path) -> None:
@@ -54,6 +57,54 @@ def test_patterns_are_expanded_here_even_with_two_stars(tmp_path: Path) -> None:
     write(tmp_path / "b" / "other.json", {"no": "trace"})
     assert names(discover([str(tmp_path / "**" / "*.json")]).traces) == ["rank0.json", "rank1.json"]
     assert names(discover([tmp_path / "b/c/rank[0-9].json", tmp_path / "b"]).traces) == ["rank1.json"]
+
+
+@pytest.mark.parametrize("pattern", ["loop/**/*.json", "loop/**", "loop/*", "l*/**/*/**/rank?.json", "loop/*/*/*.json"])
+def test_patterns_end_where_links_go_round_and_never_leave_the_folder(tmp_path: Path, pattern: str) -> None:
+    write(tmp_path / "rank7.json")
+    write(tmp_path / "loop" / "x" / "y" / "rank0.json")
+    for name, target in (("a", "."), ("b", "."), ("up", ".."), ("x/top", "../.."), ("self", "self")):
+        (tmp_path / "loop" / name).symlink_to(target)
+    if pattern != "loop/*/*/*.json":
+        write(tmp_path / "loop" / "x" / ".hidden" / "rank1.json")
+    assert names(discover([str(tmp_path / pattern)]).traces) == ["rank0.json"]
+
+
+def test_a_link_that_leads_up_does_not_pull_in_what_lies_beside_the_folder(tmp_path: Path) -> None:
+    write(tmp_path / "rank7.json")
+    write(tmp_path / "other" / "rank8.json")
+    write(tmp_path / "elsewhere" / "rank1.json")
+    write(tmp_path / "mine" / "deep" / "rank0.json")
+    for name, target in (("up", ".."), ("deep/up", "../.."), ("latest", "../elsewhere")):
+        (tmp_path / "mine" / name).symlink_to(target)
+    assert sorted(names(discover([tmp_path / "mine"]).traces)) == ["rank0.json", "rank1.json"]
+    found = discover([str(tmp_path / "mine" / "**" / "*.json")])
+    assert sorted(names(found.traces)) == ["rank0.json", "rank1.json"]
+
+
+def test_a_pattern_is_expanded_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "rank0.json")
+    write(tmp_path.joinpath(*["d"] * (module.MOST_DEPTH + 2)) / "rank1.json")
+    pattern = str(tmp_path / "**" / "rank*.json")
+    assert names(discover([pattern]).traces) == ["rank0.json"]
+    monkeypatch.setattr(module, "MOST_ENTRIES", 5)
+    assert "only the first 5 entries" in discover([pattern]).notes[0]
+    monkeypatch.setattr(module, "MOST_ENTRIES", 1)
+    with pytest.raises(UsageError, match=r"nothing matches.*only the first 1 entries"):
+        discover([pattern])
+
+
+def test_what_is_no_window_of_ours_makes_no_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "run" / "windows" / "12345678901" / "window.json", {})
+    write(tmp_path / "traces" / "windows" / "rank0.json")
+    write(tmp_path / "traces" / "patterns" / "rank1.json")
+    found = discover([tmp_path / "traces"])
+    assert sorted(names(found.traces)) == ["rank0.json", "rank1.json"] and not found.saved
+    with pytest.raises(InputError, match="no usable pattern"):
+        diagnose(tmp_path / "run")
+    monkeypatch.setattr(Path, "iterdir", lambda _: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    assert names(discover([tmp_path / "traces" / "windows"]).traces) == ["rank0.json"]
+    assert discover([tmp_path]).traces
 
 
 def test_a_name_with_stars_that_exists_is_no_pattern(tmp_path: Path) -> None:
@@ -117,6 +168,8 @@ def test_a_folder_is_not_searched_without_end(tmp_path: Path) -> None:
         ("link.json", "is a link to .*nowhere, which does not exist"),
         ("empty", "no profiler trace, Flight Recorder dump or run directory in"),
         ("with\0null", "there is no file or folder"),
+        ("**/nothing*", "nothing matches"),
+        ("missing/*/x.json", "nothing matches"),
     ],
 )
 def test_a_path_that_leads_nowhere_is_one_clear_error(tmp_path: Path, name: str, words: str) -> None:
@@ -124,6 +177,11 @@ def test_a_path_that_leads_nowhere_is_one_clear_error(tmp_path: Path, name: str,
     (tmp_path / "link.json").symlink_to(tmp_path / "nowhere")
     with pytest.raises(UsageError, match=words):
         discover([tmp_path / name])
+
+
+def test_the_home_of_nobody_is_one_clear_error() -> None:
+    with pytest.raises(UsageError, match="~nosuchuser/x"):
+        discover(["~nosuchuser/x"])
 
 
 def test_nothing_named_is_wrong_usage() -> None:

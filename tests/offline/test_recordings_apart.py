@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -186,6 +189,44 @@ def test_files_without_a_pattern_are_not_looked_at() -> None:
 def test_the_order_of_the_files_does_not_matter() -> None:
     files = [recording(f"job/w{rank}.{n}.json", rank, 20 * n, (-1, -1)) for rank in range(4) for n in range(3)]
     assert group(files) == group(files[::-1])
+
+
+def test_an_id_holds_only_for_files_of_the_same_world_size() -> None:
+    known = [recording("all/a.json", 0, world_size=8, job="pretrain"), recording("all/b.json", 1, world_size=8)]
+    other = recording("all/c.json", 0, world_size=2, events=7)
+    assert shape(group([*known, other])) == [("all (2 workers)", [0]), ("pretrain", [0, 1])]
+
+
+def test_notes_stay_with_their_files_in_order() -> None:
+    copies = [recording(f"job/{name}.json", 0) for name in ("a", "b", "c")]
+    later = [recording(f"job/{name}.json", 0, 7200, (90, 99)) for name in ("d", "e")]
+    first, second = group([*copies, *later]).spans
+    assert [note.split()[0] for note in first.notes] == ["b.json", "c.json"]
+    assert [note.split()[0] for note in second.notes] == ["e.json"]
+
+
+MANY = {
+    "a directory a rank": lambda at: recording(f"job/r{at:05}/t.json", at),
+    "a job a directory": lambda at: recording(f"job/r{at:05}/t.json", 0),
+    "two ranks by turns": lambda at: recording(f"job/r{at:05}/t.json", at % 2),
+    "ranks at other times": lambda at: recording(f"job/r{at:05}/t.json", at, 8000 * at),
+    "ranks at other steps": lambda at: recording(f"job/r{at:05}/t.json", at, at, (10 * at, 10 * at + 5)),
+    "recordings of one rank": lambda at: recording(f"job/{at}.json", 0, 2 * at, (-1, -1)),
+    "ranks nobody states": lambda at: recording(f"job/r{at:05}/t.json", -1),
+}
+
+
+@pytest.mark.parametrize("files", MANY.values(), ids=MANY)
+def test_effort_grows_with_the_files_and_not_with_their_square(files: Callable[[int], Recording]) -> None:
+    """Calls of Python functions are counted, not seconds."""
+
+    def calls(number: int) -> int:
+        given = [files(at) for at in range(number)]
+        profile = cProfile.Profile()
+        profile.runcall(group, given)
+        return pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
+
+    assert calls(800) < 3 * calls(400)
 
 
 FILES = st.lists(

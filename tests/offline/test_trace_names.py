@@ -7,7 +7,8 @@ from pathlib import PurePath
 import pytest
 
 from eroica.errors import UsageError
-from eroica.offline.names import compile_rule, rank_of_name, read_name
+from eroica.offline.names import compile_rule, read_name
+from eroica.trace.names import rank_of_dump, rank_of_name
 
 RANKED = {
     "rank0_trace.json.gz": 0,
@@ -64,6 +65,14 @@ def test_a_name_of_the_ecosystem_states_its_rank(name: str, rank: int) -> None:
 @pytest.mark.parametrize("name", NOT_RANKED)
 def test_a_number_that_is_no_global_rank_is_not_taken_for_one(name: str) -> None:
     assert rank_of_name(name) == -1
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [("fr_trace_3.json", 3), ("my_prefix7", 7), ("nccl_trace_rank_9", 9), ("local_rank3", None), ("dump.pickle", None)],
+)
+def test_a_dump_ends_in_its_rank_whatever_it_is_called(name: str, rank: int | None) -> None:
+    assert rank_of_dump(name) == rank
 
 
 @pytest.mark.parametrize(

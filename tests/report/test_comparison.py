@@ -43,6 +43,11 @@ def test_the_sentence_comes_first_then_changes_then_waits() -> None:
     assert places == sorted(places) and "Note: a note" in text
 
 
+def test_the_word_is_not_said_twice() -> None:
+    text = drawn(comparison(LOADER, summary="Regression: iterations take longer."))
+    assert text.startswith("REGRESSION  Iterations take longer.")
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     long = FunctionChange(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
+import numpy as np
 from rich.console import Console
 
 from eroica.model.pattern import FunctionKey, WorkerPattern
@@ -10,7 +11,7 @@ from eroica.model.window import Window
 from eroica.pipeline import analyze
 from eroica.report.text import render_verdict
 from eroica.testing import FleetPlan, synthesize
-from eroica.testing.recordings import recorded_worker
+from eroica.testing.recordings import meet, recorded_collective, recorded_worker
 
 
 def shown(patterns: Sequence[WorkerPattern]) -> str:
@@ -36,7 +37,9 @@ def test_a_recording_says_how_many_iterations_it_holds_and_nothing_of_a_running_
 
 
 def test_one_rank_of_several_is_not_all_workers() -> None:
-    assert "all workers" in shown(host_bound())
+    alone = shown(host_bound())
+    assert "all workers" not in alone
+    assert "worker 0" in alone
     text = shown(host_bound(world=3))
     assert "all workers" not in text.split("Note:")[0]
     assert "missing: workers 1, 2" in text
@@ -46,3 +49,18 @@ def test_stages_are_nobodys_fault() -> None:
     text = shown(synthesize(FleetPlan(workers=4, stages=2, accelerator=True)))
     assert "how the job is laid out" in text
     assert "no worker is to blame" in text
+
+
+def test_waiting_for_a_late_worker_is_not_shown_as_its_own_duration() -> None:
+    arrival = np.tile(np.arange(1, 16) * 6000.0, (4, 1))
+    arrival[3] += 2000
+    end, duration = meet(arrival)
+    which = np.repeat(np.arange(5), 3)
+    rows = [(FunctionKey(kind="compute", name="gemm", thread="device"), 13_000.0)]
+    made = [
+        recorded_worker(rank, [recorded_collective(end[rank], duration[rank], which)], iterations=5, rows=rows)
+        for rank in range(4)
+    ]
+    text = shown(made)
+    assert "others wait" in text
+    assert "duration" not in text

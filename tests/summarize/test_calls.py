@@ -1,6 +1,7 @@
 """Traced Python calls, with a slow twin that looks at every moment."""
 
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,8 @@ from synthetic_window import TRAINING, Events, capture, is_conserved, row_named
 from eroica.settings import Settings
 from eroica.summarize import summarize_worker
 from eroica.summarize.activity import find_outline
-from eroica.summarize.calls import call_frame, new_trees, read_calls
+from eroica.summarize.call_trees import new_trees
+from eroica.summarize.calls import call_frame, read_calls
 from eroica.summarize.functions import Functions
 from eroica.trace.table import Category
 
@@ -211,3 +213,45 @@ def test_a_million_stacks_do_not_make_a_million_rows():
     assert is_conserved(pattern)
     assert len(pattern.functions) <= 3000
     assert pattern.dropped_critical_s > 0
+
+
+def test_threads_read_together_have_what_each_has_alone(monkeypatch):
+    def totals(threads):
+        events = Events()
+        iteration(events, 0)
+        for thread in threads:
+            for depth in range(4):
+                start = 10 * (thread % 7) + depth
+                events.add(f"w.py({thread % 3 + 1}): f{depth}", start, 190 - depth * 5, Category.PYTHON, 9000 + thread)
+        calls, keys = read(events)
+        found = zip(calls.durations.function.tolist(), calls.durations.length_ns.tolist(), strict=True)
+        return Counter((keys[number].stack, length) for number, length in found if keys[number].thread == "background")
+
+    together = totals(range(60))
+    assert together == sum((totals([thread]) for thread in range(60)), Counter())
+    monkeypatch.setattr("eroica.summarize.calls._FARTHEST_NS", 2000)
+    assert totals(range(60)) == together
+
+
+def test_what_is_too_deep_or_too_much_is_said(monkeypatch):
+    monkeypatch.setattr("eroica.summarize.calls.MOST_FRAMES", 20)
+    monkeypatch.setattr("eroica.summarize.call_trees._MOST_STACKS", 10)
+    events = Events()
+    for depth in range(50):
+        events.add("train.py(3): again", 0, 6000 - depth, Category.PYTHON)
+    notes = summarize_worker(capture((0, 6000)), events.table(), None, None, [], Settings()).notes
+    assert any("left out: 30 Python calls below more than" in note for note in notes)
+    assert any("more than 10 different Python stacks" in note for note in notes)
+
+
+def test_of_too_many_threads_of_the_engine_the_busiest_are_read_and_it_is_said(monkeypatch):
+    monkeypatch.setattr("eroica.summarize.activity._MOST_AUTOGRAD", 2)
+    events = Events()
+    for thread in range(5):
+        for number in range(thread + 1):
+            events.add("autograd::engine::evaluate_function: X", number * 10, number * 10 + 5, thread=8000 + thread)
+    events.add("aten::mm", 0, 100)
+    table = events.table()
+    assert find_outline(table, TRAINING).autograd_threads == (8003, 8004)
+    notes = summarize_worker(capture((0, 100)), table, None, None, [], Settings()).notes
+    assert any("operators of 3 threads of the autograd engine are left out" in note for note in notes)

@@ -9,14 +9,18 @@ from synthetic_window import TRAINING, Events
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
 from eroica.summarize import decode_series
-from eroica.summarize.collectives import collective_kind, find_executions
-from eroica.summarize.records import collective_records
+from eroica.summarize.collectives import Execution, collective_kind, find_executions
+from eroica.summarize.records import collective_series
 from eroica.trace.table import Category, CollectiveArguments
 
 US = 1000
 MS = 1_000_000
 GROUPS = (ProcessGroup(name="0", ranks=(0, 1)), ProcessGroup(name="1", ranks=(0, 1)))
 WINDOW = (100 * MS, 1000 * MS)
+
+
+def collective_records(executions, critical_ns, edges_ns, groups, rank, limit):
+    return tuple(one.encode(limit) for one in collective_series(executions, critical_ns, edges_ns, groups, rank, limit))
 
 
 def entry(name, group, sequence, created, elements=10, operation=0):
@@ -181,3 +185,36 @@ def test_a_record_keeps_the_last_executions_and_says_how_many_it_dropped():
 def test_operators_that_only_enqueue_are_no_collectives():
     events = Events().add("c10d::allreduce_", WINDOW[0], WINDOW[0] + 50, thread=TRAINING)
     assert find_executions(events.table(), [], GROUPS, WINDOW) == []
+
+
+def test_sends_are_widened_by_calls_of_their_own_thread_only():
+    events = Events()
+    for thread, length in ((200, 60), (201, 20)):
+        events.add("c10d::send", WINDOW[0] + 10, WINDOW[0] + 10 + length, thread=thread)
+        events.note("gloo:send", WINDOW[0] + 50, WINDOW[0] + 100, thread=thread)
+    events.note("gloo:send", WINDOW[0] + 55, WINDOW[0] + 100, thread=202)
+    found = find_executions(events.table(), [], GROUPS[:1], WINDOW)
+    assert sorted(one.start_ns - WINDOW[0] for one in found) == [10, 50, 55]
+
+
+def test_a_record_cut_later_is_the_record_made_short():
+    found = [
+        Execution(row=n, name="gloo:send", kind="send", group="0", start_ns=WINDOW[0] + n, end_ns=WINDOW[0] + n + 5)
+        for n in range(50)
+    ]
+    critical, edges = np.arange(50), np.array(WINDOW)
+    for limit in (0, 1, 7, 50, 90):
+        (whole,) = collective_series(found, critical, edges, GROUPS, 0, 512, with_ends=True)
+        (short,) = collective_series(found, critical, edges, GROUPS, 0, limit, with_ends=True)
+        assert whole.encode(limit) == short.encode(limit)
+        assert whole.encode(limit).executions == min(limit, 50)
+
+
+def test_of_very_many_groups_those_with_most_collectives_are_kept(monkeypatch):
+    monkeypatch.setattr("eroica.summarize.records.MOST_RECORDS", 2)
+    found = [
+        Execution(row=0, name="x", kind="barrier", group=group, start_ns=WINDOW[0], end_ns=WINDOW[0] + 5)
+        for group in "abbcccd"
+    ]
+    records = collective_records(found, np.zeros(7, np.int64), np.array(WINDOW), GROUPS, 0, 512)
+    assert [(one.group, one.executions) for one in records] == [("b", 2), ("c", 3)]

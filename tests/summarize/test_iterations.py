@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from synthetic_window import TRAINING, Events
 
 from eroica.summarize.iterations import find_iterations
-from eroica.summarize.marks import find_training_thread, mark_annotations
+from eroica.summarize.marks import find_training_thread
 from eroica.summarize.repetition import find_repetition
 from eroica.trace.table import Category
 
@@ -13,7 +13,7 @@ ENGINE = 150
 
 
 def found(events, most=200):
-    return find_iterations(mark_annotations(events.table()), most)
+    return find_iterations(events.table(), most)
 
 
 def steps(*lengths, first=5, gap=1):
@@ -142,14 +142,6 @@ def test_without_an_optimizer_the_loader_marks_iterations():
             events.add("aten::mm", at + 10 + place * 10, at + 19 + place * 10)
     one = found(events)
     assert (one.found_by, one.edges_ns.tolist()) == ("loader", [0, 100, 200, 300])
-
-
-def test_marks_of_2021_with_the_category_of_operators_count():
-    events = Events()
-    for number in range(3):
-        events.add(f"ProfilerStep#{number}", number * 100, number * 100 + 100)
-        events.add("aten::mm", number * 100 + 10, number * 100 + 20)
-    assert found(events).steps == (0, 2)
 
 
 def test_without_any_mark_a_sequence_that_repeats_is_an_iteration():

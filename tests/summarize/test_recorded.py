@@ -1,5 +1,7 @@
 """What a recorded trace says about its worker, and what the host's own events explain."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from synthetic_window import TRAINING, Events, is_conserved, row_named
@@ -199,3 +201,9 @@ def test_the_trace_says_who_it_is_before_its_name_does():
     assert summary(three_steps(), hint=5).rank == 1
     found = summary(three_steps(), TraceHeader(), hint=5)
     assert (found.rank, found.pattern.worker.global_rank, found.pattern.worker.device) == (5, 5, "cuda")
+
+
+def test_a_job_of_too_many_workers_gets_no_group_of_all_of_them():
+    header = TraceHeader(rank=0, world_size=900_000)
+    table = replace(reduced().table(), header=header)
+    assert find_groups(table, 0) == ((), ())

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from eroica.errors import InputError
 from eroica.testing.dumps import DumpedJob
-from eroica.trace.dump import FlightDump, is_dump, parse_dump, rank_of_name, read_dump
+from eroica.trace.dump import FlightDump, is_dump, parse_dump, read_dump
+from eroica.trace.names import rank_of_dump
 
 _TRACES = Path(__file__).parents[2] / "../shared/traces"
 _REAL = _TRACES / "flight_recorder"
@@ -152,10 +153,11 @@ def test_absurd_numbers_count_as_unknown(absurd: Any) -> None:
         ("rank7_2026.pkl", 7),
         ("dump.pickle", None),
         ("_dump_123456789", None),
+        ("local_rank3", None),
     ],
 )
 def test_the_name_of_a_file_tells_its_rank(name: str, rank: int | None) -> None:
-    assert rank_of_name(name) == rank
+    assert rank_of_dump(name) == rank
 
 
 def test_the_groups_tell_the_rank_where_the_name_does_not(tmp_path: Path) -> None:

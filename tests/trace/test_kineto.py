@@ -63,12 +63,13 @@ def test_categories_of_all_years_are_known(tmp_path, text, category):
 
 
 def test_an_event_without_an_end_ends_with_the_trace(tmp_path):
-    events = [event("open", 1, 0), event("negative", 2, -5), event("last", 3, 4)]
+    events = [event("open", 1, 0), event("negative", 2, -5), event("minus one", 2, -1), event("last", 3, 4)]
     del events[0]["dur"]
     events.append({"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 11})
     table = read_trace(write(tmp_path / "t.json", events))
-    assert (table.end_ns - 1_000_000_000).tolist() == [11_000, 11_000, 7_000]
-    assert table.open_events == 2
+    assert (table.end_ns - 1_000_000_000).tolist() == [11_000, 7_000]
+    assert table.open_events == 1
+    assert table.losses == ("left out: 2 events that would have ended before they began",)
 
 
 def test_a_span_that_kineto_cut_at_the_stop_is_counted_as_open(tmp_path):

@@ -150,38 +150,63 @@ def _open_directory(path: Path) -> Saved:
     if _is_run(path):
         return _open_run(path)
     if _is_window(path):
-        return _open_window(path)
+        return open_window(path)
     raise InputError(f"{path} holds no run, no window and no pattern of Eroica")
 
 
+def holds_windows(path: Path) -> bool:
+    """Whether a directory is a run with windows, one of them, or a heap of patterns, so that it can be diagnosed again.
+
+    A mere `verdict.json`, or a directory that happens to be called `windows` or `patterns`, makes it none of these.
+    """
+    return _has_windows(path) or _is_window(path)
+
+
+def _has_windows(path: Path) -> bool:
+    return any(_is_window(one) or _is_there(one / "verdict.json") for one in _window_directories(path, []))
+
+
 def _is_run(path: Path) -> bool:
-    return (path / "windows").is_dir() or ((path / "verdict.json").exists() and not _is_window(path))
+    if _has_windows(path):
+        return True
+    return not _is_window(path) and (_is_there(path / "windows") or _is_there(path / "verdict.json"))
 
 
 def _is_window(path: Path) -> bool:
-    names = ("window.json", "blockage.json", "patterns")
-    return any((path / name).exists() for name in names) or any(path.glob("*.pattern"))
+    if any(_is_there(path / name) for name in ("window.json", "blockage.json")):
+        return True
+    return any(any(where.glob("*.pattern")) for where in (path / "patterns", path))
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
 
 
 def _open_run(path: Path) -> SavedRun:
     notes: list[str] = []
-    windows = tuple(_open_window(directory) for directory in _window_directories(path, notes))
+    windows = tuple(open_window(directory) for directory in _window_directories(path, notes))
     verdict = _noted(path / "verdict.json", _decode_verdict, notes)
     return SavedRun(directory=path, verdict=verdict, windows=windows, notes=tuple(notes))
 
 
 def _window_directories(run: Path, notes: list[str]) -> list[Path]:
     try:
-        found = [path for path in (run / "windows").iterdir() if path.name.isdecimal() and len(path.name) < 10]
-    except FileNotFoundError:
+        named = [path for path in (run / "windows").iterdir() if path.name.isdecimal() and len(path.name) < 10]
+        found = [path for path in named if path.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         notes.append(f"the windows cannot be read: {error.strerror}")
         return []
-    return sorted((path for path in found if path.is_dir()), key=lambda path: int(path.name))[:_MOST_WINDOWS]
+    return sorted(found, key=lambda path: int(path.name))[:_MOST_WINDOWS]
 
 
-def _open_window(directory: Path) -> SavedWindow:
+def open_window(directory: Path) -> SavedWindow:
+    """One window, whose patterns are not read yet; what is damaged in it becomes its notes."""
     notes: list[str] = []
     window = _noted(directory / "window.json", lambda text: msgspec.json.decode(text, type=Window), notes)
     verdict = _noted(directory / "verdict.json", _decode_verdict, notes)

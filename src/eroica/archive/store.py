@@ -22,16 +22,15 @@ from pathlib import Path
 
 import msgspec
 
-from eroica.errors import InputError
 from eroica.model.look import Blockage
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.wire.address import Address, read_address
-from eroica.wire.codec import decode_record, encode_record
+from eroica.wire.codec import encode_record
 from eroica.wire.files import write_whole
 
-__all__ = ["Address", "Store", "load_patterns", "read_address", "save_patterns", "write_json", "write_whole"]
+__all__ = ["Address", "Store", "read_address", "save_patterns", "write_json", "write_whole"]
 
 
 def write_json(path: Path, record: msgspec.Struct | dict[str, object]) -> None:
@@ -96,43 +95,8 @@ def _forget_window(directory: Path) -> None:
             emptied.rmdir()
 
 
-def load_blockage(window_directory: Path) -> Blockage:
-    """What was seen of a job that stood still, for another diagnosis of the same.
-
-    Raises:
-        InputError: There is none here.
-    """
-    try:
-        return msgspec.json.decode((window_directory / "blockage.json").read_bytes(), type=Blockage)
-    except (OSError, msgspec.DecodeError) as error:
-        raise InputError(f"{window_directory} holds no blockage: {error}") from error
-
-
-def load_patterns(window_directory: Path) -> tuple[Window, tuple[WorkerPattern, ...], tuple[str, ...]]:
-    """A saved window and its patterns.
-
-    Returns:
-        The window, the readable patterns in order of global rank, and one note per unreadable file.
-
-    Raises:
-        InputError: There is no window here.
-    """
-    try:
-        window = msgspec.json.decode((window_directory / "window.json").read_bytes(), type=Window)
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise InputError(f"{window_directory} is no saved window: {error}") from error
-    patterns, notes = [], []
-    for path in sorted((window_directory / "patterns").glob("*.pattern")):
-        try:
-            patterns.append(decode_record(path.read_bytes(), WorkerPattern))
-        except (OSError, InputError) as error:
-            notes.append(f"{path.name} was left out: {error}")
-    patterns.sort(key=lambda pattern: pattern.worker.global_rank)
-    return window, tuple(patterns), tuple(notes)
-
-
 def save_patterns(window_directory: Path, window: Window, patterns: Iterable[WorkerPattern]) -> None:
-    """Write a window directory that `load_patterns` reads."""
+    """Write a window directory that `eroica.archive.load` opens."""
     store = Store(window_directory.parent.parent)
     write_json(window_directory / "window.json", window)
     for pattern in patterns:

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 import click
 
 from eroica.cli.options import settings_from
+from eroica.cli.output import check_target, write_result
 from eroica.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from eroica.offline.examine import Examination
+    from eroica.offline.part import Part
 
 _INTERRUPTED = 130
+_MOST_OTHERS = 20
 
 
 @click.command()
@@ -44,7 +49,8 @@ def diagnose(
     Exit status: 0 healthy, 3 a cause was found, 4 undetermined, 1 it failed, 2 wrong usage.
     """
     settings, _ = settings_from(pairs)
-    _check_targets(json_file, out)
+    check_target(json_file)
+    _check_out(out)
     try:
         from eroica.offline.examine import examine
         from eroica.offline.names import compile_rule
@@ -55,7 +61,7 @@ def diagnose(
             examination = examine(paths, settings, rule, bar)
         if out is not None:
             _keep(examination, out)
-        _write_json(examination, json_file)
+        write_result(json_file, examination.verdict.to_json())
         if not quiet and str(json_file) != "-":
             _show(examination, everything)
     except KeyboardInterrupt:
@@ -64,17 +70,12 @@ def diagnose(
     raise SystemExit(examination.verdict.exit_code)
 
 
-def _check_targets(json_file: Path | None, out: Path | None) -> None:
+def _check_out(out: Path | None) -> None:
     """Fail before the work, not after it.
 
     Raises:
-        UsageError: What is to be written cannot be written there.
+        UsageError: No new directory can be made there.
     """
-    if json_file is not None and str(json_file) != "-":
-        if json_file.is_dir():
-            raise UsageError(f"--json {json_file} is a directory; name a file")
-        if not json_file.absolute().parent.is_dir():
-            raise UsageError(f"--json {json_file}: there is no directory {json_file.parent}")
     if out is not None and out.exists():
         if not out.is_dir():
             raise UsageError(f"--out {out} is a file; name a new directory")
@@ -91,19 +92,6 @@ def _keep(examination: Examination, out: Path) -> None:
         raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
 
 
-def _write_json(examination: Examination, json_file: Path | None) -> None:
-    if json_file is None:
-        return
-    data = examination.verdict.to_json()
-    if str(json_file) == "-":
-        click.echo(data.decode(), nl=False)
-        return
-    try:
-        json_file.write_bytes(data)
-    except OSError as error:
-        raise InputError(f"--json {json_file} cannot be written: {error.strerror or error}") from error
-
-
 def _show(examination: Examination, everything: bool) -> None:
     from rich.console import Console
 
@@ -111,11 +99,34 @@ def _show(examination: Examination, everything: bool) -> None:
 
     console = Console()
     if not everything or len(examination.parts) == 1:
-        render_verdict(examination.verdict, console)
+        render_verdict(examination.verdicts[0], console)
+        _show_others(examination.parts[1:], console)
         return
     for at, (part, verdict) in enumerate(zip(examination.parts, examination.verdicts, strict=True)):
         _rule(console, at, part.title)
         render_verdict(verdict, console)
+
+
+def _show_others(others: Sequence[Part], console: Console) -> None:
+    """A line for each of the other recordings."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from eroica.report.words import clean, worker_list
+
+    if not others:
+        return
+    table = Table(title="Also here", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for heading in ("job", "recording", "verdict", "cause", "workers"):
+        table.add_column(heading, header_style="dim", overflow="fold")
+    for part in others[:_MOST_OTHERS]:
+        cause = part.verdict.cause
+        said = (cause.cause, worker_list(cause.workers).split(maxsplit=1)[-1]) if cause is not None else ("", "")
+        table.add_row(*(Text(clean(word)) for word in (part.job, part.label, part.verdict.verdict, *said)))
+    console.print()
+    console.print(table)
+    more = f"{len(others) - _MOST_OTHERS} more recordings. " if len(others) > _MOST_OTHERS else ""
+    console.print(Text(f"{more}--all shows each verdict in full.", style="dim"))
 
 
 def _rule(console: Console, at: int, title: str) -> None:

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from eroica.archive.load import SavedRun, looks_saved
 from eroica.cli.options import settings_from
-from eroica.cli.saved import choose_window, open_place, split_window, write_result
+from eroica.cli.output import check_target, write_result
+from eroica.cli.saved import choose_window, open_place, split_window
 from eroica.compare import Run, compare
 from eroica.errors import InputError, UsageError
 from eroica.offline.saved import usable_patterns
@@ -46,14 +47,14 @@ def diff(
     Exit status: 0 no regression, 3 a regression, 4 too little to tell, 1 it failed, 2 wrong usage.
     """
     settings, _ = settings_from(pairs)
+    check_target(json_file)
     try:
         comparison = compare(_load(before, window_a, settings), _load(after, window_b, settings), settings)
     except KeyboardInterrupt:
         click.echo("eroica: interrupted", err=True)
         raise SystemExit(_INTERRUPTED) from None
     render_comparison(comparison, Console(quiet=str(json_file) == "-"))
-    if json_file is not None:
-        write_result(json_file, comparison.to_json())
+    write_result(json_file, comparison.to_json())
     raise SystemExit(comparison.exit_code)
 
 

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from eroica.archive.load import SavedRun, SavedWindow
 from eroica.cli.options import settings_from
-from eroica.cli.saved import diagnose_again, open_place, run_of, write_result
+from eroica.cli.output import check_target, write_result
+from eroica.cli.saved import diagnose_again, open_place, run_of
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict
 from eroica.report.text import render_verdict
@@ -38,6 +39,7 @@ def report(
     Exit status: 0 healthy, 3 a cause was found, 4 undetermined, 1 it could not be read, 2 wrong usage.
     """
     settings, _ = settings_from(pairs)
+    check_target(json_file)
     console = Console(quiet=str(json_file) == "-")
     saved = open_place(place)
     if isinstance(saved, SavedRun) and number is None:
@@ -48,8 +50,7 @@ def report(
         verdict = _one(saved, number, again, settings)
         render_verdict(verdict, console)
         _say_notes(console, saved.notes if isinstance(saved, SavedWindow) else ())
-    if json_file is not None:
-        write_result(json_file, verdict.to_json())
+    write_result(json_file, verdict.to_json())
     raise SystemExit(verdict.exit_code)
 
 
@@ -149,11 +150,18 @@ def _line(window: SavedWindow) -> Iterator[str]:
 def _span(window: SavedWindow) -> str:
     asked = window.window
     if asked is not None and asked.kind != "blocked" and asked.last_iteration > asked.first_iteration:
-        return f"{asked.first_iteration}–{asked.last_iteration}"
+        return _iterations(asked.first_iteration, asked.last_iteration)
     seen = window.verdict.window if window.verdict is not None else None
     if seen is None or seen.first_iteration is None:
         return ""
-    return f"at {seen.first_iteration}" if seen.kind == "blocked" else f"{seen.first_iteration}–{seen.last_iteration}"
+    if seen.kind == "blocked" or seen.last_iteration is None:
+        return f"at {seen.first_iteration}"
+    return _iterations(seen.first_iteration, seen.last_iteration)
+
+
+def _iterations(first: int, end: int) -> str:
+    """As the verdict says them: the last one is the one before the window's end."""
+    return f"{first}–{end - 1}" if end - 1 > first else f"{first}"
 
 
 def _say_notes(console: Console, notes: list[str] | tuple[str, ...]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from eroica.archive.load import Saved, SavedRun, SavedWindow, open_saved
 from eroica.errors import InputError, UsageError
 from eroica.model.pattern import WorkerPattern
@@ -122,18 +120,3 @@ def run_of(window: SavedWindow) -> SavedRun | None:
         return None
     around = open_place(parent.parent)
     return around if isinstance(around, SavedRun) else None
-
-
-def write_result(path: Path, data: bytes) -> None:
-    """Write `--json FILE`; "-" is standard output.
-
-    Raises:
-        InputError: It cannot be written.
-    """
-    if str(path) == "-":
-        click.echo(data.decode(), nl=False)
-        return
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from error

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from eroica.archive.store import load_patterns
+from eroica.archive.load import open_window, read_patterns
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
@@ -111,7 +111,7 @@ def _window_directories(run: Path, notes: list[str]) -> dict[int, Path]:
 def _baseline(windows: dict[int, Window], where: dict[int, Path], notes: list[str]) -> tuple[WorkerPattern, ...]:
     for window_id in sorted((i for i, window in windows.items() if window.purpose == "baseline"), reverse=True):
         try:
-            _, patterns, unreadable = load_patterns(where[window_id])
+            _, patterns, unreadable = read_patterns(open_window(where[window_id]))
         except InputError as error:
             notes.append(str(error))
             continue

@@ -17,6 +17,8 @@ import numpy as np
 from eroica import __version__
 from eroica.compare.changes import Change, Deltas, find_changes, subtract
 from eroica.compare.conclusion import FEWEST_ITERATIONS, Told, choose_word, explained_share, summarize
+from eroica.compare.doubt import blind_note, find_doubt
+from eroica.compare.likeness import without_unlike
 from eroica.compare.matching import match_functions
 from eroica.compare.reasons import explain, measure
 from eroica.compare.table import Table, align, mean_iteration
@@ -61,12 +63,16 @@ def compare(before: Run, after: Run, settings: Settings = Settings()) -> Compari
         settings: `min_gain`, `utilization_floor`, `one_off_fraction`.
 
     Returns:
-        The comparison; "undetermined" where a side has too few iterations or they share no function. Equal input gives
-        an equal comparison.
+        The comparison; "undetermined" where a side has too few iterations for what seems to have changed, or they share
+        no function. Equal input gives an equal comparison.
 
     Raises:
         InputError: One side has no pattern at all.
     """
+    *alike, unlike_note = without_unlike(before.patterns, after.patterns)
+    before, after = (
+        msgspec.structs.replace(run, patterns=own) for run, own in zip((before, after), alike, strict=True)
+    )
     fleets = _fleet(before, settings), _fleet(after, settings)
     pairs = match_functions(fleets[0].keys, fleets[1].keys)
     first, second, ranks, units_note = align(*fleets, pairs)
@@ -76,7 +82,7 @@ def compare(before: Run, after: Run, settings: Settings = Settings()) -> Compari
     if share is not None and share < _WELL_EXPLAINED:
         told = _tell(deltas, find_changes(deltas, settings, detailed=True), ranks, settings)
         share = explained_share(deltas, told, settings)
-    too_little = _too_little(deltas)
+    too_little = _too_little(deltas) or find_doubt(deltas, told, settings)
     word = choose_word(deltas, told, too_little, settings)
     return Comparison(
         eroica_version=__version__,
@@ -89,7 +95,10 @@ def compare(before: Run, after: Run, settings: Settings = Settings()) -> Compari
         ),
         changes=tuple(_row(order, row, deltas, settings) for order, row in enumerate(told, start=1)),
         explained=share,
-        notes=(*filter(None, [units_note]), *_notes(deltas, by_rank=not units_note)),
+        notes=(
+            *filter(None, [unlike_note, units_note, blind_note(deltas, settings) if word == "equal" else ""]),
+            *_notes(deltas, by_rank=not units_note),
+        ),
     )
 
 
@@ -251,7 +260,7 @@ def _notes(deltas: Deltas, by_rank: bool) -> Iterator[str]:
         yield f"only the {'second' if fleets[1].has_accelerator else 'first'} run shows device kernels"
     gone = set(fleets[0].ranks) ^ set(fleets[1].ranks)
     if gone and by_rank and set(fleets[0].ranks) & set(fleets[1].ranks):
-        yield f"{len(gone)} workers are in one of the runs only"
+        yield f"{len(gone)} worker{' is' if len(gone) == 1 else 's are'} in one of the runs only"
     for fleet, which in zip(fleets, ("first", "second"), strict=True):
         dropped = sum(p.dropped_critical_s for p in fleet.patterns) / max(
             sum(p.duration_s for p in fleet.patterns), 1e-9

@@ -16,9 +16,9 @@ from eroica.settings import Settings
 
 FEWEST_ITERATIONS = 2
 #: An iteration must change by so many of its standard errors.
-_LEAST_ERRORS = 3.5
+ITERATION_ERRORS = 3.5
 #: A function that decides the word although iterations do not show it: so many.
-_CLEAR_ERRORS = 4.0
+CLEAR_ERRORS = 4.0
 SLOWER = frozenset({"slower", "more-work", "outside-contention", "new"})
 
 
@@ -52,7 +52,7 @@ def iteration_changed(deltas: Deltas, settings: Settings) -> int:
     before, after = deltas.before, deltas.after
     change = after.iteration_us - before.iteration_us
     error = float(np.hypot(before.iteration_error_us, after.iteration_error_us))
-    counts = abs(change) >= settings.min_gain * before.iteration_us and abs(change) >= _LEAST_ERRORS * error
+    counts = abs(change) >= settings.min_gain * before.iteration_us and abs(change) >= ITERATION_ERRORS * error
     return int(np.sign(change)) if counts else 0
 
 
@@ -68,8 +68,13 @@ def choose_word(deltas: Deltas, told: Sequence[Told], too_little: str, settings:
 
 def is_regression(row: Told, deltas: Deltas, settings: Settings) -> bool:
     """A function got slower, and these workers are busy for longer: nothing else on them makes up for it."""
+    return _is_clear(row) and is_slower(row, deltas, settings)
+
+
+def is_slower(row: Told, deltas: Deltas, settings: Settings) -> bool:
+    """The same, clear or not."""
     least_us = settings.min_gain * deltas.before.iteration_us
-    return _is_clear(row) and row.reason in SLOWER and row.change_ms > 0 and _busy_change(row, deltas) >= least_us
+    return row.reason in SLOWER and row.change_ms > 0 and _busy_change(row, deltas) >= least_us
 
 
 def is_improvement(row: Told, deltas: Deltas, settings: Settings) -> bool:
@@ -80,7 +85,7 @@ def is_improvement(row: Told, deltas: Deltas, settings: Settings) -> bool:
 
 def _is_clear(row: Told) -> bool:
     """Enough to speak for a run whose iterations do not show it."""
-    return row.reason != "waiting" and row.change.strength >= _CLEAR_ERRORS
+    return row.reason != "waiting" and row.change.strength >= CLEAR_ERRORS
 
 
 def _busy_change(row: Told, deltas: Deltas) -> float:
@@ -124,8 +129,17 @@ def summarize(deltas: Deltas, told: Sequence[Told], word: ComparisonWord, too_li
         return f"{same}, but {_main([row for row in told if is_improvement(row, deltas, settings)], '')}."
     others = [row for row in told if row.reason != "waiting"]
     if others:
-        return f"{same}; what changed evens out: {_main(others, '')}."
-    return f"{same}, and no function changed by {percent(settings.min_gain)} of that or more."
+        so = "what changed evens out" if _evens_out(others, deltas, settings) else "what changed does not show in them"
+        return f"{same}; {so}: {_main(others, '')}."
+    return f"{same}, and no function changed beyond noise by {percent(settings.min_gain)} of that or more."
+
+
+def _evens_out(rows: Sequence[Told], deltas: Deltas, settings: Settings) -> bool:
+    """Longer and shorter add up to less than what counts, on every worker."""
+    sums_U = np.zeros(deltas.change_us.shape[1])
+    for row in rows:
+        sums_U[list(row.change.units)] += row.change.change_us
+    return bool((np.abs(sums_U) < settings.min_gain * deltas.before.iteration_us).all())
 
 
 def _only_waiting(told: Sequence[Told], direction: int) -> str:

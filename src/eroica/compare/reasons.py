@@ -20,6 +20,8 @@ from eroica.settings import Settings
 Places = tuple[NDArray[np.intp], ...]
 #: More (less) executions must account for at least this part of a factor to be the reason.
 _MOST_OF_IT = 0.5
+#: Contention from outside meets all operators: at least so many are alike, or all there are.
+_FEWEST_ALIKE = 3
 #: Executions, lengths that differ by less are equal.
 _EQUAL = 0.02
 #: Utilizations that differ by less are equal, fraction.
@@ -100,8 +102,9 @@ def explain(change: Change, figures: Figures, deltas: Deltas, settings: Settings
     """The reason of a change of computation, Python or collectives that do not wait.
 
     More (less) executions are more (less) work if they account for most of it. Equally many that last longer at lower
-    utilization got slower; at equal utilization, and if the operators changed alike, something outside pushes them
-    aside. One operator that got longer among others that did not is "slower": its input or implementation changed.
+    utilization got slower; at equal utilization, and if at least three operators (or all there are) with most of the
+    operators' time changed alike, something outside pushes them aside. One operator that got longer among others that
+    did not is "slower": its input or implementation changed.
     """
     pairs = [deltas.pairs[row] for row in change.functions]
     if not any(pair.before for pair in pairs):
@@ -134,11 +137,18 @@ def uses_less(figures: Figures, settings: Settings) -> bool | None:
 
 
 def _is_typical(change: Change, deltas: Deltas, factor: float) -> bool:
-    """Most of the operators' time on these units got longer as this function did."""
+    """The operators on these units got longer as this function did: most of their time, and several of them.
+
+    One kernel may hold most of the time, so time alone does not tell that others changed like it.
+    """
     operators = [row for row, pair in enumerate(deltas.pairs) if pair.is_operator]
     if change.functions[0] not in operators:
         return False
     at = np.ix_(operators, list(change.units))
     before, after = deltas.before.time_us[at], deltas.after.time_us[at]
     alike = after >= before * (1.0 + (factor - 1.0) / 2)
+    there = before.any(axis=1)
+    number = int((2 * (alike & (before > 0)).sum(axis=1) >= np.maximum((before > 0).sum(axis=1), 1))[there].sum())
+    if number < min(_FEWEST_ALIKE, int(there.sum())):
+        return False
     return bool(before[alike].sum() >= AGREEING * before.sum())

@@ -6,7 +6,7 @@ from eroica import __version__
 from eroica.diagnosis.catalog import CATALOG, CatalogEntry
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.findings import build_findings
-from eroica.diagnosis.selection import find_causes
+from eroica.diagnosis.selection import find_causes, find_doubted
 from eroica.diagnosis.standing import conclude
 from eroica.diagnosis.view import View
 from eroica.localize.suspects import Suspects
@@ -32,7 +32,8 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
     view = View(suspects, context, settings)
     causes = find_causes(view) if view.has_enough else []
     findings = build_findings(view, causes)
-    word, summary, notes = conclude(view, causes, findings)
+    doubted = find_doubted(view) if view.has_enough and not causes else None
+    word, summary, notes = conclude(view, causes, findings, doubted)
     window = context.window
     return Verdict(
         eroica_version=__version__,

@@ -43,6 +43,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         gain: What removing it gains, where taking time away from workers cannot express it; else None.
         sentence: The summary's first sentence, where the general ones do not fit; the evidence then stands for itself.
         doubt: Factor on the confidence for what the window cannot tell, 0-1.
+        is_latecomer: Known by the waiting of others alone, which `mean_us` is where no function is named; its strength
+            allows for few iterations already.
+        may_be_recording: What was seen may come from the recording itself rather than from the job.
         is_remark: Worth knowing beside a cause though it costs nothing by itself.
         is_general: Everything is slower everywhere, which other causes bring about too: it stands behind a specific
             cause unless it costs far more.
@@ -70,6 +73,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     gain: float | None = None
     sentence: str = ""
     doubt: float = 1.0
+    is_latecomer: bool = False
+    may_be_recording: bool = False
     is_remark: bool = False
     is_general: bool = False
 

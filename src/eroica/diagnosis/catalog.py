@@ -13,6 +13,7 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
         meaning: One sentence.
         next_step: What to do now.
         next_step_recorded: The same where files were read and the job may be long over; "" if it is the same.
+            "{active}" in it stands for the number of iterations to record.
     """
 
     title: str
@@ -140,8 +141,8 @@ CATALOG: dict[str, CatalogEntry] = {
         meaning="These workers arrive late, and no function known to this catalog accounts for it.",
         next_step="Look at the stacks and counters of these workers in the report; a longer window gives more samples.",
         next_step_recorded=(
-            "Record more steps on all ranks, the first of them as warm-up (schedule(warmup=2, active=5)), and with "
-            "Python stacks (with_stack=True) on these workers."
+            "Record more steps on all ranks, the first of them as warm-up (schedule(warmup=2, active={active})), "
+            "and with Python stacks (with_stack=True) on these workers."
         ),
     ),
 }

@@ -79,7 +79,7 @@ def find_slow_communication(view: View) -> list[Candidate]:
         allowed = min(allowed, float(common_wait(past.wait_us).mean()) * (1 + ratio))
     excess = float(now_I.mean()) - allowed
     strength = excess / max(float(mean_error(now_I)[0]), 1e-9)
-    if not np.isfinite(excess) or strength < LEAST_STRENGTH:
+    if not np.isfinite(excess) or strength < LEAST_STRENGTH * view.strictness:
         return []
     return [_candidate(view, rows, now_I, allowed, strength)]
 

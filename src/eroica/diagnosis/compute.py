@@ -55,7 +55,7 @@ def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
     excess = excess_over_peers(time_WI, fleet.roles)
     removed_W = np.minimum(excess.mean_us * (1 - 1 / np.fmax(speed.factor, 1.0)), excess.excess_us)
     agreement_W = view.deficit_us / np.maximum(removed_W, 1e-9)
-    strong_W = excess.strength >= np.where(_held(view) > _HELD, _STRENGTH_HELD, LEAST_STRENGTH)
+    strong_W = excess.strength >= np.where(_held(view) > _HELD, _STRENGTH_HELD, LEAST_STRENGTH) * view.strictness
     late_W = _is_slower(view, speed) & strong_W & (agreement_W >= LEAST_AGREEMENT)
     if not late_W.any():
         return
@@ -63,7 +63,9 @@ def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
     for members, cause, evidence in _split_by_queue(view, np.flatnonzero(late_W), speed):
         late = _lateness("peers", members, excess, reference_W, time_WI, agreement_W)
         coverage = float(np.nanmean(speed.agreeing[members]))
-        yield _candidate(view, cause, late, coverage, (*_speed_evidence(members, speed, "on their peers"), *evidence))
+        yield _candidate(
+            view, cause, late, coverage, (*_speed_evidence(members, speed, f"on {_whose(members)} peers"), *evidence)
+        )
 
 
 def _affected(view: View, rows: list[int]) -> Floats:
@@ -170,6 +172,10 @@ def _host_evidence(view: View, members: NDArray[np.intp]) -> Iterator[str]:
             yield text.format(own, 0.0 if np.isnan(peers) else peers)
 
 
+def _whose(members: NDArray[np.intp]) -> str:
+    return "its" if members.size == 1 else "their"
+
+
 def _speed_evidence(members: NDArray[np.intp], speed: Speed, whom: str) -> tuple[str, ...]:
     at = list(members)
     return (
@@ -188,7 +194,8 @@ def _more_work(view: View, rows: list[int]) -> Iterator[Candidate]:
     mostly_W = more_W >= _MOSTLY_WORK * (more_W + np.maximum(np.nan_to_num(speed.slower), 0.0))
     removed_W = np.minimum(more_W * excess.mean_us, np.nan_to_num(excess.excess_us))
     agreement_W = view.deficit_us / np.maximum(removed_W, 1e-9)
-    late_W = (more_W >= _MORE_WORK) & mostly_W & (excess.strength >= LEAST_STRENGTH) & (agreement_W >= LEAST_AGREEMENT)
+    strong_W = excess.strength >= LEAST_STRENGTH * view.strictness
+    late_W = (more_W >= _MORE_WORK) & mostly_W & strong_W & (agreement_W >= LEAST_AGREEMENT)
     members = np.flatnonzero(late_W & (removed_W > 0))
     if not members.size:
         return
@@ -198,8 +205,8 @@ def _more_work(view: View, rows: list[int]) -> Iterator[Candidate]:
     late = _lateness("peers", members, excess, reference_W, time_WI, agreement_W)
     work, longer = more_W[members], np.maximum(np.nan_to_num(speed.slower[members]), 0.0)
     evidence = (
-        f"{count[members].mean():.0f} operators per iteration against {np.nanmean(usual[members]):.0f} on their peers; "
-        f"{work.mean():.0%} of their time is the additional work, at normal speed."
+        f"{count[members].mean():.0f} operators per iteration against {np.nanmean(usual[members]):.0f} on "
+        f"{_whose(members)} peers; {work.mean():.0%} of their time is the additional work, at normal speed."
     )
     yield _candidate(view, "load-imbalance", late, float((work / np.maximum(work + longer, 1e-9)).mean()), (evidence,))
 

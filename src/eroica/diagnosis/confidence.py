@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.view import View
 from eroica.localize.excess import UNKNOWN_NOISE
 
@@ -16,8 +17,10 @@ _UNCOVERED = 0.5
 _UNCONFIRMED = 0.6
 _WEAK_REFERENCE = {"peers": 1.0, "baseline": 1.0, "expectation": 0.9, "slowdown": 0.7}
 _HIGHEST = 0.99
-#: Few iterations alike to the last digit (sampled, rounded) say no more than so many times what is known without them.
+#: Few iterations alike to the last digit (sampled, rounded) say no more than so many times what is known without them,
+#: unless these are so many that they cannot be alike by accident.
 _MOST_BEYOND_KNOWN = 1.5
+_FEWEST_TOLD = 4
 #: Recorded traces: what is left without most of the workers, and with nobody to compare with.
 _LEAST_HEARD = 0.8
 _ALONE = 0.75
@@ -44,13 +47,16 @@ def believed_strength(view: View, candidate: Candidate) -> float:
     """Standard errors of a cause, corroboration included, less what few recorded iterations may pretend.
 
     By Student's distribution, but not less than what is known without any repetition: that functions of healthy workers
-    vary by less than `UNKNOWN_NOISE` of their time.
+    vary by less than `UNKNOWN_NOISE` of their time. What is no accident even by Student's distribution stays so.
     """
     strength = candidate.strength
-    if view.noise_factor > 1:
+    if view.noise_factor > 1 and not candidate.is_latecomer:
         scale = UNKNOWN_NOISE * float(np.hypot(candidate.mean_us, candidate.reference_us)) / view.iterations**0.5
         known = candidate.excess_us / max(scale, 1e-9)
-        strength = min(strength, max(strength / view.noise_factor, known), _MOST_BEYOND_KNOWN * known)
+        by_student = strength / view.noise_factor
+        is_clear = by_student >= LEAST_STRENGTH and view.iterations >= _FEWEST_TOLD
+        most = strength if is_clear else _MOST_BEYOND_KNOWN * known
+        strength = min(strength, max(by_student, known), most)
     return float(np.hypot(strength, candidate.corroboration))
 
 

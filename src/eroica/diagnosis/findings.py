@@ -15,6 +15,9 @@ from eroica.diagnosis.wording import describe_evidence
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.model.verdict import DurationSummary, Finding, FindingFunction, PatternSummary
 
+#: A recording should hold at least so many iterations, and the next one twice as many as this one.
+_FEW_STEPS = 5
+
 
 def build_findings(view: View, causes: Sequence[Cause]) -> tuple[Finding, ...]:
     """Causes by falling gain, then symptoms; each symptom belongs to the largest cause that explains it."""
@@ -78,7 +81,8 @@ def _awaited(view: View, cause: Cause, whom: str) -> str:
 
 def _next_step(view: View, cause: str) -> str:
     entry = CATALOG[cause]
-    return (entry.next_step_recorded if view.is_trace else "") or entry.next_step
+    recorded = entry.next_step_recorded.format(active=max(_FEW_STEPS, 2 * view.iterations))
+    return (recorded if view.is_trace else "") or entry.next_step
 
 
 def _symptom(view: View, order: int, cause: Cause, wait: Waiting) -> Finding:

@@ -40,6 +40,16 @@ _MOST = 0.6
 _SPECIFIC = 0.5
 
 
+#: Annotations that hold whole iterations and so name nothing; what they hold by themselves lies outside any operator.
+_WHOLE_STEPS = ("ProfilerStep",)
+OUTSIDE = "host outside any recorded operator"
+
+
+def is_whole_step(name: str) -> bool:
+    """Whether a row is the annotation around an iteration, which is no function."""
+    return name.startswith(_WHOLE_STEPS)
+
+
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """A stack entry taken apart: "name (file:line)"."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind
-from eroica.diagnosis.frames import Focus, split_frame
+from eroica.diagnosis.frames import OUTSIDE, Focus, is_whole_step, split_frame
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH, time_above
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
@@ -39,7 +39,8 @@ def find_host_bound(view: View) -> list[Candidate]:
     mean_W = host_WI.mean(axis=1)
     allowed = view.settings.expected_host * view.iteration_us
     strength_W = (mean_W - allowed) / np.maximum(mean_error(host_WI), 1e-9)
-    late_W = (mean_W - allowed >= view.settings.min_gain * view.iteration_us) & (strength_W >= LEAST_STRENGTH)
+    strong_W = strength_W >= LEAST_STRENGTH * view.strictness
+    late_W = (mean_W - allowed >= view.settings.min_gain * view.iteration_us) & strong_W
     if late_W.mean() < JOB_WIDE or _is_python(view, rows, mean_W):
         return []
     return [_candidate(view, rows, host_WI, late_W, float(np.median(strength_W[late_W])))]
@@ -94,8 +95,8 @@ def _candidate(view: View, rows: list[int], host_WI: Floats, late_W: NDArray[np.
 
 
 def _focus(view: View, rows: list[int], time_R: Floats) -> tuple[Focus, FindingKind]:
-    """The function, annotation or operator that most of the gaps belong to."""
-    if not rows:
+    """The function, annotation or operator that most of the gaps belong to; none where it lies outside of all."""
+    if not rows or is_whole_step(view.fleet.keys[rows[int(np.argmax(time_R))]].name):
         nothing = Focus(name=NO_FUNCTION, place="", stack=(), functions=(), share=0.0, is_own=False, is_specific=False)
         return nothing, "other"
     row = rows[int(np.argmax(time_R))]
@@ -116,13 +117,17 @@ def _sentence(view: View, workers: tuple[int, ...], focus: Focus, mean_us: float
     whose = "The device waits"
     if view.workers > 1:
         whose = f"The devices of {name_workers([view.fleet.ranks[worker] for worker in workers])} wait"
-    where = f", most of all in {short_name(focus.name)}" if focus.functions else ""
+    where = f", most of all in {short_name(focus.name)}" if focus.functions else f", most of all in the {OUTSIDE}"
     return f"{whose} for the host {format_ms(mean_us)} of each {format_ms(view.iteration_us)} iteration{where}."
+
+
+def _name(name: str) -> str:
+    return "code outside any recorded operator" if is_whole_step(name) else short_name(name)
 
 
 def _evidence(view: View, rows: list[int], time_R: Floats, mean_us: float) -> list[str]:
     top = [int(at) for at in np.argsort(-time_R, kind="stable")[:_MOST_NAMED]]
-    named = ", ".join(f"{short_name(view.fleet.keys[rows[at]].name)} {format_ms(float(time_R[at]))}" for at in top)
+    named = ", ".join(f"{_name(view.fleet.keys[rows[at]].name)} {format_ms(float(time_R[at]))}" for at in top)
     kernels = [row for row, key in enumerate(view.fleet.keys) if key.thread == "device" and key.kind == "compute"]
     count = float(view.fleet.count[kernels].sum(axis=0).mean()) if kernels else 0.0
     share = f"{mean_us / max(view.iteration_us, 1e-9):.0%}"

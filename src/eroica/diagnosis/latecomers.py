@@ -16,56 +16,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind
-from eroica.diagnosis.frames import Focus, split_frame
-from eroica.diagnosis.view import View
+from eroica.diagnosis.chains import Chain, began_late, blame_of, chain_executions, held_up, time_since, without
+from eroica.diagnosis.frames import OUTSIDE, Focus, is_whole_step, split_frame
+from eroica.diagnosis.uneven import find_uneven_work
+from eroica.diagnosis.view import View, noise_factor
 from eroica.diagnosis.words import format_ms, list_numbers, name_workers
-from eroica.localize.excess import mean_error
-from eroica.localize.matching import Matched
+from eroica.localize.excess import mean_error, median_of_others
 from eroica.model.verdict import NO_FUNCTION
 
 Floats = NDArray[np.float64]
-#: Others wait at least this share of the iteration, mean over them.
+#: Others wait at least this share of the iteration, mean over them; in a single one healthy workers wait for each other
+#: now and then for 5 %.
 _LEAST_WAIT = 0.03
+_LEAST_WAIT_ONCE = 0.1
 #: Executions in which somebody must be late.
 _FEWEST_LATE = 2
 #: Two who are late in mostly the same executions are one finding.
 _ALIKE = 0.5
-#: A function is named if it holds this share of the lateness, a step began late if its worker lost less than that
-#: since then.
+#: A function is named if it holds this share of the lateness; who waits elsewhere for this share of it passes it on.
 _MOST = 0.5
 #: Repetition over a few iterations is no repetition over many.
 _HIGHEST_STRENGTH = 5.0
-#: Paces within this factor are the same.
-_SAME_PACE = 1.15
 #: What a finding is worth that names no function and says so, against one that names the right one.
 _UNNAMED = 0.5
+#: Doubt left where the profiler may have started later on the late ones.
+_STARTED_LATER = 0.5
+#: A function runs more often than on the peers if it does so by this share.
+_MORE = 0.1
 _MOST_TIMES = 6
-
-
-class Chain(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """All matched executions of one group, in order of time.
-
-    Attributes:
-        members: Indices of the workers.
-        kinds: Kind of each execution.
-        duration_us: float64 [M, K].
-        wait_us: Critical waiting. float64 [M, K].
-        share: Shares of blame. float64 [M, K].
-        nearly_last: Who came last or shortly before. bool [M, K].
-        arrival_us: Start of each execution on each member's own clock, from the start of its window. float64 [M, K].
-        iteration: Iteration of each execution on the first member, -1 = none. intp [K].
-        since_us: Time from leaving the execution before, or from the start of the window. float64 [M, K].
-    """
-
-    members: tuple[int, ...]
-    kinds: tuple[str, ...]
-    duration_us: Floats
-    wait_us: Floats
-    share: Floats
-    nearly_last: NDArray[np.bool_]
-    arrival_us: Floats
-    iteration: NDArray[np.intp]
-    since_us: Floats
 
 
 def find_latecomers(view: View, explained: set[int]) -> list[Candidate]:
@@ -77,50 +55,25 @@ def find_latecomers(view: View, explained: set[int]) -> list[Candidate]:
     """
     if not view.is_trace:
         return []
-    found = []
-    for chain in chain_executions(view.suspects.arrivals.matched):
-        for rows, at in _groups_of_late(chain):
-            if not {chain.members[row] for row in rows} <= explained and not _passes_on(view, chain, rows, at):
-                found += _candidate(view, chain, rows, at)
+    chains = chain_executions(view.suspects.arrivals.matched)
+    late = [(chain, rows, at) for chain in chains for rows, at in _groups_of_late(chain)]
+    late.sort(key=lambda each: -float(blame_of(each[0])[each[1]].sum()))
+    found: list[Candidate] = []
+    known = set(explained)
+    for whole, rows, at in late:
+        passing = _passing_on(view, whole, rows, at)
+        chain = without(whole, passing)
+        own = [chain.members.index(whole.members[row]) for row in rows if row not in passing]
+        if own and len(own) < len(chain.members) and not {chain.members[row] for row in own} <= known:
+            candidates = _candidate(view, chain, own, at)
+            found += candidates
+            known |= {worker for each in candidates if (each.gain or 0) >= each.least_gain for worker in each.workers}
     return found
-
-
-def chain_executions(matched: Sequence[Matched]) -> list[Chain]:
-    """Executions of all kinds of each group in the order in which they ended; groups without ends are left out."""
-    by_group: dict[tuple[str, tuple[int, ...]], list[Matched]] = {}
-    for one in matched:
-        if one.end_us.shape[1]:
-            by_group.setdefault((one.group, one.members), []).append(one)
-    return [_chained(members, parts) for (_, members), parts in sorted(by_group.items(), key=lambda item: item[0])]
-
-
-def _chained(members: tuple[int, ...], parts: Sequence[Matched]) -> Chain:
-    end_MK = np.concatenate([part.end_us for part in parts], axis=1)
-    order = np.argsort(end_MK[0], kind="stable")
-    duration_MK, wait_MK, share_MK, near_MK = (
-        np.concatenate([getattr(part, name) for part in parts], axis=1)[:, order]
-        for name in ("duration_us", "wait_us", "share", "nearly_last")
-    )
-    end_MK = end_MK[:, order]
-    arrival_MK = end_MK - duration_MK
-    before_MK = np.concatenate([np.zeros((len(members), 1)), end_MK[:, :-1]], axis=1)
-    kinds = [part.kind for part in parts for _ in range(part.duration_us.shape[1])]
-    return Chain(
-        members=members,
-        kinds=tuple(kinds[at] for at in order),
-        duration_us=duration_MK,
-        wait_us=wait_MK,
-        share=share_MK,
-        nearly_last=near_MK,
-        arrival_us=arrival_MK,
-        iteration=np.concatenate([part.columns[0] for part in parts])[order],
-        since_us=np.maximum(arrival_MK - before_MK, 0.0),
-    )
 
 
 def _groups_of_late(chain: Chain) -> Iterator[tuple[list[int], NDArray[np.intp]]]:
     """Members (rows of the chain) that are late together, and the executions, the most waited for first."""
-    blame_M = (chain.share * chain.wait_us.sum(axis=0)).sum(axis=1)
+    blame_M = blame_of(chain)
     left = [int(row) for row in np.argsort(-blame_M, kind="stable") if blame_M[row] > 0]
     while left:
         first = left.pop(0)
@@ -136,22 +89,26 @@ def _overlap(one_K: NDArray[np.bool_], other_K: NDArray[np.bool_]) -> float:
     return float((one_K & other_K).sum() / max(int((one_K | other_K).sum()), 1))
 
 
-def _passes_on(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) -> bool:
-    """Whether they are late because they wait for somebody else, in other collectives, longer than the others do."""
+def _passing_on(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) -> list[int]:
+    """Those who are late because they wait for somebody else, in other collectives, longer than the others do."""
     elsewhere_M = view.wait_us[list(chain.members)] - chain.wait_us.sum(axis=1) / view.iterations
     others = [row for row in range(len(chain.members)) if row not in rows]
     late_us = float(chain.wait_us[others][:, at].sum(axis=1).mean()) / view.iterations
-    return float(elsewhere_M[rows].mean()) - float(np.median(elsewhere_M[others])) >= _MOST * late_us
+    usual_us = float(np.median(elsewhere_M[others]))
+    return [row for row in rows if float(elsewhere_M[row]) - usual_us >= _MOST * late_us]
 
 
 def _candidate(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) -> list[Candidate]:
     others = [row for row in range(len(chain.members)) if row not in rows]
     waited_RK = chain.wait_us[others][:, at]
     each_us = float(waited_RK.sum(axis=1).mean()) / view.iterations
-    if each_us < _LEAST_WAIT * view.iteration_us:
+    is_doubted = view.iterations == 1 and view.strictness >= 1
+    if each_us < (_LEAST_WAIT_ONCE if is_doubted else _LEAST_WAIT) * view.iteration_us:
         return []
     workers = tuple(sorted(chain.members[row] for row in rows))
     focus, kind, cause = _focus(view, workers, each_us)
+    mean_us, reference_us = _spent(view, workers, focus, each_us)
+    once = view.iterations == 1 and began_late(chain, rows, at)
     saved_us = held_up(chain, rows, at) / view.iterations
     return [
         Candidate(
@@ -162,63 +119,47 @@ def _candidate(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) 
             focus=focus,
             kind=kind,
             removed_us=np.zeros_like(view.fleet.iteration_us),
-            mean_us=each_us,
-            reference_us=0.0,
+            mean_us=mean_us,
+            reference_us=reference_us,
             reference="peers",
             strength=_strength(view, workers, at.size),
             coverage=focus.share,
             agreement=1.0,
             least_gain=view.settings.min_gain,
-            evidence=tuple(_evidence(view, chain, rows, at)),
+            evidence=(*_evidence(view, chain, rows, at), *_more_often(view, workers, cause)),
             gain=saved_us / max(view.iteration_us, 1e-9),
-            sentence=_sentence(view, chain, rows, at, each_us, focus),
+            sentence=_sentence(view, chain, rows, at, each_us, focus, cause),
+            doubt=_STARTED_LATER if once else 1.0,
+            is_latecomer=True,
+            may_be_recording=once,
         )
     ]
 
 
-def held_up(chain: Chain, rows: Sequence[int], at: NDArray[np.intp]) -> float:
-    """By how much the others could have gone on earlier at best, summed over iterations, microseconds.
-
-    Over several iterations whoever waits goes on later for it, each time, else its device would fall behind for good.
-    In a single one a delay may be carried on from one execution to the next, and then counts once:
-    had the late ones come with the last of the others, execution k would end earlier by S(k) = the least over the
-    others of (what it waited + S(k - 1) if leaving the execution before was what it went on from). Who works on while
-    its device waits comes no earlier for it: its pace from arrival to arrival is that of the late, who do not wait.
-    Each iteration counts with its largest S.
-    """
-    others = [row for row in range(len(chain.members)) if row not in rows]
-    most: dict[int, float] = {}
-    several = len(np.unique(chain.iteration[chain.iteration >= 0])) > 1
-    earlier, last = 0.0, -2
-    for place in at.tolist():
-        gap_R = np.minimum(
-            chain.duration_us[others, place] - chain.duration_us[rows, place].min(), chain.wait_us[others, place]
-        )
-        follows = place == last + 1 and chain.iteration[place] == chain.iteration[last]
-        went_on_R = np.ones(len(others)) if several else _went_on(chain, rows, others, place)
-        earlier = float((gap_R + earlier * went_on_R).min()) if follows else gap_R.min()
-        earlier, last = max(float(earlier), 0.0), place
-        iteration = int(chain.iteration[place])
-        most[iteration] = max(most.get(iteration, 0.0), earlier)
-    return sum(most.values())
-
-
-def _went_on(chain: Chain, rows: Sequence[int], others: Sequence[int], place: int) -> Floats:
-    """1 for those of the others who had to leave the execution before in order to come to this one. float64 [R]."""
-    pace_M = chain.arrival_us[:, place] - chain.arrival_us[:, place - 1]
-    return np.asarray(pace_M[others] > _SAME_PACE * pace_M[list(rows)].mean(), dtype=np.float64)
+def _spent(view: View, workers: tuple[int, ...], focus: Focus, each_us: float) -> tuple[float, float]:
+    """Time in the named function on the late and on their peers; without one, the waiting of the others."""
+    if not focus.functions:
+        return each_us, 0.0
+    fleet, rows = view.fleet, list(focus.functions)
+    own = float(fleet.critical_us[rows][:, list(workers)].sum(axis=0).mean())
+    return own, float(np.nan_to_num(view.suspects.peers_us[rows][:, list(workers)]).sum(axis=0).mean())
 
 
 def _strength(view: View, workers: tuple[int, ...], times: int) -> float:
     """Waiting for them in standard errors over iterations.
 
     In a single one each execution is an observation: one delay is taken to vary as much as it is long, so the mean of n
-    is known to one part in the root of n.
+    is known to one part in the root of n. Over several, also in those by which the workers' own time varies, all taken
+    together: of two or three iterations each worker's alone says nothing.
     """
     if view.iterations == 1:
         return min(float(np.sqrt(times)), _HIGHEST_STRENGTH)
     blamed_I = view.suspects.arrivals.blamed_us[list(workers)].sum(axis=0)
-    return min(float(blamed_I.mean()) / max(float(mean_error(blamed_I[None])[0]), 1e-9), _HIGHEST_STRENGTH)
+    error = float(mean_error(blamed_I[None])[0])
+    own_us, freedom = view.fleet.busy_us, view.workers * (view.iterations - 1)
+    varies = float(np.sqrt(own_us.var(axis=1, ddof=1).mean() / view.iterations))
+    by_both = float(blamed_I.mean()) / max(error, varies, 1e-9) / noise_factor(freedom)
+    return min(by_both, _HIGHEST_STRENGTH)
 
 
 def _focus(view: View, workers: tuple[int, ...], each_us: float) -> tuple[Focus, FindingKind, str]:
@@ -229,6 +170,8 @@ def _focus(view: View, workers: tuple[int, ...], each_us: float) -> tuple[Focus,
     if not order or over_F[order[0]] < _MOST * each_us:
         return _NOTHING, "other", "unknown"
     key = keys[order[0]]
+    if is_whole_step(key.name):
+        return msgspec.structs.replace(_NOTHING, place=OUTSIDE), "other", "unknown"
     focus = Focus(
         name=key.name,
         place=split_frame(key.stack[-1]).place if key.stack else "",
@@ -240,8 +183,19 @@ def _focus(view: View, workers: tuple[int, ...], each_us: float) -> tuple[Focus,
     )
     if key.phase == "input":
         return focus, "python", "slow-data-loading"
+    if _runs_more(view, order[0], workers):
+        return focus, "compute", "load-imbalance"
     known = {"python": "python-on-critical-path", "gc": "garbage-collection"}
     return focus, "other" if key.kind == "gc" else key.kind, known.get(key.kind, "unknown")
+
+
+def _runs_more(view: View, row: int, workers: tuple[int, ...]) -> bool:
+    """Whether it is an operator that runs more often there, on workers that run more operators than their peers."""
+    if not any(set(workers) <= set(remark.workers) and row in remark.functions for remark in find_uneven_work(view)):
+        return False
+    count_W = view.fleet.count[row]
+    usual_W = np.nan_to_num(median_of_others(count_W, view.fleet.roles), nan=np.inf)
+    return bool((count_W > (1 + _MORE) * usual_W)[list(workers)].all())
 
 
 _NOTHING = Focus(name=NO_FUNCTION, place="", stack=(), functions=(), share=_UNNAMED, is_own=False, is_specific=False)
@@ -250,7 +204,9 @@ _NOTHING = Focus(name=NO_FUNCTION, place="", stack=(), functions=(), share=_UNNA
 # --- words ---
 
 
-def _sentence(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp], each_us: float, focus: Focus) -> str:
+def _sentence(
+    view: View, chain: Chain, rows: list[int], at: NDArray[np.intp], each_us: float, focus: Focus, cause: str
+) -> str:
     who = _names(view, chain, rows)
     ending, whom = ("s", "it") if len(rows) == 1 else ("", "them")
     others = len(chain.members) - len(rows)
@@ -260,7 +216,12 @@ def _sentence(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp], e
         f"{who[0].upper()}{who[1:]} come{ending} last to {_which(chain, at, view)}: {wait} {format_ms(each_us)} of "
         f"each {format_ms(view.iteration_us)} iteration for {whom}, up to {format_ms(longest)} at once"
     )
-    why = f", most of all because of {focus.label}" if focus.functions else f"; {_why_late(chain, rows, at)}"
+    why = f"; {_why_late(view, chain, rows, at)}"
+    if focus.functions:
+        more = ", which runs more often there" if cause == "load-imbalance" else ""
+        why = f", most of all because of {focus.label}{more}"
+    elif focus.place == OUTSIDE:
+        why = f", most of all because of the {OUTSIDE}"
     return f"{text}{why}."
 
 
@@ -272,32 +233,23 @@ def _which(chain: Chain, at: NDArray[np.intp], view: View) -> str:
     """Such as "collectives 0 to 4 (all_to_all)"; where there are many, how many."""
     kinds = " and ".join(sorted({chain.kinds[place] for place in at}))
     if view.iterations > 1 or at.size > 2 * _MOST_TIMES:
-        return f"{at.size} of {len(chain.kinds)} matched collectives ({kinds})"
-    return f"collective{'s' if at.size > 1 else ''} {list_numbers(at.tolist())} ({kinds})"
+        return f"{at.size} of {len(chain.kinds)} matched collectives ({kinds}{_of_group(view, chain)})"
+    return f"collective{'s' if at.size > 1 else ''} {list_numbers(at.tolist())} ({kinds}{_of_group(view, chain)})"
 
 
-def _why_late(chain: Chain, rows: list[int], at: NDArray[np.intp]) -> str:
+def _of_group(view: View, chain: Chain) -> str:
+    """Which process group, where there are several."""
+    several = len({(one.group, one.members) for one in view.suspects.arrivals.matched}) > 1
+    return f" of process group {chain.group!r}" if several else ""
+
+
+def _why_late(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) -> str:
     if began_late(chain, rows, at):
         whose = "its step" if len(rows) == 1 else "their steps"
-        return f"{whose} began late already, and what came before was not recorded"
+        or_else = ", or the profiler started there later" if view.iterations == 1 else ""
+        return f"{whose} began late already, and what came before was not recorded{or_else}"
     whose = "its trace does" if len(rows) == 1 else "their traces do"
     return f"{whose} not show what kept {'it' if len(rows) == 1 else 'them'}"
-
-
-def began_late(chain: Chain, rows: list[int], at: NDArray[np.intp]) -> bool:
-    """Whether they were late at the window's first collective, and had lost little of that since their window began."""
-    if at[0] != 0:
-        return False
-    own, usual = _since(chain, rows, 0)
-    others = [row for row in range(len(chain.members)) if row not in rows]
-    waited = float(np.median(chain.duration_us[others, 0]) - chain.duration_us[rows, 0].mean())
-    return bool(own - usual < _MOST * waited)
-
-
-def _since(chain: Chain, rows: list[int], execution: int) -> tuple[float, float]:
-    """Time before an execution on those who are late, and on the others (median)."""
-    others = [row for row in range(len(chain.members)) if row not in rows]
-    return float(chain.since_us[rows, execution].mean()), float(np.median(chain.since_us[others, execution]))
 
 
 def _evidence(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) -> Iterator[str]:
@@ -311,7 +263,7 @@ def _evidence(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) -
     yield f"Longest wait of the others by collective: {times}; in the same ones {who} stay{_s(rows)} {spans}."
     first = int(at[0])
     before = "the start of the step" if first == 0 else f"the end of collective {first - 1}"
-    own_us, usual_us = (format_ms(time) for time in _since(chain, rows, first))
+    own_us, usual_us = (format_ms(time) for time in time_since(chain, rows, first))
     yield f"From {before} to collective {first} {who} take{_s(rows)} {own_us}, the others {usual_us}."
     if began_late(chain, rows, at):
         yield (
@@ -320,6 +272,13 @@ def _evidence(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) -
         )
     if view.iterations == 1:
         yield f"One iteration was recorded: this is repeated over {at.size} collectives, not over iterations."
+
+
+def _more_often(view: View, workers: tuple[int, ...], cause: str) -> Iterator[str]:
+    """What the rule for unequal work knows, but that nobody waits for it."""
+    for remark in find_uneven_work(view) if cause == "load-imbalance" else ():
+        if set(workers) <= set(remark.workers):
+            yield from remark.evidence[:-1]
 
 
 def _s(rows: Sequence[int]) -> str:

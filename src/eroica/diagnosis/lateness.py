@@ -213,7 +213,7 @@ def _allowed(view: View, factor_W: Floats) -> Floats:
 def _stands_out(view: View, excess: Excess, ratio: float, least_strength: float = LEAST_STRENGTH) -> NDArray[np.bool_]:
     amount_W = np.nan_to_num(excess.excess_us, nan=-1.0)
     floor_W = np.maximum(view.settings.min_gain * view.iteration_us, ratio * np.nan_to_num(excess.reference_us))
-    return np.asarray((amount_W >= floor_W) & (excess.strength >= least_strength), dtype=np.bool_)
+    return np.asarray((amount_W >= floor_W) & (excess.strength >= least_strength * view.strictness), dtype=np.bool_)
 
 
 def _lateness(

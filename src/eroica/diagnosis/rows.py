@@ -90,12 +90,27 @@ def summarize_durations(view: View, candidate: Candidate) -> DurationSummary:
     """How long and how often, against the reference."""
     accused, others = _sides(view, candidate)
     rows = list(candidate.functions)
-    count = float(view.fleet.count[rows][:, accused].sum(axis=0).mean())
+    unknown = np.isnan(candidate.reference_us) or (candidate.is_latecomer and not rows)
+    counted = _counted(view, candidate)
+    count = float(view.fleet.count[counted][:, accused].sum(axis=0).mean())
     total = float(view.fleet.total_us[rows][:, accused].sum(axis=0).mean())
     return DurationSummary(
         per_iteration_ms=round(candidate.mean_us / 1e3, 3),
-        peers_ms=None if np.isnan(candidate.reference_us) else round(candidate.reference_us / 1e3, 3),
+        peers_ms=None if unknown else round(candidate.reference_us / 1e3, 3),
         mean_ms=round(total / count / 1e3, 4) if count > 0 else 0.0,
         count_per_iteration=round(count, 3),
-        peers_count=round(float(view.fleet.count[rows][:, others].sum(axis=0).mean()), 3) if others else None,
+        peers_count=round(float(view.fleet.count[counted][:, others].sum(axis=0).mean()), 3) if others else None,
     )
+
+
+def _counted(view: View, candidate: Candidate) -> list[int]:
+    """Rows whose executions are the named function's own; in recorded traces operators inside it stand beside it.
+
+    None where the name stands for less than half of the time: then there is nothing to count.
+    """
+    rows = list(candidate.functions)
+    if not view.is_trace or candidate.kind not in ("python", "other"):
+        return rows
+    named = [row for row in rows if view.fleet.keys[row].name == candidate.focus.name]
+    time_W = view.fleet.critical_us[rows].sum(axis=0)
+    return named if 2 * view.fleet.critical_us[named].sum(axis=0).max(initial=0.0) >= time_W.max(initial=0.0) else []

@@ -30,6 +30,11 @@ _GENERAL = 0.5
 #: Standard errors that a cause in a recording must be worth once the small number of iterations is allowed for.
 _LEAST_BELIEVED = 2.5
 _LEAST_BELIEVED_ONCE = 1.5
+#: What fails for few iterations alone is worth a doubt from this share of the standard errors and of the iteration on,
+#: in iterations that leave doubt.
+_DOUBTED = 1 / 3
+_LEAST_DOUBTED_GAIN = 0.06
+_MOST_DOUBTED = 9
 _RULES = (
     find_slow_loading,
     find_python,
@@ -58,6 +63,17 @@ def find_causes(view: View) -> list[Cause]:
     if not any(cause.candidate.scope == "some" for cause in causes):
         causes += select_causes(view, find_unexplained(view, explained))
     return [*causes, *_remarks(view, causes)] if view.is_trace else causes
+
+
+def find_doubted(view: View) -> Cause | None:
+    """What seems to cost most in a recording without a cause, but has too few iterations to tell it from noise."""
+    if not view.is_trace or view.iterations > _MOST_DOUBTED:
+        return None
+    lenient = View(view.suspects, view.context, view.settings, strictness=_DOUBTED)
+    candidates = [candidate for rule in _RULES for candidate in rule(lenient)]
+    found = select_causes(lenient, [*candidates, *find_latecomers(lenient, set())])
+    large = [cause for cause in found if cause.gain >= max(_LEAST_DOUBTED_GAIN, 2 * view.settings.min_gain)]
+    return max(large, key=_weight, default=None)
 
 
 def _accused(causes: Sequence[Cause]) -> set[int]:
@@ -91,6 +107,8 @@ def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
 def _is_believed(view: View, candidate: Candidate) -> bool:
     """Whether a recording holds enough iterations for it; online, the rules themselves see to that."""
     if not view.is_trace:
+        return True
+    if view.strictness < 1:
         return True
     return believed_strength(view, candidate) >= (_LEAST_BELIEVED if view.iterations > 1 else _LEAST_BELIEVED_ONCE)
 

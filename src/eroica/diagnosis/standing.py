@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from eroica.diagnosis.communication import common_wait
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.uneven import find_uneven_work
@@ -16,29 +19,49 @@ from eroica.model.verdict import Finding, VerdictWord
 LONGER_WINDOW = "take a longer window"
 MORE_STEPS = "record more steps (schedule(active=...))"
 
-#: If everybody who reported waits this share of the iteration, somebody who did not report is late.
+#: Online, if everybody who reported waits this share of the iteration, somebody who did not report is late.
 _ALL_WAIT = 0.3
 #: Below so many iterations the reader is told.
 _FEW = 5
 
 
 def conclude(
-    view: View, causes: Sequence[Cause], findings: Sequence[Finding]
+    view: View, causes: Sequence[Cause], findings: Sequence[Finding], doubted: Cause | None = None
 ) -> tuple[VerdictWord, str, tuple[str, ...]]:
-    """Word, sentence and coverage notes of a verdict."""
+    """Word, sentence and coverage notes of a verdict.
+
+    Args:
+        view: The window.
+        causes: Its causes.
+        findings: The same as findings, symptoms after them.
+        doubted: Where there is no cause, what may be one.
+    """
     notes = tuple(_notes(view, causes))
     missing = _too_little(view)
     if missing:
         return "undetermined", f"Too little to tell: {missing}.", notes
+    if causes and all(cause.candidate.may_be_recording or cause.candidate.is_remark for cause in causes):
+        return "undetermined", _only_the_start(view, causes, findings), notes
     if causes:
         return "slow", summarize_cause(view, causes[0], findings[0].resource), notes
-    if _waits_for_missing(view):
-        return "undetermined", _all_wait(view), notes
-    if view.is_slow:
-        return "undetermined", _unexplained(view), notes
     if view.suspects.arrivals.contradicted:
         return "undetermined", _contradiction(view), notes
+    if _waits_for_missing(view):
+        return "undetermined", _all_wait(view), notes
+    if doubted is not None:
+        return "undetermined", _doubted(view, doubted), notes
+    if view.is_slow:
+        return "undetermined", _unexplained(view), notes
+    if view.is_trace and all(pattern.found_by == "span" for pattern in view.fleet.patterns):
+        return "undetermined", _no_iterations(view), notes
     return "healthy", _healthy(view), notes
+
+
+def _no_iterations(view: View) -> str:
+    return (
+        f"No iterations were found in what was recorded ({format_ms(view.iteration_us)}), so nothing tells whether it "
+        "is training at all; record whole steps, and mark them with the profiler's step()."
+    )
 
 
 def _too_little(view: View) -> str:
@@ -51,8 +74,34 @@ def _too_little(view: View) -> str:
 
 
 def _waits_for_missing(view: View) -> bool:
+    if view.is_trace:
+        return bool(view.context.missing) and float(_for_nobody(view).max()) >= view.settings.min_gain
     share = float(common_wait(view.fleet.wait_us).mean()) / max(view.iteration_us, 1e-9)
     return bool(view.context.missing) and share >= _ALL_WAIT
+
+
+def _for_nobody(view: View) -> NDArray[np.float64]:
+    """Share of the iteration in collectives that each worker spends for none of the recorded. float64 [W]."""
+    waited_W = view.wait_us - view.suspects.arrivals.waited_us.mean(axis=1)
+    return np.asarray(waited_W / max(view.iteration_us, 1e-9))
+
+
+def _only_the_start(view: View, causes: Sequence[Cause], findings: Sequence[Finding]) -> str:
+    text = summarize_cause(view, causes[0], findings[0].resource)
+    return f"{text} One iteration does not tell which of the two: {MORE_STEPS}."
+
+
+def _doubted(view: View, doubted: Cause) -> str:
+    found = doubted.candidate
+    what = f"{found.focus.label} ({found.cause})" if found.focus.functions else f"Something unknown ({found.cause})"
+    if found.is_latecomer and not found.focus.functions:
+        what = "Waiting for a late start into collectives"
+    who = name_workers([view.fleet.ranks[worker] for worker in found.workers]) if found.workers else "changing workers"
+    count = f"{view.iterations} iteration{' is' if view.iterations == 1 else 's are'}"
+    return (
+        f"{what} seems to cost {doubted.gain:.0%} of the iteration ({format_ms(view.iteration_us)}) on {who}, but "
+        f"{count} too few to tell it from noise; {MORE_STEPS}."
+    )
 
 
 def _unexplained(view: View) -> str:
@@ -72,7 +121,12 @@ def _unexplained(view: View) -> str:
 def _all_wait(view: View) -> str:
     ranks = name_workers(view.context.missing)
     if view.is_trace:
-        return f"All recorded workers wait in collectives; there is no trace of {ranks}."
+        worst = int(_for_nobody(view).argmax())
+        who, share = name_workers([view.fleet.ranks[worst]], capital=True), f"{_for_nobody(view)[worst]:.0%}"
+        return (
+            f"{who} spends {share} of the iteration in collectives, and for none of the recorded workers: that may be "
+            f"the transfer, or {ranks}, of which there is no trace."
+        )
     return f"All workers that reported wait in collectives; {ranks} did not report."
 
 

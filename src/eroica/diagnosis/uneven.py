@@ -50,7 +50,7 @@ def _candidate(view: View, rows: list[int], members: NDArray[np.intp], more_W: F
     key = view.fleet.keys[rows[top]]
     amount = float(price_F.sum())
     who = name_workers([view.fleet.ranks[worker] for worker in members], capital=True)
-    runs = "runs" if members.size == 1 else "run"
+    runs, whose = ("runs", "its") if members.size == 1 else ("run", "their")
     counts = " and ".join(f"{count:.0f}" for count in sorted(count_FW.sum(axis=0)[members]))
     usual = float(np.nanmean(usual_W[members]))
     focus = Focus(name=key.name, place="", stack=(), functions=(rows[top],), share=1.0, is_own=False, is_specific=True)
@@ -71,14 +71,14 @@ def _candidate(view: View, rows: list[int], members: NDArray[np.intp], more_W: F
         agreement=None,
         least_gain=view.settings.min_gain,
         evidence=(
-            f"{who} {runs} {counts} operators per iteration, {more_W[members].mean():.0f} more than their peers "
+            f"{who} {runs} {counts} operators per iteration, {more_W[members].mean():.0f} more than {whose} peers "
             f"({usual:.0f}); that takes {format_ms(amount)}.",
             *_most_repeated(view, rows, members),
             "Nobody is seen to wait for it, so it costs nothing as things are; it will once other delays are gone.",
         ),
         gain=0.0,
         sentence=(
-            f"{who} {runs} {more_W[members].mean():.0f} more operators per iteration than their peers ({usual:.0f}), "
+            f"{who} {runs} {more_W[members].mean():.0f} more operators per iteration than {whose} peers ({usual:.0f}), "
             f"most of all {short_name(key.name)}."
         ),
         is_remark=True,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind
-from eroica.diagnosis.frames import Focus, split_frame
+from eroica.diagnosis.frames import Focus, is_whole_step, split_frame
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, time_above
 from eroica.diagnosis.view import View
 from eroica.localize.excess import excess_over_peers
@@ -67,7 +67,7 @@ def _focus(view: View, over_F: Floats) -> tuple[Focus, FindingKind]:
     """The row with the largest excess, collectives aside; "no function" where all time is idle."""
     keys = view.fleet.keys
     order = [int(at) for at in np.argsort(-over_F) if keys[at].kind != "collective" and over_F[at] > 0]
-    if not order:
+    if not order or is_whole_step(keys[order[0]].name):
         nothing = Focus(name=NO_FUNCTION, place="", stack=(), functions=(), share=0.0, is_own=False, is_specific=False)
         return nothing, "other"
     key = keys[order[0]]

@@ -25,6 +25,11 @@ LEAST_REPORTED = 0.5
 FEWEST_ITERATIONS = 2
 
 
+def noise_factor(freedom: int) -> float:
+    """Student's quantile over the normal one at three standard errors, by degrees of freedom; at least 1."""
+    return _STUDENT.get(freedom, 1.0)
+
+
 class View:
     """A window with its context and the quantities that several rules share.
 
@@ -32,9 +37,11 @@ class View:
         suspects: Result of localization.
         context: The window asked for.
         settings: All tunables.
+        strictness: Share of the standard errors that rules ask for otherwise; below 1 to see what may be there.
     """
 
-    def __init__(self, suspects: Suspects, context: WindowContext, settings: Settings) -> None:
+    def __init__(self, suspects: Suspects, context: WindowContext, settings: Settings, strictness: float = 1.0) -> None:
+        self.strictness = strictness
         self.suspects = suspects
         self.context = context
         self.settings = settings
@@ -74,7 +81,7 @@ class View:
         if not self.is_trace or self.iterations < 2:
             return 1.0
         freedom = self.iterations - 1
-        return _STUDENT.get(freedom, 1.0)
+        return noise_factor(freedom)
 
     @property
     def has_enough(self) -> bool:

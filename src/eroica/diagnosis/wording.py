@@ -16,7 +16,7 @@ __all__ = ["describe_evidence", "format_ms", "name_workers", "summarize_cause"]
 #: In a recording with many groups, blame stays with those who pass the waiting on: a small share tells nothing then.
 _MOSTLY_THEIRS = 0.15
 _REFERENCES = {
-    "peers": "their peers spend {}",
+    "peers": "{whose} peers spend {}",
     "baseline": "in the healthy baseline window it was {}",
     "expectation": "at most {} is expected",
     "slowdown": "it may have been {} before the job got slower",
@@ -133,7 +133,8 @@ def describe_evidence(view: View, cause: Cause, waiting: Sequence[Waiting]) -> t
 
 def _amount(view: View, found: Candidate) -> list[str]:
     """How much, against what, and how sure that is; and the share that the named function holds."""
-    usual = _REFERENCES[found.reference].format(format_ms(found.reference_us))
+    whose = "its" if len(found.workers) == 1 else "their"
+    usual = _REFERENCES[found.reference].format(format_ms(found.reference_us), whose=whose)
     if found.hosts and found.reference == "peers":
         usual = f"at the rate of the other links it would be about {format_ms(found.reference_us)}"
     noise = _noise(view, found)

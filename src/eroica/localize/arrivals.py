@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from eroica.localize.blame import exit_skew, is_often, keep_repeated, measured_skew, nearly_last, shares_of_blame
 from eroica.localize.fleet import Fleet
+from eroica.localize.leaving import SKEW_FLOOR_OTHER_US, recorded_skew_floor, skew_floor, uneven_exit
 from eroica.localize.matching import (
     FEWEST_VERIFIED,
     Matched,
@@ -32,11 +33,7 @@ from eroica.summarize.series import decode_series
 Floats = NDArray[np.float64]
 #: Nobody leaves before everybody has come.
 SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
-#: Least exit skew: members of one host under NCCL leave within microseconds, gloo's threads within scheduling slices.
-_SKEW_FLOOR_US = {"nccl": 20.0}
-_SKEW_FLOOR_OTHER_US = 500.0
-#: The same where ends were written down: how unevenly members leave is then measured.
-_RECORDED_SKEW_FLOOR_US = 5.0
+_MOST_LISTED = 8
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -142,7 +139,8 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     A receive waits for its sender alone. Broadcast, reduce, gather and scatter release some members early and the
     record does not say who the root was: their waiting is not judged. Only the part on the waiter's critical path
     counts. Executions pair by the group's own sequence numbers, or by their order where every member has equally many;
-    unpaired, nobody is blamed.
+    unpaired, nobody is blamed. Nor is anybody where members are missing, but for recorded traces whose ends confirm the
+    pairing: there the late among those present are, and what they are blamed for is a lower bound.
     """
     ledger = _Ledger(fleet)
     groups = _groups(fleet)
@@ -207,9 +205,15 @@ def _book_synchronizing(
 ) -> None:
     present = {fleet.ranks[worker]: worker for worker in owners}
     members = [present[rank] for rank in ranks if rank in present]
-    places, reason = pair_executions([owners[worker] for worker in members]) if members else ([], "")
+    records = [owners[worker] for worker in members]
+    places, reason = pair_executions(records, uneven_exit(fleet.patterns, name[0])) if members else ([], "")
     ledger.refuse(reason)
-    if len(members) < len(ranks):
+    untraced = [rank for rank in ranks if rank not in fleet.ranks]
+    if untraced and not reason and len(members) == len(ranks) - len(untraced) and _is_confirmed(records, places):
+        listed = ", ".join(map(str, untraced[:_MOST_LISTED])) + (", ..." if len(untraced) > _MOST_LISTED else "")
+        whom = f"{len(untraced)} of {len(ranks)} members of process group {name[0]!r} ({listed})"
+        ledger.notes.append(f"there is no trace of {whom}: in its {name[1]} blame is judged among the others only")
+    elif len(members) < len(ranks):
         absent = f"{len(ranks) - len(members)} of {len(ranks)} members of process group {name[0]!r}"
         apart = f", and what the others show does not pair ({reason})" if is_contradiction(reason) else ""
         ledger.notes.append(f"{absent} show no {name[1]}{apart}: nobody is blamed for it")
@@ -217,13 +221,18 @@ def _book_synchronizing(
     if reason:
         ledger.notes.append(f"{name[1]} in process group {name[0]!r} does not pair ({reason}): nobody is blamed for it")
         return
-    _book(ledger, fleet, name, members, [owners[worker] for worker in members], places)
+    _book(ledger, fleet, name, members, records, places)
+
+
+def _is_confirmed(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]]) -> bool:
+    """Whether enough ends of recorded traces agree with a pairing that not all members can vouch for."""
+    return len(records) > 1 and stacked_ends(records, places).shape[1] >= FEWEST_VERIFIED
 
 
 def _book_unnamed(ledger: _Ledger, fleet: Fleet, name: tuple[str, str], owners: Mapping[int, CollectiveRecord]) -> None:
     """Executions of a group that no trace describes: its members are all workers, or nobody knows them."""
     members = sorted(owners)
-    places, reason = pair_by_order([owners[worker] for worker in members])
+    places, reason = pair_by_order([owners[worker] for worker in members], uneven_exit(fleet.patterns, name[0]))
     ledger.refuse(reason)
     world = max(len(fleet.ranks), *(pattern.worker.world_size for pattern in fleet.patterns))
     if not reason and len(members) < world:
@@ -251,9 +260,9 @@ def _book(
             for worker, record, at in zip(members, records, places, strict=True)
         ]
     )
-    skew = exit_skew(duration_MK, _skew_floor(fleet, name[0]))
+    skew = exit_skew(duration_MK, skew_floor(fleet.patterns, name[0]))
     if end_MK.shape[1] >= FEWEST_VERIFIED:
-        skew = measured_skew(end_MK, _skew_floor(fleet, name[0], _RECORDED_SKEW_FLOOR_US))
+        skew = measured_skew(end_MK, recorded_skew_floor(fleet.patterns, name[0]))
     ledger.skew[name] = skew
     wait_MK = np.minimum(duration_MK - duration_MK.min(axis=0), stacked(records, places, "critical_us"))
     share_MK = shares_of_blame(duration_MK, skew)
@@ -285,18 +294,6 @@ def _settle(ledger: _Ledger) -> None:
         kept_M = is_often(often_M, often_M.size)
         for part in parts:
             ledger.book(msgspec.structs.replace(part, share=part.share * kept_M[:, None]))
-
-
-def _skew_floor(fleet: Fleet, group: str, measured_us: float | None = None) -> float:
-    """Least exit skew of a group's library, or what was measured of it if it runs on the accelerator.
-
-    Recorded traces often do not name the library, but where there is an accelerator it runs on that.
-    """
-    found = (own for pattern in fleet.patterns for own in pattern.process_groups if own.name == group)
-    backend = next((own.backend for own in found), "")
-    if measured_us is not None and ("nccl" in backend or (not backend and fleet.has_accelerator)):
-        return measured_us
-    return _SKEW_FLOOR_US.get(backend, _SKEW_FLOOR_OTHER_US)
 
 
 def _book_receives(
@@ -338,5 +335,5 @@ def _book_one_way(
         ]
     )
     nothing = np.zeros_like(wait)
-    share = np.stack([nothing, (wait > _SKEW_FLOOR_OTHER_US).astype(np.float64)])
+    share = np.stack([nothing, (wait > SKEW_FLOOR_OTHER_US).astype(np.float64)])
     ledger.enter([receiver, sender], np.stack([wait, nothing]), share, columns)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.arrivals import SYNCHRONIZING
+from eroica.localize.leaving import uneven_exit
 from eroica.localize.matching import pair_by_order, pair_executions, stacked_ends
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 
@@ -158,7 +159,8 @@ def _meetings(patterns: Sequence[WorkerPattern]) -> Iterator[_Meeting]:
         if len(ranks) < 2:
             continue
         records = [owners[rank] for rank in ranks]
-        places, reason = pair_executions(records) if group in members else pair_by_order(records)
+        pair = pair_executions if group in members else pair_by_order
+        places, reason = pair(records, uneven_exit(patterns, group))
         if not reason:
             end_us = stacked_ends(records, places)
             if end_us.shape[1]:

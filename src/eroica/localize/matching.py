@@ -30,8 +30,10 @@ _MOST_SHIFT = 2
 _CLEARLY = 3.0
 #: How a refusal begins where the ends are what speaks against a pairing.
 _ENDS_DIFFER = "ends of the executions"
-#: Leaving and writing down takes this long at most where nothing is wrong.
-_EXIT_US = 500.0
+#: Leaving and writing down takes this long at most where nothing is wrong; threads of a library that runs on the host
+#: get a core within milliseconds.
+EXIT_US = 500.0
+HOST_EXIT_US = 5_000.0
 #: Executions from which agreeing ends are evidence that workers were in the same group.
 FEWEST_VERIFIED = 3
 
@@ -62,11 +64,14 @@ class Matched(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     columns: NDArray[np.intp]
 
 
-def pair_executions(records: Sequence[CollectiveRecord]) -> tuple[list[NDArray[np.intp]], str]:
+def pair_executions(
+    records: Sequence[CollectiveRecord], exit_us: float = EXIT_US
+) -> tuple[list[NDArray[np.intp]], str]:
     """Match the executions of all members of a group.
 
     Args:
         records: One per member.
+        exit_us: How unevenly members may leave and write that down.
 
     Returns:
         For each member the positions of the matched executions, in the same order; and why there are none, else "".
@@ -77,7 +82,7 @@ def pair_executions(records: Sequence[CollectiveRecord]) -> tuple[list[NDArray[n
     if len(ways) > 1:
         return [], "sequence numbers on some members only"
     if ways == {"order"} and _ends_whole(records):
-        return _by_order_and_ends(records)
+        return _by_order_and_ends(records, exit_us)
     sequences = [decode_series(record.sequence, np.int64) for record in records]
     most = max(sequence.size for sequence in sequences)
     if ways == {"order"} and (any(sequence.size != most for sequence in sequences) or any(r.dropped for r in records)):
@@ -85,7 +90,7 @@ def pair_executions(records: Sequence[CollectiveRecord]) -> tuple[list[NDArray[n
     shared = _shared(sequences)
     if most == 0 or shared.size < _LEAST_PAIRED * min(sequence.size for sequence in sequences):
         return [], f"only {shared.size} of {most} executions found on all members"
-    return _checked(records, [_positions(sequence, shared) for sequence in sequences])
+    return _checked(records, [_positions(sequence, shared) for sequence in sequences], exit_us)
 
 
 def _shared(sequences: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -99,11 +104,12 @@ def _shared(sequences: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return shared
 
 
-def pair_by_order(records: Sequence[CollectiveRecord]) -> tuple[list[NDArray[np.intp]], str]:
+def pair_by_order(records: Sequence[CollectiveRecord], exit_us: float = EXIT_US) -> tuple[list[NDArray[np.intp]], str]:
     """Match executions of workers whose trace names no group: by order, and only if the ends confirm it.
 
     Args:
         records: One per worker that ran this kind of collective, all with ends.
+        exit_us: How unevenly members may leave and write that down.
 
     Returns:
         As `pair_executions`.
@@ -113,18 +119,18 @@ def pair_by_order(records: Sequence[CollectiveRecord]) -> tuple[list[NDArray[np.
     least = min(record.executions for record in records)
     if least < FEWEST_VERIFIED:
         return [], f"its members are unknown, and {least} executions are too few to find them by"
-    return _by_order_and_ends(records)
+    return _by_order_and_ends(records, exit_us)
 
 
-def _by_order_and_ends(records: Sequence[CollectiveRecord]) -> tuple[list[NDArray[np.intp]], str]:
+def _by_order_and_ends(records: Sequence[CollectiveRecord], exit_us: float) -> tuple[list[NDArray[np.intp]], str]:
     """By order, shifted where the ends say so clearly, else only where all members have equally many."""
-    places, why = align_by_ends(records)
+    places, why = align_by_ends(records, exit_us)
     if not why:
         return places, ""
     counts = {record.executions for record in records}
     if len(counts) > 1 or any(record.dropped for record in records):
         return [], why
-    return _checked(records, [np.arange(record.executions, dtype=np.intp) for record in records])
+    return _checked(records, [np.arange(record.executions, dtype=np.intp) for record in records], exit_us)
 
 
 def _ends_whole(records: Sequence[CollectiveRecord]) -> bool:
@@ -137,7 +143,7 @@ def _ends_whole(records: Sequence[CollectiveRecord]) -> bool:
     return all(whole)
 
 
-def align_by_ends(records: Sequence[CollectiveRecord]) -> tuple[list[NDArray[np.intp]], str]:
+def align_by_ends(records: Sequence[CollectiveRecord], exit_us: float = EXIT_US) -> tuple[list[NDArray[np.intp]], str]:
     """Match executions by order where windows may lack one or two at their borders.
 
     A collective that runs on while its host has begun the next step lies in one worker's window and outside another's.
@@ -146,6 +152,7 @@ def align_by_ends(records: Sequence[CollectiveRecord]) -> tuple[list[NDArray[np.
 
     Args:
         records: One per member.
+        exit_us: How unevenly members may leave and write that down.
 
     Returns:
         As `pair_executions`.
@@ -169,7 +176,7 @@ def align_by_ends(records: Sequence[CollectiveRecord]) -> tuple[list[NDArray[np.
     shared = np.arange(first, min(last, least), dtype=np.intp)
     if shared.size < _LEAST_PAIRED * least:
         return [], f"only {shared.size} of {max(sizes)} executions found on all members"
-    return _checked(records, [shared + shift for shift in known])
+    return _checked(records, [shared + shift for shift in known], exit_us)
 
 
 def _shift(reference: Floats, end: Floats) -> int | None:
@@ -185,11 +192,13 @@ def _shift(reference: Floats, end: Floats) -> int | None:
     return spreads[0][1] if clear else None
 
 
-def _checked(records: Sequence[CollectiveRecord], places: list[NDArray[np.intp]]) -> tuple[list[NDArray[np.intp]], str]:
+def _checked(
+    records: Sequence[CollectiveRecord], places: list[NDArray[np.intp]], exit_us: float
+) -> tuple[list[NDArray[np.intp]], str]:
     """The pairing, unless sizes or ends contradict it."""
     if not _sizes_agree(records, places):
         return [], "members moved different amounts under one number"
-    contradiction = _contradicted_by_ends(records, places)
+    contradiction = _contradicted_by_ends(records, places, exit_us)
     return ([], contradiction) if contradiction else (places, "")
 
 
@@ -207,14 +216,16 @@ def _sizes_agree(records: Sequence[CollectiveRecord], places: Sequence[NDArray[n
     return bool((sizes[:, known] == sizes[0, known]).all())
 
 
-def _contradicted_by_ends(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]]) -> str:
+def _contradicted_by_ends(
+    records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]], exit_us: float
+) -> str:
     """Why the paired executions cannot be the same ones, "" if they can or nobody wrote down when they ended."""
     end_MK, duration_MK = stacked_ends(records, places), stacked(records, places, "duration_us")
     if end_MK.shape[1] < 2:
         return ""
     apart_MK = end_residuals(end_MK)
     span_K = np.abs(end_MK[0] - np.median(end_MK[0]))
-    wrong_K = apart_MK.max(axis=0) > duration_MK.min(axis=0) + _DRIFT * span_K + _EXIT_US
+    wrong_K = apart_MK.max(axis=0) > duration_MK.min(axis=0) + _DRIFT * span_K + exit_us
     if wrong_K.mean() <= 1 - _LEAST_PAIRED:
         return ""
     worst = float(apart_MK.max()) / 1e3

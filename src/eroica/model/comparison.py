@@ -48,7 +48,9 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
         workers: Global ranks on which it changed.
         reason: What kind of change: more (less) executions at the same length are more (less) work; the same number,
             longer at a lower utilization, is "slower"; the same number, longer at equal utilization, is contention from
-            outside; a collective that is longer because its members come at different times is "waiting".
+            outside if at least three operators (or all there are) that hold most of the operators' time got longer
+            alike, else "slower", as without sampled utilization; a collective that is longer because its members come
+            at different times is "waiting".
         change_ms: Critical time per iteration, after less before, mean over the workers.
         before_ms: Critical time per iteration before.
         after_ms: The same after.
@@ -92,7 +94,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         comparison: The word: "regression" where iterations, or a function that is no mere wait, got slower, and nothing
             else on the same workers makes up for it; "improvement" where nothing did, and iterations or a function
-            got faster in the same way; "undetermined" where too little was captured to tell a change from noise.
+            got faster in the same way; "undetermined" where too little was captured to tell a change from noise:
+            iterations look longer or shorter by `min_gain` or more, but not beyond their noise, and not plainly by
+            chance.
         summary: One sentence a person can act on.
         before: The first run.
         after: The second one.

@@ -164,6 +164,7 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
         stall_s: The worker's stall for this window.
         summarize_s: Seconds the summary took.
         raw_bytes: Size of raw trace, stacks and samples.
+        found_by: Recorded traces: how the iterations were found (see `eroica.model.trace`); "span" are none.
         notes: What is missing and why.
     """
 
@@ -188,4 +189,5 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
     stall_s: float = 0.0
     summarize_s: float = 0.0
     raw_bytes: int = 0
+    found_by: str = ""
     notes: tuple[str, ...] = ()

@@ -107,6 +107,22 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     trigger_to_verdict_s: float | None = None
 
 
+class CommonAxis(msgspec.Struct, frozen=True, kw_only=True):
+    """Recorded traces of several workers on one time axis, from the ends of collectives; for views, never a conclusion.
+
+    Attributes:
+        offsets_us: Global rank -> start of its window on the lowest rank's clock, microseconds after that rank's own.
+        uncertainty_us: Ends of one collective lie within this of each other on the axis, nine of ten.
+        executions: Collectives it rests on.
+        unplaced: Global rank -> why it has no place.
+    """
+
+    offsets_us: dict[int, float]
+    uncertainty_us: float
+    executions: int
+    unplaced: dict[int, str] = {}
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on one window, or on a whole job."""
 
@@ -119,7 +135,16 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     coverage: Coverage
     findings: tuple[Finding, ...] = ()
     cost: Cost = Cost()
+    axis: CommonAxis | None = None
     schema_version: int = SCHEMA_VERSION
+
+    def __str__(self) -> str:
+        """The word and the sentence."""
+        return f"{self.verdict.upper()}: {self.summary}"
+
+    def __repr__(self) -> str:
+        """Short enough for a prompt; `to_dict` has everything."""
+        return f"<Verdict {self.verdict}: {self.summary!r}, {len(self.findings)} findings>"
 
     @property
     def cause(self) -> Finding | None:

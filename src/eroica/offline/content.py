@@ -16,7 +16,9 @@ Kind = Literal["trace", "dump", "other"]
 _HEAD_BYTES = 65_536
 _TRACE_NAME = re.compile(r"\.pt\.trace(\.json)?(\.gz)?$", re.IGNORECASE)
 _TRACE_KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"', b'"displayTimeUnit"')
-_EVENT_LIST = re.compile(rb"^\[\s*\{[^{}]*\"ph\"\s*:")
+_EVENT_LIST = re.compile(
+    rb"^\[\s*\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*?\"ph\"\s*:"
+)  # in the first event, not in its args
 _CANDIDATE = re.compile(r"(\.json|\.trace|\.gz|\.pkl|\.pickle|^[^.]+)$|dump|nccl_trace", re.IGNORECASE)
 
 

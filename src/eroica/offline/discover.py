@@ -13,17 +13,20 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from os import PathLike
 from pathlib import Path
 
+from eroica.archive.load import holds_windows
 from eroica.errors import InputError, UsageError
 from eroica.offline.content import Kind, kind_of, may_be_ours
 from eroica.offline.names import read_name
+from eroica.offline.patterns import leads_back, matches
+from eroica.report.words import clean
 
 MOST_DEPTH = 12
 MOST_ENTRIES = 200_000
 MOST_FILES = 20_000
+_SHOWN = 3
 _DEEPER = f"folders deeper than {MOST_DEPTH} levels were not looked into"
 
 
@@ -96,7 +99,7 @@ class _Search:
 
     rule: re.Pattern[str] | None
     entries: int = 0
-    passed_over: int = 0
+    passed_over: list[Path] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _files: dict[Kind, list[Source]] = field(default_factory=lambda: {"trace": [], "dump": [], "other": []})
@@ -106,9 +109,9 @@ class _Search:
 
     def add(self, given: str | PathLike[str]) -> None:
         """Look at what the user named."""
-        named, inside = _expand(given)
+        named, inside = self._expand(given)
         for path in named:
-            if path.is_dir():
+            if stat.S_ISDIR(self._mode(path)):
                 self._folder(path)
             elif inside:
                 self._inside(path)
@@ -119,12 +122,44 @@ class _Search:
         """Everything, in order of path."""
         notes = list(self.notes)
         if self.passed_over:
-            notes.append(f"{_files(self.passed_over)} passed over: no profiler traces or dumps")
+            notes.append(_passed_over(self.passed_over))
         if self.unreadable:
-            more = f" and {len(self.unreadable) - 3} more" if len(self.unreadable) > 3 else ""
-            notes.append(f"could not be read: {'; '.join(self.unreadable[:3])}{more}")
+            more = f" and {len(self.unreadable) - _SHOWN} more" if len(self.unreadable) > _SHOWN else ""
+            notes.append(f"could not be read: {'; '.join(self.unreadable[:_SHOWN])}{more}")
         ordered = {kind: tuple(sorted(files, key=lambda one: one.path)) for kind, files in self._files.items()}
         return Discovery(ordered["trace"], ordered["dump"], tuple(sorted(self._saved)), tuple(notes))
+
+    def _expand(self, given: str | PathLike[str]) -> tuple[list[Path], bool]:
+        """The paths meant, and whether they came from a pattern.
+
+        Raises:
+            UsageError: There is nothing of that name.
+            InputError: Whether there is cannot be seen.
+        """
+        try:
+            path = Path(given).expanduser()
+        except RuntimeError as error:
+            raise UsageError(f"{given}: {error}") from None
+        try:
+            if path.exists():
+                return [path], False
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        if path.is_symlink():
+            raise UsageError(f"{path} is a link to {path.readlink()}, which does not exist")
+        if not glob.has_magic(str(path)):
+            raise UsageError(f"there is no file or folder {path}")
+        found = list(matches(path, MOST_DEPTH, self._count))
+        if not found:
+            raise UsageError("; ".join([f"nothing matches {str(path)!r}", *self.notes]))
+        return sorted(found), True
+
+    def _count(self, more: int) -> bool:
+        """So many more entries were looked at; whether there may be another."""
+        self.entries += more
+        if self.entries > MOST_ENTRIES:
+            self._stop(f"only the first {MOST_ENTRIES} entries were looked at; name a narrower path")
+        return not self._full
 
     def _named(self, path: Path) -> None:
         """A file that the user named counts as a trace until its reader says what is wrong with it."""
@@ -137,7 +172,7 @@ class _Search:
     def _inside(self, path: Path) -> None:
         """A file that lies somewhere in a folder may be anything."""
         if not may_be_ours(path.name):
-            self.passed_over += 1
+            self.passed_over.append(path)
             return
         try:
             kind = kind_of(path)
@@ -145,7 +180,7 @@ class _Search:
             self.unreadable.append(str(error))
             return
         if kind == "other":
-            self.passed_over += 1
+            self.passed_over.append(path)
         else:
             self._take(path, kind)
 
@@ -172,18 +207,16 @@ class _Search:
                     raise InputError(f"{directory} cannot be read: {error.strerror or error}") from error
                 self.unreadable.append(f"{directory}: {error.strerror or error}")
                 continue
-            if _is_saved(entries):
+            if any(_may_be_saved(entry.name) for entry in entries) and holds_windows(directory):
                 self._saved.append(directory)
                 continue
-            pending += [(below, depth + 1) for below in self._entries(directory, entries, depth)]
+            below = self._entries(directory, entries, depth)
+            pending += [(path, depth + 1) for path in below if not leads_back(path, top)]
 
     def _entries(self, directory: Path, entries: Iterable[os.DirEntry[str]], depth: int) -> Iterator[Path]:
         """Take the files of a directory; yields the directories in it."""
         for entry in entries:
-            self.entries += 1
-            if self.entries > MOST_ENTRIES:
-                self._stop(f"only the first {MOST_ENTRIES} entries were looked at; name a narrower path")
-            if self._full:
+            if not self._count(1):
                 return
             path = directory / entry.name
             if entry.name.startswith("."):
@@ -204,7 +237,7 @@ class _Search:
         except PermissionError as error:
             self.unreadable.append(f"{path}: {error.strerror}")
         except OSError:
-            self.passed_over += 1
+            self.passed_over.append(path)
         return 0
 
     def _is_new(self, facts: os.stat_result) -> bool:
@@ -220,43 +253,14 @@ class _Search:
         self._full = True
 
 
-def _files(number: int) -> str:
-    return "1 file was" if number == 1 else f"{number} files were"
+def _passed_over(paths: Sequence[Path]) -> str:
+    """A note that names the first few."""
+    named = ", ".join(clean(path.name, 80) for path in paths[:_SHOWN])
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    files = "1 file was" if len(paths) == 1 else f"{len(paths)} files were"
+    return f"{files} passed over: no profiler traces or dumps ({named}{more})"
 
 
-def _is_saved(entries: Sequence[os.DirEntry[str]]) -> bool:
-    """A run directory, one of its windows, or a heap of patterns. A mere `verdict.json` among traces is neither."""
-    for entry in entries:
-        if entry.name == "windows" and entry.is_dir():
-            return any(_is_window(below) for below in Path(entry.path).iterdir() if below.name.isdecimal())
-        if entry.name == "blockage.json" or entry.name.endswith(".pattern"):
-            return True
-        if entry.name == "patterns" and entry.is_dir():
-            return any(Path(entry.path).glob("*.pattern"))
-    return False
-
-
-def _is_window(directory: Path) -> bool:
-    return any((directory / name).exists() for name in ("window.json", "blockage.json", "verdict.json"))
-
-
-def _expand(given: str | PathLike[str]) -> tuple[list[Path], bool]:
-    """The paths meant, and whether they came from a pattern.
-
-    Raises:
-        UsageError: There is nothing of that name.
-    """
-    path = Path(given).expanduser()
-    try:
-        if path.exists():
-            return [path], False
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    if path.is_symlink():
-        raise UsageError(f"{path} is a link to {path.readlink()}, which does not exist")
-    if glob.has_magic(str(path)):
-        matches = [Path(match) for match in islice(glob.iglob(str(path), recursive=True), MOST_ENTRIES)]  # noqa: PTH207 (may be absolute)
-        if not matches:
-            raise UsageError(f"nothing matches {str(path)!r}")
-        return sorted(matches), True
-    raise UsageError(f"there is no file or folder {path}")
+def _may_be_saved(name: str) -> bool:
+    """Whether it is worth asking if the directory in which this lies is one of ours."""
+    return name in ("windows", "patterns", "window.json", "blockage.json") or name.endswith(".pattern")

@@ -45,7 +45,7 @@ class Examination:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the first; what else was found stands in its notes, a line each."""
+        """The verdict on the first; what else was found stands last in its notes, a line each."""
         others = self.parts[1:]
         lines = [f"also here: {part.title}: {_one_line(part.verdict)}" for part in others[:_MOST_OTHERS]]
         if len(others) > _MOST_OTHERS:
@@ -59,7 +59,7 @@ class Examination:
 
     def _first_with(self, lines: Sequence[str]) -> Verdict:
         verdict = self.parts[0].verdict
-        notes = (*map(line, (*self.losses, *lines)), *verdict.coverage.notes, *map(line, self.notes))
+        notes = (*map(line, self.losses), *verdict.coverage.notes, *map(line, (*self.notes, *lines)))
         coverage = msgspec.structs.replace(verdict.coverage, notes=notes)
         return msgspec.structs.replace(verdict, coverage=coverage)
 
@@ -136,6 +136,8 @@ def _losses(problems: Sequence[EroicaError]) -> tuple[str, ...]:
 
 def _combined(problems: Sequence[EroicaError]) -> EroicaError:
     """One error for all: the first three in words."""
+    if not problems:
+        return InputError("nothing here can be used")
     if len(problems) == 1:
         return problems[0]
     words = "; ".join(str(problem) for problem in problems[:3])

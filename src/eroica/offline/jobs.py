@@ -5,7 +5,7 @@ The rules, in this order:
 1. The same recording under two names (worker, process, steps, times and number of events are equal) counts once.
 2. Files of one directory belong together; so do files of directories that are named by the rank (`rank_0/`, `rank_1/`),
    and of sibling directories of different workers who recorded at the same time (`node-a/`, `node-b/`).
-3. Another world size or another job id is another job.
+3. Another world size or another job id is another job. An id holds for files without one only of the same size.
 4. A trace that says its rank nowhere is worker 0 if it is alone in its directory, or if all there come from one process
    or were recorded one after the other. Several workers at once must be told apart: somebody has to say how.
 5. Different `ProfilerStep` numbers are different recordings. So are times: more than an hour apart, or a minute where
@@ -18,10 +18,10 @@ Clocks decide only what is compared with what. Nothing is concluded from them.
 
 from __future__ import annotations
 
-import re
 import time
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
@@ -29,15 +29,12 @@ from pathlib import PurePath
 import msgspec
 
 from eroica.model.trace import TraceSummary
+from eroica.offline.places import HOUR_NS, MINUTE_NS, SECOND_NS, merge_places, name_places
 from eroica.report.words import clean
 
-_SECOND = 1_000_000_000
-_HOUR = 3600 * _SECOND
-_MINUTE = 60 * _SECOND
-_PAUSE = 10 * _SECOND
-_FIRST_DATE = 1_000_000_000 * _SECOND
+_PAUSE = 10 * SECOND_NS
+_FIRST_DATE = 1_000_000_000 * SECOND_NS
 _SHOWN = 3
-_STEP_DIRECTORY = re.compile(r"(iteration|iter|step|epoch)s?[-_]?\d+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -97,11 +94,12 @@ def group(recordings: Sequence[Recording]) -> Grouping:
             kept, unknown = [_ranked(file, 0) for file in unknown], []
         places[place] = [file for file in kept if file.rank >= 0]
         unranked += [_listed(unknown)] if unknown else []
-    merged = _merge_places({place: files for place, files in places.items() if files}, alone)
+    merged = merge_places({place: files for place, files in places.items() if files}, alone)
     names = name_places(list(merged))
+    by_path = _by_path(notes)
     spans: list[Span] = []
     for shared, members in merged.items():
-        spans += _spans_of(names[shared], [file for place in members for file in places[place]], notes)
+        spans += _spans_of(names[shared], [file for place in members for file in places[place]], by_path)
     return Grouping(tuple(spans), tuple(unranked))
 
 
@@ -111,6 +109,15 @@ class _Note:
 
     text: str
     paths: frozenset[str]
+
+
+def _by_path(notes: Sequence[_Note]) -> dict[str, dict[int, str]]:
+    """Per file the sentences about it, with their places in the order."""
+    found: dict[str, dict[int, str]] = defaultdict(dict)
+    for at, note in enumerate(notes):
+        for path in note.paths:
+            found[path][at] = note.text
+    return found
 
 
 def _by_place(recordings: Iterable[Recording]) -> dict[str, list[TraceSummary]]:
@@ -158,80 +165,10 @@ def _is_one_worker(files: Sequence[TraceSummary]) -> bool:
     return all(after.start_ns - before.end_ns >= pause for before, after in pairwise(ordered))
 
 
-# ---------------------------------------------------------------------- directories
-
-
-def _merge_places(places: Mapping[str, Sequence[TraceSummary]], alone: Collection[str]) -> dict[str, list[str]]:
-    """Directories that hold parts of the same recordings: name of the whole -> directories.
-
-    Those in `alone` hold ranks that were only taken for granted.
-    """
-    merged = {place: [place] for place in places if place in alone}
-    siblings: dict[str, list[str]] = defaultdict(list)
-    for place in sorted(places.keys() - merged.keys()):
-        siblings[str(PurePath(place).parent)].append(place)
-    for parent, members in siblings.items():
-        heaps = _heaps(members, places)
-        single = parent not in places and sum(len(heap) > 1 for heap in heaps) == 1
-        for heap in heaps:
-            merged[parent if single and len(heap) > 1 else heap[0]] = heap
-    return merged
-
-
-def _heaps(members: Sequence[str], places: Mapping[str, Sequence[TraceSummary]]) -> list[list[str]]:
-    heaps: list[list[str]] = []
-    for place in members:
-        for heap in heaps:
-            if all(_complete_each_other(places[place], places[other]) for other in heap):
-                heap.append(place)
-                break
-        else:
-            heaps.append([place])
-    return heaps
-
-
-def _complete_each_other(some: Sequence[TraceSummary], others: Sequence[TraceSummary]) -> bool:
-    """Different workers of one job, recording at the same time."""
-    if {file.rank for file in some} & {file.rank for file in others}:
-        return False
-    worlds = {(file.world_size, file.job) for file in (*some, *others)}
-    return len(worlds) == 1 and all(any(_meet(file, other) for other in others) for file in some)
-
-
-def _meet(one: TraceSummary, other: TraceSummary) -> bool:
-    """Recorded at the same time, as far as steps and clocks can tell."""
-    gap = max(one.start_ns, other.start_ns) - min(one.end_ns, other.end_ns)
-    if one.steps[0] >= 0 and other.steps[0] >= 0:
-        return one.steps[0] <= other.steps[1] and other.steps[0] <= one.steps[1] and gap <= _HOUR
-    return gap <= _MINUTE
-
-
-def name_places(places: Sequence[str]) -> dict[str, str]:
-    """A name for each directory: as few of its last parts as tell it from the others."""
-    parts = {place: _telling_parts(place) for place in places}
-    names: dict[str, str] = {}
-    for place in places:
-        least = 2 if _STEP_DIRECTORY.fullmatch(parts[place][-1]) and len(parts[place]) > 1 else 1
-        for count in range(least, len(parts[place]) + 1):
-            tail = parts[place][-count:]
-            if sum(other[-count:] == tail for other in parts.values()) == 1:
-                break
-        names[place] = clean("/".join(tail), 60)
-    return names
-
-
-def _telling_parts(place: str) -> tuple[str, ...]:
-    path = PurePath(place)
-    while "*" in path.name and path.parent != path:
-        path = path.parent
-    parts = tuple(part for part in path.parts if part not in ("/", ".", ".."))
-    return parts or ("traces",)
-
-
 # ---------------------------------------------------------------------- jobs and spans
 
 
-def _spans_of(name: str, files: Sequence[TraceSummary], notes: Sequence[_Note]) -> list[Span]:
+def _spans_of(name: str, files: Sequence[TraceSummary], notes: Mapping[str, Mapping[int, str]]) -> list[Span]:
     jobs = _by_job(files)
     spans: list[Span] = []
     for (world_size, job), members in sorted(jobs.items(), key=lambda item: item[0]):
@@ -245,19 +182,24 @@ def _spans_of(name: str, files: Sequence[TraceSummary], notes: Sequence[_Note]) 
     return spans
 
 
-def _notes_on(heap: Sequence[TraceSummary], notes: Sequence[_Note]) -> tuple[str, ...]:
-    paths = {file.path for file in heap}
-    return tuple(note.text for note in notes if note.paths & paths)
+def _notes_on(heap: Sequence[TraceSummary], notes: Mapping[str, Mapping[int, str]]) -> tuple[str, ...]:
+    found = {at: text for file in heap for at, text in notes.get(file.path, {}).items()}
+    return tuple(found[at] for at in sorted(found))
 
 
 def _by_job(files: Sequence[TraceSummary]) -> dict[tuple[int, str], list[TraceSummary]]:
-    """By world size and job id; who does not state one belongs to the only one stated, if there is only one."""
+    """By world size and job id; who does not state one belongs to the only one stated, if there is only one.
+
+    An id holds for files of the same world size only.
+    """
     worlds = {file.world_size for file in files if file.world_size}
-    ids = {file.job for file in files if file.job}
+    sizes = [file.world_size or (next(iter(worlds)) if len(worlds) == 1 else 0) for file in files]
+    ids: dict[int, set[str]] = defaultdict(set)
+    for world, file in zip(sizes, files, strict=True):
+        ids[world] |= {file.job} - {""}
     found: dict[tuple[int, str], list[TraceSummary]] = defaultdict(list)
-    for file in files:
-        world = file.world_size or (next(iter(worlds)) if len(worlds) == 1 else 0)
-        job = file.job or (next(iter(ids)) if len(ids) == 1 else "")
+    for world, file in zip(sizes, files, strict=True):
+        job = file.job or (next(iter(ids[world])) if len(ids[world]) == 1 else "")
         found[world, job].append(file)
     return found
 
@@ -265,7 +207,7 @@ def _by_job(files: Sequence[TraceSummary]) -> dict[tuple[int, str], list[TraceSu
 def _split(files: Sequence[TraceSummary]) -> list[list[TraceSummary]]:
     """Recordings of one job, each at most one file a rank."""
     heaps = _by_steps(files) if all(file.steps[0] >= 0 for file in files) else [list(files)]
-    slack = _HOUR if len(heaps) > 1 or files[0].steps[0] >= 0 else _MINUTE
+    slack = HOUR_NS if len(heaps) > 1 or files[0].steps[0] >= 0 else MINUTE_NS
     return [part for heap in heaps for pause in _by_pauses(heap, slack) for part in _by_turns(pause)]
 
 
@@ -299,17 +241,20 @@ def _by_turns(files: Sequence[TraceSummary]) -> list[list[TraceSummary]]:
         ranks[file.rank].append(file)
     anchors = max((ranks[rank] for rank in sorted(ranks)), key=len)
     heaps: list[list[TraceSummary]] = [[] for _ in anchors]
+    starts = [anchor.start_ns for anchor in anchors]
     for own in ranks.values():
-        nearest = [_nearest(anchors, file) for file in own]
+        nearest = [_nearest(starts, file.start_ns) for file in own]
         turns = nearest if len(set(nearest)) == len(own) else range(len(own))
         for at, file in zip(turns, own, strict=True):
             heaps[at].append(file)
     return heaps
 
 
-def _nearest(anchors: Sequence[TraceSummary], file: TraceSummary) -> int:
-    distances = [abs(anchor.start_ns - file.start_ns) for anchor in anchors]
-    return distances.index(min(distances))
+def _nearest(starts: Sequence[int], start: int) -> int:
+    """The nearest of times in their order, the first of several that are equally near."""
+    after = min(bisect_left(starts, start), len(starts) - 1)
+    before = bisect_left(starts, starts[max(0, after - 1)])
+    return before if abs(starts[before] - start) <= abs(starts[after] - start) else after
 
 
 # ---------------------------------------------------------------------- words
@@ -317,7 +262,7 @@ def _nearest(anchors: Sequence[TraceSummary], file: TraceSummary) -> int:
 
 def _labels(heaps: Sequence[Sequence[TraceSummary]]) -> list[str]:
     labels = [_steps(heap) or _date(heap) or f"recording {at + 1}" for at, heap in enumerate(heaps)]
-    repeated = {label for label in labels if labels.count(label) > 1}
+    repeated = {label for label, count in Counter(labels).items() if count > 1}
     return [
         f"{label}, {_date(heap) or f'recording {at + 1}'}" if label in repeated else label
         for at, (label, heap) in enumerate(zip(labels, heaps, strict=True))
@@ -336,7 +281,7 @@ def _date(heap: Sequence[TraceSummary]) -> str:
     start = min(file.start_ns for file in heap)
     if not _FIRST_DATE <= start < 1 << 62:
         return ""
-    return time.strftime("recorded %Y-%m-%d %H:%M:%S UTC", time.gmtime(start // _SECOND))
+    return time.strftime("recorded %Y-%m-%d %H:%M:%S UTC", time.gmtime(start // SECOND_NS))
 
 
 def _name(file: TraceSummary) -> str:

@@ -95,6 +95,9 @@ class Reader:
         data = os.read(self.voice, 1 << 20)
         self._buffer += data
         summary = None if data else self._obituary(source)
+        if len(self._buffer) >= LENGTH.size and LENGTH.unpack_from(self._buffer)[0] > MOST_FRAME_BYTES:
+            self.end()
+            summary = _failed(source, f"the process that read it says more than {MOST_FRAME_BYTES} bytes about it")
         for letter, body in self._frames():
             if letter == b"p":
                 self._told += COUNT.unpack(body)[0]
@@ -162,4 +165,8 @@ class Reader:
         else:
             why = f"the process that read it failed: {words[-1][:300] if words else f'status {status}'}"
         self.end()
-        return TraceSummary(path=str(source.path), error=f"{source.path}: {why}")
+        return _failed(source, why)
+
+
+def _failed(source: Source, why: str) -> TraceSummary:
+    return TraceSummary(path=str(source.path), error=f"{source.path}: {why}")

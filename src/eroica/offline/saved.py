@@ -19,7 +19,7 @@ from eroica.settings import Settings
 
 
 def parts_of_saved(path: Path, settings: Settings, problems: list[EroicaError]) -> list[Part]:
-    """Every window of a run directory, a window, or a heap of patterns.
+    """Every window of a run directory, a window, or a heap of patterns; each belongs to the job that its verdict names.
 
     Args:
         path: As `eroica.archive.load` understands it.
@@ -34,22 +34,25 @@ def parts_of_saved(path: Path, settings: Settings, problems: list[EroicaError]) 
     if isinstance(saved, Verdict):
         return []
     windows = saved.windows if isinstance(saved, SavedRun) else (saved,)
-    job = saved.job if isinstance(saved, SavedRun) else job_of(saved)
-    baseline: tuple[WorkerPattern, ...] = ()
+    if not windows:
+        problems.append(InputError(f"{path} holds no window of Eroica that can be diagnosed"))
+    baselines: dict[str, tuple[WorkerPattern, ...]] = {}
     parts = []
     for window in windows:
+        job = saved.job if isinstance(saved, SavedRun) and window.verdict is None else job_of(window)
         try:
-            part = examine_window(job, window, baseline, settings)
+            part = examine_window(job, window, baselines.get(job, ()), settings)
         except InputError as error:
             problems.append(error)
             continue
-        baseline = part.patterns if part.window.purpose == "baseline" else baseline
+        if part.window.purpose == "baseline":
+            baselines[job] = part.patterns
         parts.append(part)
     return [part for part in parts if part.window.purpose != "baseline"] or parts
 
 
 def job_of(saved: SavedWindow) -> str:
-    """Name of the job of a window that stands alone."""
+    """Name of the job of a window: its verdict's, else the directory's."""
     return saved.verdict.job if saved.verdict is not None else saved.directory.resolve().name
 
 

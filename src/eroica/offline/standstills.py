@@ -12,8 +12,8 @@ from eroica.model.look import Blockage
 from eroica.model.window import Window
 from eroica.offline.discover import Source
 from eroica.offline.dumps import build_blockage
-from eroica.offline.jobs import name_places
 from eroica.offline.part import Part
+from eroica.offline.places import name_places
 from eroica.settings import Settings
 from eroica.trace.dump import FlightDump, read_dump
 

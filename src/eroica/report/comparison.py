@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eroica.model.comparison import Comparison, FunctionChange, Side
+from eroica.report.layout import draw, headline, left_out
 from eroica.report.words import clean, milliseconds, percent, sentence, worker_list
 
 _STYLES = {"regression": "bold red", "improvement": "bold green", "equal": "bold green", "undetermined": "bold yellow"}
@@ -25,29 +26,26 @@ _TRAIL_FRAMES = 3
 
 def render_comparison(comparison: Comparison, console: Console) -> None:
     """Draw `comparison` on `console`, in its width and colors (none under `NO_COLOR` or in a file)."""
-    for part in build_report(comparison):
-        console.print(part, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    draw(build_report(comparison), console)
 
 
 def build_report(comparison: Comparison) -> list[RenderableType]:
     """The parts of the report, from top to bottom."""
     own = [change for change in comparison.changes if change.reason != "waiting"]
     waits = [change for change in comparison.changes if change.reason == "waiting"]
-    parts: list[RenderableType] = [_headline(comparison), _sides(comparison)]
+    parts: list[RenderableType] = [
+        headline(comparison.comparison, comparison.summary, _STYLES[comparison.comparison]),
+        _sides(comparison),
+    ]
     for change in own[:_MOST_CHANGES]:
         parts += [Text(), _change(change)]
-    parts += _left_out(len(own) - _MOST_CHANGES, "change")
+    parts += left_out(len(own) - _MOST_CHANGES, "change")
     if waits:
         parts += [Text(), Text("Only symptoms: waiting for other workers", style="dim")]
         parts += [Padding(Text(_wait(change), style="dim"), (0, 0, 0, 3)) for change in waits[:_MOST_WAITS]]
-        parts += _left_out(len(waits) - _MOST_WAITS, "symptom")
+        parts += left_out(len(waits) - _MOST_WAITS, "symptom")
     foot = list(_foot(comparison))
     return [*parts, Text(), *foot] if foot else parts
-
-
-def _headline(comparison: Comparison) -> Text:
-    word = Text(comparison.comparison.upper(), style=_STYLES[comparison.comparison])
-    return Text.assemble(word, "  ", (sentence(comparison.summary), "bold"))
 
 
 def _sides(comparison: Comparison) -> Table:
@@ -114,12 +112,6 @@ def _wait(change: FunctionChange) -> str:
     return f"{clean(change.name, 80)} on {worker_list(change.workers)}: {_signed(change.change_ms)} per iteration"
 
 
-def _left_out(number: int, what: str) -> list[RenderableType]:
-    if number <= 0:
-        return []
-    return [Text(f"   and {number} more {what}{'s' if number > 1 else ''}, see the JSON", style="dim")]
-
-
 def _foot(comparison: Comparison) -> Iterator[Text]:
     if comparison.explained is not None:
         yield Text(f"These changes explain {percent(comparison.explained)} of the iteration's change", style="dim")
@@ -130,6 +122,4 @@ def _foot(comparison: Comparison) -> Iterator[Text]:
     ]
     for note in notes[:_MOST_NOTES]:
         yield Text(f"Note: {sentence(note)}", style="dim")
-    for text in _left_out(len(notes) - _MOST_NOTES, "note"):
-        assert isinstance(text, Text)
-        yield text
+    yield from left_out(len(notes) - _MOST_NOTES, "note")

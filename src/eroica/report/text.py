@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eroica.model.verdict import NO_FUNCTION, Finding, ResourceUse, Verdict, VerdictWindow
+from eroica.report.layout import draw, headline, left_out
 from eroica.report.words import amount, byte_size, change, clean, milliseconds, percent, seconds, sentence, worker_list
 
 _STYLES = {"slow": "bold red", "blocked": "bold red", "healthy": "bold green", "undetermined": "bold yellow"}
@@ -25,17 +26,19 @@ _TRAIL_FRAMES = 3
 
 def render_verdict(verdict: Verdict, console: Console) -> None:
     """Draw `verdict` on `console`, in its width and colors (none under `NO_COLOR` or in a file)."""
-    for part in build_report(verdict):
-        console.print(part, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    draw(build_report(verdict), console)
 
 
 def build_report(verdict: Verdict) -> list[RenderableType]:
     """The parts of the report, from top to bottom."""
     causes = [finding for finding in verdict.findings if finding.role == "cause"]
-    parts: list[RenderableType] = [_headline(verdict), *_circumstances(verdict)]
+    parts: list[RenderableType] = [
+        headline(verdict.verdict, verdict.summary, _STYLES[verdict.verdict]),
+        *_circumstances(verdict),
+    ]
     for finding in causes[:_MOST_CAUSES]:
         parts += [Text(), _cause(finding, verdict)]
-    parts += _left_out(len(causes) - _MOST_CAUSES, "cause")
+    parts += left_out(len(causes) - _MOST_CAUSES, "cause")
     parts += _symptoms(verdict)
     parts += [Text(), *_coverage(verdict)]
     parts += [_cost(verdict)] if verdict.window is not None and not _stands_still(verdict) else []
@@ -50,17 +53,6 @@ def _stands_still(verdict: Verdict) -> bool:
 def _is_recorded(verdict: Verdict) -> bool:
     """Read from files: nobody looked at a running job."""
     return verdict.window is not None and verdict.window.kind == "trace"
-
-
-def _headline(verdict: Verdict) -> Text:
-    word = Text(verdict.verdict.upper(), style=_STYLES[verdict.verdict])
-    return Text.assemble(word, "  ", (_without_word(sentence(verdict.summary), verdict.verdict), "bold"))
-
-
-def _without_word(summary: str, word: str) -> str:
-    """The summary without a leading "Healthy: ", which the headline says already."""
-    head, colon, rest = summary.partition(": ")
-    return rest[:1].upper() + rest[1:] if colon and head.lower() == word else summary
 
 
 def _circumstances(verdict: Verdict) -> Iterator[Text]:
@@ -80,7 +72,8 @@ def _window(verdict: Verdict) -> list[str]:
         return [f"{window.kind} window of {seconds(window.duration_s)}"]
     if window.kind == "trace":
         return [_recorded(window.first_iteration, window.last_iteration), seconds(window.duration_s)]
-    return [f"iterations {window.first_iteration}–{window.last_iteration}, {seconds(window.duration_s)}"]
+    last = max(window.last_iteration - 1, window.first_iteration)
+    return [f"iterations {window.first_iteration}–{last}, {seconds(window.duration_s)}"]
 
 
 def _recorded(first: int, last: int) -> str:
@@ -157,6 +150,8 @@ def _where(finding: Finding, *, everybody: bool = True) -> str:
     on = f" on {', '.join(hosts[:4])}{f' and {len(hosts) - 4} more hosts' if len(hosts) > 4 else ''}" if hosts else ""
     if finding.scope == "rotating":
         return f"moves from worker to worker{on}; none is to blame alone"
+    if finding.scope == "all" and len(finding.workers) == 1:
+        return worker_list(finding.workers) + on
     if finding.scope == "all" and finding.workers:
         return (f"all workers{on}") if everybody else worker_list(finding.workers) + on
     if finding.scope == "all":
@@ -217,7 +212,8 @@ def _number_rows(finding: Finding) -> Iterator[tuple[str, str, str, str]]:
             _range(pattern.expected.get("beta")),
         )
     if duration is not None:
-        yield "duration", milliseconds(duration.per_iteration_ms), _time(duration.peers_ms), ""
+        label = "others wait" if _is_waiting_alone(finding) else "duration"
+        yield label, milliseconds(duration.per_iteration_ms), _time(duration.peers_ms), ""
         if duration.count_per_iteration or duration.peers_count:
             yield "calls", f"{duration.count_per_iteration:.1f}", _count(duration.peers_count), ""
     if finding.resource is not None:
@@ -225,6 +221,13 @@ def _number_rows(finding: Finding) -> Iterator[tuple[str, str, str, str]]:
     if pattern is not None and pattern.sigma:
         peers = pattern.peers or {}
         yield f"{_channel(finding)} σ".strip(), percent(pattern.sigma), _share(peers.get("sigma")), ""
+
+
+def _is_waiting_alone(finding: Finding) -> bool:
+    """A late worker without a function to blame: what was measured is the waiting of the others."""
+    duration = finding.duration
+    unknown = finding.role == "cause" and finding.function.name == NO_FUNCTION
+    return unknown and finding.pattern is None and duration is not None and duration.peers_ms is None
 
 
 def _resource(resource: ResourceUse) -> tuple[str, str, str, str]:
@@ -261,9 +264,9 @@ def _symptoms(verdict: Verdict) -> list[RenderableType]:
         return []
     lines = [Text(_symptom(finding, verdict.findings), style="dim") for finding in symptoms[:_MOST_SYMPTOMS]]
     indented = [Padding(line, (0, 0, 0, 3)) for line in lines]
-    left_out = _left_out(len(symptoms) - _MOST_SYMPTOMS, "symptom")
+    more = left_out(len(symptoms) - _MOST_SYMPTOMS, "symptom")
     state = "they stand still" if _stands_still(verdict) else "slow"
-    return [Text(), Text(f"Only symptoms: {state} because they wait", style="dim"), *indented, *left_out]
+    return [Text(), Text(f"Only symptoms: {state} because they wait", style="dim"), *indented, *more]
 
 
 def _symptom(finding: Finding, findings: Sequence[Finding]) -> str:
@@ -280,12 +283,6 @@ def _awaited(cause: Finding) -> str:
     return clean(cause.function.name, 60) if cause.function.name != NO_FUNCTION else worker_list(cause.workers)
 
 
-def _left_out(number: int, what: str) -> list[Text]:
-    if number <= 0:
-        return []
-    return [Text(f"   and {number} more {what}{'s' if number > 1 else ''}, see the JSON", style="dim")]
-
-
 def _coverage(verdict: Verdict) -> Iterator[Text]:
     coverage = verdict.coverage
     heard = f"Based on {coverage.workers_reported} of {coverage.workers_expected} workers"
@@ -294,7 +291,7 @@ def _coverage(verdict: Verdict) -> Iterator[Text]:
     yield Text(heard + missing, style="dim" if complete else "yellow")
     for note in coverage.notes[:_MOST_NOTES]:
         yield Text(f"Note: {sentence(note)}", style="dim")
-    yield from _left_out(len(coverage.notes) - _MOST_NOTES, "note")
+    yield from left_out(len(coverage.notes) - _MOST_NOTES, "note")
     if _stands_still(verdict) and verdict.cost.trigger_to_verdict_s is not None:
         yield Text(f"Verdict {seconds(verdict.cost.trigger_to_verdict_s)} after the trigger", style="dim")
 

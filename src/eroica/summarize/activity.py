@@ -29,6 +29,7 @@ from eroica.trace.table import Category, EventTable
 
 _BACKWARD_PHASE = PHASES.index("backward")
 _ALLOCATIONS = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree", "hipHostMalloc")
+_MOST_AUTOGRAD = 128
 GARBAGE_COLLECTION = FunctionKey(kind="gc", name="garbage collection")
 
 
@@ -56,21 +57,25 @@ class Outline:
         autograd_threads: The engine's own threads.
         has_accelerator: Device kernels were seen.
         parts: When the worker was in which part of its iterations.
+        unread_threads: Further threads of the engine, which are not read: there are too many.
     """
 
     training_thread: int
     autograd_threads: tuple[int, ...]
     has_accelerator: bool
     parts: Parts
+    unread_threads: int = 0
 
 
 def find_outline(events: EventTable, training_thread: int) -> Outline:
     """Outline of a trace."""
+    autograd, unread = _autograd_threads(events, training_thread)
     return Outline(
         training_thread=training_thread,
-        autograd_threads=_autograd_threads(events, training_thread),
+        autograd_threads=autograd,
         has_accelerator=bool((events.category == Category.KERNEL).any()),
         parts=find_parts(events, training_thread),
+        unread_threads=unread,
     )
 
 
@@ -142,14 +147,19 @@ def join_durations(parts: Sequence[Durations]) -> Durations:
     )
 
 
-def _autograd_threads(events: EventTable, training_thread: int) -> tuple[int, ...]:
-    """Threads other than the training one that run backward passes; in 2021 the engine left no notes of its own."""
+def _autograd_threads(events: EventTable, training_thread: int) -> tuple[tuple[int, ...], int]:
+    """Threads other than the training one that run backward passes, and how many more there are than are read.
+
+    In 2021 the engine left no notes of its own.
+    """
     operators = events.category == Category.OPERATOR
     engine = events.names_where([name.startswith(ENGINE_PREFIX) for name in events.strings]) & operators
     if not engine.any():
         engine = events.names_where([is_backward_name(name) for name in events.strings]) & operators
-    threads = np.unique(events.thread[engine]).tolist()
-    return tuple(thread for thread in threads if thread not in (training_thread, -1))
+    others = engine & (events.thread != training_thread) & (events.thread != -1)
+    threads, counts = np.unique(events.thread[others], return_counts=True)
+    busiest = threads[np.argsort(-counts, kind="stable")[:_MOST_AUTOGRAD]]
+    return tuple(sorted(busiest.tolist())), len(threads) - len(busiest)
 
 
 # --- operators on the host ---

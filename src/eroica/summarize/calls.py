@@ -19,12 +19,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import FunctionKey, ThreadRole
 from eroica.summarize.activity import Durations, Outline, join_durations
-from eroica.summarize.codes import distinct_codes
-from eroica.summarize.functions import Functions
-from eroica.summarize.phases import is_apply_frame, is_engine_frame
-from eroica.summarize.sampled import ENGINE, HOOK, PLAIN, stack_function
+from eroica.summarize.call_trees import ENGINE_CALL, MOST_FRAMES, CallTree, CallTrees
+from eroica.summarize.codes import distinct_codes, rows_by_thread
+from eroica.summarize.sampled import ENGINE, HOOK
 from eroica.summarize.sweep import Layer, distinct, empty_layer, find_interval, nest
 from eroica.trace.stacks import frame_text
 from eroica.trace.table import Category, EventTable
@@ -34,10 +32,7 @@ _AT = re.compile(r" at 0x[0-9a-fA-F]+")
 _PYBIND = re.compile(r" of pybind11_\S* object")
 _NO_FRAME = "nn.Module: "
 _BUILTIN = "<built-in "
-_ENGINE_CALL = "<built-in method run_backward of "
-_MOST_FRAMES = 1000
-_MOST_STACKS = 100_000
-_BELOW_APPLY = 3
+_FARTHEST_NS = 2**61
 
 
 def call_frame(name: str) -> str:
@@ -46,7 +41,7 @@ def call_frame(name: str) -> str:
         return ""
     match = _FRAME.match(name)
     if match is None:
-        if name.startswith(_BUILTIN) and not name.startswith(_ENGINE_CALL):
+        if name.startswith(_BUILTIN) and not name.startswith(ENGINE_CALL):
             return ""
         return _PYBIND.sub(" of pybind11 object", _AT.sub("", name[:500]))
     file, line, function = match[1][:1000], match[2], match[3][:500]
@@ -55,120 +50,6 @@ def call_frame(name: str) -> str:
     return (
         f"{_AT.sub('', function)} ({file}:{line})"  # the profiler has cut off what is before torch/, the project, ...
     )
-
-
-class CallTree:
-    """Call stacks of one role, as a tree; nodes have small numbers.
-
-    Args:
-        functions: Gives numbers to those that are the innermost frame at some time.
-        role: Of the threads that ran them.
-    """
-
-    def __init__(self, functions: Functions, role: ThreadRole) -> None:
-        self._functions = functions
-        self.role = role
-        self._frames: dict[str, int] = {}
-        self._texts: list[str] = []
-        self._nodes: dict[int, int] = {}
-        self._parent: list[int] = []
-        self._frame: list[int] = []
-        self._kind: list[int] = []
-        self._numbers: dict[int, int] = {}
-        self._grafts: dict[tuple[int, int], int] = {}
-
-    def frame(self, text: str) -> int:
-        """Number of a frame."""
-        if text not in self._frames:
-            self._frames[text] = len(self._texts)
-            self._texts.append(text)
-        return self._frames[text]
-
-    def node(self, parent: int, frame: int) -> int:
-        """The node of a frame called from a node, -1 for the outermost; the caller's own if there are too many."""
-        key = (parent + 1 << 32) + frame
-        found = self._nodes.get(key)
-        if found is None:
-            if len(self._parent) >= _MOST_STACKS and parent >= 0:
-                return parent
-            found = self._nodes[key] = len(self._parent)
-            self._parent.append(parent)
-            self._frame.append(frame)
-            self._kind.append(self._kind_of(parent, self._texts[frame]))
-        return found
-
-    def nodes(self, parents: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Nodes of many frames at once. int64, same shape."""
-        known = self._nodes.get
-        found = [known(key, -1) for key in ((parents + 1 << 32) + frames).tolist()]
-        node = np.array(found, dtype=np.int64)
-        for place in np.flatnonzero(node < 0).tolist():
-            node[place] = self.node(int(parents[place]), int(frames[place]))
-        return node
-
-    def _kind_of(self, parent: int, text: str) -> int:
-        if is_engine_frame(text) or text.startswith(_ENGINE_CALL):
-            return ENGINE
-        above = self._kind[parent] if parent >= 0 else PLAIN
-        if above != PLAIN:
-            return HOOK
-        return _BELOW_APPLY if is_apply_frame(text) else PLAIN
-
-    def kinds(self) -> NDArray[np.int8]:
-        """PLAIN, ENGINE or HOOK of every node, as in samples. int8 [nodes]."""
-        kind = np.array(self._kind, dtype=np.int8)
-        kind[kind == _BELOW_APPLY] = PLAIN
-        return kind
-
-    def stack(self, node: int) -> tuple[str, ...]:
-        """Frames of a node, outermost first."""
-        frames = []
-        while node >= 0:
-            frames.append(self._texts[self._frame[node]])
-            node = self._parent[node]
-        return tuple(reversed(frames))
-
-    def graft(self, above: int, other: CallTree, below: int) -> int:
-        """The node of another tree's stack below a node of this one."""
-        if below < 0:
-            return above
-        known = self._grafts.get((above, below))
-        if known is None:
-            parent = self.graft(above, other, other._parent[below])
-            known = self.node(parent, self.frame(other._texts[other._frame[below]]))
-            self._grafts[above, below] = known
-        return known
-
-    def numbers(self, nodes: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Function numbers of nodes, reserved where they have none yet. int32, same shape."""
-        kinds, inverse = distinct_codes(nodes)
-        found = []
-        for node in kinds.tolist():
-            if node not in self._numbers:
-                self._numbers[node] = self._functions.reserve()
-            found.append(self._numbers[node])
-        return np.array(found, dtype=np.int32)[inverse] if found else np.empty(0, dtype=np.int32)
-
-    def keys(self, wanted: set[int]) -> dict[int, FunctionKey]:
-        """Identities of those of the function numbers that are of this tree."""
-        return {
-            number: stack_function(self.stack(node), self.role)
-            for node, number in self._numbers.items()
-            if number in wanted
-        }
-
-
-class CallTrees(NamedTuple):
-    """Trees of the three kinds of threads."""
-
-    training: CallTree
-    autograd: CallTree
-    background: CallTree
-
-
-def new_trees(functions: Functions) -> CallTrees:
-    """Empty trees."""
-    return CallTrees(*(CallTree(functions, role) for role in ("training", "autograd", "background")))
 
 
 class Calls(NamedTuple):
@@ -208,20 +89,41 @@ def read_calls(events: EventTable, outline: Outline, window: tuple[int, int], tr
     if not len(rows):
         return nothing
     texts = _frames(events, rows)
-    parts: list[Durations] = []
-    training: _Thread | None = None
-    autograd: list[_Thread] = []
-    for thread in np.unique(events.thread[rows]).tolist():
-        mine = rows[events.thread[rows] == thread]
-        if thread == outline.training_thread:
-            training = _read_thread(events, mine, texts, window, trees.training)
-        elif thread in outline.autograd_threads:
-            autograd.append(_read_thread(events, mine, texts, window, trees.autograd))
-        else:
-            parts.append(_durations(_read_thread(events, mine, texts, window, trees.background), trees.background))
-    if training is None:
+    thread = events.thread[rows]
+    is_training, is_engine = thread == outline.training_thread, np.isin(thread, outline.autograd_threads)
+    others = rows[~is_training & ~is_engine]
+    parts = _background(events, others, _frames_of(trees.background, texts, len(others)), window, trees.background)
+    if not is_training.any():
         return nothing._replace(durations=join_durations(parts))
+    training = _read(events, rows[is_training], _frames_of(trees.training, texts, 1), window, trees.training)
+    autograd = _threads_apart(events, rows[is_engine], texts, window, trees.autograd)
     return _layers(training, autograd, trees, parts)
+
+
+def _threads_apart(
+    events: EventTable, rows: NDArray[np.int64], texts: Sequence[str], window: tuple[int, int], tree: CallTree
+) -> list[_Thread]:
+    frames = _frames_of(tree, texts, len(rows))
+    return [_read(events, mine, frames, window, tree) for _, mine in rows_by_thread(events, rows)]
+
+
+def _background(
+    events: EventTable, rows: NDArray[np.int64], frames: NDArray[np.int64], window: tuple[int, int], tree: CallTree
+) -> list[Durations]:
+    """Executions on all other threads. There may be very many, so they are read at once: laid end to end in time."""
+    if not len(rows):
+        return []
+    rows = rows[np.argsort(events.thread[rows], kind="stable")]
+    thread = events.thread[rows]
+    number = np.cumsum(np.append(False, thread[1:] != thread[:-1]))
+    span = int(events.end_ns[rows].max()) - int(events.start_ns[rows].min()) + 1
+    at_once = max(_FARTHEST_NS // span, 1)
+    bounds = np.searchsorted(number, np.arange(int(number[-1]) // at_once + 2) * at_once)
+    parts = []
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        shift = (number[low:high] - number[low]) * span
+        parts.append(_durations(_read(events, rows[low:high], frames, window, tree, shift), tree))
+    return parts
 
 
 def _frames(events: EventTable, rows: NDArray[np.int64]) -> list[str]:
@@ -231,21 +133,46 @@ def _frames(events: EventTable, rows: NDArray[np.int64]) -> list[str]:
     return [call_frame(name) if use else "" for name, use in zip(events.strings, used.tolist(), strict=True)]
 
 
-def _read_thread(
-    events: EventTable, rows: NDArray[np.int64], texts: Sequence[str], window: tuple[int, int], tree: CallTree
+def _frames_of(tree: CallTree, texts: Sequence[str], wanted: int) -> NDArray[np.int64]:
+    """Number of the frame of each string in a tree, -1 for what is none; once for all its threads."""
+    return np.array([tree.frame(text) if text else -1 for text in texts] if wanted else [], dtype=np.int64)
+
+
+def _read(
+    events: EventTable,
+    rows: NDArray[np.int64],
+    frames: NDArray[np.int64],
+    window: tuple[int, int],
+    tree: CallTree,
+    shift: NDArray[np.int64] | None = None,
 ) -> _Thread:
-    frame = np.array([tree.frame(text) if text else -1 for text in texts], dtype=np.int64)[events.name[rows]]
+    """Read calls.
+
+    Args:
+        events: The trace, or the part of it that touches the window.
+        rows: Calls of one thread, in order; or of several, one after another.
+        frames: Number of the frame of each string.
+        window: Start and end.
+        tree: Takes the stacks found.
+        shift: How much later each call is laid, so that threads do not overlap. Nothing for one thread.
+    """
+    shift = np.zeros(len(rows), dtype=np.int64) if shift is None else shift
+    frame = frames[events.name[rows]]
     keep = (frame >= 0) & (events.start_ns[rows] < window[1]) & (events.end_ns[rows] > window[0])
     keep &= events.start_ns[rows] < events.end_ns[rows]
-    rows, frame = rows[keep], frame[keep]
-    nested = nest(events.start_ns[rows], events.end_ns[rows])
-    if int(nested.depth_N.max(initial=0)) > _MOST_FRAMES:
-        shallow = nested.depth_N <= _MOST_FRAMES
-        rows, frame = rows[shallow], frame[shallow]
-        nested = nest(events.start_ns[rows], events.end_ns[rows])
+    rows, frame, shift = rows[keep], frame[keep], shift[keep]
+    first = int(events.start_ns[rows].min(initial=window[0]))
+    start, end = events.start_ns[rows] - first + shift, events.end_ns[rows] - first + shift
+    nested = nest(start, end)
+    if int(nested.depth_N.max(initial=0)) > MOST_FRAMES:
+        shallow = nested.depth_N <= MOST_FRAMES
+        tree.too_deep += len(shallow) - int(shallow.sum())
+        rows, frame, shift = rows[shallow], frame[shallow], shift[shallow]
+        nested = nest(start[shallow], end[shallow])
     node = _nodes(tree, nested.depth_N, nested.parent_N, frame)
     low, high, leaf = nested.leaves()
-    low, high = np.maximum(low, window[0]), np.minimum(high, window[1])
+    back = first - shift[leaf]
+    low, high = np.maximum(low + back, window[0]), np.minimum(high + back, window[1])
     keep = low < high
     low, high, leaf = low[keep], high[keep], leaf[keep]
     own = np.bincount(leaf, weights=(high - low).astype(np.float64), minlength=len(rows)).astype(np.int64)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
+from eroica.summarize.codes import rows_by_thread
 from eroica.trace.kineto import is_collective_kernel
 from eroica.trace.table import Category, EventTable
 
@@ -124,15 +125,23 @@ def _widen(spans: list[_Span], events: EventTable) -> list[_Span]:
     calls = events.names_where(
         [name in ("c10d::send", "c10d::recv_", "c10d::recv_any_source_") for name in events.strings]
     )
-    rows = np.flatnonzero(calls)
-    widened = []
-    for span in spans:
-        mine = rows[events.thread[rows] == span.thread] if span.kind in POINT_TO_POINT else rows[:0]
-        place = int(np.searchsorted(events.start_ns[mine], span.start_ns, side="right")) - 1
-        if place >= 0 and events.end_ns[mine[place]] >= span.start_ns:
-            span = span._replace(start_ns=int(events.start_ns[mine[place]]))  # noqa: PLW2901
-        widened.append(span)
-    return widened
+    calls_of = {
+        thread: (events.start_ns[rows], events.end_ns[rows])
+        for thread, rows in rows_by_thread(events, np.flatnonzero(calls))
+    }
+    return [_widened(span, *calls_of[span.thread]) if _may_widen(span, calls_of) else span for span in spans]
+
+
+def _may_widen(span: _Span, threads: Container[int]) -> bool:
+    return span.kind in POINT_TO_POINT and span.thread in threads
+
+
+def _widened(span: _Span, start: NDArray[np.int64], end: NDArray[np.int64]) -> _Span:
+    """A span from the beginning of that one of its thread's calls that it begins in."""
+    place = int(np.searchsorted(start, span.start_ns, side="right")) - 1
+    if place < 0 or end[place] < span.start_ns:
+        return span
+    return span._replace(start_ns=int(start[place]))
 
 
 # --- gloo's queues and the Flight Recorder ---
@@ -355,9 +364,10 @@ def _number_by_order(executions: list[Execution]) -> list[Execution]:
     counters: dict[tuple[str, str], int] = defaultdict(int)
     numbered = []
     for one in executions:
-        if one.paired_by == "order":
-            key = (one.group, one.kind)
-            one = one._replace(sequence=counters[key])  # noqa: PLW2901
-            counters[key] += 1
-        numbered.append(one)
+        if one.paired_by != "order":
+            numbered.append(one)
+            continue
+        key = (one.group, one.kind)
+        numbered.append(one._replace(sequence=counters[key]))
+        counters[key] += 1
     return numbered

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from eroica.model.pattern import FunctionKey
 from eroica.summarize.activity import Durations, Outline, is_allocation, join_durations
-from eroica.summarize.codes import distinct_codes
+from eroica.summarize.codes import distinct_codes, rows_by_thread
 from eroica.summarize.functions import Functions
 from eroica.summarize.marks import LOADER_PREFIX
 from eroica.summarize.phases import PHASES, phase_borders, phases_at
@@ -42,7 +42,8 @@ def read_host(
     work = events.category == Category.OPERATOR
     if outline.has_accelerator:
         work |= (events.category == Category.RUNTIME) & ~is_allocation(events)
-    leaves = _leaves(events, note | work, outline.training_thread, window)
+    mine = (events.thread == outline.training_thread) & (note | work)
+    leaves = _leaves(events, np.flatnonzero(mine), window)
     notes = split_at(leaves.where(note[leaves.execution]), phase_borders(outline.parts))
     notes = _named(events, notes, phases_at(notes.start, outline.parts), functions)
     if not outline.has_accelerator:
@@ -50,20 +51,21 @@ def read_host(
     own = leaves.where(work[leaves.execution])
     begin = events.start_ns[own.execution]
     layers = [_named(events, own, phases_at(begin, outline.parts), functions)]
-    for thread in outline.autograd_threads:
-        found = _leaves(events, work, thread, window)
+    engines = np.isin(events.thread, outline.autograd_threads)
+    for _, rows in rows_by_thread(events, np.flatnonzero(work & engines)):
+        found = _leaves(events, rows, window)
         backward = np.full(len(found.start), _BACKWARD, dtype=np.int8)
         layers.append(_named(events, found, backward, functions, autograd=True))
     parts = [_executions_of_one_function(layer) for layer in layers]
     return (*layers, notes), join_durations([*parts, _executions(notes)])
 
 
-def _leaves(events: EventTable, chosen: NDArray[np.bool_], thread: int, window: tuple[int, int]) -> Layer:
-    """Moments of a thread's innermost events, with their rows as executions."""
-    chosen = chosen & (events.thread == thread) & (events.start_ns < events.end_ns)
-    rows = np.flatnonzero(chosen & (events.start_ns < window[1]) & (events.end_ns > window[0])).astype(np.int32)
-    low, high, leaf = leaf_segments(events.start_ns[rows], events.end_ns[rows])
-    return Layer(low, high, np.full(len(low), -1, np.int32), rows[leaf]).within(*window)
+def _leaves(events: EventTable, rows: NDArray[np.int64], window: tuple[int, int]) -> Layer:
+    """Moments in which these events of one thread are the innermost ones, with their rows as executions."""
+    start, end = events.start_ns[rows], events.end_ns[rows]
+    inner = rows[(start < end) & (start < window[1]) & (end > window[0])].astype(np.int32)
+    low, high, leaf = leaf_segments(events.start_ns[inner], events.end_ns[inner])
+    return Layer(low, high, np.full(len(low), -1, np.int32), inner[leaf]).within(*window)
 
 
 def _named(

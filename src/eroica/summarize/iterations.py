@@ -66,7 +66,7 @@ def find_iterations(events: EventTable, most: int) -> Iterations:
     """Find the training thread and its iterations.
 
     Args:
-        events: With marks as annotations (see `marks.mark_annotations`); at least one that lasts.
+        events: As they were read, with marks as annotations; at least one that lasts.
         most: Iterations of a window; of more, the last ones count.
     """
     host = (events.category == Category.ANNOTATION) & (events.start_ns < events.end_ns)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from eroica.trace.table import Category, EventTable
 LOADER_PREFIX = "enumerate(DataLoader)#"
 STEP_PREFIX = "Optimizer.step#"
 ENGINE_PREFIX = "autograd::engine::"
-_NOTES = (LOADER_PREFIX, STEP_PREFIX, "Optimizer.zero_grad#", "ProfilerStep#", "DistributedDataParallel.forward")
 _BACKWARD = re.compile(r"^[A-Za-z]\w*Backward\d*$")
 _LEAST_SHARE = 0.2
 
@@ -20,16 +18,6 @@ _LEAST_SHARE = 0.2
 def is_backward_name(name: str) -> bool:
     """Whether an operator belongs to the backward pass by its name ("AddmmBackward0"; in 2021 without the engine's)."""
     return name.startswith(ENGINE_PREFIX) or _BACKWARD.match(name) is not None
-
-
-def mark_annotations(events: EventTable) -> EventTable:
-    """The table with PyTorch's notes as annotations: in 2021 they had the category of operators."""
-    notes = events.names_where([name.startswith(_NOTES) for name in events.strings])
-    notes &= events.category == Category.OPERATOR
-    if not notes.any():
-        return events
-    category = np.where(notes, np.int8(Category.ANNOTATION), events.category)
-    return replace(events, category=category)
 
 
 def find_training_thread(events: EventTable) -> int:

@@ -17,7 +17,8 @@ from eroica.settings import Settings
 from eroica.summarize.activity import Durations, Outline, collective_durations, find_outline, gather_activity
 from eroica.summarize.alignment import find_shift
 from eroica.summarize.budget import attach_series, fit_collectives, fit_rows
-from eroica.summarize.calls import Calls, CallTrees, new_trees, read_calls
+from eroica.summarize.call_trees import CallTrees, new_trees
+from eroica.summarize.calls import Calls, read_calls
 from eroica.summarize.clock import WallClock
 from eroica.summarize.collectives import Execution, find_executions
 from eroica.summarize.critical import CriticalPath, find_critical_path
@@ -25,7 +26,7 @@ from eroica.summarize.facts import channel_rates, host_facts
 from eroica.summarize.functions import Functions
 from eroica.summarize.host import read_host
 from eroica.summarize.links import link_uses
-from eroica.summarize.records import collective_records
+from eroica.summarize.records import MOST_RECORDS, collective_series
 from eroica.summarize.rows import build_rows
 from eroica.summarize.sampled import (
     Runs,
@@ -114,7 +115,7 @@ def summarize_worker(
         links=link_uses(capture, samples),
         stall_s=capture.stall_s,
         summarize_s=time.perf_counter() - began,
-        notes=(*capture.notes, *_notes(capture, events, stacks, samples, recorded)),
+        notes=(*capture.notes, *_notes(capture, events, stacks, samples), *_cuts(scene)),
     )
 
 
@@ -270,17 +271,19 @@ def _wait_us(scene: _Scene) -> NDArray[np.float32]:
 def _records(capture: Capture, scene: _Scene, settings: Settings, recorded: bool) -> tuple[CollectiveRecord, ...]:
     groups, rank = capture.process_groups, capture.worker.global_rank
 
-    def build(limit: int) -> tuple[CollectiveRecord, ...]:
-        tally = scene.tally
-        return collective_records(
-            scene.executions, tally.execution_ns, tally.edges_ns, groups, rank, limit, with_ends=recorded
-        )
-
-    return fit_collectives(settings.collective_executions, settings.pattern_bytes // _COLLECTIVES_SHARE, build)
+    tally, most = scene.tally, settings.collective_executions
+    series = collective_series(
+        scene.executions, tally.execution_ns, tally.edges_ns, groups, rank, most, with_ends=recorded
+    )
+    return fit_collectives(
+        most,
+        settings.pattern_bytes // _COLLECTIVES_SHARE,
+        lambda limit: tuple(one.encode(limit) for one in series),
+    )
 
 
 def _notes(
-    capture: Capture, events: EventTable, stacks: StackTimeline | None, samples: Samples | None, recorded: bool
+    capture: Capture, events: EventTable, stacks: StackTimeline | None, samples: Samples | None
 ) -> tuple[str, ...]:
     notes = list(events.losses)
     if not len(events):
@@ -297,3 +300,15 @@ def _notes(
     if samples is None:
         notes.append("no hardware channels: utilization is missing from this pattern")
     return tuple(notes)
+
+
+def _cuts(scene: _Scene) -> list[str]:
+    """What summarizing left out because there was too much of it."""
+    notes = scene.trees.losses()
+    if scene.outline.unread_threads:
+        unread, read = scene.outline.unread_threads, len(scene.outline.autograd_threads)
+        notes.append(f"operators of {unread:,} threads of the autograd engine are left out: only {read} are read")
+    records = len({(one.group, one.kind) for one in scene.executions})
+    if records > MOST_RECORDS:
+        notes.append(f"collectives have {records:,} groups and kinds; only {MOST_RECORDS:,} of them are kept")
+    return notes

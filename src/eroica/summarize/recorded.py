@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from eroica.errors import InputError
@@ -16,8 +17,8 @@ from eroica.model.window import Capture, ClockPair, GarbageCollection
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings
 from eroica.summarize.iterations import Iterations, find_iterations
-from eroica.summarize.marks import mark_annotations
 from eroica.summarize.pattern import summarize_worker
+from eroica.trace.header import everybody
 from eroica.trace.kineto import is_collective_kernel
 from eroica.trace.table import Category, EventTable
 
@@ -42,12 +43,13 @@ def summarize_recording(events: EventTable, path: str, rank_hint: int, settings:
     counted = (events.category != Category.OTHER) & (events.start_ns < events.end_ns)
     if not counted.any():
         raise InputError(f"{path} holds no events of operators, kernels or Python; profile with activities switched on")
-    events = mark_annotations(_writable(events))
+    events = _writable(events)
     found = find_iterations(events, settings.max_window_iterations)
     header = events.header
     rank = header.rank if header.rank >= 0 else rank_hint
     capture = _capture(events, found, rank)
     pattern = summarize_worker(capture, events, None, None, (), settings, recorded=True)
+    pattern = msgspec.structs.replace(pattern, found_by=found.found_by)
     return TraceSummary(
         path=path,
         rank=rank,
@@ -126,17 +128,16 @@ def find_groups(events: EventTable, rank: int) -> tuple[tuple[ProcessGroup, ...]
     said = [one for one in events.collectives.values() if one.group]
     named = {one.group for one in said}
     known = {one.name: one for one in header.groups if rank in one.ranks or (rank < 0 and one.name in named)}
+    all_ranks = everybody(header.world_size)
     for one in said:
         if one.group in known and known[one.group].ranks:
             continue
-        everybody = 1 < header.world_size == one.group_size
-        ranks = one.ranks or (tuple(range(header.world_size)) if everybody else ())
+        ranks = one.ranks or (all_ranks if 1 < header.world_size == one.group_size else ())
         known[one.group] = ProcessGroup(name=one.group, ranks=ranks, backend=header.backend)
-    if known or named or header.world_size < 2 or not _has_collectives(events):
+    if known or named or len(all_ranks) < 2 or not _has_collectives(events):
         return tuple(known.values()), ()
-    ranks = tuple(range(header.world_size))
-    group = ProcessGroup(name="0", description="default_pg", ranks=ranks, backend=header.backend)
-    note = f"the trace names no process groups: all {len(ranks)} workers are taken to be in one"
+    group = ProcessGroup(name="0", description="default_pg", ranks=all_ranks, backend=header.backend)
+    note = f"the trace names no process groups: all {len(all_ranks)} workers are taken to be in one"
     return (group,), (note,)
 
 

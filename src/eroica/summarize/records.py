@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,8 +14,41 @@ from eroica.model.worker import ProcessGroup
 from eroica.summarize.collectives import POINT_TO_POINT, Execution, Pairing
 from eroica.summarize.series import encode_series
 
+MOST_RECORDS = 1000
 
-def collective_records(
+
+class CollectiveSeries(NamedTuple):
+    """One record before it is encoded: its last executions in columns. C of them.
+
+    Attributes:
+        group: Name of the group.
+        kind: Kind of the collective.
+        total: Executions of which these are the last.
+        pairing: Of each, in order.
+        columns: int64 or float32 [C], named as in `CollectiveRecord`.
+    """
+
+    group: str
+    kind: str
+    total: int
+    pairing: list[Pairing]
+    columns: dict[str, NDArray[Any]]
+
+    def encode(self, limit: int) -> CollectiveRecord:
+        """The record with its last `limit` executions."""
+        pairing = self.pairing[-limit:] if limit > 0 else []
+        first = len(self.pairing) - len(pairing)
+        return CollectiveRecord(
+            group=self.group,
+            kind=self.kind,
+            paired_by=_record_pairing(pairing),
+            executions=len(pairing),
+            dropped=self.total - len(pairing),
+            **{name: encode_series(values[first:]) for name, values in self.columns.items()},
+        )
+
+
+def collective_series(
     executions: Sequence[Execution],
     critical_ns: NDArray[np.int64],
     edges_ns: NDArray[np.int64],
@@ -23,8 +56,8 @@ def collective_records(
     global_rank: int,
     limit: int,
     with_ends: bool = False,
-) -> tuple[CollectiveRecord, ...]:
-    """One record per group and kind, each with its last `limit` executions.
+) -> tuple[CollectiveSeries, ...]:
+    """One series per group and kind, each with its last `limit` executions; of too many those with most of them.
 
     Executions without a number, where others of their kind have one, count as dropped. The last ones are kept because
     every worker keeps the same ones then: the window ends at the same iteration everywhere, and the Flight Recorder
@@ -43,20 +76,28 @@ def collective_records(
     for number, one in enumerate(executions):
         rows[one.group, one.kind].append(number)
     others = {group.name: _other(group, global_rank) for group in groups}
-    records = []
-    for (group, kind), numbers in sorted(rows.items()):
+    most = sorted(rows, key=lambda key: -len(rows[key]))[:MOST_RECORDS]
+    found = []
+    for group, kind in sorted(most):
+        numbers = rows[group, kind]
         numbered = [number for number in numbers if executions[number].paired_by == "sequence"]
         kept = (numbered or numbers)[-limit:] if limit > 0 else []
         chosen = [executions[number] for number in kept]
-        record = _record(chosen, critical_ns[kept], edges_ns, others.get(group, -1), len(numbers), (group, kind))
-        records.append(msgspec.structs.replace(record, end_us=_ends(chosen, edges_ns)) if with_ends else record)
-    return tuple(records)
+        columns = _columns(chosen, critical_ns[kept], edges_ns)
+        if with_ends:
+            columns["end_us"] = _ends(chosen, edges_ns)
+        if kind in POINT_TO_POINT:
+            peers = [one.peer if one.peer >= 0 else others.get(group, -1) for one in chosen]
+            columns["peers"] = np.array(peers, dtype=np.int32)
+        found.append(CollectiveSeries(group, kind, len(numbers), [one.paired_by for one in chosen], columns))
+    return tuple(found)
 
 
-def _ends(chosen: list[Execution], edges_ns: NDArray[np.int64]) -> bytes:
+def _ends(chosen: list[Execution], edges_ns: NDArray[np.int64]) -> NDArray[np.float64]:
     """Ends in eighths of a microsecond; finer ones would only cost bytes: ranks leave microseconds apart."""
     end = np.array([one.end_ns for one in chosen], dtype=np.int64) - edges_ns[0]
-    return encode_series(np.rint(end / 125.0) / 8.0)
+    ends: NDArray[np.float64] = np.rint(end / 125.0) / 8.0
+    return ends
 
 
 def _other(group: ProcessGroup, global_rank: int) -> int:
@@ -64,36 +105,24 @@ def _other(group: ProcessGroup, global_rank: int) -> int:
     return rest[0] if len(rest) == 1 else -1
 
 
-def _record(
-    chosen: list[Execution],
-    critical_ns: NDArray[np.int64],
-    edges_ns: NDArray[np.int64],
-    other: int,
-    total: int,
-    key: tuple[str, str],
-) -> CollectiveRecord:
+def _columns(
+    chosen: list[Execution], critical_ns: NDArray[np.int64], edges_ns: NDArray[np.int64]
+) -> dict[str, NDArray[Any]]:
     end = np.array([one.end_ns for one in chosen], dtype=np.int64)
     start = np.array([one.start_ns for one in chosen], dtype=np.int64)
     iteration = np.clip(np.searchsorted(edges_ns, end, side="left") - 1, 0, len(edges_ns) - 2)
-    peers = [one.peer if one.peer >= 0 else other for one in chosen]
-    return CollectiveRecord(
-        group=key[0],
-        kind=key[1],
-        paired_by=_record_pairing(chosen),
-        executions=len(chosen),
-        sequence=encode_series(np.array([one.sequence for one in chosen], dtype=np.int64)),
-        iteration=encode_series(iteration.astype(np.int32)),
-        duration_us=encode_series(((end - start) / 1000.0).astype(np.float32)),
-        critical_us=encode_series((critical_ns / 1000.0).astype(np.float32)),
-        elements=encode_series(np.array([one.elements for one in chosen], dtype=np.int64)),
-        peers=encode_series(np.array(peers, dtype=np.int32)) if key[1] in POINT_TO_POINT else b"",
-        dropped=total - len(chosen),
-    )
+    return {
+        "sequence": np.array([one.sequence for one in chosen], dtype=np.int64),
+        "iteration": iteration.astype(np.int32),
+        "duration_us": ((end - start) / 1000.0).astype(np.float32),
+        "critical_us": (critical_ns / 1000.0).astype(np.float32),
+        "elements": np.array([one.elements for one in chosen], dtype=np.int64),
+    }
 
 
-def _record_pairing(chosen: list[Execution]) -> Pairing:
-    """The weakest pairing of the executions."""
-    kinds = {one.paired_by for one in chosen}
+def _record_pairing(pairing: list[Pairing]) -> Pairing:
+    """The weakest of the pairings of executions."""
+    kinds = set(pairing)
     if kinds == {"sequence"}:
         return "sequence"
     return "order" if kinds == {"order"} else "none"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import FunctionPattern
-from eroica.summarize.calls import CallTrees
+from eroica.summarize.call_trees import CallTrees
 from eroica.summarize.functions import UNNAMED, Functions
 from eroica.summarize.series import encode_series
 from eroica.summarize.tally import Tally, Totals

@@ -177,8 +177,9 @@ def _continue_below(
     continued = []
     for one, row, moment in zip(stacks, place.tolist(), time.tolist(), strict=True):
         if row >= 0 and moment < end[row] and is_engine_frame(one[-1]):
-            one = one + timeline.stacks[int(stack[row])]  # noqa: PLW2901
-        continued.append(one)
+            continued.append(one + timeline.stacks[int(stack[row])])
+        else:
+            continued.append(one)
     return continued
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -144,6 +145,35 @@ def add_behind(data: bytes, random: Random) -> bytes:
     return data + random.choice((b"\x00" * 100, b"garbage", data[:1000], b"]}"))
 
 
+def huge_world(data: bytes, random: Random) -> bytes:
+    """More workers are stated than there are accelerators on earth."""
+    said = b'"distributedInfo": {"rank": 0, "world_size": %d}, ' % random.choice((200_000, 20_000_000, 2**31 - 1))
+    return _beside_events(data, said)
+
+
+def escaped_quotes(data: bytes, random: Random) -> bytes:
+    """A record that is kept as text, and consists of quotes."""
+    quotes = b'\\\\\\"' * random.choice((100, 5_000))
+    return _beside_events(data, b'"distributedInfo": "{' + quotes + b'", ')
+
+
+def own_threads(data: bytes, random: Random) -> bytes:
+    """Every event stands on a thread of its own."""
+    numbers = itertools.count(random.choice((0, 5000, 2**40)))
+    return re.sub(rb'(?<="tid": )\d+', lambda _: b"%d" % next(numbers), data)
+
+
+def negative_durations(data: bytes, random: Random) -> bytes:
+    """Some events end before they begin."""
+    least = random.choice((-1, -2, -(10**9)))
+    return re.sub(rb'(?<="dur": )[\d.]+', lambda found: b"%d" % least if random.random() < 0.3 else found[0], data)
+
+
+def _beside_events(data: bytes, text: bytes) -> bytes:
+    return data.replace(b'"traceEvents": [', text + b'"traceEvents": [', 1)
+
+
+EXCESSES: tuple[Callable[[bytes, Random], bytes], ...] = (huge_world, escaped_quotes, own_threads, negative_durations)
 MUTATIONS: tuple[Callable[[bytes, Random], bytes], ...] = (
     flip,
     delete,
@@ -154,6 +184,7 @@ MUTATIONS: tuple[Callable[[bytes, Random], bytes], ...] = (
     swap_values,
     swap_values,
     add_behind,
+    *EXCESSES,
 )
 
 

@@ -68,7 +68,7 @@ def assemble(columns: Columns, base_ns: int) -> tuple[EventTable, int, int]:
         collectives=_collectives(columns, rows),
         thread_names=columns.thread_names,
         open_events=kept.open_events + columns.unfinished,
-        losses=(*_told(columns), *kept.losses, *losses),
+        losses=(*columns.losses(), *kept.losses, *losses),
     )
     return table, process, thread_number(device)
 
@@ -80,8 +80,8 @@ def _drop_impossible(start: Numbers, length: Numbers, on_device: NDArray[np.bool
     """Leave out what cannot be: events far from all others in time, and device events without an end.
 
     An event is far if it starts more than an hour, and more than 20 times as far from the median start as three
-    quarters of the events do; or if it ends so much later than the last one starts. What has no end, or a negative
-    length, is taken to be open until the trace's last moment on the host; a kernel like that says nothing.
+    quarters of the events do; or if it ends so much later than the last one starts. What has no end
+    is taken to be open until the trace's last moment on the host; a kernel like that says nothing.
     """
     row = np.arange(len(start), dtype=np.int64)
     if not len(start):
@@ -196,16 +196,3 @@ def _collectives(columns: Columns, rows: Numbers) -> dict[int, CollectiveArgumen
     place_of[rows] = np.arange(len(rows))
     found = ((int(place_of[row]), one) for row, one in columns.collectives.items())
     return {row: one for row, one in sorted(found, key=lambda item: item[0]) if row >= 0}
-
-
-def _told(columns: Columns) -> list[str]:
-    losses = []
-    if columns.overflow:
-        losses.append(f"only the first {columns.limit:,} events were kept (max_trace_events)")
-    if columns.timeless:
-        losses.append(f"left out: {counted(columns.timeless, 'event')} without a usable time")
-    if columns.names.overflow:
-        losses.append("there are too many different names; the last ones count as one")
-    if columns.places.overflow:
-        losses.append("there are too many different threads; the last ones count as one")
-    return losses

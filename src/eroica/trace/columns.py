@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.trace.arguments import CollectiveReader, has_arguments, integer, is_unfinished, told_name
-from eroica.trace.events import UNREADABLE, Event
+from eroica.trace.events import NO_LENGTH, UNREADABLE, Event, counted
 from eroica.trace.schema import category_of, is_collective_kernel
 from eroica.trace.table import Category, CollectiveArguments
 
@@ -24,6 +24,7 @@ _OPEN_US = -0.001
 _OTHER_NAME = "(one of too many names)"
 _OTHER_PLACE = ("", -1, -1)
 _MARKS = frozenset("iIR")
+_NOTHING = frozenset(("", UNREADABLE))
 _RARE = frozenset("MBE") | _MARKS
 _COMMUNICATION = "record_param_comms"
 
@@ -97,9 +98,11 @@ class Columns:
         names: Text table.
         places: (category, process, thread) table.
         rows: Events kept.
-        has_events: Something with a phase was among what was read, so that it is a trace.
+        seen: Objects that were read.
+        nothing: Those of them without a phase, or unreadable: no events.
         overflow: There were more events than are kept.
         timeless: Events left out because they had no usable time.
+        negative: Events left out because they ended before they began.
         unfinished: Annotations that Kineto cut at the stop.
         last_us: Latest mark of the trace.
         thread_names: Thread id -> name.
@@ -110,9 +113,11 @@ class Columns:
     names: Names = field(default_factory=lambda: Names(_is_wanted))
     places: Places = field(default_factory=Places)
     rows: int = 0
-    has_events: bool = False
+    seen: int = 0
+    nothing: int = 0
     overflow: bool = False
     timeless: int = 0
+    negative: int = 0
     unfinished: int = 0
     last_us: float = -np.inf
     thread_names: dict[int, str] = field(default_factory=dict)
@@ -122,20 +127,47 @@ class Columns:
     )
     _open: dict[tuple[int | str, int | str], list[Event]] = field(default_factory=dict)
     _open_count: int = 0
+    _hidden: dict[tuple[int | str, int | str], int] = field(default_factory=dict)
+    _hidden_count: int = 0
+    _unread_collectives: int = 0
     _reader: CollectiveReader = field(default_factory=CollectiveReader)
     _calls: dict[int, CollectiveArguments] = field(default_factory=dict)
 
     def add(self, events: list[Event]) -> None:
         """Keep the complete events of a piece, and what its metadata say."""
         rows = [event for event in events if event.ph == "X"]
-        rare = [event for event in events if event.ph in _RARE] if len(rows) < len(events) else []
-        self.has_events = self.has_events or any(event.ph not in ("", UNREADABLE) for event in events)
+        rare: list[Event] = []
+        self.seen += len(events)
+        if len(rows) < len(events):
+            rare = [event for event in events if event.ph in _RARE]
+            self.nothing += sum([event.ph in _NOTHING for event in events])
         if rare:
             marks = [event.ts for event in rare if event.ph in _MARKS and event.ts < _MOST_US]
             self.last_us = max(self.last_us, max(marks, default=-np.inf))
             rows += self._read_rare([event for event in rare if event.ph not in _MARKS])
         if rows:
             self._append(rows)
+        self.overflow = self.overflow or self.seen > self.limit
+
+    def losses(self) -> list[str]:
+        """One sentence each about what was not kept, for all but times far from the others."""
+        told = (
+            (self.overflow, f"only the first {self.limit:,} events were kept (max_trace_events)"),
+            (self.timeless, f"left out: {counted(self.timeless, 'event')} without a usable time"),
+            (self.negative, f"left out: {counted(self.negative, 'event')} that would have ended before they began"),
+            (
+                self._hidden_count,
+                f"left out: {counted(self._hidden_count, 'event')} that began while {_MOST_OPEN:,} were open already",
+            ),
+            (
+                self._unread_collectives,
+                f"what {counted(self._unread_collectives, 'event')} of collectives say about themselves was left out: "
+                f"more than {_MOST_COLLECTIVES:,}",
+            ),
+            (self.names.overflow, "there are too many different names; the last ones count as one"),
+            (self.places.overflow, "there are too many different threads; the last ones count as one"),
+        )
+        return [sentence for happened, sentence in told if happened]
 
     def _append(self, events: list[Event]) -> None:
         if len(events) > self.limit - self.rows:
@@ -145,14 +177,17 @@ class Columns:
         place = np.fromiter(map(self.places.__getitem__, map(_get_place, events)), np.int32, count)
         start_us = np.fromiter(map(_get_start, events), np.float64, count)
         length_us = np.fromiter(map(_get_length, events), np.float64, count)
+        is_open = length_us == NO_LENGTH
+        length_us[is_open] = _OPEN_US
         usable = (np.abs(start_us) < _MOST_US) & (length_us < _MOST_US)
-        if not usable.all():
+        possible = usable & ((length_us >= 0) | is_open)
+        if not possible.all():
             self.timeless += int(count - usable.sum())
-            chosen = np.flatnonzero(usable)
+            self.negative += int(usable.sum() - possible.sum())
+            chosen = np.flatnonzero(possible)
             events = [events[row] for row in chosen.tolist()]
             name, place, start_us, length_us = name[chosen], place[chosen], start_us[chosen], length_us[chosen]
         self._read_arguments(events, name, place)
-        length_us[length_us < 0] = _OPEN_US
         self._pieces.append((name, place, to_ns(start_us), to_ns(length_us)))
         self.rows += len(events)
 
@@ -166,8 +201,10 @@ class Columns:
 
     def _read_collective(self, event: Event, kind: int, row: int) -> None:
         """Arguments of a kernel, or of the call that launched it; calls come before the kernels in a file."""
-        full = max(len(self.collectives), len(self._calls)) >= _MOST_COLLECTIVES
-        if full or not (self._calls or has_arguments(event)):
+        if not (self._calls or has_arguments(event)):
+            return
+        if max(len(self.collectives), len(self._calls)) >= _MOST_COLLECTIVES:
+            self._unread_collectives += 1
             return
         if kind == Category.KERNEL:
             arguments, link = self._reader.read(event)
@@ -214,16 +251,30 @@ class Columns:
                 self.thread_names[thread] = name[:_MOST_NAME]
 
     def _begin(self, event: Event) -> None:
-        if self._open_count < _MOST_OPEN:
-            self._open.setdefault((event.pid, event.tid), []).append(event)
+        """Remember a begin. Of too many none is, and on their thread none above them, so that ends stay matched."""
+        thread = (event.pid, event.tid)
+        if self._open_count < _MOST_OPEN and thread not in self._hidden:
+            self._open.setdefault(thread, []).append(event)
             self._open_count += 1
+            return
+        self._hidden_count += 1
+        if thread in self._open:  # elsewhere an end without a begin is passed over anyway
+            self._hidden[thread] = self._hidden.get(thread, 0) + 1
 
     def _end(self, event: Event) -> list[Event]:
-        begun = self._open.get((event.pid, event.tid))
+        thread = (event.pid, event.tid)
+        if thread in self._hidden:
+            self._hidden[thread] -= 1
+            if not self._hidden[thread]:
+                del self._hidden[thread]
+            return []
+        begun = self._open.get(thread)
         if not begun:
             return []
         self._open_count -= 1
         first = begun.pop()
+        if not begun:
+            del self._open[thread]
         first.dur = event.ts - first.ts
         return [first]
 

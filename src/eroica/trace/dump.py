@@ -19,6 +19,7 @@ from eroica.errors import InputError
 from eroica.model.look import FlightState, GroupProgress
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
+from eroica.trace.names import rank_of_dump
 from eroica.trace.pickles import load_data
 
 _MAX_BYTES = 64_000_000
@@ -31,7 +32,6 @@ _MAX_MEMBERS = 4_000_000  # characters or numbers that list them, all groups tog
 _MAX_TEXT = 200
 _MAX_DIMENSIONS = 16
 _RECENT = 32
-_RANK_IN_NAME = (re.compile(r"rank[_-]?(\d{1,6})(?!\d)"), re.compile(r"(?<!\d)(\d{1,6})(?:\.[A-Za-z]\w*)*$"))
 _PICKLED = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?[}\]]", re.DOTALL)
 _JSON = re.compile(rb"\s*(?:\{\s*\"|\[\s*\{\s*\")")
 _WORDS = re.compile(
@@ -101,7 +101,7 @@ def read_dump(path: Path, rank: int | None = None) -> FlightDump:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     try:
-        return parse_dump(data, rank if rank is not None else rank_of_name(path.name))
+        return parse_dump(data, rank if rank is not None else rank_of_dump(path.name))
     except InputError as error:
         raise InputError(f"{path} is no Flight Recorder dump that can be used: {error}") from error
 
@@ -129,12 +129,6 @@ def parse_dump(data: bytes, rank: int | None = None) -> FlightDump:
         state=_state(entries, groups, content.get("pg_status"), listed="entries" in content),
         notes=tuple(notes),
     )
-
-
-def rank_of_name(name: str) -> int | None:
-    """The global rank in a file's name: `_dump_3`, `nccl_trace_rank_3`, `fr_trace_3.json`."""
-    found = next((match for pattern in _RANK_IN_NAME if (match := pattern.search(name))), None)
-    return int(found[1]) if found is not None else None
 
 
 def _load_json(data: bytes) -> Any:

@@ -12,10 +12,11 @@ _NOTHING = msgspec.Raw(b"{}")
 _POSITION = re.compile(r"\(byte (\d+)\)")
 _MARGIN = 16
 UNREADABLE = "?"
+NO_LENGTH = -math.inf
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event as the file has it. `ts` is NaN where it has none, `dur` -1, and NaN where that is no number."""
+    """One event as the file has it. `ts` is NaN where it has none, `dur` NO_LENGTH, and NaN where that is no number."""
 
     ph: str = ""
     name: str = ""
@@ -23,7 +24,7 @@ class Event(msgspec.Struct, gc=False):
     pid: int | str = -1
     tid: int | str = -1
     ts: float = math.nan
-    dur: float = -1.0
+    dur: float = NO_LENGTH
     args: msgspec.Raw = _NOTHING
 
 
@@ -119,7 +120,7 @@ def _odd_event(raw: msgspec.Raw) -> Event:
         pid=_number_or_text(odd.pid),
         tid=_number_or_text(odd.tid),
         ts=_number(odd.ts, math.nan),
-        dur=_number(odd.dur, -1.0),
+        dur=_number(odd.dur, NO_LENGTH),
         args=odd.args,
     )
 
@@ -141,6 +142,7 @@ def _number(value: Any, missing: float) -> float:
     if value is None:
         return missing
     try:
-        return float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
+        number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
         return math.nan
+    return number if math.isfinite(number) else math.nan

@@ -14,15 +14,17 @@ from eroica.trace.table import TraceHeader
 _MOST_RANK = 2**31
 _MOST_TEXT = 500
 _MOST_WORLD = 1_000_000
+_MOST_EVERYBODY = 100_000
 _MOST_GROUPS = 100_000
+_MOST_PRINTED = 1_000_000
 _JOB_KEYS = ("mast_job_name", "job_name", "job", "job_id", "slurm_job_id", "SLURM_JOB_ID", "tw_job")
 _HOST_KEYS = ("host_name", "hostname", "host")
 _PYTHON_WORDS = {"None": "null", "True": "true", "False": "false"}
-_WORD = re.compile(r'"(?:[^"\\]|\\.)*"|\b(?:None|True|False)\b|[()]')
+_WORD = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|\b(?:None|True|False)\b|[()]', re.DOTALL)  # linear: never goes back
 
 
-def read_header(keys: Mapping[str, msgspec.Raw], process: int, device: int) -> TraceHeader:
-    """The header of a trace; what is missing or of a strange type stays unknown.
+def read_header(keys: Mapping[str, msgspec.Raw], process: int, device: int) -> tuple[TraceHeader, tuple[str, ...]]:
+    """The header of a trace, and what of it was not taken; what is missing or of a strange type stays unknown.
 
     Args:
         keys: What stands beside the events, undecoded.
@@ -31,8 +33,9 @@ def read_header(keys: Mapping[str, msgspec.Raw], process: int, device: int) -> T
     """
     told = {name: value for name, raw in keys.items() if (value := _value(raw)) is not None}
     distributed = _record(told.get("distributedInfo"))
-    world = _natural(distributed.get("world_size"), 0)
-    return TraceHeader(
+    stated = _natural(distributed.get("world_size"), 0)
+    world = stated if stated <= _MOST_WORLD else 0
+    header = TraceHeader(
         rank=_natural(distributed.get("rank"), -1),
         world_size=world,
         backend=_text(distributed.get("backend")),
@@ -43,6 +46,24 @@ def read_header(keys: Mapping[str, msgspec.Raw], process: int, device: int) -> T
         name=_text(told.get("traceName")),
         device=_device(told.get("deviceProperties"), device),
     )
+    return header, _doubts(stated)
+
+
+def _doubts(stated: int) -> tuple[str, ...]:
+    """What is said about a stated number of workers that is too large."""
+    if stated > _MOST_WORLD:
+        return (f"the trace states a world size of {stated:,}, which is not believed",)
+    if stated > _MOST_EVERYBODY:
+        return (
+            f"the trace states a world size of {stated:,}: groups of more than {_MOST_EVERYBODY:,} "
+            "whose members it does not list stay without them",
+        )
+    return ()
+
+
+def everybody(world: int) -> tuple[int, ...]:
+    """All ranks of a job; nobody where they are too many to be listed."""
+    return tuple(range(world)) if world <= _MOST_EVERYBODY else ()
 
 
 def _value(raw: msgspec.Raw) -> Any:
@@ -56,12 +77,17 @@ def _from_text(value: Any) -> Any:
     """Some writers keep a record as text: JSON, or what Python prints."""
     if not isinstance(value, str):
         return value
-    for text in (value, _WORD.sub(_as_json, value.replace("'", '"'))):
-        try:
-            return msgspec.json.decode(text)
-        except (msgspec.DecodeError, RecursionError):
-            continue
-    return None
+    decoded = _decoded(value)
+    if decoded is None and len(value) <= _MOST_PRINTED:
+        return _decoded(_WORD.sub(_as_json, value.replace("'", '"')))
+    return decoded
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
 
 
 def _as_json(found: re.Match[str]) -> str:
@@ -107,13 +133,13 @@ def _groups(value: Any, world: int) -> Iterable[ProcessGroup]:
     config = _from_text(value)
     if isinstance(config, dict):
         config = [{"pg_name": name, **one} for name, one in config.items() if isinstance(one, dict)]
-    everybody = tuple(range(world)) if world <= _MOST_WORLD else ()
+    all_ranks = everybody(world)
     for entry in config[:_MOST_GROUPS] if isinstance(config, list) else ():
         one = _record(entry)
         size = _natural(one.get("pg_size", one.get("group_size")), 0)
         ranks = _ranks(one.get("ranks"))
         if ranks == () and size == world > 0:
-            ranks = everybody
+            ranks = all_ranks
         name = one.get("pg_name", one.get("name"))
         if ranks and name is not None and size in (0, len(ranks)):
             yield ProcessGroup(

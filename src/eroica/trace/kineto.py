@@ -26,6 +26,9 @@ __all__ = ["is_collective_kernel", "read_trace"]
 
 _DEFAULTS = Settings()
 _BASE = "baseTimeNanoseconds"
+_FEW_NOTHING = 1_000
+_MOST_NOTHING = 1_000_000
+_NOTHING_SHARE = 0.99
 _LONG_AGO_NS = 300_000_000_000_000_000
 
 
@@ -49,17 +52,27 @@ def read_trace(path: Path, settings: Settings = _DEFAULTS, progress: Callable[[i
         stream = EventStream(source)
         for events in stream:
             columns.add(events)
+            _refuse_nothing(columns, path, _MOST_NOTHING)
             if columns.overflow:
                 break
-    if not columns.has_events and (stream.count or stream.losses or stream.bare):
+    if columns.nothing == columns.seen and (stream.count or stream.losses or stream.bare):
         raise InputError("; ".join((f"{path} is JSON, but no trace: it holds no events", *stream.losses)))
+    _refuse_nothing(columns, path, _FEW_NOTHING)
     table, process, device = assemble(columns, _base_ns(stream.keys.get(_BASE), path))
-    header = read_header(stream.keys, process, device)
-    losses = [*stream.losses, *table.losses]
+    header, doubts = read_header(stream.keys, process, device)
+    losses = [*stream.losses, *table.losses, *doubts]
     if not (stream.complete or stream.bare or _BASE in stream.keys) and table.start_ns.max(initial=0) < _LONG_AGO_NS:
         header = replace(header, has_wall_clock=False)
         losses.append("what its times count from is lost: they tell durations and order, but no time of day")
     return replace(table, header=header, losses=tuple(losses), bytes_read=source.unpacked)
+
+
+def _refuse_nothing(columns: Columns, path: Path, most: int) -> None:
+    """Refuse a file of which nearly all objects are no events."""
+    if columns.nothing > most and columns.nothing > _NOTHING_SHARE * columns.seen:
+        raise InputError(
+            f"{path} is no trace: {columns.nothing:,} of its first {columns.seen:,} objects are empty or unreadable"
+        )
 
 
 def _base_ns(raw: msgspec.Raw | None, path: Path) -> int:

@@ -13,6 +13,8 @@ from types import TracebackType
 from eroica.errors import InputError
 
 _READ_BYTES = 1 << 18
+_MOST_SWELLING = 500
+_SWELLING_BYTES = 200_000_000
 _REPORT_S = 0.25
 _GZIP = b"\x1f\x8b"
 _FOREIGN = {
@@ -86,7 +88,7 @@ class TraceSource:
         """About `wanted` bytes of text, less only at the end.
 
         Raises:
-            InputError: The file cannot be read, or is damaged before its first byte of text.
+            InputError: The file cannot be read, is damaged before its first byte of text, or unpacks to absurdly much.
         """
         parts: list[bytes] = []
         missing = wanted
@@ -104,6 +106,10 @@ class TraceSource:
             return b""
         part = self._plain(most) if self._unpacker is None else self._unpack(self._unpacker, most)
         self.unpacked += len(part)
+        if self.unpacked > max(_SWELLING_BYTES, _MOST_SWELLING * self._consumed):
+            raise InputError(
+                f"{self.path} unpacks to more than {_MOST_SWELLING} times its size, as no trace does; capture it again"
+            )
         return part
 
     def _plain(self, most: int) -> bytes:

@@ -28,11 +28,14 @@ def choose_word(scene: Scene, findings: Sequence[Finding]) -> VerdictWord:
 
 def summarize(scene: Scene, word: VerdictWord, origins: Sequence[Origin], queues: Sequence[Queue]) -> str:
     """One sentence: who sits where, and who has waited for it, how long."""
+    if not origins and scene.from_dumps:
+        return "When the dumps were written, nobody waited for anybody in a collective, as far as they tell."
     if not origins:
         return f"The job stands still, but {_lacking(scene)}."
-    head = "Blocked: " if word == "blocked" else "The job stands still: "
+    unknown = "Too little to tell: " if scene.from_dumps else "The job stands still: "
+    head = "Blocked: " if word == "blocked" else unknown
     clause = origins[0].clause
-    return "; ".join([head + clause + _others(origins), *_waiting(scene, origins, queues)]) + "."
+    return "; ".join([head + clause + _others(origins), *_waiting(scene, word, origins, queues)]) + "."
 
 
 def _others(origins: Sequence[Origin]) -> str:
@@ -44,12 +47,13 @@ def _others(origins: Sequence[Origin]) -> str:
     return f" ({len(origins) - 1} more cause{'s' if len(origins) > 2 else ''}, on {name_workers(ranks)})"
 
 
-def _waiting(scene: Scene, origins: Sequence[Origin], queues: Sequence[Queue]) -> Iterator[str]:
+def _waiting(scene: Scene, word: VerdictWord, origins: Sequence[Origin], queues: Sequence[Queue]) -> Iterator[str]:
     """The end of the sentence: the others, in which collective, how long."""
     named = {rank for origin in origins for rank in origin.ranks}
     ranks = sorted({rank for queue in queues for rank in queue.ranks} - named)
     if ranks and scene.from_dumps:
-        yield f"{len(ranks)} other worker{'s wait' if len(ranks) > 1 else ' waits'} for {_whom(origins)}"
+        whom = f" for {_whom(origins)}" if word == "blocked" else ""
+        yield f"{len(ranks)} other worker{'s wait' if len(ranks) > 1 else ' waits'}{whom}"
     elif ranks:
         longest = max(scene.members[rank].now.silent_s for rank in ranks)
         many = f"{len(ranks)} worker{'s have' if len(ranks) > 1 else ' has'} waited"
@@ -70,8 +74,6 @@ def _whom(origins: Sequence[Origin]) -> str:
 
 def _lacking(scene: Scene) -> str:
     """What keeps us from saying why."""
-    if scene.from_dumps:
-        return "in the dumps nobody waits for anybody in a collective"
     if not scene.members:
         return "no agent has handed in a look at its workers"
     if scene.missing:

@@ -4,7 +4,7 @@ Three ways to hold the others up, read from the numbers of collectives entered a
 
 - a worker has not entered what its peers are in, and is in nothing itself: its own code does not get there;
 - a worker's first open collective has been completed by its peers: its device does not get on;
-- a worker's dump is missing, and everybody else is there.
+- a worker's dump is missing, and everybody else is there: it is missing there, or waits with the others.
 
 Why is never in a dump, so the cause is "unknown" in all three; the collective that is awaited is named as function.
 """
@@ -26,6 +26,10 @@ from eroica.model.window import FlightEntry
 from eroica.report.words import clean
 
 _MOST_SENTENCES = 6
+#: A device that stands still is believed by so much if its peers are many; less, the more members are behind with it.
+_ONE_BEHIND = 0.9
+#: Below what counts as known: a worker without a dump may be inside like the others.
+_WITHOUT_DUMP = 0.3
 _STACKS_STEP = (
     "While it stands still: py-spy dump --pid of these processes shows where they sit. Afterwards: the end of their "
     "output (an exception, a loader, a lock that is never released), compared with a worker that did get there."
@@ -73,7 +77,7 @@ def _stalled(scene: Scene, waiting: Waiting, kind: tuple[str, str], ranks: list[
         verbs=("has", "have"),
         rest=f"entered {kind[0]} {which}of {kind[1]} but never finished it, although the peers did",
         evidence=tuple(evidence),
-        confidence=0.8,
+        confidence=round(_ONE_BEHIND - 0.4 * max(stalls[rank].left_behind for rank in ranks), 3),
         next_step=_DEVICE_STEP,
     )
 
@@ -180,25 +184,26 @@ def _idle_sentence(scene: Scene, rank: int) -> list[str]:
 
 
 def find_without_dump(scene: Scene, waiting: Waiting, ranks: Sequence[int]) -> list[Origin]:
-    """Workers that others wait for, and of which there is no dump."""
+    """Workers that others may wait for, and of which there is no dump: they may as well be inside with the others."""
     if not ranks:
         return []
     meetings = [meeting for rank in ranks for meeting in _missed(scene, waiting, rank)[:1]]
     pairs = [sentence for rank in ranks for sentence in _pair_sentences(scene, waiting, rank)]
-    its = "its dump is" if len(ranks) == 1 else "their dumps are"
-    where = f" in {meetings[0].label}" if meetings else ""
+    which, they = ("the dump", "it has") if len(ranks) == 1 else ("the dumps", "they have")
+    where = f"entered {meetings[0].label}" if meetings else f"answered {_pair_names(waiting, ranks[0])}"
     return [
         Origin(
             cause="unknown",
             ranks=tuple(ranks),
             function=FindingFunction(name=meetings[0].name if meetings else "unknown", kind="collective"),
-            verbs=("is", "are"),
-            rest=f"waited for{where}, and {its} missing",
+            who=f"{which} of {name_workers(ranks)}",
+            verbs=("is" if len(ranks) == 1 else "are", ""),
+            rest=f"missing, so whether {they} {where} cannot be told",
             evidence=tuple(
                 [f"{one.label}: every other member has entered, as far as dumps tell." for one in meetings[:4]]
                 + pairs[:2]
             ),
-            confidence=0.5,
+            confidence=_WITHOUT_DUMP,
             next_step=_MISSING_STEP,
         )
     ]

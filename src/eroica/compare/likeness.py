@@ -1,0 +1,40 @@
+"""What two runs must have in common to be compared function by function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from eroica.model.pattern import WorkerPattern
+
+#: With stacks this time has other names than without: annotations and operators of the host stand for it then.
+_HOST_KINDS = ("python", "other")
+
+
+def without_unlike(
+    before: Sequence[WorkerPattern], after: Sequence[WorkerPattern]
+) -> tuple[Sequence[WorkerPattern], Sequence[WorkerPattern], str]:
+    """Both runs without what only one of them could show, and a note that says so ("" where nothing is left out).
+
+    If one run was recorded with Python stacks and the other without, the same code has other names in each.
+    """
+    shown = _has_stacks(before), _has_stacks(after)
+    if shown[0] == shown[1]:
+        return before, after, ""
+    which = "first" if shown[0] else "second"
+    note = f"only the {which} run has Python stacks: Python and the host's own time are not compared"
+    return _without_host(before), _without_host(after), note
+
+
+def _has_stacks(patterns: Sequence[WorkerPattern]) -> bool:
+    return any(row.key.kind == "python" and row.key.stack for pattern in patterns for row in pattern.functions)
+
+
+def _without_host(patterns: Sequence[WorkerPattern]) -> list[WorkerPattern]:
+    return [
+        msgspec.structs.replace(
+            pattern, functions=tuple(row for row in pattern.functions if row.key.kind not in _HOST_KINDS)
+        )
+        for pattern in patterns
+    ]

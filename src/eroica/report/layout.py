@@ -1,0 +1,32 @@
+"""What the reports in a terminal share: how parts are drawn, the headline, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from eroica.report.words import sentence
+
+
+def draw(parts: Iterable[RenderableType], console: Console) -> None:
+    """Draw on `console`, in its width and colors; names from the job as plain text."""
+    for part in parts:
+        console.print(part, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def headline(word: str, summary: str, style: str) -> Text:
+    """The word, then the sentence without a leading "Healthy: ", which the word says already."""
+    text = sentence(summary)
+    head, colon, rest = text.partition(": ")
+    if colon and head.lower() == word:
+        text = rest[:1].upper() + rest[1:]
+    return Text.assemble(Text(word.upper(), style=style), "  ", (text, "bold"))
+
+
+def left_out(number: int, what: str) -> list[Text]:
+    """One line on how many more there are, none if all are shown."""
+    if number <= 0:
+        return []
+    return [Text(f"   and {number} more {what}{'s' if number > 1 else ''}, see the JSON", style="dim")]

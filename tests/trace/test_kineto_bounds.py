@@ -1,0 +1,108 @@
+import gzip
+import json
+from random import Random
+
+import pytest
+
+from eroica.errors import InputError
+from eroica.settings import Settings
+from eroica.testing import mutations
+from eroica.trace import columns, source
+from eroica.trace.kineto import read_trace
+
+
+def event(number, **more):
+    return {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 7, "ts": number, "dur": 2, **more}
+
+
+def half(phase, ts, name="x", tid=7):
+    return {"ph": phase, "cat": "cpu_op", "name": name, "pid": 1, "tid": tid, "ts": ts}
+
+
+def write(path, events, **top):
+    path.write_text(json.dumps({"traceEvents": events, "baseTimeNanoseconds": 0, **top}))
+    return path
+
+
+def test_a_record_of_escaped_quotes_is_read_in_passing(tmp_path):
+    for text in ("{" + '\\"' * 40_000, "{'a': " + "'\\" * 100_000, "{" * 50_000):
+        table = read_trace(write(tmp_path / "t.json", [event(1)], distributedInfo=text))
+        assert table.header.world_size == 0
+
+
+def test_what_python_prints_is_read_with_quotes_inside_of_texts(tmp_path):
+    said = "{'backend': 'nccl', 'rank': 1, 'world_size': 2, 'x': (None, True, 'a\\\"(None')}"
+    assert read_trace(write(tmp_path / "t.json", [event(1)], distributedInfo=said)).header.rank == 1
+
+
+def test_an_absurd_world_size_is_not_believed_and_said(tmp_path):
+    said = {"rank": 0, "world_size": 20_000_000, "pg_config": [{"pg_name": "0", "pg_size": 20_000_000, "ranks": []}]}
+    table = read_trace(write(tmp_path / "t.json", [event(1)], distributedInfo=said))
+    assert (table.header.world_size, table.header.groups) == (0, ())
+    assert table.losses == ("the trace states a world size of 20,000,000, which is not believed",)
+
+
+def test_groups_of_very_many_workers_have_no_members_unless_these_are_listed(tmp_path):
+    said = {"rank": 0, "world_size": 200_000, "pg_config": [{"pg_name": "0", "pg_size": 200_000, "ranks": []}]}
+    table = read_trace(write(tmp_path / "t.json", [event(1)], distributedInfo=said))
+    assert (table.header.world_size, table.header.groups) == (200_000, ())
+    assert "groups of more than 100,000 whose members it does not list" in table.losses[0]
+
+
+def test_objects_that_are_no_events_count_towards_the_limit(tmp_path):
+    flows = [half("s", number) for number in range(50)]
+    table = read_trace(write(tmp_path / "t.json", [event(1), *flows]), Settings(max_trace_events=20))
+    assert table.losses == ("only the first 20 events were kept (max_trace_events)",)
+
+
+@pytest.mark.parametrize("nothing", [{}, {"ph": ""}, 7])
+def test_a_file_of_hardly_anything_but_empty_objects_is_refused(tmp_path, nothing):
+    path = write(tmp_path / "t.json", [event(1), event(2), *[nothing] * 5000])
+    with pytest.raises(InputError, match="5,000 of its first 5,002 objects are empty or unreadable"):
+        read_trace(path)
+
+
+def test_a_file_that_unpacks_to_absurdly_much_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "_SWELLING_BYTES", 1_000_000)
+    text = json.dumps({"traceEvents": [event(1)]}).encode()
+    (tmp_path / "t.gz").write_bytes(gzip.compress(text[:-2] + b', {"ph": "s"}' * 200_000 + b"]}"))
+    with pytest.raises(InputError, match="unpacks to more than 500 times its size"):
+        read_trace(tmp_path / "t.gz")
+
+
+def test_a_duration_below_zero_never_reaches_to_the_end_of_the_trace(tmp_path):
+    events = [event(0, name="aten::mm", dur=40), event(50, name="aten::mm", dur=-2), event(300)]
+    events += [half("B", 20), half("E", 10)]
+    table = read_trace(write(tmp_path / "t.json", events))
+    assert (table.end_ns - table.start_ns).tolist() == [40_000, 2_000]
+    assert table.losses == ("left out: 2 events that would have ended before they began",)
+    assert table.open_events == 0
+
+
+def test_ends_stay_with_their_begins_where_too_many_are_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(columns, "_MOST_OPEN", 3)
+    begun = [half("B", number, f"b{number}") for number in range(5)] + [half("B", 5, "other", tid=8)]
+    ended = [half("E", 6, tid=8), *[half("E", 10 + number) for number in range(5)]]
+    table = read_trace(write(tmp_path / "t.json", [*begun, *ended]))
+    names = [table.name_of(row) for row in range(len(table))]
+    assert names == ["b0", "b1", "b2"]
+    assert table.end_ns.tolist() == [14_000, 13_000, 12_000]
+    assert table.losses == ("left out: 3 events that began while 3 were open already",)
+
+
+def test_what_too_many_collectives_say_is_left_out_and_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(columns, "_MOST_COLLECTIVES", 2)
+    said = {"Collective name": "allreduce", "Process Group Name": "0"}
+    kernels = [event(number, cat="kernel", name="ncclDevKernel_AllReduce", args=said) for number in range(5)]
+    table = read_trace(write(tmp_path / "t.json", kernels))
+    assert (len(table), len(table.collectives)) == (5, 2)
+    assert table.losses == ("what 3 events of collectives say about themselves was left out: more than 2",)
+
+
+@pytest.mark.parametrize("mishap", mutations.EXCESSES)
+def test_a_trace_with_too_much_of_something_is_read_all_the_same(tmp_path, mishap):
+    data = mutations.small_trace(Random(3))
+    (tmp_path / "t.json").write_bytes(mishap(data, Random(1)))
+    table = read_trace(tmp_path / "t.json")
+    assert (table.end_ns >= table.start_ns).all()
+    assert table.header.world_size <= 1_000_000
