@@ -195,12 +195,20 @@ def is_open(path: Path, pid: int) -> bool:
         return False
 
 
+#: Started in the background by a shell, these tests inherit that Ctrl-C is ignored, and so would what they start.
+HEEDING = (
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])",
+)
+
+
 @pytest.mark.parametrize("files", [1, 2])
 def test_ctrl_c_ends_everything_at_once_and_leaves_nothing(tmp_path: Path, files: int) -> None:
     paths = [large(tmp_path / "traces" / f"rank{rank}.json", 160 // files, rank) for rank in range(files)]
     out, verdict = tmp_path / "kept", tmp_path / "verdict.json"
     options = ["--set", f"readers={files}", "--out", str(out), "--json", str(verdict)]
-    command = [sys.executable, "-m", "eroica", "diagnose", str(tmp_path / "traces"), *options]
+    command = [*HEEDING, sys.executable, "-m", "eroica", "diagnose", str(tmp_path / "traces"), *options]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
         family = psutil.Process(process.pid)
