@@ -224,7 +224,7 @@ def main() -> None:
     results: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as directory:
         if arguments.traces:
-            path = arguments.traces / REAL
+            path = arguments.traces.resolve() / REAL
             results.append(compare("df_index_resolver", path, unpacked_size(path), arguments.hta, 5 * arguments.rounds))
         for size, hta, rounds in ((arguments.megabytes, arguments.hta, arguments.rounds), (arguments.large, "", 1)):
             if size:

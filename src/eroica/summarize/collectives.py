@@ -16,6 +16,7 @@ import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -72,6 +73,7 @@ class _Span(NamedTuple):
     end_ns: int
 
 
+@lru_cache(maxsize=4096)
 def collective_kind(name: str) -> str:
     """Kind of a collective from what a library calls it ("_allgather_base" -> "all_gather"), else its own name."""
     plain = re.sub(r"[^a-z]", "", name.lower())

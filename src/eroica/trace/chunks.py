@@ -17,7 +17,7 @@ from eroica.trace.damage import repair
 from eroica.trace.events import UNREADABLE, Event, OddEvents, counted, decode_events
 from eroica.trace.source import TraceSource
 
-_PIECE_BYTES = 1 << 17
+_PIECE_BYTES = 1 << 18
 _MOST_BYTES = 1 << 26
 _LAST_BYTES = 1 << 16
 _NEAR_BYTES = 1 << 12
