@@ -10,6 +10,8 @@ from eroica.summarize.collectives import find_executions
 from eroica.summarize.critical import find_critical_path
 from eroica.summarize.functions import Functions
 from eroica.summarize.sampled import ENGINE, HOOK, PLAIN, ThreadSamples
+from eroica.summarize.sweep import empty_layer
+from eroica.summarize.tally import Tally
 from eroica.trace.table import Category
 
 WINDOW = (10, 70)
@@ -180,9 +182,11 @@ def test_every_moment_belongs_to_whom_the_slow_twin_gives_it(seed, device):
 def test_critical_time_and_idle_time_are_the_window_exactly(seed, device):
     events, collections, samples, edges = random_window(seed, device)
     keys, path = fast(events, collections, samples, edges)
-    per_iteration = path.per_iteration_ns(len(keys))
-    assert int(per_iteration.sum()) + path.idle_ns == path.window_ns == WINDOW[1] - WINDOW[0]
-    assert path.per_function_ns(len(keys)).tolist() == per_iteration.sum(axis=1).tolist()
+    tally = Tally(path.edges_ns, 0)
+    tally.add_segments(path.segments, empty_layer())
+    per_iteration = tally.per_iteration_ns(np.arange(len(keys)), len(keys))
+    assert int(per_iteration.sum()) + tally.idle_ns == WINDOW[1] - WINDOW[0]
+    assert tally.critical_ns(len(keys)).tolist() == per_iteration.sum(axis=1).tolist()
     assert np.all(per_iteration.sum(axis=0) <= np.diff(edges))
 
 
@@ -197,7 +201,8 @@ def test_the_critical_parts_of_collectives_are_those_of_their_functions(seed):
         table, executions, (runs[:, 0], runs[:, 1]), find_outline(table, TRAINING), WINDOW, functions
     )
     path = find_critical_path(activity, None, 1.0, np.array(edges))
-    critical = path.per_execution_ns(activity.collectives, len(executions))
-    total = path.per_function_ns(len(functions))
+    tally = Tally(path.edges_ns, len(executions))
+    tally.add_segments(path.segments, activity.collectives)
+    critical, total = tally.execution_ns, tally.critical_ns(len(functions))
     assert critical.sum() == sum(total[number] for number, key in enumerate(functions.keys) if key.kind == "collective")
     assert all(part <= one.end_ns - one.start_ns for part, one in zip(critical, executions, strict=True))

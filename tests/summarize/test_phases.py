@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from synthetic_window import BACKWARD, HOOK, LOADER, SCRIPT, STEP, TRAINING, Events
 
-from eroica.summarize.phases import PHASES, is_apply_frame, is_engine_frame, operator_phases, stack_phase
+from eroica.summarize.phases import PHASES, find_parts, is_apply_frame, is_engine_frame, phases_at, stack_phase
 from eroica.trace.table import Category
 
 
 def phases_of(events, names):
     table = events.table()
     rows = np.flatnonzero(table.category == Category.OPERATOR)
-    phase = operator_phases(table, TRAINING, rows)
+    phase = phases_at(table.start_ns[rows], find_parts(table, TRAINING))
     found = {table.name_of(row): PHASES[number] for row, number in zip(rows, phase, strict=True)}
     return [found[name] for name in names]
 

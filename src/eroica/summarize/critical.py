@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eroica.summarize.activity import Activity
 from eroica.summarize.calls import Calls
@@ -42,34 +41,6 @@ class CriticalPath:
     def window_ns(self) -> int:
         """Length of the window."""
         return int(self.edges_ns[-1] - self.edges_ns[0])
-
-    @property
-    def idle_ns(self) -> int:
-        """Time that belongs to no function."""
-        idle = self.segments.where(self.segments.function < 0)
-        return int((idle.end - idle.start).sum())
-
-    def per_function_ns(self, count: int) -> NDArray[np.int64]:
-        """Critical nanoseconds of functions 0..count-1. int64 [F]."""
-        total: NDArray[np.int64] = self.per_iteration_ns(count).sum(axis=1)
-        return total
-
-    def per_iteration_ns(self, count: int) -> NDArray[np.int64]:
-        """Critical nanoseconds of each function in each iteration. int64 [F, I]."""
-        owned = self.segments.where(self.segments.function >= 0)
-        iterations = len(self.edges_ns) - 1
-        iteration = np.searchsorted(self.edges_ns, owned.start, side="right") - 1
-        place = owned.function.astype(np.int64) * iterations + iteration
-        total = np.bincount(place, weights=(owned.end - owned.start).astype(np.float64), minlength=count * iterations)
-        return np.rint(total).astype(np.int64).reshape(count, iterations)
-
-    def per_execution_ns(self, layer: Layer, count: int) -> NDArray[np.int64]:
-        """Critical nanoseconds of each execution of a layer whose functions are in no other layer. int64 [count]."""
-        mine = self.segments.where(np.isin(self.segments.function, np.unique(layer.function)))
-        if not len(mine.start):
-            return np.zeros(count, dtype=np.int64)
-        length = (mine.end - mine.start).astype(np.float64)
-        return np.rint(np.bincount(mine.execution, weights=length, minlength=count)).astype(np.int64)
 
 
 def find_critical_path(

@@ -76,11 +76,6 @@ def phase_borders(parts: Parts) -> Times:
     return distinct(np.concatenate([side for spans in parts for side in spans]))
 
 
-def operator_phases(events: EventTable, thread: int, rows: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Phase of operators of the training thread by their starts. int8 [R]."""
-    return phases_at(events.start_ns[rows], find_parts(events, thread))
-
-
 def annotated_parts(events: EventTable, thread: int) -> dict[Phase, tuple[Times, Times]]:
     """When a thread was in its loader, a wrapped model's forward pass and the optimizer, as the trace's notes say."""
     notes = (events.thread == thread) & (events.category == Category.ANNOTATION)
