@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import FunctionKey
+from eroica.model.verdict import NO_FUNCTION
 
 Floats = NDArray[np.float64]
 
@@ -89,6 +90,10 @@ class Focus(msgspec.Struct, frozen=True, kw_only=True):
     def label(self) -> str:
         """For sentences: "__getitem__ (dataset.py:41)"."""
         return f"{self.name} ({self.place})" if self.place else self.name
+
+
+#: For findings that name none.
+NOTHING = Focus(name=NO_FUNCTION, place="", stack=(), functions=(), share=0.0, is_own=False, is_specific=False)
 
 
 class _Node(msgspec.Struct, kw_only=True):

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind
-from eroica.diagnosis.frames import OUTSIDE, Focus, is_whole_step, split_frame
+from eroica.diagnosis.frames import NOTHING, OUTSIDE, Focus, is_whole_step, split_frame
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH, time_above
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
 from eroica.localize.excess import mean_error
-from eroica.model.verdict import NO_FUNCTION
 
 Floats = NDArray[np.float64]
 _HOST_THREADS = frozenset({"training", "autograd"})
@@ -97,8 +96,7 @@ def _candidate(view: View, rows: list[int], host_WI: Floats, late_W: NDArray[np.
 def _focus(view: View, rows: list[int], time_R: Floats) -> tuple[Focus, FindingKind]:
     """The function, annotation or operator that most of the gaps belong to; none where it lies outside of all."""
     if not rows or is_whole_step(view.fleet.keys[rows[int(np.argmax(time_R))]].name):
-        nothing = Focus(name=NO_FUNCTION, place="", stack=(), functions=(), share=0.0, is_own=False, is_specific=False)
-        return nothing, "other"
+        return NOTHING, "other"
     row = rows[int(np.argmax(time_R))]
     key = view.fleet.keys[row]
     focus = Focus(

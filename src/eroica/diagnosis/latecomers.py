@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind
 from eroica.diagnosis.chains import Chain, began_late, blame_of, chain_executions, held_up, time_since, without
-from eroica.diagnosis.frames import OUTSIDE, Focus, is_whole_step, split_frame
+from eroica.diagnosis.frames import NOTHING, OUTSIDE, Focus, is_whole_step, split_frame
 from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.view import View, noise_factor
 from eroica.diagnosis.words import format_ms, list_numbers, name_workers
 from eroica.localize.excess import mean_error, median_of_others
-from eroica.model.verdict import NO_FUNCTION
 
 Floats = NDArray[np.float64]
 #: Others wait at least this share of the iteration, mean over them; in a single one healthy workers wait for each other
@@ -198,7 +197,7 @@ def _runs_more(view: View, row: int, workers: tuple[int, ...]) -> bool:
     return bool((count_W > (1 + _MORE) * usual_W)[list(workers)].all())
 
 
-_NOTHING = Focus(name=NO_FUNCTION, place="", stack=(), functions=(), share=_UNNAMED, is_own=False, is_specific=False)
+_NOTHING = msgspec.structs.replace(NOTHING, share=_UNNAMED)
 
 
 # --- words ---

@@ -27,7 +27,6 @@ _LONGER = 0.15
 _ALIKE = 0.5
 #: Share of the excess that the other stages must be seen to wait.
 _LEAST_WAITED = 0.4
-_LEAST_STRENGTH = 3.0
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind
-from eroica.diagnosis.frames import Focus, is_whole_step, split_frame
+from eroica.diagnosis.frames import NOTHING, Focus, is_whole_step, split_frame
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, time_above
 from eroica.diagnosis.view import View
 from eroica.localize.excess import excess_over_peers
-from eroica.model.verdict import NO_FUNCTION
 
 Floats = NDArray[np.float64]
 #: Healthy workers on shared cores differ by 5-10 % in busy time, now and then by 30 %.
@@ -68,8 +67,7 @@ def _focus(view: View, over_F: Floats) -> tuple[Focus, FindingKind]:
     keys = view.fleet.keys
     order = [int(at) for at in np.argsort(-over_F) if keys[at].kind != "collective" and over_F[at] > 0]
     if not order or is_whole_step(keys[order[0]].name):
-        nothing = Focus(name=NO_FUNCTION, place="", stack=(), functions=(), share=0.0, is_own=False, is_specific=False)
-        return nothing, "other"
+        return NOTHING, "other"
     key = keys[order[0]]
     place = split_frame(key.stack[-1]).place if key.stack else ""
     focus = Focus(
