@@ -131,8 +131,8 @@ def test_the_function_is_the_packages_own() -> None:
 def test_spans_can_be_had_without_a_diagnosis(tmp_path: Path) -> None:
     for rank in (0, 1):
         write(tmp_path / f"rank{rank}.json", rank=rank)
-    (span,) = read_spans([tmp_path], Settings())
-    assert [summary.rank for summary in span.summaries] == [0, 1]
+    (span,), losses = read_spans([tmp_path], Settings())
+    assert [summary.rank for summary in span.summaries] == [0, 1] and losses == ()
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no profiler trace"):
         read_spans([tmp_path / "empty"], Settings())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -13,12 +12,11 @@ from eroica.cli.options import settings_from
 from eroica.cli.output import check_target, write_result
 from eroica.cli.saved import choose_window, open_place, split_window
 from eroica.compare import Run, compare
-from eroica.errors import InputError, UsageError
+from eroica.errors import UsageError
 from eroica.offline.saved import usable_patterns
 from eroica.report.comparison import render_comparison
 from eroica.settings import Settings
 
-_MOST_UNUSABLE = 3
 _INTERRUPTED = 130
 
 
@@ -90,31 +88,15 @@ def _load_traces(name: str, path: Path, settings: Settings) -> Run:
     Raises:
         InputError: No trace can be used.
     """
-    from eroica.offline.discover import discover
-    from eroica.offline.jobs import Recording, group
+    from eroica.offline.examine import read_spans
     from eroica.offline.progress import Bar
-    from eroica.offline.reading import read_all
 
-    found = discover([path])
     with Bar() as bar:
-        summaries = read_all(found.traces, settings, bar)
-    sources = zip(found.traces, summaries, strict=True)
-    grouping = group([Recording(place=source.place, summary=summary) for source, summary in sources])
-    unusable = [f"{Path(summary.path).name}: {summary.error}" for summary in summaries if summary.pattern is None]
-    if not grouping.spans:
-        raise InputError(f"{name}: no trace can be compared{_because([*unusable, *grouping.unranked])}")
-    span = max(enumerate(grouping.spans), key=lambda item: (len(item[1].summaries), item[0]))[1]
-    notes = [*span.notes, *grouping.unranked, *unusable[:_MOST_UNUSABLE]]
-    if len(unusable) > _MOST_UNUSABLE:
-        notes.append(f"and {len(unusable) - _MOST_UNUSABLE} more files could not be used")
-    if len(grouping.spans) > 1:
+        spans, losses = read_spans([path], settings, progress=bar)
+    span = max(enumerate(spans), key=lambda item: (len(item[1].summaries), item[0]))[1]
+    notes = [*span.notes, *losses]
+    if len(spans) > 1:
         which = " ".join(filter(None, (span.job, span.label)))
-        notes.append(f"{len(grouping.spans)} recordings; compared is {which}. Name files or folders for another")
+        notes.append(f"{len(spans)} recordings; compared is {which}. Name files or folders for another")
     patterns = [summary.pattern for summary in span.summaries if summary.pattern is not None]
     return Run(name=name, patterns=patterns, job=span.job, notes=tuple(notes))
-
-
-def _because(reasons: Sequence[str]) -> str:
-    if not reasons:
-        return " (Flight Recorder dumps say nothing about speed)"
-    return f": {reasons[0]}" + (f", and {len(reasons) - 1} more" if len(reasons) > 1 else "")

@@ -104,18 +104,23 @@ def read_spans(
     settings: Settings,
     rule: re.Pattern[str] | None = None,
     progress: Progress | None = None,
-) -> tuple[Span, ...]:
-    """The recordings among the trace files under some paths, without a diagnosis.
+) -> tuple[tuple[Span, ...], tuple[str, ...]]:
+    """The recordings among the trace files under some paths, without a diagnosis, and what could not be used.
 
     Raises:
         UsageError: There is nothing there, or nobody knows the ranks.
         InputError: Nothing of it can be used.
     """
     problems: list[EroicaError] = []
-    spans = _spans(discover(paths, rule), settings, progress, problems)
-    if not spans:
-        raise _combined(problems) if problems else UsageError(f"no profiler trace in {paths[0]}")
-    return spans
+    found = discover(paths, rule)
+    spans = _spans(found, settings, progress, problems)
+    if spans:
+        return spans, _losses(problems)
+    if problems:
+        raise _combined(problems)
+    if found.dumps:
+        raise InputError(f"no profiler trace in {paths[0]}: Flight Recorder dumps say nothing about speed")
+    raise UsageError(f"no profiler trace in {paths[0]}")
 
 
 def _importance(part: Part) -> tuple[float, ...]:
