@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -48,8 +49,9 @@ class Watched:
 
         def find() -> int:
             for child in psutil.Process(self.process.pid).children():
-                if f"eroica.{name}" in child.cmdline() and child.pid != other_than:
-                    return child.pid
+                with contextlib.suppress(psutil.NoSuchProcess):  # killed a moment ago, and not yet reaped
+                    if f"eroica.{name}" in child.cmdline() and child.pid != other_than:
+                        return child.pid
             return 0
 
         return wait_for(find)
