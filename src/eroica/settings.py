@@ -56,6 +56,13 @@ class Settings:
         "the user's code or to Slurm (`--signal`), and may interrupt a system call; so it is only taken if it is free.",
     )
 
+    # --- comparison ---
+    roles: str = _setting(
+        "",
+        "Which workers play the same role, where process groups do not tell: names with ranks, as in "
+        "'actor=0-3;critic=4-7' (others: one role of their own); empty = read from process groups.",
+    )
+
     # --- window ---
     window_s: float = _setting(20.0, "Wanted length of a window, s.", "EROICA 3.1")
     min_window_iterations: int = _setting(2, "Fewest iterations of a window.")

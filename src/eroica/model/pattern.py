@@ -88,9 +88,10 @@ class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True):
         duration_us: Duration, float32.
         critical_us: The part of it on this worker's critical path, float32.
         elements: Elements of the first input, int64 (0 = unknown).
-        peers: For send/recv: global rank of the other side, int32 (-1 = unknown); else empty.
+        peers: For send/recv: global rank of the other side; for broadcast, reduce, gather and scatter: of the root;
+            int32 (-1 = unknown). Empty for others, or if nothing is known.
         end_us: End of each execution, microseconds after the start of this worker's window by its own clock, float64;
-            only where the window was read from trace files, else empty. Workers' clocks are not compared by it.
+            may be empty. Workers' clocks are not compared by it.
         dropped: Executions that did not get room.
 
     All arrays are little-endian bytes, zlib-compressed, one value an execution, same length.
@@ -137,6 +138,32 @@ class LinkUse(msgspec.Struct, frozen=True, kw_only=True):
     least_rtt_s: float = 0.0
 
 
+class Neighbor(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a worker's host, or of its device, that belongs neither to the job nor to Eroica.
+
+    Attributes:
+        name: Its command's name, without arguments.
+        pid: Process id on that host.
+        cpu_cores: Cores it used on average over the window.
+        run_queue_wait: Fraction of the window in which it was ready but without a core; 0 if unknown.
+        memory_bytes: Resident memory.
+        device: The worker's device if it uses that ("cuda:0"), else empty.
+        device_bytes: Memory it holds there, 0 if unknown.
+        device_utilization: Its share of that device's time, 0-1; 0 if unknown.
+        age_s: Seconds between its start and the window's end, 0 if unknown.
+    """
+
+    name: str
+    pid: int
+    cpu_cores: float = 0.0
+    run_queue_wait: float = 0.0
+    memory_bytes: int = 0
+    device: str = ""
+    device_bytes: int = 0
+    device_utilization: float = 0.0
+    age_s: float = 0.0
+
+
 class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
     """All that leaves a worker's host: about 30 KB.
 
@@ -161,6 +188,11 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
         host_facts: Facts of the host in this window: "cpu_count", "run_queue_wait" (fraction of the training
             thread's time spent runnable but not running), "stopped" (fraction in state T), "throttled" (cgroup).
         links: Traffic with other hosts, the most talked to first; empty where there was none or nobody looked.
+        neighbors: Other processes of its host that could slow it, the heaviest first; empty where there were none or
+            nobody looked.
+        setup: How this worker is set up, for comparison with others: name -> value as text ("torch_threads" -> "4",
+            "affinity" -> "0-3", "env:OMP_NUM_THREADS" -> "1", "loader_workers" -> "2", "torch" -> "2.13.0"). Values
+            that are not meant to be compared (paths, secrets) are not in it.
         stall_s: The worker's stall for this window.
         summarize_s: Seconds the summary took.
         raw_bytes: Size of raw trace, stacks and samples.
@@ -186,6 +218,8 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
     channels: dict[str, float] = {}
     host_facts: dict[str, float] = {}
     links: tuple[LinkUse, ...] = ()
+    neighbors: tuple[Neighbor, ...] = ()
+    setup: dict[str, str] = {}
     stall_s: float = 0.0
     summarize_s: float = 0.0
     raw_bytes: int = 0

@@ -76,6 +76,24 @@ class DurationSummary(msgspec.Struct, frozen=True, kw_only=True):
     peers_count: float | None = None
 
 
+class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
+    """What the history of a job's windows says of a cause.
+
+    Attributes:
+        kind: "one-off" (seen in one window, others looked and saw nothing of it), "recurring" (the same workers again),
+            "rotating" (the same cause on other workers each time), "worsening" (recurring, and its gain grows),
+            "single" (there was only one window to see it in).
+        windows: Window ids in which it was found, rising.
+        looked: Windows that could have shown it.
+        gains: Its gain in each of `windows`; None where unknown.
+    """
+
+    kind: Literal["single", "one-off", "recurring", "rotating", "worsening"]
+    windows: tuple[int, ...]
+    looked: int
+    gains: tuple[float | None, ...] = ()
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One cause or symptom. See docs/how-it-works.md for how each number is made."""
 
@@ -94,6 +112,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     explains: tuple[int, ...] = ()
     evidence: tuple[str, ...] = ()
     next_step: str = ""
+    recurrence: Recurrence | None = None
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
