@@ -146,3 +146,62 @@ def test_wrong_usage_is_one_clear_line(run: Path, arguments: list[str], error: t
     (run / "log").mkdir()
     result = call(*(argument.format(run=run) for argument in arguments))
     assert isinstance(result.exception, error) and "\n" not in str(result.exception)
+
+
+# ---------------------------------------------------------------------- the text for an assistant
+
+
+def test_the_text_for_an_assistant_stands_alone_and_the_status_is_the_reports(run: Path) -> None:
+    result = call(run, "--prompt")
+    assert result.exit_code == 3 and result.output.startswith("A distributed PyTorch training job")
+    assert "slow-data-loading" in result.output and "Windows" not in result.output and "## Source" in result.output
+    assert "The training loop waits for its next batch." in result.output
+
+
+def test_the_text_goes_into_a_file_and_leaves_the_code_out_where_asked(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.md"
+    result = call(run, "--no-code", "--prompt", file)
+    assert result.exit_code == 3 and result.output == ""
+    assert "## Verdict" in file.read_text() and "## Source" not in file.read_text()
+
+
+def test_a_verdict_in_a_file_becomes_a_text_with_source_from_the_given_directory(run: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    verdict = Verdict.from_json((run / "verdict.json").read_bytes())
+    cause = verdict.cause
+    assert cause is not None
+    stack = ("work (train.py:1)",)
+    function = msgspec.structs.replace(cause.function, name="work", stack=stack)
+    named = msgspec.structs.replace(verdict, findings=(msgspec.structs.replace(cause, function=function),))
+    (tmp_path / "v.json").write_bytes(named.to_json())
+    (project / "train.py").write_text("def work():\n    return 'in here'\n")
+    assert "    2 |     return 'in here'" in call(tmp_path / "v.json", "--source", project, "--prompt").output
+    assert "in here" not in call(tmp_path / "v.json", "--source", run / "windows", "--prompt").output
+
+
+def test_json_and_prompt_do_not_print_into_each_other(run: Path) -> None:
+    result = call(run, "--json", "-", "--prompt", "-")
+    assert isinstance(result.exception, UsageError)
+
+
+# ---------------------------------------------------------------------- history, and pipes
+
+
+def test_a_window_that_is_diagnosed_again_is_told_with_those_before_it(run: Path) -> None:
+    Store(run).save_final(keep(run, 4, "manual", SlowLoader((2,), 20.0)))
+    output = call(run, "--window", 4, "--again").output
+    assert "Seen in 2 of 3 windows (3, 4)" in output
+    assert "Seen in" not in call(run, "--window", 3, "--again").output.replace("Seen in one of 2 windows", "")
+
+
+def test_sentences_are_not_broken_in_a_pipe_and_lines_end_with_their_text(run: Path) -> None:
+    lines = call(run, "--all").output.splitlines()
+    verdict = Verdict.from_json((run / "verdict.json").read_bytes())
+    assert any(verdict.summary in line for line in lines)
+    assert all(line == line.rstrip() and "─" * 20 not in line for line in lines)
+
+
+def test_a_width_that_was_asked_for_counts_in_a_pipe_too(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, call(run).output.splitlines())) <= 60

@@ -209,3 +209,10 @@ def test_a_signal_while_waiting_for_the_verdict_costs_the_verdict_but_not_the_re
     assert "SIGTERM" in launch.problems[0]
     verdict = Verdict.from_json(launch.no_verdict())
     assert verdict.verdict == "undetermined" and "SIGTERM" in verdict.coverage.notes[0]
+
+
+def test_a_command_that_does_not_exist_is_named_and_nothing_is_reported_on_it(tmp_path: Path) -> None:
+    arguments = [*EROICA, "run", "--out", str(tmp_path / "out"), "--", "no-such-command"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 127 and done.stdout == ""
+    assert done.stderr.splitlines() == ["eroica: cannot run 'no-such-command': No such file or directory"]

@@ -12,11 +12,12 @@ import pytest
 
 from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store, save_patterns
+from eroica.collector.resume import History
 from eroica.collector.service import MAX_PATTERN_BYTES, Collector
 from eroica.collector.windows import Analyze
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
-from eroica.model.verdict import Coverage, IterationTimes, Verdict
+from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Recurrence, Verdict
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
@@ -172,3 +173,35 @@ def test_a_collector_that_no_agent_ever_finds_ends_by_itself(tmp_path: Path) -> 
         assert collector.final is not None and collector.final.verdict == "undetermined"
 
     asyncio.run(go())
+
+
+def test_a_windows_verdict_on_disk_says_that_an_earlier_window_found_the_same(tmp_path: Path) -> None:
+    cause = Finding(
+        order=1, role="cause", cause="compute-slow", function=FindingFunction(name="f", kind="compute"), workers=(0,),
+        scope="some", gain=0.2, confidence=0.8,
+    )  # fmt: skip
+    found = Verdict(
+        eroica_version="0", job="j", verdict="slow", summary="Slow.", window=None, iteration=IterationTimes(),
+        coverage=Coverage(workers_expected=1, workers_reported=1), findings=(cause,),
+    )  # fmt: skip
+
+    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
+        collector.resume(History(last_id=1, verdicts=((1, found),)))
+        await tell(client, status(100))
+        await client.post("/v1/profile", content=msgspec.msgpack.encode({}))
+        assert (await tell(client, status(101))).order is not None
+        await tell(client, status(113, OrderResult(window_id=3, status="done", kind="probe", events=10)))
+        await tell(client, status(400, OrderResult(window_id=3, status="done", kind="window")))
+        await client.post("/v1/patterns", content=encode_record(pattern(3)))
+        await asyncio.sleep(0.2)
+        await client.post("/v1/finish")
+        await asyncio.wait_for(collector.run(0.01), 5)
+
+    with_collector(tmp_path, script, lambda *_: found)
+    kept = open_window(tmp_path / "windows" / "3").verdict
+    assert kept is not None and kept.cause is not None and kept.cause.confidence == 0.8
+    recurrence = Recurrence(kind="recurring", windows=(1, 3), looked=2, gains=(0.2, 0.2))
+    assert kept.cause.recurrence == recurrence
+    final = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
+    assert final.summary == "Slow. Seen in both windows (1, 3)." and final.cause is not None
+    assert final.cause.recurrence == recurrence and final.cause.confidence > 0.8

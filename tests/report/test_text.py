@@ -14,7 +14,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).parent))
 import samples
 
-from eroica.model.verdict import Finding, FindingFunction, Verdict
+from eroica.model.verdict import Finding, FindingFunction, Recurrence, Verdict
 from eroica.report.text import render_verdict
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -118,3 +118,26 @@ def test_a_blocked_job_has_no_costs_and_no_iterations_but_a_place_and_a_silence(
 def test_an_unknown_gain_is_said_to_be_unknown() -> None:
     cause = msgspec.structs.replace(samples.LOADER, gain=None, duration=None)
     assert "costs     unknown" in drawn(msgspec.structs.replace(samples.SLOW, findings=(cause,)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "windows", "words"),
+    [
+        ("one-off", (3,), "Seen in one of 4 windows (window 3)"),
+        ("recurring", (1, 3), "Seen in 2 of 4 windows (1, 3)"),
+        ("rotating", (1, 2, 3, 4), "Seen in all 4 windows (1–4), on other workers each time"),
+        ("worsening", (1, 2, 4), "getting worse: 10 % of the iteration at first, 31 % at last"),
+    ],
+)
+def test_how_often_a_cause_was_seen_stands_in_one_line(kind: str, windows: tuple[int, ...], words: str) -> None:
+    gains = (0.1, *(None for _ in windows[2:]), 0.31)[-len(windows) :]
+    recurrence = Recurrence(kind=kind, windows=windows, looked=4, gains=gains)  # type: ignore[arg-type]
+    cause = msgspec.structs.replace(samples.LOADER, recurrence=recurrence)
+    text = drawn(msgspec.structs.replace(samples.SLOW, findings=(cause,)), 200)
+    assert words in text and "history" in text
+
+
+def test_a_cause_seen_in_the_only_window_has_no_history() -> None:
+    single = Recurrence(kind="single", windows=(1,), looked=1)
+    cause = msgspec.structs.replace(samples.LOADER, recurrence=single)
+    assert "history" not in drawn(msgspec.structs.replace(samples.SLOW, findings=(cause,)))

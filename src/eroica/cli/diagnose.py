@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eroica.cli.options import settings_from
-from eroica.cli.output import check_target, write_result
+from eroica.cli.output import check_target, make_console, write_result
 from eroica.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -93,11 +93,9 @@ def _keep(examination: Examination, out: Path) -> None:
 
 
 def _show(examination: Examination, everything: bool) -> None:
-    from rich.console import Console
-
     from eroica.report.text import render_verdict
 
-    console = Console()
+    console = make_console()
     if not everything or len(examination.parts) == 1:
         render_verdict(examination.verdicts[0], console)
         _show_others(examination.parts[1:], console)
@@ -112,6 +110,7 @@ def _show_others(others: Sequence[Part], console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from eroica.report.layout import draw
     from eroica.report.words import clean, worker_list
 
     if not others:
@@ -123,17 +122,15 @@ def _show_others(others: Sequence[Part], console: Console) -> None:
         cause = part.verdict.cause
         said = (cause.cause, worker_list(cause.workers).split(maxsplit=1)[-1]) if cause is not None else ("", "")
         table.add_row(*(Text(clean(word)) for word in (part.job, part.label, part.verdict.verdict, *said)))
-    console.print()
-    console.print(table)
+    draw([Text(), table], console)
     more = f"{len(others) - _MOST_OTHERS} more recordings. " if len(others) > _MOST_OTHERS else ""
-    console.print(Text(f"{more}--all shows each verdict in full.", style="dim"))
+    draw([Text(f"{more}--all shows each verdict in full.", style="dim")], console)
 
 
 def _rule(console: Console, at: int, title: str) -> None:
-    from rich.text import Text
-
+    from eroica.report.layout import draw_rule
     from eroica.report.words import clean
 
     if at:
         console.print()
-    console.rule(Text(clean(title), style="dim"), style="dim", align="left")
+    draw_rule(clean(title), console, align="left")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from eroica.archive.load import SavedRun, looks_saved
 from eroica.cli.options import settings_from
-from eroica.cli.output import check_target, write_result
+from eroica.cli.output import check_target, make_console, write_result
 from eroica.cli.saved import choose_window, open_place, split_window
 from eroica.compare import Run, compare
 from eroica.errors import UsageError
@@ -51,7 +50,7 @@ def diff(
     except KeyboardInterrupt:
         click.echo("eroica: interrupted", err=True)
         raise SystemExit(_INTERRUPTED) from None
-    render_comparison(comparison, Console(quiet=str(json_file) == "-"))
+    render_comparison(comparison, make_console(quiet=str(json_file) == "-"))
     write_result(json_file, comparison.to_json())
     raise SystemExit(comparison.exit_code)
 

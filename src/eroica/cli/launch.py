@@ -59,6 +59,11 @@ class Launch:
     """Collector, agent and command of one `eroica run`.
 
     Whatever fails on Eroica's side, the command runs all the same; `problems` says what failed.
+
+    Attributes:
+        where: The places of this job.
+        home: Where the verdict is made, "" if here.
+        started: The command could be started at all.
     """
 
     def __init__(self, environment: dict[str, str], settings: Settings, part: Part = Part()) -> None:  # noqa: B008 - frozen
@@ -68,6 +73,7 @@ class Launch:
         self._own_problems: list[str] = [part.problem] if part.problem else []
         self._environment = environment
         self._settings = settings
+        self.started = False
         self._exit_status: int | None = None
         self._asked_to_end_at: float | None = None
         self._children_ignored = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
@@ -122,6 +128,7 @@ class Launch:
             signal.pthread_sigmask(signal.SIG_SETMASK, old)
             click.echo(f"eroica: cannot run {arguments[0]!r}: {error.strerror}", err=True)
             return _NOT_FOUND if error.errno == errno.ENOENT else _NOT_EXECUTABLE
+        self.started = True
         while process.poll() is None:
             self._tend()  # first: a helper's end before signals were blocked told us nothing
             caught = self._next_signal(watched)

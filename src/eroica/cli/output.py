@@ -1,40 +1,58 @@
-"""`--json FILE` of `diagnose`, `report` and `diff`."""
+"""Where results go: files named by `--json FILE` and the like, and the console."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from eroica.errors import InputError, UsageError
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-def check_target(json_file: Path | None) -> None:
+#: Wider than any sentence of a verdict, so that none is broken where a program reads.
+_PIPED_WIDTH = 1_000
+
+
+def check_target(file: Path | None, option: str = "--json") -> None:
     """Fail before the work, not after it.
 
     Raises:
         UsageError: The file cannot be written there.
     """
-    if json_file is None or str(json_file) == "-":
+    if file is None or str(file) == "-":
         return
-    if json_file.is_dir():
-        raise UsageError(f"--json {json_file} is a directory; name a file")
-    if not json_file.absolute().parent.is_dir():
-        raise UsageError(f"--json {json_file}: there is no directory {json_file.parent}")
+    if file.is_dir():
+        raise UsageError(f"{option} {file} is a directory; name a file")
+    if not file.absolute().parent.is_dir():
+        raise UsageError(f"{option} {file}: there is no directory {file.parent}")
 
 
-def write_result(json_file: Path | None, data: bytes) -> None:
+def write_result(file: Path | None, data: bytes, option: str = "--json") -> None:
     """Write it; "-" is standard output.
 
     Raises:
         InputError: It cannot be written.
     """
-    if json_file is None:
+    if file is None:
         return
-    if str(json_file) == "-":
+    if str(file) == "-":
         click.echo(data.decode(), nl=False)
         return
     try:
-        json_file.write_bytes(data)
+        file.write_bytes(data)
     except OSError as error:
-        raise InputError(f"--json {json_file} cannot be written: {error.strerror or error}") from error
+        raise InputError(f"{option} {file} cannot be written: {error.strerror or error}") from error
+
+
+def make_console(*, quiet: bool = False, stderr: bool = False) -> Console:
+    """A console as wide as the terminal; in a file or pipe as wide as it takes, unless `COLUMNS` says otherwise."""
+    from rich.console import Console
+
+    console = Console(quiet=quiet, stderr=stderr)
+    if console.is_terminal or "COLUMNS" in os.environ:
+        return console
+    return Console(quiet=quiet, stderr=stderr, width=_PIPED_WIDTH)

@@ -46,11 +46,10 @@ def profile(
     verdict = _await_verdict(run, answer.window_id)
     if json_file is not None:
         json_file.write_bytes(verdict.to_json())
-    from rich.console import Console
-
+    from eroica.cli.output import make_console
     from eroica.report.text import render_verdict
 
-    render_verdict(verdict, Console())
+    render_verdict(verdict, make_console())
     raise SystemExit(verdict.exit_code)
 
 

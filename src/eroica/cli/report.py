@@ -10,18 +10,25 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from eroica.archive.load import SavedRun, SavedWindow
+from eroica.archive.load import SavedRun, SavedWindow, read_patterns
 from eroica.cli.options import settings_from
-from eroica.cli.output import check_target, write_result
+from eroica.cli.output import check_target, make_console, write_result
 from eroica.cli.saved import diagnose_again, open_place, run_of
+from eroica.collector.recurrence import with_recurrence
 from eroica.errors import InputError, UsageError
+from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
+from eroica.report.layout import draw, draw_rule
+from eroica.report.prompt import build_prompt
+from eroica.report.source import SourceTree
 from eroica.report.text import render_verdict
 from eroica.report.words import clean, sentence, worker_list
 from eroica.settings import Settings
 
 _MOST_WINDOWS = 40
 _MOST_NOTES = 6
+#: More patterns than that are not read for the few lines on set-up in --prompt (about a second).
+_MOST_PATTERNS = 2_000
 
 
 @click.command()
@@ -31,16 +38,48 @@ _MOST_NOTES = 6
 @click.option("--all", "everything", is_flag=True, help="The verdict of every window, then the final one.")
 @click.option("--again", is_flag=True, help="Diagnose the saved patterns again, by the present rules and settings.")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting, for --again.")
-def report(
-    place: Path, json_file: Path | None, number: int | None, everything: bool, again: bool, pairs: tuple[str, ...]
+@click.option(
+    "--prompt",
+    "prompt_file",
+    type=click.Path(path_type=Path),
+    is_flag=False,
+    flag_value="-",
+    metavar="[FILE]",
+    help="Instead, a compact text for an AI assistant, into FILE or printed; write it after DIR.",
+)
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where --prompt looks for the named functions' source; default: this directory. Repeatable.",
+)
+@click.option("--no-code", is_flag=True, help="No source lines in --prompt.")
+def report(  # noqa: PLR0913 - one for each option
+    *,
+    place: Path,
+    json_file: Path | None,
+    number: int | None,
+    everything: bool,
+    again: bool,
+    pairs: tuple[str, ...],
+    prompt_file: Path | None,
+    sources: tuple[Path, ...],
+    no_code: bool,
 ) -> None:
     """Show the verdict of a run directory, of one window, of a directory of patterns, or of a file from --json.
+
+    With --prompt, as a text to give to an AI assistant: verdict, numbers, evidence, and the source lines of the named
+    functions, as far as they lie under --source. It holds no data, and what looks like a key or password is masked.
 
     Exit status: 0 healthy, 3 a cause was found, 4 undetermined, 1 it could not be read, 2 wrong usage.
     """
     settings, _ = settings_from(pairs)
     check_target(json_file)
-    console = Console(quiet=str(json_file) == "-")
+    check_target(prompt_file, "--prompt")
+    if str(json_file) == str(prompt_file) == "-":
+        raise UsageError("--json - and --prompt both print; give one of them a file")
+    console = make_console(quiet=prompt_file is not None or str(json_file) == "-")
     saved = open_place(place)
     if isinstance(saved, SavedRun) and number is None:
         verdict = _show_run(saved, console, everything, again, settings)
@@ -51,7 +90,33 @@ def report(
         render_verdict(verdict, console)
         _say_notes(console, saved.notes if isinstance(saved, SavedWindow) else ())
     write_result(json_file, verdict.to_json())
+    if prompt_file is not None:
+        tree = None if no_code else SourceTree(sources or (Path(),))
+        write_result(prompt_file, _prompt(saved, number, verdict, tree), "--prompt")
     raise SystemExit(verdict.exit_code)
+
+
+def _prompt(
+    saved: SavedRun | SavedWindow | Verdict, number: int | None, verdict: Verdict, sources: SourceTree | None
+) -> bytes:
+    """The text for an assistant; the patterns of its window are read for what is set up differently."""
+    from eroica.diagnosis.catalog import CATALOG
+
+    meanings = {cause: entry.meaning for cause, entry in CATALOG.items()}
+    window = saved if isinstance(saved, SavedWindow) else None
+    if isinstance(saved, SavedRun):
+        window = saved.origin() if number is None else saved.window(number)
+    return build_prompt(verdict, meanings, _few_patterns(window), sources).encode("utf-8", "replace")
+
+
+def _few_patterns(window: SavedWindow | None) -> tuple[WorkerPattern, ...]:
+    """The patterns of a window, none where they are too many to be read for a line or two."""
+    if window is None or not 0 < len(window.pattern_files) <= _MOST_PATTERNS:
+        return ()
+    try:
+        return read_patterns(window)[1]
+    except InputError:
+        return ()
 
 
 def _one(saved: SavedRun | SavedWindow | Verdict, number: int | None, again: bool, settings: Settings) -> Verdict:
@@ -75,7 +140,10 @@ def _one(saved: SavedRun | SavedWindow | Verdict, number: int | None, again: boo
 def _of_window(run: SavedRun | None, window: SavedWindow, again: bool, settings: Settings) -> Verdict:
     if window.verdict is not None and not again:
         return window.verdict
-    return diagnose_again(run, window, settings)
+    verdict = diagnose_again(run, window, settings)
+    others = {one.window_id: one.verdict for one in run.windows if one.verdict is not None} if run is not None else {}
+    earlier = {window_id: one for window_id, one in others.items() if window_id < window.window_id}
+    return with_recurrence(window.window_id, verdict, earlier)
 
 
 def _show_run(run: SavedRun, console: Console, everything: bool, again: bool, settings: Settings) -> Verdict:
@@ -88,9 +156,9 @@ def _show_run(run: SavedRun, console: Console, everything: bool, again: bool, se
     notes = [*run.notes, *(f"window {window.window_id}: {note}" for window in run.windows for note in window.notes)]
     if everything:
         for window in judged:
-            console.rule(f"window {window.window_id}", style="dim")
+            draw_rule(f"window {window.window_id}", console)
             _show_window(run, window, console, again, settings)
-        console.rule("the job", style="dim")
+        draw_rule("the job", console)
     origin = run.origin() or (judged[-1] if judged else None)
     verdict = run.verdict
     if origin is not None and (again or verdict is None):
@@ -102,8 +170,7 @@ def _show_run(run: SavedRun, console: Console, everything: bool, again: bool, se
         raise InputError(f"{run.directory} holds no verdict and nothing to make one of{why}")
     render_verdict(verdict, console)
     if run.windows:
-        console.print(Text("\nWindows", style="dim"))
-        console.print(_windows(run), highlight=False, markup=False)
+        draw([Text("\nWindows", style="dim"), _windows(run)], console)
     _say_notes(console, notes)
     return verdict
 

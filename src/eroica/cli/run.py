@@ -61,7 +61,7 @@ def run(
         verdict = launch.finish()
         if launch.concludes:
             _write_json(json_file, verdict or launch.no_verdict())
-        if not quiet and part.speaks:
+        if launch.started and not quiet and part.speaks:
             _print_verdict(verdict, launch.where)
             _print_home(launch.home)
     except (Impatient, OSError, ValueError, SystemExit) as error:  # a closed pipe, a broken record: the status counts
@@ -128,11 +128,10 @@ def _print_home(home: str) -> None:
 def _print_verdict(verdict: bytes | None, where: Places) -> None:
     if verdict is None:
         return
-    from rich.console import Console
-
+    from eroica.cli.output import make_console
     from eroica.model.verdict import Verdict
     from eroica.report.text import render_verdict
 
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     render_verdict(Verdict.from_json(verdict), console)
     console.print(f"Report: {where.run}", style="dim", markup=False, highlight=False)

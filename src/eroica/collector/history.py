@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from eroica import __version__
-from eroica.model.verdict import Coverage, IterationTimes, Verdict
+from eroica.collector.courses import Course, Sighting, follow_causes, same_place
+from eroica.collector.recurrence import believe, courses_in, recurrence_of
+from eroica.model.verdict import NO_FUNCTION, Coverage, Finding, IterationTimes, Recurrence, Verdict
+from eroica.report.words import history, percent, window_list, worker_list
 
 #: Iterations that end so many times longer than the best are not called healthy, though nobody looked at them.
 _NOT_HEALTHY = 1.5
+#: Two causes of which the lighter weighs at least so much of the heavier: the history does not decide between them.
+_TIE = 0.75
+#: Windows in a row, the last ones, in which a cause must have been seen to have taken the place of another.
+_SUCCEEDS = 2
+#: Windows that a sentence lists.
+_MOST_SHOWN = 8
 
 
 def final_verdict(
@@ -26,8 +36,12 @@ def final_verdict(
     """The verdict that the history of windows supports best.
 
     A job that stood still at its end, or lost a worker, ended for that reason whatever it suffered from before. Else
-    verdicts that name the same cause on the same workers add up their confidence; the newest of the heaviest group
-    stands. Without any cause: undetermined if a window said so last, else healthy.
+    causes are followed through the windows (`eroica.collector.courses`), and the one that is expected to have cost most
+    (confidences times gains, over the windows that it led) stands, with the confidence that all windows give it
+    together (`eroica.collector.recurrence.believe`) and a sentence on how often it was seen. One that moves from worker
+    to worker blames none. Two that weigh alike, point at different places and never show in one window: undetermined,
+    unless the later one has clearly taken the place of the earlier. Without any cause: undetermined if a window said so
+    last, else healthy.
 
     Args:
         job: Name of the job.
@@ -43,20 +57,142 @@ def final_verdict(
     if last is not None:
         return verdicts[last]
     counting = {window_id: verdict for window_id, verdict in sorted(verdicts.items()) if window_id not in passed}
-    weights: dict[tuple[str, tuple[int, ...], str], float] = {}
-    newest: dict[tuple[str, tuple[int, ...], str], Verdict] = {}
-    for verdict in counting.values():
-        cause = verdict.cause
-        if cause is None:
-            continue
-        key = (cause.cause, cause.workers if cause.scope == "some" else (), cause.scope)
-        weights[key] = weights.get(key, 0.0) + cause.confidence
-        newest[key] = verdict
-    if weights:
-        return newest[max(weights, key=lambda key: weights[key])]
+    leaders = _leaders(counting)
+    if leaders:
+        first, rival = leaders[0], next((one for one in leaders[1:] if _is_rival(leaders[0], one)), None)
+        if rival is not None and _succeeds(rival, first):
+            return _supported(rival, counting)
+        if rival is not None and not _succeeds(first, rival):
+            return _undecided(first, rival, counting)
+        return _supported(first, counting)
     if counting:
         return counting[max(counting)]
     return _nothing_looked_wrong(job, workers_expected, workers_seen, len(verdicts), slowed)
+
+
+@dataclass(frozen=True)
+class _Leader:
+    """A course that led at least one window's verdict, and the sighting that shows it best."""
+
+    course: Course
+    best: Sighting
+
+    @property
+    def weight(self) -> float:
+        return self.course.weight(self.best.finding)
+
+    @property
+    def windows(self) -> list[int]:
+        return [one.window_id for one in self.course.agreeing(self.best.finding)]
+
+
+def _leaders(verdicts: Mapping[int, Verdict]) -> list[_Leader]:
+    """Heaviest first; of equals slow iterations before a standstill that the job survived, then the newest."""
+    courses = ((course, course.best) for course in follow_causes(verdicts))
+    leaders = [_Leader(course, best) for course, best in courses if best is not None]
+    return sorted(leaders, key=lambda one: (one.weight, not one.course.blocked, one.best.window_id), reverse=True)
+
+
+def _is_rival(first: _Leader, other: _Leader) -> bool:
+    """Whether both cannot be told apart by weight, and would send a person to different places."""
+    return (
+        other.course.blocked == first.course.blocked
+        and other.weight >= _TIE * first.weight
+        and first.course.windows.isdisjoint(other.course.windows)
+        and not same_place(first.best.finding, other.best.finding)
+    )
+
+
+def _succeeds(later: _Leader, earlier: _Leader) -> bool:
+    """Whether one was seen again and again after the other had gone."""
+    return len(later.windows) >= _SUCCEEDS and min(later.windows) > max(earlier.windows)
+
+
+def _supported(leader: _Leader, verdicts: Mapping[int, Verdict]) -> Verdict:
+    """The verdict of the window that shows the cause best, with what all windows say of its causes."""
+    verdict = verdicts[leader.best.window_id]
+    if len(verdicts) < 2 and verdict.verdict == "blocked":
+        return verdict
+    findings, recurrence = _marked(verdict, leader, verdicts)
+    summary = verdict.summary
+    if recurrence.kind == "rotating":
+        summary = _wandering(leader)
+    said = _seen(recurrence, verdicts)
+    return msgspec.structs.replace(verdict, findings=findings, summary=" ".join(filter(None, (summary, said))))
+
+
+def _marked(
+    verdict: Verdict, leader: _Leader, verdicts: Mapping[int, Verdict]
+) -> tuple[tuple[Finding, ...], Recurrence]:
+    """The findings of the leader's window with the confidence and the recurrence that all windows give them."""
+    courses = courses_in(leader.best.window_id, verdicts)
+    findings = tuple(
+        _mark(finding, courses[finding.order], verdicts) if finding.order in courses else finding
+        for finding in verdict.findings
+    )
+    return findings, recurrence_of(leader.course, leader.best.finding, verdicts)
+
+
+def _mark(finding: Finding, course: Course, verdicts: Mapping[int, Verdict]) -> Finding:
+    recurrence = recurrence_of(course, finding, verdicts)
+    confidence = believe(course, finding, verdicts)
+    if recurrence.kind != "rotating":
+        return msgspec.structs.replace(finding, recurrence=recurrence, confidence=confidence)
+    return msgspec.structs.replace(
+        finding,
+        recurrence=recurrence,
+        confidence=confidence,
+        workers=(),
+        scope="rotating",
+        evidence=(_who_when(course), *finding.evidence),
+    )
+
+
+def _who_when(course: Course) -> str:
+    """Who it was in which window, the newest last."""
+    shown = course.sightings[-_MOST_SHOWN:]
+    more = f", after {len(course.sightings) - len(shown)} earlier ones" if len(shown) < len(course.sightings) else ""
+    who = (f"{worker_list(one.finding.workers)} in window {one.window_id}" for one in shown)
+    return f"It was {', '.join(who)}{more}."
+
+
+def _wandering(leader: _Leader) -> str:
+    finding = leader.best.finding
+    where = f" in {finding.function.name}" if finding.function.name != NO_FUNCTION else ""
+    cost = f" It costs about {percent(finding.gain)} of an iteration." if finding.gain is not None else ""
+    return f"{finding.cause}{where} moves from worker to worker, and none of them is to blame alone.{cost}"
+
+
+def _seen(recurrence: Recurrence, verdicts: Mapping[int, Verdict]) -> str:
+    """How often it was seen, in a sentence; "" where only one window looked."""
+    if recurrence.kind == "single":
+        return ""
+    after = sum(at > recurrence.windows[-1] and verdict.verdict != "undetermined" for at, verdict in verdicts.items())
+    gone = f", not in the last {'one' if after == 1 else after}" if after else ""
+    gone = gone or (", the last of them" if recurrence.kind == "one-off" else "")
+    return f"{history(recurrence)}{gone}."
+
+
+def _undecided(first: _Leader, other: _Leader, verdicts: Mapping[int, Verdict]) -> Verdict:
+    """Windows that contradict each other: both causes side by side, in the frame of the newest of the two."""
+    both = sorted((first, other), key=lambda one: one.best.window_id)
+    newest = verdicts[both[-1].best.window_id]
+    findings = tuple(
+        msgspec.structs.replace(_mark(one.best.finding, one.course, verdicts), order=order, explains=())
+        for order, one in enumerate(both, 1)
+    )
+    summary = (
+        f"The windows contradict each other: {' and '.join(_claim(one) for one in both)}. Another window while the job "
+        "is slow would settle it (eroica profile)."
+    )
+    return msgspec.structs.replace(newest, verdict="undetermined", summary=summary, findings=findings)
+
+
+def _claim(leader: _Leader) -> str:
+    finding = leader.best.finding
+    where = worker_list(finding.workers) if finding.scope == "some" else f"{finding.scope} workers"
+    where = "changing workers" if finding.scope == "rotating" or leader.course.wanders else where
+    return f"{window_list(leader.windows)} found {finding.cause} ({finding.function.name}) on {where}"
 
 
 def _nothing_looked_wrong(

@@ -19,6 +19,7 @@ from eroica.archive.store import Store, write_json
 from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.history import final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_pattern, clean_report, clean_request, clean_text
+from eroica.collector.recurrence import with_recurrence
 from eroica.collector.resume import History
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
@@ -289,6 +290,7 @@ class Collector:
         if verdict is not None:
             captured_s = max((pattern.duration_s for pattern in order.patterns), default=0.0)
             verdict = stamped(verdict, now - order.asked_at - captured_s)
+            verdict = with_recurrence(window.window_id, verdict, self.windows.verdicts)
             done = verdict
             self._keep(lambda: self._store.save_verdict(window.window_id, done))
         self.windows.analyzed(now, window.window_id, verdict)

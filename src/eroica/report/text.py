@@ -13,9 +13,20 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from eroica.model.verdict import NO_FUNCTION, Finding, ResourceUse, Verdict, VerdictWindow
+from eroica.model.verdict import NO_FUNCTION, Finding, Verdict, VerdictWindow
 from eroica.report.layout import draw, headline, left_out
-from eroica.report.words import amount, byte_size, change, clean, milliseconds, percent, seconds, sentence, worker_list
+from eroica.report.numbers import compared_with, legend, numbers
+from eroica.report.words import (
+    byte_size,
+    change,
+    clean,
+    history,
+    milliseconds,
+    percent,
+    seconds,
+    sentence,
+    worker_list,
+)
 
 _STYLES = {"slow": "bold red", "blocked": "bold red", "healthy": "bold green", "undetermined": "bold yellow"}
 _MOST_CAUSES = 5
@@ -39,6 +50,7 @@ def build_report(verdict: Verdict) -> list[RenderableType]:
     for finding in causes[:_MOST_CAUSES]:
         parts += [Text(), _cause(finding, verdict)]
     parts += left_out(len(causes) - _MOST_CAUSES, "cause")
+    parts += legend(causes[:_MOST_CAUSES])
     parts += _symptoms(verdict)
     parts += [Text(), *_coverage(verdict)]
     parts += [_cost(verdict)] if verdict.window is not None and not _stands_still(verdict) else []
@@ -121,9 +133,11 @@ def _cause_rows(finding: Finding, verdict: Verdict) -> Iterator[tuple[str, Rende
     yield "where", Text(_where(finding, everybody=not (_is_recorded(verdict) and verdict.coverage.missing)))
     if not _stands_still(verdict):
         yield "costs", Text(_price(finding, verdict.iteration.current_ms))
-    numbers = _numbers(finding, _compared_with(finding, verdict))
-    if numbers is not None:
-        yield "pattern", numbers
+    table = numbers(finding, compared_with(finding, _is_recorded(verdict)))
+    if table is not None:
+        yield "pattern", table
+    if finding.recurrence is not None and finding.recurrence.kind != "single":
+        yield "history", Text(history(finding.recurrence))
     if finding.evidence:
         yield "evidence", _bullets(finding.evidence)
     if finding.next_step:
@@ -175,84 +189,6 @@ def _bullets(lines: Sequence[str]) -> Table:
     for line in lines:
         table.add_row("•", Text(sentence(line)))
     return table
-
-
-def _compared_with(finding: Finding, verdict: Verdict) -> str:
-    """Head of the column beside "here"."""
-    if finding.scope != "all":
-        return "peers"
-    return "limit" if _is_recorded(verdict) else "before"
-
-
-def _numbers(finding: Finding, compared_with: str) -> Table | None:
-    """Small table: here, peers (or before, or what is allowed, where all workers are slow), expected."""
-    rows = list(_number_rows(finding))
-    if not rows:
-        return None
-    columns = 4 if any(row[3] for row in rows) else 3
-    table = Table.grid(padding=(0, 2))
-    table.add_column(overflow="fold", style="dim")
-    for style in ("bold", "", "dim")[: columns - 1]:
-        table.add_column(justify="right", no_wrap=True, style=style)
-    heads = ("iteration", "here", compared_with, "expected")
-    table.add_row(*(Text(head, style="dim not bold") for head in heads[:columns]))
-    for row in rows:
-        table.add_row(*map(Text, row[:columns]))
-    return table
-
-
-def _number_rows(finding: Finding) -> Iterator[tuple[str, str, str, str]]:
-    pattern, duration = finding.pattern, finding.duration
-    if pattern is not None:
-        peers = pattern.peers or {}
-        yield (
-            "critical β",
-            percent(pattern.beta),
-            _share(peers.get("beta")),
-            _range(pattern.expected.get("beta")),
-        )
-    if duration is not None:
-        label = "others wait" if _is_waiting_alone(finding) else "duration"
-        yield label, milliseconds(duration.per_iteration_ms), _time(duration.peers_ms), ""
-        if duration.count_per_iteration or duration.peers_count:
-            yield "calls", f"{duration.count_per_iteration:.1f}", _count(duration.peers_count), ""
-    if finding.resource is not None:
-        yield _resource(finding.resource)
-    if pattern is not None and pattern.sigma:
-        peers = pattern.peers or {}
-        yield f"{_channel(finding)} σ".strip(), percent(pattern.sigma), _share(peers.get("sigma")), ""
-
-
-def _is_waiting_alone(finding: Finding) -> bool:
-    """A late worker without a function to blame: what was measured is the waiting of the others."""
-    duration = finding.duration
-    unknown = finding.role == "cause" and finding.function.name == NO_FUNCTION
-    return unknown and finding.pattern is None and duration is not None and duration.peers_ms is None
-
-
-def _resource(resource: ResourceUse) -> tuple[str, str, str, str]:
-    peers = "" if resource.peers_mean is None else amount(resource.peers_mean, resource.unit)
-    return f"{clean(resource.name, 24)} μ", amount(resource.mean, resource.unit), peers, ""
-
-
-def _channel(finding: Finding) -> str:
-    return clean(finding.resource.name, 24) if finding.resource is not None else ""
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else percent(value)
-
-
-def _time(value: float | None) -> str:
-    return "" if value is None else milliseconds(value)
-
-
-def _count(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
-
-
-def _range(bounds: tuple[float, float] | None) -> str:
-    return "" if bounds is None else f"{percent(bounds[0]).removesuffix(' %')}–{percent(bounds[1])}"
 
 
 # ---------------------------------------------------------------------- symptoms, coverage, cost

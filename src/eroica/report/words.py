@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from eroica.model.verdict import Recurrence
+
 _LONGEST_NAME = 160
 _LONGEST_SENTENCE = 600
 _MOST_RANGES = 8
@@ -51,6 +53,32 @@ def worker_list(workers: Sequence[int]) -> str:
     words = [_range(first, last) for first, last in ranges[:_MOST_RANGES]]
     more = f" and more, {len(set(workers))} in all" if len(ranges) > _MOST_RANGES else ""
     return f"worker{'s' if len(set(workers)) > 1 else ''} {', '.join(words)}{more}"
+
+
+def window_list(windows: Sequence[int]) -> str:
+    """Window numbers: "window 2", "windows 2–4, 7"."""
+    ranges = _ranges(sorted(set(windows)))
+    words = [_range(first, last) for first, last in ranges[:_MOST_RANGES]]
+    more = " and more" if len(ranges) > _MOST_RANGES else ""
+    return f"window{'s' if len(set(windows)) > 1 else ''} {', '.join(words)}{more}"
+
+
+def history(recurrence: Recurrence) -> str:
+    """How often a cause was seen, and how it went on; no full stop."""
+    seen, looked = len(recurrence.windows), recurrence.looked
+    if recurrence.kind == "single":
+        return "Seen in the only window that could show it"
+    if recurrence.kind == "one-off":
+        return f"Seen in one of {looked} windows ({window_list(recurrence.windows)})"
+    number = f"{seen} of {looked}" if seen < looked else "both" if seen == 2 else f"all {seen}"
+    where = f"Seen in {number} windows ({window_list(recurrence.windows).split(' ', 1)[-1]})"
+    gains = [gain for gain in recurrence.gains if gain is not None]
+    return where + {
+        "rotating": ", on other workers each time",
+        "worsening": f", and getting worse: {percent(gains[0])} of the iteration at first, {percent(gains[-1])} at last"
+        if gains
+        else ", and getting worse",
+    }.get(recurrence.kind, "")
 
 
 def _range(first: int, last: int) -> str:

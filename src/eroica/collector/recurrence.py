@@ -1,0 +1,141 @@
+"""What several windows of a job say of a cause together: how far to believe it, and whether it comes again or grows.
+
+Pure functions over verdicts and the courses that causes take through them (`eroica.collector.courses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from eroica.collector.courses import MOST_WINDOWS, Course, follow_causes, is_standstill
+from eroica.model.verdict import Finding, Recurrence, Verdict
+
+#: How far one healthy window speaks against a cause that another window saw (it may come and go)...
+_HEALTHY_AGAINST = 0.3
+#: ...and how far one that blames something else does, for each unit of its own confidence (both may be true).
+_OTHER_AGAINST = 0.5
+#: What is left of both for windows before the first that saw it: it had perhaps not begun.
+_BEFORE_IT_BEGAN = 0.5
+#: Iterations from which a window tells as much as any other.
+_FULL_ITERATIONS = 10
+#: No number of windows makes it surer: they share the rules and what these are blind to.
+_HIGHEST = 0.99
+#: Uncertainty of a gain, as a share of it and at least (recomputed iterations of healthy jobs scatter so far).
+_GAIN_ERROR, _LEAST_GAIN_ERROR = 0.1, 0.02
+_FEWEST_TO_GROW = 3
+
+
+# ---------------------------------------------------------------------- belief
+
+
+def combine(confidences: Iterable[float]) -> float:
+    """Belief from several windows that say the same, 0-1.
+
+    One minus the product of the doubts 1 - p, as if windows were independent, but the k-th (strongest first) counts
+    with the power 1 / k: windows of one job share its rules and their blind spots. One window gives its own confidence,
+    a further one never lowers it, and the sum stays below 1.
+    """
+    doubt = 1.0
+    for k, confidence in enumerate(sorted(confidences, reverse=True), 1):
+        doubt *= (1.0 - min(max(confidence, 0.0), _HIGHEST)) ** (1.0 / k)
+    return 1.0 - doubt
+
+
+def believe(course: Course, finding: Finding, verdicts: Mapping[int, Verdict]) -> float:
+    """Probability of a cause in the light of all windows, 0-1.
+
+    Windows that agree support it by s, windows that could have shown it and did not speak against it by t; what neither
+    decides stays open. Dempster's rule for two simple support functions (Shafer 1976, chapter 4) gives
+    s (1 - t) / (1 - s t): s without contradiction, below s with it, never above 1.
+    """
+    agreeing = {one.window_id for one in course.agreeing(finding)}
+    others = looked(course, finding, verdicts) - agreeing
+    first = min(agreeing, default=0)
+    against = [_speaks_against(verdicts[at], finding) * (_BEFORE_IT_BEGAN if at < first else 1.0) for at in others]
+    s, t = combine(course.confidence(one) for one in course.agreeing(finding)), combine(against)
+    if not against:
+        return min(round(s, 3), _HIGHEST)
+    return min(round(s * (1 - t) / (1 - s * t), 3), _HIGHEST)
+
+
+def looked(course: Course, finding: Finding, verdicts: Mapping[int, Verdict]) -> frozenset[int]:
+    """Windows that saw it, or could have: of the same kind, with a clear answer, and with one of its workers."""
+    clear = {
+        at
+        for at in sorted(verdicts)[-MOST_WINDOWS:]
+        if is_standstill(verdicts[at]) == course.blocked
+        and verdicts[at].verdict != "undetermined"
+        and _clarity(verdicts[at], finding) > 0
+    }
+    return course.windows | clear
+
+
+def _speaks_against(verdict: Verdict, finding: Finding) -> float:
+    cause = verdict.cause
+    strength = _HEALTHY_AGAINST if cause is None else _OTHER_AGAINST * cause.confidence
+    return strength * _clarity(verdict, finding)
+
+
+def _clarity(verdict: Verdict, finding: Finding) -> float:
+    """How well a window could have shown a cause: who was heard, and for how many iterations, 0-1."""
+    coverage, window = verdict.coverage, verdict.window
+    if finding.scope == "some" and finding.workers and set(finding.workers) <= set(coverage.missing):
+        return 0.0
+    heard = min(coverage.workers_reported / max(coverage.workers_expected, 1), 1.0)
+    if window is None or window.first_iteration is None or window.last_iteration is None or window.kind == "blocked":
+        return heard
+    return heard * min(max(window.last_iteration - window.first_iteration, 0) / _FULL_ITERATIONS, 1.0)
+
+
+# ---------------------------------------------------------------------- the word for it
+
+
+def recurrence_of(course: Course, finding: Finding, verdicts: Mapping[int, Verdict]) -> Recurrence:
+    """What the windows say of a finding: how often, on whom, and whether it grows."""
+    seen = course.agreeing(finding)
+    gains = tuple(one.finding.gain for one in seen)
+    number = len(looked(course, finding, verdicts))
+    windows = tuple(one.window_id for one in seen)
+    if number < 2:
+        return Recurrence(kind="single", windows=windows, looked=number, gains=gains)
+    if len(seen) < 2:
+        return Recurrence(kind="one-off", windows=windows, looked=number, gains=gains)
+    if course.wanders:
+        return Recurrence(kind="rotating", windows=windows, looked=number, gains=gains)
+    return Recurrence(kind="worsening" if grows(gains) else "recurring", windows=windows, looked=number, gains=gains)
+
+
+def grows(gains: Sequence[float | None]) -> bool:
+    """Whether a cause gets worse: at least three gains that never fall beyond their uncertainty and rise beyond it."""
+    known = [gain for gain in gains if gain is not None]
+    if len(known) < _FEWEST_TO_GROW:
+        return False
+    steady = all(after - before >= -_error(before, after) for before, after in pairwise(known))
+    return steady and known[-1] - known[0] > 2 * _error(known[0], known[-1])
+
+
+def _error(one: float, other: float) -> float:
+    """Standard error of the difference of two gains."""
+    first, second = (max(_GAIN_ERROR * gain, _LEAST_GAIN_ERROR) for gain in (one, other))
+    return float((first**2 + second**2) ** 0.5)
+
+
+def with_recurrence(window_id: int, verdict: Verdict, earlier: Mapping[int, Verdict]) -> Verdict:
+    """A window's verdict, its causes marked with what this window and those before it say of them together."""
+    known = {**earlier, window_id: verdict}
+    courses = courses_in(window_id, known)
+    findings = tuple(
+        msgspec.structs.replace(finding, recurrence=recurrence_of(courses[finding.order], finding, known))
+        if finding.order in courses
+        else finding
+        for finding in verdict.findings
+    )
+    return msgspec.structs.replace(verdict, findings=findings)
+
+
+def courses_in(window_id: int, verdicts: Mapping[int, Verdict]) -> dict[int, Course]:
+    """The courses of a window's causes, by the order of the finding."""
+    return {order: course for course in follow_causes(verdicts) for order in course.orders(window_id)}

@@ -1,0 +1,65 @@
+"""Source lines of a verdict's functions as fenced, numbered, masked excerpts that nothing in them can break out of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from eroica.model.verdict import Finding
+from eroica.report.masking import mask_code, quoted
+from eroica.report.source import SourceLines, SourceTree
+from eroica.report.words import line
+
+_MOST_FUNCTION_LINES = 60
+_MOST_CALLERS = 3
+_MOST_CALLER_LINES = 20
+_LONGEST_CODE_LINE = 160
+
+
+def excerpts(causes: Sequence[Finding], sources: SourceTree) -> Iterator[str]:
+    """Source of the functions that causes name, then of those who call them: lines of Markdown."""
+    named: dict[tuple[str, int], tuple[SourceLines, str]] = {}
+    callers: dict[tuple[str, int], tuple[SourceLines, str]] = {}
+    for cause in causes:
+        found = [(frame, sources.find(frame)) for frame in _named_first(cause)]
+        own = [(text, frame) for frame, text in found if text is not None]
+        for place, (text, _) in enumerate(own[: 1 + _MOST_CALLERS]):
+            called = own[place - 1][0].name.rpartition(".")[2] if place else ""
+            (callers if place else named).setdefault((text.place, text.first_line), (text, called))
+    yield "## Source"
+    if not named:
+        yield "(No source of the functions above was found under the given directories.)"
+    for text, _ in named.values():
+        yield from _block(text, _MOST_FUNCTION_LINES, "")
+    for key, (text, called) in callers.items():
+        if key not in named:
+            yield from _block(text, _MOST_CALLER_LINES, called)
+
+
+def _named_first(finding: Finding) -> Iterator[str]:
+    """Frames from the named function outwards; the whole stack if none has its name."""
+    frames = list(reversed(finding.function.stack))
+    at = next((at for at, frame in enumerate(frames) if frame.startswith(f"{finding.function.name} (")), 0)
+    yield from frames[at:]
+
+
+def _block(text: SourceLines, most: int, called: str) -> Iterator[str]:
+    """Numbered lines in a fence that nothing in them can close."""
+    shown = [_code_line(one) for one in text.lines]
+    first = 0
+    if len(shown) > most:
+        calls = (at for at, one in enumerate(shown) if at and called and re.search(rf"\b{re.escape(called)}\b", one))
+        first = max(0, next(calls, 0) - most // 2)
+    end = min(first + most, len(shown))
+    fence = "`" * max(3, 1 + max((len(run) for one in shown for run in re.findall("`+", one)), default=0))
+    part = "" if end - first == len(shown) else f", {end - first} of {len(shown)} lines"
+    yield f"{quoted(text.name)} in {quoted(text.place)}{' (a caller)' if called else ''}{part}:"
+    yield f"{fence}python"
+    yield from (f"{text.first_line + at:5d} | {shown[at]}" for at in range(first, end))
+    yield fence
+    yield ""
+
+
+def _code_line(text: str) -> str:
+    shown = mask_code(line(text.expandtabs(4))).rstrip()
+    return shown if len(shown) <= _LONGEST_CODE_LINE else f"{shown[: _LONGEST_CODE_LINE - 1]}…"

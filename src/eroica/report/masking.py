@@ -1,0 +1,64 @@
+"""What looks like a password, key or token is not passed on. Source and names are input: anything may stand there."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from itertools import pairwise
+
+from eroica.report.words import clean, sentence
+
+MASK = "***"
+#: Keys that say by their form what they are.
+_KNOWN = re.compile(
+    r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_\-]{12,}|\bgh[pousr]_\w{16,}|\bgithub_pat_\w{16,}|\bglpat-[\w\-]{12,}|\bhf_\w{16,}"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{12,}|\bAIza[\w\-]{20,}|\bxox[abprs]-[\w\-]{8,}|\beyJ[\w\-]{8,}\.[\w\-.]{8,}"
+)
+_CREDENTIALS = re.compile(r"(://)[^/\s:@'\"]{0,200}:[^/\s@'\"]{1,200}@")
+#: A text given to something whose name speaks of a secret.
+_NAMED = re.compile(
+    r"((?:passw(?:or)?d|passphrase|pwd|secret|token(?!iz)|api_?key|access_?key|private_?key|auth|credential)\w{0,40}"
+    r"[\"']?\]?\s{0,8}(?::\s{0,8}\w{1,40}\s{0,8})?(?:=|:|,)=?\s{0,8}[rbufRBUF]{0,2})([\"'])(?:(?!\2).){1,400}\2",
+    re.IGNORECASE,
+)
+_OPAQUE = re.compile(r"(?<![\w/+.\-])[A-Za-z0-9+/_\-]{20,}={0,2}(?![\w/+\-])")
+#: Bits a character from which a long word is no word: names lie below 3.5, random hexadecimal digits near 3.7.
+_RANDOM_BITS = 3.5
+_HEX = re.compile(r"^[0-9a-fA-F]{24,}$")
+
+
+def mask(text: str) -> str:
+    """`text` with what looks like a secret replaced by "***"."""
+    text = _KNOWN.sub(MASK, text)
+    text = _CREDENTIALS.sub(rf"\1{MASK}@", text)
+    return _OPAQUE.sub(lambda match: MASK if _is_random(match[0]) else match[0], text)
+
+
+def mask_code(line: str) -> str:
+    """The same for a line of source: also texts that are given to something named like a secret."""
+    return mask(_NAMED.sub(rf"\1\2{MASK}\2", line))
+
+
+def quoted(text: str, limit: int = 160) -> str:
+    """A name inside backticks: it cannot end them, nor hold a secret."""
+    return f"`{mask(clean(text, limit)).replace('`', chr(39))}`"
+
+
+def told(text: str) -> str:
+    """A sentence on one line, without backticks and secrets."""
+    return mask(sentence(text)).replace("`", "'")
+
+
+def _is_random(word: str) -> bool:
+    """Digits and letters of a long word mixed as no name mixes them."""
+    if _HEX.match(word):
+        return any(character.isdigit() for character in word)
+    digits = sum(character.isdigit() for character in word)
+    cases = sum(a.islower() != b.islower() for a, b in pairwise(word) if a.isalpha() and b.isalpha())
+    if digits < 2 and cases < len(word) / 4:
+        return False
+    if re.fullmatch(r"[A-Za-z]*(?:[_/\-][A-Za-z]*)*\d*", word):  # words and a number at the end
+        return False
+    bits = -sum(n / len(word) * math.log2(n / len(word)) for n in Counter(word).values())
+    return bits >= _RANDOM_BITS and (digits + cases) >= len(word) / 5

@@ -1,0 +1,280 @@
+"""What the windows of a job say of a cause together."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eroica.collector.history import final_verdict
+from eroica.collector.recurrence import combine, grows, with_recurrence
+from eroica.model.verdict import (
+    Coverage,
+    Finding,
+    FindingFunction,
+    IterationTimes,
+    Verdict,
+    VerdictWindow,
+)
+
+
+def found(
+    cause: str,
+    *workers: int,
+    confidence: float = 0.9,
+    gain: float | None = 0.3,
+    function: str = "f",
+    scope: str = "some",
+    hosts: tuple[str, ...] = ("h",),
+) -> Finding:
+    return Finding(
+        order=1,
+        role="cause",
+        cause=cause,
+        function=FindingFunction(name=function, kind="python"),
+        workers=workers,
+        scope=scope,  # type: ignore[arg-type]
+        hosts=hosts,
+        gain=gain,
+        confidence=confidence,
+    )
+
+
+def window(*findings: Finding, word: str = "", reported: int = 8, iterations: int = 50) -> Verdict:
+    ordered = tuple(msgspec.structs.replace(finding, order=order) for order, finding in enumerate(findings, 1))
+    return Verdict(
+        eroica_version="0",
+        job="j",
+        verdict=word or ("slow" if findings else "healthy"),  # type: ignore[arg-type]
+        summary="It is slow." if findings else "It is healthy.",
+        window=VerdictWindow(kind="iterations", first_iteration=100, last_iteration=100 + iterations),
+        iteration=IterationTimes(),
+        coverage=Coverage(workers_expected=8, workers_reported=reported),
+        findings=ordered,
+    )
+
+
+def final(*windows: Verdict) -> Verdict:
+    return final_verdict("j", dict(enumerate(windows, 1)), 8, 8)
+
+
+def cause_of(verdict: Verdict) -> Finding:
+    assert verdict.cause is not None
+    return verdict.cause
+
+
+LOADER = found("slow-data-loading", 2)
+
+
+def test_a_single_window_keeps_its_confidence_and_says_nothing_of_others() -> None:
+    verdict = final(window(LOADER))
+    cause = cause_of(verdict)
+    assert cause.recurrence is not None and cause.recurrence.kind == "single"
+    assert cause.confidence == 0.9 and verdict.summary == "It is slow."
+
+
+def test_the_same_cause_on_the_same_workers_recurs_and_is_believed_more() -> None:
+    weak = found("slow-data-loading", 2, confidence=0.6)
+    verdict = final(window(weak), window(weak), window(weak))
+    cause = cause_of(verdict)
+    assert cause.recurrence is not None
+    assert (cause.recurrence.kind, cause.recurrence.windows, cause.recurrence.looked) == ("recurring", (1, 2, 3), 3)
+    assert 0.6 < cause.confidence < 1 - 0.4**3  # more than one window, less than three independent ones
+    assert verdict.summary == "It is slow. Seen in all 3 windows (1–3)."
+
+
+def test_the_same_cause_on_other_workers_each_time_rotates_and_blames_none() -> None:
+    verdict = final(*(window(found("slow-data-loading", worker)) for worker in (2, 5, 1)), window())
+    cause = cause_of(verdict)
+    assert cause.recurrence is not None and cause.recurrence.kind == "rotating"
+    assert (cause.workers, cause.scope) == ((), "rotating")
+    assert "worker 2 in window 1, worker 5 in window 2, worker 1 in window 3" in cause.evidence[0]
+    assert "Seen in 3 of 4 windows (1–3), on other workers each time, not in the last one." in verdict.summary
+    assert "orker 1 " not in verdict.summary
+
+
+def test_workers_that_overlap_do_not_rotate() -> None:
+    verdict = final(window(found("compute-slow", 2)), window(found("compute-slow", 2, 3)))
+    cause = cause_of(verdict)
+    assert cause.workers == (2,) and cause.recurrence is not None and cause.recurrence.kind == "recurring"
+
+
+def test_one_host_of_several_is_the_same_place_even_if_another_of_its_workers_is_named() -> None:
+    a, b = (found("cpu-contention", worker, hosts=("node-1",)) for worker in (0, 1))
+    elsewhere = found("slow-collective-everywhere", 4, hosts=("node-2",), gain=0.06)
+    cause = cause_of(final(window(a), window(b, elsewhere)))
+    assert cause.recurrence is not None and cause.recurrence.kind == "recurring" and cause.scope == "some"
+
+
+def test_on_a_single_host_the_host_tells_nothing() -> None:
+    cause = cause_of(final(window(found("cpu-contention", 0)), window(found("cpu-contention", 1))))
+    assert cause.recurrence is not None and cause.recurrence.kind == "rotating"
+
+
+def test_a_worker_that_takes_over_for_good_does_not_rotate_and_is_the_one_named() -> None:
+    windows = [window(found("compute-slow", worker)) for worker in (2, 2, 7, 7, 7)]
+    cause = cause_of(final(*windows))
+    assert cause.workers == (7,) and cause.recurrence is not None and cause.recurrence.windows == (3, 4, 5)
+    assert cause.confidence < cause_of(final(*windows[2:])).confidence
+
+
+@pytest.mark.parametrize(
+    ("vague", "precise"),
+    [
+        ("unknown", "compute-slow"),
+        ("python-on-critical-path", "blocking-checkpoint"),
+        ("compute-slow", "cpu-contention"),
+        ("slow-data-loading", "slow-storage-read"),
+    ],
+)
+def test_the_more_precise_name_stands_whichever_window_had_it(vague: str, precise: str) -> None:
+    for names in ((vague, precise), (precise, vague)):
+        verdict = final(*(window(found(name, 3, confidence=0.8)) for name in names))
+        cause = cause_of(verdict)
+        assert cause.cause == precise and verdict.verdict == "slow"
+        assert cause.recurrence is not None and cause.recurrence.windows == (1, 2)
+        assert 0.8 < cause.confidence < combine((0.8, 0.8))
+
+
+def test_a_vague_name_for_other_workers_is_not_refined() -> None:
+    cause = cause_of(final(window(found("unknown", 1, gain=0.5, function="no function")), window(LOADER)))
+    assert cause.cause == "unknown" and cause.workers == (1,)
+
+
+def test_a_weak_window_beside_healthy_ones_is_a_one_off_and_believed_less() -> None:
+    weak = found("slow-data-loading", 2, confidence=0.5)
+    after = final(window(weak), window(), window(), window())
+    cause = cause_of(after)
+    assert cause.recurrence is not None and (cause.recurrence.kind, cause.recurrence.looked) == ("one-off", 4)
+    assert cause.confidence < 0.35
+    assert after.summary.endswith("Seen in one of 4 windows (window 1), not in the last 3.")
+    before = final(window(), window(), window(), window(weak))  # it had perhaps not begun
+    assert cause.confidence < cause_of(before).confidence < 0.5
+    assert before.summary.endswith("Seen in one of 4 windows (window 4), the last of them.")
+
+
+def test_a_sure_window_survives_a_healthy_one() -> None:
+    sure = found("slow-data-loading", 2, confidence=0.95)
+    assert 0.9 < cause_of(final(window(sure), window())).confidence < 0.95
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        window(word="undetermined"),
+        window(iterations=0),
+        window(reported=0),
+        msgspec.structs.replace(window(), coverage=Coverage(workers_expected=8, workers_reported=7, missing=(2,))),
+    ],
+)
+def test_a_window_that_could_not_show_it_says_nothing_against_it(silent: Verdict) -> None:
+    cause = cause_of(final(window(LOADER), silent))
+    assert cause.confidence == 0.9 and cause.recurrence is not None and cause.recurrence.kind == "single"
+
+
+def test_a_cause_beside_a_heavier_one_is_not_refuted_by_coming_second() -> None:
+    both = found("compute-slow", 5, gain=0.1), found("slow-data-loading", 2, gain=0.3)
+    verdict = final(window(both[1], both[0]), window(both[0], both[1]), window(both[1], both[0]))
+    assert cause_of(verdict).cause == "slow-data-loading" and cause_of(verdict).confidence > 0.9
+    recurrences = [one.recurrence for one in verdict.findings]
+    assert [one and one.windows for one in recurrences] == [(1, 2, 3), (1, 2, 3)]
+
+
+def test_windows_that_contradict_each_other_are_undetermined_and_say_what_would_settle_it() -> None:
+    verdict = final(window(LOADER), window(found("compute-slow", 5)))
+    assert verdict.verdict == "undetermined" and verdict.exit_code == 4
+    assert "window 1 found slow-data-loading (f) on worker 2" in verdict.summary
+    assert "window 2 found compute-slow (f) on worker 5" in verdict.summary and "eroica profile" in verdict.summary
+    assert [finding.order for finding in verdict.findings] == [1, 2]
+
+
+def test_the_heavier_of_two_is_not_doubted_for_a_light_one() -> None:
+    verdict = final(window(LOADER), window(found("compute-slow", 5, gain=0.06)))
+    assert verdict.verdict == "slow" and cause_of(verdict).cause == "slow-data-loading"
+
+
+def test_two_names_for_the_same_worker_are_no_contradiction() -> None:
+    verdict = final(window(found("compute-slow", 2)), window(found("load-imbalance", 2)))
+    assert verdict.verdict == "slow" and cause_of(verdict).workers == (2,)
+
+
+def test_a_cause_that_has_taken_the_place_of_another_stands() -> None:
+    old, new = window(found("slow-data-loading", 2, gain=0.32)), window(found("compute-slow", 5))
+    verdict = final(old, old, new, new)
+    assert verdict.verdict == "slow" and cause_of(verdict).cause == "compute-slow"
+
+
+def test_gains_that_rise_beyond_their_uncertainty_are_getting_worse() -> None:
+    verdict = final(*(window(found("slow-data-loading", 2, gain=gain)) for gain in (0.1, 0.2, 0.35)))
+    cause = cause_of(verdict)
+    assert cause.recurrence is not None and cause.recurrence.kind == "worsening"
+    assert "getting worse: 10 % of the iteration at first, 35 % at last" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    "gains", [(0.1, 0.3), (0.3, 0.31, 0.32), (0.1, 0.4, 0.2), (0.3, 0.2, 0.1), (None, 0.1, 0.4), ()]
+)
+def test_few_noisy_or_falling_gains_are_not_getting_worse(gains: tuple[float | None, ...]) -> None:
+    assert not grows(gains)
+
+
+def test_a_windows_own_verdict_says_what_was_known_then() -> None:
+    earlier = {1: window(), 2: window(LOADER)}
+    marked = with_recurrence(3, window(LOADER), earlier)
+    cause = cause_of(marked)
+    assert cause.recurrence is not None and cause.recurrence.kind == "recurring" and cause.recurrence.windows == (2, 3)
+    assert cause.confidence == 0.9 and cause.recurrence.looked == 3
+    first = cause_of(with_recurrence(1, window(LOADER), {})).recurrence
+    assert first is not None and first.kind == "single"
+    assert Verdict.from_json(marked.to_json()) == marked
+
+
+def test_a_verdict_from_before_recurrence_was_recorded_can_be_read() -> None:
+    old = window(LOADER).to_json().replace(b'"recurrence": null', b'"next_step": ""')
+    assert cause_of(Verdict.from_json(old)).recurrence is None
+
+
+@given(st.lists(st.floats(0, 1), max_size=12), st.randoms(use_true_random=False))
+def test_belief_is_a_probability_that_grows_with_windows_in_any_order(confidences: list[float], random: object) -> None:
+    belief = combine(confidences)
+    shuffled = list(confidences)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert 0 <= belief <= 1
+    assert combine(shuffled) == pytest.approx(belief)
+    assert belief >= min(max(confidences, default=0.0), 0.99) - 1e-9
+
+
+CAUSES = st.sampled_from(["slow-data-loading", "compute-slow", "unknown", "python-on-critical-path"])
+FINDINGS = st.builds(
+    lambda cause, workers, confidence, gain, scope: found(
+        cause, *sorted(workers), confidence=confidence, gain=gain, scope=scope
+    ),
+    CAUSES,
+    st.sets(st.integers(0, 7), min_size=1, max_size=3),
+    st.floats(0.05, 0.99),
+    st.one_of(st.none(), st.floats(0.01, 0.9)),
+    st.sampled_from(["some", "some", "all", "rotating"]),
+)
+WINDOWS = st.lists(st.lists(FINDINGS, max_size=3).map(lambda findings: window(*findings)), min_size=1, max_size=7)
+
+
+@settings(max_examples=120, deadline=None)
+@given(WINDOWS)
+def test_whatever_the_windows_say_the_final_cause_is_one_of_theirs(windows: list[Verdict]) -> None:
+    verdict = final(*windows)
+    named = {finding.cause for one in windows for finding in one.findings}
+    assert (verdict.cause is None) == (not named)
+    for finding in verdict.findings:
+        assert finding.cause in named and 0 <= finding.confidence <= 1
+        assert finding.recurrence is not None and finding.recurrence.looked <= len(windows)
+        assert len(finding.recurrence.gains) == len(finding.recurrence.windows) <= finding.recurrence.looked
+    assert Verdict.from_json(verdict.to_json()) == verdict
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0.1, 0.99), min_size=1, max_size=5), st.permutations(range(5)))
+def test_the_order_of_windows_that_agree_does_not_matter(confidences: list[float], order: list[int]) -> None:
+    windows = [window(found("compute-slow", 2, confidence=confidence)) for confidence in confidences]
+    shuffled = [windows[at] for at in order if at < len(windows)]
+    assert cause_of(final(*windows)).confidence == pytest.approx(cause_of(final(*shuffled)).confidence, abs=2e-3)
