@@ -33,6 +33,7 @@ bench: $(READY)  ## demo faults, overhead, windows, an hour of a healthy job, re
 	$(BIN)/python benchmarks/reliability.py
 	$(BIN)/python benchmarks/reading.py --json benchmarks/results/reading.json
 	$(BIN)/python benchmarks/kernels.py --json benchmarks/results/kernels.json
+	$(BIN)/python benchmarks/scale.py --json benchmarks/results/scale.json
 	$(BIN)/python benchmarks/folder.py --json benchmarks/results/folder.json
 	$(BIN)/python benchmarks/fuzz_traces.py --json benchmarks/results/fuzz_traces.json
 

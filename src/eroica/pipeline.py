@@ -9,9 +9,10 @@ import msgspec
 
 from eroica import __version__
 from eroica.diagnosis import WindowContext, diagnose
-from eroica.errors import InputError
+from eroica.errors import InputError, UsageError
 from eroica.localize import localize
 from eroica.localize.axis import fit_axis
+from eroica.localize.matching import Matched
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import CommonAxis, Cost, Coverage, IterationTimes, Verdict, VerdictWindow
 from eroica.model.window import Window
@@ -20,6 +21,8 @@ from eroica.wire.codec import encode_record
 
 #: More workers than any job has: a trace that says so is wrong.
 _MOST_WORKERS = 1_000_000
+#: Encoding a pattern only to count its bytes takes a millisecond.
+_MOST_ENCODED = 256
 
 
 def analyze(
@@ -45,6 +48,9 @@ def analyze(
     Returns:
         The verdict; "undetermined" where the patterns say too little. Equal input gives an equal verdict, but for
         `cost.localize_s`.
+
+    Raises:
+        UsageError: In recorded traces: the setting `roles` names ranks that they do not have.
     """
     start = perf_counter()
     latest = list({pattern.worker.global_rank: pattern for pattern in patterns}.values())
@@ -60,7 +66,9 @@ def analyze(
     )
     try:
         verdict = diagnose(localize(latest, baseline, settings), context, settings)
-    except InputError as error:
+    except (InputError, UsageError) as error:
+        if isinstance(error, UsageError) and window.kind == "trace":
+            raise  # whoever reads files sits in front of them; a running job has asked long ago
         verdict = undetermined(context, str(error))
     if window.kind == "trace":
         verdict = add_axis(verdict, latest)
@@ -68,10 +76,10 @@ def analyze(
     return msgspec.structs.replace(verdict, cost=cost)
 
 
-def add_axis(verdict: Verdict, patterns: Sequence[WorkerPattern]) -> Verdict:
+def add_axis(verdict: Verdict, patterns: Sequence[WorkerPattern], matched: Sequence[Matched] = ()) -> Verdict:
     """The verdict on recorded traces with one time axis for all workers, where collectives give one."""
     try:
-        fitted = fit_axis(patterns)
+        fitted = fit_axis(patterns, matched)
     except InputError:  # a damaged pattern costs the axis, which only views need
         return verdict
     if len(fitted.places) < 2:
@@ -111,8 +119,15 @@ def total_cost(patterns: Sequence[WorkerPattern]) -> Cost:
         window_stall_s=round(max((pattern.stall_s for pattern in patterns), default=0.0), 4),
         summarize_s=round(max((pattern.summarize_s for pattern in patterns), default=0.0), 4),
         raw_bytes=sum(pattern.raw_bytes for pattern in patterns),
-        pattern_bytes=sum(len(encode_record(pattern)) for pattern in patterns),
+        pattern_bytes=_pattern_bytes(patterns),
     )
+
+
+def _pattern_bytes(patterns: Sequence[WorkerPattern]) -> int:
+    """Size of all patterns on the wire; of more than `_MOST_ENCODED`, by a sample."""
+    asked = patterns[:: max(-(-len(patterns) // _MOST_ENCODED), 1)]
+    size = sum(len(encode_record(pattern)) for pattern in asked)
+    return round(size * len(patterns) / len(asked)) if asked else 0
 
 
 def _advice(window: Window, why: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eroica.errors import UsageError
+from eroica.stated_roles import parse_roles
 
 
 def _setting(default: Any, doc: str, source: str = "ours") -> Any:
@@ -142,7 +143,7 @@ def load_settings(
         directory: Where `eroica.toml` is looked for, default the working directory.
 
     Raises:
-        UsageError: A name is unknown, a value has the wrong type, or the file cannot be read.
+        UsageError: A name is unknown, a value has the wrong type or form, or the file cannot be read.
     """
     environ = os.environ if environ is None else environ
     values: dict[str, Any] = dict(_from_file(environ, directory or Path()))
@@ -157,6 +158,7 @@ def load_settings(
         if name not in known:
             raise UsageError(f"unknown setting {name!r}; `eroica settings` lists them all")
         checked[name] = _convert(name, value, known[name].default)
+    parse_roles(checked.get("roles", ""))
     return replace(Settings(), **checked)
 
 

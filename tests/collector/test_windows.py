@@ -224,10 +224,10 @@ def test_iterations_beyond_the_stated_expectation_open_a_window_that_knows_it() 
 def test_the_pause_between_windows_grows_but_not_without_end() -> None:
     fleet = manual_fleet(cooldown_s=100.0, window_s=1.0)
     for count in range(12):
-        fleet.now = fleet.windows._quiet_until + 1.0
+        fleet.now = fleet.windows._opening.quiet_until + 1.0
         fleet.change(0, trigger=trigger(count + 1))
         finish_window(fleet, "slow")
-    assert 100.0 < fleet.windows._quiet_until - fleet.now <= 1800.0
+    assert 100.0 < fleet.windows._opening.quiet_until - fleet.now <= 1800.0
 
 
 def test_a_baseline_window_that_failed_is_tried_again() -> None:

@@ -43,6 +43,16 @@ def test_a_frame_is_taken_apart() -> None:
         ("_find (<frozen importlib>:1)", False),
         ("__next__ (eroica/worker/hooks.py:1)", False),
         ("built-in", False),
+        ("render (rich/console.py:1)", False),
+        ("load (rich/dataset.py:1)", True),
+        ("execute (redis/client.py:1)", False),
+        ("train (redis/train.py:1)", True),
+        ("fetch (google/cloud/storage/blob.py:1)", False),
+        ("crawl (google/pages.py:1)", True),
+        ("run (ignite/engine/engine.py:1)", False),
+        ("fit (ignite/trainer.py:1)", True),
+        ("poll (kafka/consumer/group.py:1)", False),
+        ("main (kafka/stream.py:1)", True),
     ],
 )
 def test_the_users_own_code_is_told_from_libraries(entry: str, own: bool) -> None:

@@ -83,6 +83,7 @@ def steps(  # noqa: PLR0913
         rows.append(row(GEMM, gemm_i, count, window_us))
         patterns.append(
             WorkerPattern(
+                found_by="profiler steps",
                 worker=Worker(global_rank=rank, world_size=workers, device="cuda:0" if backend == "nccl" else "cpu"),
                 window_id=1,
                 first_iteration=0,

@@ -201,7 +201,7 @@ def test_communication_within_expectation_is_not_mentioned() -> None:
 def test_communication_within_expectation_may_still_be_waiting_for_those_without_a_trace() -> None:
     verdict = recorded(lone([(KERNEL, 14_000.0)], waits_us=5000))
     assert verdict.verdict == "undetermined"
-    assert "spends 25% of the iteration in collectives, and for none of the recorded workers" in verdict.summary
+    assert "spends 25 % of the iteration in collectives, and for none of the recorded workers" in verdict.summary
 
 
 # --- the host ---

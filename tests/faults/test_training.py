@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -127,3 +128,31 @@ def test_all_workers_stop_together_when_the_seconds_are_over(script: Path) -> No
 def test_a_plan_that_cannot_be_built_stops_the_job_with_the_reason(script: Path) -> None:
     with pytest.raises(AssertionError, match="no fault is called 'slow-coffee'"):
         train(script, "--iterations", "1", fault="slow-coffee")
+
+
+def test_many_faults_of_the_loop_at_once_end_with_the_job(script: Path) -> None:
+    plans = [
+        {"name": "blocking-checkpoint", "worker": 0, "megabytes": 1, "every": 2, "from_iteration": 5},
+        {"name": "blocking-log", "worker": 1, "delay_s": 0.001, "from_iteration": 5},
+        {"name": "tiny-collectives", "tensors": 3, "from_iteration": 5, "until": 15},
+        {"name": "memory-copies", "worker": 1, "megabytes": 1},
+        {"name": "load-imbalance", "worker": 1, "from_iteration": 5},
+        {"name": "slow-storage", "worker": 0, "delay_s": 0.001, "from_iteration": 5},
+        {"name": "burners", "worker": 0, "processes": 1, "from_iteration": 10},
+    ]
+    before = _programs()
+    output = train(script, "--iterations", "20", "--bucket-mb", "0.0001", "--layers", "1", fault=json.dumps(plans))
+    assert len(losses(output)) == 2
+    assert _programs() == before
+
+
+def test_a_pipeline_can_be_cut_unevenly(script: Path) -> None:
+    output = train(script, "--iterations", "20", "--layout", "pipeline", "--layers", "4", "--first-layers", "3")
+    assert len(losses(output)) == 2
+
+
+def _programs() -> set[int]:
+    """Programs that faults start beside a job."""
+    ours = ("storage.py", "throttle.py", "housekeeping.py")
+    commands = {process.pid: " ".join(_command(process)) for process in psutil.process_iter()}
+    return {pid for pid, command in commands.items() if any(program in command for program in ours)}

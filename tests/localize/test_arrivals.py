@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eroica.localize.arrivals import Arrivals, exit_skew, pair_executions, read_arrivals, shares_of_blame
+from eroica.localize.arrivals import Arrivals, read_arrivals
+from eroica.localize.blame import exit_skew, shares_of_blame
 from eroica.localize.fleet import build_fleet
+from eroica.localize.matching import pair_executions
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from eroica.localize.arrivals import Arrivals, read_arrivals
 from eroica.localize.blame import is_often, measured_skew, nearly_last
 from eroica.localize.fleet import build_fleet
-from eroica.localize.leaving import uneven_exit
+from eroica.localize.leaving import Carriers, uneven_exit
 from eroica.localize.matching import (
     EXIT_US,
     HOST_EXIT_US,
@@ -195,7 +195,7 @@ def test_threads_on_the_host_may_leave_within_milliseconds() -> None:
 def test_what_carries_a_group_says_how_unevenly_it_is_left(backend: str, accelerator: bool, most: float) -> None:
     group = ProcessGroup(name="0", description="default_pg", ranks=(0, 1), backend=backend)
     made = recorded_worker(0, [], groups=[group])
-    assert uneven_exit([msgspec.structs.replace(made, has_accelerator=accelerator)], "0") == most
+    assert uneven_exit(Carriers([msgspec.structs.replace(made, has_accelerator=accelerator)]), "0") == most
 
 
 def test_residuals_forget_the_difference_of_the_clocks() -> None:

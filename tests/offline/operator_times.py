@@ -21,12 +21,13 @@ from eroica.summarize.series import encode_series
 
 Floats = NDArray[np.float64]
 _COMPUTE = {"forward-compute": "forward", "backward-compute": "backward", "optimizer": "optimizer"}
-#: Communication that its group's members leave together: kind, and which group. (Clipping gradients holds an all-reduce
-#: and more, and so gets a row but no record.)
+#: Communication that its group's members leave together: kind, and which group. Clipping gradients holds an all-reduce
+#: of everybody's norm, and all leave it within a millisecond.
 _TOGETHER = {
     "grads-reduce-scatter": ("reduce_scatter", "DATA_PARALLEL_GROUP"),
     "params-all-gather": ("all_gather", "DATA_PARALLEL_GROUP"),
     "embedding-grads-all-reduce": ("all_reduce", "EMBEDDING_GROUP"),
+    "optimizer-clip-main-grad": ("all_reduce", "default_pg"),
 }
 _POINT_TO_POINT = {
     "forward-send": ("send", 1),
@@ -148,6 +149,7 @@ class _Own:
             process_groups=groups,
             idle_s=max(window_s - float(self.critical.sum()) / 1e6, 0.0),
             has_accelerator=True,
+            found_by="profiler steps",
         )
 
     def _row(self, name: str, groups: dict[str, ProcessGroup]) -> tuple[FunctionPattern, Floats]:
@@ -201,5 +203,5 @@ def _key(name: str, groups: dict[str, ProcessGroup]) -> FunctionKey:
     if name in _COMPUTE:
         return FunctionKey(kind="compute", name=name, thread="device", phase=_COMPUTE[name])
     description = _TOGETHER[name][1] if name in _TOGETHER else "PIPELINE_MODEL_PARALLEL_GROUP"
-    group = groups[description].name if description in groups and name != "optimizer-clip-main-grad" else ""
+    group = groups[description].name if description in groups else ""
     return FunctionKey(kind="collective", name=name, thread="collective", group=group)

@@ -219,6 +219,45 @@ def test_control_characters_in_code_do_not_get_through(project: Path) -> None:
     assert "\x1b" not in text and "\u202e" not in text and "    2 | " in text
 
 
+def long_winded() -> tuple[Verdict, list[WorkerPattern]]:
+    """A verdict with far more to tell than there is room for, and workers that all differ in their set-up."""
+    function = FindingFunction(name="Blocks._read_block", kind="python", stack=STACK)
+    evidence = tuple(f"sentence {number}: {'words ' * 90}" for number in range(10))
+    cause = msgspec.structs.replace(samples.LOADER, function=function, evidence=evidence)
+    symptoms = [msgspec.structs.replace(samples.WAITING, order=at + 2) for at in range(8)]
+    verdict = msgspec.structs.replace(samples.SLOW, findings=(cause, *symptoms))
+    facts = [{f"fact-{number}": f"{rank} {'long ' * 30}" for number in range(12)} for rank in range(4)]
+    patterns = [
+        WorkerPattern(
+            worker=Worker(global_rank=rank), window_id=1, first_iteration=0, last_iteration=1, duration_s=1.0,
+            iteration_us=b"", wait_us=b"", functions=(), setup=setup,
+        )
+        for rank, setup in enumerate(facts)
+    ]  # fmt: skip
+    return verdict, patterns
+
+
+@pytest.mark.parametrize("most_bytes", [5_000, 8_000, MOST_BYTES])
+def test_the_named_functions_source_is_never_what_is_cut(project: Path, most_bytes: int) -> None:
+    verdict, patterns = long_winded()
+    text = build_prompt(verdict, MEANINGS, patterns, SourceTree([project]), most_bytes)
+    assert "   13 |             return file.read(4096)  # one block\n```\n" in text
+    assert len(text.encode()) <= most_bytes and "(Cut here" in text
+
+
+def test_source_stands_before_symptoms_set_up_and_callers(project: Path) -> None:
+    verdict, patterns = long_winded()
+    text = build_prompt(verdict, MEANINGS, patterns, SourceTree([project]), 100_000)
+    places = [text.index(words) for words in ("Evidence:", "## Source\n", "## Symptoms", "## Set-up", "## Source of")]
+    assert places == sorted(places) and "(Cut here" not in text
+
+
+def test_warnings_about_the_jobs_code_are_not_ours_to_print(project: Path, recwarn: pytest.WarningsRecorder) -> None:
+    (project / "mine" / "odd.py").write_text("def odd():\n    return '\\d' is '\\w'\n")
+    assert "return '" in prompt(with_stack("odd (mine/odd.py:1)", name="odd"), project)
+    assert not recwarn.list
+
+
 def test_the_text_is_bounded_and_says_where_it_was_cut(project: Path) -> None:
     body = "".join(f"    x = '{number:03d} {'word ' * 45}'\n" for number in range(55))
     (project / "mine" / "long.py").write_text(f"def long():\n{body}")
@@ -237,6 +276,17 @@ def test_the_text_is_bounded_and_says_where_it_was_cut(project: Path) -> None:
         'client(secret_key="treasure", region="eu")',
         'os.environ["WANDB_API_KEY"] = "treasure"',
         'os.environ.setdefault("HF_TOKEN", "treasure")',
+        'password = get() or "treasure"',
+        'password = get("DB") if get else b"treasure"',
+        'os.environ["DB_PASS"] = "treasure"',
+        'environ.setdefault("STORAGE_KEY", "treasure")',
+        'token = """treasure"""',
+        "token = '''treasure",
+        'login(key="treasure")',
+        'login(user, "treasure", dbPass=None)',
+        'headers = {"Authorization": "treasure"}',
+        "password = 'trea\\'treasure'",
+        'def login(user, password: str | None = "treasure"):',
         'url = "https://me:treasure@host/data"',
         'key = "sk-treasuretreasure1234"',
         'x = "ghp_treasure0123456789abcdef"',
@@ -246,7 +296,7 @@ def test_the_text_is_bounded_and_says_where_it_was_cut(project: Path) -> None:
     ],
 )
 def test_what_looks_like_a_key_is_masked(code: str) -> None:
-    shown = mask_code(code)
+    (shown,) = mask_code([code])
     assert "treasure" not in shown and "0123456789abcdef" not in shown and "***" in shown
 
 
@@ -260,10 +310,60 @@ def test_what_looks_like_a_key_is_masked(code: str) -> None:
         "from_pretrained_configuration_with_defaults()",
         "checkpoint_step_1000000",
         "DistributedDataParallelCommunicationHook",
+        'tokens = batch["input_ids"]',
+        'log("tokens per second %f", n_tokens / seconds)',
+        'for key, value in state.items(): log("x")',
+        'keep = sorted(rows, key=lambda row: row["size"])',
+        'embedded = self.token_embedding("x")',
+        'if not more: pass  # "nothing"',
+        'first_forward(x, mode="pass")',
     ],
 )
 def test_plain_code_is_not_masked(code: str) -> None:
+    assert mask_code([code]) == [code]
+
+
+def test_texts_that_go_on_over_lines_are_masked_to_their_end() -> None:
+    code = """
+def start(run):
+    token = \"\"\"treasure
+      treasure" treasure
+    \"\"\"
+    run("shown")
+    login(
+        key="treasure",
+    )
+    client = Client(
+        password=
+            "treasure",
+        name="shown",
+    )
+    secret = (
+        "treasure"
+        f"{1}treasure"
+    )
+    db_pass = "treasure" \\
+        "treasure"
+    settings = {
+        "password":
+            get() or 'treasure',
+    }
+    return "shown"
+""".splitlines()
+    shown = mask_code(code)
+    assert "treasure" not in "\n".join(shown)
+    assert sum('"shown"' in line for line in shown) == 3
+    assert len(shown) == len(code) and 'run("shown")' in shown[5]
+
+
+def test_a_text_over_lines_that_is_given_to_nothing_secret_stays() -> None:
+    code = ['"""The token of a request, and its "password".', "", 'It is = "sent".', '"""', 'x = "y"']
     assert mask_code(code) == code
+
+
+@given(st.lists(st.text(max_size=60), max_size=8))
+def test_any_lines_can_be_masked(lines: list[str]) -> None:
+    assert len(mask_code(lines)) == len(lines)
 
 
 def test_secrets_in_names_and_sentences_are_masked_too() -> None:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import re
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eroica.report.words import amount, byte_size, change, clean, milliseconds, percent, seconds, worker_list
+import eroica
+from eroica.model.shares import percent
+from eroica.report.words import amount, byte_size, change, clean, milliseconds, seconds, worker_list
 
 
 @pytest.mark.parametrize(
@@ -55,3 +59,10 @@ def test_a_clean_name_is_one_printable_line_within_its_limit(text: str, limit: i
 @given(st.text(alphabet=st.characters(min_codepoint=33, max_codepoint=126), max_size=160))
 def test_an_ordinary_name_stays_as_it_is(text: str) -> None:
     assert clean(text) == text
+
+
+def test_shares_are_written_one_way_everywhere() -> None:
+    """It is "3 %" rather than "3%": through `percent`, never through Python's own format."""
+    package = Path(eroica.__file__).parent
+    own = [path for path in package.rglob("*.py") if re.search(r":\.\d%\}", path.read_text())]
+    assert own == []

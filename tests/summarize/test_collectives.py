@@ -134,6 +134,46 @@ def test_sends_in_a_larger_group_do_not_pair():
     assert found.paired_by == "none"
 
 
+WORLD = ProcessGroup(name="0", description="default_pg", ranks=(0, 1, 2, 3))
+PAIR = ProcessGroup(name="1", description="undefined", ranks=(0, 1))
+COPIES = ProcessGroup(name="2", description="undefined", ranks=(0, 2))
+PIPELINE = ProcessGroup(name="3", description="mesh_pp", ranks=(0, 1))
+LINK = ProcessGroup(name="4", description="undefined", ranks=(0, 3))
+ALONE = ProcessGroup(name="5", description="undefined", ranks=(0,))
+#: Gradients of the copies, with a send in between: operation numbers that do not skip.
+REDUCED = [entry("gloo:all_reduce", "2", n, WINDOW[0] + 30 * n * MS, operation=n) for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "flight", "expected"),
+    [
+        ((WORLD, PAIR, COPIES, ALONE), REDUCED, "1"),
+        ((WORLD, COPIES), REDUCED, "0"),
+        ((WORLD, PAIR, PIPELINE, COPIES), REDUCED, "3"),
+        ((WORLD, PAIR, LINK, COPIES), REDUCED, ""),
+        ((WORLD, PAIR, COPIES), [], ""),
+        ((WORLD, PAIR, COPIES), [*REDUCED, entry("gloo:broadcast", "1", 1, 5 * MS, operation=1)], ""),
+        ((WORLD, PAIR, COPIES), REDUCED[:1], "1"),
+        ((WORLD, PAIR, COPIES), [entry("gloo:all_reduce", "2", n, WINDOW[0] + 30 * n * MS) for n in (1, 2)], "1"),
+    ],
+    ids=[
+        "copies reduce, the world is idle",
+        "only the world is left",
+        "one is described",
+        "two links",
+        "nothing is recorded of any",
+        "the pair is used for other things",
+        "a single entry does not tell whether numbers skip",
+        "no operation numbers",
+    ],
+)
+def test_the_group_of_sends_is_found_or_left_open(groups, flight, expected):
+    events = Events().note("gloo:send", WINDOW[0] + 40 * MS, WINDOW[0] + 41 * MS)
+    (found,) = find_executions(events.table(), flight, groups, WINDOW)
+    pair = expected and len(next(group.ranks for group in groups if group.name == expected)) == 2
+    assert (found.group, found.paired_by) == (expected, "order" if pair else "none")
+
+
 def test_nccl_kernels_bring_group_and_sequence_along():
     said = CollectiveArguments(name="_allgather_base", group="3", sequence=12, elements=64)
     events = Events().add("ncclDevKernel_AllGather(x)", WINDOW[0], WINDOW[0] + 9, Category.KERNEL, 7, said)
@@ -204,8 +244,8 @@ def test_a_record_cut_later_is_the_record_made_short():
     ]
     critical, edges = np.arange(50), np.array(WINDOW)
     for limit in (0, 1, 7, 50, 90):
-        (whole,) = collective_series(found, critical, edges, GROUPS, 0, 512, with_ends=True)
-        (short,) = collective_series(found, critical, edges, GROUPS, 0, limit, with_ends=True)
+        (whole,) = collective_series(found, critical, edges, GROUPS, 0, 512)
+        (short,) = collective_series(found, critical, edges, GROUPS, 0, limit)
         assert whole.encode(limit) == short.encode(limit)
         assert whole.encode(limit).executions == min(limit, 50)
 

@@ -197,7 +197,7 @@ def test_other_threads_are_counted_by_what_they_are():
         }
     )
     functions = Functions()
-    runs, count = other_threads(stacks, PID, TRAINING, (), CLOCK, (0, 100 * MS), StackReader(functions))
+    runs, _, count = other_threads(stacks, PID, TRAINING, (), CLOCK, (0, 100 * MS), StackReader(functions))
     found = {
         (functions.keys[function].thread, functions.keys[function].name): length
         for run in runs

@@ -140,3 +140,17 @@ def test_of_a_cut_trace_counts_what_is_whole_and_the_loss_is_told(files, monkeyp
 def test_wrong_usage_is_told(capsys):
     assert main([]) == 1
     assert "usage" in capsys.readouterr().err
+
+
+def test_what_worker_and_agent_know_of_the_settings_is_in_the_pattern(files):
+    raw = json.loads((files / "capture.json").read_bytes())
+    raw["setup"] = {"torch_threads": "2", "nice": "worker"}
+    (files / "capture.json").write_text(json.dumps(raw))
+    (files / "setup.json").write_text(json.dumps({"nice": "5", "env:OMP_NUM_THREADS": "2"}))
+    summarize_files(files / "capture.json", files.parent / "hardware", files / "pattern")
+    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    assert pattern.setup == {"env:OMP_NUM_THREADS": "2", "nice": "5", "torch_threads": "2"}
+    (files / "setup.json").write_text("[")
+    summarize_files(files / "capture.json", files.parent / "hardware", files / "pattern")
+    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    assert pattern.setup["nice"] == "worker" and any("holds no facts" in note for note in pattern.notes)

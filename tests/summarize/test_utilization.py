@@ -1,3 +1,4 @@
+import msgspec
 import numpy as np
 import pytest
 from synthetic_window import PID, TRAINING, capture
@@ -108,3 +109,16 @@ def test_a_workers_device_is_found_by_its_uuid_and_else_by_its_index(device, uui
     candidates = [series([1.0, 1.0], "gpu_sm_clock", name) for name in ("gpu0/aaa", "gpu1/bbb")]
     found = _of_gpu(candidates, Worker(global_rank=0, device=device, device_uuid=uuid))
     assert (found and found.channel.device) == expected
+
+
+def test_a_collective_is_bounded_by_its_own_gpus_pcie_link_before_an_interface_that_a_host_shares():
+    channels = (
+        series([0.4, 0.4], name="rdma", device="mlx5_0/tx"),
+        series([0.1, 0.1], name="gpu_pcie_tx", device="gpu0"),
+        series([0.2, 0.2], name="gpu_pcie_tx", device="gpu1"),
+    )
+    window = capture((0, 10))
+    on_gpu = msgspec.structs.replace(window, worker=Worker(global_rank=1, device="cuda:1"))
+    found = find_resources(on_gpu, Samples(series=channels))["collective"]
+    assert (found.name, found.series.channel.device) == ("pcie", "gpu1")
+    assert find_resources(window, Samples(series=channels))["collective"].name == "nic"

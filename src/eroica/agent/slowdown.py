@@ -24,6 +24,7 @@ from itertools import islice
 from statistics import median
 from typing import Literal, NamedTuple
 
+from eroica.model.shares import percent
 from eroica.settings import Settings
 
 _LONG = 4
@@ -254,5 +255,5 @@ class Slowdown:
         current = scale.current.value
         if lowest is None:
             return Trigger("expected", expected, current, f"iterations take {current:.3g} s, expected {expected:.3g} s")
-        rise = f"mean of the last {scale.size} iterations is {current / lowest - 1.0:.0%} above the best"
+        rise = f"mean of the last {scale.size} iterations is {percent(current / lowest - 1.0)} above the best"
         return Trigger("slow", lowest, current, rise)

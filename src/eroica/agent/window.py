@@ -12,13 +12,17 @@ import subprocess
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from eroica.agent.roster import LocalWorker
+from eroica.agent.setup import process_setup
 from eroica.agent.stacks import StackSampler, affordable_hz
 from eroica.errors import EroicaError
 from eroica.settings import Settings
+from eroica.summarize.setup import SETUP_FILE
 from eroica.wire import beat
 from eroica.wire.messages import OrderMessage
-from eroica.wire.places import private_directory
+from eroica.wire.places import private_directory, write_private
 from eroica.worker.launch import program
 
 log = logging.getLogger("eroica.agent")
@@ -95,10 +99,19 @@ class HostWindow:
                 )
             )
         if kind == beat.WINDOW:
+            self._write_setup(directories)
             if not inside_hz and self._sampler != "none":
                 self._start_stacks(directories)
             if self._settings.hardware:
                 self._start_hardware()
+
+    def _write_setup(self, directories: Mapping[int, Path]) -> None:
+        """What can be read of the workers' processes from outside, for the summaries; a window goes on without it."""
+        for pid, directory in directories.items():
+            try:
+                write_private(directory / SETUP_FILE, msgspec.json.encode(process_setup(pid)))
+            except OSError as error:
+                self.notes.append(f"how process {pid} is set up is not known: {error}")
 
     async def follow(self, give_up_after_s: float) -> None:
         """Wait until every worker closed its window, then summarize one after another; ends with the scratch empty."""

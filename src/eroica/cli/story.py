@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from signal import SIGTERM
 
 from eroica.faults.expected import EXPECTED
+from eroica.faults.rehearsal import MIDDLE
 from eroica.report.words import milliseconds
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
-FAULT_ITERATION = 300
 STILL_S = 2.0
 TOLD_STILL_S = 5.0
 
@@ -22,7 +22,7 @@ class Story:
         from_iteration: Where it begins.
     """
 
-    def __init__(self, fault: str, from_iteration: int = FAULT_ITERATION) -> None:
+    def __init__(self, fault: str, from_iteration: int = MIDDLE) -> None:
         self.fault = fault
         self.from_iteration = from_iteration
         self._told: set[str] = set()
@@ -34,7 +34,7 @@ class Story:
             yield from self._once("training", "training")
         if status.mean_ms:
             yield from self._once("healthy", f"healthy{pace}")
-        if self.fault != "none" and status.iteration >= self.from_iteration:
+        if EXPECTED[self.fault].cause and status.iteration >= self.from_iteration:
             yield from self._once("fault", f"{self.fault} begins (iteration {self.from_iteration})")
         if standstill_s(status) >= TOLD_STILL_S:
             yield from self._once("still", still(status))
@@ -85,7 +85,7 @@ class Story:
 
     def concluded(self, status: JobStatus) -> bool:
         """Whether the job may be stopped: a verdict on the fault is there, or on the window asked for by hand."""
-        if self.fault == "none":
+        if not EXPECTED[self.fault].cause:
             return any(line.purpose == "manual" and line.phase == "done" for line in status.windows)
         return any(self._is_answer(line) for line in status.windows)
 

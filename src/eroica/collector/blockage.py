@@ -5,19 +5,20 @@
        └──────────────────────────────┴──────────── somebody moved ──────────┴──────────────────────┘
 
 One look a standstill: the next one comes after progress, or, where the examination found somebody moving between the
-two looks, after a pause. Beside it: a command that failed because a worker died first.
+two looks, after a pause. Beside it: a command that failed because a worker died first. How long a verdict holds is
+kept by `holding`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 from eroica.collector.deaths import Deaths, in_words
+from eroica.collector.holding import Holding
 from eroica.collector.resume import History
-from eroica.collector.roll import WorkerKey
+from eroica.collector.roll import WorkerKey, key_of
 from eroica.collector.standstill import Standstill, mark
 from eroica.collector.windows import Windows
 from eroica.model.look import Blockage, Death, HostLooks
@@ -30,10 +31,7 @@ _FREE_LOOKS = 3  # that may find nothing before there is a pause between them
 _PAUSE_S = 30.0
 _LONGEST_PAUSE_S = 600.0
 _NAMED = 8
-_MISSING_NAMED = 50
-Fate = Literal["passed", "restarted"]
 _NOTHING = "nothing: somebody moved"
-_NOT_TRAINING = ("finished", "failed")  # who signs off, or is watched no more, has not gone on
 
 
 @dataclass(frozen=True)
@@ -46,18 +44,11 @@ class Examine:
 
 
 class Blockages:
-    """All standstills and deaths of one job.
-
-    Attributes:
-        passed: Windows of standstills that ended by themselves; they make no final verdict.
-    """
+    """All standstills and deaths of one job."""
 
     def __init__(self, windows: Windows, settings: Settings) -> None:
-        self.passed: set[int] = set()
-        self._standing: dict[int, Window] = {}
-        self._earlier: set[int] = set()
-        self._fates: dict[int, Fate] = {}
         self._windows = windows
+        self._holding = Holding(windows)
         self._settings = settings
         self._deaths = Deaths()
         self._silent: dict[str, dict[WorkerKey, WorkerStatus]] = {}
@@ -76,12 +67,12 @@ class Blockages:
         if before is not None:
             self._restarted(before)
         workers = self._windows.roll.workers_of(report.host)
-        silent = {_key(status): status for status in workers if status.silent and not status.ended}
+        silent = {key_of(status): status for status in workers if status.silent and not status.ended}
         if silent:
             self._silent[report.host] = silent
         else:
             self._silent.pop(report.host, None)
-        self._outdate(workers)
+        self._holding.outdate(workers)
         if self._now is not None:
             self._follow(now, self._now, workers, report.pid)
         return self.tick(now)
@@ -107,10 +98,7 @@ class Blockages:
             self._found_nothing(window, failed)
             return [] if self._ended is None else self._bury(now, *self._ended)
         self._windows.show(window, "done", verdict)
-        self._standing[window_id] = window
-        fate = self._fates.pop(window_id, None)
-        if fate is not None:
-            self._seal(window_id, fate)
+        self._holding.judged(window)
         return [] if self._ended is None else self._bury(now, *self._ended)
 
     def finished(self, now: float, exit_status: int | None, asked_to_end: bool) -> list[Examine]:
@@ -134,8 +122,7 @@ class Blockages:
         if exit_status == 0 or (exit_status is None and self._deaths.all_done):
             if self._now is not None:
                 self._went_on(self._now)
-            for window_id in sorted(self._standing):
-                self._seal(window_id, "passed")
+            self._holding.all_passed()
         return work or self._bury(now, exit_status, asked_to_end)
 
     def tick(self, now: float) -> list[Examine]:
@@ -156,14 +143,7 @@ class Blockages:
 
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended; before anything else."""
-        windows = {window.window_id: window for window in history.windows}
-        phases = {line.window_id: line.phase for line in history.lines}
-        for window_id, _ in history.verdicts:
-            if phases.get(window_id) == "passed":
-                self.passed.add(window_id)
-            elif phases.get(window_id) != "restarted" and _is_standstill(windows, window_id):
-                self._standing[window_id] = windows[window_id]
-                self._earlier.add(window_id)
+        self._holding.resume(history)
 
     # ------------------------------------------------------------------ views
 
@@ -175,11 +155,12 @@ class Blockages:
     @property
     def standing(self) -> frozenset[int]:
         """Windows of standstills in which nobody has moved since: the "blocked" ones; without any, the unexplained."""
-        return self._blocked or frozenset(self._standing)
+        return self._holding.standing
 
     @property
-    def _blocked(self) -> frozenset[int]:
-        return frozenset(i for i in self._standing if self._windows.verdicts[i].verdict == "blocked")
+    def passed(self) -> frozenset[int]:
+        """Windows of standstills that ended by themselves; they make no final verdict."""
+        return frozenset(self._holding.passed)
 
     @property
     def on(self) -> bool:
@@ -204,19 +185,7 @@ class Blockages:
 
     def shown_in(self, status: JobStatus) -> tuple[str, str] | None:
         """Phase and message of a job that stands still; None if it moves."""
-        current = self._now
-        if current is None:
-            return None
-        if current.phase == "looking":
-            return "looking", f"{current.who} silent ({current.window.reason}): looking at all workers"
-        if current.phase == "examining":
-            return "looking", f"{current.who} silent: comparing the looks at {len(status.workers)} workers"
-        if current.verdict is not None:
-            return (
-                current.verdict.verdict,
-                f"standing still at iteration {status.iteration}: {current.verdict.summary.removeprefix('Blocked: ')}",
-            )
-        return "silent", f"{current.who} silent ({current.window.reason})"
+        return None if self._now is None else self._now.in_words(status)
 
     # ------------------------------------------------------------------ looking
 
@@ -232,7 +201,7 @@ class Blockages:
         said = first.silence or f"no event for {first.silent_s:.0f} s"
         iteration = max(status.iteration for status in silent)
         window = self._window(f"worker {first.worker.global_rank}{more}: {said}", iteration)
-        roll_call = {_key(status): mark(status, roll.agent_pid(status.worker.host)) for status in silent}
+        roll_call = {key_of(status): mark(status, roll.agent_pid(status.worker.host)) for status in silent}
         self._now = Standstill(window, now, now + self._settings.look_deadline_s, roll_call)
         self._windows.show(window, "looking")
 
@@ -245,15 +214,9 @@ class Blockages:
     def _examine(self, current: Standstill, missing: Iterable[str] = ()) -> list[Examine]:
         current.phase = "examining"
         silent = self._windows.roll.hosts_with_living() - set(current.looks) - set(missing)
-        excuses = [(host, "its agent did not hand in its looks in time") for host in sorted(missing)]
-        excuses += [(host, "its agent does not report any more") for host in sorted(silent)]
-        looks = [current.looks[host] for host in sorted(current.looks)]
-        looks += [
-            HostLooks(look_id=current.window.window_id, host=host, notes=(f"{host}: {why}",))
-            for host, why in excuses[:_MISSING_NAMED]
-        ]
+        looks = current.all_looks(sorted(missing), sorted(silent))
         self._windows.show(current.window, "examining")
-        work = self._work(current.window, tuple(looks), self._deaths.bereaved(), current.asked_at)
+        work = self._work(current.window, looks, self._deaths.bereaved(), current.asked_at)
         current.looks = {}
         return [work]
 
@@ -290,35 +253,19 @@ class Blockages:
         )
 
     def _pause_s(self) -> float:
-        excess = self._idle_looks - _FREE_LOOKS
+        excess = self._idle_looks + self._holding.outlived - _FREE_LOOKS
         return 0.0 if excess < 0 else min(_PAUSE_S * 2.0 ** min(excess, 10), _LONGEST_PAUSE_S)
 
     # ------------------------------------------------------------------ moving on
 
     def _follow(self, now: float, current: Standstill, workers: Iterable[WorkerStatus], agent_pid: int) -> None:
         """Notice who went on; add who fell silent, too."""
-        gone = False
-        for status in workers:
-            key = _key(status)
-            known = current.marks.get(key)
-            if status.ended or status.state in _NOT_TRAINING:
-                gone = gone or known is not None
-            elif known is None:
-                if status.silent:
-                    current.marks[key] = mark(status, agent_pid)
-            elif known.moved(status, agent_pid):
-                self._went_on(current)
-                self._quiet_until = now + self._pause_s()
-                return
-            else:
-                known.update(status, agent_pid)
-        if gone and current.phase == "standing" and not self._anybody_left(current):
+        movement = current.follow(workers, agent_pid)
+        if movement == "on":
+            self._went_on(current)
+            self._quiet_until = now + self._pause_s()
+        elif movement == "gone" and current.phase == "standing" and not current.holds_any(self._windows.roll.living):
             self._now = None  # what it said stays: they ended where they stood
-
-    def _anybody_left(self, current: Standstill) -> bool:
-        return any(
-            _key(status) in current.marks and status.state not in _NOT_TRAINING for status in self._windows.roll.living
-        )
 
     def _went_on(self, current: Standstill) -> None:
         """The silence ended by itself."""
@@ -328,33 +275,11 @@ class Blockages:
             self._windows.show(window, "done", None, _NOTHING)
             self._idle_looks += 1
         if current.phase == "examining":
-            self._fates[window.window_id] = "passed"
+            self._holding.foretell(window.window_id, "passed")
         said = f": {verdict.summary.rstrip('.')}; it went on by itself" if verdict else " and went on by itself"
         where = f"at iteration {window.first_iteration}"
         self._windows.note(f"{current.who} stood still for {current.lasted_s:.0f} s {where}{said}")
-        if window.window_id in self._standing:
-            self._seal(window.window_id, "passed")
-
-    def _seal(self, window_id: int, fate: Fate) -> None:
-        """A verdict holds no longer: what stood still went on by itself, or the job was started again."""
-        window = self._standing.pop(window_id, None)
-        self._earlier.discard(window_id)
-        if window is None:
-            return
-        if fate == "passed":
-            self.passed.add(window_id)
-            self._idle_looks += 1
-        self._windows.show(window, fate, self._windows.verdicts.get(window_id))
-
-    def _outdate(self, workers: Iterable[WorkerStatus]) -> None:
-        """Verdicts of a collector before this one hold until somebody gets further."""
-        for window_id in sorted(self._earlier):
-            window = self._standing[window_id]
-            if any(not status.ended and status.iteration > window.last_iteration for status in workers):
-                self._windows.note(
-                    f"window {window_id}: the job went on by itself after iteration {window.last_iteration}"
-                )
-                self._seal(window_id, "passed")
+        self._holding.seal(window.window_id, "passed")
 
     def _found_nothing(self, window: Window, failed: bool) -> None:
         self._idle_looks += 1
@@ -362,7 +287,7 @@ class Blockages:
             self._windows.show(window, "failed", None, "the diagnosis failed; see log/collector.log")
             return
         self._windows.show(window, "done", None, _NOTHING)
-        if window.window_id not in self._fates:
+        if not self._holding.is_foretold(window.window_id):
             self._windows.note(f"window {window.window_id}: {window.reason}, but somebody moved between the looks")
 
     # ------------------------------------------------------------------ deaths
@@ -375,14 +300,12 @@ class Blockages:
         if current is not None and current.phase == "looking":
             self._windows.show(current.window, "given up", None, "the job was started again")
         for window_id in self._at_work:
-            self._fates[window_id] = "restarted"
-        for window_id in sorted(self._standing):
-            self._windows.note(f"window {window_id} says why the job stood still; after that it was started again")
-            self._seal(window_id, "restarted")
+            self._holding.foretell(window_id, "restarted")
+        self._holding.restarted()
 
     def _bury(self, now: float, exit_status: int | None, asked_to_end: bool) -> list[Examine]:
         """The command failed: did somebody die first?"""
-        if not exit_status or self._blocked or self.busy or self._buried:
+        if not exit_status or self._holding.blocked or self.busy or self._buried:
             return []
         dead = self._deaths.culprits(asked_to_end)
         if not dead:
@@ -394,11 +317,3 @@ class Blockages:
         window = self._window(f"{in_words(dead[0])}{more}, and the command ended with {ended}", iteration)
         self._windows.show(window, "examining")
         return [self._work(window, (), dead, now)]
-
-
-def _is_standstill(windows: Mapping[int, Window], window_id: int) -> bool:
-    return window_id in windows and windows[window_id].purpose == "blocked"
-
-
-def _key(status: WorkerStatus) -> WorkerKey:
-    return status.worker.host, status.worker.pid

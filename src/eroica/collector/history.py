@@ -10,8 +10,9 @@ import msgspec
 from eroica import __version__
 from eroica.collector.courses import Course, Sighting, follow_causes, same_place
 from eroica.collector.recurrence import believe, courses_in, recurrence_of
+from eroica.model.shares import percent
 from eroica.model.verdict import NO_FUNCTION, Coverage, Finding, IterationTimes, Recurrence, Verdict
-from eroica.report.words import history, percent, window_list, worker_list
+from eroica.report.words import history, window_list, worker_list
 
 #: Iterations that end so many times longer than the best are not called healthy, though nobody looked at them.
 _NOT_HEALTHY = 1.5

@@ -165,3 +165,8 @@ class Roll:
         return frozenset(
             name for name, host in self._hosts.items() if any(not status.ended for status in host.workers.values())
         )
+
+
+def key_of(status: WorkerStatus) -> WorkerKey:
+    """The worker, as long as its process lives."""
+    return status.worker.host, status.worker.pid

@@ -304,7 +304,7 @@ class Collector:
             roll.world_size,
             roll.ever,
             standing=self.blockages.standing,
-            passed=frozenset(self.blockages.passed),
+            passed=self.blockages.passed,
             slowed=roll.slowed,
         )
         final = self.final

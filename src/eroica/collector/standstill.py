@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from eroica.collector.roll import WorkerKey
+from eroica.collector.roll import WorkerKey, key_of
 from eroica.model.look import HostLooks
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
-from eroica.wire.messages import WorkerStatus
+from eroica.wire.messages import JobStatus, WorkerStatus
 
+Movement = Literal["none", "gone", "on"]
+#: Silent workers that a sentence lists.
 _NAMED = 8
+#: Hosts without looks that an examination is told the reason of.
+_MISSING_NAMED = 50
+#: Who signs off, or is watched no more, has not gone on.
+_NOT_TRAINING = ("finished", "failed")
 
 
 @dataclass
@@ -76,3 +83,57 @@ class Standstill:
     def lasted_s(self) -> float:
         """How long the longest silence has been."""
         return max((each.longest_s for each in self.marks.values()), default=0.0)
+
+    def in_words(self, status: JobStatus) -> tuple[str, str]:
+        """Phase and message for people."""
+        if self.phase == "looking":
+            return "looking", f"{self.who} silent ({self.window.reason}): looking at all workers"
+        if self.phase == "examining":
+            return "looking", f"{self.who} silent: comparing the looks at {len(status.workers)} workers"
+        if self.verdict is None:
+            return "silent", f"{self.who} silent ({self.window.reason})"
+        summary = self.verdict.summary.removeprefix("Blocked: ")
+        return self.verdict.verdict, f"standing still at iteration {status.iteration}: {summary}"
+
+    def all_looks(self, missing: Sequence[str], silent: Sequence[str]) -> tuple[HostLooks, ...]:
+        """What was handed in, by host, and a note for each host of which nothing was.
+
+        Args:
+            missing: Hosts that are waited for no longer.
+            silent: Hosts whose agent does not report.
+        """
+        excuses = [(host, "its agent did not hand in its looks in time") for host in missing]
+        excuses += [(host, "its agent does not report any more") for host in silent]
+        return (
+            *(self.looks[host] for host in sorted(self.looks)),
+            *(
+                HostLooks(look_id=self.window.window_id, host=host, notes=(f"{host}: {why}",))
+                for host, why in excuses[:_MISSING_NAMED]
+            ),
+        )
+
+    def follow(self, workers: Iterable[WorkerStatus], agent_pid: int) -> Movement:
+        """Notice who went on ("on", at the first) or is gone; add who fell silent, too.
+
+        Args:
+            workers: Of one host, as its agent says now.
+            agent_pid: Of that agent.
+        """
+        movement: Movement = "none"
+        for status in workers:
+            key = key_of(status)
+            known = self.marks.get(key)
+            if status.ended or status.state in _NOT_TRAINING:
+                movement = movement if known is None else "gone"
+            elif known is None:
+                if status.silent:
+                    self.marks[key] = mark(status, agent_pid)
+            elif known.moved(status, agent_pid):
+                return "on"
+            else:
+                known.update(status, agent_pid)
+        return movement
+
+    def holds_any(self, living: Iterable[WorkerStatus]) -> bool:
+        """Some silent worker is still there, and trains."""
+        return any(key_of(status) in self.marks and status.state not in _NOT_TRAINING for status in living)

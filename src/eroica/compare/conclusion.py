@@ -10,8 +10,9 @@ import numpy as np
 from eroica.compare.changes import Change, Deltas
 from eroica.compare.reasons import Figures
 from eroica.model.comparison import ChangeReason, ComparisonWord
+from eroica.model.shares import percent
 from eroica.report.words import change as relative
-from eroica.report.words import clean, milliseconds, percent, worker_list
+from eroica.report.words import clean, milliseconds, worker_list
 from eroica.settings import Settings
 
 FEWEST_ITERATIONS = 2

@@ -23,8 +23,9 @@ from eroica.compare.conclusion import (
     iteration_changed,
 )
 from eroica.compare.table import Table, inflation
+from eroica.model.shares import percent
 from eroica.report.words import change as relative
-from eroica.report.words import clean, milliseconds, percent, worker_list
+from eroica.report.words import clean, milliseconds, worker_list
 from eroica.settings import Settings
 
 #: From so many standard errors on a change is not taken for chance, although it is no certain one yet.

@@ -178,9 +178,8 @@ def _merge(fleet: Fleet, rows: tuple[int, ...]) -> tuple[Floats, Floats, Floats]
 
 
 def _resource(fleet: Fleet, rows: tuple[int, ...]) -> str:
-    keys = [fleet.keys[row] for row in rows]
-    found = (worker_rows[key].resource for worker_rows in fleet.rows for key in keys if key in worker_rows)
-    return next(filter(None, found), "")
+    at_WR = fleet.place[list(rows)].T
+    return next(filter(None, (fleet.rows[at].resource for at in at_WR[at_WR >= 0])), "")
 
 
 def _transfer(fleet: Fleet) -> Floats:

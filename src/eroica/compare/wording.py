@@ -5,7 +5,8 @@ from __future__ import annotations
 from eroica.compare.conclusion import Told
 from eroica.compare.reasons import uses_less
 from eroica.model.pattern import FunctionKey
-from eroica.report.words import clean, milliseconds, percent
+from eroica.model.shares import percent
+from eroica.report.words import clean, milliseconds
 from eroica.settings import Settings
 
 _HELD_UP = {

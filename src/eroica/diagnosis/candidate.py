@@ -42,6 +42,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         resource: What limits it, where it is not read from the rows.
         gain: What removing it gains, where taking time away from workers cannot express it; else None.
         sentence: The summary's first sentence, where the general ones do not fit; the evidence then stands for itself.
+        next_step: What to do, where the catalog's advice for the cause is too general.
         doubt: Factor on the confidence for what the window cannot tell, 0-1.
         is_latecomer: Known by the waiting of others alone, which `mean_us` is where no function is named; its strength
             allows for few iterations already.
@@ -72,6 +73,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     resource: ResourceUse | None = None
     gain: float | None = None
     sentence: str = ""
+    next_step: str = ""
     doubt: float = 1.0
     is_latecomer: bool = False
     may_be_recording: bool = False

@@ -31,6 +31,58 @@ CATALOG: dict[str, CatalogEntry] = {
             "to faster storage, and let the DataLoader prefetch (num_workers, prefetch_factor, persistent_workers)."
         ),
     ),
+    "slow-storage-read": CatalogEntry(
+        title="Slow storage",
+        meaning="Data loading waits in a read of a file, a socket or an object store, on hardly any processor time.",
+        next_step=(
+            "Move the data to faster or nearer storage, read larger pieces in order (shards rather than many small "
+            "files), cache what is read again, and let more loader processes read at the same time (num_workers, "
+            "prefetch_factor)."
+        ),
+    ),
+    "blocking-checkpoint": CatalogEntry(
+        title="Blocking checkpoint",
+        meaning="Training stands still while state is written to storage.",
+        next_step=(
+            "Save less often, or copy the state to memory and write it in the background "
+            "(torch.distributed.checkpoint.async_save); let each worker write its own shard, to fast local storage "
+            "first."
+        ),
+    ),
+    "blocking-logging": CatalogEntry(
+        title="Blocking logging",
+        meaning="Training stands still while something is logged, printed or sent to a metrics service.",
+        next_step=(
+            "Log every so many iterations only, keep values on the device until then, and hand them to a thread or "
+            "process (logging.handlers.QueueHandler) rather than wait for a file, a terminal or a network."
+        ),
+    ),
+    "host-device-sync": CatalogEntry(
+        title="Waits for the device",
+        meaning="The host waits until its device has nothing left to do, and the device then waits for the host.",
+        next_step=(
+            "Keep values on the device (no .item(), .cpu(), .tolist(), nonzero or Python conditions on tensors in the "
+            "iteration), copy with non_blocking=True from pinned memory, and read losses every so many iterations; "
+            "torch.cuda.set_sync_debug_mode(1) warns at each such call."
+        ),
+    ),
+    "memory-operation-storm": CatalogEntry(
+        title="Too many memory operations",
+        meaning="Copies, fills or allocations take a share of the iteration that computation should have.",
+        next_step=(
+            "Find who copies (with_stack=True): avoid .to(), .contiguous(), .clone() and cat in the iteration, reuse "
+            "buffers, pin host memory; where allocations show, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+            "and lower peak memory, and do not call empty_cache()."
+        ),
+    ),
+    "fragmented-collectives": CatalogEntry(
+        title="Many tiny collectives",
+        meaning="Collectives are so small and many that the calls cost more than the data.",
+        next_step=(
+            "Send more at once: larger buckets (bucket_cap_mb, gradient_as_bucket_view=True), one flat tensor instead "
+            "of one call per tensor (coalescing), metrics reduced together and every so many iterations."
+        ),
+    ),
     "garbage-collection": CatalogEntry(
         title="Python garbage collection",
         meaning="Python's cyclic garbage collector stops workers at different moments, and each time the others wait.",
@@ -88,6 +140,18 @@ CATALOG: dict[str, CatalogEntry] = {
             "switch port at the other end; move the job off this host until that is mended."
         ),
     ),
+    "link-fallback": CatalogEntry(
+        title="Traffic on a slower path",
+        meaning=(
+            "Data that should go over a fast link (NVLink) goes over a slower one (PCIe), and everybody in the "
+            "collective waits for it."
+        ),
+        next_step=(
+            "On these hosts compare nvidia-smi topo -m and nvidia-smi nvlink -s with a healthy host, check that the "
+            "fabric manager runs and that driver and firmware are the same, and look at what NCCL_DEBUG=INFO says of "
+            "the transport it took; move the job off these hosts until that is mended."
+        ),
+    ),
     "desynchronized-collective": CatalogEntry(
         title="Desynchronized collective",
         meaning="Workers are in different collectives, or one went on without a collective that the others wait in.",
@@ -134,6 +198,23 @@ CATALOG: dict[str, CatalogEntry] = {
         next_step=(
             "Launch fewer and larger kernels (torch.compile, CUDA graphs, fused optimizers, larger batches), and keep "
             "Python and synchronizing calls (.item(), .cpu(), printing) out of the iteration."
+        ),
+    ),
+    "sibling-process": CatalogEntry(
+        title="Other processes beside the job",
+        meaning="Processes that do not belong to the job take cores, memory or device time that its workers lack.",
+        next_step=(
+            "Stop the named processes or move them to another host; if they must stay, keep them apart from the "
+            "workers (taskset, CPU sets, a cgroup with a CPU limit, another device). Where it is another virtual "
+            "machine or container, ask who runs the host."
+        ),
+    ),
+    "misconfiguration": CatalogEntry(
+        title="Different settings",
+        meaning="Slow workers are set up differently from their peers, or from how they were while all was well.",
+        next_step=(
+            "Set the named setting to what the peers have (job script, module files, container image, cgroup or "
+            "scheduler limits of that host), and restart the workers concerned."
         ),
     ),
     "unknown": CatalogEntry(

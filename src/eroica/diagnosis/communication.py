@@ -8,13 +8,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.candidate import Candidate, Reference
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.lateness import LEAST_RATIO, LEAST_STRENGTH
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
+from eroica.localize.families import likeness_of_groups
 from eroica.localize.roles import stage_of
+from eroica.model.pattern import CollectiveRecord
+from eroica.summarize.collectives import collective_kind
+from eroica.summarize.series import decode_series
 
 Floats = NDArray[np.float64]
 #: Least gain: the common part of waiting varies with everything else that a job does.
@@ -34,7 +38,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         functions: Its rows (indices into the fleet's keys).
         name: Name of the collective.
-        group: Its process group.
+        group: Its process groups: what they have in common.
         workers: Who waits in it (indices).
         mean_us: Critical time per iteration on them.
         accused_us: The same on those they wait for; NaN where nobody is accused.
@@ -46,6 +50,18 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[int, ...]
     mean_us: float
     accused_us: float
+
+
+class _Common(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Time in collectives that nobody escapes, and how much of it may be; infinite where nothing is known."""
+
+    now_I: Floats
+    allowed_us: float
+    reference: Reference
+
+    @property
+    def excess_us(self) -> float:
+        return float(self.now_I.mean()) - self.allowed_us
 
 
 def collectives(view: View) -> list[int]:
@@ -71,17 +87,52 @@ def find_slow_communication(view: View) -> list[Candidate]:
     rows = collectives(view)
     if not rows or (view.workers < 2 and not view.is_trace) or _is_pipeline(view):
         return []
-    now_I = common_wait(view.fleet.wait_us)
-    past = view.suspects.baseline
-    allowed = view.settings.expected_collective * view.iteration_us if view.fleet.has_accelerator else np.inf
-    if past is not None and view.is_slow:
-        ratio = _CROWDED_RATIO if view.is_crowded.any() and not view.fleet.has_accelerator else LEAST_RATIO
-        allowed = min(allowed, float(common_wait(past.wait_us).mean()) * (1 + ratio))
-    excess = float(now_I.mean()) - allowed
-    strength = excess / max(float(mean_error(now_I)[0]), 1e-9)
-    if not np.isfinite(excess) or strength < LEAST_STRENGTH * view.strictness:
-        return []
-    return [_candidate(view, rows, now_I, allowed, strength)]
+    too_long = [each for each in (_against_expectation(view), _against_baseline(view)) if each.excess_us > 0]
+    for each in sorted(too_long, key=lambda one: -one.excess_us):
+        strength = each.excess_us / max(float(mean_error(each.now_I)[0]), 1e-9)
+        if strength >= LEAST_STRENGTH * view.strictness:
+            return [_candidate(view, rows, each, strength)]
+    return []
+
+
+def _against_expectation(view: View) -> _Common:
+    """Transfers of the worker with the shortest ones: what it waits for others, in other groups too, is not counted."""
+    allowed_us = view.settings.expected_collective * view.iteration_us if view.fleet.has_accelerator else np.inf
+    return _Common(now_I=common_wait(_transfers(view)), allowed_us=allowed_us, reference="expectation")
+
+
+def _transfers(view: View) -> Floats:
+    """Time in collectives less what is known to be waiting, and less receives from nobody knows whom. float64 [W, I].
+
+    A pipeline's stages wait in those while it fills and drains, however fast the transfer is.
+    """
+    untold = [] if _tells_senders(view) else [at for at in collectives(view) if _is_receive(view.fleet.keys[at].name)]
+    known_WI = view.suspects.arrivals.waited_us + view.fleet.series(untold)
+    return np.maximum(view.fleet.wait_us - known_WI, 0.0)
+
+
+def _is_receive(name: str) -> bool:
+    return collective_kind(name.partition(":")[2] or name) == "recv"
+
+
+def _tells_senders(view: View) -> bool:
+    """Whether the records of all receives name their senders, of whom all reported, and pair with the sends."""
+    receives = [one for pattern in view.fleet.patterns for one in pattern.collectives if one.kind == "recv"]
+    return all(one.peers and one.paired_by != "none" and _reported(view, one) for one in receives)
+
+
+def _reported(view: View, receives: CollectiveRecord) -> bool:
+    return view.fleet.known_ranks.issuperset(decode_series(receives.peers, np.int32).tolist())
+
+
+def _against_baseline(view: View) -> _Common:
+    """Whoever waits for one worker early and for another one later waits, too, and so does everybody at least once."""
+    past, now_I = view.suspects.baseline, common_wait(_transfers(view))
+    if past is None or not view.is_slow:
+        return _Common(now_I=now_I, allowed_us=np.inf, reference="baseline")
+    ratio = _CROWDED_RATIO if view.is_crowded.any() and not view.fleet.has_accelerator else LEAST_RATIO
+    before_us = float(common_wait(past.wait_us).mean())
+    return _Common(now_I=now_I, allowed_us=before_us * (1 + ratio), reference="baseline")
 
 
 def _is_pipeline(view: View) -> bool:
@@ -89,11 +140,11 @@ def _is_pipeline(view: View) -> bool:
     return view.is_trace and len({stage_of(pattern) for pattern in view.fleet.patterns} - {None}) > 1
 
 
-def _candidate(view: View, rows: list[int], now_I: Floats, allowed: float, strength: float) -> Candidate:
+def _candidate(view: View, rows: list[int], common: _Common, strength: float) -> Candidate:
+    now_I, allowed = common.now_I, common.allowed_us
     heaviest = max(rows, key=lambda at: float(view.fleet.critical_us[at].mean()))
     key = view.fleet.keys[heaviest]
     focus = Focus(name=key.name, place="", stack=(), functions=tuple(rows), share=1.0, is_own=False, is_specific=True)
-    against_past = view.suspects.baseline is not None and view.is_slow
     return Candidate(
         cause="slow-collective-everywhere",
         scope="all",
@@ -104,7 +155,7 @@ def _candidate(view: View, rows: list[int], now_I: Floats, allowed: float, stren
         removed_us=np.repeat(np.maximum(now_I - allowed, 0.0), view.workers, axis=0),
         mean_us=float(now_I.mean()),
         reference_us=allowed,
-        reference="baseline" if against_past else "expectation",
+        reference=common.reference,
         strength=strength,
         coverage=float(view.fleet.critical_us[heaviest].mean() / view.fleet.critical_us[rows].mean(axis=1).sum()),
         agreement=None,
@@ -147,14 +198,16 @@ def find_waiting(view: View, accused: Sequence[int], excess_us: float) -> list[W
         accused: Who is late (indices); empty where that changes from iteration to iteration.
         excess_us: By how much they are late.
     """
-    others = [worker for worker in range(view.workers) if worker not in set(accused)]
+    others = np.setdiff1d(np.arange(view.workers), np.asarray(accused, dtype=np.intp)).tolist()
     if not others:
         return []
     found: dict[tuple[str, str], list[int]] = {}
+    like = likeness_of_groups(view.fleet.patterns)
     for row in collectives(view):
         key = view.fleet.keys[row]
-        # groups of one kind wait alike in a recording of many; online each group is named
-        found.setdefault((key.name, "" if view.is_trace else key.group), []).append(row)
+        # like groups wait alike: in a recording all of one name are one, online those that do the same job
+        kind = str(like.get(key.group, key.group))
+        found.setdefault((key.name, "" if view.is_trace else kind), []).append(row)
     waits = [_waiting(view, name, rows, others, list(accused)) for name, rows in sorted(found.items())]
     worth = [wait for wait in waits if wait is not None and _extra(wait) >= _LEAST_SHARE * excess_us]
     return sorted(worth, key=lambda wait: -_extra(wait))[:_MOST_SYMPTOMS]
@@ -164,13 +217,23 @@ def _extra(wait: Waiting) -> float:
     return wait.mean_us - (0.0 if np.isnan(wait.accused_us) else wait.accused_us)
 
 
+def _beyond_shortest(time_GW: Floats) -> Floats:
+    """Time in collectives of several groups beyond that of the group's shortest member. float64 [W]."""
+    there_GW = time_GW > 0
+    shortest_G1 = np.where(there_GW, time_GW, np.inf).min(axis=1, keepdims=True)
+    return np.asarray(np.where(there_GW, time_GW - shortest_G1, 0.0).sum(axis=0))
+
+
 def _waiting(
     view: View, name: tuple[str, str], rows: list[int], others: list[int], accused: list[int]
 ) -> Waiting | None:
     time_W = view.fleet.critical_us[rows].sum(axis=0)
     least = view.settings.beta_gate * view.iteration_us
     usual = float(time_W[accused].mean()) if accused else float("nan")
-    waiters = [worker for worker in others if time_W[worker] - np.nan_to_num(usual) >= least]
+    own_W = time_W if view.is_trace else _beyond_shortest(view.fleet.critical_us[rows])
+    own_usual = float(own_W[accused].mean()) if accused else 0.0
+    longer_W = (time_W - np.nan_to_num(usual) >= least) & (own_W - own_usual >= least)
+    waiters = [worker for worker in others if longer_W[worker]]
     if not waiters:
         return None
     return Waiting(

@@ -11,10 +11,20 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
-from eroica.diagnosis.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH, Lateness, accuse, time_above
+from eroica.diagnosis.lateness import (
+    JOB_WIDE,
+    LEAST_AGREEMENT,
+    LEAST_STRENGTH,
+    Lateness,
+    accuse,
+    late_roles,
+    time_above,
+)
+from eroica.diagnosis.more_data import has_more_data, more_data_evidence
 from eroica.diagnosis.speed import Speed, host_fact, operators, weighted_mean
 from eroica.diagnosis.view import View
 from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, median_of_others
+from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
 #: Healthy workers on shared cores differ by 5-10 % in speed, now and then by 20 %; device kernels by less. A process
@@ -36,6 +46,7 @@ _SAME_COUNT = 0.05
 #: Uneven work: so much of the operators' time stems from more executions, and so much of the excess.
 _MORE_WORK = 0.10
 _MOSTLY_WORK = 0.6
+_UNLIKE_OTHERS = "Workers of other roles compute as fast as then, so it is not how the work was divided."
 #: Contention explains the slowness if waiting for a core explains this share of it.
 _EXPLAINED_BY_QUEUE = 0.5
 
@@ -45,7 +56,8 @@ def find_compute(view: View) -> list[Candidate]:
     rows = operators(view.fleet)
     if not rows:
         return []
-    return [*_slow_workers(view, rows), *_slow_job(view, rows), *_more_work(view, rows)]
+    slow = [*_slow_workers(view, rows), *_slow_roles(view, rows), *_slow_job(view, rows)]
+    return [*slow, *_more_work(view, rows)]
 
 
 def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
@@ -60,6 +72,12 @@ def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
     if not late_W.any():
         return
     reference_W = excess.mean_us - removed_W
+    more_W = late_W & has_more_data(view)
+    if more_W.any():
+        members = np.flatnonzero(more_W)
+        late = _lateness("peers", members, excess, reference_W, time_WI, agreement_W)
+        yield _candidate(view, "load-imbalance", late, 1.0, more_data_evidence(view, members))
+    late_W &= ~more_W
     for members, cause, evidence in _split_by_queue(view, np.flatnonzero(late_W), speed):
         late = _lateness("peers", members, excess, reference_W, time_WI, agreement_W)
         coverage = float(np.nanmean(speed.agreeing[members]))
@@ -99,6 +117,26 @@ def _corroboration(view: View, workers: Sequence[int]) -> float:
     return min(float(np.median(_held(view)[list(workers)])) / _HELD_ERROR, _MOST_CORROBORATION)
 
 
+def _slow_roles(view: View, rows: list[int]) -> Iterator[Candidate]:
+    """Roles whose workers all compute more slowly than in the baseline window, while the other roles' do not.
+
+    A pipeline stage of one worker has no peers, and a stage whose host is throttled has none that are healthy.
+    """
+    if view.suspects.baseline is None or np.unique(view.fleet.roles).size < 2:
+        return
+    speed, time_WI = view.speed_change, view.fleet.series(rows)
+    excess = excess_over_baseline(time_WI, view.before(rows))
+    agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
+    slower_W = _is_slower(view, speed) & (excess.strength >= LEAST_STRENGTH * view.strictness)
+    for late_W in late_roles(view, slower_W, agreement_W):
+        members = np.flatnonzero(late_W)
+        late = _lateness("baseline", members, excess, excess.reference_us, time_WI, agreement_W)
+        cause, evidence = _why_slower(view, members, speed)
+        text = (*_speed_evidence(members, speed, "in the baseline window"), *evidence, _UNLIKE_OTHERS)
+        found = _candidate(view, cause, late, float(np.nanmean(speed.agreeing[members])), text)
+        yield msgspec.structs.replace(found, is_general=False)
+
+
 def _slow_job(view: View, rows: list[int]) -> Iterator[Candidate]:
     """Operators slower on most workers than in the baseline window; claimed only when somebody finds the job slow.
 
@@ -117,21 +155,24 @@ def _slow_job(view: View, rows: list[int]) -> Iterator[Candidate]:
 
 
 def _job_candidate(view: View, members: NDArray[np.intp], speed: Speed, time_WI: Floats, excess: Excess) -> Candidate:
-    queue_W = host_fact(view.fleet, "run_queue_wait") - _queue_before(view)
-    explained = float(np.nan_to_num(np.nanmean(queue_W[members]) if not np.isnan(queue_W[members]).all() else 0.0))
-    lost = 1 - 1 / float(np.median(speed.factor[members]))
-    contended = explained >= _EXPLAINED_BY_QUEUE * lost
-    evidence = (
-        (f"Training threads wait {explained:.0%} more of their time for a core than before.",) if contended else ()
-    )
+    cause, evidence = _why_slower(view, members, speed)
     late = _lateness("baseline", members, excess, excess.reference_us, time_WI, None)
     return _candidate(
         view,
-        "cpu-contention" if contended else "compute-slow",
+        cause,
         late,
         float(np.nanmean(speed.agreeing[members])),
         (*_speed_evidence(members, speed, "in the baseline window"), *evidence),
     )
+
+
+def _why_slower(view: View, members: NDArray[np.intp], speed: Speed) -> tuple[str, tuple[str, ...]]:
+    """Whether threads that wait longer for a core than before explain it, and the sentence that says so."""
+    queue_W = host_fact(view.fleet, "run_queue_wait") - _queue_before(view)
+    explained = float(np.nan_to_num(np.nanmean(queue_W[members]) if not np.isnan(queue_W[members]).all() else 0.0))
+    if explained < _EXPLAINED_BY_QUEUE * (1 - 1 / float(np.median(speed.factor[members]))):
+        return "compute-slow", ()
+    return "cpu-contention", (f"Training threads wait {percent(explained)} more of their time for a core than before.",)
 
 
 def _queue_before(view: View) -> Floats:
@@ -151,7 +192,8 @@ def _split_by_queue(
     queued = members[waiting_W[members] & (_held(view)[members] <= _HELD)]
     slow = np.setdiff1d(members, queued)
     if queued.size:
-        text = f"Its training thread is ready but without a core {queue_W[queued].mean():.0%} of the time, peers less."
+        waits = percent(queue_W[queued].mean())
+        text = f"Its training thread is ready but without a core {waits} of the time, peers less."
         yield queued, "cpu-contention", (text,)
     if slow.size:
         yield slow, "compute-slow", tuple(_host_evidence(view, slow))
@@ -159,9 +201,9 @@ def _split_by_queue(
 
 def _host_evidence(view: View, members: NDArray[np.intp]) -> Iterator[str]:
     wording = {
-        "stopped": "The process was stopped (state T) {:.0%} of the time; peers {:.0%}.",
-        "throttled": "Its CPU quota held it back {:.0%} of the time; peers {:.0%}.",
-        "run_queue_wait": "Its training thread waited for a core {:.0%} of the time; peers {:.0%}.",
+        "stopped": "The process was stopped (state T) {} of the time; peers {}.",
+        "throttled": "Its CPU quota held it back {} of the time; peers {}.",
+        "run_queue_wait": "Its training thread waited for a core {} of the time; peers {}.",
     }
     others = np.setdiff1d(np.arange(view.workers), members)
     for name, text in wording.items():
@@ -169,7 +211,7 @@ def _host_evidence(view: View, members: NDArray[np.intp]) -> Iterator[str]:
         own = weighted_mean(fact_W[members], np.ones(members.size))
         peers = weighted_mean(fact_W[others], np.ones(others.size))
         if own > 0.02:
-            yield text.format(own, 0.0 if np.isnan(peers) else peers)
+            yield text.format(percent(own), percent(0.0 if np.isnan(peers) else peers))
 
 
 def _whose(members: NDArray[np.intp]) -> str:
@@ -180,8 +222,8 @@ def _speed_evidence(members: NDArray[np.intp], speed: Speed, whom: str) -> tuple
     at = list(members)
     return (
         f"An operator takes {np.median(speed.factor[at]):.2f} times as long as {whom}.",
-        f"{np.nanmean(speed.agreeing[at]):.0%} of the operators' time shows it, and the operators run equally often "
-        f"(ratio {np.nanmean(speed.count_ratio[at]):.2f}).",
+        f"{percent(float(np.nanmean(speed.agreeing[at])))} of the operators' time shows it, and they run equally "
+        f"often (ratio {np.nanmean(speed.count_ratio[at]):.2f}).",
     )
 
 
@@ -206,7 +248,7 @@ def _more_work(view: View, rows: list[int]) -> Iterator[Candidate]:
     work, longer = more_W[members], np.maximum(np.nan_to_num(speed.slower[members]), 0.0)
     evidence = (
         f"{count[members].mean():.0f} operators per iteration against {np.nanmean(usual[members]):.0f} on "
-        f"{_whose(members)} peers; {work.mean():.0%} of their time is the additional work, at normal speed."
+        f"{_whose(members)} peers; {percent(work.mean())} of their time is the additional work, at normal speed."
     )
     yield _candidate(view, "load-imbalance", late, float((work / np.maximum(work + longer, 1e-9)).mean()), (evidence,))
 

@@ -21,6 +21,10 @@ _HIGHEST = 0.99
 #: unless these are so many that they cannot be alike by accident.
 _MOST_BEYOND_KNOWN = 1.5
 _FEWEST_TOLD = 4
+#: A running job: one more iteration that shows the opposite is always possible (the rule of succession), and few peers
+#: are a poor measure of what is usual: doubts by the number of iterations, and of peers that are not accused.
+_BY_ITERATIONS = 2.0
+_BY_PEERS = 4.0
 #: Recorded traces: what is left without most of the workers, and with nobody to compare with.
 _LEAST_HEARD = 0.8
 _ALONE = 0.75
@@ -31,15 +35,15 @@ def estimate_confidence(view: View, candidate: Candidate, gain: float) -> float:
 
     Four doubts multiply: noise (excess in standard errors), place (share of the excess in the named function), waiting
     (share of the excess that the others wait for, and of the blame in matched collectives that lies on the accused),
-    and the reference it is compared with. A gain near the least one that counts, and workers that did not report, take
-    away from it too.
+    and the reference it is compared with. A gain near the least one that counts, workers that did not report, and few
+    iterations or peers, take away from it too: two workers or five iterations never make a certainty.
     """
     strength = believed_strength(view, candidate)
     effect = strength**2 / (strength**2 + _HALF_STRENGTH**2)
     place = _UNCOVERED + (1 - _UNCOVERED) * min(max(candidate.coverage, 0.0), 1.0)
     size = 1 - 0.5 * float(np.exp(-gain / max(candidate.least_gain, 1e-9)))
     belief = effect * place * _waiting(view, candidate) * size * _WEAK_REFERENCE[candidate.reference]
-    belief *= candidate.doubt * _heard(view)
+    belief *= candidate.doubt * _heard(view) * _repeated(view, candidate) * _measured(view, candidate)
     return round(float(np.clip(belief, 0.01, _HIGHEST)), 3)
 
 
@@ -58,6 +62,25 @@ def believed_strength(view: View, candidate: Candidate) -> float:
         most = strength if is_clear else _MOST_BEYOND_KNOWN * known
         strength = min(strength, max(by_student, known), most)
     return float(np.hypot(strength, candidate.corroboration))
+
+
+def _repeated(view: View, candidate: Candidate) -> float:
+    """What few iterations leave, of this window and of the baseline window if that is the measure."""
+    if view.is_trace:  # a recording is short, and its few iterations count by Student's distribution
+        return 1.0
+    past = view.suspects.baseline
+    compared = candidate.reference == "baseline" and past is not None
+    counted = min(view.iterations, past.iteration_us.shape[1]) if compared and past is not None else view.iterations
+    return 1 - 1 / (counted + _BY_ITERATIONS)
+
+
+def _measured(view: View, candidate: Candidate) -> float:
+    """What few peers leave."""
+    if view.is_trace or candidate.scope != "some" or candidate.reference != "peers" or not candidate.workers:
+        return 1.0
+    roles = set(view.fleet.roles[list(candidate.workers)].tolist())
+    peers = sum(role in roles for role in view.fleet.roles.tolist()) - len(candidate.workers)
+    return 1 - 1 / (_BY_PEERS * (max(peers, 0) + 1))
 
 
 def _heard(view: View) -> float:

@@ -11,6 +11,7 @@ from eroica.diagnosis.confidence import estimate_confidence
 from eroica.diagnosis.rows import summarize_durations, summarize_pattern, summarize_resource
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
+from eroica.diagnosis.whereabouts import host_step
 from eroica.diagnosis.wording import describe_evidence
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.model.verdict import DurationSummary, Finding, FindingFunction, PatternSummary
@@ -39,9 +40,10 @@ def build_findings(view: View, causes: Sequence[Cause]) -> tuple[Finding, ...]:
 
 
 def _waiting_of(view: View, cause: Cause) -> list[Waiting]:
-    if cause.candidate.scope == "all" or cause.candidate.kind == "collective" or cause.candidate.is_remark:
+    found = cause.candidate
+    if found.scope == "all" or (found.kind == "collective" and found.agreement is None) or found.is_remark:
         return []
-    return find_waiting(view, cause.candidate.workers, max(cause.candidate.excess_us, 0.0))
+    return find_waiting(view, found.workers, max(found.excess_us, 0.0))
 
 
 def _hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
@@ -69,7 +71,8 @@ def _cause(view: View, order: int, cause: Cause, waiting: Sequence[Waiting], exp
         confidence=estimate_confidence(view, found, cause.gain),
         explains=tuple(explains),
         evidence=describe_evidence(view, cause, waiting),
-        next_step=_next_step(view, found.cause),
+        next_step=(host_step(view, found.workers) if found.scope == "some" else "")
+        + (found.next_step or _next_step(view, found.cause)),
     )
 
 

@@ -24,14 +24,40 @@ _PACKAGES = frozenset(
         "transformers", "tokenizers", "accelerate", "deepspeed", "megatron", "apex", "triton",
         "pytorch_lightning", "lightning", "lightning_fabric", "fsspec", "requests", "urllib3", "botocore", "boto3",
         "s3fs", "aiohttp", "h5py", "tqdm", "dill", "multiprocess", "einops", "safetensors", "webdataset",
+        "wandb", "mlflow", "tensorboard", "tensorboardX", "comet_ml", "neptune", "clearml", "swanlab", "trackio",
+        "dvclive", "prometheus_client", "loguru", "structlog", "absl", "rich", "joblib", "cloudpickle", "zarr",
+        "diffusers", "peft", "fairscale", "colossalai", "torchtnt", "httpx", "httpcore", "s3transfer", "gcsfs",
+        "adlfs", "smart_open", "oss2", "minio", "huggingface_hub", "redis", "pymongo", "psycopg", "psycopg2",
+        "pymysql", "kafka", "grpc", "paramiko", "lmdb", "netCDF4", "tiledb", "tfrecord", "nibabel", "imageio",
+        "skimage", "tifffile", "pydicom", "rasterio", "numba", "sklearn", "torchmetrics", "sentencepiece",
+        "google", "azure", "matplotlib", "ignite", "timm", "xformers", "flash_attn",
     }
 )  # fmt: skip
+#: Packages whose names people give their own folders too, and what lies directly in them. Frames of installed packages
+#: keep their whole path, others two parts: with three parts it is the package, with two only if it has such a module.
+_COMMON_NAMES = {
+    "absl": frozenset({"app"}),
+    "azure": frozenset[str](),
+    "google": frozenset[str](),
+    "grpc": frozenset({"_auth", "_channel", "_common", "_interceptor", "_server", "_simple_stubs"}),
+    "ignite": frozenset({"utils", "_utils"}),
+    "kafka": frozenset({"client_async", "cluster", "conn", "future"}),
+    "minio": frozenset({"api", "datatypes", "helpers", "signer", "time", "xml"}),
+    "neptune": frozenset({"attributes", "handler", "metadata_containers", "run", "utils"}),
+    "redis": frozenset({"backoff", "client", "cluster", "connection", "retry", "sentinel", "utils"}),
+    "rich": frozenset(
+        {
+            "cells", "console", "live", "live_render", "logging", "panel", "pretty", "progress", "progress_bar",
+            "segment", "spinner", "style", "syntax", "table", "text", "traceback", "tree",
+        }
+    ),
+}  # fmt: skip
 #: Packages of the standard library that are folders; its modules stand without one ("threading.py").
 _STANDARD = frozenset(
     {
         "asyncio", "collections", "concurrent", "ctypes", "curses", "dbm", "email", "encodings", "html", "http",
-        "importlib", "json", "lib-dynload", "logging", "multiprocessing", "re", "sqlite3", "tomllib", "unittest",
-        "urllib", "wsgiref", "xml", "xmlrpc", "zipfile", "zoneinfo",
+        "importlib", "json", "lib-dynload", "logging", "multiprocessing", "pathlib", "re", "sqlite3", "tomllib",
+        "unittest", "urllib", "wsgiref", "xml", "xmlrpc", "zipfile", "zoneinfo",
     }
 )  # fmt: skip
 _FRAME = re.compile(r"^(?P<name>\S.*?) \((?P<file>.*?)(?::(?P<line>\d+))?\)$")
@@ -123,6 +149,8 @@ def is_own_frame(entry: str) -> bool:
         return False
     if len(parts) == 1:
         return parts[0].removesuffix(".py") not in sys.stdlib_module_names
+    if len(parts) == 2 and parts[0] in _COMMON_NAMES:
+        return parts[1].removesuffix(".py") not in _COMMON_NAMES[parts[0]] | {"__init__", "__main__"}
     return parts[0] not in _PACKAGES | _STANDARD
 
 

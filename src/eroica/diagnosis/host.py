@@ -14,6 +14,7 @@ from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH, time_above
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
 from eroica.localize.excess import mean_error
+from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
 _HOST_THREADS = frozenset({"training", "autograd"})
@@ -128,8 +129,8 @@ def _evidence(view: View, rows: list[int], time_R: Floats, mean_us: float) -> li
     named = ", ".join(f"{_name(view.fleet.keys[rows[at]].name)} {format_ms(float(time_R[at]))}" for at in top)
     kernels = [row for row, key in enumerate(view.fleet.keys) if key.thread == "device" and key.kind == "compute"]
     count = float(view.fleet.count[kernels].sum(axis=0).mean()) if kernels else 0.0
-    share = f"{mean_us / max(view.iteration_us, 1e-9):.0%}"
-    allowed = f"at most {view.settings.expected_host:.0%} is expected"
+    share = f"{percent(mean_us / max(view.iteration_us, 1e-9))}"
+    allowed = f"at most {percent(view.settings.expected_host)} is expected"
     sentences = [f"The device has no work for {share} of the iteration, {allowed}; {count:.0f} kernels run in each."]
     phases = {phase: time_R[[view.fleet.keys[row].phase == phase for row in rows]].sum() for phase in _PHASES}
     parts = ", ".join(f"{phase} {format_ms(float(time))}" for phase, time in phases.items() if time > 0)

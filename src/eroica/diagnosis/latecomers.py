@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate, FindingKind
 from eroica.diagnosis.chains import Chain, began_late, blame_of, chain_executions, held_up, time_since, without
 from eroica.diagnosis.frames import NOTHING, OUTSIDE, Focus, is_whole_step, split_frame
+from eroica.diagnosis.reading import doing, python_cause
 from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.view import View, noise_factor
 from eroica.diagnosis.words import format_ms, list_numbers, name_workers
@@ -63,6 +64,8 @@ def find_latecomers(view: View, explained: set[int]) -> list[Candidate]:
         passing = _passing_on(view, whole, rows, at)
         chain = without(whole, passing)
         own = [chain.members.index(whole.members[row]) for row in rows if row not in passing]
+        if _are_a_whole_role(view, chain, own):
+            continue
         if own and len(own) < len(chain.members) and not {chain.members[row] for row in own} <= known:
             candidates = _candidate(view, chain, own, at)
             found += candidates
@@ -95,6 +98,17 @@ def _passing_on(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp])
     late_us = float(chain.wait_us[others][:, at].sum(axis=1).mean()) / view.iterations
     usual_us = float(np.median(elsewhere_M[others]))
     return [row for row in rows if float(elsewhere_M[row]) - usual_us >= _MOST * late_us]
+
+
+def _are_a_whole_role(view: View, chain: Chain, rows: list[int]) -> bool:
+    """Whether the late are all who play a role, together, beside other roles: that is how work is cut, no lateness."""
+    roles = view.fleet.roles
+    own = {int(roles[chain.members[row]]) for row in rows}
+    alike = np.flatnonzero(np.isin(roles, list(own)))
+    others = {int(roles[worker]) for worker in chain.members} - own
+    counts = [int((roles == role).sum()) for role in own]
+    late = {chain.members[row] for row in rows}
+    return bool(others) and min(counts, default=0) > 1 and late == {int(worker) for worker in alike}
 
 
 def _candidate(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) -> list[Candidate]:
@@ -181,10 +195,12 @@ def _focus(view: View, workers: tuple[int, ...], each_us: float) -> tuple[Focus,
         is_specific=True,
     )
     if key.phase == "input":
-        return focus, "python", "slow-data-loading"
+        return focus, "python", python_cause(doing(view, focus.functions, workers), is_input=True)
     if _runs_more(view, order[0], workers):
         return focus, "compute", "load-imbalance"
-    known = {"python": "python-on-critical-path", "gc": "garbage-collection"}
+    if key.kind == "python":
+        return focus, "python", python_cause(doing(view, focus.functions, workers), is_input=False)
+    known = {"gc": "garbage-collection"}
     return focus, "other" if key.kind == "gc" else key.kind, known.get(key.kind, "unknown")
 
 

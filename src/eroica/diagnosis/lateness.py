@@ -23,6 +23,8 @@ LEAST_STRENGTH = 3.0
 LEAST_RATIO = 0.5
 #: Share of the workers from which a change against the baseline is the whole job's.
 JOB_WIDE = 0.6
+#: So few iterations may be alike by chance.
+_FEW_ITERATIONS = 9
 #: Share of an excess that the others must be seen to wait for.
 LEAST_AGREEMENT = 0.4
 
@@ -37,7 +39,7 @@ class Lateness(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         mean_us: Time of the group on them.
         reference_us: Time to compare with.
         strength: Excess in standard errors: the median over them.
-        agreement: Share of the excess the others wait for, 0-1; None where everybody is accused.
+        agreement: Share of the excess the others wait for, 0-1; None where everybody is accused, as the whole job.
     """
 
     reference: Reference
@@ -58,7 +60,7 @@ def accuse(
     least_gain: float,
     evidence: tuple[str, ...] = (),
 ) -> Candidate:
-    """The candidate that says `cause` of workers with excess time; against peers it is some workers', else everybody's.
+    """The candidate that says `cause` of workers with excess time: of some where others wait for them, else of all.
 
     Args:
         late: Who and how much.
@@ -71,7 +73,7 @@ def accuse(
     """
     return Candidate(
         cause=cause,
-        scope="some" if late.reference == "peers" else "all",
+        scope="some" if late.agreement is not None else "all",
         workers=late.workers,
         functions=tuple(functions),
         focus=focus,
@@ -162,21 +164,51 @@ def late_against_peers(view: View, spent: Spent, least_strength: float = LEAST_S
 
 
 def late_against_baseline(view: View, spent: Spent, least_strength: float = LEAST_STRENGTH) -> Iterator[Lateness]:
-    """Most workers above their own time in the healthy window, while iterations got longer."""
+    """Most workers, or all of one role, above their own time in the healthy window, while iterations got longer.
+
+    A role that others are seen to wait for more than then is accused alone: its workers, if there are several, are no
+    measure for each other.
+    """
     if view.suspects.baseline is None or not _is_longer(view):
         return
     before_WJ = view.before(spent.functions)
     excess = excess_over_baseline(spent.time_us, before_WJ, _allowed(view, view.speed_change.factor))
-    late_W = _job_wide(excess, _stands_out(view, excess, LEAST_RATIO, least_strength))
+    excess = _with_sampling(view, spent, excess)
+    over_W = _stands_out(view, excess, LEAST_RATIO, least_strength)
+    late_W = _job_wide(excess, over_W)
     if late_W.any():
         yield _lateness("baseline", excess, spent, late_W, None)
+        return
+    agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
+    for role_W in late_roles(view, over_W, agreement_W):
+        yield _lateness("baseline", excess, spent, role_W, float(np.clip(agreement_W[role_W], 0, 1).min()))
+
+
+def late_roles(view: View, over_W: NDArray[np.bool_], agreement_W: Floats) -> Iterator[NDArray[np.bool_]]:
+    """The late of each role that is late as a whole, while most of all others are not. bool [W] each.
+
+    Args:
+        view: The window.
+        over_W: Workers clearly above their own past. bool [W].
+        agreement_W: Share of that which workers of other roles are seen to wait longer. float64 [W].
+    """
+    late_W = over_W & (agreement_W >= LEAST_AGREEMENT)
+    for role in np.unique(view.fleet.roles[late_W]):
+        own_W = view.fleet.roles == role
+        others = over_W[~own_W]
+        if others.size and late_W[own_W].mean() >= JOB_WIDE and others.mean() < 1 - JOB_WIDE:
+            yield late_W & own_W
 
 
 def _with_sampling(view: View, spent: Spent, excess: Excess) -> Excess:
-    """The error of a single iteration's time; over several, sampling shows in their spread already."""
-    if view.iterations > 1:
+    """The error with that of sampling: a part of its own in a single iteration, and at least that in a few.
+
+    Over many, sampling shows in their spread already; of a few, each with one sample, the spread may be nothing.
+    """
+    if view.iterations > _FEW_ITERATIONS:
         return excess
-    return msgspec.structs.replace(excess, error_us=np.hypot(excess.error_us, spent.sampling_us))
+    join = np.hypot if view.iterations == 1 else np.maximum
+    return msgspec.structs.replace(excess, error_us=join(excess.error_us, spent.sampling_us))
 
 
 def _job_wide(excess: Excess, late_W: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -14,6 +14,7 @@ from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.view import View
 from eroica.localize.excess import standard_error
 from eroica.localize.links import Flow, SlowLink, find_slow_link, read_flows
+from eroica.model.shares import percent
 from eroica.model.verdict import ResourceUse
 
 Floats = NDArray[np.float64]
@@ -100,8 +101,8 @@ def _subject(link: SlowLink) -> str:
     }[link.way]
     usual = max((flow.busy_share for flow in link.others), default=0.0)
     return (
-        f"{whose} is slow: data waits on it {link.busiest.busy_share:.0%} of the time (other links {usual:.0%}) and "
-        f"moves at {format_rate(link.rate)} (others {format_rate(link.peers_rate)})"
+        f"{whose} is slow: data waits on it {percent(link.busiest.busy_share)} of the time (other "
+        f"links {percent(usual)}) and moves at {format_rate(link.rate)} (others {format_rate(link.peers_rate)})"
     )
 
 
@@ -138,8 +139,9 @@ def _described(flow: Flow) -> str:
     rtt = f", round trip {flow.rtt_s * 1e3:.2g} ms" if flow.rtt_s else ""
     least = f" (at best {flow.least_rtt_s * 1e3:.2g} ms)" if flow.rtt_s and flow.least_rtt_s else ""
     return (
-        f"{flow.source} to {flow.target}: {flow.sent_bytes / 1e6:.3g} MB with data under way {flow.busy_share:.0%} of "
-        f"the time, {format_rate(flow.rate)}{rtt}{least}, {flow.queued_bytes / 1e3:.0f} kB waiting on average"
+        f"{flow.source} to {flow.target}: {flow.sent_bytes / 1e6:.3g} MB with data under way "
+        f"{percent(flow.busy_share)} of the time, {format_rate(flow.rate)}{rtt}{least}, "
+        f"{flow.queued_bytes / 1e3:.0f} kB waiting on average"
     )
 
 
@@ -151,4 +153,4 @@ def _nic(view: View, hosts: tuple[str, ...]) -> str:
         for row in pattern.functions
         if pattern.worker.host in hosts and row.resource == "nic" and row.resource_samples and row.beta > 0
     ]
-    return f"Its interface is used at {max(use):.1%} of its stated speed during collectives." if use else ""
+    return f"Its interface is used at {percent(max(use), 1)} of its stated speed during collectives." if use else ""

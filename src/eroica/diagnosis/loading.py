@@ -1,15 +1,21 @@
-"""Slow data loading: the whole of the loader's next is one group, the function is looked for inside it."""
+"""Slow data loading: the whole of the loader's next is one group, the function is looked for inside it.
+
+Where that function waits in a read of a file or a socket, the cause is slow storage (`reading`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.frames import Focus, find_focus, split_frame
+from eroica.diagnosis.frames import Focus, find_focus, is_own_frame, split_frame
 from eroica.diagnosis.lateness import Lateness, accuse, judge_group
+from eroica.diagnosis.reading import describe, doing, library_frame, python_cause
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
 from eroica.localize.excess import median_of_others
@@ -21,6 +27,7 @@ _EXPECTED_ON_CPU = 0.25
 #: A prefetching loader stalls in bursts, every few iterations, which makes its excess jumpy.
 _LEAST_STRENGTH = 2.0
 _LOADER_FILE = "torch/utils/data/dataloader.py"
+_FETCH = "torch/utils/data/_utils/fetch.py"
 _WORKER_LOOP = "torch/utils/data/_utils/worker.py"
 #: Where a loader child waits for work or for room, with nothing to do with the data.
 _IDLE_FILES = frozenset(
@@ -51,8 +58,15 @@ def _expected_share(view: View) -> float | None:
 
 def _candidate(view: View, rows: list[int], late: Lateness) -> Candidate:
     focus = find_loading_frame(view, rows, late)
-    child = _child_evidence(view, focus)
-    return accuse(late, "slow-data-loading", "python", focus, rows, view.settings.min_gain, child)
+    done = doing(view, focus.functions or rows, late.workers)
+    cause = python_cause(done, is_input=True)
+    evidence = (*_child_evidence(view, focus), *_leaf_evidence(view, focus), *describe(done))
+    return accuse(late, cause, "python", focus, rows, view.settings.min_gain, evidence)
+
+
+def _leaf_evidence(view: View, focus: Focus) -> tuple[str, ...]:
+    leaf = library_frame(view, focus)
+    return (f"Its heaviest stack ends in {leaf}.",) if leaf else ()
 
 
 def find_loading_frame(view: View, rows: Sequence[int], late: Lateness) -> Focus:
@@ -63,7 +77,27 @@ def find_loading_frame(view: View, rows: Sequence[int], late: Lateness) -> Focus
     inside = find_focus(view.fleet.keys, rows, excess_R, time_R)
     if inside is not None and inside.is_own and inside.is_specific and not _is_whole_loop(view, inside, rows):
         return inside
-    return _in_children(view, members, late.reference) or _next_itself(view, rows, inside)
+    below = _library_below_next(view, rows, excess_R, time_R)
+    return _in_children(view, members, late.reference) or below or _next_itself(view, rows, inside)
+
+
+def _library_below_next(view: View, rows: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus | None:
+    """A library's frame inside next that holds the excess and does something (pinning, collating): no mere wait."""
+    keys = [msgspec.structs.replace(view.fleet.keys[row], stack=_below(view.fleet.keys[row].stack)) for row in rows]
+    found = find_focus(keys, range(len(rows)), excess_R, time_R)
+    if found is None or not found.is_specific or not found.stack:
+        return None
+    functions = tuple(rows[at] for at in found.functions)
+    if split_frame(found.stack[-1]).file in _IDLE_FILES:
+        return None
+    return msgspec.structs.replace(found, functions=functions, stack=view.fleet.keys[functions[0]].stack)
+
+
+def _below(stack: Sequence[str]) -> tuple[str, ...]:
+    """Frames below the loader's own."""
+    files = [split_frame(entry).file for entry in stack]
+    own = [at for at, file in enumerate(files) if file.endswith((_LOADER_FILE, _FETCH))]
+    return tuple(stack[max(own) + 1 :]) if own else ()
 
 
 def _is_whole_loop(view: View, focus: Focus, rows: Sequence[int]) -> bool:
@@ -80,9 +114,34 @@ def _above_next(stack: Sequence[str], name: str) -> bool:
 
 
 def _in_children(view: View, members: Sequence[int], reference: str) -> Focus | None:
-    """The frame that keeps the loader's children busy, more than the peers' where it is compared with peers."""
+    """The frame that keeps the loader's children busy, more than the peers' where it is compared with peers.
+
+    A loader of the user's own may fetch in a thread instead.
+    """
     keys = view.fleet.keys
     rows = [at for at, key in enumerate(keys) if key.thread == "loader" and not is_idle_stack(key.stack)]
+    return _in_rows(view, rows, members, reference) or frame_in_threads(view, members, reference)
+
+
+def frame_in_threads(view: View, members: Sequence[int], reference: str) -> Focus | None:
+    """The user's own frame that other threads of these workers are busy in, for a training thread that waits for one.
+
+    Threads that only wait themselves, or that show no code of the user's, explain nothing.
+    """
+    rows = [
+        at
+        for at, key in enumerate(view.fleet.keys)
+        if key.thread == "background" and activity_of(key.stack) != "thread" and any(map(is_own_frame, key.stack))
+    ]
+    found = _in_rows(view, rows, members, reference)
+    least = view.settings.min_gain * view.iteration_us
+    if found is None or view.fleet.total_us[list(found.functions)][:, list(members)].sum(axis=0).mean() < least:
+        return None
+    return found
+
+
+def _in_rows(view: View, rows: list[int], members: Sequence[int], reference: str) -> Focus | None:
+    keys = view.fleet.keys
     if not rows:
         return None
     total_RW = view.fleet.total_us[rows]
@@ -135,8 +194,9 @@ def _next_itself(view: View, rows: Sequence[int], found: Focus | None) -> Focus:
 
 def _child_evidence(view: View, focus: Focus) -> tuple[str, ...]:
     keys = view.fleet.keys
-    if not focus.functions or keys[focus.functions[0]].thread != "loader":
+    if not focus.functions or keys[focus.functions[0]].thread not in ("loader", "background"):
         return ()
+    where = "the data loader's processes" if keys[focus.functions[0]].thread == "loader" else "another thread"
     busy = view.fleet.total_us[list(focus.functions)].sum(axis=0)
     each = ", ".join(f"{busy[at] / 1e3:.1f}" for at in np.argsort(-busy)[:8])
-    return (f"It runs inside the data loader's processes: {each} ms per iteration on the workers, longest first.",)
+    return (f"It runs inside {where}: {each} ms per iteration on the workers, longest first.",)

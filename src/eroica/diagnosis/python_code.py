@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import (
@@ -18,8 +20,11 @@ from eroica.diagnosis.lateness import (
     late_against_peers,
     measure,
 )
+from eroica.diagnosis.loading import frame_in_threads
+from eroica.diagnosis.reading import Doing, describe, doing, library_frame, python_cause
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import standard_error
 from eroica.summarize.phases import is_engine_frame
 
@@ -29,6 +34,31 @@ _PHASES = ("forward", "backward", "optimizer", "other")
 _EXPLAINS_MOST = 0.6
 #: And the least share of the iteration it must then hold.
 _LEAST_SHARE = 0.10
+#: Share of the time in which the training thread waits for another one, from which the function there is named.
+_MOSTLY_THREADS = 0.4
+#: Another thread that is busy for this share of the iteration is worth a sentence.
+_BUSY_BESIDE = 0.3
+#: What a well-known library does there, and what to do about it.
+_MEANINGS: dict[str, str] = {
+    "compile": "That is a compiler: code is compiled again while the job trains.",
+    "program": "That waits for another program that this function started.",
+    "thread": "That waits for another thread.",
+    "service": "That waits for the answer of a service.",
+}
+_NEXT_STEPS: dict[str, str] = {
+    "compile": (
+        "Find out why code is compiled again (TORCH_LOGS=recompiles): shapes, Python values or modes that change; mark "
+        "sizes as dynamic (torch.compile(dynamic=True)) or pad them to a few, and compile before training begins."
+    ),
+    "program": "Do not start programs in the iteration: do their work before, in the process itself, or beside it.",
+    "service": (
+        "Make that service answer faster, ask it for many at once, or ask from another thread while training goes on."
+    ),
+    "thread": (
+        "Look at what the other thread does: give it more of a lead (a longer queue), more threads or processes, or "
+        "do not wait for its result in the iteration."
+    ),
+}
 
 
 def find_python(view: View) -> list[Candidate]:
@@ -38,7 +68,7 @@ def find_python(view: View) -> list[Candidate]:
 
 def _in_phase(view: View, phase: str) -> Iterator[Candidate]:
     rows = view.rows(kinds=frozenset({"python"}), phases=frozenset({phase}))
-    rows = [row for row in rows if not _waits_for_engine(view.fleet.keys[row].stack)]
+    rows = [row for row in rows if not _is_judged_elsewhere(view.fleet.keys[row].stack)]
     expected = view.settings.expected_python if view.fleet.has_accelerator else None
     if not rows:
         return
@@ -50,9 +80,13 @@ def _in_phase(view: View, phase: str) -> Iterator[Candidate]:
         yield from _explains_slowdown(view, rows)
 
 
-def _waits_for_engine(stack: Sequence[str]) -> bool:
-    """Whether the leaf only waits for the C++ autograd engine: gaps between operators, nobody's Python."""
-    return bool(stack) and is_engine_frame(stack[-1])
+def _is_judged_elsewhere(stack: Sequence[str]) -> bool:
+    """Whether a stack is nobody's Python or another rule's.
+
+    A leaf that waits for the C++ autograd engine is a gap between operators; saving and logging have a rule that knows
+    that they may come every so many iterations.
+    """
+    return bool(stack) and (is_engine_frame(stack[-1]) or activity_of(stack) in ("save", "log"))
 
 
 def _judged(view: View, rows: list[int], expected: float | None) -> Iterator[Lateness]:
@@ -108,7 +142,37 @@ def _same_reference(view: View, functions: list[int], late: Lateness) -> Latenes
 
 
 def _candidate(view: View, functions: tuple[int, ...], focus: Focus, late: Lateness) -> Candidate:
-    return accuse(late, "python-on-critical-path", "python", focus, functions, view.settings.min_gain)
+    done = doing(view, focus.functions or functions, late.workers)
+    inside = frame_in_threads(view, late.workers, late.reference)
+    beside = () if inside is None else _beside(view, inside, late)
+    if inside is not None and _waits_for_threads(view, focus.functions or functions, late) >= _MOSTLY_THREADS:
+        focus, done = inside, doing(view, inside.functions, late.workers)
+    cause = python_cause(done, is_input=False)
+    evidence = (*_leaf(view, focus, done), *describe(done), *beside)
+    candidate = accuse(late, cause, "python", focus, functions, view.settings.min_gain, evidence)
+    return msgspec.structs.replace(candidate, next_step=_NEXT_STEPS.get(done.activity, ""))
+
+
+def _waits_for_threads(view: View, functions: tuple[int, ...], late: Lateness) -> float:
+    """Share of the time of some rows in which the training thread waits for another one, 0-1."""
+    time_R = view.fleet.critical_us[list(functions)][:, list(late.workers)].sum(axis=1)
+    waits_R = [activity_of(view.fleet.keys[row].stack) == "thread" for row in functions]
+    return float(time_R[waits_R].sum() / max(float(time_R.sum()), 1e-9))
+
+
+def _beside(view: View, inside: Focus, late: Lateness) -> tuple[str, ...]:
+    """What another thread of the accused does meanwhile, if that is much: it may hold the interpreter lock."""
+    busy_us = float(view.fleet.total_us[list(inside.functions)][:, list(late.workers)].sum(axis=0).mean())
+    if busy_us < _BUSY_BESIDE * view.iteration_us:
+        return ()
+    return (f"Another thread is in {inside.label} for {format_ms(busy_us)} of each iteration.",)
+
+
+def _leaf(view: View, focus: Focus, done: Doing) -> tuple[str, ...]:
+    """What the named function calls that takes the time, and what that means where a library is known for it."""
+    leaf = library_frame(view, focus)
+    text = (f"Its heaviest stack ends in {leaf}.",) if leaf else ()
+    return (*text, _MEANINGS[done.activity]) if done.activity in _MEANINGS else text
 
 
 def _explains_slowdown(view: View, rows: list[int]) -> Iterator[Candidate]:

@@ -15,6 +15,8 @@ from eroica.localize.expectation import expected_beta
 from eroica.model.verdict import DurationSummary, PatternSummary, ResourceUse
 
 Floats = NDArray[np.float64]
+#: Fewer samples than this on all accused together are too few to say how much of a resource they use.
+_FEWEST_SAMPLES = 5
 
 
 def reference_of_rows(view: View, rows: Sequence[int], late: Lateness) -> Floats:
@@ -47,7 +49,8 @@ def summarize_pattern(view: View, candidate: Candidate) -> PatternSummary:
 def _sides(view: View, candidate: Candidate) -> tuple[list[int], list[int]]:
     """Accused and other workers (indices); a rotating cause accuses everybody's rows and nobody."""
     accused = list(candidate.workers) or list(range(view.workers))
-    return accused, [worker for worker in range(view.workers) if worker not in accused]
+    own = set(accused)
+    return accused, [worker for worker in range(view.workers) if worker not in own]
 
 
 def _pattern(view: View, rows: list[int], workers: list[int]) -> tuple[float, float, float]:
@@ -59,23 +62,20 @@ def _pattern(view: View, rows: list[int], workers: list[int]) -> tuple[float, fl
 
 
 def summarize_resource(view: View, candidate: Candidate) -> ResourceUse | None:
-    """Utilization of the resource that bounds the candidate's rows; None if none was sampled."""
-    accused, others = _sides(view, candidate)
-    found = [
-        (row.resource, row.mu, row.critical_s, worker)
-        for worker in range(view.workers)
-        for index in candidate.functions
-        if (row := view.fleet.rows[worker].get(view.fleet.keys[index])) is not None and row.resource_samples
-    ]
-    if not found:
+    """Utilization of the resource that bounds the candidate's rows; None if it was sampled too seldom to tell."""
+    fleet, rows = view.fleet, list(candidate.functions)
+    samples_FW, which_FW = fleet.samples[rows], fleet.resource[rows]
+    counts = np.bincount(which_FW[samples_FW > 0], minlength=len(fleet.resources))
+    if not counts.any():
         return None
-    names = [name for name, _, _, _ in found]
-    name = max(sorted(set(names)), key=names.count)
+    name = min(fleet.resources, key=lambda one: (-counts[fleet.resources.index(one)], one))
+    used_FW = (which_FW == fleet.resources.index(name)) & (samples_FW > 0)
+    accused, others = _sides(view, candidate)
+    if (samples_FW * used_FW)[:, accused].sum() < _FEWEST_SAMPLES:
+        return None
+    mu_FW, time_FW = fleet.pattern[rows, :, 1], fleet.critical_us[rows]
     means = [
-        weighted_mean(
-            [m for n, m, _, w in found if n == name and w in side],
-            [c for n, _, c, w in found if n == name and w in side],
-        )
+        weighted_mean(mu_FW[:, side][used_FW[:, side]], time_FW[:, side][used_FW[:, side]])
         for side in (accused, others)
     ]
     if np.isnan(means[0]):

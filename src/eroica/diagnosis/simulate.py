@@ -1,6 +1,6 @@
-"""What an iteration would last without a cause, from the workers' busy and waiting times.
+"""What an iteration would last without a cause: the window run again, else from the workers' busy and waiting times.
 
-Array suffixes: W workers, I iterations. All times are microseconds.
+Array suffixes: W workers, I iterations that count. All times are microseconds.
 """
 
 from __future__ import annotations
@@ -10,27 +10,92 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
+from eroica.localize.replay import Replay
 
 Floats = NDArray[np.float64]
+#: From so many iterations on the first one, in which workers still stand to each other as they really did, is not read.
+_FEWEST_TO_SPARE_ONE = 3
 
 
-def simulate_iterations(fleet: Fleet, removed_WI: Floats) -> Floats:
+def simulate_iterations(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None = None) -> Floats:
     """Iteration times if each worker lacked some of its time.
 
-    Workers of a role run until the last of them arrives: a role lasts `max busy + min wait`, the least wait being what
-    nobody could avoid. The job gains what the touched role with the largest gain does, but no iteration gets shorter
-    than anybody's busy time.
+    Where the window can be replayed (`localize.replay`), with less own time of these workers: it is taken first where
+    they spend more than their peers, as far as the peers are not to lack it, too. Else workers of a role run until the
+    last of them arrives: a role lasts `max busy + min wait`, the least wait being what nobody could avoid. The job
+    gains what the touched role with the largest gain does, but no iteration gets shorter than anybody's busy time.
 
     Args:
         fleet: The window.
         removed_WI: Time taken away, at most the busy time. float64 [W, I].
+        quicker_WI: By how much less the transfers of some process groups are to take, for all of their members. Only a
+            replay can tell what that gains. float64 [W, I].
 
     Returns:
         Iteration times. float64 [I].
     """
+    removed_WI = np.maximum(removed_WI, 0.0)
+    if fleet.replay is not None:
+        now_I: Floats = fleet.iteration_us.mean(axis=0)
+        return np.minimum(_replayed(fleet, fleet.replay, -removed_WI, quicker_WI), now_I)
+    return _from_roles(fleet, removed_WI)
+
+
+def replayed_gain(fleet: Fleet, change_WI: Floats) -> float | None:
+    """Fraction of iteration time saved if own times changed, for workers that get more to do as well as for others.
+
+    Args:
+        fleet: The window.
+        change_WI: Own time added (or, below 0, taken away), at most all of it. float64 [W, I].
+
+    Returns:
+        The gain, negative for a loss; None where the window cannot be replayed.
+    """
+    now = float(fleet.iteration_us.mean(axis=0).sum())
+    if fleet.replay is None or now <= 0:
+        return None
+    return 1.0 - float(_replayed(fleet, fleet.replay, change_WI).sum()) / now
+
+
+def _replayed(fleet: Fleet, replay: Replay, change_WI: Floats, quicker_WI: Floats | None = None) -> Floats:
+    """Iteration times with other own times; iterations that the replay does not hold change as the others do. [I]."""
+    now_I: Floats = fleet.iteration_us.mean(axis=0)
+    quicker_WI = np.zeros_like(change_WI) if quicker_WI is None else quicker_WI
+    if not change_WI.any() and not quicker_WI.any():
+        return now_I
+    first = max(pattern.first_iteration for pattern in fleet.patterns)
+    place_I = fleet.columns[0] - (first - fleet.patterns[0].first_iteration) - replay.graph.first
+    held = (place_I >= 0) & (place_I < replay.graph.iterations)
+
+    def placed(value_WI: Floats) -> Floats:
+        found_WI = np.zeros((value_WI.shape[0], replay.graph.iterations))
+        found_WI[:, place_I[held]] = value_WI[:, held]
+        return found_WI
+
+    parts = (change_WI, _also_removed(fleet, -change_WI), quicker_WI)
+    simulated_I = replay.iterations_with(*(placed(part) for part in parts))
+    if replay.graph.iterations >= _FEWEST_TO_SPARE_ONE:
+        held &= place_I > 0
+    found_I: Floats = now_I.copy()
+    found_I[held] -= (replay.iteration_I - simulated_I)[place_I[held]]
+    if held.any() and not held.all():
+        found_I[~held] *= found_I[held].sum() / max(float(now_I[held].sum()), 1e-9)
+    return np.maximum(found_I, 0.0)
+
+
+def _also_removed(fleet: Fleet, removed_WI: Floats) -> Floats:
+    """How much of what each worker is to lack its peers are to lack as well. float64 [W, I]."""
+    removed_WI = np.maximum(removed_WI, 0.0)
+    usual_WI = np.nan_to_num(median_of_others(removed_WI.T, fleet.roles).T)
+    return np.asarray(np.minimum(usual_WI, removed_WI))
+
+
+def _from_roles(fleet: Fleet, removed_WI: Floats) -> Floats:
+    """Iteration times from busy and waiting times alone. float64 [I]."""
     busy_WI = fleet.busy_us
-    left_WI = np.maximum(busy_WI - np.maximum(removed_WI, 0.0), 0.0)
+    left_WI = np.maximum(busy_WI - removed_WI, 0.0)
     now_I = fleet.iteration_us.mean(axis=0)
     saved_I = np.zeros_like(now_I)
     for role in np.unique(fleet.roles):
@@ -39,13 +104,13 @@ def simulate_iterations(fleet: Fleet, removed_WI: Floats) -> Floats:
     return np.asarray(np.maximum(now_I - saved_I, np.minimum(left_WI.max(axis=0), now_I)))
 
 
-def simulated_gain(fleet: Fleet, removed_WI: Floats) -> float:
-    """Fraction of iteration time saved by taking that time away, 0-1."""
+def simulated_gain(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None = None) -> float:
+    """Fraction of iteration time saved by taking that time away, 0-1. See `simulate_iterations`."""
     now = float(fleet.iteration_us.mean(axis=0).sum())
-    return 1.0 - float(simulate_iterations(fleet, removed_WI).sum()) / now if now > 0 else 0.0
+    return 1.0 - float(simulate_iterations(fleet, removed_WI, quicker_WI).sum()) / now if now > 0 else 0.0
 
 
-def share_gains(fleet: Fleet, removed: Sequence[Floats]) -> list[float]:
+def share_gains(fleet: Fleet, removed: Sequence[Floats], quicker_WI: Floats | None = None) -> list[float]:
     """Gain of each of several causes.
 
     Two causes of equal size on different workers hide each other: removing one alone gains nothing. So each gets the
@@ -54,7 +119,15 @@ def share_gains(fleet: Fleet, removed: Sequence[Floats]) -> list[float]:
     Args:
         fleet: The window.
         removed: Time of each cause. float64 [W, I] each.
+        quicker_WI: What transfers of slow process groups take too long: gone once all others are removed. float64
+            [W, I].
     """
+    if not removed:
+        return []
+    if len(removed) == 1 and quicker_WI is None:
+        return [simulated_gain(fleet, removed[0])]
     total = sum(removed, np.zeros_like(fleet.iteration_us))
-    everything = simulated_gain(fleet, total)
-    return [max(simulated_gain(fleet, own), everything - simulated_gain(fleet, total - own)) for own in removed]
+    everything = simulated_gain(fleet, total, quicker_WI)
+    return [
+        max(simulated_gain(fleet, own), everything - simulated_gain(fleet, total - own, quicker_WI)) for own in removed
+    ]

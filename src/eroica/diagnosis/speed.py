@@ -51,6 +51,15 @@ def speed_against_peers(fleet: Fleet) -> Speed:
     )
 
 
+def factor_in_phases(fleet: Fleet, phases: frozenset[str]) -> Floats:
+    """By how much operators of some phases take longer than the peers': `Speed.factor` of these alone. float64 [W]."""
+    rows = [row for row in operators(fleet) if fleet.keys[row].phase in phases]
+    total_FW, count_FW = fleet.total_us[rows], fleet.count[rows]
+    duration_FW = _mean_duration(total_FW, count_FW)
+    like_FW, like_count_FW = median_of_others(duration_FW, fleet.roles), median_of_others(count_FW, fleet.roles)
+    return _compare(duration_FW, count_FW, like_FW, like_count_FW).factor
+
+
 def speed_against_baseline(suspects: Suspects) -> Speed:
     """Against the same worker in the baseline window."""
     fleet, past = suspects.fleet, suspects.baseline

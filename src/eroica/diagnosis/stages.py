@@ -1,10 +1,14 @@
 """Pipeline stages of unequal length: one stage of the model takes longer than the others on everybody who runs it.
 
-That is how the model was cut, nobody's fault. Stages are read from process groups (`localize.roles`), never from
-timings. Judged in recorded traces only: what a healthy stage may differ by is not known well enough to raise an alarm.
+That is how the model was cut, nobody's fault. Stages are read from process groups and from the order of sends and
+receives (`localize.roles`), never from timings. In a recording it is a cause, and so it is where somebody expects
+shorter iterations; in any other window of a running job it is told, but nothing has happened that should alarm anybody.
+A stage that was not as long in the baseline window is not long by structure.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import msgspec
 import numpy as np
@@ -16,7 +20,6 @@ from eroica.diagnosis.speed import operators
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
-from eroica.localize.roles import stage_of
 from eroica.model.verdict import NO_FUNCTION
 from eroica.summarize.series import decode_series
 
@@ -25,6 +28,9 @@ Floats = NDArray[np.float64]
 _LONGER = 0.15
 #: Workers of one stage are alike: they differ by less than this share of its excess.
 _ALIKE = 0.5
+#: By structure means that a stage exceeded the others in the baseline window too, by at least this share of what it
+#: does now.
+_AS_BEFORE = 0.6
 #: Share of the excess that the other stages must be seen to wait.
 _LEAST_WAITED = 0.4
 
@@ -52,21 +58,51 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def find_long_stages(view: View) -> list[Candidate]:
-    """The stage that all others wait for, if all of its workers are equally long."""
-    if not view.is_trace:
+    """The stage that all others wait for, where that is a cause: in recordings, and against an expectation."""
+    if not view.is_trace and view.context.window.purpose != "expected":
         return []
-    places = [stage_of(pattern) for pattern in view.fleet.patterns]
+    found = _longest(view)
+    return [] if found is None else [_candidate(view, found, _runs(view, found))]
+
+
+def describe_long_stage(view: View, accused: Collection[int] = ()) -> tuple[str, str]:
+    """What to say of unequal stages where they are no cause, in short and in full; "" where there is nothing to say.
+
+    Args:
+        view: The window.
+        accused: Workers (indices) that a cause was found for; a stage with one of them is not told as structure.
+    """
+    found = None if view.is_trace else _longest(view)
+    if found is None or not set(found.workers).isdisjoint(accused):
+        return "", ""
+    share = max(round(100 * balanced_gain(found, view.iteration_us)), 1)
+    gain = f"balanced stages would make iterations about {share} % shorter."
+    times = f"{format_ms(found.busy_us)} per iteration, the others at most {format_ms(found.others_us)}"
+    before = "It was so in the baseline window, too."
+    if view.suspects.baseline is None:
+        before = "Whether it has always been so, a baseline window would tell."
+    if view.suspects.baseline is None and len(found.workers) == 1:
+        who = name_workers([view.fleet.ranks[found.workers[0]]])
+        text = f"{_called(found)[0].upper()}{_called(found)[1:]} ({who}) takes {times}: by structure, or {who} is slow."
+        return text, f"{text} With one worker a stage, only a baseline window would tell which."
+    short = f"{_called(found)[0].upper()}{_called(found)[1:]} is long by structure ({times}); {gain}"
+    return short, f"{_sentence(view, found)} {gain[0].upper()}{gain[1:]} {before}"
+
+
+def _longest(view: View) -> Stage | None:
+    """The stage that stands out as a whole, unless it did not do so in the baseline window."""
+    places = view.stages
     known = sorted({place for place in places if place is not None})
     if len(known) < 2 or None in places:
-        return []
+        return None
     busy_W = view.fleet.busy_us.mean(axis=1)
     place_W = np.asarray(places, dtype=np.intp)
     means = {place: float(busy_W[place_W == place].mean()) for place in known}
     longest = max(known, key=lambda place: means[place])
     own_W = place_W == longest
-    if not _stands_out(view, busy_W, own_W):
-        return []
-    stage = Stage(
+    if not _stands_out(view, busy_W, own_W) or not _was_long(view, busy_W, own_W):
+        return None
+    return Stage(
         place=longest,
         stages=len(known),
         workers=tuple(int(worker) for worker in np.flatnonzero(own_W)),
@@ -75,7 +111,23 @@ def find_long_stages(view: View) -> list[Candidate]:
         others_us=max(time for place, time in means.items() if place != longest),
         microbatches=_microbatches(view),
     )
-    return [_candidate(view, stage, own_W)]
+
+
+def _runs(view: View, stage: Stage) -> NDArray[np.bool_]:
+    """Who runs a stage. bool [W]."""
+    return np.isin(np.arange(view.workers), stage.workers)
+
+
+def _was_long(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:
+    """Whether the stage was about as much longer than the others in the baseline window; true without one."""
+    past = view.suspects.baseline
+    known = {} if past is None else dict(zip(past.ranks, past.busy_us.mean(axis=1), strict=True))
+    before_W = np.asarray([known.get(rank, np.nan) for rank in view.fleet.ranks])
+    if np.isnan(before_W[own_W]).all() or np.isnan(before_W[~own_W]).all():
+        return True
+    now = float(busy_W[own_W].mean() / max(float(busy_W[~own_W].mean()), 1e-9)) - 1
+    then = float(np.nanmean(before_W[own_W]) / max(float(np.nanmean(before_W[~own_W])), 1e-9)) - 1
+    return then >= _AS_BEFORE * now
 
 
 def _stands_out(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:

@@ -8,11 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.communication import common_wait
+from eroica.diagnosis.neighbors import unexplained_neighbors
 from eroica.diagnosis.selection import Cause
+from eroica.diagnosis.setup import setup_notes
+from eroica.diagnosis.stages import describe_long_stage
 from eroica.diagnosis.uneven import find_uneven_work
-from eroica.diagnosis.view import View
+from eroica.diagnosis.view import View, noise_factor
 from eroica.diagnosis.wording import summarize_cause
 from eroica.diagnosis.words import format_ms, name_workers
+from eroica.localize.excess import mean_error
+from eroica.localize.fleet import Fleet, with_all_iterations
+from eroica.model.shares import percent
 from eroica.model.verdict import Finding, VerdictWord
 
 #: Advice where an iteration or a comparison is lacking.
@@ -21,6 +27,17 @@ MORE_STEPS = "record more steps (schedule(active=...))"
 
 #: Online, if everybody who reported waits this share of the iteration, somebody who did not report is late.
 _ALL_WAIT = 0.3
+#: Iterations that last so many times those of the healthy window are slow, whoever asked for the window.
+_FAR_FROM_BASELINE = 1.2
+#: Pauses, by which the mean iteration exceeds the median one, may cost this share of an iteration more than in the
+#: baseline window before they want an explanation (means as such differ by up to 16 % between healthy jobs)...
+_MORE_PAUSES = 0.10
+#: ...if the difference is so many standard errors: four pauses among twenty iterations are, four among two hundred not.
+_LEAST_ERRORS = 2.1
+#: An iteration so many times as long as the usual one had a pause.
+_PAUSE = 1.5
+#: And so many times those, transfers included: those vary from window to window, but not by this.
+_NO_LONGER_HEALTHY = 1.5
 #: Below so many iterations the reader is told.
 _FEW = 5
 
@@ -38,7 +55,7 @@ def conclude(
     """
     notes = tuple(_notes(view, causes))
     missing = _too_little(view)
-    if missing:
+    if missing and not (causes and _has_no_measure(view)):
         return "undetermined", f"Too little to tell: {missing}.", notes
     if causes and all(cause.candidate.may_be_recording or cause.candidate.is_remark for cause in causes):
         return "undetermined", _only_the_start(view, causes, findings), notes
@@ -50,11 +67,21 @@ def conclude(
         return "undetermined", _all_wait(view), notes
     if doubted is not None:
         return "undetermined", _doubted(view, doubted), notes
-    if view.is_slow:
+    if view.is_slow or _is_far_from_baseline(view):
         return "undetermined", _unexplained(view), notes
     if view.is_trace and all(pattern.found_by == "span" for pattern in view.fleet.patterns):
         return "undetermined", _no_iterations(view), notes
+    if _is_longer_than_before(view):
+        return "undetermined", _longer(view), notes
     return "healthy", _healthy(view), notes
+
+
+def _is_far_from_baseline(view: View) -> bool:
+    """Whether a window asked for by hand is so much slower than the healthy one that "healthy" would be no answer."""
+    past = view.suspects.baseline
+    if past is None or view.context.window.purpose != "manual":
+        return False
+    return view.iteration_us >= past.mean_iteration_us * _NO_LONGER_HEALTHY
 
 
 def _no_iterations(view: View) -> str:
@@ -68,9 +95,16 @@ def _too_little(view: View) -> str:
     if view.iterations < view.fewest_iterations:
         wanted = f"at least {view.fewest_iterations} are needed; {MORE_STEPS if view.is_trace else LONGER_WINDOW}"
         return f"the workers share {view.iterations} iteration, {wanted}"
+    if _has_no_measure(view):
+        return f"every one of {view.workers} workers has a role of its own, and there is no baseline window"
     if not view.has_enough:
         return f"only {view.workers} of {view.context.expected_workers} workers reported"
     return ""
+
+
+def _has_no_measure(view: View) -> bool:
+    """Whether no worker of a running job can be compared with anything, neither a peer nor its own past."""
+    return not view.is_trace and bool(view.alone.all()) and view.suspects.baseline is None
 
 
 def _waits_for_missing(view: View) -> bool:
@@ -99,13 +133,13 @@ def _doubted(view: View, doubted: Cause) -> str:
     who = name_workers([view.fleet.ranks[worker] for worker in found.workers]) if found.workers else "changing workers"
     count = f"{view.iterations} iteration{' is' if view.iterations == 1 else 's are'}"
     return (
-        f"{what} seems to cost {doubted.gain:.0%} of the iteration ({format_ms(view.iteration_us)}) on {who}, but "
-        f"{count} too few to tell it from noise; {MORE_STEPS}."
+        f"{what} seems to cost {percent(doubted.gain)} of the iteration ({format_ms(view.iteration_us)}) on {who}, but "
+        f"{count} too few to tell it from noise; {MORE_STEPS if view.is_trace else LONGER_WINDOW}."
     )
 
 
 def _unexplained(view: View) -> str:
-    now, before = format_ms(view.iteration_us), view.stated_baseline_us
+    now, before = format_ms(view.iteration_us), view.stated_baseline_us or view.baseline_us
     text = f"Iterations take {now}" + (f" instead of {format_ms(before)}" if before else "")
     lacking = []
     if view.suspects.baseline is None:
@@ -122,7 +156,7 @@ def _all_wait(view: View) -> str:
     ranks = name_workers(view.context.missing)
     if view.is_trace:
         worst = int(_for_nobody(view).argmax())
-        who, share = name_workers([view.fleet.ranks[worst]], capital=True), f"{_for_nobody(view)[worst]:.0%}"
+        who, share = name_workers([view.fleet.ranks[worst]], capital=True), f"{percent(_for_nobody(view)[worst])}"
         return (
             f"{who} spends {share} of the iteration in collectives, and for none of the recorded workers: that may be "
             f"the transfer, or {ranks}, of which there is no trace."
@@ -134,23 +168,90 @@ def _contradiction(view: View) -> str:
     return (
         f"Collectives of the recorded workers do not pair ({view.suspects.arrivals.contradicted}): events are missing, "
         "or these traces were not recorded together. Nothing else in them costs "
-        f"{view.settings.min_gain:.0%} of the iteration ({format_ms(view.iteration_us)})."
+        f"{percent(view.settings.min_gain)} of the iteration ({format_ms(view.iteration_us)})."
+    )
+
+
+def _is_longer_than_before(view: View) -> bool:
+    """Whether all captured iterations, the slowest too, are clearly longer than the baseline window's, or pause more.
+
+    Outside what even the last worker waits: transfers vary from window to window, and have rules of their own.
+    """
+    if view.is_trace or view.context.window.purpose == "baseline" or view.suspects.baseline is None:
+        return False
+    now_I, before_I = (_without_transfers(fleet) for fleet in (view.whole, with_all_iterations(view.suspects.baseline)))
+    if min(now_I.size, before_I.size) < 2:
+        return False
+    error = float(np.hypot(*(mean_error(each[None])[0] for each in (now_I, before_I))))
+    surely = _LEAST_ERRORS * noise_factor(now_I.size - 1) * error
+    more = float(now_I.mean() - before_I.mean())
+    more_pauses = more - float(np.median(now_I) - np.median(before_I))
+    usual = float(before_I.mean())
+    is_far = more >= (_FAR_FROM_BASELINE - 1) * usual
+    has_pauses = min(more, more_pauses) >= max(_MORE_PAUSES, view.settings.min_gain) * usual
+    return more >= surely and (is_far or has_pauses)
+
+
+def _without_transfers(fleet: Fleet) -> NDArray[np.float64]:
+    """Iterations less the collective time of whoever waits least. float64 [I]."""
+    return np.asarray(fleet.busy_us.max(axis=0))
+
+
+def _longer(view: View) -> str:
+    before, whole = view.suspects.baseline, view.whole
+    past = with_all_iterations(before).mean_iteration_us if before is not None else 0.0
+    busy_I = _without_transfers(whole)
+    long = int((busy_I >= _PAUSE * np.median(busy_I)).sum())
+    what = f", {long} of {busy_I.size} at least half as long again as the usual one" if long else ""
+    return (
+        f"Iterations take {format_ms(whole.mean_iteration_us)} on average{what}, in the baseline window "
+        f"{format_ms(past)}, and no function accounts for it. {LONGER_WINDOW.capitalize()}, to see whether and how "
+        "often that comes again."
     )
 
 
 def _healthy(view: View) -> str:
-    least, now = f"{view.settings.min_gain:.0%}", format_ms(view.iteration_us)
+    least, now = f"{percent(view.settings.min_gain)}", format_ms(view.iteration_us)
     if view.is_trace:
         whose = f"the trace of {name_workers(view.fleet.ranks)}" if view.context.missing else "what was recorded"
         return f"No cause found: nothing in {whose} costs {least} of the iteration ({now})."
-    text = f"No cause found: nothing in this window costs {least} of the iteration ({now})."
+    structure, _ = describe_long_stage(view)
+    if structure:
+        return f"No cause found: no worker is slower than it should be. {structure}{_unjudged(view)}"
+    text = f"No cause found: nothing in this window costs {least} of the iteration ({now}).{_unjudged(view)}"
     if view.context.window.purpose == "slow" and view.stated_baseline_us:
         return f"{text} The slowdown was over when the window opened."
     return text
 
 
+def _unjudged(view: View) -> str:
+    """Workers of whom that cannot be said."""
+    if view.suspects.baseline is not None or not view.alone.any():
+        return ""
+    ranks = [view.fleet.ranks[worker] for worker in np.flatnonzero(view.alone)]
+    return f" Nothing is said of {name_workers(ranks)}: no peers, and no baseline window."
+
+
+def _alone(view: View, causes: Sequence[Cause]) -> Iterator[str]:
+    """Who cannot be compared, and the stage that is long by structure."""
+    if view.is_trace:
+        return
+    if view.alone.any():
+        ranks = [view.fleet.ranks[worker] for worker in np.flatnonzero(view.alone)]
+        are, their = ("is", "its") if len(ranks) == 1 else ("are", "their")
+        judged = "against the baseline window only" if view.suspects.baseline is not None else "against nothing"
+        whom = name_workers(ranks, capital=True)
+        yield f"{whom} {are} alone in {their} role (pipeline stage, process groups) and so judged {judged}."
+    accused = {worker for cause in causes for worker in cause.candidate.workers if cause.candidate.scope == "some"}
+    known = {cause.candidate.cause for cause in causes}
+    _, structure = describe_long_stage(view, accused) if "stage-imbalance" not in known else ("", "")
+    if structure:
+        yield structure
+
+
 def _notes(view: View, causes: Sequence[Cause]) -> Iterator[str]:
     yield from _missing(view)
+    yield from _alone(view, causes)
     yield from view.suspects.notes
     yield from view.suspects.arrivals.notes
     yield from _few_iterations(view)
@@ -158,6 +259,9 @@ def _notes(view: View, causes: Sequence[Cause]) -> Iterator[str]:
         yield from (remark.sentence for remark in find_uneven_work(view) if not causes)
     elif view.suspects.baseline is None and view.context.window.purpose != "baseline":
         yield "No baseline window: changes that hit all workers alike can only be judged against expectation."
+    yield from setup_notes(view, bool(causes))
+    if view.is_slow and not causes:
+        yield from unexplained_neighbors(view)
     yield from _worker_notes(view)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +11,8 @@ from eroica.diagnosis.candidate import Candidate, FindingKind
 from eroica.diagnosis.frames import NOTHING, Focus, is_whole_step, split_frame
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, time_above
 from eroica.diagnosis.view import View
-from eroica.localize.excess import excess_over_peers
+from eroica.localize.excess import excess_over_peers, median_of_others
+from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
 #: Healthy workers on shared cores differ by 5-10 % in busy time, now and then by 30 %.
@@ -17,6 +20,9 @@ _BUSIER = 0.35
 #: With more workers than cores, who gets a core is luck for seconds.
 _BUSIER_CROWDED = 1.0
 _LEAST_GAIN = 0.15
+#: A resource is used otherwise if its mean differs by this share of the peers', in enough samples.
+_OTHERWISE = 0.3
+_ENOUGH_SAMPLES = 20
 
 
 def find_unexplained(view: View, explained: set[int]) -> list[Candidate]:
@@ -58,8 +64,28 @@ def find_unexplained(view: View, explained: set[int]) -> list[Candidate]:
             else 0.0,
             agreement=float(np.clip(agreement_W[members], 0, 1).min()),
             least_gain=max(_LEAST_GAIN, view.settings.min_gain),
+            evidence=tuple(_hardware(view, members)),
         )
     ]
+
+
+def _hardware(view: View, members: NDArray[np.intp]) -> Iterator[str]:
+    """Where the late use their hardware otherwise than their peers, in functions that both run: no cause alone."""
+    fleet = view.fleet
+    mu_FW = np.where(fleet.pattern[:, :, 0] > view.settings.beta_gate, fleet.pattern[:, :, 1], np.nan)
+    usual_FW = median_of_others(mu_FW, fleet.roles)
+    for row in np.argsort(-fleet.critical_us[:, members].mean(axis=1), kind="stable"):
+        seen = [one for worker in members if (one := fleet.row(int(row), int(worker))) is not None]
+        own, usual = mu_FW[row, members], usual_FW[row, members]
+        sampled = sum(one.resource_samples for one in seen) >= _ENOUGH_SAMPLES
+        if not sampled or np.isnan(own).any() or np.isnan(usual).any():
+            continue
+        if abs(float(own.mean() - usual.mean())) >= max(view.settings.utilization_floor, _OTHERWISE * usual.mean()):
+            yield (
+                f"In {fleet.keys[row].name} {'its' if members.size == 1 else 'their'} use of {seen[0].resource} is "
+                f"{percent(own.mean())}, that of the peers {percent(usual.mean())}: look at that hardware first."
+            )
+            return
 
 
 def _focus(view: View, over_F: Floats) -> tuple[Focus, FindingKind]:

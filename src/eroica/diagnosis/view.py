@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import cached_property
 
 import numpy as np
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.speed import Speed, host_fact, speed_against_baseline, speed_against_peers
 from eroica.localize.excess import median_of_others
-from eroica.localize.fleet import Fleet
+from eroica.localize.fleet import Fleet, with_all_iterations
+from eroica.localize.roles import stages_of
 from eroica.localize.suspects import Suspects
 from eroica.settings import Settings
 
@@ -51,6 +53,11 @@ class View:
         """The window's workers."""
         return self.suspects.fleet
 
+    @cached_property
+    def whole(self) -> Fleet:
+        """The window with its slowest iterations, which are left out everywhere else."""
+        return with_all_iterations(self.fleet)
+
     @property
     def workers(self) -> int:
         """Number of workers that reported."""
@@ -73,12 +80,12 @@ class View:
 
     @property
     def noise_factor(self) -> float:
-        """By how much a standard error over the few iterations of a recording understates the doubt.
+        """By how much a standard error over few iterations understates the doubt.
 
         The quotient of Student's and the normal quantile at three standard errors: two iterations that happen to be
-        alike look like certainty. Online windows are long enough.
+        alike look like certainty.
         """
-        if not self.is_trace or self.iterations < 2:
+        if self.iterations < 2:
             return 1.0
         freedom = self.iterations - 1
         return noise_factor(freedom)
@@ -109,7 +116,15 @@ class View:
         """Workers whose host has fewer cores than workers of this job: they take turns, nobody's fault. bool [W]."""
         hosts = [pattern.worker.host for pattern in self.fleet.patterns]
         cores_W = host_fact(self.fleet, "cpu_count")
-        return np.asarray([hosts.count(host) for host in hosts] > cores_W, dtype=np.bool_)
+        return np.asarray([len(self.homes[host]) for host in hosts] > cores_W, dtype=np.bool_)
+
+    @cached_property
+    def homes(self) -> dict[str, list[int]]:
+        """Workers (indices) of each host."""
+        homes: dict[str, list[int]] = defaultdict(list)
+        for at, pattern in enumerate(self.fleet.patterns):
+            homes[pattern.worker.host].append(at)
+        return dict(homes)
 
     @cached_property
     def wait_us(self) -> Floats:
@@ -120,6 +135,34 @@ class View:
     def deficit_us(self) -> Floats:
         """By how much each worker waits less than the median of its role's others; 0 without any. float64 [W]."""
         return np.nan_to_num(median_of_others(self.wait_us, self.fleet.roles) - self.wait_us)
+
+    @cached_property
+    def deficit_since_us(self) -> Floats:
+        """By how much less each worker's waiting rose since the baseline window than that of other roles' workers.
+
+        For roles that have nobody to compare with inside; 0 without a baseline or another role. float64 [W].
+        """
+        past, rise_W = self.suspects.baseline, np.full(self.workers, np.nan)
+        if past is not None:
+            before = dict(zip(past.ranks, past.wait_us.mean(axis=1), strict=True))
+            rise_W = self.wait_us - np.asarray([before.get(rank, np.nan) for rank in self.fleet.ranks])
+        deficit_W = np.zeros(self.workers)
+        for role in np.unique(self.fleet.roles):
+            own_W = self.fleet.roles == role
+            others = rise_W[~own_W & ~np.isnan(rise_W)]
+            if others.size:
+                deficit_W[own_W] = np.nan_to_num(float(np.median(others)) - rise_W[own_W])
+        return deficit_W
+
+    @cached_property
+    def stages(self) -> tuple[int | None, ...]:
+        """Each worker's place in its pipeline, 0 = first; None where nothing tells."""
+        return tuple(stages_of(self.fleet.patterns))
+
+    @cached_property
+    def alone(self) -> NDArray[np.bool_]:
+        """Workers that have a role of their own in a job of several: nobody is their peer. bool [W]."""
+        return np.asarray(np.bincount(self.fleet.roles)[self.fleet.roles] == 1, dtype=np.bool_) & (self.workers > 1)
 
     @property
     def baseline_us(self) -> float | None:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import Waiting
 from eroica.diagnosis.selection import Cause
+from eroica.diagnosis.speed import host_fact
 from eroica.diagnosis.view import View
+from eroica.diagnosis.whereabouts import describe_place, is_extra_duty, name_accused
 from eroica.diagnosis.words import format_ms, name_workers
+from eroica.model.shares import percent
 from eroica.model.verdict import ResourceUse
 
 __all__ = ["describe_evidence", "format_ms", "name_workers", "summarize_cause"]
 
 #: In a recording with many groups, blame stays with those who pass the waiting on: a small share tells nothing then.
 _MOSTLY_THEIRS = 0.15
+#: A thread that waits this long for a core, and uses so much of the rest, is computing.
+_OFTEN_QUEUED = 0.2
+_ALLOWED = 0.6
 _REFERENCES = {
     "peers": "{whose} peers spend {}",
     "baseline": "in the healthy baseline window it was {}",
@@ -27,7 +35,7 @@ def summarize_cause(view: View, cause: Cause, resource: ResourceUse | None) -> s
     """The sentence a person can act on."""
     found = cause.candidate
     who_waits = "" if found.sentence else _who_waits(view, found)
-    parts = [_what(view, found), who_waits, _limit(found, resource), _gain(cause)]
+    parts = [_what(view, found), who_waits, _limit(view, found, resource), _gain(cause)]
     return " ".join(part for part in parts if part)
 
 
@@ -36,7 +44,8 @@ def _subject(view: View, found: Candidate) -> tuple[str, str]:
     ranks = [view.fleet.ranks[worker] for worker in found.workers]
     if found.scope == "all" and len(ranks) == view.workers and not (view.is_trace and view.context.missing):
         return ("The worker", "s") if len(ranks) == 1 else (f"All {len(ranks)} workers", "")
-    return name_workers(ranks, capital=True), "s" if len(ranks) == 1 else ""
+    who, is_one = name_accused(view, found.workers, capital=True)
+    return who, "s" if is_one else ""
 
 
 def _what(view: View, found: Candidate) -> str:
@@ -51,7 +60,12 @@ def _what(view: View, found: Candidate) -> str:
     if found.cause == "slow-collective-everywhere":
         what = f"{found.focus.name} takes {format_ms(found.mean_us)} of each {iteration} iteration on all workers"
         return f"{what} although nobody arrives late."
-    return _does(view, found, iteration) + _rest(view, found)
+    return _does(view, found, iteration) + _duty(view, found) + _rest(view, found)
+
+
+def _duty(view: View, found: Candidate) -> str:
+    """What only rank 0 does is its excess, and often meant to be so."""
+    return ", rank 0's extra duty, which no other worker runs" if is_extra_duty(view, found) else ""
 
 
 def _does(view: View, found: Candidate, iteration: str) -> str:
@@ -59,18 +73,32 @@ def _does(view: View, found: Candidate, iteration: str) -> str:
     who, ending = _subject(view, found)
     time, more = f"{format_ms(found.mean_us)} of each {iteration} iteration", format_ms(found.excess_us)
     name = found.focus.label
-    in_child = found.cause == "slow-data-loading" and not set(found.focus.functions) <= set(found.functions)
-    waits = f"{who} wait{ending} {time} for data that {name} makes in a loader process"
+    in_other = not set(found.focus.functions) <= set(found.functions)
+    where = _other_place(view, found)
+    data = f"{who} wait{ending} {time} for data that {name}"
     sentences = {
-        "slow-data-loading": waits if in_child else f"{who} spend{ending} {time} in {name} loading data",
+        "slow-data-loading": f"{data} makes in {where}"
+        if in_other
+        else f"{who} spend{ending} {time} in {name} loading data",
+        "slow-storage-read": f"{data} reads in {where}"
+        if in_other
+        else f"{who} wait{ending} {time} for data to be read in {name}",
         "garbage-collection": f"{who} spend{ending} {time} in Python's garbage collector",
-        "python-on-critical-path": f"{who} spend{ending} {time} in the Python function {name}",
+        "python-on-critical-path": f"{who} wait{ending} {time} for {name}, which runs in {where}"
+        if in_other
+        else f"{who} spend{ending} {time} in the Python function {name}",
         "compute-slow": f"{who} compute{ending} the same operators {_times(found)} as slowly",
         "cpu-contention": f"{who} compute{ending} {_times(found)} as slowly, with threads that wait for a core",
         "load-imbalance": f"{who} run{ending} {more} more work per {iteration} iteration, at full speed",
     }
     late = f"{who} {'is' if ending else 'are'} {more} late in each {iteration} iteration, most of all in {name}"
     return sentences.get(found.cause, late)
+
+
+def _other_place(view: View, found: Candidate) -> str:
+    """Where the named function runs, if not on the training thread."""
+    threads = {view.fleet.keys[row].thread for row in found.focus.functions}
+    return "a loader process" if "loader" in threads else "another thread"
 
 
 def _times(found: Candidate) -> str:
@@ -81,7 +109,7 @@ def _rest(view: View, found: Candidate) -> str:
     """How the sentence ends: with those who wait, or with what it was before."""
     others = view.workers - len(found.workers)
     if found.scope == "some" and others > 0:
-        whom = "it" if len(found.workers) == 1 else "them"
+        whom = "it" if name_accused(view, found.workers)[1] else "them"
         return f"; the other {others} worker{'s wait' if others > 1 else ' waits'} for {whom}."
     if found.reference == "baseline":
         before = format_ms(found.reference_us) if found.reference_us >= 10 else "nothing"
@@ -93,12 +121,17 @@ def _who_waits(view: View, found: Candidate) -> str:
     return "All others wait each time." if found.scope == "rotating" and view.workers > 1 else ""
 
 
-def _limit(found: Candidate, resource: ResourceUse | None) -> str:
+def _limit(view: View, found: Candidate, resource: ResourceUse | None) -> str:
+    """Whether it computes or waits; a thread that is often without a core computes less than it would."""
     if resource is None or resource.name != "cpu" or found.kind != "python":
         return ""
+    waits_W = np.nan_to_num(host_fact(view.fleet, "run_queue_wait"))
+    queued = float(waits_W[list(found.workers) or slice(None)].mean())
+    if resource.mean < 0.7 and queued >= _OFTEN_QUEUED and resource.mean >= _ALLOWED * (1 - queued):
+        return f"It computes whenever it has a core, for which it waits {percent(queued)} of the time."
     if resource.mean < 0.3:
-        return f"It waits rather than computes ({resource.mean:.0%} of a core)."
-    return f"It keeps a core busy ({resource.mean:.0%})." if resource.mean > 0.7 else ""
+        return f"It waits rather than computes ({percent(resource.mean)} of a core)."
+    return f"It keeps a core busy ({percent(resource.mean)})." if resource.mean > 0.7 else ""
 
 
 def _gain(cause: Cause) -> str:
@@ -116,11 +149,13 @@ def describe_evidence(view: View, cause: Cause, waiting: Sequence[Waiting]) -> t
     now = view.iteration_us
     sentences = [] if found.sentence else _amount(view, found)
     sentences += found.evidence
+    if found.scope == "some" and not found.hosts:
+        sentences += describe_place(view, found.workers)
     if found.is_remark:
         return tuple(sentences)
     sentences += _waiting_evidence(view, found)
     sentences += [
-        f"{wait.name} takes {format_ms(wait.mean_us)} per iteration on {_ranks(view, wait.workers)}"
+        f"{wait.name} takes {format_ms(wait.mean_us)} per iteration on {_waiters(view, wait.workers)}"
         + (f" and {format_ms(wait.accused_us)} on {_ranks(view, found.workers)}." if found.workers else ".")
         for wait in waiting
         if found.scope != "all"
@@ -142,7 +177,7 @@ def _amount(view: View, found: Candidate) -> list[str]:
     where = f"{found.focus.name} on all workers" if found.hosts else _where(view, found)
     sentences = [f"{where}: {format_ms(found.mean_us)} per iteration; {usual} {excess}."]
     if found.focus.stack:
-        sentences.append(f"{found.focus.label} holds {found.focus.share:.0%} of the excess.")
+        sentences.append(f"{found.focus.label} holds {percent(found.focus.share)} of the excess.")
     return sentences
 
 
@@ -155,20 +190,25 @@ def _noise(view: View, found: Candidate) -> str:
 def _ranks(view: View, workers: Sequence[int]) -> str:
     if len(workers) == view.workers > 1:
         return f"all {view.workers} workers"
+    return name_accused(view, workers)[0]
+
+
+def _waiters(view: View, workers: Sequence[int]) -> str:
     return name_workers([view.fleet.ranks[worker] for worker in workers])
 
 
 def _where(view: View, found: Candidate) -> str:
     if not found.workers:
         return "Mean over all workers"
-    return _ranks(view, found.workers).capitalize()
+    where = _ranks(view, found.workers)
+    return where[0].upper() + where[1:]
 
 
 def _waiting_evidence(view: View, found: Candidate) -> list[str]:
     if found.scope != "some" or view.workers < 2 or found.hosts:
         return []
     accused = list(found.workers)
-    others = [worker for worker in range(view.workers) if worker not in accused]
+    others = sorted(set(range(view.workers)).difference(accused))
     sentences = []
     if others and not found.sentence:
         theirs, own = (format_ms(float(view.wait_us[side].mean())) for side in (others, accused))
@@ -176,6 +216,6 @@ def _waiting_evidence(view: View, found: Candidate) -> list[str]:
     arrivals = view.suspects.arrivals
     share_of_blame = arrivals.blame_share(accused)
     if share_of_blame and (share_of_blame >= _MOSTLY_THEIRS or not view.is_trace):
-        share = f"{arrivals.waiting_for(accused):.0%} of all critical waiting"
+        share = f"{percent(arrivals.waiting_for(accused))} of all critical waiting"
         sentences.append(f"{share} in {arrivals.executions} matched collectives is for {_ranks(view, accused)}.")
     return sentences

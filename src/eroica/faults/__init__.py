@@ -3,11 +3,14 @@
     from eroica.faults import FaultPlan, inject
 
     with inject(FaultPlan("slow-loader", worker=2, from_iteration=150)) as faults:
-        loader = DataLoader(faults.dataset(dataset), batch_size=8)
+        loader = DataLoader(faults.dataset(dataset), batch_size=8, collate_fn=faults.collate(default_collate))
         for iteration, batch in enumerate(loader):
             faults.iteration(iteration, model)
             ...
+            for callback in faults.callbacks:
+                callback(iteration)
 
+`collate` and `callbacks` are needed only by faults of making batches and of what a training does besides its steps.
 Without a plan `inject` takes the one in `EROICA_FAULT`, and without that it does nothing.
 """
 

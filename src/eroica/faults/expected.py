@@ -4,55 +4,182 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from eroica.faults.plan import FaultPlan
 from eroica.model.verdict import Finding, Verdict, VerdictWord
 
+Scope = Literal["some", "all", "rotating", "any", ""]
+LAYOUTS = ("ddp", "fsdp2", "pipeline")
+#: Layouts whose batches may have any size on any worker.
+_COPIES = ("ddp", "fsdp2")
+
 
 @dataclass(frozen=True)
 class Expectation:
-    """The right answer to one fault.
+    """The right answer to one fault, and the job in which it can be there.
 
     Attributes:
         cause: Slug of the cause, empty for a healthy job.
-        scope: "some" = exactly the worker that has the fault.
+        scope: "some" = exactly the worker that has the fault; "any" = whoever suffers most: no set is the right one.
         verdict: The verdict's word.
         file: Source file of the training whose frame the finding must show, empty where any will do.
+        function: Function whose frame the finding should show; told apart, and no condition of being right.
         ends_job: The job ends with it, by itself.
+        also: Other causes that are right, where a mechanism has two sides.
+        worker: The only worker that can have it, where it matters; None = anyone.
+        workers: All workers it is right to name, where that is not the one that has the fault.
+        layouts: Layouts in which it can be.
+        onsets: When it can begin, at the job's "start" or in its "middle".
+        job: Arguments that the training needs for it.
+        variables: What the environment of the worker that has it says instead, from the job's start.
     """
 
     cause: str
-    scope: str
+    scope: Scope
     verdict: VerdictWord = "slow"
     file: str = ""
+    function: str = ""
     ends_job: bool = False
+    also: frozenset[str] = frozenset()
+    worker: int | None = None
+    workers: tuple[int, ...] = ()
+    layouts: tuple[str, ...] = LAYOUTS
+    onsets: tuple[str, ...] = ("start", "middle")
+    job: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
 
     @property
     def one_worker(self) -> bool:
         """Whether the fault belongs to one worker (else to all)."""
-        return self.scope == "some"
+        return self.scope == "some" or self.worker is not None
 
     @property
     def blocked(self) -> bool:
         """Whether the job does not move any more."""
         return self.verdict == "blocked"
 
+    @property
+    def causes(self) -> frozenset[str]:
+        """All that are right."""
+        return self.also | {self.cause}
 
-EXPECTED: dict[str, Expectation] = {
-    "slow-loader": Expectation("slow-data-loading", "some"),
+
+_PYTHON = "python-on-critical-path"
+_CROWDED = frozenset({"sibling-process", "misconfiguration"})
+#: Causes that say the same of a processor that is taken away: seen as operators that take longer, or as waiting.
+_SLOWED = frozenset({"compute-slow", "cpu-contention", "misconfiguration", "sibling-process"})
+
+
+def _healthy(*job: str, onsets: tuple[str, ...] = ("start",), layouts: tuple[str, ...] = LAYOUTS) -> Expectation:
+    return Expectation("", "", "healthy", job=job, onsets=onsets, layouts=layouts)
+
+
+def _blocked(cause: str, file: str = "", ends_job: bool = False) -> Expectation:
+    return Expectation(cause, "some", "blocked", file, ends_job=ends_job, layouts=("ddp",), onsets=("middle",))
+
+
+_LOADING: dict[str, Expectation] = {
+    "slow-loader": Expectation("slow-data-loading", "some", function="_read_block"),
+    "slow-loader-children": Expectation(
+        "slow-data-loading", "some", function="_read_block", job=("--loader-workers", "1")
+    ),
+    "slow-storage": Expectation(
+        "slow-storage-read", "some", function="_fetch_block", also=frozenset({"slow-data-loading"})
+    ),
+    "few-loader-workers": Expectation(
+        "slow-data-loading",
+        "all",
+        function="_read_block",
+        also=frozenset({"misconfiguration"}),
+        job=("--loader-workers", "1"),
+        layouts=_COPIES,
+    ),
+    "many-loader-workers": Expectation(
+        "cpu-contention",
+        "any",
+        also=frozenset({"misconfiguration", "slow-data-loading"}),
+        job=("--loader-workers", "5"),
+        layouts=_COPIES,
+    ),
+    "heavy-collate": Expectation("slow-data-loading", "some", function="_count_pairs", also=frozenset({_PYTHON})),
+    "load-imbalance": Expectation("load-imbalance", "some", layouts=_COPIES),
+    "wandering-load": Expectation("load-imbalance", "rotating", layouts=_COPIES),
+}
+_STEPS: dict[str, Expectation] = {
     "gc-pause": Expectation("garbage-collection", "rotating"),
     "slow-compute": Expectation("compute-slow", "some"),
-    "slow-python": Expectation("python-on-critical-path", "all"),
-    "slow-backward": Expectation("python-on-critical-path", "some"),
-    "hang": Expectation("desynchronized-collective", "some", "blocked"),
-    "hang-queue": Expectation("blocked-in-user-code", "some", "blocked", "reading.py"),
-    "hang-lock": Expectation("blocked-in-user-code", "some", "blocked", "bookkeeping.py"),
-    "hang-interpreter-lock": Expectation("held-interpreter-lock", "some", "blocked", "bookkeeping.py"),
-    "hang-storage": Expectation("blocked-in-user-code", "some", "blocked", "reading.py"),
-    "dead-worker": Expectation("dead-worker", "some", "blocked", ends_job=True),
-    "stopped-worker": Expectation("dead-worker", "some", "blocked"),
-    "none": Expectation("", "", "healthy"),
+    "slow-python": Expectation(_PYTHON, "all", function="_score_tokens"),
+    "slow-backward": Expectation(_PYTHON, "some", function="scale_grad"),
+    "blocking-checkpoint": Expectation("blocking-checkpoint", "some", function="save_state", worker=0),
+    "blocking-log": Expectation("blocking-logging", "some", function="log_step"),
+    "memory-copies": Expectation(
+        "memory-operation-storm", "some", function="keep_weights", also=frozenset({"load-imbalance"})
+    ),
+    "tiny-collectives": Expectation(
+        "fragmented-collectives", "all", function="reduce_norms", also=frozenset({"misconfiguration"})
+    ),
+    "busy-thread": Expectation(_PYTHON, "some", function="_count_on", also=frozenset({"cpu-contention"})),
+    "anomaly-mode": Expectation(_PYTHON, "some", also=frozenset({"misconfiguration", "load-imbalance"})),
+    "heavy-stage": Expectation(
+        "stage-imbalance",
+        "some",
+        workers=(0, 2),
+        layouts=("pipeline",),
+        onsets=("start",),
+        job=("--layers", "5", "--first-layers", "4"),
+    ),
+    "small-buckets": Expectation(
+        "fragmented-collectives",
+        "all",
+        also=frozenset({"misconfiguration"}),
+        layouts=("ddp",),
+        onsets=("start",),
+        job=("--layers", "4", "--bucket-mb", "0.0001"),
+    ),
 }
+_HOSTS: dict[str, Expectation] = {
+    "burners": Expectation("sibling-process", "any", also=_SLOWED, worker=0),
+    "memory-hog": Expectation("sibling-process", "any", also=_SLOWED, worker=0),
+    "pinned-cpu": Expectation("cpu-contention", "some", also=_CROWDED),
+    "one-core": Expectation("cpu-contention", "any", also=_CROWDED),
+    "cpu-quota": Expectation("compute-slow", "some", also=frozenset({"cpu-contention", "misconfiguration"})),
+    "wrong-threads": Expectation(
+        "misconfiguration",
+        "some",
+        also=frozenset({"cpu-contention", "compute-slow"}),
+        onsets=("start",),
+        job=("--threads", "0"),
+        variables=("OMP_NUM_THREADS=64",),
+    ),
+}
+_BLOCKED: dict[str, Expectation] = {
+    "hang": _blocked("desynchronized-collective"),
+    "hang-queue": _blocked("blocked-in-user-code", "reading.py"),
+    "hang-lock": _blocked("blocked-in-user-code", "bookkeeping.py"),
+    "hang-interpreter-lock": _blocked("held-interpreter-lock", "bookkeeping.py"),
+    "hang-storage": _blocked("blocked-in-user-code", "reading.py"),
+    "dead-worker": _blocked("dead-worker", ends_job=True),
+    "stopped-worker": _blocked("dead-worker"),
+}
+_HEALTHY: dict[str, Expectation] = {
+    "none": _healthy(),
+    "warm-up": _healthy(),
+    "evaluation": _healthy("--evaluate-every", "40"),
+    "checkpoints": _healthy("--checkpoint-every", "40"),
+    "changing-length": _healthy(layouts=_COPIES),
+    "batch-ramp": _healthy(layouts=_COPIES),
+    "learning-rate": _healthy("--halve-rate-every", "100"),
+    "pause-of-all": _healthy(onsets=("middle",)),
+    "noisy-host": Expectation("", "", "healthy", worker=0),
+}
+EXPECTED: dict[str, Expectation] = {**_LOADING, **_STEPS, **_HOSTS, **_BLOCKED, **_HEALTHY}
+#: What the demo can show: a job that is healthy first, in the simplest layout.
+IN_DEMO = tuple(
+    name
+    for name, wanted in EXPECTED.items()
+    if "ddp" in wanted.layouts and ("middle" in wanted.onsets or not wanted.cause)
+)
 
 
 @dataclass(frozen=True)
@@ -63,9 +190,16 @@ class Judgement:
     words: str
 
 
+def culprit(fault: str, worker: int) -> int:
+    """Who has the fault if `worker` is asked to."""
+    only = EXPECTED[fault].worker
+    return worker if only is None else only
+
+
 def demo_plan(fault: str, worker: int, from_iteration: int) -> FaultPlan:
-    """The plan of the demo's `fault`: on `worker` alone where it is a fault of one worker."""
-    return FaultPlan(fault, worker if EXPECTED[fault].one_worker else None, from_iteration)
+    """The plan of `fault`: on `worker` alone where it is a fault of one worker."""
+    one = EXPECTED[fault].one_worker
+    return FaultPlan(fault, culprit(fault, worker) if one else None, from_iteration)
 
 
 def judge(verdict: Verdict, fault: str, worker: int) -> Judgement:
@@ -77,30 +211,55 @@ def judge(verdict: Verdict, fault: str, worker: int) -> Judgement:
         worker: Global rank of the worker that had it.
     """
     wanted, found = EXPECTED[fault], verdict.cause
-    right = verdict.verdict == wanted.verdict
-    if not wanted.cause:
-        right, answer = right and found is None, "healthy"
-    else:
-        right = right and found is not None and _matches(found, wanted, worker)
-        answer = _answer(wanted, worker)
-    if right:
+    parts = judge_parts(verdict, fault, worker)
+    answer = _answer(wanted, culprit(fault, worker)) if wanted.cause else "healthy"
+    if all(parts[part] for part in ("verdict", "cause", "workers", "file")):
         injected = f"that is what was injected ({fault})" if wanted.cause else "nothing was injected"
         return Judgement(True, f"the verdict is {answer}, and {injected}")
     injected = f"{fault} was injected" if wanted.cause else "nothing was injected"
     return Judgement(False, f"{injected}, so expected {answer}; the verdict is {_said(verdict, found)}")
 
 
+def judge_parts(verdict: Verdict, fault: str, worker: int) -> dict[str, bool]:
+    """What is right: "verdict", "cause", "workers" (and scope), "file", "function".
+
+    Args:
+        verdict: What Eroica said.
+        fault: A key of `EXPECTED`.
+        worker: Global rank of the worker that had it.
+    """
+    wanted, found = EXPECTED[fault], verdict.cause
+    word = verdict.verdict == wanted.verdict
+    if not wanted.cause or found is None:
+        right = not wanted.cause and found is None
+        return {"verdict": word, "cause": right, "workers": right, "file": right, "function": right}
+    return {
+        "verdict": word,
+        "cause": found.cause in wanted.causes,
+        "workers": _right_workers(found, wanted, culprit(fault, worker), verdict.coverage.workers_expected),
+        "file": _shows(found, wanted.file),
+        "function": _shows(found, wanted.function),
+    }
+
+
 def _answer(wanted: Expectation, worker: int) -> str:
-    who = {"some": f"worker {worker}", "all": "all workers", "rotating": "changing workers"}[wanted.scope]
+    who = {"some": f"worker {worker}", "all": "all workers", "rotating": "changing workers", "any": "some workers"}
     where = f" in {wanted.file}" if wanted.file else ""
-    return f"{wanted.cause} on {who}{where}"
+    named = f"workers {', '.join(map(str, wanted.workers))}" if wanted.workers else who[wanted.scope]
+    return f"{wanted.cause} on {named}{where}"
 
 
-def _matches(found: Finding, wanted: Expectation, worker: int) -> bool:
-    same = (found.cause, found.scope) == (wanted.cause, wanted.scope)
-    place = re.compile(rf"(?<!\w){re.escape(wanted.file)}" if wanted.file else "")
-    there = any(map(place.search, (found.function.name, *found.function.stack)))
-    return same and there and (not wanted.one_worker or found.workers == (worker,))
+def _right_workers(found: Finding, wanted: Expectation, worker: int, workers: int) -> bool:
+    if wanted.scope == "any":
+        return True
+    named = tuple(one for one in wanted.workers if one < workers) or (worker,)
+    return found.scope == wanted.scope and (wanted.scope != "some" or found.workers == named)
+
+
+def _shows(found: Finding, word: str) -> bool:
+    """Whether a frame has this word in it."""
+    place = re.compile(rf"(?<!\w){re.escape(word)}" if word else "")
+    return any(map(place.search, (found.function.name, *found.function.stack)))
 
 
 def _said(verdict: Verdict, found: Finding | None) -> str:

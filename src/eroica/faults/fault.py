@@ -8,8 +8,11 @@ its own into the training thread's stack while it works: what runs there is the 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import multiprocessing
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -22,11 +25,13 @@ class Place(NamedTuple):
         worker: This worker's global rank.
         workers: Workers of the job.
         parts: What can be built in, by name ("dataset", "forward", "backward", "objects", ...).
+        callbacks: What the training calls after each step, with the step's number.
     """
 
     worker: int
     workers: int
     parts: dict[str, Any]
+    callbacks: list[Callable[[int], None]]
 
 
 @dataclass
@@ -39,6 +44,10 @@ class Fault:
     def wrap_dataset(self, dataset: Any, place: Place) -> Any:
         """The dataset that the loader shall read; called once, before the loader exists."""
         return dataset
+
+    def wrap_collate(self, collate: Any, place: Place) -> Any:
+        """What the loader shall make batches with; called once, before the loader exists."""
+        return collate
 
     def prepare(self, model: Any, place: Place) -> None:
         """Called once on every worker of the job, with the fault or not, before the first iteration."""
@@ -69,6 +78,64 @@ class HookedFault(Fault):
         if self.handle is not None:
             self.handle.remove()
         self.handle = None
+
+
+@dataclass
+class CalledFault(Fault):
+    """Base of faults that the training calls after each step."""
+
+    part: Any = field(default=None, init=False, repr=False)
+    callbacks: list[Any] = field(default_factory=list, init=False, repr=False)
+
+    def build(self, place: Place) -> Any:
+        """The part that is called."""
+        raise NotImplementedError
+
+    def start(self, model: Any, place: Place) -> None:
+        """Have it called from now on."""
+        if self.part is None:
+            self.part, self.callbacks = self.build(place), place.callbacks
+            place.callbacks.append(self.part)
+
+    def stop(self) -> None:
+        """Have it called no more."""
+        if self.part is None:
+            return
+        self.callbacks.remove(self.part)
+        if hasattr(self.part, "close"):
+            self.part.close()
+        self.part = None
+
+
+@dataclass
+class SteeredFault(Fault):
+    """Base of faults that a shared number steers, which loader processes see change."""
+
+    number: Any = field(default=None, init=False, repr=False)
+    now: float = field(default=0.0, init=False, repr=False)
+
+    def strength(self) -> float:
+        """The number while the fault is there."""
+        raise NotImplementedError
+
+    def shared_number(self) -> Any:
+        """The number, to be given to a part."""
+        if self.number is None:
+            self.number = multiprocessing.get_context("spawn").RawValue(ctypes.c_double, self.now)
+        return self.number
+
+    def start(self, model: Any, place: Place) -> None:
+        """Strong from now on."""
+        self._set(self.strength())
+
+    def stop(self) -> None:
+        """Without effect again."""
+        self._set(0.0)
+
+    def _set(self, number: float) -> None:
+        self.now = number
+        if self.number is not None:
+            self.number.value = number
 
 
 def start_program(program: Path, *arguments: object, **streams: Any) -> subprocess.Popen[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from types import ModuleType, TracebackType
 from typing import Any
@@ -34,6 +34,17 @@ class Injection:
         for _, fault in self._faults:
             dataset = fault.wrap_dataset(dataset, self._place)
         return dataset
+
+    def collate(self, collate: Any) -> Any:
+        """The function that the loader shall make batches with, wrapped where a plan says so."""
+        for _, fault in self._faults:
+            collate = fault.wrap_collate(collate, self._place)
+        return collate
+
+    @property
+    def callbacks(self) -> list[Callable[[int], None]]:
+        """What the training shall call after each step, with the step's number; changes at iteration boundaries."""
+        return list(self._place.callbacks)
 
     def iteration(self, iteration: int, model: Any) -> None:
         """Call at the start of each iteration: starts and stops what is due.
@@ -113,7 +124,7 @@ def inject(
     workers = int(os.environ.get("WORLD_SIZE", "1")) if workers is None else workers
     for plan in chosen:
         build_fault(plan)
-    return Injection(chosen, Place(worker, workers, _parts(code)))
+    return Injection(chosen, Place(worker, workers, _parts(code), []))
 
 
 def _parts(code: ModuleType | None) -> dict[str, Any]:

@@ -1,48 +1,16 @@
-"""The faults that make a job slow: small classes that each do one real thing to one resource; and the table of all."""
+"""The faults inside a step that make a job slow, each one real thing done to one resource; and the table of all."""
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
 import os
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from eroica.faults.fault import Fault, HookedFault, Place, end_program, inner_module, start_program
+from eroica.faults.hosts import HOSTS
+from eroica.faults.loading import LOADING
 from eroica.faults.stalls import STALLS, THROTTLE_PROGRAM
-
-
-@dataclass
-class SlowLoader(Fault):
-    """The worker's dataset waits for storage: each item takes `seconds` more, on no processor at all.
-
-    Works in loader processes too. There the loader prefetches, so it costs nothing until items take longer than
-    iteration x loader processes / batch.
-    """
-
-    name: ClassVar[str] = "slow-loader"
-    resource: ClassVar[str] = "storage"
-    seconds: float = 0.0075
-    latency: Any = field(default=None, init=False, repr=False)
-    now: float = field(default=0.0, init=False, repr=False)
-
-    def wrap_dataset(self, dataset: Any, place: Place) -> Any:
-        """The dataset behind slow storage; slow once the fault is there."""
-        self.latency = multiprocessing.get_context("spawn").RawValue(ctypes.c_double, self.now)
-        return place.parts["dataset"](dataset, self.latency)
-
-    def start(self, model: Any, place: Place) -> None:
-        """Items take longer from now on."""
-        self._set(self.seconds)
-
-    def stop(self) -> None:
-        """Items come at once again."""
-        self._set(0.0)
-
-    def _set(self, seconds: float) -> None:
-        self.now = seconds
-        if self.latency is not None:
-            self.latency.value = seconds
+from eroica.faults.steps import STEPS
 
 
 @dataclass
@@ -119,8 +87,8 @@ class SlowBackward(HookedFault):
             self.handle = _middle_layer(model).register_full_backward_hook(part.scale_grad)
 
 
-SLOW: tuple[type[Fault], ...] = (Fault, SlowLoader, GcPause, SlowCompute, SlowPython, SlowBackward)
-FAULTS: dict[str, type[Fault]] = {kind.name: kind for kind in (*SLOW, *STALLS)}
+SLOW: tuple[type[Fault], ...] = (Fault, GcPause, SlowCompute, SlowPython, SlowBackward)
+FAULTS: dict[str, type[Fault]] = {kind.name: kind for kind in (*SLOW, *LOADING, *STEPS, *HOSTS, *STALLS)}
 
 
 def _middle_layer(model: Any) -> Any:

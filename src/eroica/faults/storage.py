@@ -1,9 +1,10 @@
-"""A storage server for one worker of the demo: answers requests for blocks, until it is told to fall silent.
+"""A server for one worker: answers requests for blocks and takes lines, until it is told to be slow or silent.
 
-    python -I -S storage.py PID SECONDS
+    python -I -S storage.py PID SECONDS [DELAY_S]
 
 Prints its port and listens on localhost only. From SIGUSR1 on it takes requests and answers none, for `SECONDS` (0 =
-for good). It ends when process PID does, or at SIGTERM. Standard library only, and no site packages.
+for good). With SIGUSR2 each answer takes `DELAY_S` longer, with the next one no more. It ends when process PID does, or
+at SIGTERM. Standard library only, and no site packages.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import select
 import signal
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 BLOCK = bytes(4096)
 ANSWERING = threading.Event()
+DELAYS_S = [0.0, 0.0]
+"""Now, and after the next SIGUSR2."""
 
 
 class Blocks(BaseHTTPRequestHandler):
@@ -27,9 +31,21 @@ class Blocks(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """One block, as soon as the server answers at all."""
+        self._answer()
+
+    def do_POST(self) -> None:
+        """Take a line; the answer is as long as a block."""
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        self.close_connection = True
+        self._answer()
+
+    def _answer(self) -> None:
         ANSWERING.wait()
+        time.sleep(DELAYS_S[0])
         self.send_response(200)
         self.send_header("Content-Length", str(len(BLOCK)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(BLOCK)
 
@@ -40,6 +56,7 @@ class Blocks(BaseHTTPRequestHandler):
 def main() -> None:
     """Serve until the worker has ended."""
     pid, seconds = int(sys.argv[1]), float(sys.argv[2])
+    DELAYS_S[1] = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
     ANSWERING.set()
 
     def fall_silent(*_: object) -> None:
@@ -48,6 +65,7 @@ def main() -> None:
             threading.Timer(seconds, ANSWERING.set).start()
 
     signal.signal(signal.SIGUSR1, fall_silent)
+    signal.signal(signal.SIGUSR2, lambda *_: DELAYS_S.reverse())
     server = ThreadingHTTPServer(("127.0.0.1", 0), Blocks)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_port, flush=True)

@@ -55,7 +55,7 @@ def device_readings(nvml: Any, index: int) -> tuple[list[Reading], list[str]]:
     "gpu_pcie_tx" and "gpu_pcie_rx" (fraction of the link); device "gpu<index>/<uuid>", without uuid if there is none.
     """
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    device = "/".join(filter(None, (f"gpu{index}", _uuid(nvml, handle))))
+    device = device_name(nvml, index, handle).rstrip("/")
     readings: list[Reading] = []
     notes: list[str] = []
     for name, make in _MAKERS.items():
@@ -67,6 +67,11 @@ def device_readings(nvml: Any, index: int) -> tuple[list[Reading], list[str]]:
         else:
             readings.append((channel, read))
     return readings, notes
+
+
+def device_name(nvml: Any, index: int, handle: Any) -> str:
+    """A device as channels name it: "gpu<index>/<uuid>", nothing behind the stroke where the driver knows no uuid."""
+    return f"gpu{index}/{_uuid(nvml, handle)}"
 
 
 def _uuid(nvml: Any, handle: Any) -> str:

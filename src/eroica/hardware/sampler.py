@@ -16,7 +16,10 @@ from typing import Protocol
 from eroica.errors import UnavailableError
 from eroica.hardware.cgroup import ThrottleProbe
 from eroica.hardware.cpu import HostProbe
+from eroica.hardware.household import Household
+from eroica.hardware.neighbors import NeighborProbe
 from eroica.hardware.network import InterfaceProbe, RdmaProbe
+from eroica.hardware.pressure import PressureProbe
 from eroica.hardware.processes import Target, WorkerProbe
 from eroica.hardware.tcp import TcpProbe
 from eroica.hardware.writer import SampleWriter
@@ -133,12 +136,16 @@ class Sampler:
         return any(worker.alive for worker in self._workers) and os.getppid() == self._parent
 
     def _host_probes(self, targets: Sequence[Target]) -> list[Probe]:
+        household = Household(target.pid for target in targets)
         makers: list[Callable[[], Probe]] = [
             lambda: HostProbe(self._writer),
+            lambda: NeighborProbe(self._writer, household),
+            lambda: PressureProbe(self._writer),
             lambda: InterfaceProbe(self._writer),
             lambda: RdmaProbe(self._writer),
             lambda: self._tcp(targets),
             lambda: _nvidia(self._writer),
+            lambda: _nvidia_neighbors(self._writer, household),
         ]
         makers += [lambda pid=target.pid: ThrottleProbe(self._writer, pid) for target in targets]  # type: ignore[misc]
         return [probe for make in makers if (probe := self._make(make)) is not None]
@@ -200,11 +207,22 @@ class Sampler:
 
 
 def _nvidia(writer: SampleWriter) -> Probe:
-    if not Path("/proc/driver/nvidia").exists() and not Path("/dev/nvidiactl").exists():
-        raise FileNotFoundError("no NVIDIA driver on this host")
+    _need_nvidia_driver()
     from eroica.hardware.nvidia import NvidiaProbe
 
     return NvidiaProbe(writer)
+
+
+def _nvidia_neighbors(writer: SampleWriter, household: Household) -> Probe:
+    _need_nvidia_driver()
+    from eroica.hardware.nvidia_neighbors import NvidiaNeighborProbe
+
+    return NvidiaNeighborProbe(writer, household)
+
+
+def _need_nvidia_driver() -> None:
+    if not Path("/proc/driver/nvidia").exists() and not Path("/dev/nvidiactl").exists():
+        raise FileNotFoundError("no NVIDIA driver on this host")
 
 
 def sample_until_stopped(

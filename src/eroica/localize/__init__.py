@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.errors import InputError
 from eroica.localize.arrivals import Arrivals, read_arrivals
 from eroica.localize.excess import median_of_others
-from eroica.localize.expectation import distance_from_expectation
 from eroica.localize.fleet import Fleet, build_fleet
-from eroica.localize.peers import peer_distances
-from eroica.localize.suspects import SuspectRow, Suspects, Why
+from eroica.localize.like_rows import LikeRows, join_like
+from eroica.localize.rule import Behavior, Flagged, flag_functions
+from eroica.localize.suspects import SuspectRow, Suspects
 from eroica.model.pattern import WorkerPattern
 from eroica.settings import Settings
 
 __all__ = ["Arrivals", "Fleet", "SuspectRow", "Suspects", "localize"]
 
 Floats = NDArray[np.float64]
-#: A cost must exceed the worker's own noise by this many standard errors to make a different pattern a suspect.
-_NOISE_ERRORS = 2.0
 
 
 def localize(patterns: Sequence[WorkerPattern], baseline: Sequence[WorkerPattern], settings: Settings) -> Suspects:
@@ -51,14 +50,15 @@ def localize(patterns: Sequence[WorkerPattern], baseline: Sequence[WorkerPattern
     usable = past is not None and past.iteration_us.shape[1] > 0 and bool(set(past.ranks) & set(fleet.ranks))
     before = align_baseline(fleet, past if usable else None)
     peers = median_of_others(fleet.critical_us, fleet.roles)
+    arrivals = read_arrivals(fleet)
     return Suspects(
-        fleet=fleet,
+        fleet=msgspec.structs.replace(fleet, replay=arrivals.replay),
         baseline=past if usable else None,
         before_us=before,
         peers_us=peers,
         excess_us=np.where(np.isnan(before), fleet.critical_us - peers, fleet.critical_us - before),
         abnormal=find_abnormal(fleet, peers, before, settings),
-        arrivals=read_arrivals(fleet),
+        arrivals=arrivals,
         notes=() if usable or not baseline else ("the baseline window shares no worker with this one",),
     )
 
@@ -70,9 +70,9 @@ def align_baseline(fleet: Fleet, baseline: Fleet | None) -> Floats:
         Microseconds per iteration. float64 [F, W]; 0 where the worker did not run the function then, NaN where it has
         no baseline.
     """
-    before = np.full(fleet.critical_us.shape, np.nan)
     if baseline is None:
-        return before
+        return np.broadcast_to(np.nan, fleet.critical_us.shape)
+    before = np.full(fleet.critical_us.shape, np.nan)
     columns = {rank: column for column, rank in enumerate(baseline.ranks)}
     places = {key: place for place, key in enumerate(baseline.keys)}
     rows = np.asarray([places.get(key, -1) for key in fleet.keys], dtype=np.intp)
@@ -83,23 +83,25 @@ def align_baseline(fleet: Fleet, baseline: Fleet | None) -> Floats:
 
 
 def find_abnormal(fleet: Fleet, peers_us: Floats, before_us: Floats, settings: Settings) -> tuple[SuspectRow, ...]:
-    """Functions and workers that eq. 11 flags.
+    """Functions and workers that eq. 11 flags (`localize.rule`), in order of falling excess.
 
-    Source:
-        EROICA, section 4.3, eq. 11: abnormal iff β > `beta_gate` and (distance from expectation > 0 or the differential
-        distance stands out). Deviation: a worker that stands out through β must also lose more time to the function
-        than its peers, beyond its own noise; without that the culprit of a slow loader stands out in all-reduce,
-        where it waits least. Standing out through μ or σ needs no such cost.
+    Collectives of like process groups count as one function.
     """
-    rows: list[SuspectRow] = []
-    for function in np.flatnonzero(fleet.pattern[:, :, 0].max(axis=1) > settings.beta_gate):
-        beyond_W, distance_W = _expectation(fleet, int(function), peers_us, before_us, settings)
-        excess_W = fleet.critical_us[function] - peers_us[function]
-        change_W = fleet.critical_us[function] - before_us[function]
-        over_W = np.where(np.isnan(change_W), excess_W, change_W)
-        rows += _row(fleet, int(function), "expectation", beyond_W, distance_W, over_W)
-        unique_W, share_W = _peers(fleet, int(function), excess_W, settings)
-        rows += _row(fleet, int(function), "peers", unique_W & ~beyond_W, share_W, excess_W)
+    joined = join_like(fleet, peers_us, before_us)
+    behavior = Behavior(
+        keys=joined.keys,
+        pattern=joined.pattern,
+        critical_us=joined.critical_us,
+        peers_us=joined.peers_us,
+        before_us=joined.before_us,
+        roles=fleet.roles,
+        mean_iteration_us=fleet.mean_iteration_us,
+        has_accelerator=fleet.has_accelerator,
+    )
+    flagged = flag_functions(
+        behavior, lambda function, workers: _own_noise(fleet, joined.rows[function], workers), settings
+    )
+    rows = [_row(fleet, joined, found) for found in flagged]
     return tuple(sorted(rows, key=lambda row: (-_sortable(row.excess_us), -row.beta, row.key)))
 
 
@@ -107,53 +109,21 @@ def _sortable(excess: float) -> float:
     return 0.0 if math.isnan(excess) else excess
 
 
-def _expectation(
-    fleet: Fleet, function: int, peers_us: Floats, before_us: Floats, settings: Settings
-) -> tuple[NDArray[np.bool_], Floats]:
-    """Workers beyond the expected range, and how far. bool [W], float64 [W]."""
-    beta_W = fleet.pattern[function, :, 0]
-    per_us = 1.0 / max(fleet.mean_iteration_us, 1e-9)
-    reference_us = np.where(np.isnan(before_us[function]), peers_us[function], before_us[function])
-    distance_W = distance_from_expectation(
-        fleet.keys[function], beta_W, reference_us * per_us, fleet.has_accelerator, settings
-    )
-    return (beta_W > settings.beta_gate) & (distance_W > 0), distance_W
-
-
-def _peers(fleet: Fleet, function: int, excess_W: Floats, settings: Settings) -> tuple[NDArray[np.bool_], Floats]:
-    """Workers whose pattern stands out, and the share of peers it differs from. bool [W], float64 [W]."""
-    pattern_W3 = fleet.pattern[function]
-    share_W, unique_W = peer_distances(pattern_W3, fleet.roles, settings)
-    gated_W = unique_W & (pattern_W3[:, 0] > settings.beta_gate)
-    if not gated_W.any():
-        return gated_W, share_W
-    noise_us = _NOISE_ERRORS * _own_noise(fleet, function)
-    without_beta = np.where(pattern_W3[:, :1] > 0, pattern_W3, np.nan)
-    without_beta[:, 0] = 0.0
-    by_hardware_W = peer_distances(without_beta, fleet.roles, settings)[1] & (pattern_W3[:, 0] > settings.beta_gate)
-    return gated_W & ((excess_W > noise_us) | by_hardware_W), share_W
-
-
-def _own_noise(fleet: Fleet, function: int) -> Floats:
-    """Standard error of each worker's time in a function. float64 [W]."""
-    series = fleet.series([function])
+def _own_noise(fleet: Fleet, functions: tuple[int, ...], workers: NDArray[np.intp]) -> Floats:
+    """Standard error of some workers' time in a function, which may have several rows. float64 [A]."""
+    series = fleet.series(functions, workers)
     spread = series.std(axis=1) / np.sqrt(max(series.shape[1], 1))
-    return np.asarray(np.maximum(spread, fleet.error_us[function]))
+    return np.asarray(
+        np.maximum(spread, np.sqrt((fleet.error_us[np.ix_(np.asarray(functions), workers)] ** 2).sum(axis=0)))
+    )
 
 
-def _row(
-    fleet: Fleet, function: int, why: Why, flags_W: NDArray[np.bool_], distance_W: Floats, excess_W: Floats
-) -> list[SuspectRow]:
-    workers = np.flatnonzero(flags_W)
-    if not workers.size:
-        return []
-    return [
-        SuspectRow(
-            key=fleet.keys[function],
-            workers=tuple(fleet.ranks[worker] for worker in workers),
-            why=why,
-            beta=float(fleet.pattern[function, workers, 0].mean()),
-            distance=float(distance_W[workers].max()),
-            excess_us=float(excess_W[workers].mean()),
-        )
-    ]
+def _row(fleet: Fleet, joined: LikeRows, found: Flagged) -> SuspectRow:
+    return SuspectRow(
+        key=joined.keys[found.function],
+        workers=tuple(fleet.ranks[worker] for worker in found.workers),
+        why=found.why,
+        beta=float(joined.pattern[found.function, found.workers, 0].mean()),
+        distance=float(found.distance.max()),
+        excess_us=float(found.excess_us.mean()),
+    )

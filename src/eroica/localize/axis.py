@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.arrivals import SYNCHRONIZING
-from eroica.localize.leaving import uneven_exit
-from eroica.localize.matching import pair_by_order, pair_executions, stacked_ends
+from eroica.localize.leaving import Carriers, uneven_exit
+from eroica.localize.matching import Matched, pair_by_order, pair_executions, stacked_ends
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 
 Floats = NDArray[np.float64]
@@ -75,7 +75,7 @@ class _Meeting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     end_us: Floats
 
 
-def fit_axis(patterns: Sequence[WorkerPattern]) -> TimeAxis:
+def fit_axis(patterns: Sequence[WorkerPattern], matched: Sequence[Matched] = ()) -> TimeAxis:
     """Place the windows of several workers on the time axis of the lowest rank.
 
     Groups that share members are chained, those with most executions first. Executions pair as in
@@ -83,11 +83,12 @@ def fit_axis(patterns: Sequence[WorkerPattern]) -> TimeAxis:
 
     Args:
         patterns: Of recorded traces, one per worker; others have no ends and stay unplaced.
+        matched: What `localize.arrivals` paired already; its members count workers in order of rank.
     """
     ordered = sorted({p.worker.global_rank: p for p in patterns}.values(), key=lambda p: p.worker.global_rank)
     if not ordered:
         return TimeAxis(places={}, uncertainty_ns=0.0, executions=0)
-    meetings = sorted(_meetings(ordered), key=lambda one: -one.end_us.shape[1])
+    meetings = sorted(_meetings(ordered, matched), key=lambda one: -one.end_us.shape[1])
     first = ordered[0].worker.global_rank
     places = {first: Place(offset_ns=0.0, drift=0.0, uncertainty_ns=0.0, executions=0)}
     used: set[int] = set()
@@ -146,21 +147,26 @@ def _slope(time_K: Floats, difference_K: Floats) -> float:
     return float(np.median(difference_K[late]) - np.median(difference_K[early])) / apart if apart > 0 else 0.0
 
 
-def _meetings(patterns: Sequence[WorkerPattern]) -> Iterator[_Meeting]:
+def _meetings(patterns: Sequence[WorkerPattern], matched: Sequence[Matched]) -> Iterator[_Meeting]:
     """Matched executions of each group and kind, on those members that are there."""
+    known = {(one.group, one.kind): one for one in matched if one.end_us.shape[1]}
+    for one in known.values():
+        ranks = tuple(patterns[worker].worker.global_rank for worker in one.members)
+        yield _Meeting(ranks=ranks, end_us=one.end_us)
     members = {group.name: group.ranks for pattern in patterns for group in pattern.process_groups}
     found: dict[tuple[str, str], dict[int, CollectiveRecord]] = defaultdict(dict)
     for pattern in patterns:
         for record in pattern.collectives:
-            if record.kind in SYNCHRONIZING and record.end_us:
+            if record.kind in SYNCHRONIZING and record.end_us and (record.group, record.kind) not in known:
                 found[record.group, record.kind][pattern.worker.global_rank] = record
+    carriers = Carriers(patterns)
     for (group, _), owners in sorted(found.items()):
         ranks = tuple(rank for rank in sorted(owners) if group not in members or rank in members[group])
         if len(ranks) < 2:
             continue
         records = [owners[rank] for rank in ranks]
         pair = pair_executions if group in members else pair_by_order
-        places, reason = pair(records, uneven_exit(patterns, group))
+        places, reason = pair(records, uneven_exit(carriers, group))
         if not reason:
             end_us = stacked_ends(records, places)
             if end_us.shape[1]:

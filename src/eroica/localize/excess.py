@@ -9,10 +9,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.localize.groups import members_of
+
 Floats = NDArray[np.float64]
+#: So many values are ranked together; more at once is only more memory.
+_BLOCK_VALUES = 1 << 20
 #: One recorded iteration says nothing about noise: a time is taken to vary by this share of itself, as functions of
 #: healthy workers do, so that no excess is stronger than 3.3 standard errors.
 UNKNOWN_NOISE = 0.3
+#: A distance from peers that happens to be the same in fewer iterations looks like certainty.
+_FEWEST_PAIRED = 8
+#: Where everybody has the same long iterations, pairing leaves less than this share of the error.
+_MOSTLY_COMMON = 0.5
 
 
 class Excess(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -44,34 +52,42 @@ def median_of_others(values: Floats, roles_W: NDArray[np.intp]) -> Floats:
     """For each worker the median over the other workers of its role.
 
     Args:
-        values: Any leading axes, workers last. float64 [..., W].
+        values: Any leading axes, workers last. float64 or float32 [..., W].
         roles_W: Role of each worker. intp [W].
 
     Returns:
-        float64 [..., W]; NaN for a worker alone in its role.
+        [..., W], of the type of `values`; NaN for a worker alone in its role.
     """
-    result = np.full(values.shape, np.nan)
-    for role in np.unique(roles_W):
-        members = np.flatnonzero(roles_W == role)
+    result = np.full(values.shape, np.nan, dtype=values.dtype)
+    lines, medians = values.reshape(-1, values.shape[-1]), result.reshape(-1, values.shape[-1])
+    together = max(_BLOCK_VALUES // max(values.shape[-1], 1), 1)
+    for members in members_of(roles_W):
         if members.size > 1:
-            result[..., members] = _leave_one_out_median(values[..., members])
+            for first in range(0, lines.shape[0], together):
+                block = slice(first, first + together)
+                medians[block, members] = _leave_one_out_median(lines[block, members])
     return result
 
 
 def _leave_one_out_median(values: Floats) -> Floats:
-    """Median of the others along the last axis, from one sort. Needs at least two."""
+    """Median of the others along the last axis, from the three values around the middle. Needs at least two."""
     others = values.shape[-1] - 1
-    order = np.argsort(values, axis=-1, kind="stable")
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.broadcast_to(np.arange(others + 1), values.shape).copy(), axis=-1)
-    ranked = np.take_along_axis(values, order, axis=-1)
-    low = _of_others(ranked, place, (others - 1) // 2)
-    return np.asarray((low + _of_others(ranked, place, others // 2)) / 2)
+    low, high = (others - 1) // 2, others // 2
+    places = sorted({low, low + 1, high, high + 1})
+    ranked = dict(zip(places, np.partition(values, places, axis=-1)[..., places].T, strict=True))
+    lower, upper = (_of_others(values, ranked[at], ranked[at + 1]) for at in (low, high))
+    return np.asarray((lower + upper) / 2)
 
 
-def _of_others(ranked: Floats, place: NDArray[np.intp], index: int) -> Floats:
-    """Element `index` of the sorted values once each worker's own is taken out."""
-    return np.where(place > index, ranked[..., index : index + 1], ranked[..., index + 1 : index + 2])
+def _of_others(values: Floats, at: Floats, beyond: Floats) -> Floats:
+    """One place in the order of the values once each worker's own is taken out; NaN sorts last.
+
+    Args:
+        values: All of them. float64 [..., W].
+        at: Value at that place while the own one is still in. float64 [...].
+        beyond: Value at the next place. float64 [...].
+    """
+    return np.where(values <= at[..., None], beyond[..., None], at[..., None])
 
 
 def excess_over_peers(time_WI: Floats, roles_W: NDArray[np.intp], factor_W: Floats | None = None) -> Excess:
@@ -88,9 +104,26 @@ def excess_over_peers(time_WI: Floats, roles_W: NDArray[np.intp], factor_W: Floa
     reference_W = median_of_others(mean_W, roles_W)
     peers_error_W = np.nan_to_num(median_of_others(error_W, roles_W), posinf=np.inf)
     scale_W = np.ones_like(mean_W) if factor_W is None else factor_W
-    return Excess(
-        mean_us=mean_W, reference_us=reference_W * scale_W, error_us=np.hypot(error_W, peers_error_W * scale_W)
-    )
+    error_W = np.hypot(error_W, peers_error_W * scale_W)
+    paired_W = _paired_error(time_WI, roles_W, scale_W)
+    return Excess(mean_us=mean_W, reference_us=reference_W * scale_W, error_us=_with_less_common(error_W, paired_W))
+
+
+def _with_less_common(error_W: Floats, paired_W: Floats) -> Floats:
+    """The error, or the paired one where most of it is common to all: of two that are about equal, the less is luck."""
+    return np.asarray(np.where(paired_W < _MOSTLY_COMMON * error_W, paired_W, error_W))
+
+
+def _paired_error(time_WI: Floats, roles_W: NDArray[np.intp], scale_W: Floats) -> Floats:
+    """Standard error of the distance from the peers in the same iterations; NaN where it is not known. float64 [W].
+
+    What one iteration has more of on everybody (an evaluation) is no noise of that distance. Many peers have a steadier
+    median than one has; the factor makes up for it, so that noise of each worker's own counts as it does unpaired.
+    """
+    if time_WI.shape[1] < _FEWEST_PAIRED:
+        return np.full(time_WI.shape[0], np.nan)
+    distance_WI = time_WI - median_of_others(time_WI.T, roles_W).T * scale_W[:, None]
+    return np.asarray(standard_error(distance_WI) * np.sqrt(2))
 
 
 def excess_over_baseline(time_WI: Floats, before_WJ: Floats, factor_W: Floats | None = None) -> Excess:

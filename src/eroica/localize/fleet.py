@@ -5,7 +5,7 @@ Shapes: W workers (in order of global rank), F functions, I iterations that coun
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from math import floor
 
@@ -13,14 +13,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.localize.entries import gather_entries
+from eroica.localize.leaving import Carriers
+from eroica.localize.replay import Replay
 from eroica.localize.roles import assign_roles
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.settings import Settings
-from eroica.summarize.series import decode_series
+from eroica.summarize.series import decode_series, decode_together
 
 Floats = NDArray[np.float64]
 #: From so many iterations on the slowest few may be left out.
 _FEW_ITERATIONS = 10
+#: Sums of series over all workers that are kept: 16 MB each at 100,000 workers and 20 iterations.
+_MOST_KEPT_SERIES = 2
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
@@ -33,13 +38,19 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         iteration_us: Duration of each iteration. float64 [W, I].
         wait_us: Critical collective time in each iteration. float64 [W, I].
         keys: The functions, union over all workers.
-        rows: Row of each function on each worker, by key.
+        rows: Rows of all workers, one worker after another.
+        place: Where the row of each function on each worker is in `rows`, -1 where a worker lacks the function. int32
+            [F, W].
         critical_us: Critical time per iteration, whole window. float64 [F, W], 0 where a worker lacks the function.
         error_us: Standard error of it where it comes from samples. float64 [F, W].
         total_us: Time over all executions per iteration. float64 [F, W].
         count: Executions per iteration. float64 [F, W].
         pattern: (β, μ, σ), eq. 1-5. float64 [F, W, 3]; zeros where a worker lacks the function, NaN for μ and σ where
             no sample hit it.
+        samples: Samples of the resource behind μ and σ. float64 [F, W].
+        resource: Which of `resources` bounds the function there; meaningless where a worker lacks it. int32 [F, W].
+        resources: Names of resources.
+        replay: The window, to be run again with less in it; None where it cannot be, or was not prepared.
     """
 
     patterns: tuple[WorkerPattern, ...]
@@ -48,12 +59,17 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     iteration_us: Floats
     wait_us: Floats
     keys: tuple[FunctionKey, ...]
-    rows: tuple[Mapping[FunctionKey, FunctionPattern], ...]
+    rows: Sequence[FunctionPattern]
+    place: NDArray[np.int32]
     critical_us: Floats
     error_us: Floats
     total_us: Floats
     count: Floats
     pattern: Floats
+    samples: Floats
+    resource: NDArray[np.int32]
+    resources: tuple[str, ...]
+    replay: Replay | None = None
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -70,36 +86,81 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         """Mean over workers and iterations that count."""
         return float(self.iteration_us.mean()) if self.iteration_us.size else 0.0
 
-    @property
+    @cached_property
     def has_accelerator(self) -> bool:
         """Any worker saw device kernels."""
         return any(pattern.has_accelerator for pattern in self.patterns)
 
-    def series(self, functions: Sequence[int]) -> Floats:
+    @cached_property
+    def known_ranks(self) -> frozenset[int]:
+        """Global ranks of all workers."""
+        return frozenset(self.ranks)
+
+    @cached_property
+    def carriers(self) -> Carriers:
+        """What carries the collectives of each group."""
+        return Carriers(self.patterns)
+
+    def row(self, function: int, worker: int) -> FunctionPattern | None:
+        """One function on one worker, None where that lacks it."""
+        at = int(self.place[function, worker])
+        return self.rows[at] if at >= 0 else None
+
+    def rows_of(self, function: int) -> list[tuple[int, FunctionPattern]]:
+        """The workers that have a function, in order, each with its row of it."""
+        workers = np.flatnonzero(self.place[function] >= 0)
+        rows = map(self.rows.__getitem__, self.place[function, workers].tolist())
+        return list(zip(workers.tolist(), rows, strict=True))
+
+    def series(self, functions: Sequence[int], workers: NDArray[np.intp] | None = None) -> Floats:
         """Critical time of some functions together, iteration by iteration.
 
         Args:
             functions: Indices into `keys`.
+            workers: Indices of the workers asked for; None means all. intp [A].
 
         Returns:
-            Microseconds. float64 [W, I]; rows without a series of their own count as their mean in every iteration.
+            Microseconds. float64 [W, I], or [A, I]; rows without a series of their own count as their mean in every
+            iteration.
         """
-        total = np.zeros_like(self.iteration_us)
-        for index in functions:
-            for worker, rows in enumerate(self.rows):
-                row = rows.get(self.keys[index])
-                if row is not None and row.critical_s > 0:
-                    total[worker] += self._one_series(worker, row, self.critical_us[index, worker])
+        if workers is None:
+            return self._series_of_all(tuple(functions)).copy()
+        return self._summed(functions, workers)
+
+    def _series_of_all(self, functions: tuple[int, ...]) -> Floats:
+        """As `series`; several rules ask for the same functions, so the last two answers are kept."""
+        kept: dict[tuple[int, ...], Floats] = self.__dict__.setdefault("_kept_series", {})
+        if functions not in kept:
+            while len(kept) >= _MOST_KEPT_SERIES:
+                del kept[next(iter(kept))]
+            kept[functions] = self._summed(functions, np.arange(len(self.patterns)))
+        return kept[functions]
+
+    def _summed(self, functions: Sequence[int], asked: NDArray[np.intp]) -> Floats:
+        total = np.zeros((asked.size, self.columns.shape[1]))
+        for function in functions:
+            used = np.flatnonzero(self.critical_us[function, asked] > 0)
+            if used.size:
+                total[used] += self._series_of(function, asked[used])
         return total
 
-    def _one_series(self, worker: int, row: FunctionPattern, mean_us: float) -> Floats | float:
-        if not row.per_iteration_us:
-            return mean_us
-        series = decode_series(row.per_iteration_us, np.float32)
-        columns = self.columns[worker]
-        if series.size <= int(columns[-1]):
-            return mean_us
-        return np.asarray(series[columns], dtype=np.float64)
+    def _series_of(self, function: int, workers: NDArray[np.intp]) -> Floats:
+        """Critical time of one function on workers that have it. float64 [A, I]."""
+        encoded = [self.rows[at].per_iteration_us for at in self.place[function, workers].tolist()]
+        together = decode_together(encoded, np.float32)
+        columns = self.columns[workers]
+        if together is not None and columns.size and int(columns.max()) < together.shape[1]:
+            return np.take_along_axis(together, columns, axis=1).astype(np.float64)
+        means = self.critical_us[function, workers]
+        return np.stack([_one_series(data, own, mean) for data, own, mean in zip(encoded, columns, means, strict=True)])
+
+
+def _one_series(data: bytes, columns: NDArray[np.intp], mean_us: float) -> Floats:
+    """A row's series on the iterations that count; its mean where it has none. float64 [I]."""
+    series = decode_series(data, np.float32)
+    if not columns.size or series.size <= int(columns[-1]):
+        return np.full(columns.shape, mean_us)
+    return np.asarray(series[columns], dtype=np.float64)
 
 
 def build_fleet(patterns: Sequence[WorkerPattern], settings: Settings) -> Fleet:
@@ -110,23 +171,38 @@ def build_fleet(patterns: Sequence[WorkerPattern], settings: Settings) -> Fleet:
 
     Args:
         patterns: At least one.
-        settings: `one_off_fraction` is read.
+        settings: `one_off_fraction` and `roles` are read.
     """
     ordered = tuple(sorted({p.worker.global_rank: p for p in patterns}.values(), key=lambda p: p.worker.global_rank))
     iteration, wait, columns = _aligned(ordered, settings.one_off_fraction)
-    rows = tuple({row.key: row for row in pattern.functions} for pattern in ordered)
-    keys = tuple(sorted({key for worker_rows in rows for key in worker_rows}))
-    tables = _tables(ordered, rows, keys)
+    entries = gather_entries(ordered)
     return Fleet(
         patterns=ordered,
-        roles=assign_roles(ordered),
+        roles=assign_roles(ordered, settings.roles),
         columns=columns,
         iteration_us=iteration,
         wait_us=wait,
-        keys=keys,
-        rows=rows,
-        **tables,
+        keys=entries.keys,
+        rows=entries.rows,
+        place=entries.place,
+        critical_us=entries.critical_us,
+        error_us=entries.error_us,
+        total_us=entries.total_us,
+        count=entries.count,
+        pattern=entries.pattern,
+        samples=entries.samples,
+        resource=entries.resource,
+        resources=entries.resources,
     )
+
+
+def with_all_iterations(fleet: Fleet) -> Fleet:
+    """The same workers on all iterations that they share, the slowest included; nothing else is read again."""
+    first = max(pattern.first_iteration for pattern in fleet.patterns)
+    if fleet.columns.shape[1] == min(pattern.last_iteration for pattern in fleet.patterns) - first:
+        return fleet
+    iteration, wait, columns = _aligned(fleet.patterns, 0.0)
+    return msgspec.structs.replace(fleet, iteration_us=iteration, wait_us=wait, columns=columns, replay=None)
 
 
 def _aligned(patterns: Sequence[WorkerPattern], one_off: float) -> tuple[Floats, Floats, NDArray[np.intp]]:
@@ -156,25 +232,3 @@ def _kept(iteration: Floats, one_off: float) -> NDArray[np.intp]:
     dropped = floor(count * one_off) if count >= _FEW_ITERATIONS else 0
     slowest = np.argsort(iteration.max(axis=0), kind="stable")[count - dropped :] if dropped else np.zeros(0, np.intp)
     return np.setdiff1d(np.arange(count, dtype=np.intp), slowest)
-
-
-def _tables(
-    patterns: Sequence[WorkerPattern],
-    rows: Sequence[Mapping[FunctionKey, FunctionPattern]],
-    keys: Sequence[FunctionKey],
-) -> dict[str, Floats]:
-    index = {key: position for position, key in enumerate(keys)}
-    shape = (len(keys), len(patterns))
-    tables = {name: np.zeros(shape) for name in ("critical_us", "error_us", "total_us", "count")}
-    shapes = np.zeros((*shape, 3))
-    for worker, (pattern, worker_rows) in enumerate(zip(patterns, rows, strict=True)):
-        iterations = max(pattern.last_iteration - pattern.first_iteration, 1)
-        per_iteration = 1e6 / iterations
-        for key, row in worker_rows.items():
-            at = index[key], worker
-            tables["critical_us"][at] = row.critical_s * per_iteration
-            tables["error_us"][at] = row.beta_error * pattern.duration_s * per_iteration
-            tables["total_us"][at] = row.total_s * per_iteration
-            tables["count"][at] = row.count / iterations
-            shapes[at] = (row.beta, row.mu, row.sigma) if row.resource_samples else (row.beta, np.nan, np.nan)
-    return {**tables, "pattern": shapes}

@@ -14,29 +14,37 @@ SKEW_FLOOR_OTHER_US = 500.0
 _RECORDED_SKEW_FLOOR_US = 5.0
 
 
-def skew_floor(patterns: Sequence[WorkerPattern], group: str) -> float:
+class Carriers:
+    """What carries the collectives of each process group; asked for once a group, so it is read from all workers once.
+
+    Attributes:
+        backends: Library by name of the group, as the first worker that knows the group names it.
+        on_accelerator: Any worker saw device kernels.
+    """
+
+    def __init__(self, patterns: Sequence[WorkerPattern]) -> None:
+        self.backends: dict[str, str] = {}
+        for pattern in patterns:
+            for group in pattern.process_groups:
+                self.backends.setdefault(group.name, group.backend)
+        self.on_accelerator = any(pattern.has_accelerator for pattern in patterns)
+
+    def runs_on_device(self, group: str) -> bool:
+        """Recorded traces often do not name the library, but where there is an accelerator it runs on that."""
+        backend = self.backends.get(group, "")
+        return "nccl" in backend or "rccl" in backend if backend else self.on_accelerator
+
+
+def skew_floor(carriers: Carriers, group: str) -> float:
     """Least exit skew of a group's library, microseconds."""
-    return _SKEW_FLOOR_US.get(_backend(patterns, group), SKEW_FLOOR_OTHER_US)
+    return _SKEW_FLOOR_US.get(carriers.backends.get(group, ""), SKEW_FLOOR_OTHER_US)
 
 
-def recorded_skew_floor(patterns: Sequence[WorkerPattern], group: str) -> float:
+def recorded_skew_floor(carriers: Carriers, group: str) -> float:
     """The same where ends were written down: less if the library runs on the accelerator."""
-    return _RECORDED_SKEW_FLOOR_US if _runs_on_device(patterns, group) else skew_floor(patterns, group)
+    return _RECORDED_SKEW_FLOOR_US if carriers.runs_on_device(group) else skew_floor(carriers, group)
 
 
-def uneven_exit(patterns: Sequence[WorkerPattern], group: str) -> float:
+def uneven_exit(carriers: Carriers, group: str) -> float:
     """How unevenly members may leave an execution and still have been in the same one, microseconds."""
-    return EXIT_US if _runs_on_device(patterns, group) else HOST_EXIT_US
-
-
-def _runs_on_device(patterns: Sequence[WorkerPattern], group: str) -> bool:
-    """Recorded traces often do not name the library, but where there is an accelerator it runs on that."""
-    backend = _backend(patterns, group)
-    if backend:
-        return "nccl" in backend or "rccl" in backend
-    return any(pattern.has_accelerator for pattern in patterns)
-
-
-def _backend(patterns: Sequence[WorkerPattern], group: str) -> str:
-    found = (own for pattern in patterns for own in pattern.process_groups if own.name == group)
-    return next((own.backend for own in found), "")
+    return EXIT_US if carriers.runs_on_device(group) else HOST_EXIT_US

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import CollectiveRecord
-from eroica.summarize.series import decode_series
+from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.summarize.series import decode_series, decode_together
 
 Floats = NDArray[np.float64]
 #: Share of a group's executions that must pair, or none is used (a sampled trace pairs by accident).
@@ -83,14 +83,16 @@ def pair_executions(
         return [], "sequence numbers on some members only"
     if ways == {"order"} and _ends_whole(records):
         return _by_order_and_ends(records, exit_us)
-    sequences = [decode_series(record.sequence, np.int64) for record in records]
+    same = len({record.sequence for record in records}) == 1
+    sequences = [decode_series(record.sequence, np.int64) for record in (records[:1] if same else records)]
     most = max(sequence.size for sequence in sequences)
     if ways == {"order"} and (any(sequence.size != most for sequence in sequences) or any(r.dropped for r in records)):
         return [], "unequal numbers of executions"
     shared = _shared(sequences)
     if most == 0 or shared.size < _LEAST_PAIRED * min(sequence.size for sequence in sequences):
         return [], f"only {shared.size} of {most} executions found on all members"
-    return _checked(records, [_positions(sequence, shared) for sequence in sequences], exit_us)
+    places = [_positions(sequence, shared) for sequence in sequences]
+    return _checked(records, places * len(records) if same else places, exit_us)
 
 
 def _shared(sequences: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -135,12 +137,23 @@ def _by_order_and_ends(records: Sequence[CollectiveRecord], exit_us: float) -> t
 
 def _ends_whole(records: Sequence[CollectiveRecord]) -> bool:
     """Whether every member says of each execution when it ended."""
-    ends = [decode_series(record.end_us, np.float64) for record in records]
+    return _whole_ends(records) is not None
+
+
+def _whole_ends(records: Sequence[CollectiveRecord]) -> Floats | list[Floats] | None:
+    """The ends of each member's executions; None unless every member says of each when it ended."""
+    if not all(record.end_us or not record.executions for record in records):
+        return None
+    encoded = [record.end_us for record in records]
+    together = decode_together(encoded, np.float64)
+    if together is not None and all(record.executions == together.shape[1] for record in records):
+        return together if np.isfinite(together).all() else None
+    ends = [decode_series(data, np.float64) for data in encoded]
     whole = (
         end.size == record.executions and bool(np.isfinite(end).all())
         for end, record in zip(ends, records, strict=True)
     )
-    return all(whole)
+    return ends if all(whole) else None
 
 
 def align_by_ends(records: Sequence[CollectiveRecord], exit_us: float = EXIT_US) -> tuple[list[NDArray[np.intp]], str]:
@@ -211,6 +224,8 @@ def _sizes_agree(records: Sequence[CollectiveRecord], places: Sequence[NDArray[n
     """All-reduces of one number move equally much everywhere; other kinds, and unknown sizes, are not judged."""
     if records[0].kind != "all_reduce" or not all(record.elements for record in records):
         return True
+    if len({record.elements for record in records}) == 1 and _are_same(places):
+        return True
     sizes = np.stack([decode_series(r.elements, np.int64)[at] for r, at in zip(records, places, strict=True)])
     known = (sizes > 0).all(axis=0)
     return bool((sizes[:, known] == sizes[0, known]).all())
@@ -220,9 +235,10 @@ def _contradicted_by_ends(
     records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]], exit_us: float
 ) -> str:
     """Why the paired executions cannot be the same ones, "" if they can or nobody wrote down when they ended."""
-    end_MK, duration_MK = stacked_ends(records, places), stacked(records, places, "duration_us")
+    end_MK = stacked_ends(records, places)
     if end_MK.shape[1] < 2:
         return ""
+    duration_MK = stacked(records, places, "duration_us")
     apart_MK = end_residuals(end_MK)
     span_K = np.abs(end_MK[0] - np.median(end_MK[0]))
     wrong_K = apart_MK.max(axis=0) > duration_MK.min(axis=0) + _DRIFT * span_K + exit_us
@@ -230,6 +246,11 @@ def _contradicted_by_ends(
         return ""
     worst = float(apart_MK.max()) / 1e3
     return f"{_ENDS_DIFFER} paired by {_way(records)} differ by up to {worst:.3g} ms, clocks aside"
+
+
+def is_recorded(pattern: WorkerPattern) -> bool:
+    """Whether a pattern was read from a trace that somebody else recorded: there is nothing beside the trace."""
+    return bool(pattern.found_by)
 
 
 def is_contradiction(reason: str) -> bool:
@@ -252,6 +273,9 @@ def end_residuals(end_MK: Floats) -> Floats:
 
 def stacked(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]], name: str) -> Floats:
     """One array of the records, matched executions only. float64 [M, K]."""
+    together = decode_together([getattr(record, name) for record in records], np.float32)
+    if together is not None and _are_same(places):
+        return together[:, places[0]].astype(np.float64)
     rows = [
         decode_series(getattr(record, name), np.float32)[at].astype(np.float64)
         for record, at in zip(records, places, strict=True)
@@ -261,10 +285,17 @@ def stacked(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.int
 
 def stacked_ends(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]]) -> Floats:
     """Ends on each member's own clock; no columns unless every member has them. float64 [M, K or 0]."""
-    if not _ends_whole(records):
+    ends = _whole_ends(records)
+    if ends is None:
         return np.zeros((len(records), 0))
-    ends = [decode_series(record.end_us, np.float64) for record in records]
+    if isinstance(ends, np.ndarray) and _are_same(places):
+        return np.asarray(ends[:, places[0]])
     return np.stack([end[at] for end, at in zip(ends, places, strict=True)])
+
+
+def _are_same(places: Sequence[NDArray[np.intp]]) -> bool:
+    """Whether all members have the matched executions at the same positions, as one array says for all."""
+    return len(places) > 0 and all(at is places[0] for at in places)
 
 
 def _way(records: Sequence[CollectiveRecord]) -> str:

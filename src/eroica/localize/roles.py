@@ -1,86 +1,165 @@
 """Which workers may be compared: those that play the same role.
 
-A role is read from process groups: who is in which, and at which place of a pipeline. Timings, or who runs which
-function, would excuse a culprit as a role of its own.
+A role is read from process groups: who is in which, at which place of a pipeline, and what a group is used for.
+Timings, or who runs which function, would excuse a culprit as a role of its own; so what only rank 0 does (progress,
+checkpoints, metrics) is no role either, but excess time of rank 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import WorkerPattern
+from eroica.errors import InputError
+from eroica.localize.stage_order import order_stages
+from eroica.model.axes import axis_of
+from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.worker import ProcessGroup
+from eroica.stated_roles import check_ranks, parse_roles
+from eroica.summarize.series import decode_series
 
-#: Words of a group's description that name the axis along which members hold different layers.
-_STAGE_WORDS = frozenset({"pp", "pipe", "pipeline", "stage", "stages"})
 _POINT_TO_POINT = frozenset({"send", "recv"})
+_REDUCING = frozenset({"all_reduce", "reduce_scatter"})
+#: What members do together; any other kind (a batch of sends and receives, of which nothing is known) may join stages.
+_TOGETHER = _REDUCING | {"all_gather", "all_to_all", "barrier", "broadcast", "reduce", "gather", "scatter"}
+#: Gradients have more elements than this, losses and norms fewer.
+_FEW_ELEMENTS = 1024
+#: So many workers are asked what the job's own group is used for.
+_ASKED = 8
 
 
-def assign_roles(patterns: Sequence[WorkerPattern]) -> NDArray[np.intp]:
+def assign_roles(patterns: Sequence[WorkerPattern], stated: str = "") -> NDArray[np.intp]:
     """Role of each worker, numbered from 0 in order of appearance.
 
-    Where a group is described as a pipeline ("mesh_pp", "PIPELINE_MODEL_PARALLEL_GROUP"), the place in it is the role.
-    Else workers that share a group smaller than the job are alike, as data, tensor and expert parallel members are, and
-    so are those they are connected with; groups that only send and receive connect stages and make nobody alike.
-    A job whose only group holds everybody (plain data parallel) is one role.
+    The first of these that says anything:
+
+    1. What a person states; all others are one role of their own.
+    2. Groups described as pipelines ("mesh_pp", "PIPELINE_MODEL_PARALLEL_GROUP"): the place in them.
+    3. The order of sends and receives, if it gives everybody a place.
+    4. If everybody reduces gradients together (and nobody sends or receives), everybody holds the same layers: all are
+       one role.
+    5. Workers that share a group smaller than the job are alike, as data, tensor, context and expert parallel members
+       are, and so are those they are connected with. Groups that only send and receive, or reduce nothing but single
+       numbers where there is a pipeline, make nobody alike.
 
     Args:
-        patterns: One per worker; only rank, `process_groups` and the kinds of `collectives` are read.
+        patterns: One per worker; only rank, `process_groups` and `collectives` are read.
+        stated: The setting `roles`.
 
     Returns:
         Role numbers. intp [W].
 
+    Raises:
+        UsageError: `stated` has another form or names ranks that the job does not have.
+
     Source:
         EROICA, section 4.3 compares all workers with all. Roles are ours: one pipeline stage of eight may differ.
     """
+    if stated:
+        return _numbered(_stated(patterns, stated))
     stages = [_stage(pattern) for pattern in patterns]
     if any(stages):
         return _numbered(stages)
-    used = _used_groups(patterns)
-    return _numbered(_components(patterns, used))
+    places = order_stages(patterns)
+    if places is not None:
+        return _numbered(places)
+    records = [record for pattern in patterns for record in pattern.collectives]
+    has_pipeline = any(record.kind in _POINT_TO_POINT for record in records)
+    if not has_pipeline and _reduce_together(patterns):
+        return np.zeros(len(patterns), dtype=np.intp)
+    return _numbered(_components(patterns, _used_groups(records, has_pipeline)))
+
+
+def stages_of(patterns: Sequence[WorkerPattern]) -> list[int | None]:
+    """Each worker's place in its pipeline, 0 = first stage; None where nothing tells one, or several are told."""
+    described = [stage_of(pattern) for pattern in patterns]
+    if any(place is not None for place in described):
+        return described
+    return [*(order_stages(patterns) or described)]
 
 
 def stage_of(pattern: WorkerPattern) -> int | None:
     """A worker's place in its pipeline, 0 = first stage; None where no group is described as one, or several are."""
-    places = {place for _, place in _stage(pattern)}
+    places = {place for _, place, _ in _stage(pattern)}
     return places.pop() if len(places) == 1 else None
 
 
-def _stage(pattern: WorkerPattern) -> tuple[tuple[str, int], ...]:
-    """Places of a worker in its pipelines: (description, place), without groups of one."""
+def _stated(patterns: Sequence[WorkerPattern], text: str) -> list[str]:
+    roles = parse_roles(text)
+    world = max(max(pattern.worker.world_size, pattern.worker.global_rank + 1) for pattern in patterns)
+    check_ranks(roles, world)
+    names = {rank: name for name, ranks in roles.items() for rank in ranks}
+    return [names.get(pattern.worker.global_rank, "") for pattern in patterns]
+
+
+def _stage(pattern: WorkerPattern) -> tuple[tuple[str, int, int], ...]:
+    """Places of a worker in its pipelines: (description, place, stages), without groups of one."""
     rank = pattern.worker.global_rank
     places = {
-        (group.description, group.ranks.index(rank))
+        (group.description, group.ranks.index(rank), len(group.ranks))
         for group in pattern.process_groups
-        if len(group.ranks) > 1 and rank in group.ranks and _is_pipeline(group)
+        if len(group.ranks) > 1 and axis_of(group.description) == "stage" and rank in group.ranks
     }
     return tuple(sorted(places))
 
 
-def _is_pipeline(group: ProcessGroup) -> bool:
-    return not _STAGE_WORDS.isdisjoint(group.description.lower().replace("-", "_").split("_"))
+def _reduce_together(patterns: Sequence[WorkerPattern]) -> bool:
+    """Whether gradients are reduced over all workers of the job."""
+    for pattern in patterns[:_ASKED]:
+        world = max(pattern.worker.world_size, len(patterns))
+        whole = {group.name for group in pattern.process_groups if len(group.ranks) >= world > 1}
+        own = [one for one in pattern.collectives if one.group in whole and one.kind in _REDUCING]
+        if not any(_most_elements(record) > _FEW_ELEMENTS for record in own):
+            return False
+    return bool(patterns)
 
 
-def _used_groups(patterns: Sequence[WorkerPattern]) -> set[str] | None:
-    """Names of groups that ran anything but send and receive; None where no collective was recorded at all."""
-    records = [record for pattern in patterns for record in pattern.collectives]
-    return {record.group for record in records if record.kind not in _POINT_TO_POINT} if records else None
+def _most_elements(record: CollectiveRecord) -> int:
+    """Elements of the largest execution, 0 if unknown."""
+    try:
+        return int(decode_series(record.elements, np.int64).max(initial=0))
+    except InputError:
+        return 0
+
+
+def _used_groups(records: Sequence[CollectiveRecord], has_pipeline: bool) -> set[str] | None:
+    """Names of groups that make workers alike; None where no collective was recorded at all."""
+    if not records:
+        return None
+    used: set[str] = set()
+    for record in records:
+        if record.group not in used and record.kind in _TOGETHER:
+            few = 0 < _most_elements(record) <= 1 if has_pipeline and record.kind in _REDUCING else False
+            if not few:
+                used.add(record.group)
+    return used
 
 
 def _components(patterns: Sequence[WorkerPattern], used: set[str] | None) -> list[int]:
     """Smallest rank each worker is connected with through groups smaller than the job; -1 without such a group."""
     everybody = {pattern.worker.global_rank for pattern in patterns}
     linked: dict[int, int] = {}
-    for pattern in patterns:
-        for group in pattern.process_groups:
-            members = everybody & set(group.ranks)
-            if len(group.ranks) > 1 and members < everybody and (used is None or group.name in used):
+    for group in _distinct(patterns):
+        if len(group.ranks) > 1 and (used is None or group.name in used):
+            members = everybody.intersection(group.ranks)
+            if len(members) < len(everybody):
                 _link(linked, members)
     ranks = [pattern.worker.global_rank for pattern in patterns]
     return [_root(linked, rank) if rank in linked else -1 for rank in ranks]
+
+
+def _distinct(patterns: Sequence[WorkerPattern]) -> Iterator[ProcessGroup]:
+    """Each group once. Groups that were split off together may share a name."""
+    known: set[tuple[str, int, int, int]] = set()
+    for pattern in patterns:
+        for group in pattern.process_groups:
+            first, last = (group.ranks[0], group.ranks[-1]) if group.ranks else (-1, -1)
+            key = (group.name, len(group.ranks), first, last)
+            if key not in known:
+                known.add(key)
+                yield group
 
 
 def _link(linked: dict[int, int], members: Iterable[int]) -> None:

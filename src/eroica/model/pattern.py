@@ -18,7 +18,7 @@ Phase = Literal["input", "forward", "backward", "optimizer", "other"]
 ThreadRole = Literal["training", "autograd", "collective", "device", "background", "loader"]
 
 
-class FunctionKey(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class FunctionKey(msgspec.Struct, frozen=True, kw_only=True, order=True, gc=False):
     """Identity of a function across workers.
 
     Attributes:
@@ -39,7 +39,7 @@ class FunctionKey(msgspec.Struct, frozen=True, kw_only=True, order=True):
     group: str = ""
 
 
-class FunctionPattern(msgspec.Struct, frozen=True, kw_only=True):
+class FunctionPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One function on one worker over one window.
 
     Attributes:
@@ -74,7 +74,7 @@ class FunctionPattern(msgspec.Struct, frozen=True, kw_only=True):
     per_iteration_us: bytes = b""
 
 
-class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True):
+class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Executions of one kind of collective in one process group, as one worker saw them.
 
     Attributes:
@@ -138,6 +138,29 @@ class LinkUse(msgspec.Struct, frozen=True, kw_only=True):
     least_rtt_s: float = 0.0
 
 
+class Synchronization(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls in which a worker's training thread waited until its device had nothing left to do.
+
+    Attributes:
+        name: What was asked for: the operator around them ("aten::item"), else the driver's call.
+        call: The driver's call ("cudaStreamSynchronize").
+        stack: Python that was sampled in them most often, outermost first (of deep ones only the innermost frames);
+            empty if none was.
+        count: Calls in the window.
+        waited_s: Seconds that the host waited while the device worked.
+        lost_s: Seconds that the device then had no work, at most as long as the host had waited.
+        per_iteration_us: `lost_s` by captured iteration, microseconds; as in `FunctionPattern`.
+    """
+
+    name: str
+    call: str
+    stack: tuple[str, ...] = ()
+    count: int = 0
+    waited_s: float = 0.0
+    lost_s: float = 0.0
+    per_iteration_us: bytes = b""
+
+
 class Neighbor(msgspec.Struct, frozen=True, kw_only=True):
     """A process of a worker's host, or of its device, that belongs neither to the job nor to Eroica.
 
@@ -186,8 +209,10 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
         has_accelerator: Device kernels were seen.
         channels: Name -> achieved distinct values per second of each hardware channel.
         host_facts: Facts of the host in this window: "cpu_count", "run_queue_wait" (fraction of the training
-            thread's time spent runnable but not running), "stopped" (fraction in state T), "throttled" (cgroup).
+            thread's time spent runnable but not running), "stopped" (fraction in state T), "throttled" (cgroup); all
+            of them stand at `eroica.summarize.facts.host_facts`.
         links: Traffic with other hosts, the most talked to first; empty where there was none or nobody looked.
+        syncs: Waits of the training thread for its device, the costliest first.
         neighbors: Other processes of its host that could slow it, the heaviest first; empty where there were none or
             nobody looked.
         setup: How this worker is set up, for comparison with others: name -> value as text ("torch_threads" -> "4",
@@ -218,6 +243,7 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
     channels: dict[str, float] = {}
     host_facts: dict[str, float] = {}
     links: tuple[LinkUse, ...] = ()
+    syncs: tuple[Synchronization, ...] = ()
     neighbors: tuple[Neighbor, ...] = ()
     setup: dict[str, str] = {}
     stall_s: float = 0.0

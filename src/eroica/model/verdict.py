@@ -116,7 +116,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What looking cost the job and its hosts."""
+    """What looking cost the job and its hosts.
+
+    Attributes:
+        window_stall_s: Of the worker that it held up most.
+        summarize_s: On the worker that took longest.
+        localize_s: From patterns to verdict.
+        raw_bytes: What all workers recorded.
+        pattern_bytes: Size of all patterns on the wire; of more than 256 workers an estimate from a sample of them.
+        trigger_to_verdict_s: From the reason to look until the verdict stood.
+    """
 
     window_stall_s: float = 0.0
     summarize_s: float = 0.0

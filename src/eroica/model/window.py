@@ -98,6 +98,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
         stacks_path: Sampled stacks, empty if none.
         loader_pids: Data-loader children alive during the window.
         events: Events in the trace, an estimate.
+        setup: How the worker is set up, see `WorkerPattern.setup`.
         stall_s: Seconds for which the training thread stood still because of start and stop.
         notes: What could not be captured and why.
     """
@@ -117,6 +118,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     trace_path: str = ""
     stacks_path: str = ""
     loader_pids: tuple[int, ...] = ()
+    setup: dict[str, str] = {}
     events: int = 0
     stall_s: float = 0.0
     notes: tuple[str, ...] = ()

@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from eroica.model.comparison import Comparison, FunctionChange, Side
+from eroica.model.shares import percent
 from eroica.report.layout import draw, headline, left_out
-from eroica.report.words import clean, milliseconds, percent, sentence, worker_list
+from eroica.report.words import clean, milliseconds, sentence, worker_list
 
 _STYLES = {"regression": "bold red", "improvement": "bold green", "equal": "bold green", "undetermined": "bold yellow"}
 _WORSE = frozenset({"more-work", "slower", "outside-contention", "new"})

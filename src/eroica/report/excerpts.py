@@ -16,8 +16,8 @@ _MOST_CALLER_LINES = 20
 _LONGEST_CODE_LINE = 160
 
 
-def excerpts(causes: Sequence[Finding], sources: SourceTree) -> Iterator[str]:
-    """Source of the functions that causes name, then of those who call them: lines of Markdown."""
+def excerpts(causes: Sequence[Finding], sources: SourceTree) -> tuple[list[str], list[str]]:
+    """Source of the functions that causes name, and of those who call them: lines of Markdown each."""
     named: dict[tuple[str, int], tuple[SourceLines, str]] = {}
     callers: dict[tuple[str, int], tuple[SourceLines, str]] = {}
     for cause in causes:
@@ -26,14 +26,16 @@ def excerpts(causes: Sequence[Finding], sources: SourceTree) -> Iterator[str]:
         for place, (text, _) in enumerate(own[: 1 + _MOST_CALLERS]):
             called = own[place - 1][0].name.rpartition(".")[2] if place else ""
             (callers if place else named).setdefault((text.place, text.first_line), (text, called))
-    yield "## Source"
-    if not named:
-        yield "(No source of the functions above was found under the given directories.)"
+    own_lines = ["## Source"]
     for text, _ in named.values():
-        yield from _block(text, _MOST_FUNCTION_LINES, "")
-    for key, (text, called) in callers.items():
-        if key not in named:
-            yield from _block(text, _MOST_CALLER_LINES, called)
+        own_lines += _block(text, _MOST_FUNCTION_LINES, "")
+    if not named:
+        own_lines += ["(No source of the functions above was found under the given directories.)", ""]
+    others = [found for key, found in callers.items() if key not in named]
+    caller_lines = ["## Source of their callers"] if others else []
+    for text, called in others:
+        caller_lines += _block(text, _MOST_CALLER_LINES, called)
+    return own_lines, caller_lines
 
 
 def _named_first(finding: Finding) -> Iterator[str]:
@@ -45,7 +47,7 @@ def _named_first(finding: Finding) -> Iterator[str]:
 
 def _block(text: SourceLines, most: int, called: str) -> Iterator[str]:
     """Numbered lines in a fence that nothing in them can close."""
-    shown = [_code_line(one) for one in text.lines]
+    shown = [_cut(one.rstrip()) for one in mask_code(line(one.expandtabs(4)) for one in text.lines)]
     first = 0
     if len(shown) > most:
         calls = (at for at, one in enumerate(shown) if at and called and re.search(rf"\b{re.escape(called)}\b", one))
@@ -60,6 +62,5 @@ def _block(text: SourceLines, most: int, called: str) -> Iterator[str]:
     yield ""
 
 
-def _code_line(text: str) -> str:
-    shown = mask_code(line(text.expandtabs(4))).rstrip()
-    return shown if len(shown) <= _LONGEST_CODE_LINE else f"{shown[: _LONGEST_CODE_LINE - 1]}…"
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_CODE_LINE else f"{text[: _LONGEST_CODE_LINE - 1]}…"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
 
+from eroica.report.literals import LiteralHider
 from eroica.report.words import clean, sentence
 
 MASK = "***"
@@ -35,9 +37,10 @@ def mask(text: str) -> str:
     return _OPAQUE.sub(lambda match: MASK if _is_random(match[0]) else match[0], text)
 
 
-def mask_code(line: str) -> str:
-    """The same for a line of source: also texts that are given to something named like a secret."""
-    return mask(_NAMED.sub(rf"\1\2{MASK}\2", line))
+def mask_code(lines: Iterable[str]) -> list[str]:
+    """The same for lines of source that follow each other: also texts given to something named like a secret."""
+    hider = LiteralHider(MASK)
+    return [mask(_NAMED.sub(rf"\1\2{MASK}\2", hider.hide(line))) for line in lines]
 
 
 def quoted(text: str, limit: int = 160) -> str:

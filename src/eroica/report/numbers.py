@@ -9,8 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from eroica.model.shares import percent
 from eroica.model.verdict import NO_FUNCTION, Finding, ResourceUse
-from eroica.report.words import amount, clean, milliseconds, percent
+from eroica.report.words import amount, clean, milliseconds
 
 
 def compared_with(finding: Finding, recorded: bool) -> str:

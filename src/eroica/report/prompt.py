@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from eroica.model.pattern import WorkerPattern
+from eroica.model.shares import percent
 from eroica.model.verdict import NO_FUNCTION, Finding, ResourceUse, Verdict
 from eroica.report.excerpts import excerpts
 from eroica.report.masking import quoted, told
@@ -25,7 +26,6 @@ from eroica.report.words import (
     clean,
     history,
     milliseconds,
-    percent,
     seconds,
     worker_list,
 )
@@ -33,6 +33,8 @@ from eroica.report.words import (
 #: An assistant reads that much at once beside a conversation; longer texts bury the point.
 MOST_BYTES = 12_000
 _NOTICE_BYTES = 80
+#: The lines of the named functions are the point: what is told before them leaves them this part, if they need it.
+_CODE_SHARE = 0.5
 _MOST_ROWS = 16
 _MOST_CAUSES = 3
 _MOST_SYMPTOMS = 8
@@ -68,23 +70,27 @@ def build_prompt(
         most_bytes: Bound of the whole text.
     """
     causes = [finding for finding in verdict.findings if finding.role == "cause"]
-    lines = [_TASK, "", *_verdict(verdict), *_table(verdict)]
+    first = [_TASK, "", *_verdict(verdict), *_table(verdict)]
     for cause in causes[:_MOST_CAUSES]:
-        lines += _cause(cause, meanings)
-    lines += _symptoms(verdict)
-    lines += _setup(patterns, causes)
-    if sources is not None:
-        lines += excerpts(causes[:_MOST_CAUSES], sources)
-    return _bounded(lines, most_bytes)
+        first += _cause(cause, meanings)
+    code, callers = excerpts(causes[:_MOST_CAUSES], sources) if sources is not None else ([], [])
+    reserved = min(_size(code), int(_CODE_SHARE * most_bytes)) + _NOTICE_BYTES
+    text = _bounded(first, most_bytes - reserved, most_bytes)
+    rest = [*code, *_symptoms(verdict), *_setup(patterns, causes), *callers]
+    return text + _bounded(rest, most_bytes - len(text.encode("utf-8", "replace")), most_bytes)
 
 
-def _bounded(lines: Iterable[str], most_bytes: int) -> str:
-    """As many whole lines as fit, an open fence closed, and how many did not."""
+def _size(lines: Iterable[str]) -> int:
+    return sum(len(text.encode("utf-8", "replace")) + 1 for text in lines)
+
+
+def _bounded(lines: Iterable[str], room: int, most_bytes: int) -> str:
+    """As many whole lines as fit into `room` bytes, an open fence closed, and how many did not."""
     kept: list[str] = []
     size, fence, left = 0, "", 0
     for text in lines:
         size += len(text.encode("utf-8", "replace")) + 1
-        if left or size + len(fence) + 1 > most_bytes - _NOTICE_BYTES:
+        if left or size + len(fence) + 1 > room - _NOTICE_BYTES:
             left += 1
             continue
         kept.append(text)
@@ -93,7 +99,7 @@ def _bounded(lines: Iterable[str], most_bytes: int) -> str:
     if left:
         kept += [fence] if fence else []
         kept.append(f"(Cut here to stay below {most_bytes} bytes: {left} more lines.)")
-    return "\n".join(kept) + "\n"
+    return "\n".join([*kept, ""])
 
 
 # ---------------------------------------------------------------------- verdict and table

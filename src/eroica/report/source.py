@@ -10,6 +10,7 @@ import ast
 import os
 import re
 import stat
+import warnings
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -120,7 +121,9 @@ def _function(path: Path, name: str, line: int, most_shift: int) -> tuple[str, i
     if text is None:
         return None
     try:
-        functions = list(_functions(ast.parse(text), ""))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on somebody else's text: invalid escapes and the like
+            functions = list(_functions(ast.parse(text), ""))
     except _ERRORS:
         return None
     own = re.sub(r"(\.<locals>)?\.?<\w+>", "", name)  # a comprehension's or lambda's code is its function's

@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from eroica.model.shares import percent
 from eroica.model.verdict import NO_FUNCTION, Finding, Verdict, VerdictWindow
 from eroica.report.layout import draw, headline, left_out
 from eroica.report.numbers import compared_with, legend, numbers
@@ -22,7 +23,6 @@ from eroica.report.words import (
     clean,
     history,
     milliseconds,
-    percent,
     seconds,
     sentence,
     worker_list,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from eroica.model.shares import percent
 from eroica.model.verdict import Recurrence
 
 _LONGEST_NAME = 160
@@ -93,12 +94,6 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
         else:
             ranges.append((number, number))
     return ranges
-
-
-def percent(fraction: float) -> str:
-    """0.384 -> "38 %"; below one in a hundred "0.4 %", below one in a thousand "0 %"."""
-    value = 100 * fraction
-    return f"{value:.1f} %" if 0.05 <= abs(value) < 0.95 else f"{value:.0f} %"
 
 
 def change(before: float, now: float) -> str:

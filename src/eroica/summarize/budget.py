@@ -1,7 +1,7 @@
 """What of a pattern travels: rows, series and executions under a budget of bytes as they are on the wire.
 
-Rows have `pattern_bytes`; executions of collectives have a quarter of it on top. So a pattern stays below 30 KB by
-default.
+Rows have `pattern_bytes`, less what waits for the device take of it, an eighth at most; executions of collectives
+have a quarter of it on top. So a pattern stays below 30 KB by default.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from eroica.model.pattern import CollectiveRecord, FunctionPattern
+from eroica.model.pattern import CollectiveRecord, FunctionPattern, Synchronization
 
 _SERIES_SHARE = 3
 _LEAST_SERIES_BETA = 0.001
 _EXPLAINING_BETA = 0.01
 _EXPLAINING_SHARE = 0.01
+#: Innermost frames that say where a wait is; outer ones give way to further waits.
+_LEAST_FRAMES = 6
 
 
 def wire_size(value: object) -> int:
@@ -87,6 +89,24 @@ def fit_collectives(
     if wire_size(whole) <= budget:
         return whole
     return build(_largest(limit, lambda some: wire_size(build(some)) <= budget))
+
+
+def fit_syncs(syncs: Sequence[Synchronization], budget: int) -> tuple[Synchronization, ...]:
+    """As many waits for the device as the budget holds, then as many innermost frames of each as still fit.
+
+    Args:
+        syncs: The costliest first.
+        budget: Bytes on the wire.
+    """
+    least = _LEAST_FRAMES if wire_size(_innermost(syncs[:1], _LEAST_FRAMES)) <= budget else 0
+    count = _largest(len(syncs), lambda some: wire_size(_innermost(syncs[:some], least)) <= budget)
+    deepest = max((len(one.stack) for one in syncs[:count]), default=0)
+    frames = _largest(deepest, lambda some: wire_size(_innermost(syncs[:count], some)) <= budget)
+    return _innermost(syncs[:count], frames)
+
+
+def _innermost(syncs: Sequence[Synchronization], frames: int) -> tuple[Synchronization, ...]:
+    return tuple(msgspec.structs.replace(one, stack=one.stack[max(len(one.stack) - frames, 0) :]) for one in syncs)
 
 
 def _largest(high: int, fits: Callable[[int], bool]) -> int:

@@ -6,7 +6,7 @@ of their group, so they are joined by order, and refused where names or times co
 
 Point-to-point under gloo: `send` and `recv` run on the calling thread. The span `gloo:send` begins only after the call
 has registered its buffer, and that may already wait; so the operator `c10d::send` around its beginning counts too. They
-leave no Flight Recorder entry, but the group's operation number skips for each: the group in which it skips is theirs.
+leave no Flight Recorder entry: `summarize.senders` finds the group.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
 from eroica.summarize.codes import rows_by_thread
+from eroica.summarize.senders import group_of_sends
 from eroica.trace.kineto import is_collective_kernel
 from eroica.trace.table import Category, EventTable
 
@@ -286,27 +287,12 @@ def _point_to_point(
 ) -> list[Execution]:
     if not spans:
         return []
-    group = _point_to_point_group(flight, groups, window)
+    group = group_of_sends(flight, groups, window, [span.start_ns for span in spans])
     if group is None:
         return [_execution(span, "") for span in spans]
     pair = len(group.ranks) == 2
     pairing: Pairing = "order" if pair else "none"
     return [_execution(span, group.name)._replace(paired_by=pairing) for span in spans]
-
-
-def _point_to_point_group(
-    flight: Sequence[FlightEntry], groups: Sequence[ProcessGroup], window: tuple[int, int]
-) -> ProcessGroup | None:
-    """The only group that can hold the sends and receives: the only one there is, or whose operations skip numbers."""
-    if len(groups) == 1:
-        return groups[0]
-    skipping = []
-    for group in groups:
-        mine = [entry for entry in flight if entry.group == group.name and window[0] <= entry.created_ns <= window[1]]
-        hidden = {entry.operation - entry.sequence for entry in mine if not entry.is_p2p}
-        if len(hidden) > 1:
-            skipping.append(group)
-    return skipping[0] if len(skipping) == 1 else None
 
 
 def _kernels(events: EventTable, groups: Sequence[ProcessGroup]) -> list[Execution]:

@@ -6,6 +6,7 @@ import math
 
 from eroica.hardware.store import Samples, Series
 from eroica.model.window import Capture
+from eroica.summarize.neighbors import cores_used
 
 
 def channel_rates(capture: Capture, samples: Samples | None) -> dict[str, float]:
@@ -26,8 +27,12 @@ def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
     """What held the training thread, and the size and load of its host; only what was sampled.
 
     Returns:
-        "run_queue_wait", "stopped" and "throttled" as fractions of the window, "cpu_count", "host_busy" as the mean
-        fraction of all cores.
+        "run_queue_wait", "stopped" and "throttled" as fractions of the window, "cpu_count", "host_busy" and "steal"
+        (what the hypervisor gave to others) as mean fractions of all cores; "cpu_pressure", "memory_pressure" and
+        "io_pressure" as the fraction of the window in which some task of the host lacked it; "memory_available" as a
+        fraction of "memory_bytes"; "cores_worker" (this worker and its loader processes), "cores_job" (all processes
+        of the job on this host), "cores_outside" (visible processes that are neither the job's nor Eroica's) and
+        "cores_unseen" (what the host's cores did beyond all that) in cores.
     """
     if samples is None:
         return {}
@@ -38,11 +43,31 @@ def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
         "stopped": _stopped(samples.find("state", thread), window),
         "throttled": _mean(samples.find("throttled", str(capture.worker.pid)), window),
         "host_busy": _mean_of_all(samples.named("cpu_host"), window),
+        "steal": _mean_of_all(samples.named("cpu_steal"), window),
+        "memory_available": _mean(samples.find("memory_available", "host"), window),
+        **{f"{kind}_pressure": _mean(samples.find("pressure", kind), window) for kind in ("cpu", "memory", "io")},
     }
     cores = len(samples.devices("cpu_host"))
     if cores:
         facts["cpu_count"] = float(cores)
-    return {name: round(value, 4) for name, value in facts.items() if not math.isnan(value)}
+    facts |= _cores_used(capture, samples, window, facts["host_busy"] * cores)
+    memory = samples.find("memory_available", "host")
+    if memory is not None:
+        facts["memory_bytes"] = memory.channel.capacity
+    return {name: round(value, 4) for name, value in facts.items() if math.isfinite(value)}
+
+
+def _cores_used(capture: Capture, samples: Samples, window: tuple[int, int], busy: float) -> dict[str, float]:
+    """Who used how many cores; what belongs to nobody that can be seen is interrupts, or processes hidden from us."""
+    job, outside, ours = cores_used(samples, window)
+    mine = [_mean(samples.find("cpu_process", str(pid)), window) for pid in (capture.worker.pid, *capture.loader_pids)]
+    known = [value for value in mine if not math.isnan(value)]
+    return {
+        "cores_worker": sum(known) if known else math.nan,
+        "cores_job": job,
+        "cores_outside": outside,
+        "cores_unseen": max(busy - job - outside - ours, 0.0),
+    }
 
 
 def _mean(series: Series | None, window: tuple[int, int]) -> float:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +17,7 @@ from eroica.model.window import Capture, FlightEntry
 from eroica.settings import Settings
 from eroica.summarize.activity import Durations, Outline, collective_durations, find_outline, gather_activity
 from eroica.summarize.alignment import find_shift
-from eroica.summarize.budget import attach_series, fit_collectives, fit_rows
+from eroica.summarize.budget import attach_series, fit_collectives, fit_rows, fit_syncs, wire_size
 from eroica.summarize.call_trees import CallTrees, new_trees
 from eroica.summarize.calls import Calls, read_calls
 from eroica.summarize.clock import WallClock
@@ -26,9 +27,11 @@ from eroica.summarize.facts import channel_rates, host_facts
 from eroica.summarize.functions import Functions
 from eroica.summarize.host import read_host
 from eroica.summarize.links import link_uses
-from eroica.summarize.records import MOST_RECORDS, collective_series
+from eroica.summarize.neighbors import find_neighbors
+from eroica.summarize.records import MOST_RECORDS, ONLINE_GRAIN_NS, RECORDED_GRAIN_NS, collective_series
 from eroica.summarize.rows import build_rows
 from eroica.summarize.sampled import (
+    OtherThread,
     Runs,
     SampleCount,
     StackReader,
@@ -38,14 +41,18 @@ from eroica.summarize.sampled import (
     training_samples,
 )
 from eroica.summarize.series import encode_series
+from eroica.summarize.setup import bounded_setup
 from eroica.summarize.slices import MOST_EVENTS, cut_slices
 from eroica.summarize.sweep import Layer, Times
+from eroica.summarize.syncs import find_syncs
 from eroica.summarize.tally import Tally
+from eroica.summarize.threads import disk_facts, measure_threads
 from eroica.summarize.utilization import Use, find_resources, measure_use
 from eroica.trace.stacks import StackTimeline
 from eroica.trace.table import Category, EventTable
 
 _COLLECTIVES_SHARE = 4
+_SYNCS_SHARE = 8
 _HEADER_BYTES = 1500
 
 
@@ -87,11 +94,14 @@ def summarize_worker(
     rows, series, left_out_s = build_rows(
         scene.functions,
         tally,
-        _uses(capture, samples, scene.functions, path, clock, settings),
+        _uses(capture, samples, scene.functions, path, python, clock, settings),
         _beta_errors(path, len(scene.functions)),
         scene.trees,
     )
-    budget = settings.pattern_bytes - _HEADER_BYTES
+    neighbors, setup = find_neighbors(capture, samples), bounded_setup(capture.setup)
+    found = find_syncs(events, scene.outline, tally.edges_ns, python.training, scene.functions)
+    syncs = fit_syncs(found, settings.pattern_bytes // _SYNCS_SHARE)
+    budget = settings.pattern_bytes - _HEADER_BYTES - len(msgspec.msgpack.encode((neighbors, setup))) - wire_size(syncs)
     duration_s = (scene.window[1] - scene.window[0]) / 1e9
     kept, dropped_s = fit_rows(attach_series(rows, series, budget), budget, duration_s)
     return WorkerPattern(
@@ -111,8 +121,11 @@ def summarize_worker(
         samples_dropped=python.count.dropped,
         has_accelerator=scene.outline.has_accelerator,
         channels=channel_rates(capture, samples),
-        host_facts=host_facts(capture, samples),
+        host_facts={**host_facts(capture, samples), **disk_facts(capture, samples, python.threads)},
         links=link_uses(capture, samples),
+        syncs=syncs,
+        neighbors=neighbors,
+        setup=setup,
         stall_s=capture.stall_s,
         summarize_s=time.perf_counter() - began,
         notes=(*capture.notes, *_notes(capture, events, stacks, samples), *_cuts(scene)),
@@ -197,17 +210,18 @@ def _collections(capture: Capture, clock: WallClock) -> tuple[Times, Times]:
 
 @dataclass(frozen=True)
 class _Python:
-    """Everything sampled: the training thread, runs of all threads, how many samples counted."""
+    """Everything sampled: the training thread, runs of all threads, the others' samples, how many counted."""
 
     training: ThreadSamples | None
     runs: tuple[Runs, ...]
+    threads: tuple[OtherThread, ...]
     count: SampleCount
     rate_hz: float
 
 
 def _read_python(capture: Capture, scene: _Scene, stacks: StackTimeline | None, clock: WallClock) -> _Python:
     if stacks is None:
-        return _Python(None, (), SampleCount(), 1.0)
+        return _Python(None, (), (), SampleCount(), 1.0)
     window, functions = scene.window, scene.functions
     reader = StackReader(functions)
     pid, thread, autograd = capture.worker.pid, capture.training_thread_id, scene.outline.autograd_threads
@@ -215,12 +229,12 @@ def _read_python(capture: Capture, scene: _Scene, stacks: StackTimeline | None, 
     shift = _shift(training, scene.events, thread, window, functions)
     training = training._replace(time_ns=training.time_ns + shift)
     shifted = (window[0] - shift, window[1] - shift)
-    others, count = other_threads(stacks, pid, thread, autograd, clock, shifted, reader)
+    others, threads, count = other_threads(stacks, pid, thread, autograd, clock, shifted, reader)
     inner = int(((training.time_ns >= window[0]) & (training.time_ns < window[1])).sum())
     outer = len(training.time_ns) - inner
     count = SampleCount(count.used + inner, count.dropped + outer + torn + stacks.unreadable)
     runs = (sample_runs(training, window, stacks.rate_hz), *others)
-    return _Python(training, runs, count, stacks.rate_hz)
+    return _Python(training, runs, tuple(threads), count, stacks.rate_hz)
 
 
 def _shift(
@@ -236,11 +250,14 @@ def _uses(
     samples: Samples | None,
     functions: Functions,
     path: CriticalPath,
+    python: _Python,
     clock: WallClock,
     settings: Settings,
 ) -> list[Use]:
     resources = find_resources(capture, samples)
-    return measure_use(functions.keys, path.segments, resources, clock, settings.critical_share)
+    uses = measure_use(functions.keys, path.segments, resources, clock, settings.critical_share)
+    measure_threads(python.threads, samples, clock, python.rate_hz, uses)
+    return uses
 
 
 # --- figures ---
@@ -272,9 +289,8 @@ def _records(capture: Capture, scene: _Scene, settings: Settings, recorded: bool
     groups, rank = capture.process_groups, capture.worker.global_rank
 
     tally, most = scene.tally, settings.collective_executions
-    series = collective_series(
-        scene.executions, tally.execution_ns, tally.edges_ns, groups, rank, most, with_ends=recorded
-    )
+    grain_ns = RECORDED_GRAIN_NS if recorded else ONLINE_GRAIN_NS
+    series = collective_series(scene.executions, tally.execution_ns, tally.edges_ns, groups, rank, most, grain_ns)
     return fit_collectives(
         most,
         settings.pattern_bytes // _COLLECTIVES_SHARE,

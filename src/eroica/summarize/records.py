@@ -15,6 +15,10 @@ from eroica.summarize.collectives import POINT_TO_POINT, Execution, Pairing
 from eroica.summarize.series import encode_series
 
 MOST_RECORDS = 1000
+#: Recorded traces are paired by ends, and ranks leave microseconds apart. Online, ends only say what came before what,
+#: and a pattern has to stay small: coarser steps save a quarter of their bytes.
+RECORDED_GRAIN_NS = 125
+ONLINE_GRAIN_NS = 8_000
 
 
 class CollectiveSeries(NamedTuple):
@@ -55,7 +59,7 @@ def collective_series(
     groups: Sequence[ProcessGroup],
     global_rank: int,
     limit: int,
-    with_ends: bool = False,
+    grain_ns: int = RECORDED_GRAIN_NS,
 ) -> tuple[CollectiveSeries, ...]:
     """One series per group and kind, each with its last `limit` executions; of too many those with most of them.
 
@@ -70,7 +74,7 @@ def collective_series(
         groups: Process groups, to tell the other side of a send in a group of two.
         global_rank: This worker.
         limit: Executions kept per record.
-        with_ends: Tell when each ended.
+        grain_ns: Ends are told in steps of this.
     """
     rows: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, one in enumerate(executions):
@@ -84,8 +88,7 @@ def collective_series(
         kept = (numbered or numbers)[-limit:] if limit > 0 else []
         chosen = [executions[number] for number in kept]
         columns = _columns(chosen, critical_ns[kept], edges_ns)
-        if with_ends:
-            columns["end_us"] = _ends(chosen, edges_ns)
+        columns["end_us"] = _ends(chosen, edges_ns, grain_ns)
         if kind in POINT_TO_POINT:
             peers = [one.peer if one.peer >= 0 else others.get(group, -1) for one in chosen]
             columns["peers"] = np.array(peers, dtype=np.int32)
@@ -93,10 +96,10 @@ def collective_series(
     return tuple(found)
 
 
-def _ends(chosen: list[Execution], edges_ns: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Ends in eighths of a microsecond; finer ones would only cost bytes: ranks leave microseconds apart."""
+def _ends(chosen: list[Execution], edges_ns: NDArray[np.int64], grain_ns: int) -> NDArray[np.float64]:
+    """Ends in whole steps, microseconds: what lies between would only cost bytes."""
     end = np.array([one.end_ns for one in chosen], dtype=np.int64) - edges_ns[0]
-    ends: NDArray[np.float64] = np.rint(end / 125.0) / 8.0
+    ends: NDArray[np.float64] = np.rint(end / grain_ns) * (grain_ns / 1e3)
     return ends
 
 

@@ -49,6 +49,22 @@ class ThreadSamples(NamedTuple):
 PLAIN, ENGINE, HOOK = 0, 1, 2
 
 
+class OtherThread(NamedTuple):
+    """A sampled thread that is not the training one.
+
+    Attributes:
+        process_id: Its process.
+        thread_id: Kernel thread id.
+        is_loader: It belongs to a data loader's process.
+        samples: Its samples, wall clock.
+    """
+
+    process_id: int
+    thread_id: int
+    is_loader: bool
+    samples: ThreadSamples
+
+
 class SampleCount(NamedTuple):
     """Samples in = used + dropped."""
 
@@ -355,10 +371,11 @@ def other_threads(
     clock: WallClock,
     window: tuple[int, int],
     reader: StackReader,
-) -> tuple[list[Runs], SampleCount]:
-    """Runs on background threads and in children: never critical, kept to explain waits."""
+) -> tuple[list[Runs], list[OtherThread], SampleCount]:
+    """Runs on background threads and in children: never critical, kept to explain waits; and their samples."""
     loaders = _loader_processes(timeline)
     runs: list[Runs] = []
+    threads: list[OtherThread] = []
     used = dropped = 0
     for number, thread in enumerate(timeline.threads):
         if thread.process_id == process_id and thread.thread_id in (training_thread, *autograd):
@@ -372,7 +389,8 @@ def other_threads(
         inner = int(((time >= window[0]) & (time < window[1])).sum())
         used, dropped = used + inner, dropped + len(time) - inner
         runs.append(sample_runs(samples, window, timeline.rate_hz))
-    return runs, SampleCount(used, dropped)
+        threads.append(OtherThread(thread.process_id, thread.thread_id, role == "loader", samples))
+    return runs, threads, SampleCount(used, dropped)
 
 
 def _loader_processes(timeline: StackTimeline) -> set[int]:

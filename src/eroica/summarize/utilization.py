@@ -1,7 +1,8 @@
 """How much of its resource a function used while it was critical: μ and σ (EROICA, equations 4 and 5).
 
-The resource follows the function: the training thread's CPU for operators and Python, an interface with a stated
-capacity for collectives, the GPU's clock for device kernels. Memory operations have none (the paper is silent).
+The resource follows the function: the training thread's CPU for operators and Python, the GPU's clock for device
+kernels; for collectives what the worker's own GPU sends over PCIe (the paper's charts show the same), else a network
+interface with a stated capacity, which all workers of a host share. Memory operations have none (the paper is silent).
 
 A channel renews itself every few milliseconds and most executions are shorter. So μ weighs the channel by time over all
 critical stretches, which for short executions is equation 4 with L(e) = e. Algorithm 1 picks the critical duration
@@ -61,7 +62,8 @@ def find_resources(capture: Capture, samples: Samples | None) -> dict[str, Resou
     worker = capture.worker
     found = {
         "training": _resource("cpu", samples.find("cpu", f"{worker.pid}/{capture.training_thread_id}")),
-        "collective": _resource("nic", _busiest([*samples.named("rdma"), *samples.named("net")])),
+        "collective": _resource("pcie", _of_gpu(samples.named("gpu_pcie_tx"), worker))
+        or _resource("nic", _busiest([*samples.named("rdma"), *samples.named("net")])),
         "device": _resource("sm", _of_gpu(samples.named("gpu_sm_clock"), worker)),
     }
     return {role: resource for role, resource in found.items() if resource is not None}
@@ -79,17 +81,21 @@ def _busiest(candidates: Sequence[Series]) -> Series | None:
 
 
 def _of_gpu(candidates: Sequence[Series], worker: Worker) -> Series | None:
-    """The worker's own device: by its uuid where both sides know it, else by index."""
+    """The worker's own device's series."""
+    named = [one.channel.device.partition("/") for one in candidates]
+    at = own_device([(name, uuid) for name, _, uuid in named], worker)
+    return None if at is None else candidates[at]
+
+
+def own_device(devices: Sequence[tuple[str, str]], worker: Worker) -> int | None:
+    """Which of these devices (name, uuid) is the worker's: by its uuid where both sides know it, else by index."""
     kind, _, index = worker.device.partition(":")
     if kind != "cuda":
         return None
-    named = [one.channel.device.partition("/") for one in candidates]
-    known = {uuid: at for at, (_, _, uuid) in enumerate(named) if uuid}
+    known = {uuid: at for at, (_, uuid) in enumerate(devices) if uuid}
     if worker.device_uuid and known and ":" not in worker.device_uuid:  # torch < 2.4 tells a PCI address instead
-        at = known.get(worker.device_uuid)
-    else:
-        at = next((at for at, (name, _, _) in enumerate(named) if name == f"gpu{index or 0}"), None)
-    return None if at is None else candidates[at]
+        return known.get(worker.device_uuid)
+    return next((at for at, (name, _) in enumerate(devices) if name == f"gpu{index or 0}"), None)
 
 
 def role_of(key: FunctionKey) -> str:

@@ -81,6 +81,7 @@ def recorded_worker(
         collectives=tuple(records),
         process_groups=(everybody,) if groups is None else tuple(groups),
         has_accelerator=True,
+        found_by="profiler steps",
     )
 
 

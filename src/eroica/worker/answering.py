@@ -45,7 +45,7 @@ _ENTRY_FACTS = (
 )  # fmt: skip
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 # what names of torch that are not public lead to where they have changed
-_UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError)
+_UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError, Warning)
 
 
 def has_other_threads() -> bool:

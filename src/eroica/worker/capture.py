@@ -17,7 +17,7 @@ from typing import Any
 from eroica.errors import CaptureError
 from eroica.wire import beat
 from eroica.wire.beat import Order, Result
-from eroica.worker import surroundings
+from eroica.worker import setup, surroundings
 from eroica.worker.session import Session
 from eroica.worker.tracer import ProfilerDoor, Tracer
 
@@ -122,9 +122,11 @@ class Capturer:
         return session.stall_ns - before
 
     def loaded(self, iterator: Any) -> None:
-        """A loader handed out a batch: remember its children while the window is open."""
+        """A loader handed out a batch: remember its children, and how it is set up, while the window is open."""
         if self.phase == OPEN and self._session is not None:
             self._session.loader_pids.update(surroundings.loader_children(iterator))
+            if not self._session.loader_setup:
+                self._session.loader_setup = setup.loader_setup(iterator)
 
     def make_way(self) -> None:
         """Somebody else wants to profile now: they come first. Waits for open collectives, 2 s at most."""

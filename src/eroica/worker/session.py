@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from eroica.wire import beat
 from eroica.wire.beat import Order
 from eroica.wire.places import write_private
-from eroica.worker import surroundings
+from eroica.worker import setup, surroundings
 from eroica.worker.sampling import StackSampler
 from eroica.worker.tracer import Tracer, count_events
 
@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 _WORKER_FACTS = ("global_rank", "local_rank", "world_size", "host", "pid", "device")
 # what names of torch that are not public lead to where they have changed
-_UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError)
+_UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError, Warning)
 
 
 def _clock_pair() -> dict[str, int]:
@@ -82,6 +82,7 @@ class Session:
         self.stall_ns = 0
         self.notes: list[str] = []
         self.loader_pids: set[int] = set()
+        self.loader_setup: dict[str, str] = {}
         self.collections = CollectionLog(run)
         self._clocks: list[dict[str, int]] = []
         self._enqueued: dict[str, int] = {}
@@ -164,6 +165,7 @@ class Session:
             **threads,
             "thread_names": self._ask("thread names", surroundings.thread_names) or {},
             "process_groups": self._ask("process groups", surroundings.process_groups) or [],
+            "setup": {**(self._ask("setup", setup.torch_setup) or {}), **self.loader_setup},
             "flight_path": self._save_flight(directory),
             "stacks_path": self._save_stacks(directory),
             "trace_path": str(trace),

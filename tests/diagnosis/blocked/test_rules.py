@@ -220,7 +220,7 @@ def test_an_endless_loop_is_named_and_said_to_run() -> None:
     job.burn(1)
     found = assert_names(verdict_on(job), "blocked-in-user-code", (1,), "tokenize", 4)
     assert "running" in verdict_on(job).summary
-    assert any("100% of a core" in text for text in found.evidence)
+    assert any("100 % of a core" in text for text in found.evidence)
 
 
 def test_a_loader_child_that_is_stuck_is_named() -> None:

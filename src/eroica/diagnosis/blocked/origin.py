@@ -10,6 +10,7 @@ from eroica.diagnosis.blocked.places import Site
 from eroica.diagnosis.blocked.scene import Member, Scene
 from eroica.diagnosis.blocked.waiting import Node, Waiting
 from eroica.diagnosis.wording import name_workers
+from eroica.model.shares import percent
 from eroica.model.verdict import FindingFunction
 from eroica.report.words import clean
 
@@ -71,7 +72,7 @@ def state_words(member: Member) -> str:
     words += f" in {channel}" if channel not in ("", "0") and not member.runs else ""
     if member.cpu is None or member.interval_s <= 0:
         return words
-    used = f"{member.cpu:.0%} of a core" if member.cpu >= 0.01 else "no CPU"
+    used = f"{percent(member.cpu)} of a core" if member.cpu >= 0.01 else "no CPU"
     return f"{words}, {used} used in {member.interval_s:.1f} s"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 
 class RandomTokens(Dataset):  # type: ignore[misc]  # torch is not typed here
@@ -35,12 +35,13 @@ class RandomTokens(Dataset):  # type: ignore[misc]  # torch is not typed here
         return steps.cumsum(0) % self.vocabulary
 
 
-def make_loader(dataset: Any, batch: int, loader_workers: int) -> Any:
+def make_loader(dataset: Any, batch: int, loader_workers: int, collate: Any = default_collate) -> Any:
     """An ordinary loader over `dataset`, in order; its workers stay alive between epochs."""
     return DataLoader(
         dataset,
         batch_size=batch,
         num_workers=loader_workers,
+        collate_fn=collate,
         drop_last=True,
         persistent_workers=loader_workers > 0,
     )

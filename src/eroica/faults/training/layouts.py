@@ -43,8 +43,8 @@ class CopiedModel:
 
     reads_data = True
 
-    def __init__(self, size: ModelSize, device: torch.device, accumulate: int) -> None:
-        self.module: nn.Module = DistributedDataParallel(LanguageModel(size).to(device))
+    def __init__(self, size: ModelSize, device: torch.device, accumulate: int, bucket_mb: float = 25.0) -> None:
+        self.module: nn.Module = DistributedDataParallel(LanguageModel(size).to(device), bucket_cap_mb=bucket_mb)
         self.device = device
         self.accumulate = accumulate
         self.data_number, self.data_parts = dist.get_rank(), dist.get_world_size()
@@ -93,7 +93,9 @@ class PipelinedModel:
 
     microbatches = 2
 
-    def __init__(self, size: ModelSize, device: torch.device, accumulate: int, batch: int) -> None:
+    def __init__(
+        self, size: ModelSize, device: torch.device, accumulate: int, batch: int, first_layers: int = 0
+    ) -> None:
         rank, workers = dist.get_rank(), dist.get_world_size()
         if workers % 2 or batch % self.microbatches:
             raise SystemExit(f"--layout pipeline needs an even number of workers and batch, not {workers} and {batch}")
@@ -104,7 +106,8 @@ class PipelinedModel:
         self._pairs = [dist.new_group([first, first + 1]) for first in range(0, workers, 2)]
         self._stages = [dist.new_group(list(range(stage, workers, 2))) for stage in range(2)]
         self.pair = self._pairs[self.data_number]
-        layers = size.layers - size.layers // 2 if self.stage == 0 else size.layers // 2
+        first_layers = first_layers or size.layers - size.layers // 2
+        layers = first_layers if self.stage == 0 else size.layers - first_layers
         self.module: nn.Module = LanguageModel(size, layers, first=self.stage == 0, last=self.stage == 1).to(device)
         self.schedule = self._make_schedule()
 
@@ -146,8 +149,28 @@ class PipelinedModel:
             gradient.copy_(mean.view_as(gradient))
 
 
-def make_layout(name: str, size: ModelSize, device: torch.device, accumulate: int, batch: int) -> Layout:
-    """The layout called "ddp", "fsdp2" or "pipeline"."""
+def make_layout(
+    name: str,
+    size: ModelSize,
+    device: torch.device,
+    accumulate: int,
+    batch: int,
+    bucket_mb: float = 25.0,
+    first_layers: int = 0,
+) -> Layout:
+    """The layout called "ddp", "fsdp2" or "pipeline".
+
+    Args:
+        name: Which.
+        size: Of the whole model.
+        device: Where it computes.
+        accumulate: Batches of an optimizer step.
+        batch: Sequences of a batch.
+        bucket_mb: Gradients that "ddp" exchanges together, in megabytes.
+        first_layers: Blocks of the first stage of "pipeline"; 0 = half of them.
+    """
     if name == "pipeline":
-        return PipelinedModel(size, device, accumulate, batch)
-    return (ShardedModel if name == "fsdp2" else CopiedModel)(size, device, accumulate)
+        return PipelinedModel(size, device, accumulate, batch, first_layers)
+    if name == "fsdp2":
+        return ShardedModel(size, device, accumulate)
+    return CopiedModel(size, device, accumulate, bucket_mb)

@@ -20,11 +20,13 @@ class StoredTokens:
     Args:
         source: The dataset behind it.
         port: Where the server listens on this host.
+        items_per_block: Items that come with one answer.
     """
 
-    def __init__(self, source: Any, port: int) -> None:
+    def __init__(self, source: Any, port: int, items_per_block: int = ITEMS_PER_BLOCK) -> None:
         self.source = source
         self.port = port
+        self.items_per_block = items_per_block
         self.owner = 0
         self.connection: Any = None
         self.number = -1
@@ -35,7 +37,7 @@ class StoredTokens:
 
     def __getitem__(self, index: int) -> Any:
         """Item `index` of the source."""
-        number = index // ITEMS_PER_BLOCK
+        number = index // self.items_per_block
         if (self.owner, self.number) != (os.getpid(), number):
             self.block = self._fetch_block(number)
             self.number = number

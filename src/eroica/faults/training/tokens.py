@@ -10,8 +10,11 @@ import random
 import time
 from typing import Any
 
+from .batching import CountedBatches, CutBatches, GrownBatches
 from .bookkeeping import ScaleAgreement, TokenHasher, TokenStatistics
 from .reading import StoredTokens, TokensAhead
+from .saving import CheckpointWriter, MetricsLog, WeightHistory
+from .watching import Break, GradientNorms, KernelChoice, TokenCensus
 
 
 class TokenWindows:
@@ -40,6 +43,34 @@ class TokenWindows:
         if left > 0:
             time.sleep(left)
         return item
+
+
+class TokenizedText:
+    """A dataset whose items are made from text when they are asked for, in Python.
+
+    Args:
+        source: The dataset behind it.
+        steps: Shared number: turns of the loop for each item; loader processes see it change.
+    """
+
+    def __init__(self, source: Any, steps: Any) -> None:
+        self.source = source
+        self.steps = steps
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Any:
+        """Item `index` of the source."""
+        self._split_text(int(self.steps.value))
+        return self.source[index]
+
+    @staticmethod
+    def _split_text(steps: int) -> int:
+        state = 1
+        for step in range(steps):
+            state = (state * 31 + step) % 65_521
+        return state
 
 
 class TokenScorer:
@@ -122,6 +153,7 @@ class TokenIndex:
 
 PARTS: dict[str, Any] = {
     "dataset": TokenWindows,
+    "text": TokenizedText,
     "forward": TokenScorer,
     "backward": GradientScale,
     "objects": TokenIndex,
@@ -130,4 +162,14 @@ PARTS: dict[str, Any] = {
     "statistics": TokenStatistics,
     "native": TokenHasher,
     "agreement": ScaleAgreement,
+    "pairs": CountedBatches,
+    "growth": GrownBatches,
+    "lengths": CutBatches,
+    "state": CheckpointWriter,
+    "log": MetricsLog,
+    "copies": WeightHistory,
+    "norms": GradientNorms,
+    "thread": TokenCensus,
+    "tuning": KernelChoice,
+    "break": Break,
 }

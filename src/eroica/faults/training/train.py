@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from eroica.faults import Injection, inject, plans_from_environment, read_plans
 
@@ -39,6 +40,10 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=96)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--length", type=int, default=48)
+    parser.add_argument("--threads", type=int, default=1, help="threads of an operator; 0 = as the environment says")
+    parser.add_argument("--bucket-mb", type=float, default=25.0, help="gradients exchanged together (layout ddp)")
+    parser.add_argument("--first-layers", type=int, default=0, help="blocks of stage 0 (layout pipeline); 0 = half")
+    parser.add_argument("--halve-rate-every", type=int, default=0, help="iterations between halvings of the rate")
     parser.add_argument("--evaluate-every", type=int, default=0, help="iterations between evaluations; 0 = never")
     parser.add_argument("--checkpoint-every", type=int, default=0, help="iterations between checkpoints; 0 = never")
     parser.add_argument("--directory", type=Path, default=Path(), help="where checkpoints go")
@@ -58,7 +63,15 @@ class Trainer:
         self.lap = (0, self.started)
         torch.manual_seed(options.seed)
         size = ModelSize(width=options.width, layers=options.layers, length=options.length)
-        self.layout: Layout = make_layout(options.layout, size, device, options.accumulate, options.batch)
+        self.layout: Layout = make_layout(
+            options.layout,
+            size,
+            device,
+            options.accumulate,
+            options.batch,
+            bucket_mb=options.bucket_mb,
+            first_layers=options.first_layers,
+        )
         self.optimizer = torch.optim.AdamW(self.layout.module.parameters(), lr=1e-3)
         self.batches = _forever(self._make_loader(size, faults)) if self.layout.reads_data else itertools.repeat(None)
         self.checks = self._check_batches(size)
@@ -68,7 +81,8 @@ class Trainer:
         seed = options.seed * 4096 + self.layout.data_number
         needed = options.iterations * options.accumulate * options.batch
         dataset = RandomTokens(min(needed, 200_000), size.length, size.vocabulary, seed)
-        return make_loader(faults.dataset(dataset), options.batch, options.loader_workers)
+        collate = faults.collate(default_collate)
+        return make_loader(faults.dataset(dataset), options.batch, options.loader_workers, collate)
 
     def _check_batches(self, size: ModelSize) -> list[Tensor]:
         batch = self.options.batch
@@ -81,7 +95,11 @@ class Trainer:
         for iteration in range(self.options.iterations):
             self.faults.iteration(iteration, self.layout.module)
             loss = self.train_step()
+            for callback in self.faults.callbacks:
+                callback(iteration + 1)
             self._report(iteration + 1, loss)
+            if self._due(iteration + 1, self.options.halve_rate_every):
+                self.halve_rate()
             if self._due(iteration + 1, self.options.evaluate_every):
                 self.evaluate(iteration + 1)
             if self._due(iteration + 1, self.options.checkpoint_every):
@@ -111,6 +129,11 @@ class Trainer:
 
     def _check(self, tokens: Tensor) -> Tensor | None:
         return tokens if self.layout.reads_data else None
+
+    def halve_rate(self) -> None:
+        """Learn half as fast from now on."""
+        for group in self.optimizer.param_groups:
+            group["lr"] *= 0.5
 
     def save_checkpoint(self) -> None:
         """Weights and optimizer state of this worker, over the last ones."""
@@ -161,7 +184,8 @@ def pick_device(name: str) -> torch.device:
 def main() -> None:
     """Join the other workers, train, leave."""
     options = read_options()
-    torch.set_num_threads(1)
+    if options.threads:
+        torch.set_num_threads(options.threads)
     plans = plans_from_environment() if options.fault is None else read_plans(options.fault)
     device = pick_device(options.device)
     dist.init_process_group("gloo")

@@ -1,0 +1,449 @@
+"""How far localization and the whole chain scale: the rule over a million workers, wire bytes to verdict over 10,000.
+
+`python benchmarks/scale.py [--rule-workers 1000000] [--functions 20] [--workers 1024 10048] [--json FILE]`.
+
+Rule: equations 6 to 11 as `eroica.localize.rule` has them, and the paper's text word by word in NumPy (peers drawn for
+each worker, maximum normalization, five MADs) in blocks, on the same arrays: functions that vary by 1 to 10 %, some in
+two modes, some never sampled, one worker in 10,000 an outlier.
+
+Chain: workers in tensor parallel groups of 8, pipelines of 8 and data parallel groups of the rest, about 100 functions
+and 340 executions of collectives each; one worker computes 60 ms an iteration longer and the verdict must name it.
+Making the patterns is not measured. Each measurement is a process of its own; `cpu_s` is processor time of all its
+threads, `wall_s` the clock's, which other work on the machine makes longer, peak memory is that of the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from eroica.localize.excess import median_of_others
+from eroica.localize.rule import Behavior, flag_functions
+from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.window import Window
+from eroica.model.worker import ProcessGroup, Worker
+from eroica.pipeline import analyze
+from eroica.settings import Settings
+from eroica.summarize import encode_series
+from eroica.wire.codec import decode_record, encode_record
+from machine import machine_facts
+
+SETTINGS = Settings()
+ITERATIONS, TENSOR, PIPELINE, SEGMENTS = 20, 8, 8, 12
+#: Noise variants of each kind of worker.
+VARIANTS = 16
+CHUNK_US, SEGMENT_US, SCATTER_US, NORM_US, TENSOR_US, SEND_US = 2000.0, 20_000.0, 6000.0, 300.0, 250.0, 200.0
+DELAY_US = 60_000.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rule-workers", type=int, default=1_000_000)
+    parser.add_argument("--functions", type=int, default=20)
+    parser.add_argument("--workers", type=int, nargs="*", default=[1024, 10_048])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--part", choices=["rule", "literal", "chain"], help="one measurement, as JSON")
+    options = parser.parse_args()
+    if options.part:
+        print(json.dumps(_part(options)))
+        return
+    shape = ["--rule-workers", str(options.rule_workers), "--functions", str(options.functions)]
+    results = {
+        "machine": machine_facts(),
+        "command": "python benchmarks/scale.py " + " ".join(sys.argv[1:]),
+        "rule": {part: _measured(part, shape) for part in ("rule", "literal")} if options.rule_workers else {},
+        "chain": [_measured("chain", ["--workers", str(count)]) for count in options.workers],
+    }
+    print(json.dumps({name: results[name] for name in ("rule", "chain")}, indent=1))
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def _measured(part: str, arguments: Sequence[str]) -> dict[str, object]:
+    print(f"{part} {' '.join(arguments)} ...", file=sys.stderr)
+    run = subprocess.run(
+        [sys.executable, __file__, "--part", part, *arguments], stdout=subprocess.PIPE, check=True, text=True
+    )
+    found: dict[str, object] = json.loads(run.stdout)
+    print(f"  {found}", file=sys.stderr)
+    return found
+
+
+def _part(options: argparse.Namespace) -> dict[str, object]:
+    if options.part == "chain":
+        return measure_chain(options.workers[0])
+    return measure_rule(options.part, options.rule_workers, options.functions)
+
+
+class Clock:
+    """Adds up seconds by stage."""
+
+    def __init__(self) -> None:
+        self.stages: dict[str, dict[str, float]] = {}
+
+    def time(self, stage: str, run: Callable[[], object]) -> object:
+        """Run one stage."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        result = run()
+        spent = self.stages.setdefault(stage, {"wall_s": 0.0, "cpu_s": 0.0})
+        spent["wall_s"] = round(spent["wall_s"] + time.perf_counter() - wall, 4)
+        spent["cpu_s"] = round(spent["cpu_s"] + time.process_time() - cpu, 4)
+        return result
+
+
+def peak_mb() -> int:
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+# --- the rule ---
+
+
+def measure_rule(which: str, workers: int, functions: int) -> dict[str, object]:
+    pattern, clock = made_behavior(workers, functions), Clock()
+    inputs_mb = peak_mb()
+    flags = clock.time("all", lambda: (ours if which == "rule" else literal)(pattern))
+    return {
+        "workers": workers,
+        "functions": functions,
+        **clock.stages["all"],
+        "peak_mb": peak_mb(),
+        "peak_with_input_mb": inputs_mb,
+        "flagged": int(flags),  # type: ignore[call-overload]
+    }
+
+
+def made_behavior(workers: int, functions: int) -> np.ndarray:
+    """(β, μ, σ) float32 [F, W, 3]."""
+    random = np.random.default_rng(1)
+    pattern = np.empty((functions, workers, 3), dtype=np.float32)
+    for function in range(functions):
+        noise = 0.01 * (1 + function % 10)
+        middle = np.asarray([random.uniform(0.02, 0.3), random.uniform(0.3, 0.95), random.uniform(0.02, 0.2)])
+        for axis in range(3):
+            column = random.standard_normal(workers, dtype=np.float32)
+            column *= np.float32(noise * middle[axis])
+            column += np.float32(middle[axis])
+            if function % 5 == 3:
+                column[workers // 2 :] *= np.float32(0.6)
+            pattern[function, :, axis] = np.clip(column, 0.0, 1.0, out=column)
+        pattern[function, function::10_000] = (0.6, 0.2, 0.5)
+        if function % 7 == 6:
+            pattern[function, ::3, 1:] = np.nan
+    return pattern
+
+
+def ours(pattern: np.ndarray) -> int:
+    """Medians of the peers, distances, flags."""
+    functions, workers, _ = pattern.shape
+    iteration_us = np.float32(1e5)
+    critical = pattern[:, :, 0] * iteration_us
+    roles = np.zeros(workers, dtype=np.intp)
+    behavior = Behavior(
+        keys=[FunctionKey(kind="compute", name=f"kernel_{at}", thread="device") for at in range(functions)],
+        pattern=pattern,
+        critical_us=critical,
+        peers_us=median_of_others(critical, roles),
+        before_us=np.broadcast_to(np.float32(np.nan), critical.shape),
+        roles=roles,
+        mean_iteration_us=float(iteration_us),
+        has_accelerator=True,
+    )
+    noise = lambda function, asked: 0.01 * critical[function, asked]  # noqa: E731
+    return sum(found.workers.size for found in flag_functions(behavior, noise, SETTINGS))
+
+
+def literal(pattern: np.ndarray, block: int = 50_000) -> int:
+    """EROICA, equations 8 to 11, word by word: unknown is 0, peers of its own for each worker."""
+    random, flagged = np.random.default_rng(2), 0
+    for pattern_W3 in pattern:
+        scaled = np.nan_to_num(pattern_W3)
+        scaled = scaled / np.maximum(scaled.max(axis=0), np.float32(1e-9))
+        delta = np.empty(len(scaled))
+        for first in range(0, len(scaled), block):
+            own = scaled[first : first + block]
+            peers = random.integers(0, len(scaled), (len(own), SETTINGS.peers))
+            distance = np.abs(own[:, None, 0] - scaled[peers, 0])
+            for axis in (1, 2):
+                distance += np.abs(own[:, None, axis] - scaled[peers, axis])
+            delta[first : first + block] = (distance >= SETTINGS.peer_distance).mean(axis=1)
+        middle = np.median(delta)
+        spread = np.median(np.abs(delta - middle))
+        unlike = delta > middle + SETTINGS.mad_factor * spread
+        flagged += int(np.count_nonzero(unlike & (pattern_W3[:, 0] > SETTINGS.beta_gate)))
+    return flagged
+
+
+# --- the chain ---
+
+
+def measure_chain(workers: int) -> dict[str, object]:
+    job, clock, patterns, wire_bytes = Job(workers), Clock(), list[WorkerPattern](), 0
+    for data in job.wire():
+        wire_bytes += len(data)
+        patterns.append(clock.time("decode", lambda data=data: decode_record(data, WorkerPattern)))  # type: ignore
+    window = Window(window_id=1, purpose="manual", first_iteration=0, last_iteration=ITERATIONS, reason="benchmark")
+    verdict = clock.time("analyze", lambda: analyze("scale", window, patterns, settings=SETTINGS))
+    found = [(finding.cause, finding.workers) for finding in verdict.findings if finding.role == "cause"]  # type: ignore
+    return {
+        "workers": workers,
+        "wire_mb": round(wire_bytes / 1e6, 1),
+        "stages": clock.stages,
+        "wall_s": round(sum(stage["wall_s"] for stage in clock.stages.values()), 2),
+        "cpu_s": round(sum(stage["cpu_s"] for stage in clock.stages.values()), 2),
+        "peak_mb": peak_mb(),
+        "slow_worker": job.slow,
+        "names_it": bool(found) and tuple(found[0][1]) == (job.slow,),
+        "summary": verdict.summary[:300],  # type: ignore[attr-defined]
+        "verdict_bytes": len(verdict.to_json()),  # type: ignore[attr-defined]
+    }
+
+
+class Job:
+    """Patterns of a job with one slow worker; a few hundred are made, all others are like one of them."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.data = workers // (TENSOR * PIPELINE)
+        self.stage_workers = TENSOR * self.data
+        self.slow = 3 * self.stage_workers + (self.data // 2) * TENSOR + 5
+        self.random = np.random.default_rng(7)
+        self.everybody = tuple(range(workers))
+        self._templates: dict[tuple[int, str, int], WorkerPattern] = {}
+
+    def wire(self) -> Iterator[bytes]:
+        """The bytes each worker sends."""
+        for rank in range(self.workers):
+            yield encode_record(self.pattern(rank))
+
+    def pattern(self, rank: int) -> WorkerPattern:
+        """What one worker measured."""
+        stage = rank // self.stage_workers
+        like = self._template(stage, self._kind(rank), int(self.random.integers(VARIANTS)))
+        groups = self._groups(rank)
+        names = {group.description: group.name for group in groups}
+        peers = {"send": rank + self.stage_workers, "recv": rank - self.stage_workers}
+        functions = tuple(
+            msgspec.structs.replace(row, key=msgspec.structs.replace(row.key, group=names[row.key.group]))
+            if row.key.group
+            else row
+            for row in like.functions
+        )
+        records = tuple(
+            msgspec.structs.replace(
+                record,
+                group=names[record.group],
+                peers=_all(peers[record.kind], record.executions) if record.kind in peers else b"",
+            )
+            for record in like.collectives
+        )
+        return msgspec.structs.replace(
+            like,
+            worker=Worker(
+                global_rank=rank,
+                local_rank=rank % 8,
+                world_size=self.workers,
+                host=f"node-{rank // 8}",
+                pid=1000 + rank % 8,
+                device=f"cuda:{rank % 8}",
+            ),
+            functions=functions,
+            collectives=records,
+            process_groups=groups,
+        )
+
+    def _kind(self, rank: int) -> str:
+        if rank == self.slow:
+            return "slow"
+        if rank // TENSOR == self.slow // TENSOR:
+            return "its tensor group"
+        return "its stage" if rank // self.stage_workers == self.slow // self.stage_workers else "other"
+
+    def _groups(self, rank: int) -> tuple[ProcessGroup, ...]:
+        stage, place = divmod(rank, self.stage_workers)
+        lane = place % TENSOR
+        tensor_groups = self.workers // TENSOR
+        data_groups = TENSOR * PIPELINE
+        made = [
+            ("default_pg", 0, self.everybody),
+            ("TENSOR_MODEL_PARALLEL_GROUP", 1 + rank // TENSOR, range(rank - lane, rank - lane + TENSOR)),
+            (
+                "DATA_PARALLEL_GROUP",
+                1 + tensor_groups + stage * TENSOR + lane,
+                range(stage * self.stage_workers + lane, (stage + 1) * self.stage_workers, TENSOR),
+            ),
+            (
+                "PIPELINE_MODEL_PARALLEL_GROUP",
+                1 + tensor_groups + data_groups + place,
+                range(place, self.workers, self.stage_workers),
+            ),
+        ]
+        return tuple(
+            ProcessGroup(name=str(name), description=text, ranks=tuple(ranks), backend="nccl")
+            for text, name, ranks in made
+        )
+
+    def _template(self, stage: int, kind: str, variant: int) -> WorkerPattern:
+        key = stage, kind, variant
+        if key not in self._templates:
+            self._templates[key] = _template(stage, kind, np.random.default_rng((stage, len(kind), variant)))
+        return self._templates[key]
+
+
+def _all(value: int, count: int) -> bytes:
+    return encode_series(np.full(count, value, dtype=np.int32))
+
+
+def _template(stage: int, kind: str, random: np.random.Generator) -> WorkerPattern:
+    """One worker: events in order on its own clock, its functions, its collectives."""
+    slow, line = kind == "slow", Line(random)
+    delay = DELAY_US / SEGMENTS
+    for _ in range(ITERATIONS):
+        if stage:
+            line.meet("PIPELINE_MODEL_PARALLEL_GROUP", "recv", SEND_US + stage * CHUNK_US, 1 << 20)
+        line.work(CHUNK_US)
+        if stage < PIPELINE - 1:
+            line.meet("PIPELINE_MODEL_PARALLEL_GROUP", "send", SEND_US, 1 << 20)
+        for _ in range(SEGMENTS):
+            line.work(SEGMENT_US + delay * slow)
+            waits = delay if kind == "its tensor group" else 0.0
+            line.meet("TENSOR_MODEL_PARALLEL_GROUP", "all_reduce", TENSOR_US + waits, 1 << 22)
+        waits = DELAY_US if kind == "its stage" else 0.0
+        line.meet("DATA_PARALLEL_GROUP", "reduce_scatter", SCATTER_US + waits, 1 << 26)
+        line.meet("DATA_PARALLEL_GROUP", "all_gather", SCATTER_US, 1 << 24)
+        bubble = (PIPELINE - 1 - stage) * CHUNK_US
+        line.meet("default_pg", "all_reduce", NORM_US + bubble + (DELAY_US if kind == "other" else 0.0), 1)
+        line.end_iteration()
+    return line.pattern()
+
+
+class Line:
+    """A worker's main line: work and collectives one after another."""
+
+    def __init__(self, random: np.random.Generator) -> None:
+        self.random, self.now, self.began = random, 0.0, 0.0
+        self.iteration_us: list[float] = []
+        self.waits: list[float] = []
+        self.busy: list[float] = []
+        self.met: dict[tuple[str, str], list[tuple[int, float, float, int]]] = {}
+        self._wait = self._busy = 0.0
+
+    def work(self, time_us: float) -> None:
+        """Compute."""
+        self.now += time_us
+        self._busy += time_us
+
+    def meet(self, group: str, kind: str, duration_us: float, elements: int) -> None:
+        """Take part in a collective."""
+        duration_us += float(self.random.exponential(3.0))
+        self.now += duration_us
+        self._wait += duration_us
+        met = self.met.setdefault((group, kind), [])
+        met.append((len(self.iteration_us), duration_us, self.now, elements))
+
+    def end_iteration(self) -> None:
+        """The iteration is over."""
+        self.iteration_us.append(self.now - self.began)
+        self.waits.append(self._wait)
+        self.busy.append(self._busy)
+        self.began, self._wait, self._busy = self.now, 0.0, 0.0
+
+    def pattern(self) -> WorkerPattern:
+        """All of it."""
+        window_s = self.now / 1e6
+        rows = [*self._rows(window_s), *self._collective_rows(window_s)]
+        return WorkerPattern(
+            worker=Worker(global_rank=0),
+            window_id=1,
+            first_iteration=0,
+            last_iteration=ITERATIONS,
+            duration_s=window_s,
+            iteration_us=_series(self.iteration_us),
+            wait_us=_series(self.waits),
+            functions=tuple(sorted(rows, key=lambda row: -row.beta)),
+            collectives=tuple(_record(group, kind, met) for (group, kind), met in self.met.items()),
+            samples_used=500,
+            has_accelerator=True,
+            channels={"sm": 20.0, "nvlink": 20.0},
+            host_facts={"cpu_count": 192.0, "run_queue_wait": 0.01, "stopped": 0.0, "throttled": 0.0},
+            stall_s=0.1,
+            summarize_s=1.0,
+            raw_bytes=50_000_000,
+        )
+
+    def _rows(self, window_s: float) -> Iterator[FunctionPattern]:
+        """Sixty kernels that share the work, all of them slower on the slow worker; thirty stacks."""
+        busy = np.asarray(self.busy)
+        shares = 1.0 / np.arange(1, 61)
+        shares /= shares.sum()
+        for at, share in enumerate(shares):
+            own = busy * share * np.exp(self.random.normal(0, 0.01))
+            key = FunctionKey(
+                kind="memory" if at % 10 == 9 else "compute", name=f"kernel_{at}", phase="forward", thread="device"
+            )
+            yield _row(key, own, window_s, 0.8 + float(self.random.normal(0, 0.01)))
+        for at in range(30):
+            frames = tuple(
+                f"function_{at % 5}_{depth} (package/module_{depth}.py:{100 + depth})" for depth in range(12)
+            )
+            key = FunctionKey(kind="python", name=f"leaf_{at}", stack=(*frames, f"leaf_{at} (package/leaf.py:{at})"))
+            yield _row(key, np.full(ITERATIONS, 0.0), window_s, 0.5, total_us=2000.0)
+
+    def _collective_rows(self, window_s: float) -> Iterator[FunctionPattern]:
+        for (group, kind), met in self.met.items():
+            times = np.zeros(ITERATIONS)
+            np.add.at(times, [one[0] for one in met], [one[1] for one in met])
+            key = FunctionKey(kind="collective", name=f"nccl:{kind}", thread="collective", group=group)
+            yield _row(key, times, window_s, 0.5, count=len(met))
+
+
+def _row(
+    key: FunctionKey, time_I: np.ndarray, window_s: float, use: float, total_us: float = 0.0, count: int = 0
+) -> FunctionPattern:
+    seconds = float(time_I.sum()) / 1e6
+    return FunctionPattern(
+        key=key,
+        beta=seconds / window_s,
+        mu=min(use, 1.0),
+        sigma=0.05,
+        resource="sm",
+        resource_samples=40,
+        critical_s=seconds,
+        total_s=max(seconds, total_us / 1e6),
+        count=count or ITERATIONS * SEGMENTS,
+        max_s=float(time_I.max()) / 1e6,
+        active_iterations=int(np.count_nonzero(time_I)),
+        per_iteration_us=_series(time_I) if seconds else b"",
+    )
+
+
+def _record(group: str, kind: str, met: Sequence[tuple[int, float, float, int]]) -> CollectiveRecord:
+    iteration, duration, end, elements = zip(*met, strict=True)
+    return CollectiveRecord(
+        group=group,
+        kind=kind,
+        paired_by="sequence",
+        executions=len(met),
+        sequence=encode_series(np.arange(len(met), dtype=np.int64)),
+        iteration=encode_series(np.asarray(iteration, dtype=np.int32)),
+        duration_us=_series(duration),
+        critical_us=_series(duration),
+        elements=encode_series(np.asarray(elements, dtype=np.int64)),
+        end_us=encode_series(np.asarray(end, dtype=np.float64)),
+    )
+
+
+def _series(values: Sequence[float] | np.ndarray) -> bytes:
+    return encode_series(np.asarray(values, dtype=np.float32))
+
+
+if __name__ == "__main__":
+    main()

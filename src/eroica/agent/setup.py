@@ -1,0 +1,161 @@
+"""How a worker's process is set up, read from outside: cores, priority, quota, kernel, and an allow-list of variables.
+
+Nothing is read that is not on the list: an environment holds secrets.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from eroica.hardware.cgroup import parse_membership, parse_mounts, stat_files
+
+#: Variables whose values may leave the host, by whole names: a prefix would let through names of anybody's choice.
+_NAMES = """
+    OMP_NUM_THREADS OMP_THREAD_LIMIT OMP_PROC_BIND OMP_PLACES OMP_DYNAMIC OMP_NESTED OMP_SCHEDULE OMP_WAIT_POLICY
+    OMP_MAX_ACTIVE_LEVELS OMP_STACKSIZE MKL_NUM_THREADS MKL_DYNAMIC MKL_DOMAIN_NUM_THREADS MKL_ENABLE_INSTRUCTIONS
+    MKL_CBWR MKL_THREADING_LAYER KMP_AFFINITY KMP_BLOCKTIME KMP_HW_SUBSET KMP_SETTINGS KMP_TPAUSE GOMP_CPU_AFFINITY
+    GOMP_SPINCOUNT OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_ALGO NCCL_PROTO
+    NCCL_NET NCCL_NET_PLUGIN NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE NCCL_IB_DISABLE NCCL_IB_HCA
+    NCCL_IB_TIMEOUT NCCL_IB_RETRY_CNT NCCL_IB_GID_INDEX NCCL_IB_TC NCCL_IB_QPS_PER_CONNECTION NCCL_NET_GDR_LEVEL
+    NCCL_SOCKET_IFNAME NCCL_SOCKET_NTHREADS NCCL_NSOCKS_PERTHREAD NCCL_BUFFSIZE NCCL_NTHREADS NCCL_MIN_NCHANNELS
+    NCCL_MAX_NCHANNELS NCCL_CROSS_NIC NCCL_NVLS_ENABLE NCCL_LAUNCH_MODE NCCL_ASYNC_ERROR_HANDLING NCCL_BLOCKING_WAIT
+    NCCL_CHECKS_DISABLE NCCL_CUMEM_ENABLE GLOO_SOCKET_IFNAME GLOO_DEVICE_TRANSPORT TP_SOCKET_IFNAME
+    TORCH_DISTRIBUTED_DEBUG TORCH_CPP_LOG_LEVEL TORCH_SHOW_CPP_STACKTRACES TORCH_NCCL_BLOCKING_WAIT
+    TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_HIGH_PRIORITY
+    TORCH_NCCL_ENABLE_TIMING TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_COMPILE_DISABLE
+    TORCHDYNAMO_DISABLE NVIDIA_TF32_OVERRIDE PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF
+    PYTORCH_NO_CUDA_MEMORY_CACHING PYTORCH_JIT CUDA_LAUNCH_BLOCKING CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER
+    CUDA_MODULE_LOADING CUDA_CACHE_DISABLE CUDA_AUTO_BOOST CUBLAS_WORKSPACE_CONFIG MALLOC_ARENA_MAX MALLOC_CHECK_
+    MALLOC_PERTURB_ MALLOC_TRIM_THRESHOLD_ MALLOC_MMAP_THRESHOLD_ MALLOC_TOP_PAD_ MALLOC_MMAP_MAX_ LD_PRELOAD
+    PYTHONDEVMODE PYTHONMALLOC PYTHONPROFILEIMPORTTIME PYTHONTRACEMALLOC PYTHONFAULTHANDLER PYTHONUNBUFFERED
+    PYTHONOPTIMIZE PYTHONASYNCIODEBUG PYTHONDONTWRITEBYTECODE
+"""
+ALLOWED = frozenset(_NAMES.split())
+NO_LIMIT = "none"
+"""A quota that could be read, and is none."""
+_HIDDEN = "(hidden)"
+_LONGEST_VALUE = 80
+_MOST_VARIABLES = 40
+
+
+def is_allowed(name: str) -> bool:
+    """Whether the value of an environment variable may be looked at."""
+    return name in ALLOWED
+
+
+def parse_environment(environ: bytes) -> dict[str, str]:
+    """Allowed variables of `/proc/<pid>/environ`, as "env:NAME".
+
+    Of paths only the last part is kept, of accounts and addresses nothing at all. Long values are cut.
+    """
+    found: dict[str, str] = {}
+    for pair in environ.split(b"\0"):
+        name, equals, value = pair.decode("utf-8", "replace").partition("=")
+        if equals and is_allowed(name) and len(found) < _MOST_VARIABLES:
+            found[f"env:{name}"] = _without_places(value)[:_LONGEST_VALUE]
+    return found
+
+
+def _without_places(value: str) -> str:
+    if "@" in value or "://" in value:  # somebody's name, and perhaps a password before it
+        return _HIDDEN
+    return value.rstrip("/").rpartition("/")[2]
+
+
+def parse_affinity(status: str) -> tuple[str, int]:
+    """(list of cores, their number) that `/proc/<pid>/status` allows; ("", 0) if it does not say."""
+    for line in status.splitlines():
+        if line.startswith("Cpus_allowed_list:"):
+            text = line.partition(":")[2].strip()
+            return text, count_listed(text)
+    return "", 0
+
+
+def count_listed(text: str) -> int:
+    """Numbers in a list such as "0-3,8"."""
+    total = 0
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            total += int(last) - int(first) + 1 if last.isdigit() else 1
+    return total
+
+
+def parse_quota(cpu_max: str) -> float | None:
+    """Cores that `cpu.max` allows ("200000 100000" -> 2.0); None for no limit."""
+    fields = cpu_max.split()
+    if len(fields) != 2 or not fields[0].isdigit() or not fields[1].isdigit():
+        return None
+    return int(fields[0]) / max(int(fields[1]), 1)
+
+
+def process_setup(pid: int) -> dict[str, str]:
+    """All facts of one process and its host; what cannot be read is not in it."""
+    facts: dict[str, str] = {}
+    for read in (_scheduling, _quota, _variables, _memory_limit):
+        facts |= _tried(lambda read=read: read(pid))  # type: ignore[misc]
+    return {name: value for name, value in {**facts, **_tried(_host)}.items() if value}
+
+
+def _tried(read: Callable[[], Mapping[str, str]]) -> Mapping[str, str]:
+    try:
+        return read()
+    except (OSError, ValueError, LookupError):
+        return {}
+
+
+def _scheduling(pid: int) -> dict[str, str]:
+    listed, count = parse_affinity(Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace"))
+    facts = {"affinity": listed, "affinity_cores": str(count) if count else ""}
+    facts["nice"] = str(os.getpriority(os.PRIO_PROCESS, pid))
+    return facts
+
+
+def _quota(pid: int) -> dict[str, str]:
+    """The tightest CPU quota of all groups above the process, in cores, or "none"; nothing where none can be read."""
+    limits = [parse_quota(file.read_text(encoding="utf-8")) for file in _group_files(pid, "cpu.max", "cpu")]
+    for period in _group_files(pid, "cpu.cfs_period_us", "cpu"):
+        allowed = period.with_name("cpu.cfs_quota_us").read_text(encoding="utf-8").strip()
+        limits.append(parse_quota(f"{allowed} {period.read_text(encoding='utf-8').strip()}"))
+    known = [limit for limit in limits if limit is not None]
+    if not known:
+        return {"cpu_quota": NO_LIMIT} if limits else {}
+    return {"cpu_quota": f"{min(known):g}"}
+
+
+def _memory_limit(pid: int) -> dict[str, str]:
+    files = _group_files(pid, "memory.max", "memory") + _group_files(pid, "memory.limit_in_bytes", "memory")
+    limits = [int(text) for file in files if (text := file.read_text(encoding="utf-8").strip()).isdigit()]
+    tight = [limit for limit in limits if limit < 1 << 60]
+    return {"memory_limit_gib": f"{min(tight) / 2**30:.3g}"} if tight else {}
+
+
+def _group_files(pid: int, name: str, controller: str) -> list[Path]:
+    membership = parse_membership(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8"), controller)
+    mounts = parse_mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8"), controller)
+    return stat_files(mounts, membership, name)
+
+
+def _variables(pid: int) -> dict[str, str]:
+    return parse_environment(Path(f"/proc/{pid}/environ").read_bytes())
+
+
+def _host() -> dict[str, str]:
+    facts = {"kernel": platform.release(), "cores": str(os.cpu_count() or ""), "cpu": _cpu_model()}
+    governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    driver = Path("/sys/module/nvidia/version")
+    for name, path in (("governor", governor), ("nvidia_driver", driver)):
+        facts |= _tried(lambda name=name, path=path: {name: path.read_text(encoding="utf-8").strip()})  # type: ignore[misc]
+    return facts
+
+
+def _cpu_model() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - not to read all of it
+        for line in file:
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "Model"):
+                return value.strip()[:_LONGEST_VALUE]
+    return ""

@@ -1,0 +1,97 @@
+"""The baseline window of a job: when it is taken, what it holds, and whether it shows a healthy job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from eroica.collector.resume import History
+from eroica.model.pattern import WorkerPattern
+from eroica.settings import Settings
+from eroica.wire.messages import WorkerStatus
+
+#: Windows opened for a baseline; a job in which so many came to nothing goes without.
+_TRIES = 3
+#: A job that was slower than its best by this factor when its baseline window opened was not healthy.
+_FASTER_LATER = 1.15
+#: A baseline window that takes the place of such a one opens only where everybody is this near to the best.
+_NEAR_BEST = 1.05
+
+
+class Baseline:
+    """What later windows of a job are compared with.
+
+    Attributes:
+        patterns: Of the last baseline window that was taken, trusted or not; empty without one.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.patterns: tuple[WorkerPattern, ...] = ()
+        self._settings = settings
+        self._taken_s: float | None = None
+        self._done = not settings.baseline_window
+        self._tries = 0
+
+    def is_due(self, training: Sequence[WorkerStatus], living: int) -> bool:
+        """It is time for a baseline window: everybody trains steadily, and near the best if it replaces another.
+
+        Args:
+            training: Workers in full swing, at least one.
+            living: Workers whose process is there.
+        """
+        if self._done:
+            return False
+        world = max(status.worker.world_size for status in training)
+        if len(training) < min(world, living) or (self.patterns and not _near_best(training)):
+            return False
+        after = self._settings.baseline_after_iterations
+        return all(status.steady and status.iteration >= after for status in training)
+
+    def opened(self) -> None:
+        """A window is opened for it; the last try counts as done, whatever comes of it."""
+        self._tries += 1
+        self._done = self._tries >= _TRIES
+
+    def taken(self, patterns: Iterable[WorkerPattern], iteration_s: float | None) -> None:
+        """The window is over.
+
+        Args:
+            patterns: What came of it; may be empty.
+            iteration_s: Mean iteration when the window was asked for, seconds.
+        """
+        self.patterns = tuple(patterns)
+        self._taken_s = iteration_s
+        self._done = self._done or bool(self.patterns)
+
+    def doubts(self, best_s: float | None) -> str:
+        """Why the baseline window was not taken from a healthy job, "" if nothing says so.
+
+        All means compared here are of iterations outside windows, as the agents saw them: capturing slows them alike.
+
+        Args:
+            best_s: Mean iteration of the job's best stretch so far, seconds.
+        """
+        taken_s, expected_s = self._taken_s, self._settings.expected_iteration_s
+        if not self.patterns or not taken_s:
+            return ""
+        at = f"iterations took {1e3 * taken_s:.3g} ms when it was taken"
+        if 0 < expected_s < taken_s:
+            return f"{at}, and {1e3 * expected_s:.3g} ms are expected"
+        if best_s and taken_s >= _FASTER_LATER * best_s:
+            return f"{at}, and {1e3 * best_s:.3g} ms at the job's best"
+        return ""
+
+    def distrust(self) -> None:
+        """Another baseline window may take its place, as long as there are tries left."""
+        self._done = not self._settings.baseline_window or self._tries >= _TRIES
+
+    def resume(self, history: History) -> None:
+        """Go on with the baseline window of a collector before this one, if it took any."""
+        if not history.baseline:
+            return
+        self.patterns, self._done = history.baseline, True
+        taken_in = history.baseline[0].window_id
+        self._taken_s = next((w.current_iteration_s for w in history.windows if w.window_id == taken_in), None)
+
+
+def _near_best(training: Iterable[WorkerStatus]) -> bool:
+    return all((status.current_s or 0.0) <= _NEAR_BEST * (status.baseline_s or 0.0) for status in training)

@@ -1,0 +1,157 @@
+"""Getting one window captured: the probe, the order for the same iterations on every worker, the wait for patterns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from eroica.collector import span
+from eroica.collector.ledger import Ledger
+from eroica.collector.opening import Wanted
+from eroica.collector.roll import Roll
+from eroica.collector.underway import Underway
+from eroica.model.window import Window
+from eroica.settings import Settings
+from eroica.wire.messages import OrderMessage, WorkerStatus
+
+Outcome = Literal["going on", "given up", "ready"]
+#: Iterations that a worker may need after the window before its profiler can be stopped.
+_PARKED_ITERATIONS = 5
+#: More orders than any window makes: agents take a serial number that they know for an old order.
+_ORDERS_OF_A_WINDOW = 4
+
+
+class Capturing:
+    """The window that is being worked on, and what workers shall do for it.
+
+    Args:
+        settings: Tunables.
+        roll: Who takes part.
+        ledger: Where to say how far the window is.
+
+    Attributes:
+        current: None while no window is open.
+        order: What workers shall do now, None if nothing.
+    """
+
+    def __init__(self, settings: Settings, roll: Roll, ledger: Ledger) -> None:
+        self.current: Underway | None = None
+        self.order: OrderMessage | None = None
+        self._settings = settings
+        self._roll = roll
+        self._ledger = ledger
+        self._serial = 0
+
+    def open(self, now: float, training: Sequence[WorkerStatus], wanted: Wanted) -> None:
+        """Order the probe: one iteration, to learn how many events it makes.
+
+        Args:
+            now: Seconds.
+            training: Workers that take part, at least one.
+            wanted: What to open.
+        """
+        slowest_s = span.slowest_s(training)
+        first = span.first_iteration(training, slowest_s, self._settings)
+        window = Window(
+            window_id=wanted.window_id or self._ledger.new_id(),
+            purpose=wanted.purpose,
+            reason=wanted.reason,
+            first_iteration=first,
+            last_iteration=first + 1,
+            baseline_iteration_s=wanted.baseline_s or span.best_s(training),
+            current_iteration_s=slowest_s,
+        )
+        lead_s = span.lead(slowest_s, self._settings) * slowest_s
+        ranks = frozenset(status.worker.global_rank for status in training)
+        self.current = Underway(window, wanted, now, now + 3 * lead_s + 10 * slowest_s + 10.0, ranks)
+        self._give("probe", window)
+        self._ledger.show(window, "probe")
+
+    def advance(self, now: float, job_ended: bool) -> Outcome:
+        """Time passed: "ready" once nobody is waited for any more, and the window can be analyzed."""
+        current = self.current
+        if current is None or current.phase == "analysis":
+            return "going on"
+        if current.phase == "probe":
+            return self._advance_probe(now, current)
+        current.leave_out(self._roll)
+        if current.phase == "window" and current.is_captured(self._roll):
+            self._await_patterns(now, current, job_ended)
+        return "ready" if not current.waiting_for or now > current.deadline else "going on"
+
+    def close(self) -> None:
+        """The window is over, and its order with it."""
+        self.current = None
+        self.order = None
+
+    def resume(self) -> None:
+        """Go on with serial numbers that no agent has seen; the ledger has resumed already."""
+        self._serial = _ORDERS_OF_A_WINDOW * self._ledger.last_id
+
+    # ------------------------------------------------------------------ the probe
+
+    def _advance_probe(self, now: float, current: Underway) -> Outcome:
+        if now < current.deadline and not current.is_probed(self._roll):
+            return "going on"
+        probes = current.probes(self._roll)
+        training = span.in_training(self._roll)
+        if not probes or not training:
+            return self._give_up(current, current.why_not_probed(self._roll))
+        events = max(1, *(probe.events for probe in probes))
+        iteration_s = span.slowest_s(training)
+        length = span.iterations(current.wanted, iteration_s, events, self._max_events, self._settings)
+        objection = span.objection(length, events)
+        if objection:
+            return self._give_up(current, objection)
+        self._order_window(now, current, training, length)
+        return "going on"
+
+    def _give_up(self, current: Underway, why: str) -> Outcome:
+        self._ledger.note(f"window {current.window.window_id} was given up: {why}")
+        self._ledger.show(current.window, "given up", None, why)
+        self._give("cancel", current.window)  # which stays the order until another window opens
+        self.current = None
+        return "given up"
+
+    # ------------------------------------------------------------------ the window
+
+    def _order_window(self, now: float, current: Underway, training: Sequence[WorkerStatus], length: int) -> None:
+        """Order the window itself: the same iterations on every worker."""
+        iteration_s = span.slowest_s(training)
+        first = span.first_iteration(training, iteration_s, self._settings)
+        current.window = msgspec.structs.replace(
+            current.window, first_iteration=first, last_iteration=first + length, current_iteration_s=iteration_s
+        )
+        current.phase = "window"
+        lead_s = span.lead(iteration_s, self._settings) * iteration_s
+        current.deadline = now + 3 * (lead_s + length * iteration_s) + self._settings.window_deadline_s
+        self._give("window", current.window)
+        self._ledger.show(current.window, "window")
+
+    def _await_patterns(self, now: float, current: Underway, job_ended: bool) -> None:
+        """The window is captured; a job that has ended waits no longer for patterns than was said then."""
+        current.phase = "patterns"
+        parked_s = _PARKED_ITERATIONS * (current.window.current_iteration_s or 0.0)
+        limit = current.deadline if job_ended else math.inf
+        current.deadline = min(limit, now + parked_s + self._settings.window_deadline_s)
+        self._ledger.show(current.window, "summarizing")
+
+    def _give(self, kind: Literal["probe", "window", "cancel"], window: Window) -> None:
+        self._serial += 1
+        self.order = OrderMessage(
+            serial=self._serial,
+            window_id=window.window_id,
+            kind=kind,
+            purpose=window.purpose,
+            first_iteration=window.first_iteration,
+            last_iteration=window.last_iteration,
+            max_events=self._max_events,
+        )
+
+    @property
+    def _max_events(self) -> int:
+        """The tightest budget: the setting's or that of the host with the least scratch space."""
+        return min((self._settings.max_window_events, *self._roll.event_budgets))

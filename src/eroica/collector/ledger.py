@@ -1,0 +1,78 @@
+"""What people read of a job's windows: their ids, a line for each, verdicts and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from eroica.collector.intake import clean_text
+from eroica.collector.resume import History
+from eroica.model.verdict import Verdict
+from eroica.model.window import Window
+from eroica.wire.messages import WindowLine
+
+#: Notes of agents that are kept; ours have as much room again.
+_MOST_NOTES = 100
+
+
+class Ledger:
+    """The windows of one job in words.
+
+    Attributes:
+        verdicts: By window id.
+        notes: What people should know, each once.
+        last_id: Of the newest window.
+    """
+
+    def __init__(self) -> None:
+        self.verdicts: dict[int, Verdict] = {}
+        self.notes: list[str] = []
+        self.last_id = 0
+        self._lines: dict[int, WindowLine] = {}
+        self._told = 0
+
+    @property
+    def lines(self) -> tuple[WindowLine, ...]:
+        """All windows, by id."""
+        return tuple(self._lines[window_id] for window_id in sorted(self._lines))
+
+    def new_id(self) -> int:
+        """The id of one more window; it is not visible yet."""
+        self.last_id += 1
+        return self.last_id
+
+    def show(self, window: Window, phase: str, verdict: Verdict | None = None, summary: str = "") -> None:
+        """A window in one line; its verdict, if it has one, counts from now on."""
+        if verdict is not None:
+            self.verdicts[window.window_id] = verdict
+            summary = summary or verdict.summary
+        self._lines[window.window_id] = WindowLine(
+            window_id=window.window_id,
+            purpose=window.purpose,
+            phase=phase,
+            first_iteration=window.first_iteration,
+            last_iteration=window.last_iteration,
+            verdict="" if verdict is None else verdict.verdict,
+            summary=summary,
+        )
+
+    def note(self, text: str) -> bool:
+        """Remember something that people should know; bounded. False if it was known or there is no room."""
+        text = clean_text(text)
+        if text in self.notes or len(self.notes) >= 2 * _MOST_NOTES:
+            return False
+        self.notes.append(text)
+        return True
+
+    def hear(self, host: str, notes: Iterable[str]) -> None:
+        """Remember what an agent says, which does not crowd out what we have to say."""
+        for note in notes:
+            if self._told < _MOST_NOTES:
+                self._told += self.note(f"{host}: {note}")
+
+    def resume(self, history: History) -> None:
+        """Go on where a collector of the same job ended."""
+        self._lines.update({line.window_id: line for line in history.lines})
+        self.verdicts.update(history.verdicts)
+        self.last_id = history.last_id + 1  # one may have been asked for that left no trace
+        for note in history.notes:
+            self.note(note)

@@ -1,0 +1,112 @@
+"""Which window opens next: what people ask for goes first, then triggers outside the cooldown, then the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from eroica.collector.resume import History
+from eroica.collector.roll import WorkerKey, key_of
+from eroica.model.verdict import Verdict
+from eroica.model.window import WindowPurpose
+from eroica.settings import Settings
+from eroica.wire.messages import ProfileRequest, WorkerStatus, WorkerTrigger
+
+#: Windows cost some iterations each: the pause between them doubles up to this, unless the setting is longer.
+_LONGEST_COOLDOWN_S = 1800.0
+#: After a window that never opened the next one may come sooner than after a verdict.
+_AFTER_GIVING_UP_S = 30.0
+#: Requests that wait; whoever asks more often than windows can be taken is refused.
+_MOST_REQUESTS = 8
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A window that shall be opened.
+
+    Attributes:
+        purpose: Why.
+        reason: The same, one clause for people.
+        seconds: How long it shall be.
+        iterations: How long instead, if not 0.
+        baseline_s: What an iteration should take, as the trigger says it; None if it follows from the reports.
+        window_id: The id that was promised already; 0 = none.
+    """
+
+    purpose: WindowPurpose
+    reason: str
+    seconds: float
+    iterations: int = 0
+    baseline_s: float | None = None
+    window_id: int = 0
+
+
+class Opening:
+    """Requests that wait, triggers that were answered, and the pause between windows.
+
+    Attributes:
+        absolved: Windows so far that found nothing wrong, but for those that somebody asked for.
+        quiet_until: No trigger counts before this moment, seconds.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.absolved = 0
+        self.quiet_until = 0.0
+        self._settings = settings
+        self._cooldown_s = settings.cooldown_s
+        self._requests: list[tuple[int, ProfileRequest]] = []
+        self._triggers_seen: dict[WorkerKey, int] = {}
+
+    @property
+    def refusal(self) -> str:
+        """Why no further request can wait; "" if one can."""
+        full = len(self._requests) >= _MOST_REQUESTS
+        return f"{_MOST_REQUESTS} windows are waiting to be opened already" if full else ""
+
+    def request(self, window_id: int, request: ProfileRequest) -> None:
+        """Somebody wants a window; it will get this id."""
+        self._requests.append((window_id, request))
+
+    def next_request(self) -> Wanted | None:
+        """The window that was asked for first."""
+        if not self._requests:
+            return None
+        window_id, request = self._requests.pop(0)
+        seconds = request.seconds or self._settings.window_s
+        return Wanted("manual", request.reason, seconds, request.iterations, window_id=window_id)
+
+    def next_trigger(self, now: float, workers: Iterable[WorkerStatus]) -> Wanted | None:
+        """The window for a trigger that nobody answered yet; triggers inside the cooldown are dropped."""
+        fresh = self._unanswered(workers)
+        if not fresh or now < self.quiet_until:
+            return None
+        first = fresh[0]
+        return Wanted(first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s)
+
+    def _unanswered(self, workers: Iterable[WorkerStatus]) -> list[WorkerTrigger]:
+        """New triggers of the living, from now on answered."""
+        fresh = []
+        for status in workers:
+            trigger, key = status.trigger, key_of(status)
+            if trigger is None or status.ended or self._triggers_seen.get(key) == trigger.count:
+                continue
+            self._triggers_seen[key] = trigger.count
+            fresh.append(trigger)
+        return fresh
+
+    def judged(self, now: float, purpose: WindowPurpose, verdict: Verdict) -> None:
+        """A window has its verdict: a pause follows, longer each time, but not after one that somebody asked for."""
+        if purpose == "manual":
+            return
+        if verdict.verdict == "healthy":
+            self.absolved += 1
+        self.quiet_until = now + self._cooldown_s
+        self._cooldown_s = min(2 * self._cooldown_s, max(self._settings.cooldown_s, _LONGEST_COOLDOWN_S))
+
+    def given_up(self, now: float) -> None:
+        """A window never opened: a short pause follows."""
+        self.quiet_until = max(self.quiet_until, now + min(self._settings.cooldown_s, _AFTER_GIVING_UP_S))
+
+    def resume(self, history: History) -> None:
+        """Go on where a collector of the same job ended."""
+        self.absolved = sum(line.verdict == "healthy" and line.purpose != "manual" for line in history.lines)

@@ -1,0 +1,134 @@
+"""The window that is being worked on: who is in it, who has answered, and who is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from eroica.collector.opening import Wanted
+from eroica.model.pattern import WorkerPattern
+from eroica.model.window import Window
+from eroica.wire.messages import OrderResult, WorkerStatus
+
+Phase = Literal["probe", "window", "patterns", "analysis"]
+_MISSED = ("missed", "skipped", "failed")
+#: Workers left out whose reason is told; the rest is a number.
+_NAMED = 20
+
+
+@dataclass
+class Underway:
+    """One window from the probe to its analysis.
+
+    Attributes:
+        window: As it was last ordered.
+        wanted: What it was opened for.
+        phase: How far it is.
+        asked_at: When it was opened, seconds.
+        deadline: Until when its phase may last, seconds.
+        ranks: Global ranks that take part.
+        patterns: Those that came in, by global rank.
+        left_out: Why, by global rank.
+    """
+
+    window: Window
+    wanted: Wanted
+    asked_at: float
+    deadline: float
+    ranks: frozenset[int]
+    phase: Phase = "probe"
+    patterns: dict[int, WorkerPattern] = field(default_factory=dict)
+    left_out: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def waiting_for(self) -> set[int]:
+        """Ranks whose pattern may still come."""
+        return set(self.ranks) - set(self.patterns) - set(self.left_out)
+
+    @property
+    def in_words(self) -> str:
+        """What is done now, for people."""
+        window = self.window
+        span = f"iterations {window.first_iteration} to {window.last_iteration}"
+        words: dict[Phase, str] = {
+            "probe": f"measuring one iteration ({window.reason})",
+            "window": f"capturing {span} ({window.reason})",
+            "patterns": "summarizing on the workers' hosts",
+            "analysis": f"comparing {len(self.patterns)} workers",
+        }
+        return f"window {window.window_id}: {words[self.phase]}"
+
+    def expects(self, pattern: WorkerPattern) -> bool:
+        """The pattern is of this window and of a worker in it."""
+        return pattern.window_id == self.window.window_id and pattern.worker.global_rank in self.ranks
+
+    # ------------------------------------------------------------------ the probe
+
+    def is_probed(self, workers: Iterable[WorkerStatus]) -> bool:
+        """Everybody has measured one iteration, cannot, or is gone."""
+        workers = list(workers)
+        answers = self._answers(workers, "probe")
+        finished = {rank for rank, result in answers.items() if result.status in ("done", *_MISSED)}
+        return finished | self._gone(workers) >= self.ranks
+
+    def probes(self, workers: Iterable[WorkerStatus]) -> list[OrderResult]:
+        """What was measured."""
+        return [result for result in self._answers(workers, "probe").values() if result.status == "done"]
+
+    def why_not_probed(self, workers: Iterable[WorkerStatus]) -> str:
+        """What workers say instead of a measurement."""
+        reasons = {result.note for result in self._answers(workers, "probe").values() if result.note}
+        return "; ".join(sorted(reasons)) or "no worker answered in time"
+
+    # ------------------------------------------------------------------ the window
+
+    def leave_out(self, workers: Iterable[WorkerStatus]) -> None:
+        """Wait no longer for those who missed the window, failed in it or ended before they had captured it."""
+        workers = list(workers)
+        answers = self._answers(workers, "window")
+        for rank, result in answers.items():
+            if result.status in _MISSED:
+                self.left_out.setdefault(rank, result.note or result.status)
+        for rank in self._gone(workers):
+            captured = rank in answers and answers[rank].status == "done"
+            if not captured and rank not in self.patterns:
+                self.left_out.setdefault(rank, "the worker ended inside the window")
+
+    def leave_out_the_late(self) -> None:
+        """Wait no longer for anybody."""
+        for rank in sorted(self.waiting_for):
+            self.left_out[rank] = "no pattern before the deadline"
+
+    def is_captured(self, workers: Iterable[WorkerStatus]) -> bool:
+        """The window is over on every worker that is not left out."""
+        answers = self._answers(workers, "window")
+        done = {rank for rank, result in answers.items() if result.status in ("closed", "done")}
+        return bool(done) and self.ranks <= done | set(self.left_out)
+
+    def omissions(self) -> list[str]:
+        """Who is left out and why, bounded."""
+        notes = [f"worker {rank}: {why}" for rank, why in sorted(self.left_out.items())[:_NAMED]]
+        if len(self.left_out) > len(notes):
+            notes.append(f"and {len(self.left_out) - len(notes)} more workers left out")
+        return notes
+
+    @property
+    def expected_workers(self) -> int:
+        """How many the job has, as far as this window knows."""
+        world = max((p.worker.world_size for p in self.patterns.values()), default=len(self.ranks))
+        return max(world, len(self.ranks))
+
+    def _answers(self, workers: Iterable[WorkerStatus], kind: str) -> dict[int, OrderResult]:
+        """What the window's workers answered to this order, by global rank."""
+        return {
+            status.worker.global_rank: status.result
+            for status in workers
+            if status.worker.global_rank in self.ranks
+            and status.result.window_id == self.window.window_id
+            and status.result.kind == kind
+        }
+
+    def _gone(self, workers: Iterable[WorkerStatus]) -> set[int]:
+        """Ranks of the window of which no process is there."""
+        return set(self.ranks) - {status.worker.global_rank for status in workers if not status.ended}

@@ -1,0 +1,159 @@
+"""Fragmented collectives: many tiny ones, whose time is what each call costs and not the data.
+
+Array suffixes: W workers, I iterations.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.communication import common_wait
+from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms
+from eroica.localize.excess import mean_error
+from eroica.localize.fleet import Fleet
+from eroica.model.pattern import CollectiveRecord
+from eroica.summarize.collectives import collective_kind
+from eroica.summarize.series import decode_series
+
+Floats = NDArray[np.float64]
+#: Elements up to which a call costs its latency: 64 KB at four bytes each.
+_TINY = 16_384
+#: So many calls of a kind in each iteration are many; a norm, a loss and some metrics are not.
+_LEAST_CALLS = 20
+#: So many of a kind's executions must be tiny to speak of it as such.
+_MOSTLY = 0.7
+#: Elements of one call that does the work of many: 25 MB, the default bucket of DistributedDataParallel.
+_BUCKET = 6_250_000
+#: Share of the iteration that they must take: by themselves, and where there are more of them than before.
+_SHARE_ALONE = 0.10
+_SHARE_MORE = 0.05
+_MORE = 1.5
+#: Kinds that wait for a partner rather than for data, or carry none.
+_NOT_JUDGED = frozenset({"send", "recv", "barrier"})
+_MOST_READ = 64
+
+
+class _Tiny(NamedTuple):
+    """Collectives of one kind in one group that are many and tiny.
+
+    `row` is the kind's row, `calls` and `elements` are those of one iteration, `merged` the calls that would do.
+    """
+
+    row: int
+    calls: float
+    mean_elements: float
+    merged: float
+
+
+def find_fragmented(view: View) -> list[Candidate]:
+    """Kinds of collectives that are tiny and many, where even the last worker to arrive spends a share in them."""
+    if view.workers < 2:
+        return []
+    found = [tiny for row in _rows(view.fleet) if (tiny := _tiny(view.fleet, row)) is not None]
+    if not found:
+        return []
+    now_I = common_wait(view.fleet.series([tiny.row for tiny in found]))
+    calls = sum(tiny.calls for tiny in found)
+    saved = 1 - min(sum(tiny.merged for tiny in found) / calls, 1.0)
+    least = (_SHARE_MORE if _is_new(view, found, calls) else _SHARE_ALONE) * view.iteration_us
+    strength = float((now_I.mean() - least / 2) / max(float(mean_error(now_I)[0]), 1e-9))
+    if now_I.mean() * saved < least or strength < LEAST_STRENGTH * view.strictness:
+        return []
+    return [_candidate(view, found, now_I, saved, min(strength, 99.0))]
+
+
+def _rows(fleet: Fleet) -> list[int]:
+    return [at for at, key in enumerate(fleet.keys) if key.kind == "collective" and fleet.critical_us[at].max() > 0]
+
+
+def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
+    """The kind of one row if it is many tiny calls on a typical worker that takes part."""
+    key = fleet.keys[row]
+    count_W = fleet.count[row]
+    members = np.flatnonzero(count_W > 0)
+    calls = float(np.median(count_W[members])) if members.size else 0.0
+    if calls < _LEAST_CALLS:
+        return None
+    records = [_record(fleet, int(worker), key.group, key.name) for worker in members[:_MOST_READ]]
+    sizes = [decode_series(record.elements, np.int64) for record in records if record is not None and record.elements]
+    known = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
+    known = known[known > 0]
+    if not known.size or float((known <= _TINY).mean()) < _MOSTLY:
+        return None
+    mean = float(known[known <= _TINY].mean())
+    tiny_calls = calls * float((known <= _TINY).mean())
+    return _Tiny(row, calls, mean, max(1.0, tiny_calls * mean / _BUCKET) + calls - tiny_calls)
+
+
+def _record(fleet: Fleet, worker: int, group: str, name: str) -> CollectiveRecord | None:
+    """The record behind a row."""
+    kind = collective_kind(name)
+    records = fleet.patterns[worker].collectives
+    found = (record for record in records if record.group == group and record.kind == kind)
+    return next(found, None) if kind not in _NOT_JUDGED else None
+
+
+def _is_new(view: View, found: list[_Tiny], calls: float) -> bool:
+    """Whether the healthy window had far fewer of them."""
+    past = view.suspects.baseline
+    if past is None:
+        return False
+    keys = {view.fleet.keys[tiny.row] for tiny in found}
+    rows = [row for row, key in enumerate(past.keys) if key in keys]
+    before = float(np.median(past.count[rows].sum(axis=0))) if rows else 0.0
+    return calls >= _MORE * before
+
+
+def _candidate(view: View, found: list[_Tiny], now_I: Floats, saved: float, strength: float) -> Candidate:
+    heaviest = max(found, key=lambda tiny: float(view.fleet.critical_us[tiny.row].mean()))
+    rows = tuple(tiny.row for tiny in found)
+    mean_us = float(now_I.mean())
+    focus = Focus(
+        name=view.fleet.keys[heaviest.row].name,
+        place="",
+        stack=(),
+        functions=rows,
+        share=1.0,
+        is_own=False,
+        is_specific=True,
+    )
+    calls = sum(tiny.calls for tiny in found)
+    return Candidate(
+        cause="fragmented-collectives",
+        scope="all",
+        workers=tuple(range(view.workers)),
+        functions=rows,
+        focus=focus,
+        kind="collective",
+        removed_us=np.repeat(now_I * saved, view.workers, axis=0),
+        mean_us=mean_us,
+        reference_us=mean_us * (1 - saved),
+        reference="expectation",
+        strength=strength,
+        coverage=1.0,
+        agreement=None,
+        least_gain=view.settings.min_gain,
+        evidence=tuple(_evidence(view, found, calls, mean_us)),
+        sentence=(
+            f"All {view.workers} workers run {calls:.0f} tiny collectives in each {format_ms(view.iteration_us)} "
+            f"iteration, {format_ms(mean_us)} of it: what they cost is the calls, not the data."
+        ),
+    )
+
+
+def _evidence(view: View, found: list[_Tiny], calls: float, mean_us: float) -> list[str]:
+    sentences = [
+        f"{view.fleet.keys[tiny.row].name}: {tiny.calls:.0f} times per iteration, {tiny.mean_elements:.0f} elements "
+        f"each on average; {tiny.merged:.0f} would carry the same data."
+        for tiny in found
+    ]
+    each = f"{mean_us / max(calls, 1e-9):.0f} us"
+    sentences.append(f"Even the worker that arrives last spends {format_ms(mean_us)} in them, {each} a call.")
+    return sentences

@@ -1,0 +1,133 @@
+"""Memory operations that take a share of the critical path: more of them, or larger ones, than there should be.
+
+With an accelerator: copies, fills and allocations of the device while no kernel runs, against what is expected of them,
+the peers and the job's healthy window. Without one, copies are operators like others and no share is too much by
+itself; only more of them than on the peers or than before is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.lateness import Lateness, accuse, judge_group
+from eroica.diagnosis.rows import reference_of_rows
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms, short_name
+from eroica.localize.excess import median_of_others
+
+Floats = NDArray[np.float64]
+#: Operators that only move or fill memory.
+_MOVES = frozenset(
+    {
+        "aten::copy_", "aten::_to_copy", "aten::clone", "aten::contiguous", "aten::to", "aten::fill_", "aten::zero_",
+        "aten::_foreach_copy_", "aten::_foreach_zero_", "aten::cat", "aten::_pin_memory", "aten::empty",
+        "aten::empty_like", "aten::empty_strided", "aten::resize_", "aten::repeat", "aten::stack",
+    }
+)  # fmt: skip
+#: Without an accelerator: so many times the reference's executions are more; or some more, with so many times its time.
+_MORE = 1.5
+_LARGER = 3.0
+#: One execution more in every second iteration is no accident of counting.
+_SOME_MORE = 0.5
+_ALLOCATIONS = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree", "hipHostMalloc")
+_MOST_NAMED = 3
+
+
+def find_memory_storms(view: View) -> list[Candidate]:
+    """Workers, or all, on which memory operations take more of the iteration than they should."""
+    if view.fleet.has_accelerator:
+        rows = _busy(view, [at for at, key in enumerate(view.fleet.keys) if key.kind == "memory"])
+        found = judge_group(view, rows, view.settings.expected_memory)
+        return [_candidate(view, rows, late) for late in found]
+    rows = _busy(view, [at for at, key in enumerate(view.fleet.keys) if _moves(view, at)])
+    return [_candidate(view, rows, late) for late in judge_group(view, rows, None) if _runs_more(view, rows, late)]
+
+
+def _moves(view: View, row: int) -> bool:
+    key = view.fleet.keys[row]
+    return key.kind == "compute" and key.name in _MOVES and key.phase != "input"
+
+
+def _busy(view: View, rows: Sequence[int]) -> list[int]:
+    return [row for row in rows if view.fleet.critical_us[row].max() > 0]
+
+
+def _runs_more(view: View, rows: list[int], late: Lateness) -> bool:
+    """Whether it is more copies, be it a few large ones, not the same ones slower: those are the processor's matter."""
+    usual, count = _usual_count(view, rows, late), _count(view, rows, late)
+    if usual is None:
+        return False
+    larger = count >= usual + _SOME_MORE and late.mean_us >= _LARGER * late.reference_us
+    return larger or count >= _MORE * usual
+
+
+def _count(view: View, rows: Sequence[int], late: Lateness) -> float:
+    return float(view.fleet.count[list(rows)].sum(axis=0)[list(late.workers)].mean())
+
+
+def _usual_count(view: View, rows: Sequence[int], late: Lateness) -> float | None:
+    """Executions per iteration on what the accused are compared with."""
+    members = list(late.workers)
+    if late.reference == "peers":
+        usual_W = median_of_others(view.fleet.count[list(rows)].sum(axis=0), view.fleet.roles)
+        return float(np.nan_to_num(usual_W[members]).mean())
+    past = view.suspects.baseline
+    if late.reference != "baseline" or past is None:
+        return None
+    places = {key: place for place, key in enumerate(past.keys)}
+    known = [places[view.fleet.keys[row]] for row in rows if view.fleet.keys[row] in places]
+    return float(past.count[known].sum(axis=0).mean()) if known else 0.0
+
+
+def _candidate(view: View, rows: list[int], late: Lateness) -> Candidate:
+    focus = _focus(view, rows, late)
+    evidence = tuple(_evidence(view, rows, late))
+    return accuse(late, "memory-operation-storm", "memory", focus, rows, view.settings.min_gain, evidence)
+
+
+def _focus(view: View, rows: list[int], late: Lateness) -> Focus:
+    time_R = view.fleet.critical_us[rows][:, list(late.workers)].mean(axis=1)
+    excess_R = time_R - reference_of_rows(view, rows, late)
+    key = view.fleet.keys[rows[int(np.argmax(excess_R))]]
+    same = [row for row in rows if view.fleet.keys[row].name == key.name]
+    share = float(sum(excess for row, excess in zip(rows, excess_R, strict=True) if row in same))
+    return Focus(
+        name=key.name,
+        place="",
+        stack=(),
+        functions=tuple(rows),
+        share=float(np.clip(share / max(float(excess_R.sum()), 1e-9), 0.0, 1.0)),
+        is_own=False,
+        is_specific=True,
+    )
+
+
+def _evidence(view: View, rows: list[int], late: Lateness) -> Iterator[str]:
+    members = list(late.workers)
+    by_name: dict[str, tuple[float, float, float]] = {}
+    for row in rows:
+        name = short_name(view.fleet.keys[row].name)
+        sums = (view.fleet.critical_us, view.fleet.count, view.fleet.total_us)
+        now = tuple(float(table[row][members].mean()) for table in sums)
+        before = by_name.get(name, (0.0, 0.0, 0.0))
+        by_name[name] = (before[0] + now[0], before[1] + now[1], before[2] + now[2])
+    top = sorted(by_name.items(), key=lambda item: -item[1][0])[:_MOST_NAMED]
+    parts = [
+        f"{name} {count:.0f} times, {total / max(count, 1e-9) / 1e3:.3g} ms each, {format_ms(time)} of it critical"
+        for name, (time, count, total) in top
+    ]
+    yield f"Per iteration: {'; '.join(parts)}."
+    usual = _usual_count(view, rows, late)
+    if usual is not None:
+        whom = "on their peers" if late.reference == "peers" else "in the healthy baseline window"
+        yield f"{_count(view, rows, late):.0f} memory operations per iteration against {usual:.0f} {whom}."
+    if any(name.startswith(_ALLOCATIONS) for name, _ in top):
+        yield (
+            "The allocator asks the device for memory, or gives it back, during training: its cache is full or broken "
+            "into pieces."
+        )

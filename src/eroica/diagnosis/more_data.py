@@ -1,0 +1,66 @@
+"""Workers that compute on more data than their peers: equally many operators, each on larger tensors.
+
+A slow processor slows everything. More data slows forward and backward, but not the optimizer, whose work is the number
+of parameters.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.speed import factor_in_phases, host_fact, operators
+from eroica.diagnosis.view import View
+from eroica.localize.excess import median_of_others
+
+Floats = NDArray[np.float64]
+_WITH_DATA = frozenset({"forward", "backward"})
+_WITHOUT_DATA = frozenset({"optimizer"})
+#: The optimizer may share this much of the slowness: larger tensors push it out of caches.
+_MOST_SHARED = 0.3
+#: Processes that were stopped or throttled for this share of the time are slow for that reason.
+_HELD = 0.05
+#: Devices run at the same speed if their utilization differs by less than this share.
+_SAME_SPEED = 0.05
+
+
+def has_more_data(view: View) -> NDArray[np.bool_]:
+    """Workers whose forward and backward take longer while their optimizer does not. bool [W].
+
+    On an accelerator the optimizer is bound by memory, which a low clock spares as well: there the device's own speed
+    must be known and equal, too.
+    """
+    grows_W = factor_in_phases(view.fleet, _WITH_DATA)
+    fixed_W = factor_in_phases(view.fleet, _WITHOUT_DATA)
+    held_W = np.nan_to_num(host_fact(view.fleet, "stopped")) + np.nan_to_num(host_fact(view.fleet, "throttled"))
+    more_W = [is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)]
+    return np.asarray(more_W & (held_W <= _HELD) & _runs_at_full_speed(view), dtype=np.bool_)
+
+
+def is_data(grows: float, fixed: float) -> bool:
+    """Whether so many times as long in forward and backward, and in the optimizer, means more data."""
+    return bool(grows > 1 and fixed - 1 <= _MOST_SHARED * (grows - 1))
+
+
+def _runs_at_full_speed(view: View) -> NDArray[np.bool_]:
+    """Whether nothing speaks against equal devices; with an accelerator, whether samples say so. bool [W]."""
+    if not view.fleet.has_accelerator:
+        return np.ones(view.workers, dtype=np.bool_)
+    rows = operators(view.fleet)
+    use_FW, time_FW = view.fleet.pattern[rows][:, :, 1], view.fleet.critical_us[rows]
+    known_FW = np.where(np.isnan(use_FW), 0.0, time_FW)
+    mean_W = (np.nan_to_num(use_FW) * known_FW).sum(axis=0) / np.maximum(known_FW.sum(axis=0), 1e-9)
+    usual_W = median_of_others(mean_W, view.fleet.roles)
+    return np.asarray((mean_W > 0) & (mean_W >= (1 - _SAME_SPEED) * usual_W), dtype=np.bool_)
+
+
+def more_data_evidence(view: View, members: NDArray[np.intp]) -> tuple[str, ...]:
+    """Both factors, and what they mean."""
+    grows, fixed = (
+        float(np.nanmean(factor_in_phases(view.fleet, own)[members])) for own in (_WITH_DATA, _WITHOUT_DATA)
+    )
+    whose = "its" if members.size == 1 else "their"
+    return (
+        f"Operators of forward and backward run as often as on {whose} peers and take {grows:.2f} times as long, "
+        f"those of the optimizer {fixed:.2f} times: the processor is as fast, the tensors are larger.",
+    )

@@ -1,0 +1,264 @@
+"""Culprits outside the job: processes of the same host or device that take what slow workers lack.
+
+A rule of computing says who is slow and by how much; here it is asked what the workers lacked for that, in cores or in
+a device's time, and whether somebody beside the job took at least half of it, more than on hosts that are not slow and
+more than in the healthy window. A process that is busy while nobody is slow is of no interest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import NOTHING
+from eroica.diagnosis.hosts import (
+    Compared,
+    Hosts,
+    Others,
+    fact,
+    name_use,
+)
+from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.taken import HELD, LARGE, LEAST_CORES, Taken, device_taken, host_taken, lack_of, usual_devices
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms, name_workers
+from eroica.localize.excess import excess_over_baseline
+from eroica.localize.fleet import Fleet
+
+Floats = NDArray[np.float64]
+CAUSE = "sibling-process"
+#: Causes that somebody else may have brought about.
+_ATTRIBUTABLE = frozenset({"cpu-contention", "compute-slow", "unknown"})
+#: Causes whose own function is named, and whose evidence says who else is busy there: loader processes need cores, too.
+_LOADING = frozenset({"slow-data-loading", "slow-storage-read"})
+_MOST_FACTOR = 10.0
+_MOST_HOSTS = 3
+
+
+def attribute_to_neighbors(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates, with those that somebody beside the job accounts for saying so; of one host as one."""
+    if view.is_trace or not any(pattern.host_facts for pattern in view.fleet.patterns):
+        return list(candidates)
+    hosts = Hosts(view)
+    return _merged(view, [part for candidate in candidates for part in _attributed(hosts, candidate)])
+
+
+def is_concealing(candidate: Candidate) -> bool:
+    """What everybody's iterations end in where cores are short, besides no cause at all."""
+    contention = candidate.cause == "cpu-contention" and candidate.scope == "rotating"
+    return contention or candidate.cause == "slow-collective-everywhere"
+
+
+def find_sibling_processes(view: View) -> list[Candidate]:
+    """A job that got slower than in its healthy window where nobody stands out, on hosts that others have filled since.
+
+    The whole time lost is theirs then: what a thread without a core delays, all others wait for.
+    """
+    past, before_us = view.suspects.baseline, view.baseline_us
+    if view.is_trace or past is None or not view.is_slow or not before_us or before_us >= view.iteration_us:
+        return []
+    lost = 1 - before_us / view.iteration_us
+    hosts = Hosts(view)
+    taken = [one for host in hosts.workers if (one := _taken_since(hosts, host, lost)) is not None]
+    members = tuple(sorted(at for one in taken for at in hosts.workers[one.host]))
+    if not taken:
+        return []
+    return [_job_candidate(view, past, taken, members, lost)]
+
+
+def unexplained_neighbors(view: View) -> Iterator[str]:
+    """Where a job is slow for no known reason: who else is busy on its hosts."""
+    for host, members in Hosts(view).workers.items():
+        worker = view.fleet.patterns[members[0]]
+        heavy = [one for one in worker.neighbors if one.cpu_cores >= LEAST_CORES or one.device]
+        cores = worker.host_facts.get("cpu_count", 0)
+        heavy.sort(key=lambda one: -one.cpu_cores)
+        if heavy and sum(one.cpu_cores for one in heavy) >= LARGE * cores:
+            total = fact(worker, "cores_outside")
+            yield f"On {host or 'its host'} {name_use(heavy, total, cores)}, and do not belong to the job."
+
+
+# --- one candidate ---
+
+
+def _attributed(hosts: Hosts, candidate: Candidate) -> Iterator[Candidate]:
+    """The candidate; where only some of its hosts have such neighbors, in two parts."""
+    view = hosts.view
+    accused = [view.fleet.patterns[worker] for worker in candidate.workers]
+    if candidate.cause in _LOADING:
+        yield _beside_loading(hosts, candidate)
+        return
+    held = any(fact(one, "stopped") + fact(one, "throttled") > HELD for one in accused)  # itself, not by what it lacks
+    if candidate.cause not in _ATTRIBUTABLE or not accused or candidate.reference_us <= 0 or held:
+        yield candidate
+        return
+    factor = min(candidate.mean_us / candidate.reference_us, _MOST_FACTOR)
+    theirs = sorted({one.worker.host for one in accused})
+    take = _taken_by_device if view.fleet.has_accelerator and candidate.kind == "compute" else _taken_by_host
+    taken = take(hosts, candidate, theirs, factor)
+    if len(taken) < len(theirs) and (not taken or candidate.scope == "all"):
+        yield candidate
+        return
+    noisy = {one.host for one in taken}
+    mine = [at for at, one in zip(candidate.workers, accused, strict=True) if one.worker.host in noisy]
+    rest = sorted(set(candidate.workers) - set(mine))
+    yield _blaming(view, _of_workers(candidate, mine), taken)
+    if rest:
+        yield _of_workers(candidate, rest)
+
+
+def _beside_loading(hosts: Hosts, candidate: Candidate) -> Candidate:
+    """The candidate; where others take more cores of a host than elsewhere or before, with a sentence on each host."""
+    theirs = sorted({hosts.view.fleet.patterns[worker].worker.host for worker in candidate.workers})
+    others, beside = Others(hosts, candidate.workers, candidate.reference), []
+    for host in theirs:
+        compared = Compared(others, host)
+        worker = hosts.view.fleet.patterns[hosts.workers[host][0]]
+        cores = fact(worker, "cpu_count")
+        if compared.is_compared and compared.more_on_host("cores_outside") >= max(LEAST_CORES, LARGE * cores):
+            clause = name_use(compared.newcomers(worker.neighbors), fact(worker, "cores_outside"), cores)
+            usual = compared.usual("cores_outside")
+            beside.append(f"On {host or 'its host'} {clause}, and may slow the loading down; {usual}.")
+    return msgspec.structs.replace(candidate, evidence=(*candidate.evidence, *beside[:_MOST_HOSTS]))
+
+
+def _of_workers(candidate: Candidate, workers: Sequence[int]) -> Candidate:
+    """The part of a candidate that is these workers'."""
+    removed_WI = np.zeros_like(candidate.removed_us)
+    removed_WI[list(workers)] = candidate.removed_us[list(workers)]
+    return msgspec.structs.replace(candidate, workers=tuple(workers), removed_us=removed_WI)
+
+
+def _blaming(view: View, candidate: Candidate, taken: Sequence[Taken]) -> Candidate:
+    return msgspec.structs.replace(
+        candidate,
+        cause=CAUSE,
+        subject=_subject(view, candidate, taken),
+        evidence=(*candidate.evidence, *(one.what for one in taken)),
+        doubt=candidate.doubt * min(one.doubt for one in taken),
+    )
+
+
+def _subject(view: View, candidate: Candidate, taken: Sequence[Taken]) -> str:
+    ranks = [view.fleet.ranks[worker] for worker in candidate.workers]
+    ending = "s" if len(ranks) == 1 else ""
+    times = f"{candidate.mean_us / max(candidate.reference_us, 1e-9):.1f} times"
+    beside = " and ".join(one.short for one in taken[:2])
+    return f"{name_workers(ranks, capital=True)} compute{ending} {times} as slowly beside {beside}"
+
+
+def _taken_by_device(hosts: Hosts, candidate: Candidate, theirs: Sequence[str], factor: float) -> list[Taken]:
+    usual, members = usual_devices(hosts.view, candidate), _members(hosts, candidate)
+    found = (device_taken(hosts.view, usual, host, members[host], factor) for host in theirs)
+    return [one for one in found if one is not None]
+
+
+def _taken_by_host(hosts: Hosts, candidate: Candidate, theirs: Sequence[str], factor: float) -> list[Taken]:
+    others, members = Others(hosts, candidate.workers, candidate.reference), _members(hosts, candidate)
+    patterns, found = hosts.view.fleet.patterns, []
+    for host in theirs:
+        compared, here = Compared(others, host), members[host]
+        lacked = sum(fact(patterns[at], "cores_worker", 1.0) * (factor - 1) for at in here)
+        found.append(host_taken(compared, patterns[here[0]], lack_of(compared, here, lacked, 1 - 1 / factor)))
+    return [one for one in found if one is not None]
+
+
+def _members(hosts: Hosts, candidate: Candidate) -> dict[str, list[int]]:
+    """A candidate's workers by host."""
+    found: dict[str, list[int]] = {}
+    for worker in candidate.workers:
+        found.setdefault(hosts.view.fleet.patterns[worker].worker.host, []).append(worker)
+    return found
+
+
+def _taken_since(hosts: Hosts, host: str, lost: float) -> Taken | None:
+    """What others have taken on a host since the healthy window, if that is what its workers lack now."""
+    members, before = hosts.workers[host], hosts.before.get(host)
+    if not before:
+        return None
+    compared = Compared(Others(hosts, members, "baseline"), host)
+    lacked = max(fact(one, "cores_job", float(len(members))) for one in before) * lost
+    return host_taken(compared, hosts.view.fleet.patterns[members[0]], lack_of(compared, members, lacked, lost))
+
+
+def _job_candidate(view: View, past: Fleet, taken: Sequence[Taken], members: tuple[int, ...], lost: float) -> Candidate:
+    common = min(view.fleet.iteration_us.shape[0], past.iteration_us.shape[0])
+    mean_us, share = view.iteration_us, min(one.share for one in taken)
+    before_WJ = np.broadcast_to(past.iteration_us[:common].mean(axis=0), (view.workers, past.iteration_us.shape[1]))
+    excess = excess_over_baseline(view.fleet.iteration_us, np.asarray(before_WJ))
+    everybody = len(members) == view.workers
+    beside = " and ".join(one.short for one in taken[:2])
+    removed_WI = np.zeros_like(view.fleet.iteration_us)
+    removed_WI[list(members)] = lost * share * view.fleet.iteration_us[list(members)]
+    sentence = f"Iterations take {format_ms(mean_us)} instead of {format_ms(mean_us * (1 - lost))} beside {beside}."
+    return Candidate(
+        cause=CAUSE,
+        scope="all" if everybody else "some",
+        workers=members,
+        functions=(),
+        focus=NOTHING,
+        kind="other",
+        removed_us=removed_WI,
+        mean_us=mean_us,
+        reference_us=mean_us * (1 - lost),
+        reference="baseline",
+        strength=max(float(np.nanmedian(excess.strength)), LEAST_STRENGTH * 0.5),
+        coverage=share,
+        agreement=None,
+        least_gain=view.settings.min_gain,
+        evidence=tuple(one.what for one in taken),
+        gain=lost * share,
+        sentence=sentence,
+        doubt=min(one.doubt for one in taken),
+    )
+
+
+# --- merging ---
+
+
+def _merged(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates that blame processes of the same hosts are one, and contention that wanders is part of it."""
+    merged: list[Candidate] = []
+    everybodys = any(candidate.cause == CAUSE and candidate.scope == "all" for candidate in candidates)
+    for candidate in candidates:
+        if everybodys and is_concealing(candidate):
+            continue
+        at = next((at for at, other in enumerate(merged) if _is_same(view, candidate, other)), None)
+        if at is None:
+            merged.append(candidate)
+        else:
+            merged[at] = _together(view, merged[at], candidate)
+    return merged
+
+
+def _is_same(view: View, one: Candidate, two: Candidate) -> bool:
+    if one.cause != CAUSE or two.cause != CAUSE or one.reference != two.reference:
+        return False
+    hosts = [{view.fleet.patterns[worker].worker.host for worker in found.workers} for found in (one, two)]
+    return bool(hosts[0] & hosts[1])
+
+
+def _together(view: View, one: Candidate, two: Candidate) -> Candidate:
+    first, second = len(one.workers), len(two.workers)
+    weights = np.asarray([first, second]) / (first + second)
+    known = [found.agreement for found in (one, two) if found.agreement is not None]
+    joined = msgspec.structs.replace(
+        one,
+        workers=tuple(sorted({*one.workers, *two.workers})),
+        functions=tuple(sorted({*one.functions, *two.functions})),
+        removed_us=np.maximum(one.removed_us, two.removed_us),
+        mean_us=float(weights @ [one.mean_us, two.mean_us]),
+        reference_us=float(weights @ [one.reference_us, two.reference_us]),
+        strength=min(one.strength, two.strength),
+        coverage=min(one.coverage, two.coverage),
+        agreement=min(known, default=None),
+        evidence=tuple(dict.fromkeys((*one.evidence, *two.evidence))),
+        doubt=min(one.doubt, two.doubt),
+    )
+    _, beside, rest = one.subject.partition(" beside ")
+    subject, _, _ = _subject(view, joined, ()).partition(" beside ")
+    return msgspec.structs.replace(joined, subject=f"{subject}{beside}{rest}")

@@ -1,0 +1,244 @@
+"""Something that happens every so many iterations: when, on whom, how long, and what it costs.
+
+The slowest iterations, which are left out elsewhere as one-offs, are what it is about, so all captured ones count.
+
+Array suffixes: W workers, I iterations (all captured ones that everybody has), O occasions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.reading import library_frame
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms, name_workers
+from eroica.localize.excess import median_of_others
+from eroica.localize.fleet import Fleet
+from eroica.model.shares import percent
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+#: An iteration with this share of the longest one's time is an occasion; samples that fell beside it are not.
+_OCCASION = 0.2
+#: In a window of so many iterations, one occasion may be the only one in hundreds.
+_FEW_ITERATIONS = 4
+#: A worker takes part in an occasion with half of its longest time, and is accused if it does so in most of them.
+_PART = 0.5
+#: With occasions in this share of the iterations it happens in (nearly) each of them.
+_ALWAYS = 0.8
+#: Standard errors that one occasion is worth at most: they may have met the window by chance.
+_PER_OCCASION = 3.0
+_KNOWN = 20.0
+
+
+class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
+    """When something happened, on whom.
+
+    Attributes:
+        fleet: The window with all iterations.
+        rows: Its rows that show it.
+        time_us: Their time. float64 [W, I].
+        hit: Iterations with an occasion. bool [I].
+        count: Runs of such iterations; of what is always there, the iterations.
+        scope: Whose it is.
+        workers: Who (indices); empty if it rotates.
+    """
+
+    fleet: Fleet
+    rows: tuple[int, ...]
+    time_us: Floats
+    hit: Flags
+    count: int
+    scope: Literal["some", "all", "rotating"]
+    workers: tuple[int, ...]
+
+    @cached_property
+    def accused(self) -> list[int]:
+        """Workers whose time counts."""
+        return list(self.workers) or list(range(len(self.fleet.ranks)))
+
+    @cached_property
+    def is_other(self) -> Flags:
+        """Workers that are not accused. bool [W]."""
+        other_W = np.ones(len(self.fleet.ranks), dtype=np.bool_)
+        other_W[self.accused] = False
+        return other_W
+
+    @cached_property
+    def near(self) -> Flags:
+        """Iterations with an occasion and those right after: who is late at an end is waited for then. bool [I]."""
+        return np.asarray(self.hit | np.append(False, self.hit[:-1]), dtype=np.bool_)
+
+    @cached_property
+    def longest_us(self) -> Floats:
+        """Time on the accused worker that takes longest. float64 [I]."""
+        return np.asarray(self.time_us[self.accused].max(axis=0))
+
+    @property
+    def each_us(self) -> float:
+        """Time of an occasion: on the worker that takes longest, mean."""
+        return float(self.longest_us[self.hit].sum()) / max(self.count, 1)
+
+    @property
+    def in_iteration_us(self) -> float:
+        """The same in one iteration: an occasion may last for several."""
+        return float(self.longest_us[self.hit].mean())
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether (nearly) every iteration has it."""
+        return float(self.hit.mean()) >= _ALWAYS
+
+    @property
+    def interval(self) -> float:
+        """Iterations from one occasion to the next."""
+        return self.hit.size / max(self.count, 1)
+
+
+def find_occasions(view: View, rows: tuple[int, ...]) -> Occasions | None:
+    """When some rows took long; None if never, or once in a window of several iterations."""
+    fleet = view.whole
+    time_WI = fleet.series(rows)
+    longest_I = time_WI.max(axis=0)
+    if not longest_I.max(initial=0.0):
+        return None
+    hit = longest_I >= _OCCASION * longest_I.max()
+    always = float(hit.mean()) >= _ALWAYS
+    count = int(hit.sum()) if always else int(np.count_nonzero(hit & ~np.append(False, hit[:-1])))
+    if count < 2 and hit.size >= _FEW_ITERATIONS:
+        return None
+    scope, workers = _whose(time_WI[:, hit])
+    return Occasions(fleet=fleet, rows=rows, time_us=time_WI, hit=hit, count=count, scope=scope, workers=workers)
+
+
+def _whose(time_WO: Floats) -> tuple[Literal["some", "all", "rotating"], tuple[int, ...]]:
+    """Who takes part: everybody, some each time, or somebody else each time."""
+    takes_part_W = (time_WO >= _PART * time_WO.max(axis=0)).mean(axis=1)
+    total_W = time_WO.sum(axis=1)
+    late_W = (takes_part_W >= _PART) | (total_W >= _PART * total_W.max())
+    if takes_part_W.max() < _PART and time_WO.shape[1] > 2:
+        return "rotating", ()
+    return ("all" if late_W.all() else "some"), tuple(int(worker) for worker in np.flatnonzero(late_W))
+
+
+def agreement_of(found: Occasions) -> float | None:
+    """Share of the accused time that the others wait for, in these iterations and the ones after them.
+
+    A worker that saves behind its optimizer step is waited for in the next iteration's collectives.
+    """
+    if found.scope == "all":
+        return None
+    wait_WI, time_WI = found.fleet.wait_us[:, found.near], found.time_us[:, found.near]
+    if found.scope == "rotating":
+        more = wait_WI.max(axis=0) - wait_WI.min(axis=0)
+        return float(np.clip(more.sum() / max(float(time_WI.max(axis=0).sum()), 1e-9), 0.0, 1.0))
+    wait_W = wait_WI.sum(axis=1)
+    deficit_W = np.nan_to_num(median_of_others(wait_W, found.fleet.roles) - wait_W)
+    beyond_W = np.maximum(deficit_W, wait_W[found.is_other].mean() - wait_W)
+    share_W = beyond_W[found.accused] / np.maximum(time_WI[found.accused].sum(axis=1), 1e-9)
+    return float(np.clip(share_W, 0.0, 1.0).min())
+
+
+def candidate_of(
+    view: View, what: tuple[str, str], found: Occasions, focus: Focus, agreement: float | None, more: Sequence[str] = ()
+) -> Candidate:
+    """The candidate that accuses who took part.
+
+    Args:
+        view: The window.
+        what: Cause, and what is done in words ("logging"; may be empty).
+        found: The occasions.
+        focus: The function to name.
+        agreement: Share that the others wait for, as `agreement_of` tells.
+        more: Evidence beyond that of the occasions.
+    """
+    lost_us = float(found.longest_us.mean())
+    gain = lost_us / max(found.fleet.mean_iteration_us, 1e-9) * (1.0 if agreement is None else min(agreement, 1.0))
+    return Candidate(
+        cause=what[0],
+        scope=found.scope,
+        workers=found.workers,
+        functions=found.rows,
+        focus=focus,
+        kind="python",
+        removed_us=np.where(found.is_other[:, None], 0.0, view.fleet.series(found.rows)),
+        mean_us=float(found.time_us[found.accused].mean()),
+        reference_us=0.0,
+        reference="expectation",
+        strength=_strength(found),
+        coverage=focus.share,
+        agreement=agreement,
+        least_gain=view.settings.min_gain,
+        evidence=(*_evidence(view, found, focus, what[1]), *more),
+        gain=min(gain, 1.0),
+        sentence=_sentence(view, found, focus, what[1]),
+    )
+
+
+def _strength(found: Occasions) -> float:
+    """How surely time was spent: by the number of samples that hit it, and by the number of occasions."""
+    rows, accused = list(found.rows), found.accused
+    error = float(np.sqrt((found.fleet.error_us[rows][:, accused] ** 2).sum(axis=0)).mean())
+    mean = float(found.fleet.critical_us[rows][:, accused].sum(axis=0).mean())
+    by_samples = mean / error if error > 0 else _KNOWN
+    return min(by_samples, _PER_OCCASION * float(np.sqrt(found.count)), _KNOWN)
+
+
+def _sentence(view: View, found: Occasions, focus: Focus, what: str) -> str:
+    each = format_ms(found.each_us)
+    how_often = (
+        f"of each {format_ms(view.iteration_us)} iteration" if found.is_constant else f"{_every(found)}, each time"
+    )
+    who, waits = "One worker after another", "; all others wait for it"
+    if found.scope != "rotating":
+        ranks = [view.fleet.ranks[worker] for worker in found.workers]
+        one = len(ranks) == 1
+        who = (
+            name_workers(ranks, capital=True)
+            if found.scope == "some"
+            else "The worker"
+            if one
+            else f"All {len(ranks)} workers"
+        )
+        others = view.workers - len(ranks)
+        whom = "it" if one else "them"
+        waits = f"; the other {others} worker{'s wait' if others > 1 else ' waits'} for {whom}" if others else ""
+    ending = "s" if found.scope == "rotating" or len(found.workers) == 1 else ""
+    return f"{who} spend{ending} {each} {how_often}, in {focus.label}{f' {what}' if what else ''}{waits}."
+
+
+def _every(found: Occasions) -> str:
+    return f"about every {found.interval:.0f} iterations"
+
+
+def _evidence(view: View, found: Occasions, focus: Focus, what: str) -> Iterator[str]:
+    iterations = found.hit.size
+    lost = float(found.longest_us.sum())
+    share = lost / max(float(found.fleet.iteration_us.mean(axis=0).sum()), 1e-9)
+    yield (
+        f"{found.count} times in the {iterations} captured iterations, {format_ms(found.each_us)} each: "
+        f"{percent(share)} of the window goes into {what or focus.label}."
+    )
+    leaf = library_frame(view, focus)
+    if leaf:
+        yield f"Its heaviest stack ends in {leaf}."
+    if found.scope == "some":
+        wait_WI = found.fleet.wait_us[:, found.near]
+        theirs, own = (wait_WI[side].mean() for side in (found.is_other, ~found.is_other))
+        who = name_workers([view.fleet.ranks[worker] for worker in found.workers])
+        yield (
+            f"In and right after these iterations the others spend {format_ms(float(theirs))} per iteration in "
+            f"collectives, {who} {format_ms(float(own))}."
+        )
+    if not found.is_constant:
+        kept = ~found.hit
+        with_it, without = (float(found.fleet.iteration_us[:, side].mean()) for side in (found.hit, kept))
+        yield f"An iteration takes {format_ms(with_it)} with it and {format_ms(without)} without."

@@ -1,0 +1,111 @@
+"""Slow transfers of some process groups: a fallback to a slower path, a bad link, or slow paths between hosts.
+
+Array suffixes: W workers, I iterations. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.fallback import find_fallback
+from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
+from eroica.diagnosis.rings import find_bad_links, find_slow_paths
+from eroica.diagnosis.slow_groups import Culprit, SlowGroups, among, find_slow_groups, hosts_of
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms
+from eroica.localize.excess import mean_error
+
+Floats = NDArray[np.float64]
+
+
+def find_group_transfers(view: View) -> list[Candidate]:
+    """Groups that take longer than like ones for the same, for whom others are seen to wait."""
+    return [
+        candidate
+        for found in find_slow_groups(view)
+        for culprit in _culprits(view, found)
+        if (candidate := _candidate(view, found, culprit)) is not None
+    ]
+
+
+def _culprits(view: View, found: SlowGroups) -> Iterator[Culprit]:
+    """What the members' use of their paths says of each slow group: the most specific reading counts."""
+    for reading in (find_fallback, find_bad_links, find_slow_paths):
+        culprit = reading(view, found) if found.slow else None
+        if culprit is not None:
+            yield culprit
+            explained = {one.group for one in culprit.groups}
+            found = among(found, [one for one in found.slow if one.group not in explained])
+
+
+def _candidate(view: View, found: SlowGroups, culprit: Culprit) -> Candidate | None:
+    part = among(found, culprit.groups)
+    removed_WI = _removed(view, part)
+    excess_I = removed_WI[list(part.members)].mean(axis=0)
+    strength = float(excess_I.mean()) / max(float(mean_error(excess_I[None])[0]), 1e-9)
+    agreement = _agreement(view, part, float(excess_I.mean()))
+    if strength < LEAST_STRENGTH * view.strictness or agreement < LEAST_AGREEMENT:
+        return None
+    rows = tuple(sorted({row for one in found.family.groups for row in one.rows}))
+    focus = Focus(name=found.family.name, place="", stack=(), functions=rows, share=1.0, is_own=False, is_specific=True)
+    return Candidate(
+        cause=culprit.cause,
+        scope="some",
+        workers=culprit.workers,
+        functions=rows,
+        focus=focus,
+        kind="collective",
+        removed_us=removed_WI,
+        mean_us=part.slow_us,
+        reference_us=float(part.fast_us.mean()),
+        reference="peers",
+        strength=strength,
+        coverage=1.0,
+        agreement=min(agreement, 1.0),
+        least_gain=view.settings.min_gain,
+        evidence=culprit.evidence,
+        hosts=hosts_of(view, culprit.workers),
+        sentence=f"{culprit.subject}; all others wait in each {format_ms(view.iteration_us)} iteration.",
+        resource=culprit.resource,
+        gain=path_gain(view, removed_WI),
+        doubt=culprit.doubt,
+    )
+
+
+def _removed(view: View, found: SlowGroups) -> Floats:
+    """What each iteration's transfer of a slow group takes beyond that of the fast ones. float64 [W, I]."""
+    removed_WI = np.zeros_like(view.fleet.iteration_us)
+    for one in found.slow:
+        removed_WI[list(one.members)] = np.maximum(one.transfer_us - found.fast_us, 0.0)
+    return removed_WI
+
+
+def _agreement(view: View, found: SlowGroups, excess_us: float) -> float:
+    """By how much less the slow groups wait for others than the others do, as a share of their excess."""
+    waited_W = view.suspects.arrivals.waited_us.mean(axis=1)
+    own = np.isin(np.arange(view.workers), found.members)
+    if own.all() or excess_us <= 0:
+        return 0.0
+    return float((np.median(waited_W[~own]) - np.median(waited_W[own])) / excess_us)
+
+
+def path_gain(view: View, removed_WI: Floats) -> float:
+    """What shorter transfers save, as a fraction of the iteration.
+
+    A worker's path through an iteration is all of it but the waiting for others; the longest path is the iteration. Two
+    causes on different workers hide each other, so this gains the larger of what it gains alone and what it adds when
+    everybody else is no later than the median.
+    """
+    path_WI = np.maximum(view.fleet.iteration_us - view.suspects.arrivals.waited_us, 0.0)
+    left_WI = np.maximum(path_WI - removed_WI, 0.0)
+    touched = removed_WI.any(axis=1)
+    usual_I = np.median(path_WI, axis=0)
+    alone_I = path_WI.max(axis=0) - left_WI.max(axis=0)
+    after_I = path_WI[touched].max(axis=0) - np.maximum(left_WI[touched].max(axis=0), usual_I)
+    saved_us = max(float(alone_I.mean()), float(np.maximum(after_I, 0.0).mean()))
+    return saved_us / max(view.iteration_us, 1e-9)

@@ -1,0 +1,148 @@
+"""Pauses in the job's own Python that come every so many iterations, whatever they are for.
+
+A function that takes half a second in every tenth iteration is lost in means over the iterations that count, for the
+slowest are left out of them. Here it is looked for in all: the function that holds most of what some worker spends
+above its own usual, then the occasions on which it does. They must be long beside an iteration, must make iterations as
+much longer, and must be most of what holds their workers up: pauses by a crowded host fall anywhere. What everybody
+does is judged against the baseline window: an optimizer that steps every fourth iteration always did.
+
+Silent on what comes once in a window, and on what comes as seldom as an evaluation.
+
+Array suffixes: W workers, I iterations, R rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.activities import activity_of
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import Focus, find_focus
+from eroica.diagnosis.lateness import LEAST_AGREEMENT
+from eroica.diagnosis.occasions import Occasions, agreement_of, candidate_of, find_occasions
+from eroica.diagnosis.reading import describe, doing, python_cause
+from eroica.diagnosis.view import View
+from eroica.summarize.phases import is_engine_frame
+
+Floats = NDArray[np.float64]
+_PHASES = frozenset({"forward", "backward", "optimizer", "other"})
+#: Fewer iterations do not tell a rhythm.
+_FEWEST_ITERATIONS = 10
+#: A pause takes at least this share of the usual iteration: a stack sample stands for about that much.
+_LEAST_PAUSE = 0.3
+#: Two may be chance, unless each is longer than an iteration.
+_FEWEST_OCCASIONS = 3
+_FEWEST_LONG = 2
+#: What is in more of the iterations shows in their means.
+_MOST_ITERATIONS = 0.5
+#: What comes more seldom is an evaluation, or what the job does by design.
+_SELDOM = 50
+#: A row that holds less than this share of the least gain is not looked at.
+_LEAST_ROW = 0.25
+#: Share of the pauses on the accused that must lie in the named function, and share of it that iterations get longer.
+_EXPLAINS = 0.6
+_LENGTHENS = 0.6
+#: A longer hold-up is of another kind (an evaluation): it counts no more than this many pauses.
+_AS_LONG = 1.5
+#: Functions looked at, the heaviest first.
+_MOST_FUNCTIONS = 3
+
+
+def find_pauses(view: View) -> list[Candidate]:
+    """Own functions that take long every so many iterations, at a cost of at least `min_gain`."""
+    if view.is_trace or view.whole.iteration_us.shape[1] < _FEWEST_ITERATIONS:
+        return []
+    rows = _worth_reading(view)
+    found: list[Candidate] = []
+    for _ in range(_MOST_FUNCTIONS):
+        focus = _heaviest(view, rows)
+        if focus is None:
+            break
+        found += _judge(view, focus)
+        rows = [row for row in rows if row not in focus.functions]
+    return found
+
+
+def _worth_reading(view: View) -> list[int]:
+    """Python rows outside input that no other rule owns and that hold enough time on some worker."""
+    fleet = view.fleet
+    least = _LEAST_ROW * view.settings.min_gain * view.whole.mean_iteration_us
+    rows = view.rows(kinds=frozenset({"python"}), phases=_PHASES)
+    heavy = [row for row in rows if float(fleet.critical_us[row].max()) >= least]
+    stacks = [(row, fleet.keys[row].stack) for row in heavy]
+    return [
+        row
+        for row, stack in stacks
+        if stack and not is_engine_frame(stack[-1]) and activity_of(stack) not in ("save", "log")
+    ]
+
+
+def _heaviest(view: View, rows: Sequence[int]) -> Focus | None:
+    """The own function that holds most of what one worker spends above its usual; None if there is none."""
+    if not rows:
+        return None
+    mean_RW, usual_RW = np.zeros((len(rows), view.workers)), np.zeros((len(rows), view.workers))
+    for place, row in enumerate(rows):
+        series_WI = view.whole.series([row])
+        mean_RW[place], usual_RW[place] = series_WI.mean(axis=1), np.median(series_WI, axis=1)
+    above_RW = np.maximum(mean_RW - usual_RW, 0.0)
+    worker = int(above_RW.sum(axis=0).argmax())
+    focus = find_focus(view.fleet.keys, rows, above_RW[:, worker], mean_RW[:, worker])
+    return focus if focus is not None and focus.is_own and focus.is_specific else None
+
+
+def _judge(view: View, focus: Focus) -> Iterator[Candidate]:
+    found = find_occasions(view, focus.functions)
+    if found is None or not _is_rhythm(found):
+        return
+    if found.longest_us.mean() < view.settings.min_gain * found.fleet.mean_iteration_us or not _is_new(view, found):
+        return
+    agreement = agreement_of(found)
+    explained = _explains(view, found)
+    if explained < _EXPLAINS or (agreement is not None and agreement < LEAST_AGREEMENT):
+        return
+    done = doing(view, found.rows, found.accused)
+    named = msgspec.structs.replace(focus, share=min(explained, 1.0))
+    what = (python_cause(done, is_input=False), "")
+    yield candidate_of(view, what, found, named, agreement, describe(done))
+
+
+def _is_rhythm(found: Occasions) -> bool:
+    """Often enough for no chance, and more often than an evaluation; long beside an iteration that has none."""
+    usual = float(np.median(found.fleet.iteration_us))
+    fewest = _FEWEST_LONG if found.in_iteration_us >= usual else _FEWEST_OCCASIONS
+    often = fewest <= found.count and found.interval < _SELDOM and float(found.hit.mean()) <= _MOST_ITERATIONS
+    return often and found.in_iteration_us >= _LEAST_PAUSE * usual
+
+
+def _is_new(view: View, found: Occasions) -> bool:
+    """Whether others wait for it, or it takes longer than in the baseline window."""
+    if found.scope != "all":
+        return True
+    if view.suspects.baseline is None:
+        return False
+    before_W = np.nan_to_num(view.suspects.before_us[list(found.rows)]).sum(axis=0)
+    more = float((found.time_us.mean(axis=1) - before_W).mean())
+    return more >= view.settings.min_gain * found.fleet.mean_iteration_us
+
+
+def _explains(view: View, found: Occasions) -> float:
+    """Share of what holds the accused up, beyond their usual, that lies in the function; 0 if iterations are no longer.
+
+    Saving, logging and collections are set aside: they have rules of their own.
+    """
+    fleet, each = found.fleet, found.in_iteration_us
+    aside = [at for at, key in enumerate(fleet.keys) if key.kind == "gc" or activity_of(key.stack) in ("save", "log")]
+    busy_WI = np.maximum(fleet.busy_us - fleet.series(aside), 0.0)[found.accused]
+    above_WI = busy_WI - np.median(busy_WI, axis=1, keepdims=True)
+    own_WI = found.time_us[found.accused]
+    takes_part_WI = own_WI >= each / 2
+    longer = float(above_WI[takes_part_WI].sum()) / max(float(own_WI[takes_part_WI].sum()), 1e-9)
+    if longer < _LENGTHENS:
+        return 0.0
+    held_WI = np.where(above_WI >= each / 2, np.minimum(above_WI, _AS_LONG * each), 0.0)
+    return float(np.minimum(own_WI, held_WI).sum()) / max(float(held_WI.sum()), 1e-9)

@@ -1,0 +1,277 @@
+"""Misconfiguration: slow workers that are set up differently from their peers, or from how they were when all was well.
+
+Only a difference that can explain the very cause and as much time as is lost counts, and only in the direction that
+makes things slower. Other differences, and the same setting on everybody, are mentioned beside a cause that they can
+concern, never accused. A process seen to take what the workers lack stays the cause: it was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import NOTHING
+from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH
+from eroica.diagnosis.setup_everywhere import known_bad
+from eroica.diagnosis.setup_rules import (
+    ALL,
+    RULES,
+    TOLD,
+    Loss,
+    Rule,
+)
+from eroica.diagnosis.speed import host_fact
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms, name_workers
+from eroica.localize.excess import excess_over_baseline
+from eroica.localize.fleet import Fleet
+
+CAUSE = "misconfiguration"
+_MOST_DIFFERENCES = 3
+_MOST_NAMED = 3
+#: Measured culprits keep their name; settings are told beside them as beside the slowness that they explain.
+_MEASURED = {"sibling-process": "compute-slow"}
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting of the accused against that of those they are compared with, in words."""
+
+    rule: Rule
+    own: str
+    other: str
+    is_proof: bool
+
+    def phrase(self, whom: str, whose: str) -> str:
+        """In a sentence."""
+        return f"{self.rule.name} is {self.own} on {whom} and {self.other} {whose}"
+
+    def sentence(self, whom: str, whose: str) -> str:
+        """For evidence."""
+        text = self.phrase(whom, whose)
+        return f"{text[0].upper()}{text[1:]}."
+
+
+class Setups:
+    """The workers' set-ups, equal ones told apart once.
+
+    Attributes:
+        view: The window.
+        kinds: Every set-up that somebody has.
+        of_W: Index into `kinds` for each worker. int64 [W].
+    """
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        known: dict[tuple[tuple[str, str], ...], int] = {}
+        self.kinds: list[dict[str, str]] = []
+        self.of_W = np.empty(view.workers, dtype=np.int64)
+        for worker, pattern in enumerate(view.fleet.patterns):
+            at = known.setdefault(tuple(sorted(pattern.setup.items())), len(known))
+            if at == len(self.kinds):
+                self.kinds.append(pattern.setup)
+            self.of_W[worker] = at
+
+    def by_role(self, workers_W: NDArray[np.bool_]) -> dict[int, list[dict[str, str]]]:
+        """Set-ups of these workers (bool [W]), of each role."""
+        roles_W = np.asarray(self.view.fleet.roles)
+        return {
+            int(role): [self.kinds[at] for at in np.unique(self.of_W[workers_W & (roles_W == role)])]
+            for role in np.unique(roles_W)
+        }
+
+
+def attribute_to_setup(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates; where a setting of the accused explains one, it says so."""
+    if view.is_trace or not candidates or not any(pattern.setup for pattern in view.fleet.patterns):
+        return list(candidates)
+    setups = Setups(view)
+    return [_attributed(setups, candidate) for candidate in candidates]
+
+
+def find_misconfiguration(view: View) -> list[Candidate]:
+    """A job that got slower than in its healthy window for no known reason, and was set up otherwise then."""
+    before_us = view.baseline_us
+    if view.is_trace or view.suspects.baseline is None or not view.is_slow or not before_us:
+        return []
+    everybody = tuple(range(view.workers))
+    lost = 1 - before_us / view.iteration_us
+    waiting, queue = _waiting(view, everybody, "baseline")
+    loss = Loss(cause="unknown", factor=max(view.iteration_us / before_us, 1.0), waiting=waiting, queue=queue)
+    found = [one for one in _against_baseline(view, everybody, ALL, loss) if one.is_proof]
+    if not found or lost <= 0:
+        return []
+    return [_job_candidate(view, view.suspects.baseline, everybody, found, lost)]
+
+
+def setup_notes(view: View, explained: bool) -> Iterator[str]:
+    """Settings that differ between workers of a role, if few do; and, where a slow job is not explained, bad ones.
+
+    Args:
+        view: The window.
+        explained: A cause was found.
+    """
+    facts = [pattern.setup for pattern in view.fleet.patterns]
+    if view.is_trace or not all(facts):
+        return
+    differing = _differing(view) if not explained else []
+    if 0 < len(differing) <= _MOST_DIFFERENCES:
+        told = "; ".join(_by_value(view, name) for name in differing)
+        yield f"Settings differ between workers: {told}."
+    if not explained and view.is_slow:
+        yield from (text for text in known_bad(view, range(view.workers), None))
+
+
+# --- one candidate ---
+
+
+def _attributed(setups: Setups, candidate: Candidate) -> Candidate:
+    view, cause = setups.view, _MEASURED.get(candidate.cause, candidate.cause)
+    if not candidate.workers or candidate.cause == CAUSE:
+        return candidate
+    some = candidate.scope == "some" and candidate.reference == "peers"
+    loss = _loss(view, candidate, cause)
+    workers, causes = candidate.workers, frozenset({cause})
+    found = _against_peers(setups, workers, causes, loss) if some else _against_baseline(view, workers, causes, loss)
+    whom, whose = _ranks(view, workers), "on the peers" if some else "in the healthy window"
+    proof = [one for one in found if one.is_proof] if candidate.cause not in _MEASURED else []
+    told = [one.sentence(whom, whose) for one in proof[:_MOST_NAMED]]
+    beside = [one.phrase(whom, whose) for one in found if one not in proof][:_MOST_NAMED]
+    told += [f"Settings differ there: {'; '.join(beside)}."] if beside else []
+    evidence = (*candidate.evidence, *told, *known_bad(view, workers, cause))
+    if not proof:
+        return msgspec.structs.replace(candidate, evidence=evidence)
+    return msgspec.structs.replace(candidate, cause=CAUSE, subject=_subject(proof[0], whom, whose), evidence=evidence)
+
+
+def _subject(first: Difference, whom: str, whose: str) -> str:
+    be = "is" if whom.startswith("worker ") else "are"
+    capital = whom[0].upper() + whom[1:]
+    return f"{capital} {be} set up differently: {first.rule.name} is {first.own}, and {first.other} {whose}"
+
+
+def _loss(view: View, candidate: Candidate, cause: str) -> Loss:
+    factor = candidate.mean_us / candidate.reference_us if candidate.reference_us > 0 else 1.0
+    waiting, queue = _waiting(view, candidate.workers, candidate.reference)
+    return Loss(
+        cause=cause,
+        factor=max(factor, 1.0),
+        waiting=waiting,
+        queue=queue,
+        on_device=view.fleet.has_accelerator and candidate.kind == "compute",
+    )
+
+
+def _waiting(view: View, workers: Sequence[int], reference: str) -> tuple[float, float]:
+    """How much longer these wait for a core than their peers, or the healthy window; and than other hosts' workers."""
+    wait_W = np.nan_to_num(host_fact(view.fleet, "run_queue_wait"))
+    now, past = float(wait_W[list(workers)].mean()), view.suspects.baseline
+    if reference != "peers":
+        more = now - float(np.nan_to_num(host_fact(past, "run_queue_wait")).mean()) if past is not None else now
+        return more, more
+    homes = {view.fleet.patterns[worker].worker.host for worker in workers}
+    away = [at for host, members in view.homes.items() if host not in homes for at in members]
+    peers_W = np.ones(view.workers, dtype=np.bool_)
+    peers_W[list(workers)] = False
+    usual = float(wait_W[peers_W].mean()) if peers_W.any() else 0.0
+    return now - usual, now - float(wait_W[away].mean()) if away else now
+
+
+def _against_peers(setups: Setups, accused: Sequence[int], causes: frozenset[str], loss: Loss) -> list[Difference]:
+    """Settings in which every accused worker is worse off than every other worker of its role."""
+    guilty_W = np.zeros(setups.view.workers, dtype=np.bool_)
+    guilty_W[list(accused)] = True
+    own, others = setups.by_role(guilty_W), setups.by_role(~guilty_W)
+    pairs = [(one, others[role]) for role, mine in own.items() for one in mine]
+    if not all(one and peers and all(peers) for one, peers in pairs):
+        return []
+    return _differences(pairs, causes, loss)
+
+
+def _against_baseline(view: View, accused: Sequence[int], causes: frozenset[str], loss: Loss) -> list[Difference]:
+    """Settings in which most of the accused are worse off than they were in the healthy window."""
+    past = view.suspects.baseline
+    before = {pattern.worker.global_rank: pattern.setup for pattern in past.patterns} if past is not None else {}
+    setups = [(view.fleet.patterns[at].setup, before.get(view.fleet.ranks[at], {})) for at in accused]
+    pairs = [(now, then) for now, then in setups if now and then]
+    if not pairs or len(pairs) < JOB_WIDE * len(accused):
+        return []
+    distinct = {(tuple(now.items()), tuple(then.items())): (now, [then]) for now, then in pairs}
+    return _differences(list(distinct.values()), causes, loss)
+
+
+def _differences(
+    pairs: Sequence[tuple[dict[str, str], Sequence[dict[str, str]]]], causes: frozenset[str], loss: Loss
+) -> list[Difference]:
+    found = []
+    for rule in RULES:
+        if not rule.causes & causes or not all(rule.is_worse(own, one) for own, others in pairs for one in others):
+            continue
+        values = _values(own.get(rule.fact) for own, _ in pairs)
+        usual = _values(one.get(rule.fact) for _, others in pairs for one in others)
+        proof = rule.is_proof and all(rule.explains(own, one, loss) for own, others in pairs for one in others)
+        found.append(Difference(rule=rule, own=values, other=usual, is_proof=proof))
+    return found
+
+
+def _values(values: Iterable[str | None]) -> str:
+    distinct = sorted({"not set" if value is None else value for value in values})
+    return " or ".join(distinct[:_MOST_NAMED])
+
+
+def _ranks(view: View, workers: Sequence[int]) -> str:
+    if len(workers) == view.workers > 1:
+        return f"all {view.workers} workers"
+    return name_workers([view.fleet.ranks[worker] for worker in workers])
+
+
+# --- the whole job, and notes ---
+
+
+def _job_candidate(
+    view: View, past: Fleet, members: tuple[int, ...], found: Sequence[Difference], lost: float
+) -> Candidate:
+    first, now = found[0], view.iteration_us
+    before_WJ = np.broadcast_to(past.iteration_us.mean(axis=0), (view.workers, past.iteration_us.shape[1]))
+    excess = excess_over_baseline(view.fleet.iteration_us, np.asarray(before_WJ))
+    name = first.rule.name
+    return Candidate(
+        cause=CAUSE,
+        scope="all",
+        workers=members,
+        functions=(),
+        focus=NOTHING,
+        kind="other",
+        removed_us=lost * view.fleet.iteration_us,
+        mean_us=now,
+        reference_us=now * (1 - lost),
+        reference="baseline",
+        strength=max(float(np.nanmedian(excess.strength)), LEAST_STRENGTH * 0.5),
+        coverage=0.5,
+        agreement=None,
+        least_gain=view.settings.min_gain,
+        evidence=tuple(one.sentence(_ranks(view, members), "in the healthy window") for one in found[:_MOST_NAMED]),
+        gain=lost,
+        sentence=(
+            f"Iterations take {format_ms(now)} instead of {format_ms(now * (1 - lost))} since {name} became "
+            f"{first.own} ({first.other} when the job was healthy)."
+        ),
+        doubt=0.8,
+    )
+
+
+def _differing(view: View) -> list[str]:
+    """Settings worth a word that are not the same on all workers of a role."""
+    distinct = Setups(view).by_role(np.ones(view.workers, dtype=np.bool_)).values()
+    return [name for name in sorted(TOLD) if any(len({one.get(name) for one in setups}) > 1 for setups in distinct)]
+
+
+def _by_value(view: View, name: str) -> str:
+    owners: dict[str, list[int]] = {}
+    for pattern in view.fleet.patterns:
+        owners.setdefault(pattern.setup.get(name, "not set"), []).append(pattern.worker.global_rank)
+    listed = [f"{value} on {name_workers(ranks)}" for value, ranks in list(owners.items())[:_MOST_NAMED]]
+    return f"{name.removeprefix('env:')} is {' and '.join(listed)}"

@@ -1,0 +1,277 @@
+"""Settings that can make a worker slow: which cause each can explain, which value is the slower one, and how much.
+
+Of some settings nobody can say which value is slower (an allocator preloaded, how threads are bound): a difference in
+them is told beside a cause. Threads, cores and quotas count by what they do: too few of them for the time lost, or more
+threads than cores while threads wait for a core.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+COMPUTE = frozenset({"compute-slow", "cpu-contention", "unknown", "host-bound"})
+LOADING = frozenset({"slow-data-loading"})
+#: A read that waits needs no core: only how many wait at the same time matters.
+READING = frozenset({"slow-storage-read"})
+COMMUNICATION = frozenset({"slow-collective-everywhere", "slow-link", "link-fallback"})
+#: More calls than there need be; how fast each is does not matter.
+FRAGMENTED = frozenset({"fragmented-collectives"})
+PYTHON = frozenset({"python-on-critical-path", "garbage-collection"})
+BLOCKING = frozenset({"blocking-checkpoint", "blocking-logging"})
+WAITING = frozenset({"host-device-sync"})
+MEMORY = frozenset({"memory-operation-storm"})
+ALL = COMPUTE | LOADING | READING | COMMUNICATION | FRAGMENTED | PYTHON | BLOCKING | WAITING | MEMORY
+
+
+#: Threads beyond this many times the cores hinder each other.
+OVERSUBSCRIBED = 1.5
+#: More waiting for a core than this share of the time is not noise, and it must hold this share of what is lost.
+LEAST_QUEUE = 0.1
+_LEAST_QUEUED = 0.3
+#: Fewer cores must account for this share of what is lost.
+_LEAST_EXPLAINED = 0.5
+#: An interpreter and its helpers.
+_INTERPRETERS_CORES = 2.0
+#: Cores where nothing says how many there are.
+_ENOUGH = 1e6
+Setup = Mapping[str, str]
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """What a setting must be able to explain.
+
+    Attributes:
+        cause: What the workers would be accused of otherwise.
+        factor: How many times as long they take as those they are compared with, at least 1.
+        waiting: By how much the share of time in which they wait for a core exceeds the others', 0-1.
+        queue: The same against other hosts' workers only, or all of it where there are none: who crowds a host makes
+            everybody there wait.
+        on_device: What is slow runs on a device and needs no cores.
+    """
+
+    cause: str
+    factor: float
+    waiting: float
+    queue: float
+    on_device: bool = False
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One setting that can make a worker slow.
+
+    Attributes:
+        fact: Its name in `WorkerPattern.setup`.
+        causes: What it can explain.
+        worse: Whether a value (None: not set) is slower than another one.
+        explains: Whether the setting (own set-up, the other's) can have brought about the loss.
+        text: Its name for people.
+        is_proof: Its values say which one is slower; else a difference is told beside a cause and never is one.
+    """
+
+    fact: str
+    causes: frozenset[str]
+    worse: Callable[[str | None, str | None], bool]
+    explains: Callable[[Setup, Setup, Loss], bool] = lambda _own, _other, _loss: True
+    text: str = ""
+    is_proof: bool = True
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.text or self.fact.removeprefix("env:")
+
+    def is_worse(self, own: Setup, other: Setup) -> bool:
+        """Whether the own value is the slower one; only variables that are missing are known not to be set."""
+        values = own.get(self.fact), other.get(self.fact)
+        return (self.fact.startswith("env:") or None not in values) and self.worse(*values)
+
+
+def number(value: str | None) -> float | None:
+    """A setting as a number; None for one that is not set, or is none."""
+    try:
+        return float(value) if value is not None else None
+    except ValueError:
+        return None
+
+
+def _less(own: str | None, other: str | None) -> bool:
+    """A smaller number, where both are known; "none" is no limit."""
+    one, two = number(own), math.inf if other == "none" else number(other)
+    return one is not None and two is not None and one < two
+
+
+def _more(own: str | None, other: str | None) -> bool:
+    """A larger number; what is not set counts as none."""
+    return (number(own) or 0.0) > (number(other) or 0.0)
+
+
+def _among(*bad: str) -> Callable[[str | None, str | None], bool]:
+    return lambda own, other: (own or "").lower() in bad and (other or "").lower() not in bad
+
+
+def _differs(own: str | None, other: str | None) -> bool:
+    return own != other
+
+
+def _lacks_cores(own: Setup, other: Setup, loss: Loss) -> bool:
+    """Fewer cores of use than the other has, by as much as the time lost asks for."""
+    if loss.on_device:
+        return False
+    ratio = _usable(other, loss.cause) / max(_usable(own, loss.cause), 0.01)
+    least = _LEAST_EXPLAINED * (loss.factor - 1) if loss.cause in COMPUTE else 0.0
+    return ratio > 1 and ratio - 1 >= least
+
+
+def _usable(setup: Setup, cause: str) -> float:
+    """Cores that a worker can put to use: what it may have, and what it asks for."""
+    asked = number(setup.get("torch_threads"))
+    if cause in LOADING:
+        loaders = number(setup.get("loader_workers"))
+        asked = None if loaders is None else loaders + 1
+    elif cause in PYTHON | BLOCKING:
+        asked = _INTERPRETERS_CORES
+    return min(_cores(setup), asked if asked is not None else _ENOUGH)
+
+
+def _cores(setup: Setup) -> float:
+    """Cores that a worker may have."""
+    known = [number(setup.get(fact)) for fact in ("affinity_cores", "cpu_quota", "cores")]
+    return min([one for one in known if one is not None], default=_ENOUGH)
+
+
+def _crowds(own: Setup, _other: Setup, loss: Loss) -> bool:
+    """More threads than cores, and time lost to waiting for them."""
+    threads = number(own.get("torch_threads")) or 0.0
+    return threads > OVERSUBSCRIBED * _cores(own) and _holds_much(loss.queue, loss)
+
+
+def _queues(_own: Setup, _other: Setup, loss: Loss) -> bool:
+    """They wait for a core more than anybody else."""
+    return _holds_much(loss.waiting, loss)
+
+
+def _holds_much(waiting: float, loss: Loss) -> bool:
+    lost = 1 - 1 / max(loss.factor, 1.0)
+    return not loss.on_device and waiting >= max(LEAST_QUEUE, _LEAST_QUEUED * lost)
+
+
+def _on_cores(_own: Setup, _other: Setup, loss: Loss) -> bool:
+    return not loss.on_device
+
+
+_ON = _among("1", "on", "true", "yes", "y")
+RULES = (
+    Rule(
+        fact="affinity_cores",
+        causes=COMPUTE | LOADING,
+        worse=_less,
+        explains=_lacks_cores,
+        text="number of cores that it may run on",
+    ),
+    Rule(
+        fact="cpu_quota",
+        causes=COMPUTE | LOADING | PYTHON | BLOCKING,
+        worse=_less,
+        explains=_lacks_cores,
+        text="CPU quota in cores",
+    ),
+    Rule(fact="torch_threads", causes=COMPUTE, worse=_less, explains=_lacks_cores, text="torch.get_num_threads()"),
+    Rule(fact="torch_threads", causes=COMPUTE, worse=_more, explains=_crowds, text="torch.get_num_threads()"),
+    *(
+        Rule(fact=f"env:{name}", causes=COMPUTE, worse=_differs, is_proof=False)
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_THREAD_LIMIT")
+    ),
+    *(
+        Rule(fact=f"env:{name}", causes=COMPUTE, worse=_differs, is_proof=False)
+        for name in ("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES", "LD_PRELOAD")
+    ),
+    Rule(
+        fact="nice",
+        causes=COMPUTE | LOADING | PYTHON | BLOCKING,
+        worse=_more,
+        explains=_queues,
+        text="priority (nice)",
+    ),
+    Rule(
+        fact="governor",
+        causes=COMPUTE | PYTHON,
+        worse=_among("powersave", "conservative"),
+        explains=_on_cores,
+        text="CPU governor",
+    ),
+    Rule(fact="deterministic", causes=COMPUTE | MEMORY, worse=_ON, text="torch.use_deterministic_algorithms"),
+    Rule(fact="cudnn_deterministic", causes=COMPUTE, worse=_ON, text="cudnn.deterministic"),
+    Rule(fact="mkldnn", causes=COMPUTE, worse=_among("off"), text="torch.backends.mkldnn.enabled"),
+    Rule(fact="tf32_matmul", causes=COMPUTE, worse=_among("off"), text="cuda.matmul.allow_tf32"),
+    Rule(fact="tf32_cudnn", causes=COMPUTE, worse=_among("off"), text="cudnn.allow_tf32"),
+    Rule(fact="matmul_precision", causes=COMPUTE, worse=_among("highest"), text="float32 matmul precision"),
+    *(
+        Rule(fact=fact, causes=COMPUTE, worse=_among("ieee", "none"), text=f"torch.backends.{name}.fp32_precision")
+        for fact, name in (
+            ("fp32_matmul", "cuda.matmul"),
+            ("fp32_cudnn", "cudnn.conv"),
+            ("fp32_mkldnn", "mkldnn.matmul"),
+        )
+    ),
+    Rule(fact="anomaly_mode", causes=COMPUTE | PYTHON | WAITING, worse=_ON, text="torch.autograd anomaly mode"),
+    Rule(fact="env:CUDA_LAUNCH_BLOCKING", causes=COMPUTE | WAITING, worse=_ON),
+    Rule(fact="env:TORCH_DISTRIBUTED_DEBUG", causes=COMPUTE | COMMUNICATION | FRAGMENTED, worse=_among("detail")),
+    Rule(fact="loader_workers", causes=LOADING | READING, worse=_less, text="num_workers of its DataLoader"),
+    Rule(
+        fact="loader_prefetch_factor", causes=LOADING | READING, worse=_less, text="prefetch_factor of its DataLoader"
+    ),
+    Rule(fact="loader_persistent_workers", causes=LOADING | READING, worse=_among("off"), text="persistent_workers"),
+    Rule(
+        fact="loader_pin_memory",
+        causes=LOADING | READING | MEMORY,
+        worse=_differs,
+        text="pin_memory of its DataLoader",
+        is_proof=False,
+    ),
+    *(
+        Rule(fact=f"env:{name}", causes=COMMUNICATION, worse=_ON)
+        for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE")
+    ),
+    *(
+        Rule(fact=f"env:{name}", causes=COMMUNICATION, worse=_differs, is_proof=False)
+        for name in ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_ALGO", "NCCL_PROTO", "NCCL_NET", "GLOO_SOCKET_IFNAME")
+    ),
+    Rule(fact="env:NCCL_DEBUG", causes=COMMUNICATION, worse=_among("trace")),
+    Rule(fact="env:PYTHONDEVMODE", causes=PYTHON | LOADING, worse=_ON),
+    Rule(fact="env:PYTHONTRACEMALLOC", causes=PYTHON | LOADING, worse=_more),
+    *(
+        Rule(fact=f"env:{name}", causes=PYTHON | LOADING | COMPUTE, worse=_differs, is_proof=False)
+        for name in ("PYTHONMALLOC", "PYTHONPROFILEIMPORTTIME", "MALLOC_CHECK_", "MALLOC_PERTURB_", "MALLOC_ARENA_MAX")
+    ),
+)
+#: Differences between workers worth a word though nobody is slow.
+TOLD = frozenset(rule.fact for rule in RULES) | {"torch", "python", "nvidia_driver", "kernel", "cpu"}
+#: Values known to be slow wherever they are: setting, values, what they can explain, and why.
+BAD: tuple[tuple[str, tuple[str, ...], frozenset[str], str], ...] = (
+    (
+        "env:CUDA_LAUNCH_BLOCKING",
+        ("1",),
+        COMPUTE | WAITING,
+        "CUDA_LAUNCH_BLOCKING=1 makes the host wait for every kernel: for looking for errors, not for training.",
+    ),
+    (
+        "anomaly_mode",
+        ("on",),
+        COMPUTE | PYTHON | WAITING,
+        "torch.autograd's anomaly mode is on: it checks every gradient and keeps stacks, for looking for errors only.",
+    ),
+    ("deterministic", ("on",), COMPUTE | MEMORY, "Deterministic algorithms are on; some of them are far slower."),
+    (
+        "env:TORCH_DISTRIBUTED_DEBUG",
+        ("detail",),
+        COMMUNICATION | FRAGMENTED,
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL checks every call.",
+    ),
+    ("env:NCCL_DEBUG", ("trace",), COMMUNICATION, "NCCL_DEBUG=TRACE writes down every call."),
+    ("env:NCCL_P2P_DISABLE", ("1",), COMMUNICATION, "NCCL_P2P_DISABLE=1 sends data between devices through the host."),
+    ("env:NCCL_IB_DISABLE", ("1",), COMMUNICATION, "NCCL_IB_DISABLE=1 sends data between hosts over TCP."),
+    ("env:PYTHONDEVMODE", ("1",), PYTHON | LOADING, "PYTHONDEVMODE=1 checks memory and makes Python slower."),
+)

@@ -1,0 +1,112 @@
+"""One operator that takes longer on some workers, while their other operators run at normal speed.
+
+The device or processor is not slower, then: what differs is what this operator is given (shapes, denormal numbers, a
+layout that needs another algorithm) or which implementation was chosen.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import NOTHING, Focus
+from eroica.diagnosis.lateness import LEAST_RATIO, Lateness, accuse, late_against_peers, measure
+from eroica.diagnosis.speed import operators
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms
+from eroica.localize.excess import median_of_others
+
+Floats = NDArray[np.float64]
+#: Executions that differ by less than this share are equally many.
+_SAME_COUNT = 0.05
+#: With more workers than cores, an operator takes twice as long by luck.
+_CROWDED_RATIO = 1.5
+#: From this factor over all operators on, it is not this one that is slow.
+_SLOW_ALTOGETHER = 1.3
+#: What an equal count leaves open: another cause of the same kind, on the same worker.
+_DOUBT = 0.85
+_NEXT_STEP = (
+    "Compare what this operator gets on these workers and on their peers: shapes, memory layout, data type, denormal "
+    "or special numbers, and which algorithm is chosen (autotuning, deterministic mode, library versions)."
+)
+
+
+def find_slow_operators(view: View) -> list[Candidate]:
+    """Single operators with excess time on workers that the others wait for; those of the same workers together."""
+    by_workers: dict[tuple[int, ...], list[tuple[int, Lateness]]] = defaultdict(list)
+    for row in _standing_out(view):
+        for late in late_against_peers(view, measure(view, [row])):
+            members = tuple(worker for worker in late.workers if _is_only_this(view, row, worker))
+            if members:
+                by_workers[members].append((row, late))
+    return [_candidate(view, members, found) for members, found in by_workers.items()]
+
+
+def _standing_out(view: View) -> list[int]:
+    """Operators that take some worker longer than its peers by what counts: a look at means, before series are read."""
+    rows = np.asarray(operators(view.fleet), dtype=np.intp)
+    if not rows.size or view.workers < 2:
+        return []
+    peers_RW = np.nan_to_num(view.suspects.peers_us[rows], nan=np.inf)
+    ratio_W = np.where(_is_crowded(view), _CROWDED_RATIO, LEAST_RATIO)
+    floor_RW = np.maximum(view.settings.min_gain * view.iteration_us, ratio_W * peers_RW)
+    out_R = (view.fleet.critical_us[rows] - peers_RW >= floor_RW).any(axis=1)
+    return [int(row) for row in rows[out_R]]
+
+
+def _is_crowded(view: View) -> NDArray[np.bool_]:
+    return view.is_crowded & (not view.fleet.has_accelerator)
+
+
+def _is_only_this(view: View, row: int, worker: int) -> bool:
+    """Whether the worker's other operators run at normal speed, and this one equally often."""
+    usual = float(median_of_others(view.fleet.count[row], view.fleet.roles)[worker])
+    own = float(view.fleet.count[row, worker])
+    over = view.fleet.critical_us[row, worker] - view.suspects.peers_us[row, worker]
+    least = (_CROWDED_RATIO if _is_crowded(view)[worker] else LEAST_RATIO) * view.suspects.peers_us[row, worker]
+    same = usual > 0 and abs(own / usual - 1) <= _SAME_COUNT
+    return bool(same and over >= least and not view.speed.factor[worker] >= _SLOW_ALTOGETHER)
+
+
+def _candidate(view: View, members: tuple[int, ...], found: list[tuple[int, Lateness]]) -> Candidate:
+    """One candidate for all operators that stand out on the same workers, named by the one with most excess."""
+    found = sorted(found, key=lambda one: one[1].reference_us - one[1].mean_us)
+    rows = tuple(row for row, _ in found)
+    removed_WI = np.sum([late.removed_us for _, late in found], axis=0)
+    removed_WI[[worker for worker in range(view.workers) if worker not in members]] = 0.0
+    mean_us = sum(late.mean_us for _, late in found)
+    reference_us = sum(late.reference_us for _, late in found)
+    first = found[0][1]
+    share = (first.mean_us - first.reference_us) / max(mean_us - reference_us, 1e-9)
+    focus: Focus = msgspec.structs.replace(
+        NOTHING, name=view.fleet.keys[rows[0]].name, functions=(rows[0],), share=share, is_specific=True
+    )
+    late = Lateness(
+        reference="peers",
+        workers=members,
+        removed_us=removed_WI,
+        mean_us=mean_us,
+        reference_us=reference_us,
+        strength=max(late.strength for _, late in found),
+        agreement=first.agreement,
+    )
+    least = view.settings.min_gain
+    evidence = tuple(_evidence(view, members, row) for row in rows[:3])
+    accused = accuse(late, "compute-slow", "compute", focus, rows, least, evidence)
+    return msgspec.structs.replace(accused, doubt=_DOUBT, next_step=_NEXT_STEP)
+
+
+def _evidence(view: View, members: tuple[int, ...], row: int) -> str:
+    """How often and how long, there and on the peers."""
+    fleet, own = view.fleet, list(members)
+    count = float(fleet.count[row, own].mean())
+    each = float((fleet.total_us[row, own] / np.maximum(fleet.count[row, own], 1e-9)).mean())
+    usual_W = median_of_others(fleet.total_us[row] / np.maximum(fleet.count[row], 1e-9), fleet.roles)
+    return (
+        f"{fleet.keys[row].name} runs {count:.0f} times per iteration as on the peers, but takes {format_ms(each)} "
+        f"each time and there {format_ms(float(np.nanmean(usual_W[own])))}; other operators run at normal speed."
+    )

@@ -1,0 +1,153 @@
+"""Process groups whose transfers take longer than those of like groups, without anybody coming late.
+
+Array suffixes: G groups, W workers, I iterations. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import short_name
+from eroica.localize.families import Family, GroupTransfer, read_families
+from eroica.model.verdict import ResourceUse
+
+Floats = NDArray[np.float64]
+#: Part of the like groups that shows what such a transfer can take.
+_FAST = 0.2
+#: A group is slow from this many times that on: healthy ones on the same network differ by 10 to 20 %, some by 40 %.
+_SLOWER = 1.5
+#: ... and is above it by half as much in this share of the iterations.
+_SLOWER_ONCE = 1.2
+_OFTEN = 0.75
+#: Where more of the groups are slow, they are not the exception.
+_MOST_GROUPS = 0.6
+#: Values of a counter behind a worker's μ and σ: at 20 ms each, 0.4 s.
+_LEAST_SAMPLES = 20
+_MOST_HOSTS = 4
+_PATHS = {"pcie": "PCIe link", "nic": "network interface", "nvlink": "NVLink"}
+
+
+class SlowGroups(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Groups of a family that are slower than its fast ones.
+
+    Attributes:
+        family: All groups.
+        slow: The slow ones.
+        usual: Those that are not.
+        fast_us: What the fast ones take in each iteration. float64 [I].
+    """
+
+    family: Family
+    slow: tuple[GroupTransfer, ...]
+    usual: tuple[GroupTransfer, ...]
+    fast_us: Floats
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Workers (indices) of the slow groups."""
+        return tuple(sorted({worker for one in self.slow for worker in one.members}))
+
+    @property
+    def slow_us(self) -> float:
+        """Mean transfer of the slow ones."""
+        return float(np.mean([one.mean_us for one in self.slow]))
+
+    @property
+    def usual_mu(self) -> Floats:
+        """Use of the path by the members of the other groups, NaN where it was not sampled."""
+        return np.concatenate([one.mu for one in self.usual])
+
+
+class Culprit(msgspec.Struct, frozen=True, kw_only=True):
+    """Who or what makes groups slow.
+
+    Attributes:
+        cause: Slug in the catalog.
+        groups: Which groups it makes slow.
+        workers: Who (indices).
+        subject: What the summary's first sentence says of them, without its end.
+        evidence: What speaks for it.
+        resource: Use of the path on them and on their peers.
+        doubt: Factor on the confidence.
+    """
+
+    cause: str
+    groups: tuple[GroupTransfer, ...]
+    workers: tuple[int, ...]
+    subject: str
+    evidence: tuple[str, ...]
+    resource: ResourceUse | None = None
+    doubt: float = 1.0
+
+
+def find_slow_groups(view: View) -> Iterator[SlowGroups]:
+    """Families some of whose groups take clearly longer, again and again, for equally many executions of equal size."""
+    least_us = view.settings.min_gain * view.iteration_us
+    for family in read_families(view.fleet, _LEAST_SAMPLES):
+        series_GI = np.stack([one.transfer_us for one in family.groups])
+        fast_I = np.quantile(series_GI, _FAST, axis=0)
+        mean_G, fast_us = series_GI.mean(axis=1), float(fast_I.mean())
+        slow_G = (mean_G >= _SLOWER * fast_us) & (mean_G - fast_us >= least_us)
+        slow_G &= (series_GI >= _SLOWER_ONCE * fast_I).mean(axis=1) >= _OFTEN
+        if slow_G.any() and slow_G.mean() <= _MOST_GROUPS:
+            yield SlowGroups(
+                family=family,
+                slow=tuple(one for one, is_slow in zip(family.groups, slow_G, strict=True) if is_slow),
+                usual=tuple(one for one, is_slow in zip(family.groups, slow_G, strict=True) if not is_slow),
+                fast_us=fast_I,
+            )
+
+
+def among(found: SlowGroups, groups: Sequence[GroupTransfer]) -> SlowGroups:
+    """The same with some of its slow groups only."""
+    return msgspec.structs.replace(found, slow=tuple(groups))
+
+
+# --- words ---
+
+
+def name_groups(found: SlowGroups) -> str:
+    """Such as "3 of 160 like groups of 16 workers"."""
+    family = found.family
+    return f"{len(found.slow)} of {len(family.groups)} like groups of {family.size} workers"
+
+
+def name_collective(found: SlowGroups) -> str:
+    """The kernel without its arguments."""
+    return short_name(found.family.name.partition("(")[0])
+
+
+def name_path(resource: str) -> str:
+    """What carries the data."""
+    return _PATHS.get(resource, resource)
+
+
+def name_hosts(view: View, workers: Sequence[int]) -> str:
+    """Such as "node-3 and node-4", "85 hosts (node-1, node-2, ...)"."""
+    hosts = hosts_of(view, workers)
+    if len(hosts) > _MOST_HOSTS:
+        return f"{len(hosts)} hosts ({', '.join(hosts[:3])}, ...)"
+    listed = ", ".join(hosts[:-1])
+    return (f"{listed} and {hosts[-1]}" if listed else hosts[0]) if hosts else "an unknown host"
+
+
+def hosts_of(view: View, workers: Sequence[int]) -> tuple[str, ...]:
+    """Their hosts, each once, in order of rank."""
+    return tuple(dict.fromkeys(host for worker in workers if (host := view.fleet.patterns[worker].worker.host)))
+
+
+def use_of(name: str, own: Floats, peers: Floats) -> ResourceUse | None:
+    """Means of what was sampled."""
+    known, like = own[~np.isnan(own)], peers[~np.isnan(peers)]
+    if not known.size or not name:
+        return None
+    return ResourceUse(
+        name=name,
+        mean=round(float(known.mean()), 4),
+        peers_mean=round(float(like.mean()), 4) if like.size else None,
+    )

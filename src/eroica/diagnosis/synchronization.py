@@ -1,0 +1,182 @@
+"""Waits of the host for its device after which the device has no work: `.item()`, `.cpu()`, `nonzero`, synchronize().
+
+Only with an accelerator: without one there is nothing to wait for.
+
+Array suffixes: W workers, I iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import NOTHING, Focus, is_own_frame, split_frame
+from eroica.diagnosis.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH, time_above
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms, name_workers, short_name
+from eroica.localize.excess import mean_error, median_of_others
+from eroica.model.pattern import Synchronization, WorkerPattern
+from eroica.model.shares import percent
+from eroica.summarize.series import decode_series
+
+Floats = NDArray[np.float64]
+#: Share of the iteration that the device may idle after waits: a loss that is read once, the end of an iteration.
+_ALLOWED = 0.02
+#: Share of what is lost in a recording of which the profiler may be the cause, for it slows launching.
+_PROFILER = 0.5
+_DOUBT = 0.8
+_MOST_NAMED = 3
+
+
+def find_synchronization(view: View) -> list[Candidate]:
+    """Workers, or all, whose devices idle after waits of their host for longer than is usual."""
+    if not view.fleet.has_accelerator or view.suspects.arrivals.contradicted:
+        return []
+    lost_WI = _lost(view) * (_PROFILER if view.is_trace else 1.0)
+    mean_W = lost_WI.mean(axis=1)
+    allowed_us = _ALLOWED * view.iteration_us
+    least_us = allowed_us + view.settings.min_gain * view.iteration_us
+    strong_W = (mean_W - allowed_us) / np.maximum(mean_error(lost_WI), 1e-9) >= LEAST_STRENGTH * view.strictness
+    late_W = np.asarray((mean_W >= least_us) & strong_W, dtype=np.bool_)
+    if not late_W.any():
+        return []
+    return list(_candidates(view, lost_WI, late_W, allowed_us))
+
+
+def _lost(view: View) -> Floats:
+    """Idle time of each worker's device after waits. float64 [W, I]."""
+    return np.stack(
+        [_series(pattern, view.fleet.columns[worker]) for worker, pattern in enumerate(view.fleet.patterns)]
+    )
+
+
+def _series(pattern: WorkerPattern, columns: NDArray[np.intp]) -> Floats:
+    total = np.zeros(columns.size)
+    for one in pattern.syncs:
+        series = decode_series(one.per_iteration_us, np.float32)
+        if series.size > int(columns[-1]):
+            total += series[columns]
+        else:
+            total += one.lost_s * 1e6 / max(pattern.last_iteration - pattern.first_iteration, 1)
+    return total
+
+
+def _candidates(view: View, lost_WI: Floats, late_W: NDArray[np.bool_], allowed_us: float) -> Iterator[Candidate]:
+    is_all = float(late_W.mean()) >= JOB_WIDE
+    agreement = None
+    if not is_all:
+        usual_W = np.nan_to_num(median_of_others(lost_WI.mean(axis=1), view.fleet.roles))
+        excess_W = np.maximum(lost_WI.mean(axis=1) - usual_W, 1e-9)
+        late_W = late_W & (view.deficit_us / excess_W >= LEAST_AGREEMENT)
+        if not late_W.any():
+            return
+        agreement = float(np.clip(view.deficit_us / excess_W, 0, 1)[late_W].min())
+    workers = tuple(int(worker) for worker in np.flatnonzero(late_W))
+    syncs = _together(view, workers)
+    focus = _focus(view, syncs)
+    mean_us = float(lost_WI[late_W].mean())
+    strength = (lost_WI.mean(axis=1) - allowed_us)[late_W] / np.maximum(mean_error(lost_WI)[late_W], 1e-9)
+    yield Candidate(
+        cause="host-device-sync",
+        scope="all" if is_all else "some",
+        workers=workers,
+        functions=focus.functions,
+        focus=focus,
+        kind="python" if focus.stack else "other",
+        removed_us=np.minimum(time_above(lost_WI, np.full(view.workers, allowed_us), late_W), view.fleet.busy_us),
+        mean_us=mean_us,
+        reference_us=allowed_us,
+        reference="expectation",
+        strength=min(float(np.median(strength)), 99.0),
+        coverage=1.0,
+        agreement=agreement,
+        least_gain=view.settings.min_gain,
+        evidence=tuple(_evidence(view, workers, syncs)),
+        sentence=_sentence(view, workers, focus, syncs, mean_us),
+        doubt=_DOUBT if view.is_trace else 1.0,
+    )
+
+
+def _together(view: View, workers: tuple[int, ...]) -> list[Synchronization]:
+    """What waits on the accused, the costliest first; of one name, that of the worker that loses most by it."""
+    found: dict[str, Synchronization] = {}
+    for worker in workers:
+        for one in view.fleet.patterns[worker].syncs:
+            if one.name not in found or one.lost_s > found[one.name].lost_s:
+                found[one.name] = one
+    return sorted(found.values(), key=lambda one: (-one.lost_s, one.name))
+
+
+def _focus(view: View, syncs: list[Synchronization]) -> Focus:
+    """The user's frame that waits, where Python was seen, else the operator or call that does."""
+    if not syncs:
+        return NOTHING
+    first = syncs[0]
+    rows = tuple(at for at, key in enumerate(view.fleet.keys) if key.name in (first.name, first.call))
+    own = next((frame for frame in reversed(first.stack) if is_own_frame(frame)), "")
+    entry = split_frame(own or (first.stack[-1] if first.stack else first.name))
+    return Focus(
+        name=entry.name,
+        place=entry.place,
+        stack=first.stack,
+        functions=rows,
+        share=1.0,
+        is_own=bool(own),
+        is_specific=True,
+    )
+
+
+class _PerIteration(NamedTuple):
+    """Waits of one name in an iteration, mean over the accused."""
+
+    times: float
+    waited_us: float
+    lost_us: float
+
+
+def _per_iteration(view: View, workers: tuple[int, ...], name: str) -> _PerIteration:
+    sums = np.zeros(3)
+    for worker in workers:
+        pattern = view.fleet.patterns[worker]
+        iterations = max(pattern.last_iteration - pattern.first_iteration, 1)
+        for one in pattern.syncs:
+            if one.name == name:
+                sums += np.array([one.count, one.waited_s * 1e6, one.lost_s * 1e6]) / iterations
+    return _PerIteration(*(sums / len(workers)).tolist())
+
+
+def _sentence(view: View, workers: tuple[int, ...], focus: Focus, syncs: list[Synchronization], mean_us: float) -> str:
+    ranks = [view.fleet.ranks[worker] for worker in workers]
+    whose = (
+        "its device"
+        if view.workers == 1
+        else f"the device of {name_workers(ranks)}"
+        if len(ranks) == 1
+        else (f"the devices of {name_workers(ranks)}")
+    )
+    what = short_name(syncs[0].name)
+    where = f" in {focus.label}" if focus.stack else ""
+    ending = "s" if len(ranks) == 1 else ""
+    times = _per_iteration(view, workers, syncs[0].name).times
+    return (
+        f"The host waits for {whose} in {what}{where}, {times:.1f} times per iteration, and "
+        f"{'it then idles' if ending else 'they then idle'} {format_ms(mean_us)} of each "
+        f"{format_ms(view.iteration_us)} iteration until the next kernel is launched."
+    )
+
+
+def _evidence(view: View, workers: tuple[int, ...], syncs: list[Synchronization]) -> Iterator[str]:
+    for one in syncs[:_MOST_NAMED]:
+        inside = "" if one.call == one.name else f" ({one.call})"
+        each = _per_iteration(view, workers, one.name)
+        yield (
+            f"{short_name(one.name)}{inside}: {each.times:.1f} times per iteration; the host waits "
+            f"{format_ms(each.waited_us)} for the device, which then has no work for {format_ms(each.lost_us)}."
+        )
+    yield f"Up to {percent(_ALLOWED)} of the iteration is taken for normal."
+    if view.is_trace:
+        yield "Profiling itself slows launching: half of that idle time is taken for the profiler's."

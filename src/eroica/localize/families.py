@@ -1,0 +1,207 @@
+"""Process groups that are alike, and how long each takes for the same collective once everybody is there.
+
+A hybrid-sharded job has hundreds of groups that do the same. Inside one of them nobody can tell a slow transfer from a
+large one; beside each other they can be compared: equally many executions of equal size should take equally long.
+
+Under NCCL there are no facts of single connections. What a worker's own path is used for while it is in the collective
+says the rest (EROICA, section 3): μ low and σ low, it sits on the bad link; μ low and σ high, it waits in a ring with
+one; μ higher than where the same takes less time, it moves its data on a slower path than the others.
+
+Array suffixes: M members of a group, G groups of a family, I iterations, K executions. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.localize.entries import crowded_groups, labels_of
+from eroica.localize.fleet import Fleet
+from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.summarize.collectives import collective_kind
+from eroica.summarize.series import decode_series, decode_together
+
+Floats = NDArray[np.float64]
+#: Kinds in which all members are held until all have come, so that the shortest duration is the transfer.
+_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
+#: Fewer like groups than this do not tell which of them is slow.
+FEWEST_GROUPS = 3
+#: Sizes of like executions differ by less than this factor.
+_SAME_SIZE = 1.1
+
+Likeness = tuple[str, int]
+
+
+class GroupTransfer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One kind of collective in one group.
+
+    Attributes:
+        group: Its name.
+        members: Indices of the workers.
+        rows: Rows of this collective on them (indices into the fleet's keys).
+        transfer_us: Critical time of an iteration in which nobody is waited for, mean over members. float64 [I].
+        mu: Use of the path on each member, NaN where it was not sampled often enough. float64 [M].
+        sigma: Its deviation. float64 [M].
+        resource: What the path is ("pcie", "nic"); "" if nobody sampled it.
+    """
+
+    group: str
+    members: tuple[int, ...]
+    rows: tuple[int, ...]
+    transfer_us: Floats
+    mu: Floats
+    sigma: Floats
+    resource: str
+
+    @property
+    def mean_us(self) -> float:
+        """Mean over iterations."""
+        return float(self.transfer_us.mean())
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Groups that run the same kind of collective equally often at equal size, with members of the same roles.
+
+    Attributes:
+        description: torch's description of them.
+        size: Members of each.
+        kind: Kind of collective.
+        name: What the trace calls it.
+        groups: At least `FEWEST_GROUPS`, in order of name.
+    """
+
+    description: str
+    size: int
+    kind: str
+    name: str
+    groups: tuple[GroupTransfer, ...]
+
+
+def likeness_of_groups(patterns: Sequence[WorkerPattern]) -> dict[str, Likeness]:
+    """Description and size of each process group, by name: groups for which both are equal do the same job."""
+    return {
+        group.name: (group.description, len(group.ranks)) for pattern in patterns for group in pattern.process_groups
+    }
+
+
+def read_families(fleet: Fleet, least_samples: int) -> tuple[Family, ...]:
+    """Families with enough groups whose executions pair and who are all here.
+
+    Args:
+        fleet: The window.
+        least_samples: Values of a channel from which μ and σ of a worker count.
+    """
+    ranks = {group.name: group.ranks for pattern in fleet.patterns for group in pattern.process_groups}
+    like = likeness_of_groups(fleet.patterns)
+    sizes = Counter(like.values())
+    found: dict[tuple[object, ...], list[GroupTransfer]] = defaultdict(list)
+    rows, labels = _rows_by_group(fleet), _labels(fleet)
+    for (group, kind), owners in _records(fleet).items():
+        likeness = like.get(group)
+        if likeness is None or sizes[likeness] < FEWEST_GROUPS or len(owners) < len(ranks[group]) or likeness[1] < 2:
+            continue
+        own_rows = rows.get((group, kind)) or rows.get((labels[group], kind), ())
+        made = _transfer(fleet, group, owners, own_rows, least_samples)
+        if made is not None:
+            roles = tuple(sorted({int(fleet.roles[worker]) for worker in owners}))
+            found[(*likeness, kind, roles, *_amount(next(iter(owners.values()))))].append(made)
+    families = [_family(fleet, key, groups) for key, groups in found.items() if len(groups) >= FEWEST_GROUPS]
+    return tuple(families)
+
+
+def _family(fleet: Fleet, key: tuple[object, ...], groups: list[GroupTransfer]) -> Family:
+    names = [fleet.keys[row].name for one in groups for row in one.rows]
+    return Family(
+        description=str(key[0]),
+        size=len(groups[0].members),
+        kind=str(key[2]),
+        name=max(sorted(set(names)), key=names.count) if names else str(key[2]),
+        groups=tuple(groups),
+    )
+
+
+def _records(fleet: Fleet) -> Mapping[tuple[str, str], dict[int, CollectiveRecord]]:
+    """Records of (group, kind) by worker."""
+    found: dict[tuple[str, str], dict[int, CollectiveRecord]] = defaultdict(dict)
+    for worker, pattern in enumerate(fleet.patterns):
+        for record in pattern.collectives:
+            if record.kind in _TOGETHER and record.group:
+                found[record.group, record.kind][worker] = record
+    return found
+
+
+def _rows_by_group(fleet: Fleet) -> Mapping[tuple[str, str], tuple[int, ...]]:
+    """Rows of collectives by group and kind."""
+    found: dict[tuple[str, str], tuple[int, ...]] = defaultdict(tuple)
+    for at, key in enumerate(fleet.keys):
+        if key.kind == "collective":
+            found[key.group, collective_kind(key.name)] += (at,)
+    return found
+
+
+def _labels(fleet: Fleet) -> Mapping[str, str]:
+    """What the rows of a group are called where those of many like groups share a function."""
+    crowded = crowded_groups(fleet.patterns)
+    found: dict[str, str] = defaultdict(str)
+    for pattern in fleet.patterns if crowded else ():
+        found.update(labels_of(pattern, crowded))
+    return found
+
+
+def _amount(record: CollectiveRecord) -> tuple[int, int]:
+    """Executions, and on which step of a ladder of sizes all their elements together stand (0 = unknown)."""
+    elements = float(decode_series(record.elements, np.int64).sum()) if record.elements else 0.0
+    return record.executions, round(np.log(elements) / np.log(_SAME_SIZE)) if elements > 0 else 0
+
+
+def _transfer(
+    fleet: Fleet, group: str, owners: Mapping[int, CollectiveRecord], rows: tuple[int, ...], least_samples: int
+) -> GroupTransfer | None:
+    """None where the members' executions do not lie beside each other one by one."""
+    records = list(owners.values())
+    first = records[0]
+    whole = all(one.sequence == first.sequence and one.paired_by == "sequence" and not one.dropped for one in records)
+    if not whole or not rows:
+        return None
+    duration_MK = _side_by_side([one.duration_us for one in records])
+    critical_MK = _side_by_side([one.critical_us for one in records])
+    wait_MK = np.minimum(duration_MK - duration_MK.min(axis=0), critical_MK)
+    own_K = (critical_MK - wait_MK).mean(axis=0)
+    worker = next(iter(owners))
+    place_K = decode_series(first.iteration, np.int32)
+    columns_I = fleet.columns[worker]
+    sums = np.bincount(np.maximum(place_K, 0), weights=own_K * (place_K >= 0), minlength=int(columns_I.max()) + 1)
+    use_M3 = [_use(fleet, worker, rows, least_samples) for worker in owners]
+    names = {name for _, _, name in use_M3 if name}
+    return GroupTransfer(
+        group=group,
+        members=tuple(owners),
+        rows=rows,
+        transfer_us=np.asarray(sums[columns_I], dtype=np.float64),
+        mu=np.asarray([mu for mu, _, _ in use_M3]),
+        sigma=np.asarray([sigma for _, sigma, _ in use_M3]),
+        resource=names.pop() if len(names) == 1 else "",
+    )
+
+
+def _side_by_side(encoded: Sequence[bytes]) -> Floats:
+    """Series of all members. float64 [M, K]."""
+    together = decode_together(encoded, np.float32)
+    if together is None:
+        together = np.stack([decode_series(data, np.float32) for data in encoded])
+    return np.asarray(together, dtype=np.float64)
+
+
+def _use(fleet: Fleet, worker: int, rows: Sequence[int], least_samples: int) -> tuple[float, float, str]:
+    """μ, σ and the resource of a worker's collective; NaN where there are too few samples, or no σ."""
+    own = [row for at in rows if (row := fleet.row(at, worker)) is not None]
+    if not own:
+        return np.nan, np.nan, ""
+    row = max(own, key=lambda one: one.critical_s)
+    if row.resource_samples < least_samples or not row.resource:
+        return np.nan, np.nan, ""
+    return row.mu, row.sigma if row.sigma > 0 else np.nan, row.resource

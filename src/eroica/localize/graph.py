@@ -1,0 +1,250 @@
+"""The event graph of a window: what each worker does by itself, and where it meets others.
+
+Of a worker's main line only its own progress is kept: its own clock less the time it stood waiting. A meeting is one
+matched execution (a broadcast is one meeting of the root with each member, a receive one with its sender). A worker
+comes to it at some progress and needs it to be over at some later progress; in between it goes on. Clocks of
+workers are never compared.
+
+Array suffixes: E executions (one worker in one meeting) in order of worker and end, M meetings, W workers, J boundaries
+of iterations, K matched executions of a block. All times are microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.localize.main_line import MainLine, iteration_of
+from eroica.localize.meetings import MeetingBlock
+from eroica.localize.unrecorded import shorten_longest
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+#: Executions that one graph holds at most; of longer windows the last iterations are taken.
+MOST_EXECUTIONS = 1_000_000
+#: With more than this in a single iteration there is none.
+MOST_AT_ONCE = 2_000_000
+#: Waiting that no execution explains is looked for only if it is more than this share of all own time: rounded
+#: durations leave about as much.
+_LEAST_UNRECORDED = 0.002
+#: Executions of one worker at most: each costs a round of array operations.
+MOST_OF_ONE = 8_000
+#: Times that differ by less are the same: online, ends travel in steps of 8 microseconds.
+_SAME_US = 10.0
+
+
+class EventGraph(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Own progress of all workers with the meetings that hold it up; lives in memory only.
+
+    Attributes:
+        first: First iteration it holds, counted from the fleet's first common one.
+        worker_E: Who. intp [E].
+        meeting_E: In which meeting. intp [E].
+        start_E: Own clock when the execution began, from the first boundary. float64 [E].
+        end_E: And when it ended. float64 [E].
+        critical_E: Its part on the critical path. float64 [E].
+        holds_E: The main line stood still for it. bool [E].
+        post_E: Own progress when it began. float64 [E].
+        need_E: Own progress up to which the main line got before it needed it to be over. float64 [E].
+        need_at_E: Own clock at that moment. float64 [E].
+        needed_E: Whether the worker waits for the others at all. bool [E].
+        before_E: Execution that this one queued behind, -1 = none. intp [E].
+        transfer_M: float64 [M].
+        edge_WJ: Boundaries on the own clock. float64 [W, J].
+        progress_WJ: Own progress at them. float64 [W, J].
+        members: Executions of each meeting, meeting by meeting. intp [E].
+        first_M: Place of each meeting's first in `members`; one more at the end. intp [M + 1].
+    """
+
+    first: int
+    worker_E: Places
+    meeting_E: Places
+    start_E: Floats
+    end_E: Floats
+    critical_E: Floats
+    holds_E: Flags
+    post_E: Floats
+    need_E: Floats
+    need_at_E: Floats
+    needed_E: Flags
+    before_E: Places
+    transfer_M: Floats
+    edge_WJ: Floats
+    progress_WJ: Floats
+    members: Places
+    first_M: Places
+
+    @property
+    def iterations(self) -> int:
+        """Iterations it holds."""
+        return int(self.edge_WJ.shape[1]) - 1
+
+
+class _Flat(msgspec.Struct, eq=False):
+    """Executions of all blocks, flat, meeting by meeting."""
+
+    worker: Places
+    meeting: Places
+    group: Places
+    duration: Floats
+    critical: Floats
+    end: Floats
+    waits: Flags
+    transfer: Floats
+
+
+def build_graph(
+    blocks: Sequence[MeetingBlock], edge_WJ: Floats, whole_from: int = 0, wait_WI: Floats | None = None
+) -> EventGraph | None:
+    """Put the meetings of a window in order.
+
+    Args:
+        blocks: All matched executions whose ends are known.
+        edge_WJ: Boundaries of the common iterations on each worker's own clock.
+        whole_from: First iteration whose executions all got room in the patterns.
+        wait_WI: Critical time in any communication in each of these iterations: what no execution here explains of it
+            is no own time either. Without it all else is own time.
+
+    Returns:
+        The graph of as many of the last iterations as are whole and the bounds allow; None where there is none.
+    """
+    if not blocks or edge_WJ.shape[1] < 2:
+        return None
+    flat = _flatten(blocks)
+    first = max(whole_from, _first_that_fits(flat, edge_WJ))
+    if first >= edge_WJ.shape[1] - 1:
+        return None
+    edge_WJ = edge_WJ[:, first:]
+    flat = _inside(flat, edge_WJ)
+    if flat.worker.size == 0:
+        return None
+    graph = _graph(first, _since(flat, edge_WJ[:, 0]), edge_WJ - edge_WJ[:, :1])
+    return graph if wait_WI is None else _less_unrecorded(graph, wait_WI[:, first:])
+
+
+def _flatten(blocks: Sequence[MeetingBlock]) -> _Flat:
+    sizes = [block.duration_us.shape for block in blocks]
+    firsts = np.cumsum([0, *(count for _, count in sizes)])
+    columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in ("worker", "meeting", "group", "waits")}
+    for block, (rows, count), first in zip(blocks, sizes, firsts, strict=False):
+        columns["worker"].append(np.tile(np.asarray(block.members, dtype=np.intp), count))
+        columns["meeting"].append(np.repeat(np.arange(first, first + count, dtype=np.intp), rows))
+        columns["group"].append(np.full(rows * count, block.group, dtype=np.intp))
+        columns["waits"].append(np.tile(block.waits, count))
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    times = {
+        name: np.concatenate([getattr(block, f"{name}_us").T.ravel() for block in blocks])
+        for name in ("duration", "critical", "end")
+    }
+    transfer = np.concatenate([block.transfer_us for block in blocks])
+    return _Flat(**joined, **times, transfer=transfer)
+
+
+def _first_that_fits(flat: _Flat, edge_WJ: Floats) -> int:
+    """First iteration from which on the executions are few enough. The last one is always taken."""
+    iterations = int(edge_WJ.shape[1]) - 1
+    per_iteration = np.bincount(iteration_of(flat.worker, flat.end - _SAME_US, edge_WJ), minlength=iterations)
+    most_of_one = int(np.bincount(flat.worker).max()) / iterations
+    later = np.cumsum(per_iteration[::-1])[::-1]
+    allowed = np.flatnonzero(later <= MOST_EXECUTIONS)
+    by_total = int(allowed[0]) if allowed.size else iterations - 1
+    return max(by_total, iterations - max(int(MOST_OF_ONE / max(most_of_one, 1e-9)), 1))
+
+
+def _inside(flat: _Flat, edge_WJ: Floats) -> _Flat:
+    """Meetings that end between the first and the last boundary on all members."""
+    slack = 1e-3 * (edge_WJ[:, -1] - edge_WJ[:, 0])
+    worker = flat.worker
+    inside = (flat.end > edge_WJ[worker, 0]) & (flat.end <= edge_WJ[worker, -1] + slack[worker])
+    whole_M = np.ones(flat.transfer.size, dtype=np.bool_)
+    whole_M[flat.meeting[~inside]] = False
+    kept = whole_M[flat.meeting]
+    number_M = np.cumsum(whole_M) - 1
+    names = ("worker", "group", "duration", "critical", "end", "waits")
+    return _Flat(
+        **{name: getattr(flat, name)[kept] for name in names},
+        meeting=number_M[flat.meeting[kept]],
+        transfer=flat.transfer[whole_M],
+    )
+
+
+def _since(flat: _Flat, begin_W: Floats) -> _Flat:
+    return msgspec.structs.replace(flat, end=flat.end - begin_W[flat.worker])
+
+
+def _graph(first: int, flat: _Flat, edge_WJ: Floats) -> EventGraph:
+    order = np.lexsort((flat.end, flat.worker))
+    worker, end, duration = flat.worker[order], np.minimum(flat.end, edge_WJ[flat.worker, -1])[order], flat.duration
+    start = np.maximum(end - duration[order], 0.0)
+    waits = flat.waits[order]
+    critical = np.minimum(flat.critical[order], end - start)
+    held = np.where(waits, critical, 0.0)
+    line = MainLine(worker, end, held, edge_WJ)
+    following = iteration_of(worker, end - _SAME_US, edge_WJ) + 1
+    holds = held > 0
+    over = edge_WJ[worker, following]
+    everybody = np.repeat(np.arange(edge_WJ.shape[0]), edge_WJ.shape[1])
+    progress_WJ = line.progress(everybody, edge_WJ.ravel(), after=True).reshape(edge_WJ.shape)
+    need_at = np.where(holds, end, over)
+    by_meeting = np.argsort(flat.meeting[order], kind="stable")
+    counts = np.bincount(flat.meeting, minlength=flat.transfer.size)
+    return EventGraph(
+        first=first,
+        worker_E=worker,
+        meeting_E=flat.meeting[order],
+        start_E=start,
+        end_E=end,
+        critical_E=critical,
+        holds_E=holds,
+        post_E=line.progress(worker, start),
+        need_E=np.where(holds, line.at_end, progress_WJ[worker, following]),
+        need_at_E=need_at,
+        needed_E=waits,
+        before_E=_queued_behind(worker, flat.group[order], start, end, waits, need_at),
+        transfer_M=flat.transfer,
+        edge_WJ=edge_WJ,
+        progress_WJ=progress_WJ,
+        members=by_meeting.astype(np.intp),
+        first_M=np.concatenate([[0], np.cumsum(counts)]).astype(np.intp),
+    )
+
+
+def _less_unrecorded(graph: EventGraph, wait_WI: Floats) -> EventGraph:
+    """The same with less own time: waiting that no execution explains is taken out of its longest stretches."""
+    worker, size = graph.worker_E, graph.worker_E.size
+    workers, iterations = wait_WI.shape
+    cell_E = worker * iterations + iteration_of(worker, graph.end_E - _SAME_US, graph.edge_WJ)
+    explained = np.bincount(cell_E, weights=graph.critical_E, minlength=wait_WI.size)
+    spare_C = np.maximum(wait_WI.ravel() - explained, 0.0)
+    if float(spare_C.sum()) <= _LEAST_UNRECORDED * float((graph.progress_WJ[:, -1] - graph.progress_WJ[:, 0]).sum()):
+        return graph
+    whom = np.concatenate([worker, worker, np.repeat(np.arange(workers), iterations + 1)])
+    time = np.concatenate([graph.start_E, graph.need_at_E, graph.edge_WJ.ravel()])
+    progress = np.concatenate([graph.post_E, graph.need_E, graph.progress_WJ.ravel()])
+    order = np.lexsort((progress, time, whom))
+    length = np.diff(progress[order], prepend=0.0)
+    begins = np.searchsorted(whom[order], np.arange(workers))
+    length[begins] = progress[order][begins]
+    length = np.maximum(length, 0.0)
+    cell = whom * iterations + iteration_of(whom, time, graph.edge_WJ)
+    shorter = shorten_longest(length, cell[order], spare_C)
+    total = np.cumsum(shorter)
+    moved = np.empty(progress.size)
+    moved[order] = total - (total[begins] - shorter[begins])[whom[order]]
+    edges = moved[2 * size :].reshape(graph.progress_WJ.shape)
+    return msgspec.structs.replace(graph, post_E=moved[:size], need_E=moved[size : 2 * size], progress_WJ=edges)
+
+
+def _queued_behind(worker: Places, group: Places, start: Floats, end: Floats, waits: Flags, need_at: Floats) -> Places:
+    """Execution of the same group that was over before this one began, where the main line did not wait for it."""
+    order = np.lexsort((start, group, worker))
+    this, before = order[1:], order[:-1]
+    same = (worker[this] == worker[before]) & (group[this] == group[before]) & waits[this] & waits[before]
+    behind = same & (end[before] <= start[this] + _SAME_US) & (need_at[before] >= start[this] - _SAME_US)
+    found = np.full(worker.size, -1, dtype=np.intp)
+    found[this[behind]] = before[behind]
+    return found

@@ -1,0 +1,183 @@
+"""Books of waiting: who waited how long in which iteration, and whom it is laid at.
+
+Array suffixes: M members of a group, K matched executions, W workers, I iterations. All times are microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.localize.fleet import Fleet
+from eroica.localize.graph import MOST_AT_ONCE, MOST_EXECUTIONS
+from eroica.localize.matching import Matched, is_contradiction
+from eroica.localize.meetings import MeetingBlock
+from eroica.localize.propagation import propagate
+from eroica.summarize.series import decode_series
+
+Floats = NDArray[np.float64]
+
+
+class Ledger:
+    """Adds up waiting and blame over groups."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        shape = fleet.iteration_us.shape
+        self._wait_WI = fleet.wait_us
+        self.waited = np.zeros(shape)
+        self.direct = np.zeros(shape)
+        self.blamed = np.zeros(shape)
+        self.last = np.zeros(shape[0])
+        self.withheld = 0.0
+        self.executions = 0
+        self.skew: dict[tuple[str, str], float] = {}
+        self.matched: list[Matched] = []
+        self.pending: list[tuple[Matched, MeetingBlock | None]] = []
+        self.blocks: list[MeetingBlock] = []
+        self.contradicted = ""
+        self.notes: list[str] = []
+        self._teams: dict[tuple[int, ...], int] = {}
+        self._groups: dict[str, int] = {}
+        self._places_WL = _inverse(fleet.columns)
+        self.edge_WJ, self.wait_WI, offset_W = _edges(fleet)
+        self._first_chained, self.whole_from = _what_is_chained(fleet, offset_W)
+
+    def book(self, part: Matched, block: MeetingBlock | None) -> None:
+        """Enter matched executions, and keep those of recorded traces."""
+        counted = (part.columns >= 0).all(axis=0)
+        part = msgspec.structs.replace(part, share=np.where(counted, part.share, 0.0))
+        self.enter(part.members, part.wait_us, part.share, part.columns, block)
+        if part.end_us.shape[1]:
+            self.matched.append(part)
+
+    def refuse(self, reason: str) -> None:
+        """Remember a pairing that the ends speak against."""
+        if is_contradiction(reason):
+            self.contradicted = self.contradicted or reason
+
+    def columns(self, worker: int, iterations_K: NDArray[np.int32]) -> NDArray[np.intp]:
+        """Column of each execution, -1 for iterations that do not count."""
+        return np.asarray(self.columns_of([worker], iterations_K)[0])
+
+    def columns_of(self, workers: Sequence[int], iterations: NDArray[np.int32]) -> NDArray[np.intp]:
+        """The same for some workers.
+
+        Args:
+            workers: Indices of M workers.
+            iterations: Of each worker, or one row for all of them. int32 [M, K] or [K].
+
+        Returns:
+            intp [M, K].
+        """
+        beyond = self._places_WL.shape[1] - 1
+        known = (iterations >= 0) & (iterations < beyond)
+        return self._places_WL[np.asarray(workers, dtype=np.intp)[:, None], np.where(known, iterations, beyond)]
+
+    def team(self, members: Sequence[int]) -> int:
+        """Number of a set of workers."""
+        return self._teams.setdefault(tuple(sorted(members)), len(self._teams))
+
+    def queue(self, group: str) -> int:
+        """Number of a process group."""
+        return self._groups.setdefault(group, len(self._groups))
+
+    def enter(
+        self,
+        members: Sequence[int],
+        wait_MK: Floats,
+        share_MK: Floats,
+        columns_MK: NDArray[np.intp],
+        block: MeetingBlock | None = None,
+    ) -> None:
+        """Book waits, and lay each execution's sum at those who came last.
+
+        Args:
+            members: Indices of the workers.
+            wait_MK: Critical waiting.
+            share_MK: Each member's share of the blame; a column of zeros blames nobody.
+            columns_MK: Iteration each member counts the execution in; executions with any -1 are left out.
+            block: The last of these executions with their places in time, if they are known: their blame is passed on.
+        """
+        counted = (columns_MK >= 0).all(axis=0)
+        first = counted.size if block is None else counted.size - block.end_us.shape[1]
+        if block is not None:
+            wait, share = ((array * counted)[:, first:] for array in (wait_MK, share_MK))
+            known = {"wait_us": wait, "share": share, "columns": columns_MK[:, first:]}
+            self.blocks.append(msgspec.structs.replace(block, **known))
+        apart = (np.arange(counted.size) < first)[counted]
+        wait_MK, share_MK, columns_MK = wait_MK[:, counted], share_MK[:, counted], columns_MK[:, counted]
+        blame_MK = share_MK * wait_MK.sum(axis=0)
+        cells = (np.asarray(members, dtype=np.intp)[:, None] * self.waited[0].size + columns_MK).ravel()
+        np.add.at(self.waited.reshape(-1), cells, wait_MK.ravel())
+        np.add.at(self.direct.reshape(-1), cells, blame_MK.ravel())
+        np.add.at(self.blamed.reshape(-1), cells, (blame_MK * apart).ravel())
+        np.add.at(self.last, np.asarray(members, dtype=np.intp), share_MK.sum(axis=1))
+        self.withheld += float((wait_MK.sum(axis=0) - blame_MK.sum(axis=0))[apart].sum())
+        self.executions += int(counted.sum())
+
+    def first_chained(self, columns_MK: NDArray[np.intp]) -> int:
+        """The first of these executions whose blame is passed on."""
+        late_enough = (columns_MK >= self._first_chained).any(axis=0)
+        return int(late_enough.argmax()) if late_enough.any() else int(late_enough.size)
+
+    def settle(self) -> None:
+        """Pass blame on to where the delays began."""
+        blamed_WI, withheld = propagate(self.blocks, self._wait_WI)
+        self.blamed += blamed_WI
+        self.withheld += withheld
+
+
+def _edges(fleet: Fleet) -> tuple[Floats, Floats, NDArray[np.intp]]:
+    """The common iterations on each worker's clock.
+
+    Returns:
+        Their boundaries, float64 [W, J]; critical time in communication, float64 [W, I]; and how many captured
+        iterations lie before, intp [W].
+    """
+    first = max(pattern.first_iteration for pattern in fleet.patterns)
+    offset_W = np.asarray([first - pattern.first_iteration for pattern in fleet.patterns], dtype=np.intp)
+    times = [decode_series(pattern.iteration_us, np.float32) for pattern in fleet.patterns]
+    common = min(own.size - offset for own, offset in zip(times, offset_W, strict=True))
+    if common <= 0:
+        return np.zeros((len(times), 1)), np.zeros((len(times), 0)), offset_W
+    edge_WJ = np.zeros((len(times), common + 1))
+    wait_WI = np.zeros((len(times), common))
+    for worker, (pattern, own, offset) in enumerate(zip(fleet.patterns, times, offset_W, strict=True)):
+        ends = np.concatenate([[0.0], np.cumsum(own, dtype=np.float64)])
+        edge_WJ[worker] = ends[offset : offset + common + 1]
+        waits = decode_series(pattern.wait_us, np.float32)
+        if waits.size == own.size:
+            wait_WI[worker] = waits[offset : offset + common]
+    return edge_WJ, wait_WI, offset_W
+
+
+def _what_is_chained(fleet: Fleet, offset_W: NDArray[np.intp]) -> tuple[int, int]:
+    """First column whose blame is passed on, and first common iteration whose executions all are there.
+
+    Memory bounds the former: of long windows of large jobs the last iterations are taken. The latter comes after those
+    in which a record lacks some that got no room.
+    """
+    records = [
+        (record, int(offset))
+        for pattern, offset in zip(fleet.patterns, offset_W, strict=True)
+        for record in pattern.collectives
+        if record.end_us
+    ]
+    executions = sum(record.executions for record, _ in records)
+    iterations = fleet.columns.shape[1]
+    kept = iterations if executions <= MOST_EXECUTIONS else max(iterations * MOST_EXECUTIONS // executions, 1)
+    kept = kept if executions <= MOST_AT_ONCE * iterations else 0
+    begins = [int(decode_series(r.iteration, np.int32)[0]) + 1 - at for r, at in records if r.dropped and r.executions]
+    first_kept = int(fleet.columns[0, iterations - max(kept, 1)] - offset_W[0]) if kept < iterations else 0
+    return iterations - kept, max(first_kept, *begins, 0)
+
+
+def _inverse(columns_WI: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Place of each iteration among those that count, -1 for the others and, at the end, all beyond. intp [W, L]."""
+    workers, count = columns_WI.shape
+    places_WL = np.full((workers, int(columns_WI.max(initial=-1)) + 2), -1, dtype=np.intp)
+    places_WL[np.arange(workers)[:, None], columns_WI] = np.arange(count)
+    return places_WL

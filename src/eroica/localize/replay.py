@@ -1,0 +1,141 @@
+"""A window run once more: its event graph with other own times, everything else as it was.
+
+Max-plus: a worker is ahead of its own progress by the largest delay that any meeting has put on it so far; a meeting is
+over when the last has come, plus its transfer.
+
+Source:
+    "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025), section 3.2, simulates the
+    graph of operators with fixed durations. Deviations: only matched executions are nodes, everything between them is
+    own time of the worker, and clocks of workers are not compared.
+
+Array suffixes: E executions, M meetings, W workers, J boundaries, I iterations. All times are microseconds.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.localize.graph import EventGraph
+from eroica.localize.schedule import Round, schedule
+from eroica.localize.stretches import Stretches, find_stretches, lengthened, progress_with, quicker, shortened
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
+#: A replay that misses the measured time by more than this share is not used.
+TOLERANCE = 0.05
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A window that can be run again.
+
+    Attributes:
+        graph: What depends on what.
+        rounds: In which order it is worked out.
+        stretches: Own time of workers between the meetings.
+        start_W: When each worker's window begins, on an axis that the meetings themselves give. float64 [W].
+        iteration_I: Iteration times with nothing changed, mean over workers. float64 [I].
+        error: By how much these miss the measured ones together, a fraction.
+    """
+
+    graph: EventGraph
+    rounds: tuple[Round, ...]
+    stretches: Stretches
+    start_W: Floats
+    iteration_I: Floats
+    error: float
+
+    def iterations_with(
+        self, change_WI: Floats, peers_WI: Floats | None = None, quicker_WI: Floats | None = None
+    ) -> Floats:
+        """Iteration times, mean over workers, with other own times and transfers. float64 [I].
+
+        Args:
+            change_WI: Own time added to each worker's iterations or, below 0, taken away, at most all of it. float64
+                [W, I].
+            peers_WI: How much of what is taken away is taken from the worker's peers, too: that part comes from all of
+                its own time alike, the rest first from where the peers need less. Without it nobody else lacks any.
+            quicker_WI: By how much quicker all transfers of a worker in an iteration are together. float64 [W, I].
+        """
+        change_C = change_WI.ravel()
+        common_C = np.zeros_like(change_C) if peers_WI is None else peers_WI.ravel()
+        length_S = shortened(self.stretches, np.maximum(-change_C, 0.0), common_C)
+        length_S = lengthened(self.stretches, length_S, np.maximum(change_C, 0.0))
+        transfer_M = self.graph.transfer_M
+        if quicker_WI is not None and quicker_WI.any():
+            transfer_M = quicker(self.graph, self.stretches, np.maximum(quicker_WI.ravel(), 0.0))
+        edge_WJ = _run(self.graph, self.rounds, self.start_W, self.stretches, length_S, transfer_M)
+        return np.asarray(np.diff(edge_WJ, axis=1).mean(axis=0))
+
+
+def prepare_replay(graph: EventGraph, roles_W: Places | None = None) -> Replay | None:
+    """A replay with what it misses; None where workers would wait for each other in a circle.
+
+    Windows of different workers do not begin at one moment. Run from a common start, workers fall into step by
+    themselves, and then each one's distance from its own clock is its start.
+
+    Args:
+        graph: The window.
+        roles_W: Role of each worker, to tell where one of them spends more than its peers. intp [W].
+    """
+    rounds = schedule(graph)
+    if rounds is None:
+        return None
+    stretches = find_stretches(graph, roles_W)
+    start_W = np.zeros(graph.edge_WJ.shape[0])
+    edge_WJ = _run(graph, rounds, start_W, stretches, stretches.length_S, graph.transfer_M)
+    off_WJ = (edge_WJ - graph.edge_WJ)[:, max(graph.edge_WJ.shape[1] // 2, 1) :]
+    start_W = np.median(off_WJ, axis=1)
+    start_W = start_W - start_W.min()
+    edge_WJ = _run(graph, rounds, start_W, stretches, stretches.length_S, graph.transfer_M)
+    measured = float(np.diff(graph.edge_WJ, axis=1).mean(axis=0).sum())
+    iteration_I = np.diff(edge_WJ, axis=1).mean(axis=0)
+    error = abs(float(iteration_I.sum()) / measured - 1) if measured > 0 else 1.0
+    return Replay(
+        graph=graph, rounds=rounds, stretches=stretches, start_W=start_W, iteration_I=iteration_I, error=error
+    )
+
+
+def _run(
+    graph: EventGraph,
+    rounds: tuple[Round, ...],
+    start_W: Floats,
+    stretches: Stretches,
+    length_S: Floats,
+    transfer_M: Floats,
+) -> Floats:
+    """When each worker passes its boundaries. float64 [W, J]."""
+    post_E, need_E, edge_WJ = progress_with(graph, stretches, length_S)
+    delay_W = start_W.copy()
+    came_E = np.empty(post_E.size)
+    over_M = np.empty(transfer_M.size)
+    delay_E = np.empty(post_E.size)
+    over_of_E = bool((graph.before_E >= 0).any())
+    worker_E, meeting_E, before_E = graph.worker_E, graph.meeting_E, graph.before_E
+    for one in rounds:
+        came_E[one.comes] = post_E[one.comes] + delay_W[worker_E[one.comes]]
+        if over_of_E:
+            queued = one.enters[before_E[one.enters] >= 0]
+            came_E[queued] = np.maximum(came_E[queued], over_M[meeting_E[before_E[queued]]])
+        if one.over.size:
+            over_M[one.over] = np.maximum.reduceat(came_E[one.members], one.begins) + transfer_M[one.over]
+        who = worker_E[one.needs]
+        delay_W[who] = np.maximum(delay_W[who], over_M[meeting_E[one.needs]] - need_E[one.needs])
+        delay_E[one.needs] = delay_W[who]
+    return edge_WJ + _delay_at_edges(graph, delay_E, start_W)
+
+
+def _delay_at_edges(graph: EventGraph, delay_E: Floats, start_W: Floats) -> Floats:
+    """Delay of each worker at its boundaries: that of the last execution needed before. float64 [W, J]."""
+    needed = np.flatnonzero(graph.needed_E)
+    order = needed[np.lexsort((graph.need_at_E[needed], graph.worker_E[needed]))]
+    apart = 2 * (float(graph.edge_WJ.max()) + 1.0)
+    keys = graph.need_at_E[order] + graph.worker_E[order] * apart
+    rows = np.arange(graph.edge_WJ.shape[0])[:, None]
+    at_WJ = np.searchsorted(keys, graph.edge_WJ + rows * apart, side="right") - 1
+    first_W = np.searchsorted(graph.worker_E[order], np.arange(graph.edge_WJ.shape[0]))
+    if not order.size:
+        return np.broadcast_to(start_W[:, None], graph.edge_WJ.shape)
+    found = delay_E[order][np.maximum(at_WJ, 0)]
+    return np.where(at_WJ >= first_W[:, None], found, start_W[:, None])

@@ -1,0 +1,75 @@
+"""What threads beside the training one used of a processor, and how long threads waited for a disk.
+
+A loader child or a prefetching thread is never critical, but what it does explains why the training thread waits: near
+no use of its core it waits for something, near all of it computes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from eroica.hardware.store import Samples
+from eroica.model.window import Capture
+from eroica.summarize.clock import WallClock
+from eroica.summarize.sampled import OtherThread
+from eroica.summarize.utilization import Use
+
+
+def measure_threads(
+    threads: Sequence[OtherThread], samples: Samples | None, clock: WallClock, rate_hz: float, uses: list[Use]
+) -> None:
+    """Fill in the processor use of functions that only other threads ran: the mean over the moments of their samples.
+
+    Args:
+        threads: All sampled threads but the training one.
+        samples: Hardware channels; nothing happens without.
+        clock: Channels are on CLOCK_MONOTONIC.
+        rate_hz: Stack samples per second.
+        uses: By function; those of functions with samples on these threads are replaced.
+    """
+    if samples is None:
+        return
+    half = round(0.5e9 / max(rate_hz, 1e-9))
+    total, weight = np.zeros(len(uses)), np.zeros(len(uses))
+    for thread in threads:
+        series = samples.find("cpu", f"{thread.process_id}/{thread.thread_id}")
+        if series is None or not len(thread.samples.time_ns):
+            continue
+        moment = clock.to_monotonic(thread.samples.time_ns)
+        value = series.mean_over(moment - half, moment + half)
+        known = ~np.isnan(value)
+        function = thread.samples.function[known]
+        total += np.bincount(function, weights=value[known], minlength=len(uses))
+        weight += np.bincount(function, minlength=len(uses))
+    for number in np.flatnonzero(weight > 0).tolist():
+        mean = float(np.clip(total[number] / weight[number], 0.0, 1.0))
+        uses[number] = Use(resource="cpu", mean=mean, deviation=0.0, samples=int(weight[number]))
+
+
+def disk_facts(capture: Capture, samples: Samples | None, threads: Sequence[OtherThread]) -> dict[str, float]:
+    """How long threads were in the kernel's uninterruptible wait (state D): for a disk or a network file system.
+
+    Returns:
+        "disk_wait" of the training thread and "loader_disk_wait" summed over the main threads of the loader's
+        processes, as fractions of the window; only what was seen at all.
+    """
+    if samples is None:
+        return {}
+    mine = [f"{capture.worker.pid}/{capture.training_thread_id}"]
+    children = sorted({f"{one.process_id}/{one.process_id}" for one in threads if one.is_loader})
+    facts = {
+        "disk_wait": _share(capture, samples, mine),
+        "loader_disk_wait": _share(capture, samples, children),
+    }
+    return {name: round(value, 4) for name, value in facts.items() if value > 0}
+
+
+def _share(capture: Capture, samples: Samples, devices: Sequence[str]) -> float:
+    series = [one for one in (samples.find("state", device) for device in devices) if one is not None]
+    window = (capture.boundaries_ns[0], capture.boundaries_ns[-1])
+    shares = [float(one.share_over(float(ord("D")), *window)) for one in series]
+    known = [share for share in shares if not math.isnan(share)]
+    return sum(known) if known else math.nan

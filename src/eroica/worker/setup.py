@@ -1,0 +1,95 @@
+"""How this worker is set up, as torch and the loader tell it; asked once in a window."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_LOADER = {
+    "loader_workers": "_num_workers",
+    "loader_pin_memory": "_pin_memory",
+    "loader_prefetch_factor": "_prefetch_factor",
+    "loader_persistent_workers": "_persistent_workers",
+}
+#: Fact -> names below torch that lead to a value or to a function that returns it; all are set by the user's code.
+_TORCH = {
+    "torch_threads": "get_num_threads",
+    "torch_interop_threads": "get_num_interop_threads",
+    "anomaly_mode": "is_anomaly_enabled",
+    "deterministic": "are_deterministic_algorithms_enabled",
+    "mkldnn": "backends.mkldnn.enabled",
+}
+_CUDA = {
+    "cuda": "version.cuda",
+    "cudnn_benchmark": "backends.cudnn.benchmark",
+    "cudnn_deterministic": "backends.cudnn.deterministic",
+}
+#: How exactly it multiplies float32, before and since `_NEW_PRECISION`; the old names warn there, on the user's stderr.
+_OLD_NAMES = {"matmul_precision": "get_float32_matmul_precision"}
+_OLD_CUDA = {"tf32_matmul": "backends.cuda.matmul.allow_tf32", "tf32_cudnn": "backends.cudnn.allow_tf32"}
+_NEW_NAMES = {"fp32_mkldnn": "backends.mkldnn.matmul.fp32_precision"}
+_NEW_CUDA = {
+    "fp32_matmul": "backends.cuda.matmul.fp32_precision",
+    "fp32_cudnn": "backends.cudnn.conv.fp32_precision",
+}
+_NEW_PRECISION = (2, 9)
+#: What torch does not have, has renamed, refuses to tell, or warns of where warnings are errors.
+_UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError, Warning)
+
+
+def torch_setup() -> dict[str, str]:
+    """Versions, threads and the switches that change how fast torch computes. Nothing is imported or initialized."""
+    facts = {"python": ".".join(map(str, sys.version_info[:3]))}
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return facts
+    facts["torch"] = str(getattr(torch, "__version__", ""))
+    for fact, names in _questions(torch, facts["torch"]).items():
+        value = _ask(lambda names=names: _follow(torch, names))  # type: ignore[misc]
+        if value is not None:
+            facts[fact] = _text(value)
+    return facts
+
+
+def _questions(torch: Any, version: str) -> dict[str, str]:
+    """What to ask; of a version that cannot be read nothing that warns in some."""
+    cuda = bool(getattr(getattr(torch, "version", None), "cuda", None))
+    asked = {**_TORCH, **(_CUDA if cuda else {})}
+    release = _release(version)
+    if release is None:
+        return asked
+    names, devices = (_NEW_NAMES, _NEW_CUDA) if release >= _NEW_PRECISION else (_OLD_NAMES, _OLD_CUDA)
+    return {**asked, **names, **(devices if cuda else {})}
+
+
+def _release(version: str) -> tuple[int, int] | None:
+    """Such as (2, 9) of "2.9.0a0+git1"."""
+    major, _, rest = version.partition(".")
+    minor = rest.partition(".")[0]
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
+
+
+def loader_setup(iterator: Any) -> dict[str, str]:
+    """What a loader's iterator says of itself; empty for one of another make."""
+    values = {fact: getattr(iterator, name, None) for fact, name in _LOADER.items()}
+    return {fact: _text(value) for fact, value in values.items() if isinstance(value, (bool, int))}
+
+
+def _follow(start: Any, names: str) -> Any:
+    for name in names.split("."):
+        start = getattr(start, name)
+    return start() if callable(start) else start
+
+
+def _ask(question: Callable[[], Any]) -> Any:
+    try:
+        return question()
+    except _UNFAMILIAR:
+        return None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)[:80]

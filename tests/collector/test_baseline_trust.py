@@ -1,0 +1,129 @@
+"""When the job's early window is no picture of health, it is not compared with."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from eroica.collector.resume import History
+from eroica.collector.windows import Analyze, Windows
+from eroica.model.pattern import WorkerPattern
+from eroica.model.window import Window
+from eroica.model.worker import Worker
+from eroica.settings import Settings
+from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WorkerStatus
+
+
+class Job:
+    """One worker that obeys orders at once."""
+
+    def __init__(self, **settings: object) -> None:
+        self.windows = Windows("j", Settings(baseline_window_s=1.0, window_s=1.0, window_lead_s=0.1, **settings))
+        self.now = 0.0
+        self.work: list[Analyze] = []
+        self.status = WorkerStatus(
+            worker=Worker(global_rank=0, pid=7, host="h"), state="steady", iteration=100, steady=True
+        )
+
+    def train(self, current_s: float, best_s: float, iterations: int = 60) -> None:
+        for _ in range(iterations):
+            self.now += current_s
+            self.status = msgspec.structs.replace(
+                self.status, iteration=self.status.iteration + 1, current_s=current_s, baseline_s=best_s
+            )
+            self._obey()
+            self.work += self.windows.reported(self.now, AgentReport(host="h", pid=1, workers=(self.status,)))
+            window = self.windows.window
+            if window is not None and self.status.result.kind == "window":
+                self.work += self.windows.pattern_arrived(self.now, self._pattern(window.window_id))
+
+    def look(self, current_s: float, best_s: float) -> Analyze:
+        assert not self.windows.asked(self.now, ProfileRequest()).refused
+        self.train(current_s, best_s)
+        self.windows.analyzed(self.now, self.work[-1].window.window_id, None)
+        return self.work[-1]
+
+    def _obey(self) -> None:
+        order = self.windows.order
+        if order is not None and order.kind != "cancel" and self.status.iteration >= order.last_iteration:
+            result = OrderResult(window_id=order.window_id, status="done", kind=order.kind, events=100)
+            self.status = msgspec.structs.replace(self.status, result=result)
+
+    def _pattern(self, window_id: int) -> WorkerPattern:
+        return WorkerPattern(
+            worker=self.status.worker,
+            window_id=window_id,
+            first_iteration=0,
+            last_iteration=1,
+            duration_s=1.0,
+            iteration_us=b"",
+            wait_us=b"",
+            functions=(),
+        )
+
+
+def unused(work: Analyze) -> list[str]:
+    return [note for note in work.notes if "baseline window is not used" in note]
+
+
+def test_the_baseline_window_of_a_healthy_job_is_compared_with() -> None:
+    job = Job()
+    job.train(0.1, 0.1)
+    work = job.look(0.15, 0.1)
+    assert work.baseline
+    assert not unused(work)
+
+
+def test_a_job_that_found_its_pace_only_a_little_later_keeps_its_baseline() -> None:
+    job = Job()
+    job.train(0.1, 0.1)
+    assert job.look(0.15, 0.09).baseline
+
+
+def test_a_baseline_window_taken_while_iterations_exceeded_the_expected_is_not_used() -> None:
+    job = Job(expected_iteration_s=0.08)
+    job.train(0.1, 0.1)
+    work = job.look(0.1, 0.1)
+    assert work.baseline == ()
+    assert unused(work) == [
+        "The baseline window is not used, the job was not healthy then: iterations took 100 ms when it was taken, and "
+        "80 ms are expected."
+    ]
+
+
+def test_a_baseline_window_is_not_used_once_later_stretches_are_clearly_faster() -> None:
+    job = Job()
+    job.train(0.15, 0.15)
+    work = job.look(0.15, 0.1)
+    assert work.baseline == ()
+    assert "150 ms when it was taken, and 100 ms at the job's best" in unused(work)[0]
+
+
+def test_another_baseline_window_is_taken_in_its_place_but_only_near_the_best() -> None:
+    job = Job()
+    job.train(0.15, 0.15)
+    job.look(0.15, 0.1)
+    job.train(0.15, 0.1)
+    assert [line.purpose for line in job.windows.status().windows].count("baseline") == 1
+    job.train(0.1, 0.1)
+    assert [line.purpose for line in job.windows.status().windows].count("baseline") == 2
+    assert job.look(0.15, 0.1).baseline
+
+
+@pytest.mark.parametrize(("best_s", "trusted"), [(0.1, False), (0.15, True)])
+def test_a_collector_that_was_started_again_still_knows_how_fast_the_job_was_then(best_s: float, trusted: bool) -> None:
+    first = Job()
+    first.train(0.15, 0.15)
+    baseline = first.windows.baseline
+    taken = Window(
+        window_id=baseline[0].window_id,
+        purpose="baseline",
+        reason="",
+        first_iteration=1,
+        last_iteration=2,
+        current_iteration_s=0.15,
+    )
+    again = Job()
+    again.windows.resume(History(last_id=taken.window_id, windows=(taken,), baseline=baseline))
+    again.train(0.15, best_s, 2)
+    assert bool(again.look(0.15, best_s).baseline) == trusted

@@ -1,0 +1,399 @@
+"""Causes read from what code does: the right one, on the right workers, whatever the user's functions are called."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern, Synchronization, WorkerPattern
+from eroica.model.verdict import Finding, Verdict
+from eroica.pipeline import analyze
+from eroica.summarize.series import decode_series, encode_series
+from eroica.testing import FleetPlan, SlowCompute, SlowLink, SlowLoader, Trouble, synthesize, synthesize_window
+from eroica.testing.code_troubles import ARRAYS, HTTP, IMAGES, LOGGING, SAVING, Calls, Copies, Reads
+
+EVERYBODY = (0, 1, 2, 3)
+RENAMED = (("train.py", "run_it.py"), ("dataset.py", "x1.py"), ("project/", "elsewhere/"), ("save_state", "f1"),
+           ("report (", "g2 ("), ("_fetch", "h3"), ("__getitem__", "pull"), ("main (", "go ("))  # fmt: skip
+seeds = pytest.mark.parametrize("seed", range(2))
+
+
+def verdict_on(
+    *troubles: Trouble,
+    seed: int = 0,
+    purpose: str = "slow",
+    baseline: bool = True,
+    loader_use: float = 0.0,
+    **plan: object,
+) -> Verdict:
+    healthy = synthesize(FleetPlan(seed=seed + 10_000, **plan), (), 1)
+    patterns = synthesize(FleetPlan(seed=seed, **plan), troubles, 2)
+    if loader_use:
+        patterns = [with_loader_use(pattern, loader_use) for pattern in patterns]
+    window = synthesize_window(patterns, purpose, healthy if baseline else ())
+    return analyze("job", window, patterns, healthy if baseline else ())
+
+
+def with_loader_use(pattern: WorkerPattern, use: float) -> WorkerPattern:
+    """The same pattern with a figure of processor use for functions in loader processes."""
+    rows = tuple(
+        msgspec.structs.replace(row, mu=use, resource="cpu", resource_samples=100)
+        if row.key.thread == "loader"
+        else row
+        for row in pattern.functions
+    )
+    return msgspec.structs.replace(pattern, functions=rows)
+
+
+def causes(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
+    return [(one.cause, one.workers) for one in verdict.findings if one.role == "cause"]
+
+
+def only_cause(verdict: Verdict, cause: str, workers: tuple[int, ...]) -> Finding:
+    assert causes(verdict) == [(cause, workers)], verdict.summary
+    assert verdict.verdict == "slow"
+    found = verdict.cause
+    assert found is not None
+    return found
+
+
+# --- saving and logging ---
+
+
+@seeds
+@pytest.mark.parametrize(("frames", "cause"), [(SAVING, "blocking-checkpoint"), (LOGGING, "blocking-logging")])
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_what_rank_0_does_in_every_iteration_is_named_by_the_users_function(
+    seed: int, frames: tuple[str, ...], cause: str, accelerator: bool
+) -> None:
+    verdict = verdict_on(Calls(frames, (0,), 15), seed=seed, accelerator=accelerator)
+    found = only_cause(verdict, cause, (0,))
+    assert found.scope == "some"
+    assert found.function.name == frames[0].split(" (")[0]
+    assert found.gain == pytest.approx(0.2, abs=0.06)
+    assert any(frames[-1] in sentence for sentence in found.evidence)
+    assert "the other 3 workers wait for it" in verdict.summary
+
+
+@seeds
+@pytest.mark.parametrize(("frames", "cause"), [(SAVING, "blocking-checkpoint"), (LOGGING, "blocking-logging")])
+def test_what_all_workers_do_needs_no_baseline(seed: int, frames: tuple[str, ...], cause: str) -> None:
+    verdict = verdict_on(Calls(frames, EVERYBODY, 15), seed=seed, purpose="manual", baseline=False)
+    assert only_cause(verdict, cause, EVERYBODY).scope == "all"
+
+
+@seeds
+@pytest.mark.parametrize("every", [5, 10, 20])
+@pytest.mark.parametrize("iterations", [40, 100, 200])
+def test_a_checkpoint_every_so_many_iterations_is_found_although_the_slowest_are_left_out_elsewhere(
+    seed: int, every: int, iterations: int
+) -> None:
+    verdict = verdict_on(Calls(SAVING, (0,), 400, every=every), seed=seed, iterations=iterations)
+    found = only_cause(verdict, "blocking-checkpoint", (0,))
+    assert found.gain == pytest.approx(400 / every / (62 + 400 / every), rel=0.35)
+    assert f"about every {every} iterations" in verdict.summary
+
+
+@seeds
+def test_saving_by_one_worker_after_another_blames_nobody(seed: int) -> None:
+    verdict = verdict_on(Calls(SAVING, EVERYBODY, 200, every=4, rotates=True), seed=seed)
+    assert only_cause(verdict, "blocking-checkpoint", ()).scope == "rotating"
+
+
+@seeds
+def test_one_checkpoint_in_a_long_window_is_not_judged(seed: int) -> None:
+    verdict = verdict_on(Calls(SAVING, (0,), 900, every=200), seed=seed, iterations=200, purpose="manual")
+    assert causes(verdict) == []
+
+
+@seeds
+@pytest.mark.parametrize(("frames", "ms", "every"), [(LOGGING, 20, 50), (SAVING, 60, 60), (LOGGING, 0.5, 1)])
+def test_healthy_logging_and_checkpoints_stay_silent(seed: int, frames: tuple[str, ...], ms: float, every: int) -> None:
+    verdict = verdict_on(Calls(frames, (0,), ms, every=every), seed=seed, iterations=200, purpose="manual")
+    assert verdict.verdict == "healthy", verdict.summary
+
+
+@seeds
+def test_a_users_function_that_is_only_called_save_proves_nothing(seed: int) -> None:
+    frames = ("save_checkpoint (project/logging_and_saving.py:30)", "emit (project/logging_and_saving.py:60)")
+    found = only_cause(verdict_on(Calls(frames, (0,), 20), seed=seed), "python-on-critical-path", (0,))
+    assert found.function.name == "emit"
+
+
+@seeds
+@pytest.mark.parametrize("frames", [SAVING, LOGGING, HTTP[1:]])
+def test_names_and_places_of_user_code_decide_nothing(seed: int, frames: tuple[str, ...]) -> None:
+    plain = verdict_on(Calls(frames, (0,), 20, use=0.1), seed=seed).cause
+    moved = verdict_on(Calls(frames, (0,), 20, use=0.1), seed=seed, named=RENAMED).cause
+    assert plain is not None
+    assert moved is not None
+    assert moved.function.name != plain.function.name
+    for field in ("cause", "workers", "scope", "gain", "confidence"):
+        assert getattr(plain, field) == getattr(moved, field)
+
+
+# --- reading ---
+
+
+@seeds
+@pytest.mark.parametrize("frames", [HTTP, ARRAYS])
+@pytest.mark.parametrize("loader_workers", [0, 2])
+def test_waiting_in_a_read_is_slow_storage(seed: int, frames: tuple[str, ...], loader_workers: int) -> None:
+    verdict = verdict_on(Reads(frames, (2,), 40), seed=seed, loader_workers=loader_workers, loader_use=0.05)
+    found = only_cause(verdict, "slow-storage-read", (2,))
+    assert found.function.stack[-1] == frames[-1]
+    assert found.function.name in ("__getitem__", "_fetch")
+    assert ("in a loader process" in verdict.summary) == bool(loader_workers)
+    assert any(frames[-1] in sentence for sentence in found.evidence)
+
+
+@seeds
+def test_slow_storage_under_all_workers_is_found(seed: int) -> None:
+    only_cause(verdict_on(Reads(HTTP, EVERYBODY, 40), seed=seed), "slow-storage-read", EVERYBODY)
+
+
+@seeds
+@pytest.mark.parametrize("loader_workers", [0, 2])
+def test_decoding_on_a_busy_core_is_slow_loading_that_computes(seed: int, loader_workers: int) -> None:
+    trouble = Reads(IMAGES, (1,), 40, use=0.97)
+    verdict = verdict_on(trouble, seed=seed, loader_workers=loader_workers, loader_use=0.97)
+    found = only_cause(verdict, "slow-data-loading", (1,))
+    assert any("It computes" in sentence for sentence in found.evidence)
+
+
+@seeds
+def test_waiting_without_a_known_reader_stays_slow_loading(seed: int) -> None:
+    only_cause(verdict_on(SlowLoader((2,), 40), seed=seed), "slow-data-loading", (2,))
+
+
+@seeds
+def test_the_kernels_wait_for_a_disk_shows_a_read_without_any_library(seed: int) -> None:
+    class OnDisk(SlowLoader):
+        def apply(self, draft: object) -> None:
+            super().apply(draft)  # type: ignore[arg-type]
+            for worker in self.workers:
+                draft.facts[worker]["disk_wait"] = 0.35  # type: ignore[attr-defined]
+
+    found = only_cause(verdict_on(OnDisk((2,), 40), seed=seed), "slow-storage-read", (2,))
+    assert any("state D" in sentence for sentence in found.evidence)
+
+
+def test_decoding_in_loader_processes_behind_computation_is_healthy() -> None:
+    patterns = [with_loader_use(one, 0.98) for one in synthesize(FleetPlan(seed=3, loader_workers=2), (), 2)]
+    verdict = analyze("job", synthesize_window(patterns, "manual"), patterns, ())
+    assert verdict.verdict == "healthy"
+
+
+# --- other code ---
+
+
+@seeds
+def test_compiling_again_is_told_and_has_advice_of_its_own(seed: int) -> None:
+    frames = (
+        "step (project/train.py:60)",
+        "__call__ (torch/_dynamo/convert_frame.py:1200)",
+        "compile_fx (torch/_inductor/compile_fx.py:900)",
+    )
+    found = only_cause(
+        verdict_on(Calls(frames, EVERYBODY, 25, use=1.0), seed=seed), "python-on-critical-path", EVERYBODY
+    )
+    assert found.function.name == "step"
+    assert "TORCH_LOGS=recompiles" in found.next_step
+
+
+@seeds
+def test_a_program_started_in_the_loop_is_told(seed: int) -> None:
+    frames = ("probe (project/train.py:70)", "run (subprocess.py:505)", "communicate (subprocess.py:1150)")
+    found = only_cause(verdict_on(Calls(frames, (1,), 20), seed=seed), "python-on-critical-path", (1,))
+    assert found.function.name == "probe"
+    assert any("another program" in sentence for sentence in found.evidence)
+
+
+def with_thread(pattern: WorkerPattern, *frames: str, ms: float, use: float) -> WorkerPattern:
+    """The same pattern with a function that another thread was seen in."""
+    stack = ("_bootstrap (threading.py:1000)", "run (threading.py:980)", *frames)
+    key = FunctionKey(kind="python", name=frames[-1].split(" (")[0], stack=stack, thread="background")
+    iterations = pattern.last_iteration - pattern.first_iteration
+    seconds = ms * iterations / 1e3
+    row = FunctionPattern(
+        key=key, beta=0.0, mu=use, resource="cpu", resource_samples=99, total_s=seconds, count=iterations
+    )
+    return msgspec.structs.replace(pattern, functions=(*pattern.functions, row))
+
+
+@seeds
+@pytest.mark.parametrize(
+    ("frames", "use", "cause"),
+    [(("fill (project/ahead.py:9)", "squeeze (project/ahead.py:20)"), 0.98, "python-on-critical-path"),
+     (("fill (project/ahead.py:9)", *HTTP[1:]), 0.04, "slow-storage-read")],
+)  # fmt: skip
+def test_a_wait_for_ones_own_prefetching_thread_names_what_runs_there(
+    seed: int, frames: tuple[str, ...], use: float, cause: str
+) -> None:
+    waits = ("__next__ (project/ahead.py:30)", "get (queue.py:171)", "wait (threading.py:327)")
+    patterns = synthesize(FleetPlan(seed=seed), (Calls(waits, (1,), 30, use=0.02),), 2)
+    patterns[1] = with_thread(patterns[1], *frames, ms=75, use=use)
+    verdict = analyze("job", synthesize_window(patterns, "slow"), patterns, ())
+    found = only_cause(verdict, cause, (1,))
+    assert found.function.name in ("squeeze", "_fetch")
+    assert "another thread" in verdict.summary
+
+
+# --- memory operations ---
+
+
+@seeds
+@pytest.mark.parametrize("workers", [(1,), EVERYBODY])
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_more_copies_are_a_storm(seed: int, workers: tuple[int, ...], accelerator: bool) -> None:
+    found = only_cause(
+        verdict_on(Copies(workers, 18), seed=seed, accelerator=accelerator), "memory-operation-storm", workers
+    )
+    assert any("400 times" in sentence for sentence in found.evidence)
+
+
+@seeds
+def test_some_copies_on_a_device_are_expected(seed: int) -> None:
+    verdict = verdict_on(Copies(EVERYBODY, 2.5, 40), seed=seed, accelerator=True, purpose="manual", baseline=False)
+    assert verdict.verdict == "healthy"
+
+
+@seeds
+def test_copies_that_all_workers_of_a_cpu_job_always_ran_are_no_finding(seed: int) -> None:
+    patterns = synthesize(FleetPlan(seed=seed), (Copies(EVERYBODY, 10),), 2)
+    assert analyze("job", synthesize_window(patterns), patterns, ()).verdict == "healthy"
+
+
+@seeds
+def test_a_slow_processor_copies_slowly_too(seed: int) -> None:
+    plan = FleetPlan(seed=seed)
+    patterns = synthesize(plan, (Copies(EVERYBODY, 10), SlowCompute((3,), 2)), 2)
+    verdict = analyze("job", synthesize_window(patterns, "slow"), patterns, ())
+    assert causes(verdict) == [("compute-slow", (3,))]
+
+
+# --- waits for the device ---
+
+
+def with_syncs(pattern: WorkerPattern, lost_ms: float, waited_ms: float = 40.0) -> WorkerPattern:
+    iterations = pattern.last_iteration - pattern.first_iteration
+    noise = np.random.default_rng(pattern.worker.global_rank).normal(1, 0.1, iterations)
+    stack = ("<module> (project/train.py:1)", "main (project/train.py:20)", "clip (project/train.py:50)")
+    sync = Synchronization(
+        name="aten::item",
+        call="cudaStreamSynchronize",
+        stack=stack,
+        count=3 * iterations,
+        waited_s=waited_ms * iterations / 1e3,
+        lost_s=lost_ms * iterations / 1e3,
+        per_iteration_us=encode_series((lost_ms * 1e3 * noise).astype(np.float32)),
+    )
+    return msgspec.structs.replace(pattern, syncs=(sync,))
+
+
+def synced(lost_ms: float, workers: tuple[int, ...], seed: int, *, accelerator: bool = True) -> Verdict:
+    gap = Calls(("clip (project/train.py:50)",), workers, lost_ms, use=1.0)
+    patterns = synthesize(FleetPlan(seed=seed, accelerator=accelerator), (gap,), 2)
+    patterns = [with_syncs(one, lost_ms) if one.worker.global_rank in workers else one for one in patterns]
+    return analyze("job", synthesize_window(patterns, "manual"), patterns, ())
+
+
+@seeds
+@pytest.mark.parametrize("workers", [(2,), EVERYBODY])
+def test_waits_after_which_the_device_idles_are_named_by_their_caller(seed: int, workers: tuple[int, ...]) -> None:
+    verdict = synced(12, workers, seed)
+    found = only_cause(verdict, "host-device-sync", workers)
+    assert found.function.name == "clip"
+    assert "aten::item" in verdict.summary
+    assert any("3.0 times per iteration" in sentence for sentence in found.evidence)
+    assert found.gain == pytest.approx(0.15, abs=0.05)
+
+
+def test_how_often_the_host_waits_is_told_of_the_accused() -> None:
+    gap = Calls(("clip (project/train.py:50)",), (1, 2), 12, use=1.0)
+    patterns = synthesize(FleetPlan(seed=1, accelerator=True), (gap,), 2)
+    patterns = [with_syncs(one, {0: 0.4, 1: 12, 2: 16}.get(one.worker.global_rank, 0.4)) for one in patterns]
+    often = msgspec.structs.replace(patterns[0].syncs[0], count=50 * patterns[0].syncs[0].count)
+    patterns[0] = msgspec.structs.replace(patterns[0], syncs=(often,))
+    seldom = msgspec.structs.replace(patterns[2].syncs[0], count=2 * patterns[2].syncs[0].count)
+    patterns[2] = msgspec.structs.replace(patterns[2], syncs=(seldom,))
+    verdict = analyze("job", synthesize_window(patterns, "manual"), patterns, ())
+    found = only_cause(verdict, "host-device-sync", (1, 2))
+    (sentence,) = (text for text in found.evidence if "aten::item" in text)
+    assert "4.5 times per iteration" in sentence and "no work for 14" in sentence
+
+
+@seeds
+def test_reading_the_loss_once_per_iteration_is_healthy(seed: int) -> None:
+    assert synced(0.4, EVERYBODY, seed).verdict == "healthy"
+
+
+@seeds
+def test_without_an_accelerator_there_is_nothing_to_wait_for(seed: int) -> None:
+    found = {cause for cause, _ in causes(synced(12, (2,), seed, accelerator=False))}
+    assert "host-device-sync" not in found
+
+
+# --- many tiny collectives ---
+
+
+def fragmented(pattern: WorkerPattern, calls: int, elements: int) -> WorkerPattern:
+    """The same collectives cut into `calls` per iteration."""
+    iterations = pattern.last_iteration - pattern.first_iteration
+    kept = min(calls * iterations, 512)
+    old = pattern.collectives[0]
+    record = CollectiveRecord(
+        group=old.group,
+        kind=old.kind,
+        paired_by="sequence",
+        executions=calls * iterations,
+        sequence=encode_series(np.arange(kept, dtype=np.int64)),
+        iteration=encode_series((np.arange(kept) // calls).astype(np.int32)),
+        duration_us=encode_series(np.full(kept, 60, dtype=np.float32)),
+        critical_us=encode_series(np.full(kept, 50, dtype=np.float32)),
+        elements=encode_series(np.full(kept, elements, dtype=np.int64)),
+        dropped=calls * iterations - kept,
+    )
+    rows = tuple(
+        msgspec.structs.replace(row, count=calls * iterations) if row.key.kind == "collective" else row
+        for row in pattern.functions
+    )
+    return msgspec.structs.replace(pattern, collectives=(record,), functions=rows)
+
+
+@seeds
+@pytest.mark.parametrize("purpose", ["manual", "slow"])
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_tiny_collectives_are_named_once_and_not_the_network(seed: int, purpose: str, accelerator: bool) -> None:
+    healthy = synthesize(FleetPlan(seed=seed + 10_000, accelerator=accelerator), (), 1)
+    patterns = synthesize(FleetPlan(seed=seed, accelerator=accelerator), (SlowLink(25),), 2)
+    patterns = [fragmented(one, 300, 800) for one in patterns]
+    verdict = analyze("job", synthesize_window(patterns, purpose, healthy), patterns, healthy)
+    found = only_cause(verdict, "fragmented-collectives", EVERYBODY)
+    assert "300 tiny collectives" in verdict.summary
+    assert any("800 elements" in sentence for sentence in found.evidence)
+    assert verdict.iteration.current_ms is not None
+    assert found.gain == pytest.approx(28 / verdict.iteration.current_ms, abs=0.05)
+
+
+@seeds
+@pytest.mark.parametrize(("calls", "elements"), [(300, 2_000_000), (4, 800)])
+def test_large_or_few_collectives_that_are_slow_are_the_networks(seed: int, calls: int, elements: int) -> None:
+    healthy = synthesize(FleetPlan(seed=seed + 10_000), (), 1)
+    patterns = [fragmented(one, calls, elements) for one in synthesize(FleetPlan(seed=seed), (SlowLink(30),), 2)]
+    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
+    assert causes(verdict) == [("slow-collective-everywhere", EVERYBODY)]
+
+
+@seeds
+def test_tiny_collectives_that_wait_for_a_late_worker_are_its_symptom(seed: int) -> None:
+    patterns = synthesize(FleetPlan(seed=seed), (SlowLoader((2,), 40),), 2)
+    patterns = [fragmented(one, 60, 800) for one in patterns]
+    verdict = analyze("job", synthesize_window(patterns, "slow"), patterns, ())
+    assert causes(verdict) == [("slow-data-loading", (2,))]
+
+
+def test_the_figures_of_a_sync_add_up() -> None:
+    pattern = with_syncs(synthesize(FleetPlan(accelerator=True), (), 1)[0], 5)
+    assert decode_series(pattern.syncs[0].per_iteration_us, np.float32).size == 40

@@ -1,0 +1,199 @@
+"""Transfers of like process groups under NCCL: what β, μ and σ of their members tell, and what they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from eroica.model.pattern import FunctionKey
+from eroica.model.verdict import Verdict
+from eroica.pipeline import analyze
+from eroica.testing import synthesize_window
+from eroica.testing.grouped import GroupedFleet, Meeting, Work, neighbors_of, strided
+
+seeds = pytest.mark.parametrize("seed", range(4))
+WORKERS, SIZE, ITERATIONS = 64, 8, 6
+
+
+@dataclass(frozen=True)
+class Use:
+    """What workers use of their paths in the gathers.
+
+    Attributes:
+        mu: Worker -> mean use instead of the usual one.
+        sigma: The same of its deviation.
+        resource: What was sampled.
+        usual: μ and σ of everybody else.
+    """
+
+    mu: Mapping[int, float] = field(default_factory=dict)
+    sigma: Mapping[int, float] = field(default_factory=dict)
+    resource: str = "pcie"
+    usual: tuple[float, float] = (0.3, 0.05)
+
+
+def verdict_on(
+    transfer_ms: Mapping[int, float],
+    path: Use = Use(),
+    *,
+    seed: int = 0,
+    late: Mapping[int, float] | None = None,
+    workers: int = WORKERS,
+    spread: float = 0.02,
+) -> Verdict:
+    """Groups of eight workers, one on each host, that gather for 100 ms, then an all-reduce across them.
+
+    Args:
+        transfer_ms: Group -> what it takes instead.
+        path: Use of the workers' paths.
+        seed: Of the noise.
+        late: Worker -> how much more it computes, ms.
+        workers: How many there are.
+        spread: Of healthy groups' transfers.
+    """
+    noise = np.random.default_rng(seed)
+    groups = workers // SIZE
+    gather_GI = (
+        100e3 * np.exp(noise.normal(0, spread, (groups, 1))) * np.exp(noise.normal(0, 0.01, (groups, ITERATIONS)))
+    )
+    for group, ms in transfer_ms.items():
+        gather_GI[group] *= ms / 100
+    compute_WI = 600e3 * np.exp(noise.normal(0, 0.01, (workers, ITERATIONS)))
+    for worker, ms in (late or {}).items():
+        compute_WI[worker] += ms * 1e3
+    use = [np.full(workers, value) * np.exp(noise.normal(0, 0.05, workers)) for value in path.usual]
+    for values, changed in zip(use, (path.mu, path.sigma), strict=True):
+        for worker, value in changed.items():
+            values[worker] = value
+    fleet = GroupedFleet(workers=workers, iterations=ITERATIONS, seed=seed)
+    fleet.works = [
+        Work(
+            key=FunctionKey(kind="compute", name="gemm", phase="forward", thread="device"),
+            time_us=compute_WI,
+            of=np.arange(workers),
+            mu=np.full(workers, 0.7),
+            sigma=np.full(workers, 0.02),
+            count=40,
+        )
+    ]
+    fleet.meetings = [
+        Meeting(
+            grouping=neighbors_of(workers, SIZE, "mesh_shard"),
+            name="ncclDevKernel_AllGather_RING_LL(x)",
+            kind="all_gather",
+            phase="forward",
+            times=4,
+            transfer_us=gather_GI,
+            mu=use[0],
+            sigma=use[1],
+            elements=1 << 20,
+            resource=path.resource,
+        ),
+        Meeting(
+            grouping=strided(workers, SIZE, "mesh_replicate"),
+            name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)",
+            kind="all_reduce",
+            phase="backward",
+            times=1,
+            transfer_us=np.full((SIZE, ITERATIONS), 40e3),
+            mu=np.full(workers, 0.25),
+            sigma=np.full(workers, 0.05),
+            elements=1 << 24,
+        ),
+    ]
+    patterns = fleet.synthesize()
+    return analyze("job", synthesize_window(patterns), patterns)
+
+
+def found(verdict: Verdict) -> list[tuple[str, tuple[int, ...], tuple[str, ...]]]:
+    return [(one.cause, one.workers, one.hosts) for one in verdict.findings if one.role == "cause"]
+
+
+@seeds
+def test_a_member_that_uses_more_of_pcie_in_a_slow_group_has_fallen_back(seed: int) -> None:
+    verdict = verdict_on({3: 300}, Use({27: 0.6}), seed=seed)
+    assert found(verdict) == [("link-fallback", (27,), ("node-3",))]
+    assert verdict.cause is not None
+    assert verdict.cause.gain == pytest.approx(200 / verdict.iteration.current_ms, rel=0.15)
+    symptoms = [one for one in verdict.findings if one.role == "symptom"]
+    assert [one.function.name.split("_")[1] for one in symptoms] == ["AllReduce"]
+    assert set(symptoms[0].workers) == set(range(WORKERS)) - set(range(24, 32))
+
+
+@seeds
+def test_members_that_use_less_than_their_ring_peers_sit_on_the_link(seed: int) -> None:
+    verdict = verdict_on({3: 250}, Use({25: 0.1, 26: 0.08}, {25: 0.04, 26: 0.04}), seed=seed)
+    assert found(verdict) == [("slow-link", (25, 26), ("node-3",))]
+    assert "carries little" in verdict.summary
+
+
+@seeds
+def test_where_all_of_a_ring_are_low_the_steady_one_sits_on_the_link(seed: int) -> None:
+    """The paper's first example: waiting makes the others flip between full speed and nothing."""
+    ring = dict.fromkeys(range(24, 32), 0.45)
+    restless = {**dict.fromkeys(range(24, 32), 0.6), 29: 0.03}
+    verdict = verdict_on({3: 250}, Use(ring, restless, usual=(0.85, 0.05)), seed=seed)
+    assert found(verdict) == [("slow-link", (29,), ("node-3",))]
+
+
+@seeds
+def test_a_restless_member_with_less_use_waits_and_is_not_named(seed: int) -> None:
+    verdict = verdict_on({3: 250}, Use({25: 0.1}, {25: 0.5}), seed=seed)
+    assert found(verdict) == [("slow-link", tuple(range(24, 32)), ("node-3",))]
+    assert verdict.cause is not None and verdict.cause.confidence < 0.75
+
+
+@seeds
+@pytest.mark.parametrize("resource", ["", "nic"])
+def test_without_samples_of_its_own_path_only_the_hosts_of_the_group_are_named(seed: int, resource: str) -> None:
+    verdict = verdict_on({3: 250}, Use({27: 0.6}, resource=resource), seed=seed)
+    assert found(verdict) == [("slow-link", tuple(range(24, 32)), ("node-3",))]
+    assert verdict.summary.startswith("The network paths among node-3 are slow")
+
+
+@seeds
+def test_several_slow_groups_are_told_with_all_their_hosts(seed: int) -> None:
+    verdict = verdict_on({1: 200, 5: 230}, seed=seed)
+    assert found(verdict) == [("slow-link", (*range(8, 16), *range(40, 48)), ("node-1", "node-5"))]
+
+
+# --- nothing of the kind ---
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("spread", [0.02, 0.1])
+def test_healthy_groups_that_differ_by_ten_per_cent_are_no_cause(seed: int, spread: float) -> None:
+    verdict = verdict_on({}, seed=seed, spread=spread)
+    assert (verdict.verdict, verdict.findings) == ("healthy", ())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_use_of_pcie_without_a_slow_group_is_no_cause(seed: int) -> None:
+    assert found(verdict_on({}, Use({27: 0.7}), seed=seed)) == []
+
+
+@seeds
+def test_a_late_member_is_not_its_groups_link(seed: int) -> None:
+    verdict = verdict_on({}, late={27: 300}, seed=seed)
+    assert {one.cause for one in verdict.findings} & {
+        "slow-link",
+        "link-fallback",
+        "slow-collective-everywhere",
+    } == set()
+    assert {worker for one in verdict.findings if one.role == "cause" for worker in one.workers} == {27}
+
+
+@seeds
+def test_two_groups_do_not_tell_which_of_them_is_slow(seed: int) -> None:
+    assert found(verdict_on({1: 250}, Use({9: 0.6}), workers=16, seed=seed)) == []
+
+
+@seeds
+def test_groups_that_are_slow_but_hidden_behind_later_ones_cost_nothing(seed: int) -> None:
+    """All but two groups compute longer, so that the slow transfers of these two are over in time."""
+    late = {worker: 400.0 for worker in range(64) if worker // 8 not in {1, 5}}
+    verdict = verdict_on({1: 250, 5: 250}, late=late, seed=seed)
+    assert not {one.cause for one in verdict.findings} & {"slow-link", "link-fallback"}

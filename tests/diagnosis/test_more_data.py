@@ -1,0 +1,54 @@
+"""More data on a worker is uneven work, not a slow processor: its optimizer tells them apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from eroica.model.verdict import Verdict
+from eroica.pipeline import analyze
+from eroica.testing import FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
+from eroica.testing.fleet import Draft
+
+
+@dataclass(frozen=True)
+class LargerBatches:
+    """Forward and backward of some workers take `factor` times as long, in equally many operators."""
+
+    workers: tuple[int, ...]
+    factor: float
+
+    def apply(self, draft: Draft) -> None:
+        """Longer where data goes through."""
+        for key, time_WI in draft.time_us.items():
+            if key.kind == "compute" and key.phase in ("forward", "backward"):
+                time_WI[list(self.workers)] *= self.factor
+
+
+def judged(*troubles: Trouble, **plan: object) -> Verdict:
+    healthy = synthesize(FleetPlan(**{**plan, "draw": 1}), (), 1)
+    patterns = synthesize(FleetPlan(**plan), troubles, 2)
+    return analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
+
+
+def causes_of(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
+    return [(finding.cause, finding.workers) for finding in verdict.findings if finding.role == "cause"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_larger_batches_on_one_worker_are_uneven_work(seed: int) -> None:
+    verdict = judged(LargerBatches((2,), 2.5), seed=seed)
+    assert causes_of(verdict) == [("load-imbalance", (2,))]
+    assert verdict.cause is not None
+    assert any("tensors are larger" in sentence for sentence in verdict.cause.evidence)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_slow_processor_slows_the_optimizer_too(seed: int) -> None:
+    assert causes_of(judged(SlowCompute((2,), 2.5), seed=seed)) == [("compute-slow", (2,))]
+
+
+def test_on_an_accelerator_nothing_is_said_without_the_devices_own_speed() -> None:
+    verdict = judged(LargerBatches((2,), 2.5), seed=1, accelerator=True)
+    assert [workers for _, workers in causes_of(verdict)] == [(2,)]

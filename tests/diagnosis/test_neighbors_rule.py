@@ -1,0 +1,309 @@
+"""Processes beside the job: named where they took what the workers lack, left alone where nobody is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+
+from eroica.diagnosis.hosts import name_use
+from eroica.model.pattern import Neighbor, WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.pipeline import analyze
+from eroica.testing import (
+    BusyHost,
+    FleetPlan,
+    SlowCompute,
+    SlowLink,
+    SlowLoader,
+    SlowPython,
+    Trouble,
+    synthesize,
+    synthesize_window,
+)
+from eroica.wire.codec import decode_record, encode_record
+
+BURNER = Neighbor(
+    name="python (serve.py)", pid=777, cpu_cores=6.0, run_queue_wait=0.2, memory_bytes=1 << 30, age_s=30.0
+)
+DAEMON = Neighbor(name="dockerd", pid=55, cpu_cores=0.3, memory_bytes=1 << 27, age_s=90_000.0)
+seeds = pytest.mark.parametrize("seed", range(3))
+Facts = Callable[[WorkerPattern], tuple[tuple[Neighbor, ...], dict[str, float]]]
+
+
+def beside(
+    patterns: Sequence[WorkerPattern], hosts: Sequence[str], neighbors: tuple[Neighbor, ...], **facts: float
+) -> list[WorkerPattern]:
+    """The patterns with these neighbors on some hosts, and a daemon alone on all others."""
+    changed = []
+    for pattern in patterns:
+        mine = (*neighbors, DAEMON) if pattern.worker.host in hosts else (DAEMON,)
+        known = {"cores_outside": sum(one.cpu_cores for one in mine), "cores_worker": 1.0, "cores_job": 4.0}
+        known |= {"host_busy": 0.5, "steal": 0.0, "memory_bytes": 64.0 * 2**30}
+        more = facts if pattern.worker.host in hosts else {}
+        own = {**pattern.host_facts, **known, **more}
+        changed.append(msgspec.structs.replace(pattern, neighbors=mine, host_facts=own))
+    return changed
+
+
+def verdict_on(
+    troubles: Sequence[Trouble],
+    seed: int,
+    now: Callable[[list[WorkerPattern]], list[WorkerPattern]],
+    purpose: str = "slow",
+    baseline: bool = True,
+    **plan: object,
+) -> Verdict:
+    fleet = {"workers": 8, "per_host": 4, "cores": 8, **plan}
+    before = beside(synthesize(FleetPlan(seed=seed + 10_000, **fleet), (), 1), (), ())
+    patterns = now(synthesize(FleetPlan(seed=seed, **fleet), troubles, 2))
+    return analyze("job", synthesize_window(patterns, purpose, before), patterns, before if baseline else ())
+
+
+@seeds
+@pytest.mark.parametrize("baseline", [True, False])
+def test_a_process_that_takes_the_cores_of_one_host_is_named_with_its_workers(seed: int, baseline: bool) -> None:
+    verdict = verdict_on(
+        [BusyHost((4, 5, 6, 7), 1.8)], seed, lambda all_: beside(all_, ["node-1"], (BURNER,)), baseline=baseline
+    )
+    found = verdict.cause
+    assert found is not None
+    assert (found.cause, found.workers, found.hosts) == ("sibling-process", (4, 5, 6, 7), ("node-1",)), verdict.summary
+    text = " ".join(found.evidence)
+    assert "python (serve.py) (pid 777) uses 6.0 of 8 cores" in text and "dockerd" not in text
+    assert "pid 777" in verdict.summary and "node-1" in verdict.summary
+    assert [one.cause for one in verdict.findings if one.role == "cause"] == ["sibling-process"]
+
+
+@seeds
+def test_the_same_slowness_without_such_a_process_stays_contention(seed: int) -> None:
+    verdict = verdict_on([BusyHost((4, 5, 6, 7), 1.8)], seed, lambda all_: beside(all_, ["node-1"], ()))
+    assert verdict.cause is not None and verdict.cause.cause == "cpu-contention"
+
+
+@seeds
+def test_a_process_as_busy_on_every_host_is_not_why_one_of_them_is_slow(seed: int) -> None:
+    verdict = verdict_on(
+        [BusyHost((4, 5, 6, 7), 1.8)], seed, lambda all_: beside(all_, ["node-0", "node-1"], (BURNER,))
+    )
+    assert verdict.cause is not None and verdict.cause.cause == "cpu-contention"
+    assert "777" not in verdict.summary
+
+
+@seeds
+def test_a_small_process_does_not_explain_slow_hardware(seed: int) -> None:
+    small = msgspec.structs.replace(BURNER, cpu_cores=0.9)
+    verdict = verdict_on(
+        [SlowCompute((4, 5, 6, 7), 1.8, "none")], seed, lambda all_: beside(all_, ["node-1"], (small,))
+    )
+    assert verdict.cause is not None and verdict.cause.cause == "compute-slow", verdict.summary
+
+
+@seeds
+@pytest.mark.parametrize("fact", ["stopped", "throttled"])
+def test_processes_that_were_stopped_or_throttled_are_not_blamed_on_neighbors(seed: int, fact: str) -> None:
+    verdict = verdict_on(
+        [SlowCompute((4, 5, 6, 7), 1.8, fact)], seed, lambda all_: beside(all_, ["node-1"], (BURNER,), host_busy=0.95)
+    )
+    assert verdict.cause is not None and verdict.cause.cause == "compute-slow", verdict.summary
+
+
+@seeds
+@pytest.mark.parametrize("purpose", ["manual", "slow"])
+def test_a_busy_process_beside_a_healthy_job_is_no_cause(seed: int, purpose: str) -> None:
+    verdict = verdict_on([], seed, lambda all_: beside(all_, ["node-1"], (BURNER,), host_busy=0.9), purpose=purpose)
+    assert verdict.cause is None, verdict.summary
+
+
+@seeds
+def test_python_that_got_slower_is_not_blamed_on_a_process_beside_it(seed: int) -> None:
+    verdict = verdict_on([SlowPython(40)], seed, lambda all_: beside(all_, ["node-1"], (BURNER,)))
+    assert verdict.cause is not None and verdict.cause.cause == "python-on-critical-path"
+
+
+ONE_HOST = {"workers": 4, "per_host": 4, "cores": 4}
+
+
+@seeds
+def test_a_job_on_one_host_that_got_slower_for_all_names_what_came_since(seed: int) -> None:
+    verdict = verdict_on(
+        [BusyHost((0, 1, 2, 3), 1.6)],
+        seed,
+        lambda all_: beside(all_, ["node-0"], (BURNER,), host_busy=0.99),
+        **ONE_HOST,
+    )
+    found = verdict.cause
+    assert found is not None and found.cause == "sibling-process", verdict.summary
+    assert (found.scope, found.workers) == ("all", (0, 1, 2, 3))
+    assert "pid 777" in verdict.summary
+    assert found.gain is not None and found.gain > 0.15
+
+
+@seeds
+def test_slow_collectives_on_a_full_host_are_its_neighbors_doing(seed: int) -> None:
+    full = lambda all_: beside(all_, ["node-0"], (BURNER,), host_busy=0.99)  # noqa: E731
+    verdict = verdict_on([SlowLink(40)], seed, full, **ONE_HOST)
+    assert verdict.cause is not None and verdict.cause.cause == "sibling-process", verdict.summary
+    idle = lambda all_: beside(all_, ["node-0"], (), host_busy=0.5)  # noqa: E731
+    verdict = verdict_on([SlowLink(40)], seed, idle, **ONE_HOST)
+    assert verdict.cause is None or verdict.cause.cause != "sibling-process"
+
+
+def test_what_was_there_in_the_healthy_window_is_not_what_made_the_job_slow() -> None:
+    fleet = {**ONE_HOST}
+    before = beside(synthesize(FleetPlan(seed=10_001, **fleet), (), 1), ["node-0"], (BURNER,), host_busy=0.99)
+    patterns = beside(synthesize(FleetPlan(seed=1, **fleet), [SlowLink(40)], 2), ["node-0"], (BURNER,), host_busy=0.99)
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+    assert verdict.cause is None or verdict.cause.cause != "sibling-process", verdict.summary
+
+
+@seeds
+def test_steal_is_a_neighbor_without_a_name(seed: int) -> None:
+    verdict = verdict_on(
+        [SlowCompute((4, 5, 6, 7), 1.8, "none")], seed, lambda all_: beside(all_, ["node-1"], (), steal=0.4)
+    )
+    assert verdict.cause is not None and verdict.cause.cause == "sibling-process", verdict.summary
+    assert "virtual machine" in verdict.summary
+
+
+@seeds
+def test_processes_that_cannot_be_seen_count_by_what_the_cores_did(seed: int) -> None:
+    now = lambda all_: beside(all_, ["node-1"], (), cores_unseen=5.0, host_busy=0.97)  # noqa: E731
+    verdict = verdict_on([BusyHost((4, 5, 6, 7), 1.8)], seed, now)
+    assert verdict.cause is not None and verdict.cause.cause == "sibling-process", verdict.summary
+    assert "cannot be seen" in verdict.summary
+
+
+@seeds
+def test_a_process_that_holds_the_memory_while_tasks_wait_for_it_is_named(seed: int) -> None:
+    hog = Neighbor(name="indexer", pid=31, cpu_cores=0.1, memory_bytes=50 * 2**30)
+    pressed = lambda all_: beside(all_, ["node-1"], (hog,), memory_pressure=0.5)  # noqa: E731
+    verdict = verdict_on([SlowCompute((4, 5, 6, 7), 1.8, "none")], seed, pressed)
+    assert verdict.cause is not None and verdict.cause.cause == "sibling-process", verdict.summary
+    assert "indexer (pid 31)" in verdict.summary
+    calm = lambda all_: beside(all_, ["node-1"], (hog,))  # noqa: E731
+    verdict = verdict_on([SlowCompute((4, 5, 6, 7), 1.8, "none")], seed, calm)
+    assert verdict.cause is not None and verdict.cause.cause == "compute-slow", verdict.summary
+
+
+@seeds
+def test_on_a_host_that_was_full_before_newcomers_count_by_themselves(seed: int) -> None:
+    """Cores that others use stay as many, since there are no more; but the job's threads wait longer."""
+    gone = msgspec.structs.replace(BURNER, pid=333, name="gone", cpu_cores=3.0)
+    come = msgspec.structs.replace(BURNER, cpu_cores=3.0)
+    fleet = {**ONE_HOST}
+    before = beside(synthesize(FleetPlan(seed=seed + 10_000, **fleet), (), 1), ["node-0"], (gone,), host_busy=0.99)
+    patterns = synthesize(FleetPlan(seed=seed, **fleet), [BusyHost((0, 1, 2, 3), 1.6)], 2)
+    now = beside(patterns, ["node-0"], (come,), host_busy=0.99)
+    verdict = analyze("job", synthesize_window(now, "slow", before), now, before)
+    assert verdict.cause is not None and verdict.cause.cause == "sibling-process", verdict.summary
+    assert "pid 777" in verdict.summary and "gone" not in verdict.summary
+    same = beside(patterns, ["node-0"], (gone,), host_busy=0.99)
+    verdict = analyze("job", synthesize_window(same, "slow", before), same, before)
+    assert verdict.cause is not None and verdict.cause.cause == "cpu-contention", verdict.summary
+
+
+def test_many_of_one_name_are_named_together_and_small_ones_only_counted() -> None:
+    workers = [Neighbor(name="python (train.py)", pid=pid, cpu_cores=0.5) for pid in (12, 11, 13)]
+    assert name_use(workers, 1.6, 4) == "python (train.py) (pids 11, 12 and 13) use 1.5 of 4 cores"
+    assert name_use(workers[:1], 3.0, 4) == "python (train.py) (pid 12) and smaller processes use 3.0 of 4 cores"
+    assert name_use([], 3.0, 0) == "many small processes use 3.0 cores"
+
+
+@seeds
+def test_a_slow_job_that_nothing_explains_tells_who_else_is_busy(seed: int) -> None:
+    """The neighbor was there before, and there is no word of it in a healthy job."""
+    fleet = {**ONE_HOST}
+    before = beside(synthesize(FleetPlan(seed=seed + 10_000, **fleet), (), 1), ["node-0"], (BURNER,))
+    patterns = beside(synthesize(FleetPlan(seed=seed, **fleet), (), 2), ["node-0"], (BURNER,))
+    slow = msgspec.structs.replace(
+        synthesize_window(patterns, "slow", before), baseline_iteration_s=0.04, current_iteration_s=0.06
+    )
+    verdict = analyze("job", slow, patterns, before)
+    assert verdict.verdict == "undetermined", verdict.summary
+    assert any("pid 777" in note for note in verdict.coverage.notes)
+    healthy = analyze("job", synthesize_window(patterns, "manual", before), patterns, before)
+    assert healthy.verdict == "healthy"
+    assert not any("pid 777" in note for note in healthy.coverage.notes)
+
+
+@seeds
+def test_of_two_slow_hosts_only_the_noisy_one_is_blamed_on_its_neighbor(seed: int) -> None:
+    troubles = [BusyHost((0, 1), 1.9), SlowCompute((4, 5), 1.9, "none")]
+    fleet = {"workers": 24, "per_host": 4}
+    verdict = verdict_on(troubles, seed, lambda all_: beside(all_, ["node-0"], (BURNER,)), **fleet)
+    found = {one.cause: one.workers for one in verdict.findings if one.role == "cause"}
+    assert found == {"sibling-process": (0, 1), "compute-slow": (4, 5)}, verdict.summary
+
+
+# --- devices ---
+
+
+def on_device(patterns: Sequence[WorkerPattern], workers: Sequence[int], utilization: float) -> list[WorkerPattern]:
+    changed = beside(patterns, (), ())
+    for at in workers:
+        there = Neighbor(
+            name="infer", pid=900 + at, device=f"cuda:{at % 8}", device_bytes=8 << 30, device_utilization=utilization
+        )
+        changed[at] = msgspec.structs.replace(changed[at], neighbors=(there, DAEMON))
+    return changed
+
+
+@seeds
+@pytest.mark.parametrize("utilization", [0.35, 0.0])
+def test_processes_on_a_slow_workers_device_are_named(seed: int, utilization: float) -> None:
+    """EROICA, section 6.3: idle inference processes on the same host took part of the device."""
+    verdict = verdict_on(
+        [SlowCompute((3,), 1.4, "none")], seed, lambda all_: on_device(all_, [3], utilization), accelerator=True
+    )
+    found = verdict.cause
+    assert found is not None and (found.cause, found.workers) == ("sibling-process", (3,)), verdict.summary
+    assert "infer (pid 903)" in " ".join(found.evidence)
+
+
+@seeds
+def test_processes_that_hold_memory_on_every_device_do_not_explain_one_slow_device(seed: int) -> None:
+    verdict = verdict_on(
+        [SlowCompute((3,), 1.4, "none")], seed, lambda all_: on_device(all_, range(8), 0.0), accelerator=True
+    )
+    assert verdict.cause is not None and verdict.cause.cause == "compute-slow", verdict.summary
+
+
+@seeds
+def test_busy_cores_beside_it_do_not_explain_a_slow_device(seed: int) -> None:
+    verdict = verdict_on(
+        [SlowCompute((3,), 1.4, "none")],
+        seed,
+        lambda all_: beside(all_, ["node-0"], (BURNER,), host_busy=0.95),
+        accelerator=True,
+    )
+    assert verdict.cause is not None and verdict.cause.cause == "compute-slow", verdict.summary
+
+
+def test_neighbors_and_settings_survive_the_wire() -> None:
+    (pattern, *_) = beside(synthesize(FleetPlan()), ["node-0"], (BURNER,))
+    pattern = msgspec.structs.replace(pattern, setup={"torch_threads": "4"})
+    back = decode_record(encode_record(pattern), WorkerPattern)
+    assert back == pattern and back.neighbors[0] == BURNER and back.setup == {"torch_threads": "4"}
+
+
+@seeds
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_slow_loading_beside_a_busy_process_keeps_its_function_and_tells_of_it(seed: int, loaders: int) -> None:
+    trouble = SlowLoader((1,), 60)
+    noisy = verdict_on([trouble], seed, lambda all_: beside(all_, ["node-0"], (BURNER,)), loader_workers=loaders)
+    quiet = verdict_on([trouble], seed, lambda all_: beside(all_, ["node-0"], ()), loader_workers=loaders)
+    for verdict, told in ((noisy, True), (quiet, False)):
+        assert verdict.cause is not None
+        assert (verdict.cause.cause, verdict.cause.workers) == ("slow-data-loading", (1,))
+        assert any("may slow the loading down" in line for line in verdict.cause.evidence) == told
+        assert any("python (serve.py) (pid 777)" in line for line in verdict.cause.evidence) == told
+
+
+@seeds
+def test_a_process_as_busy_on_every_host_is_not_mentioned_beside_slow_loading(seed: int) -> None:
+    everywhere = ["node-0", "node-1"]
+    verdict = verdict_on([SlowLoader((1,), 60)], seed, lambda all_: beside(all_, everywhere, (BURNER,)), baseline=False)
+    assert verdict.cause is not None
+    assert not any("may slow the loading down" in line for line in verdict.cause.evidence)

@@ -1,0 +1,147 @@
+"""Jobs on which a verdict once named the wrong thing, or nothing, by mechanism; each with what must stay as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+
+from eroica.localize import localize
+from eroica.localize.excess import excess_over_peers
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.model.worker import ProcessGroup
+from eroica.pipeline import analyze
+from eroica.settings import Settings
+from eroica.testing import FleetPlan, SlowLink, synthesize, synthesize_window
+from eroica.testing.pipelines import Step, patterns_of_played, pipeline_programs, play
+
+seeds = pytest.mark.parametrize("seed", range(4))
+ITERATIONS = 12
+
+
+def causes(verdict: Verdict) -> list[str]:
+    return [finding.cause for finding in verdict.findings if finding.role == "cause"]
+
+
+def on_devices(patterns: Sequence[WorkerPattern]) -> list[WorkerPattern]:
+    """The same of a job whose operators run on accelerators."""
+    return [msgspec.structs.replace(pattern, has_accelerator=True) for pattern in patterns]
+
+
+def without_senders(patterns: Sequence[WorkerPattern]) -> list[WorkerPattern]:
+    """The same where no send or receive tells its other side, as kernels of several together do not."""
+    return [
+        msgspec.structs.replace(
+            pattern, collectives=tuple(msgspec.structs.replace(one, peers=b"") for one in pattern.collectives)
+        )
+        for pattern in patterns
+    ]
+
+
+# --- one iteration that is long on everybody ---
+
+
+@seeds
+def test_an_evaluation_in_the_window_does_not_hide_a_slow_worker(seed: int) -> None:
+    noise = np.random.default_rng(seed)
+    time_WI = 500.0 * np.exp(noise.normal(0, 0.02, (4, 20)))
+    time_WI[2] *= 1.3
+    time_WI[:, 7] *= 5
+    excess = excess_over_peers(time_WI, np.zeros(4, dtype=np.intp))
+    assert excess.strength[2] > 3
+    assert (excess.strength[[0, 1, 3]] < 3).all()
+
+
+@seeds
+def test_a_workers_own_long_iterations_stay_noise(seed: int) -> None:
+    noise = np.random.default_rng(seed)
+    time_WI = 500.0 * np.exp(noise.normal(0, 0.02, (4, 20)))
+    time_WI[2, 7] *= 5
+    excess = excess_over_peers(time_WI, np.zeros(4, dtype=np.intp))
+    assert excess.strength[2] < 3
+
+
+# --- two workers late in different places of an iteration ---
+
+
+def two_places(late_us: tuple[float, float], transfer_us: float = 2_000.0) -> list[WorkerPattern]:
+    """Workers 0 and 1 late before the first and before the second reduction of an iteration."""
+    groups = [ProcessGroup(name="0", description="default_pg", ranks=(0, 1, 2, 3), backend="nccl")]
+    noise = np.random.default_rng(1)
+    programs: list[list[Step]] = []
+    for rank in range(4):
+        steps: list[Step] = []
+        for _ in range(ITERATIONS):
+            for place in range(2):
+                own = 40_000.0 * float(np.exp(noise.normal(0, 0.01))) + (late_us[place] if rank == place else 0.0)
+                steps += [Step("work", own), Step("all_reduce", transfer_us, "0")]
+            steps += [Step("work", 100.0), Step("iteration")]
+        programs.append(steps)
+    return on_devices(patterns_of_played(play(programs, groups), groups))
+
+
+def judge(now: list[WorkerPattern], before: list[WorkerPattern]) -> Verdict:
+    return analyze("job", synthesize_window(now, "slow", before), now, before)
+
+
+def test_waiting_for_one_worker_after_another_is_no_slow_transfer() -> None:
+    verdict = judge(two_places((20_000.0, 20_000.0)), two_places((0.0, 0.0)))
+    assert "slow-collective-everywhere" not in causes(verdict)
+    assert verdict.verdict == "slow"
+
+
+def test_a_slow_transfer_between_them_is_still_seen() -> None:
+    verdict = judge(two_places((0.0, 0.0), 20_000.0), two_places((0.0, 0.0)))
+    assert causes(verdict) == ["slow-collective-everywhere"]
+
+
+# --- pipelines whose receives name no sender ---
+
+
+def pipeline(late_us: float = 0.0) -> list[WorkerPattern]:
+    """Four stages twice, few microbatches, and the last stage of the second replica late by as much in each of them."""
+    work = [[10_000.0] * 4, [10_000.0, 10_000.0, 10_000.0, 10_000.0 + late_us]]
+    programs, groups = pipeline_programs(work, ITERATIONS)
+    return on_devices(patterns_of_played(play(programs, groups), groups))
+
+
+@pytest.mark.parametrize("purpose", ["slow", "manual", "baseline"])
+def test_the_bubble_of_a_pipeline_is_no_slow_transfer(purpose: str) -> None:
+    patterns = without_senders(pipeline())
+    verdict = analyze("job", synthesize_window(patterns, purpose), patterns)  # type: ignore[arg-type]
+    assert verdict.findings == ()
+
+
+def test_nor_is_it_where_a_stage_did_not_report() -> None:
+    patterns = [pattern for pattern in pipeline() if pattern.worker.global_rank != 1]
+    verdict = analyze("job", synthesize_window(patterns, "manual"), patterns)
+    assert "slow-collective-everywhere" not in causes(verdict)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_slow_stage_worker_is_found_whether_or_not_receives_name_their_senders(named: bool) -> None:
+    patterns = pipeline(late_us=5_000.0)
+    patterns = patterns if named else without_senders(patterns)
+    assert (localize(patterns, (), Settings()).arrivals.replay is not None) == named
+    verdict = analyze("job", synthesize_window(patterns, "manual"), patterns)
+    assert verdict.verdict == "slow"
+    assert [finding.workers for finding in verdict.findings if finding.role == "cause"] == [(7,)]
+
+
+# --- far slower than the healthy window, and nobody knows why ---
+
+
+def far_from_healthy(ms: float) -> Verdict:
+    plan = FleetPlan()
+    patterns, before = synthesize(plan, [SlowLink(ms)], 2), synthesize(plan)
+    return analyze("job", synthesize_window(patterns, "manual", before), patterns, before)
+
+
+def test_a_window_far_slower_than_the_healthy_one_is_not_called_healthy() -> None:
+    verdict = far_from_healthy(40.0)
+    assert verdict.findings == ()
+    assert verdict.verdict == "undetermined", verdict.summary
+    assert far_from_healthy(0.0).verdict == "healthy"

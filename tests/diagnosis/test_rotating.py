@@ -1,0 +1,140 @@
+"""Culprits that change from iteration to iteration: found without blaming anybody; healthy jitter stays silent."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from eroica.model.verdict import Finding, Verdict
+from eroica.model.window import WindowPurpose
+from eroica.pipeline import analyze
+from eroica.testing import BackwardHook, FleetPlan, Trouble, synthesize, synthesize_window
+from eroica.testing.fleet import Draft
+from eroica.testing.scope_troubles import VariableLengths, WanderingHold, WanderingPause
+
+
+def judge(
+    *troubles: Trouble, seed: int = 0, purpose: WindowPurpose = "slow", baseline: bool = True, **plan: object
+) -> Verdict:
+    before = synthesize(FleetPlan(seed=seed, **plan), (), 1) if baseline else []
+    patterns = synthesize(FleetPlan(seed=seed, draw=1, **plan), troubles, 2)
+    return analyze("job", synthesize_window(patterns, purpose, before), patterns, before)
+
+
+def only_cause(verdict: Verdict) -> Finding:
+    (found,) = [finding for finding in verdict.findings if finding.role == "cause"]
+    assert (found.scope, found.workers) == ("rotating", ()), verdict.summary
+    return found
+
+
+TURNS = r"In (?P<led>\d+) of (?P<of>\d+) iterations one worker takes .*: (?P<named>worker .*)\."
+fleets = pytest.mark.parametrize(("workers", "accelerator"), [(4, False), (8, True), (32, False)])
+known = pytest.mark.parametrize("baseline", [True, False])
+
+
+@fleets
+@known
+def test_a_function_that_wanders_is_named_and_nobody_is_blamed(workers: int, accelerator: bool, baseline: bool) -> None:
+    pause = WanderingPause(60, frame="shuffle (project/mix.py:5)")
+    verdict = judge(pause, baseline=baseline, workers=workers, accelerator=accelerator)
+    found = only_cause(verdict)
+    assert (found.cause, found.function.name) == ("python-on-critical-path", "shuffle")
+    assert verdict.summary.startswith("One worker after another spends time in shuffle (mix.py:5)")
+    assert found.gain is not None and found.gain > 0.2
+
+
+@known
+def test_reads_that_wander_are_slow_storage(baseline: bool) -> None:
+    """The same as slow loading, but the stack says that it reads a socket, on no processor time."""
+
+    class WanderingRead(WanderingPause):
+        def apply(self, draft: Draft) -> None:
+            hit_WI = draft.noise.random(draft.shape[1]) < self.chance
+            time_WI = np.zeros(draft.shape)
+            time_WI[np.arange(draft.shape[1]) % draft.shape[0], np.arange(draft.shape[1])] = self.ms * 1e3 * hit_WI
+            draft.add(draft.loader_frame(*self.frame.split("|")), time_WI, 0.1, 0.02)
+
+    reads = "_read_block (project/dataset.py:70)|recv_into (ssl.py:1166)"
+    found = only_cause(judge(WanderingRead(60, frame=reads), baseline=baseline, workers=8))
+    assert found.cause == "slow-storage-read"
+    assert any("reads a socket" in line for line in found.evidence)
+    found = only_cause(judge(WanderingRead(60, frame="decode (project/dataset.py:90)"), baseline=baseline, workers=8))
+    assert found.cause == "slow-data-loading"
+
+
+@fleets
+def test_contention_that_wanders_shows_in_the_run_queues(workers: int, accelerator: bool) -> None:
+    found = only_cause(judge(WanderingHold(1.8, queue=0.1), workers=workers, accelerator=accelerator))
+    assert found.cause == ("compute-slow" if accelerator else "cpu-contention")
+    (turns,) = [line for line in found.evidence if "one worker takes at least" in line]
+    turn = re.fullmatch(TURNS, turns)
+    assert turn is not None, turns
+    led, named = int(turn["led"]), [int(count) for count in re.findall(r"worker \d+ in (\d+)", turn["named"])]
+    assert 0.5 * int(turn["of"]) <= led <= int(turn["of"]) <= 40
+    assert len(named) == min(workers, 4)
+    assert max(named) <= led / 2
+    assert sum(named) == led or "others in the rest" in turns
+    queue = "Training threads are ready but without a core"
+    assert any(line.startswith(queue) for line in found.evidence) == (not accelerator)
+
+
+def test_hold_ups_while_run_queues_are_as_before_are_no_contention() -> None:
+    assert only_cause(judge(WanderingHold(1.8), workers=8)).cause == "compute-slow"
+
+
+@fleets
+@known
+def test_samples_of_different_length_are_uneven_loads(workers: int, accelerator: bool, baseline: bool) -> None:
+    verdict = judge(VariableLengths(0.25), workers=workers, accelerator=accelerator, baseline=baseline)
+    found = only_cause(verdict)
+    assert found.cause == "load-imbalance"
+    assert "different amounts of work at the same speed, another one the most each time" in verdict.summary
+    assert any("the optimizer's operators by" in line for line in found.evidence)
+
+
+def test_loads_that_were_as_uneven_when_the_job_was_healthy_are_not_what_made_it_slow() -> None:
+    plan = {"workers": 8, "accelerator": True}
+    before = synthesize(FleetPlan(seed=1, **plan), [VariableLengths(0.2)], 1)
+    patterns = synthesize(FleetPlan(seed=1, draw=1, **plan), [VariableLengths(0.2), BackwardHook((3,), 60)], 2)
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+    assert [(one.cause, one.workers) for one in verdict.findings if one.role == "cause"] == [
+        ("python-on-critical-path", (3,))
+    ]
+
+
+def test_one_worker_that_is_late_now_and_then_is_not_everybody_in_turn() -> None:
+    """Bursts on one worker: whoever is last does not change."""
+
+    class Bursts(WanderingHold):
+        def apply(self, draft: object) -> None:
+            hit = draft.noise.random(draft.shape[1]) < 0.6
+            for key in draft.time_us:
+                draft.time_us[key][2, hit] *= 1.8
+
+    verdict = judge(Bursts(1.8), workers=4)
+    assert all(one.scope != "rotating" for one in verdict.findings)
+
+
+@pytest.mark.parametrize(("workers", "count"), [(2, 20), (4, 20), (8, 20), (64, 4)])
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_healthy_jitter_is_nobodys_turn(workers: int, count: int, accelerator: bool) -> None:
+    found = []
+    for seed in range(count):
+        for baseline in (True, False):
+            verdict = judge(
+                seed=seed, purpose="manual", baseline=baseline, workers=workers, accelerator=accelerator, iterations=20
+            )
+            found += [(seed, verdict.summary) for one in verdict.findings if one.role == "cause"]
+    assert found == []
+
+
+def test_workers_that_take_turns_on_too_few_cores_are_healthy_without_a_past() -> None:
+    verdict = judge(WanderingHold(1.8), purpose="manual", baseline=False, workers=4, cores=2)
+    assert verdict.findings == ()
+
+
+def test_a_few_iterations_do_not_show_that_the_culprit_changes() -> None:
+    verdict = judge(WanderingHold(1.8, queue=0.1), workers=4, iterations=6)
+    assert all(one.scope != "rotating" for one in verdict.findings)

@@ -1,0 +1,212 @@
+"""Whom a verdict names: a host, a part of one, a stage, rank 0's duty, or nobody: the model was cut like that."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Finding, Verdict
+from eroica.model.window import WindowPurpose
+from eroica.model.worker import ProcessGroup
+from eroica.pipeline import analyze
+from eroica.settings import Settings
+from eroica.testing import (
+    BackwardHook,
+    FleetPlan,
+    SlowCompute,
+    SlowLoader,
+    SlowPython,
+    Trouble,
+    synthesize,
+    synthesize_window,
+)
+from eroica.testing.scope_troubles import ExtraDuty, SlowStage
+
+DEVICES = {"accelerator": True, "iterations": 20}
+seeds = pytest.mark.parametrize("seed", range(3))
+
+
+def judge(
+    *troubles: Trouble,
+    seed: int = 0,
+    purpose: WindowPurpose = "slow",
+    baseline: bool = True,
+    settings: Settings = Settings(),  # noqa: B008 (frozen)
+    **plan: object,
+) -> Verdict:
+    before = synthesize(FleetPlan(seed=seed, **plan), (), 1) if baseline else []
+    patterns = synthesize(FleetPlan(seed=seed, draw=1, **plan), troubles, 2)
+    return analyze("job", synthesize_window(patterns, purpose, before), patterns, before, settings=settings)
+
+
+def causes(verdict: Verdict) -> list[Finding]:
+    return [finding for finding in verdict.findings if finding.role == "cause"]
+
+
+def cause(verdict: Verdict) -> Finding:
+    assert len(causes(verdict)) == 1, verdict.summary
+    return causes(verdict)[0]
+
+
+# --- hosts ---
+
+
+@seeds
+def test_a_host_whose_workers_are_all_slow_is_named_as_a_host(seed: int) -> None:
+    verdict = judge(SlowCompute(tuple(range(8, 16)), 1.6, "throttled"), seed=seed, workers=32, **DEVICES)
+    found = cause(verdict)
+    assert verdict.summary.startswith("Host node-1 (workers 8 to 15) computes the same operators 1.6 times as slowly")
+    assert "the other 24 workers wait for it" in verdict.summary
+    assert (found.cause, found.workers, found.hosts, found.scope) == (
+        "compute-slow",
+        tuple(range(8, 16)),
+        ("node-1",),
+        "some",
+    )
+    assert found.next_step.startswith("Check host node-1 first")
+
+
+def test_a_host_counts_as_a_whole_if_nearly_all_of_its_workers_are_slow_and_the_exception_is_told() -> None:
+    verdict = judge(SlowCompute(tuple(range(8, 15)), 1.6, "throttled"), workers=32, **DEVICES)
+    assert verdict.summary.startswith("Host node-1 (7 of its 8 workers: 8 to 14) computes")
+
+
+def test_a_part_of_a_host_is_named_by_its_workers_and_the_rest_of_the_host_is_told_to_be_fine() -> None:
+    verdict = judge(SlowCompute((8, 9, 10), 1.6, "throttled"), workers=32, **DEVICES)
+    found = cause(verdict)
+    assert verdict.summary.startswith("Workers 8, 9 and 10 compute")
+    assert any("node-1 also runs workers 11, 12, 13, 14 and 15, which are not" in line for line in found.evidence)
+    assert "Check host" not in found.next_step
+
+
+def test_many_hosts_with_the_same_trouble_are_one_finding_that_counts_them() -> None:
+    slow = tuple(range(8, 32)) + tuple(range(64, 96))
+    verdict = judge(SlowCompute(slow, 1.5, "throttled"), workers=256, accelerator=True, iterations=10)
+    assert cause(verdict).workers == slow
+    assert verdict.summary.startswith("7 hosts (node-1, node-2, ...; 56 workers) compute")
+    assert "what these hosts have in common" in cause(verdict).next_step
+
+
+def test_where_the_job_has_one_host_workers_are_named() -> None:
+    assert judge(SlowCompute((2,), 1.6, "throttled"), workers=8, **DEVICES).summary.startswith("Worker 2 computes")
+
+
+def test_a_coordinate_that_only_the_accused_have_is_told() -> None:
+    """Two tensor ranks on each of 8 hosts of two: all workers of tensor rank 1 are slow."""
+
+    def with_tensor(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
+        return [
+            msgspec.structs.replace(
+                one,
+                process_groups=(
+                    *one.process_groups,
+                    ProcessGroup(
+                        name=f"t{at // 4}", description="mesh_tp", ranks=tuple(range(at - at % 4, at - at % 4 + 4))
+                    ),
+                ),
+            )
+            for at, one in enumerate(patterns)
+        ]
+
+    plan = FleetPlan(workers=16, per_host=4, **DEVICES)
+    patterns = with_tensor(synthesize(plan, [SlowCompute((3, 7, 11, 15), 1.5, "throttled")], 2))
+    verdict = analyze("job", synthesize_window(patterns), patterns)
+    assert any(line.startswith("All of them are tensor rank 3, and nobody else is") for line in cause(verdict).evidence)
+    patterns = with_tensor(synthesize(plan, [SlowCompute((6,), 1.5, "throttled")], 2))
+    verdict = analyze("job", synthesize_window(patterns), patterns)
+    assert "Worker 6 is tensor rank 2." in cause(verdict).evidence
+
+
+# --- rank 0 ---
+
+
+@seeds
+def test_what_only_rank_0_does_is_its_extra_duty(seed: int) -> None:
+    verdict = judge(ExtraDuty(30), seed=seed, workers=4)
+    assert (cause(verdict).workers, cause(verdict).function.name) == ((0,), "log_metrics")
+    assert "rank 0's extra duty, which no other worker runs" in verdict.summary
+
+
+def test_what_rank_0_does_more_of_than_others_or_another_rank_does_alone_is_no_extra_duty() -> None:
+    assert "extra duty" not in judge(SlowLoader((0,), 40), workers=4).summary
+    assert "extra duty" not in judge(BackwardHook((1,), 40), workers=4).summary
+
+
+# --- pipelines ---
+
+
+@seeds
+@pytest.mark.parametrize("purpose", ["manual", "slow"])
+@pytest.mark.parametrize("baseline", [True, False])
+def test_a_heavy_stage_is_told_as_structure_and_alarms_nobody(
+    seed: int, purpose: WindowPurpose, baseline: bool
+) -> None:
+    verdict = judge(seed=seed, purpose=purpose, baseline=baseline, workers=8, stages=2, **DEVICES)
+    assert (verdict.verdict, verdict.findings) == ("healthy", ())
+    (note,) = [note for note in verdict.coverage.notes if "structurally long" in note]
+    assert note.startswith("The last of 2 pipeline stages (workers 1, 3, 5 and 7)")
+    assert ("so in the baseline window, too" in note) == baseline
+    assert "long by structure" in verdict.summary
+
+
+def test_where_shorter_iterations_are_expected_a_heavy_stage_is_the_cause() -> None:
+    settings = Settings(expected_iteration_s=0.03)
+    verdict = judge(purpose="expected", baseline=False, settings=settings, workers=8, stages=2, **DEVICES)
+    assert (cause(verdict).cause, cause(verdict).workers) == ("stage-imbalance", ())
+
+
+@seeds
+@pytest.mark.parametrize(("stage", "members"), [(0, (0, 2, 4, 6)), (1, (1, 3, 5, 7))])
+def test_a_stage_that_became_slow_as_a_whole_is_no_structure(seed: int, stage: int, members: tuple[int, ...]) -> None:
+    verdict = judge(SlowStage(stage, 1.8), seed=seed, workers=8, stages=2, **DEVICES)
+    assert (cause(verdict).cause, cause(verdict).workers, cause(verdict).scope) == ("compute-slow", members, "some")
+    assert not any("structurally" in note for note in verdict.coverage.notes)
+
+
+@seeds
+@pytest.mark.parametrize(
+    ("trouble", "slug"),
+    [
+        (SlowCompute((2,), 1.8, "throttled"), "compute-slow"),
+        (SlowLoader((2,), 50), "slow-data-loading"),
+        (BackwardHook((2,), 50), "python-on-critical-path"),
+    ],
+)
+def test_a_worker_alone_in_its_stage_is_judged_against_its_own_past(seed: int, trouble: Trouble, slug: str) -> None:
+    verdict = judge(trouble, seed=seed, workers=4, stages=4, **DEVICES)
+    assert (cause(verdict).cause, cause(verdict).workers) == (slug, (2,)), verdict.summary
+    assert any("alone in their role" in note and "baseline window only" in note for note in verdict.coverage.notes)
+
+
+@seeds
+def test_stages_of_one_worker_each_stay_healthy_against_their_past(seed: int) -> None:
+    for purpose in ("manual", "slow"):
+        verdict = judge(seed=seed, purpose=purpose, workers=4, stages=4)
+        assert (verdict.verdict, verdict.findings) == ("healthy", ())
+
+
+def test_without_peers_and_without_a_past_nothing_can_be_told() -> None:
+    verdict = judge(SlowCompute((2,), 1.8), baseline=False, workers=4, stages=4, **DEVICES)
+    assert verdict.verdict == "undetermined"
+    assert "a role of its own, and there is no baseline window" in verdict.summary
+    assert not any("no worker is to blame" in note for note in verdict.coverage.notes)
+
+
+def test_stated_roles_decide_who_is_compared() -> None:
+    """Workers 1, 3, 5 and 7 have a longer stage; said to be of one role with the others they are all late."""
+    plan = {"workers": 8, "stages": 2, **DEVICES}
+    apart = judge(purpose="manual", baseline=False, settings=Settings(roles="a=0,2,4,6;b=1,3,5,7"), **plan)
+    assert apart.findings == ()
+    online = judge(purpose="manual", settings=Settings(roles="a=0-99"), **plan)
+    assert online.verdict == "undetermined" and "this job has ranks 0 to 7 only" in online.summary
+
+
+# --- all ---
+
+
+def test_what_got_slower_on_everybody_is_told_with_what_it_was() -> None:
+    verdict = judge(SlowPython(15), workers=4)
+    assert cause(verdict).scope == "all"
+    assert verdict.summary.startswith("All 4 workers spend 1")
+    assert "when the job was healthy" in verdict.summary

@@ -1,0 +1,288 @@
+"""Settings of slow workers that differ from their peers' or from before: named where they explain it, else not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+
+from eroica.diagnosis.catalog import CATALOG
+from eroica.diagnosis.setup_rules import BAD, RULES
+from eroica.model.pattern import Neighbor, WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.pipeline import analyze
+from eroica.testing import (
+    BusyHost,
+    FleetPlan,
+    SlowCompute,
+    SlowLink,
+    SlowLoader,
+    SlowPython,
+    Trouble,
+    synthesize,
+    synthesize_window,
+)
+
+USUAL = {
+    "affinity": "0-7",
+    "affinity_cores": "8",
+    "anomaly_mode": "off",
+    "cores": "16",
+    "cpu_quota": "none",
+    "env:OMP_NUM_THREADS": "4",
+    "loader_workers": "4",
+    "nice": "0",
+    "torch": "2.13.0",
+    "torch_threads": "4",
+}
+seeds = pytest.mark.parametrize("seed", range(3))
+Change = Callable[[list[WorkerPattern]], list[WorkerPattern]]
+
+
+def set_up(
+    patterns: Sequence[WorkerPattern], workers: Sequence[int] = (), **changed: str | None
+) -> list[WorkerPattern]:
+    """The patterns as usual, with changed settings on some workers; None takes one away. "env_X" stands for "env:X"."""
+    own = {name.replace("env_", "env:", 1): value for name, value in changed.items()}
+    found = []
+    for at, pattern in enumerate(patterns):
+        facts = {**USUAL, **own} if at in workers else USUAL
+        setup = {name: value for name, value in facts.items() if value is not None}
+        found.append(msgspec.structs.replace(pattern, setup=setup))
+    return found
+
+
+def verdict_on(
+    troubles: Sequence[Trouble], seed: int, now: Change, purpose: str = "slow", then: Change = set_up, **plan: object
+) -> Verdict:
+    before = then(synthesize(FleetPlan(seed=seed + 10_000, **plan), (), 1))
+    patterns = now(synthesize(FleetPlan(seed=seed, **plan), troubles, 2))
+    return analyze("job", synthesize_window(patterns, purpose, before), patterns, before)
+
+
+def causes(verdict: Verdict) -> list[str]:
+    return [one.cause for one in verdict.findings if one.role == "cause"]
+
+
+@seeds
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"torch_threads": "1", "env_OMP_NUM_THREADS": "1"}, "OMP_NUM_THREADS is 1 on worker 2 and 4 on the peers"),
+        ({"affinity_cores": "1", "affinity": "3"}, "Number of cores that it may run on is 1 on worker 2 and 8"),
+        ({"cpu_quota": "0.5"}, "CPU quota in cores is 0.5 on worker 2 and none"),
+        ({"anomaly_mode": "on"}, "anomaly mode is on on worker 2 and off"),
+        ({"env_CUDA_LAUNCH_BLOCKING": "1"}, "CUDA_LAUNCH_BLOCKING is 1 on worker 2 and not set"),
+    ],
+)
+def test_a_slow_worker_with_a_setting_of_its_own_is_misconfigured(
+    seed: int, changed: dict[str, str], told: str
+) -> None:
+    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [2], **changed))
+    found = verdict.cause
+    assert found is not None
+    assert (causes(verdict), found.workers) == (["misconfiguration"], (2,)), verdict.summary
+    assert any(told in sentence for sentence in found.evidence), found.evidence
+    assert "set up differently" in verdict.summary
+
+
+@seeds
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"torch_threads": "8"},  # more threads make nobody slow whom they do not let wait
+        {"affinity_cores": "16"},
+        {"loader_workers": "0"},  # loading is not what is slow
+        {"env_NCCL_P2P_DISABLE": "1"},
+        {"torch": "2.12.0"},
+        {"torch_threads": "3"},  # a quarter fewer cores do not make it 1.8 times as slow
+        {"cpu_quota": "6"},  # more than it has threads
+        {"nice": "5"},  # nobody waits for a core
+    ],
+)
+def test_a_setting_that_cannot_explain_it_leaves_the_cause_as_it_is(seed: int, changed: dict[str, str]) -> None:
+    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [2], **changed))
+    assert causes(verdict) == ["compute-slow"], verdict.summary
+
+
+NEUTRAL = [
+    {"env_LD_PRELOAD": "libjemalloc.so"},
+    {"env_OMP_NUM_THREADS": "8"},
+    {"env_OMP_PROC_BIND": "true"},
+    {"env_KMP_AFFINITY": "granularity=fine,compact"},
+    {"env_MALLOC_CHECK_": "0"},
+    {"env_PYTHONMALLOC": "pymalloc"},
+]
+
+
+@seeds
+@pytest.mark.parametrize("changed", NEUTRAL)
+def test_a_difference_of_which_nobody_knows_what_is_slower_is_told_and_not_accused(
+    seed: int, changed: dict[str, str]
+) -> None:
+    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [2], **changed))
+    assert causes(verdict) == ["compute-slow"], verdict.summary
+    told = [one for one in verdict.findings[0].evidence if one.startswith("Settings differ there: ")]
+    (name,) = changed
+    assert len(told) == 1 and name.removeprefix("env_") in told[0] and "on worker 2" in told[0]
+
+
+@seeds
+def test_what_peers_do_not_tell_is_not_better(seed: int) -> None:
+    for fact, value in (("matmul_precision", "highest"), ("tf32_matmul", "off"), ("governor", "powersave")):
+        verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [2], **{fact: value}))  # noqa: B023
+        assert causes(verdict) == ["compute-slow"], verdict.summary
+    exact = lambda all_: set_up([*set_up(all_)], [2], fp32_matmul="ieee")  # noqa: E731
+    others = lambda all_: [  # noqa: E731
+        one if one.worker.global_rank == 2 else two
+        for one, two in zip(exact(all_), set_up(all_, range(4), fp32_matmul="tf32"), strict=True)
+    ]
+    assert causes(verdict_on([SlowCompute((2,), 1.8, "none")], seed, others)) == ["misconfiguration"]
+
+
+@seeds
+def test_more_threads_than_cores_explain_it_only_where_threads_wait_for_a_core(seed: int) -> None:
+    many = lambda all_: set_up(all_, [2], torch_threads="64")  # noqa: E731
+    alone = {"per_host": 1}
+    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, many, **alone)
+    assert causes(verdict) == ["compute-slow"], verdict.summary
+    verdict = verdict_on([SlowCompute((2,), 1.8, "run_queue_wait")], seed, many, **alone)
+    assert causes(verdict) == ["misconfiguration"], verdict.summary
+    some = lambda all_: set_up(all_, [2], torch_threads="8")  # noqa: E731
+    verdict = verdict_on([SlowCompute((2,), 1.8, "run_queue_wait")], seed, some, **alone)
+    assert "misconfiguration" not in causes(verdict), verdict.summary
+
+
+@seeds
+def test_a_process_seen_to_take_the_cores_stays_the_culprit_beside_a_setting(seed: int) -> None:
+    burner = Neighbor(name="python (serve.py)", pid=777, cpu_cores=6.0)
+
+    def now(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
+        busy = [one.worker.host == "node-1" for one in patterns]
+        changed = set_up(patterns, [at for at, one in enumerate(busy) if one], env_LD_PRELOAD="x.so", torch_threads="1")
+        facts = {"cores_worker": 1.0, "cores_job": 4.0, "host_busy": 0.9}
+        return [
+            msgspec.structs.replace(
+                one,
+                neighbors=(burner,) if at_home else (),
+                host_facts={**one.host_facts, **facts, "cores_outside": 6.0 if at_home else 0.0},
+            )
+            for one, at_home in zip(changed, busy, strict=True)
+        ]
+
+    fleet = {"workers": 8, "per_host": 4, "cores": 8}
+    verdict = verdict_on([BusyHost((4, 5, 6, 7), 1.8)], seed, now, **fleet)
+    assert causes(verdict) == ["sibling-process"], verdict.summary
+    assert any("Settings differ there" in one and "LD_PRELOAD" in one for one in verdict.findings[0].evidence)
+
+
+def test_threads_of_many_hosts_are_told_of_the_accused_and_in_one_line() -> None:
+    many = lambda all_: set_up(all_, range(32), torch_threads="64")  # noqa: E731
+    fleet = {"workers": 32, "per_host": 4}
+    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], 0, many, then=many, **fleet)
+    told = [one for one in verdict.findings[0].evidence if "computing threads" in one]
+    assert len(told) == 1 and "So it is on" not in told[0], told
+    verdict = verdict_on([SlowCompute(tuple(range(32)), 1.8, "none")], 0, many, then=many, **fleet)
+    (told_once,) = (one for one in verdict.findings[0].evidence if "computing threads" in one)
+    assert "and 5 more hosts" in told_once
+
+
+@seeds
+def test_a_setting_that_a_healthy_peer_shares_is_not_why_a_worker_is_slow(seed: int) -> None:
+    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [1, 2], torch_threads="1"))
+    assert causes(verdict) == ["compute-slow"], verdict.summary
+
+
+@seeds
+def test_a_loader_without_processes_of_its_own_explains_slow_loading(seed: int) -> None:
+    verdict = verdict_on([SlowLoader((1,), 40)], seed, lambda all_: set_up(all_, [1], loader_workers="0"))
+    found = verdict.cause
+    assert found is not None and (found.cause, found.workers) == ("misconfiguration", (1,)), verdict.summary
+    assert found.function.name == "_read_block"
+    usual = verdict_on([SlowLoader((1,), 40)], seed, set_up)
+    assert causes(usual) == ["slow-data-loading"]
+
+
+@seeds
+@pytest.mark.parametrize("purpose", ["manual", "slow"])
+def test_settings_that_differ_on_a_healthy_job_are_a_note_if_few_and_no_cause(seed: int, purpose: str) -> None:
+    verdict = verdict_on([], seed, lambda all_: set_up(all_, [3], torch_threads="1"), purpose)
+    assert verdict.findings == (), verdict.summary
+    notes = [note for note in verdict.coverage.notes if note.startswith("Settings differ")]
+    assert notes == ["Settings differ between workers: torch_threads is 4 on workers 0, 1 and 2 and 1 on worker 3."]
+    many = {"torch_threads": "1", "nice": "5", "torch": "2.12.0", "loader_workers": "1"}
+    verdict = verdict_on([], seed, lambda all_: set_up(all_, [3], **many), purpose)
+    assert not any(note.startswith("Settings differ") for note in verdict.coverage.notes)
+    verdict = verdict_on([], seed, set_up, purpose)
+    assert not any("etting" in note for note in verdict.coverage.notes)
+
+
+@seeds
+def test_a_switch_turned_on_since_the_healthy_window_explains_what_got_slower_for_all(seed: int) -> None:
+    everybody = range(4)
+    on = lambda all_: set_up(all_, everybody, anomaly_mode="on")  # noqa: E731
+    verdict = verdict_on([SlowCompute((0, 1, 2, 3), 1.8, "none")], seed, on)
+    found = verdict.cause
+    assert found is not None and (found.cause, found.scope) == ("misconfiguration", "all"), verdict.summary
+    always = verdict_on([SlowCompute((0, 1, 2, 3), 1.8, "none")], seed, on, then=on)
+    assert causes(always) == ["compute-slow"], always.summary
+    assert any("anomaly mode is on" in sentence for sentence in always.findings[0].evidence)
+
+
+@seeds
+def test_communication_settings_are_mentioned_beside_slow_communication_only(seed: int) -> None:
+    blocked = lambda all_: set_up(all_, range(4), env_NCCL_P2P_DISABLE="1")  # noqa: E731
+    verdict = verdict_on([SlowLink(40)], seed, blocked, then=blocked)
+    assert causes(verdict) == ["slow-collective-everywhere"], verdict.summary
+    assert any("NCCL_P2P_DISABLE=1" in sentence for sentence in verdict.findings[0].evidence)
+    verdict = verdict_on([SlowPython(40)], seed, blocked, then=blocked)
+    assert causes(verdict) == ["python-on-critical-path"]
+    assert not any("NCCL_P2P_DISABLE" in sentence for sentence in verdict.findings[0].evidence)
+
+
+def test_without_facts_nothing_changes() -> None:
+    plain = lambda all_: all_  # noqa: E731
+    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], 0, plain, then=plain)
+    assert causes(verdict) == ["compute-slow"]
+    half = lambda all_: [*set_up(all_, [2], torch_threads="1")[:3], all_[3]]  # noqa: E731
+    assert causes(verdict_on([SlowCompute((2,), 1.8, "none")], 0, half)) == ["compute-slow"]
+
+
+@seeds
+def test_more_threads_than_cores_are_told_where_threads_wait_for_a_core(seed: int) -> None:
+    many = lambda all_: set_up(all_, range(4), torch_threads="16")  # noqa: E731
+    verdict = verdict_on([SlowCompute((0, 1, 2, 3), 1.8, "run_queue_wait")], seed, many, then=many)
+    assert causes(verdict) == ["cpu-contention"], verdict.summary
+    assert any("64 computing threads together share the 16 cores" in one for one in verdict.findings[0].evidence)
+
+
+def test_every_cause_that_settings_explain_is_one_of_the_catalog() -> None:
+    assert set().union(*(rule.causes for rule in RULES), *(bad[2] for bad in BAD)) <= set(CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("cause", "explain", "do_not"),
+    [
+        ("slow-storage-read", {"loader_workers", "loader_prefetch_factor"}, {"torch_threads", "cpu_quota"}),
+        ("fragmented-collectives", {"env:TORCH_DISTRIBUTED_DEBUG"}, {"env:NCCL_IB_DISABLE", "env:NCCL_ALGO"}),
+        ("link-fallback", {"env:NCCL_IB_DISABLE", "env:NCCL_SOCKET_IFNAME"}, {"torch_threads"}),
+        ("host-device-sync", {"env:CUDA_LAUNCH_BLOCKING", "anomaly_mode"}, {"env:OMP_NUM_THREADS"}),
+        ("memory-operation-storm", {"deterministic"}, {"nice"}),
+        ("blocking-checkpoint", {"cpu_quota", "nice"}, {"loader_workers"}),
+        ("blocking-logging", {"cpu_quota", "nice"}, {"torch_threads"}),
+    ],
+)
+def test_each_cause_has_the_settings_that_can_bring_it_about(cause: str, explain: set[str], do_not: set[str]) -> None:
+    facts = {rule.fact for rule in RULES if cause in rule.causes}
+    assert explain <= facts
+    assert not do_not & facts
+
+
+@seeds
+def test_reads_that_wait_are_explained_by_fewer_loader_processes_and_not_by_fewer_cores(seed: int) -> None:
+    reads = SlowLoader((1,), 60, frame="recv_into (ssl.py:1166)")
+    cores = verdict_on([reads], seed, lambda all_: set_up(all_, [1], affinity_cores="1"))
+    assert causes(cores) == ["slow-storage-read"]
+    loaders = verdict_on([reads], seed, lambda all_: set_up(all_, [1], loader_workers="0"))
+    assert causes(loaders) == ["misconfiguration"]

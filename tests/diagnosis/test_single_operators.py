@@ -1,0 +1,58 @@
+"""One slow operator on one worker: named, with what that means; healthy unevenness of operators is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from eroica.model.verdict import Verdict
+from eroica.pipeline import analyze
+from eroica.testing import FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
+from eroica.testing.fleet import Draft
+
+
+@dataclass(frozen=True)
+class SlowOperator:
+    """One operator of some workers takes `ms` longer in each iteration, equally often."""
+
+    name: str
+    workers: tuple[int, ...]
+    ms: float
+
+    def apply(self, draft: Draft) -> None:
+        """Longer, not more often."""
+        key = next(key for key in draft.time_us if key.name == self.name)
+        draft.time_us[key][list(self.workers)] += self.ms * 1e3
+
+
+def judged(*troubles: Trouble, **plan: object) -> Verdict:
+    healthy = synthesize(FleetPlan(**{**plan, "draw": 1}), (), 1)
+    patterns = synthesize(FleetPlan(**plan), troubles, 2)
+    return analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_one_slow_operator_of_one_worker_is_named(seed: int, accelerator: bool) -> None:
+    verdict = judged(SlowOperator("aten::gelu", (1,), 20.0), seed=seed, accelerator=accelerator)
+    assert verdict.verdict == "slow", verdict.summary
+    assert verdict.cause is not None
+    assert (verdict.cause.cause, verdict.cause.workers) == ("compute-slow", (1,))
+    assert verdict.cause.function.name == "aten::gelu"
+    assert any("as on the peers" in sentence for sentence in verdict.cause.evidence)
+    assert "shapes" in verdict.cause.next_step
+    assert len([finding for finding in verdict.findings if finding.role == "cause"]) == 1
+
+
+def test_a_worker_that_is_slow_altogether_is_not_told_operator_by_operator() -> None:
+    verdict = judged(SlowCompute((1,), 2.5), seed=3)
+    causes = [finding for finding in verdict.findings if finding.role == "cause"]
+    assert [(cause.cause, cause.workers) for cause in causes] == [("compute-slow", (1,))]
+    assert "shapes" not in causes[0].next_step
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("plan", [{}, {"workers": 16}, {"accelerator": True}, {"cores": 2}, {"iterations": 3}])
+def test_uneven_operators_of_a_healthy_job_accuse_nobody(seed: int, plan: dict[str, object]) -> None:
+    assert judged(seed=seed, **plan).findings == ()

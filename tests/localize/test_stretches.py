@@ -1,0 +1,160 @@
+"""Where removed time is taken from: the stretch between two meetings that the peers spend less in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+
+from eroica.diagnosis.simulate import share_gains, simulated_gain
+from eroica.localize.arrivals import read_arrivals
+from eroica.localize.fleet import Fleet, build_fleet
+from eroica.localize.stretches import find_stretches, lengthened, progress_with, shortened
+from eroica.model.worker import ProcessGroup
+from eroica.settings import Settings
+from eroica.testing.pipelines import Step, patterns_of_played, play
+
+ITERATIONS, WORKERS, MEETINGS = 12, 4, 8
+WORK, EXTRA, TRANSFER = 5_000.0, 10_000.0, 200.0
+PLAIN_US = MEETINGS * (WORK + TRANSFER)
+
+
+def fleet_of(work_WIK: np.ndarray, transfer_us: float = TRANSFER) -> Fleet:
+    """Eight all-reduces of all workers in each iteration, with that much work before each."""
+    everybody = ProcessGroup(name="0", description="default_pg", ranks=tuple(range(WORKERS)), backend="gloo")
+    programs = [
+        [
+            step
+            for work_K in work_IK
+            for step in (
+                *(s for work in work_K for s in (Step("work", work), Step("all_reduce", transfer_us, "0"))),
+                Step("iteration"),
+            )
+        ]
+        for work_IK in work_WIK
+    ]
+    return seen(programs, [everybody])
+
+
+def seen(programs: Sequence[Sequence[Step]], groups: Sequence[ProcessGroup]) -> Fleet:
+    fleet = build_fleet(patterns_of_played(play(programs, groups), groups), Settings(one_off_fraction=0.0))
+    arrivals = read_arrivals(fleet)
+    assert arrivals.replay is not None
+    return msgspec.structs.replace(fleet, replay=arrivals.replay)
+
+
+def alike() -> np.ndarray:
+    return np.full((WORKERS, ITERATIONS, MEETINGS), WORK)
+
+
+def test_a_slow_loader_before_one_of_eight_meetings_is_worth_all_of_it() -> None:
+    work = alike()
+    work[1, :, 0] += EXTRA
+    fleet = fleet_of(work)
+    removed = np.zeros_like(fleet.iteration_us)
+    removed[1] = EXTRA
+    assert simulated_gain(fleet, removed) == pytest.approx(EXTRA / (PLAIN_US + EXTRA), abs=0.01)
+
+
+def test_pauses_of_one_worker_after_another_are_worth_all_of_them() -> None:
+    """Each iteration another worker stops before another meeting: all wait each time."""
+    work, removed = alike(), np.zeros((WORKERS, ITERATIONS))
+    for iteration in range(ITERATIONS):
+        work[iteration % WORKERS, iteration, (3 * iteration) % MEETINGS] += EXTRA
+        removed[iteration % WORKERS, iteration] = EXTRA
+    fleet = fleet_of(work)
+    assert simulated_gain(fleet, removed) == pytest.approx(EXTRA / (PLAIN_US + EXTRA), abs=0.01)
+
+
+def test_two_who_are_slow_in_different_stretches_each_get_their_own() -> None:
+    work = alike()
+    work[0, :, 2] += EXTRA
+    work[3, :, 6] += EXTRA
+    fleet = fleet_of(work)
+    removed = [np.zeros_like(fleet.iteration_us) for _ in range(2)]
+    removed[0][0] = removed[1][3] = EXTRA
+    assert share_gains(fleet, removed) == pytest.approx([EXTRA / (PLAIN_US + 2 * EXTRA)] * 2, abs=0.01)
+
+
+def test_a_slow_device_is_slow_in_all_stretches() -> None:
+    work = alike()
+    work[2] *= 1.5
+    fleet = fleet_of(work)
+    removed = np.zeros_like(fleet.iteration_us)
+    removed[2] = 0.5 * WORK * MEETINGS
+    truth = 0.5 * WORK * MEETINGS / (1.5 * WORK + TRANSFER) / MEETINGS
+    assert simulated_gain(fleet, removed) == pytest.approx(truth, abs=0.01)
+
+
+def test_what_all_workers_spend_is_not_taken_from_where_noise_makes_them_late() -> None:
+    """With 20 % of noise, time taken from each one's latest stretches would save several times what was spent."""
+    work = alike() * np.random.default_rng(2).uniform(0.8, 1.2, (WORKERS, ITERATIONS, MEETINGS))
+    work[:, :, 0] += EXTRA
+    fleet = fleet_of(work)
+    small = 0.1 * EXTRA
+    gain = simulated_gain(fleet, np.full_like(fleet.iteration_us, small))
+    assert 0.7 * small < gain * float(fleet.iteration_us.mean()) < 1.2 * small
+
+
+def test_time_that_no_worker_waits_for_gains_nothing_in_any_stretch() -> None:
+    work = alike()
+    work[1, :, 0] += EXTRA
+    work[2, :, 0] += 0.9 * EXTRA
+    fleet = fleet_of(work)
+    removed = np.zeros_like(fleet.iteration_us)
+    removed[2] = 0.9 * EXTRA
+    assert simulated_gain(fleet, removed) == pytest.approx(0.0, abs=0.001)
+
+
+def test_what_hides_behind_a_slow_transfer_counts_once_that_is_removed() -> None:
+    """The groups (0, 1) and (2, 3) run beside each other; the first transfers slowly, worker 2 works slowly."""
+    groups = [
+        ProcessGroup(name="a", ranks=(0, 1), backend="gloo"),
+        ProcessGroup(name="b", ranks=(2, 3), backend="gloo"),
+        ProcessGroup(name="0", ranks=(0, 1, 2, 3), backend="gloo"),
+    ]
+    slow_us = 6_000.0
+    programs = []
+    for rank in range(WORKERS):
+        own, transfer = ("a", TRANSFER + slow_us) if rank < 2 else ("b", TRANSFER)
+        work = WORK + slow_us if rank == 2 else WORK
+        steps = [Step("work", work), Step("all_gather", transfer, own), Step("work", WORK)]
+        programs.append([*steps, Step("all_reduce", TRANSFER, "0"), Step("iteration")] * ITERATIONS)
+    fleet = seen(programs, groups)
+    slow_work, slow_transfer = np.zeros_like(fleet.iteration_us), np.zeros_like(fleet.iteration_us)
+    slow_work[2], slow_transfer[:2] = slow_us, slow_us
+    truth = slow_us / (slow_us + 2 * WORK + 2 * TRANSFER)
+    assert share_gains(fleet, [slow_work]) == pytest.approx([0.0], abs=0.01)
+    assert share_gains(fleet, [slow_work], slow_transfer) == pytest.approx([truth], abs=0.02)
+    assert simulated_gain(fleet, np.zeros_like(slow_work), slow_transfer) == pytest.approx(0.0, abs=0.01)
+
+
+def test_lengths_that_are_not_changed_leave_all_progress_as_it_was() -> None:
+    work = alike() * np.random.default_rng(3).uniform(0.2, 2.0, (WORKERS, ITERATIONS, MEETINGS))
+    replay = fleet_of(work).replay
+    assert replay is not None
+    graph = replay.graph
+    post_E, need_E, edge_WJ = progress_with(graph, replay.stretches, replay.stretches.length_S)
+    assert post_E == pytest.approx(graph.post_E, abs=1e-3)
+    assert need_E == pytest.approx(graph.need_E, abs=1e-3)
+    assert edge_WJ == pytest.approx(graph.progress_WJ, abs=1e-3)
+    assert not find_stretches(graph).excess_S.any()
+
+
+def test_what_is_taken_away_and_added_adds_up() -> None:
+    work = alike() * np.random.default_rng(4).uniform(0.2, 2.0, (WORKERS, ITERATIONS, MEETINGS))
+    replay = fleet_of(work).replay
+    assert replay is not None
+    cells = WORKERS * ITERATIONS
+    less_C = np.random.default_rng(5).uniform(0, 20_000, cells)
+    before = np.bincount(replay.stretches.cell_S, weights=replay.stretches.length_S, minlength=cells)
+    short_S = shortened(replay.stretches, less_C, np.minimum(less_C, 3_000.0))
+    after = np.bincount(replay.stretches.cell_S, weights=short_S, minlength=cells)
+    longer = np.bincount(
+        replay.stretches.cell_S, weights=lengthened(replay.stretches, short_S, less_C), minlength=cells
+    )
+    assert (short_S >= 0).all()
+    assert before - after == pytest.approx(np.minimum(less_C, before))
+    assert longer == pytest.approx(after + less_C)

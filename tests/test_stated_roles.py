@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eroica.errors import UsageError
+from eroica.settings import load_settings
+from eroica.stated_roles import parse_roles
+
+
+def test_names_with_ranks_and_ranges_of_them() -> None:
+    roles = parse_roles(" actor = 0-2, 7 ;critic=3 ; ")
+    assert roles == {"actor": frozenset({0, 1, 2, 7}), "critic": frozenset({3})}
+    assert parse_roles("") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("actor", "'actor' is no name with ranks; write names with ranks, as in"),
+        ("=0-3", "'=0-3' is no name with ranks"),
+        ("actor=", "'actor=' is no name with ranks"),
+        ("actor=zero", "'zero' is no rank and no range of ranks"),
+        ("actor=1.5", "'1.5' is no rank"),
+        ("actor=0-", "'0-' is no rank"),
+        ("actor=-3", "'-3' is no rank"),
+        ("actor=3-1", "the range '3-1' is not possible"),
+        ("actor=0-99999999999", "the range '0-99999999999' is not possible"),
+        ("a=0-3;a=5", "'a' stands there twice"),
+        ("a=0-3;b=3-5", "rank 3 is in both 'a' and 'b'"),
+    ],
+)
+def test_bad_text_is_refused_with_what_is_wrong(text: str, complaint: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse_roles(text)
+    assert complaint in str(refused.value)
+
+
+def test_bad_roles_are_refused_where_settings_are_read_not_in_the_middle_of_a_job(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="roles cannot be"):
+        load_settings({}, {"EROICA_ROLES": "a=0;b=0"}, tmp_path)
+    assert load_settings({"roles": "a=0;b=1"}, {}, tmp_path).roles == "a=0;b=1"
