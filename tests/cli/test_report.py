@@ -195,7 +195,10 @@ def test_a_window_that_is_diagnosed_again_is_told_with_those_before_it(run: Path
     assert "Seen in" not in call(run, "--window", 3, "--again").output.replace("Seen in one of 2 windows", "")
 
 
-def test_sentences_are_not_broken_in_a_pipe_and_lines_end_with_their_text(run: Path) -> None:
+def test_sentences_are_not_broken_in_a_pipe_and_lines_end_with_their_text(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest's own workers have one
     lines = call(run, "--all").output.splitlines()
     verdict = Verdict.from_json((run / "verdict.json").read_bytes())
     assert any(verdict.summary in line for line in lines)

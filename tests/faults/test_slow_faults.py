@@ -278,7 +278,8 @@ def test_a_stranger_computes_belongs_to_nobody_and_ends_when_told() -> None:
 
 
 def test_a_stranger_ends_with_the_process_that_wanted_it() -> None:
-    code = "import os; from eroica.faults.hosts import Strangers; print(Strangers().start(megabytes=2)); os._exit(0)"
+    start = "print(Strangers().start(megabytes=2), flush=True)"
+    code = f"import os; from eroica.faults.hosts import Strangers; {start}; os._exit(0)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     pid = int(output)
     eventually(lambda: not psutil.pid_exists(pid) or not _runs(psutil.Process(pid)))

@@ -84,11 +84,10 @@ def test_renamed_and_moved_faulty_code_does_the_same_to_the_job(script: Path, tm
     assert min(*paces(ordinary)[1:], *paces(renamed)[1:]) >= 8 * 5
 
 
-@pytest.mark.parametrize("context", [1, 2])
-def test_a_slow_dataset_is_slow_inside_loader_processes_too(script: Path, context: int) -> None:
+def test_a_slow_dataset_is_slow_inside_loader_processes_too(script: Path) -> None:
     plan = "slow-loader:worker=0,from_iteration=10,seconds=0.02"
-    output = train(script, "--iterations", "30", "--loader-workers", str(context), fault=plan)
-    assert paces(output)[-1] >= 0.8 * 8 * 20 / context
+    output = train(script, "--iterations", "30", "--loader-workers", "2", fault=plan)
+    assert paces(output)[-1] >= 0.8 * 8 * 20 / 2
 
 
 def test_a_fault_ends_where_its_plan_says_so(script: Path) -> None:
@@ -96,7 +95,7 @@ def test_a_fault_ends_where_its_plan_says_so(script: Path) -> None:
     assert paces(output)[0] >= 8 * 50 > paces(output)[2]
 
 
-@pytest.mark.parametrize("fault", ["gc-pause", "slow-python", "slow-backward", "slow-compute:stop_ms=4.3217"])
+@pytest.mark.parametrize("fault", ["gc-pause", "slow-backward", "slow-compute:stop_ms=4.3217"])
 def test_a_fault_changes_no_loss_and_leaves_no_process_behind(script: Path, healthy: list[str], fault: str) -> None:
     separator = "," if ":" in fault else ":"
     assert losses(train(script, "--iterations", "20", fault=f"{fault}{separator}from_iteration=5")) == healthy
@@ -110,7 +109,7 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-@pytest.mark.parametrize(("layout", "workers"), [("ddp", 2), ("fsdp2", 2), ("pipeline", 2), ("pipeline", 4)], ids=str)
+@pytest.mark.parametrize(("layout", "workers"), [("ddp", 2), ("fsdp2", 2), ("pipeline", 4)], ids=str)
 def test_every_layout_learns_evaluates_and_saves(script: Path, layout: str, workers: int) -> None:
     every = ("--accumulate", "2", "--evaluate-every", "10", "--checkpoint-every", "20")
     output = train(script, "--iterations", "40", "--layout", layout, *every, workers=workers)
