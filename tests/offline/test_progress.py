@@ -25,6 +25,7 @@ def drawn(terminal: bool, wanted: bool = True) -> str:
 
 def test_a_terminal_shows_files_bytes_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WAIT_S", 0.0)
+    monkeypatch.setenv("TERM", "xterm-256color")
     text = drawn(terminal=True)
     for word in ("reading 1 of 2 files", "75.0/100.0 MB", "B/s", "s left"):
         assert word in text
