@@ -21,7 +21,7 @@ from eroica.diagnosis.lateness import (
     time_above,
 )
 from eroica.diagnosis.more_data import has_more_data, more_data_evidence
-from eroica.diagnosis.speed import Speed, host_fact, operators, weighted_mean
+from eroica.diagnosis.speed import Speed, held_share, host_fact, operators, weighted_mean
 from eroica.diagnosis.view import View
 from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, median_of_others
 from eroica.model.shares import percent
@@ -67,7 +67,9 @@ def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
     excess = excess_over_peers(time_WI, fleet.roles)
     removed_W = np.minimum(excess.mean_us * (1 - 1 / np.fmax(speed.factor, 1.0)), excess.excess_us)
     agreement_W = view.deficit_us / np.maximum(removed_W, 1e-9)
-    strong_W = excess.strength >= np.where(_held(view) > _HELD, _STRENGTH_HELD, LEAST_STRENGTH) * view.strictness
+    strong_W = (
+        excess.strength >= np.where(held_share(view.fleet) > _HELD, _STRENGTH_HELD, LEAST_STRENGTH) * view.strictness
+    )
     late_W = _is_slower(view, speed) & strong_W & (agreement_W >= LEAST_AGREEMENT)
     if not late_W.any():
         return
@@ -101,20 +103,15 @@ def _is_slower(view: View, speed: Speed) -> NDArray[np.bool_]:
     least_W = np.full(view.workers, _SLOWER_DEVICE if view.fleet.has_accelerator else _SLOWER_CPU)
     if not view.fleet.has_accelerator:
         least_W[view.is_crowded] = _SLOWER_CROWDED
-    least_W[_held(view) > _HELD] = _SLOWER_HELD
+    least_W[held_share(view.fleet) > _HELD] = _SLOWER_HELD
     same_work = np.abs(np.nan_to_num(speed.count_ratio, nan=1.0) - 1) <= _SAME_COUNT
     most = np.nan_to_num(speed.agreeing) >= _MOST_OPERATORS
     return np.asarray((np.nan_to_num(speed.factor) >= least_W) & same_work & most, dtype=np.bool_)
 
 
-def _held(view: View) -> Floats:
-    """Share of the time in which a worker's process was not allowed to run. float64 [W]."""
-    return np.nan_to_num(host_fact(view.fleet, "stopped")) + np.nan_to_num(host_fact(view.fleet, "throttled"))
-
-
 def _corroboration(view: View, workers: Sequence[int]) -> float:
     """How far beyond noise the accused were seen held, in standard errors."""
-    return min(float(np.median(_held(view)[list(workers)])) / _HELD_ERROR, _MOST_CORROBORATION)
+    return min(float(np.median(held_share(view.fleet)[list(workers)])) / _HELD_ERROR, _MOST_CORROBORATION)
 
 
 def _slow_roles(view: View, rows: list[int]) -> Iterator[Candidate]:
@@ -189,7 +186,7 @@ def _split_by_queue(
     more_W = queue_W - np.nan_to_num(median_of_others(queue_W, view.fleet.roles))
     lost_W = 1 - 1 / np.fmax(speed.factor, 1.0)
     waiting_W = np.nan_to_num(more_W, nan=0.0) >= _EXPLAINED_BY_QUEUE * np.maximum(lost_W, 1e-9)
-    queued = members[waiting_W[members] & (_held(view)[members] <= _HELD)]
+    queued = members[waiting_W[members] & (held_share(view.fleet)[members] <= _HELD)]
     slow = np.setdiff1d(members, queued)
     if queued.size:
         waits = percent(queue_W[queued].mean())

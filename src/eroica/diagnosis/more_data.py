@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.speed import factor_in_phases, host_fact, operators
+from eroica.diagnosis.speed import factor_in_phases, held_share, operators
 from eroica.diagnosis.view import View
 from eroica.localize.excess import median_of_others
 
@@ -32,9 +32,8 @@ def has_more_data(view: View) -> NDArray[np.bool_]:
     """
     grows_W = factor_in_phases(view.fleet, _WITH_DATA)
     fixed_W = factor_in_phases(view.fleet, _WITHOUT_DATA)
-    held_W = np.nan_to_num(host_fact(view.fleet, "stopped")) + np.nan_to_num(host_fact(view.fleet, "throttled"))
     more_W = [is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)]
-    return np.asarray(more_W & (held_W <= _HELD) & _runs_at_full_speed(view), dtype=np.bool_)
+    return np.asarray(more_W & (held_share(view.fleet) <= _HELD) & _runs_at_full_speed(view), dtype=np.bool_)
 
 
 def is_data(grows: float, fixed: float) -> bool:

@@ -17,7 +17,7 @@ from eroica.diagnosis.frames import NOTHING, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH, measure, time_above
 from eroica.diagnosis.more_data import is_data
 from eroica.diagnosis.reading import describe, doing, python_cause
-from eroica.diagnosis.speed import host_fact, operators
+from eroica.diagnosis.speed import held_share, host_fact, operators
 from eroica.diagnosis.turns import Turns, take_turns
 from eroica.diagnosis.uneven_loads import find_uneven_loads
 from eroica.diagnosis.view import View
@@ -169,7 +169,7 @@ def _why_held(view: View, removed_WI: Floats, coverage: float) -> tuple[str, flo
     if coverage < _MOST and view.fleet.has_accelerator:
         return "unknown", 1.0, ()
     lost = float(removed_WI.sum() / max(float(view.fleet.busy_us.sum()), 1e-9))
-    held = float(np.nan_to_num(host_fact(view.fleet, "stopped") + host_fact(view.fleet, "throttled")).mean())
+    held = float(held_share(view.fleet).mean())
     if view.fleet.has_accelerator or held > _HELD:
         text = (f"Processes were stopped or held back by a quota {percent(held)} of the time.",) if held > _HELD else ()
         return "compute-slow", 1.0, text

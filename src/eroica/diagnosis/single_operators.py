@@ -40,7 +40,8 @@ def find_slow_operators(view: View) -> list[Candidate]:
     by_workers: dict[tuple[int, ...], list[tuple[int, Lateness]]] = defaultdict(list)
     for row in _standing_out(view):
         for late in late_against_peers(view, measure(view, [row])):
-            members = tuple(worker for worker in late.workers if _is_only_this(view, row, worker))
+            only_W = _is_only_this(view, row)
+            members = tuple(worker for worker in late.workers if only_W[worker])
             if members:
                 by_workers[members].append((row, late))
     return [_candidate(view, members, found) for members, found in by_workers.items()]
@@ -52,24 +53,24 @@ def _standing_out(view: View) -> list[int]:
     if not rows.size or view.workers < 2:
         return []
     peers_RW = np.nan_to_num(view.suspects.peers_us[rows], nan=np.inf)
-    ratio_W = np.where(_is_crowded(view), _CROWDED_RATIO, LEAST_RATIO)
-    floor_RW = np.maximum(view.settings.min_gain * view.iteration_us, ratio_W * peers_RW)
+    floor_RW = np.maximum(view.settings.min_gain * view.iteration_us, _least_ratio(view) * peers_RW)
     out_R = (view.fleet.critical_us[rows] - peers_RW >= floor_RW).any(axis=1)
     return [int(row) for row in rows[out_R]]
 
 
-def _is_crowded(view: View) -> NDArray[np.bool_]:
-    return view.is_crowded & (not view.fleet.has_accelerator)
+def _least_ratio(view: View) -> Floats:
+    """Excess relative to the peers' time from which an operator stands out. float64 [W]."""
+    crowded_W = view.is_crowded & (not view.fleet.has_accelerator)
+    return np.where(crowded_W, _CROWDED_RATIO, LEAST_RATIO)
 
 
-def _is_only_this(view: View, row: int, worker: int) -> bool:
-    """Whether the worker's other operators run at normal speed, and this one equally often."""
-    usual = float(median_of_others(view.fleet.count[row], view.fleet.roles)[worker])
-    own = float(view.fleet.count[row, worker])
-    over = view.fleet.critical_us[row, worker] - view.suspects.peers_us[row, worker]
-    least = (_CROWDED_RATIO if _is_crowded(view)[worker] else LEAST_RATIO) * view.suspects.peers_us[row, worker]
-    same = usual > 0 and abs(own / usual - 1) <= _SAME_COUNT
-    return bool(same and over >= least and not view.speed.factor[worker] >= _SLOW_ALTOGETHER)
+def _is_only_this(view: View, row: int) -> NDArray[np.bool_]:
+    """Workers whose other operators run at normal speed, and this one equally often. bool [W]."""
+    usual_W = np.nan_to_num(median_of_others(view.fleet.count[row], view.fleet.roles))
+    same_W = (usual_W > 0) & (np.abs(view.fleet.count[row] - usual_W) <= _SAME_COUNT * usual_W)
+    peers_W = view.suspects.peers_us[row]
+    over_W = view.fleet.critical_us[row] - peers_W >= _least_ratio(view) * peers_W
+    return np.asarray(same_W & over_W & ~(view.speed.factor >= _SLOW_ALTOGETHER), dtype=np.bool_)
 
 
 def _candidate(view: View, members: tuple[int, ...], found: list[tuple[int, Lateness]]) -> Candidate:

@@ -126,6 +126,11 @@ def host_fact(fleet: Fleet, name: str) -> Floats:
     return np.asarray([pattern.host_facts.get(name, np.nan) for pattern in fleet.patterns], dtype=np.float64)
 
 
+def held_share(fleet: Fleet) -> Floats:
+    """Share of the time in which a worker's process was not allowed to run: stopped, or over its quota. float64 [W]."""
+    return np.asarray(np.nan_to_num(host_fact(fleet, "stopped")) + np.nan_to_num(host_fact(fleet, "throttled")))
+
+
 def weighted_mean(values: Sequence[float] | Floats, weights: Sequence[float] | Floats) -> float:
     """Mean by weight over values that are numbers; NaN if none is or all weights are 0."""
     value, weight = np.asarray(values, dtype=np.float64), np.asarray(weights, dtype=np.float64)
