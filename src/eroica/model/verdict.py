@@ -151,6 +151,42 @@ class CommonAxis(msgspec.Struct, frozen=True, kw_only=True):
     unplaced: dict[int, str] = {}
 
 
+class WaitEdge(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker waits for another.
+
+    Attributes:
+        waiter: Global rank.
+        on: Global rank of the one who came last to what both take part in.
+        per_iteration_ms: Critical waiting per iteration.
+    """
+
+    waiter: int
+    on: int
+    per_iteration_ms: float
+
+
+class Waits(msgspec.Struct, frozen=True, kw_only=True):
+    """Who waits for whom in the window's collectives, sends and receives; what blame is read from.
+
+    Blame is conserved: what is laid at workers and what is withheld add up to `total_ms`, as far as all are listed.
+
+    Attributes:
+        total_ms: All critical waiting per iteration, summed over workers.
+        withheld_ms: The part that nobody is blamed for, and why the sum of `blamed_ms` may be less.
+        waited_ms: Global rank -> its own critical waiting per iteration; the largest ones only.
+        blamed_ms: Global rank -> waiting of others per iteration laid at it, chains followed; the largest ones only.
+        edges: Who waited directly for whom, before chains are followed; the largest ones only, in falling order.
+        workers: Workers that this was read from.
+    """
+
+    total_ms: float
+    withheld_ms: float
+    waited_ms: dict[int, float] = {}
+    blamed_ms: dict[int, float] = {}
+    edges: tuple[WaitEdge, ...] = ()
+    workers: int = 0
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on one window, or on a whole job."""
 
@@ -164,6 +200,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     cost: Cost = Cost()
     axis: CommonAxis | None = None
+    waits: Waits | None = None
     schema_version: int = SCHEMA_VERSION
 
     def __str__(self) -> str:

@@ -55,6 +55,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
         current_s: Mean of the recent iterations, None before there are enough.
         baseline_s: Lowest such mean within the horizon.
         steady: Enough healthy iterations for a baseline window.
+        latest_s: Mean of the iterations completed since the report before, None if there were none.
         ended: The process is gone; `state` is the last one seen, or "gone" if it did not sign off.
         silent_s: Seconds since any of its hooks fired.
         silent: That is longer than this worker's limit: it may be blocked.
@@ -68,6 +69,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     current_s: float | None = None
     baseline_s: float | None = None
     steady: bool = False
+    latest_s: float | None = None
     trigger: WorkerTrigger | None = None
     result: OrderResult = OrderResult()
     ended: bool = False
