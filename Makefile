@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test test-long lint bench docs clean
 .NOTPARALLEL:
 
 $(READY): pyproject.toml constraints.txt
@@ -17,7 +17,10 @@ demo: $(READY)  ## a small real training job gets slow and names its own cause
 	$(BIN)/eroica demo --fault slow-loader --worker 2
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m "not long"
+
+test-long: $(READY)  ## the real jobs that take too long for `make test`
+	$(BIN)/python -m pytest --numprocesses 1 -m long
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -25,7 +28,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: $(READY)  ## demo faults, overhead, windows, an hour of a healthy job, reading traces; raw results are kept
+bench: $(READY) test-long  ## long tests, demo faults, overhead, windows, an hour of a healthy job, reading traces; raw results are kept
 	$(BIN)/python benchmarks/demo_faults.py --out benchmarks/results/demo_faults.jsonl
 	$(BIN)/python benchmarks/overhead.py --json benchmarks/results/overhead.json
 	$(BIN)/python benchmarks/window.py --json benchmarks/results/window.json

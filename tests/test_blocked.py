@@ -36,12 +36,14 @@ RENAMED = {
 
 
 @contextlib.contextmanager
-def watched(tmp_path: Path, fault: str, ranks: int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def watched(
+    tmp_path: Path, fault: str, ranks: int, *arguments: str, launcher: tuple[str, ...] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
     """A job of renamed and moved code under `eroica run`; whatever is left of it is killed."""
     script = write_training(tmp_path / "elsewhere", package="captioner", rename=RENAMED)
     options = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
     eroica = [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(tmp_path / "report"), *options, "--"]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *launcher]
     small = ["--width", "32", "--length", "16", "--fault", fault]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
     with (tmp_path / "job.log").open("wb") as log:
@@ -117,7 +119,9 @@ def test_a_prefetch_thread_on_a_full_queue_is_named_in_renamed_and_moved_code(tm
 
 
 def test_a_worker_that_was_killed_is_named_when_the_job_has_failed(tmp_path: Path) -> None:
-    with watched(tmp_path, "dead-worker:worker=1,from_iteration=60", 2, "--iterations", "100000") as job:
+    unhurried = ("--monitor-interval", "1")  # before it takes the status away, which the kernel keeps till then
+    fault = "dead-worker:worker=1,from_iteration=60"
+    with watched(tmp_path, fault, 2, "--iterations", "100000", launcher=unhurried) as job:
         assert job.wait(120) == 1
     verdict = final(tmp_path)
     cause = verdict.cause

@@ -15,6 +15,7 @@ import pytest
 
 from eroica.agent.looks import Look, take_looks
 from eroica.agent.roster import Roster
+from eroica.agent.witnesses import kernel_view
 from eroica.model.look import ThreadLook, WorkerLook
 from eroica.settings import Settings
 from eroica.wire.places import places, private_directory
@@ -139,6 +140,7 @@ def test_a_stopped_worker_shows_its_state_and_costs_the_look_no_patience(job: Jo
     job.poll_until(lambda: len(job.roster.living) == RANKS)
     stopped = next(worker for worker in job.roster.living if worker.worker.global_rank == 1)
     os.kill(stopped.worker.pid, signal.SIGSTOP)
+    job.poll_until(lambda: kernel_view(stopped.worker.pid)[0] == "T")
     try:
         began = time.monotonic()
         (look,) = Look(9).at([stopped.subject()])

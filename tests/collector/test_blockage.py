@@ -363,7 +363,17 @@ def test_a_command_that_did_not_fail_or_was_told_to_end_gets_none(status: int | 
     for rank in range(4):
         fleet.die(rank, Ending(kind="signal", number=15 if rank else 9))
     fleet.step(0.25)
-    assert end(fleet, status, asked) == []
+    assert end(fleet, status, asked) == [] and not fleet.blockages.loss
+
+
+def test_of_workers_that_vanish_together_from_a_command_that_failed_nobody_is_named_but_all_are_told() -> None:
+    fleet = Fleet()
+    fleet.step(2.0)
+    for rank in range(4):
+        fleet.die(rank, Ending(kind="unknown") if rank < 2 else Ending(kind="signal", number=15))
+    fleet.step(0.25)
+    assert end(fleet, 1) == []
+    assert "status 1, and workers 0, 1 vanished too close together" in fleet.blockages.loss
 
 
 def test_a_blockage_that_lasts_to_the_end_keeps_its_verdict_and_a_death_after_it_adds_none() -> None:

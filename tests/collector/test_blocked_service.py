@@ -367,3 +367,8 @@ def test_a_job_that_ended_far_slower_than_its_best_is_not_called_healthy() -> No
     assert final_verdict("j", {}, 2, 2, slowed=1.2).verdict == "healthy"
     slow = final_verdict("j", {}, 2, 2, slowed=2.2)
     assert slow.verdict == "undetermined" and "2.2 times" in slow.summary
+
+
+def test_a_job_that_lost_workers_is_not_called_healthy() -> None:
+    lost = final_verdict("j", {}, 2, 2, loss="workers 0-1 vanished")
+    assert lost.verdict == "undetermined" and "workers 0-1 vanished" in lost.summary

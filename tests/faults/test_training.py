@@ -17,6 +17,8 @@ from eroica.faults import write_training
 pytest.importorskip("torch")
 pytestmark = pytest.mark.jobs
 
+LONGER_FAULTS = ("slow-backward", "slow-compute:stop_ms=4.3217")
+LAYOUTS = (("fsdp2", 2), ("ddp", 2), ("pipeline", 4))
 RENAMED = {
     "TokenWindows": "CaptionStore",
     "_read_block": "fetch_row",
@@ -90,12 +92,13 @@ def test_a_slow_dataset_is_slow_inside_loader_processes_too(script: Path) -> Non
     assert paces(output)[-1] >= 0.8 * 8 * 20 / 2
 
 
+@pytest.mark.long
 def test_a_fault_ends_where_its_plan_says_so(script: Path) -> None:
     output = train(script, "--iterations", "30", fault="slow-loader:worker=0,until=10,seconds=0.05")
     assert paces(output)[0] >= 8 * 50 > paces(output)[2]
 
 
-@pytest.mark.parametrize("fault", ["gc-pause", "slow-backward", "slow-compute:stop_ms=4.3217"])
+@pytest.mark.parametrize("fault", ["gc-pause", *(pytest.param(one, marks=pytest.mark.long) for one in LONGER_FAULTS)])
 def test_a_fault_changes_no_loss_and_leaves_no_process_behind(script: Path, healthy: list[str], fault: str) -> None:
     separator = "," if ":" in fault else ":"
     assert losses(train(script, "--iterations", "20", fault=f"{fault}{separator}from_iteration=5")) == healthy
@@ -109,7 +112,11 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-@pytest.mark.parametrize(("layout", "workers"), [("ddp", 2), ("fsdp2", 2), ("pipeline", 4)], ids=str)
+@pytest.mark.parametrize(
+    ("layout", "workers"),
+    [LAYOUTS[0], *(pytest.param(*one, marks=pytest.mark.long) for one in LAYOUTS[1:])],
+    ids=str,
+)
 def test_every_layout_learns_evaluates_and_saves(script: Path, layout: str, workers: int) -> None:
     every = ("--accumulate", "2", "--evaluate-every", "10", "--checkpoint-every", "20")
     output = train(script, "--iterations", "40", "--layout", layout, *every, workers=workers)
@@ -120,6 +127,7 @@ def test_every_layout_learns_evaluates_and_saves(script: Path, layout: str, work
     assert (script.parent / "checkpoint-1.pt").exists()
 
 
+@pytest.mark.long
 def test_all_workers_stop_together_when_the_seconds_are_over(script: Path) -> None:
     assert len(losses(train(script, "--iterations", "100000", "--seconds", "2"))) >= 1
 
@@ -145,6 +153,7 @@ def test_many_faults_of_the_loop_at_once_end_with_the_job(script: Path) -> None:
     assert _programs() == before
 
 
+@pytest.mark.long
 def test_a_pipeline_can_be_cut_unevenly(script: Path) -> None:
     output = train(script, "--iterations", "20", "--layout", "pipeline", "--layers", "4", "--first-layers", "3")
     assert len(losses(output)) == 2

@@ -124,6 +124,7 @@ def test_eroica_in_front_of_srun_watches_the_tasks_on_all_hosts(tmp_path: Path) 
     assert "HEALTHY" in err and remains == []
 
 
+@pytest.mark.long
 def test_eroica_behind_srun_works_once_per_host_and_speaks_once(tmp_path: Path) -> None:
     with Hosts(2) as hosts:
         cluster = Cluster(hosts, tmp_path, [2, 1])

@@ -17,6 +17,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_a_late_worker_of_another_host_is_named_although_the_clocks_are_an_hour_apart(tmp_path: Path) -> None:
     fault = "slow-loader:worker=3,from_iteration=0,seconds=0.01"
     clocks = (0, 600, 3600) if clocks_available() else ()

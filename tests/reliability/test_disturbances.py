@@ -19,8 +19,14 @@ HERE = (
 )  # fmt: skip
 #: torchrun's restart with gloo ends in more than one way by itself: one pair of equal jobs must be among so many.
 PAIRS = {"elastic-restart": 4}
+LONG = {"elastic-restart", "exception", "both-stopped"}
 NEED_ROOT = {each.name for each in DISTURBANCES if each.root}
 BY_NAME = {each.name: each for each in DISTURBANCES}
+
+
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    wanted = [(pytest.mark.root, NEED_ROOT), (pytest.mark.long, LONG)]
+    return [mark for mark, names in wanted if name in names]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +44,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Disturbance], O
 
 
 @pytest.mark.jobs
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.root) if n in NEED_ROOT else n for n in HERE])
+@pytest.mark.parametrize("name", [pytest.param(each, marks=marks(each)) for each in HERE])
 def test_the_training_does_not_notice(tmp_path: Path, alone: Callable[[Disturbance], Outcome], name: str) -> None:
     disturbance = BY_NAME[name]
     if disturbance.impossible_here:

@@ -24,6 +24,7 @@ from eroica.collector.windows import Windows
 from eroica.model.look import Blockage, Death, HostLooks
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
+from eroica.report.words import worker_list
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, JobStatus, WorkerStatus
 
@@ -161,6 +162,17 @@ class Blockages:
     def passed(self) -> frozenset[int]:
         """Windows of standstills that ended by themselves; they make no final verdict."""
         return frozenset(self._holding.passed)
+
+    @property
+    def loss(self) -> str:
+        """Of a command that failed: which workers vanished, where nobody saw who went first; else ""."""
+        status, asked_to_end = self._ended or (None, False)
+        lost = self._deaths.unexplained()
+        if not status or asked_to_end or self._buried or not lost:
+            return ""
+        who = worker_list([worker.global_rank for worker in lost])
+        ended = f"status {status}" if status > 0 else f"signal {-status}"
+        return f"the command ended with {ended}, and {who} vanished too close together to tell who went first"
 
     @property
     def on(self) -> bool:

@@ -141,6 +141,11 @@ class Deaths:
             return self._records(guilty)
         return self._records([life for life in guilty if life.ending is not None and life.ending.out_of_memory])
 
+    def unexplained(self) -> tuple[Worker, ...]:
+        """Workers that ended neither in order nor because they were asked to, as far as anybody knows."""
+        died = [life for life in self._lives.values() if life.died and not _asked_to_go(life)]
+        return tuple(life.worker for life in sorted(died, key=lambda life: life.worker.global_rank))
+
     def _outlived(self, guilty: list[_Life], related: list[_Life], asked: bool) -> bool:
         """Others were there after the first had died: not all vanished together."""
         living = [life for life in self._lives.values() if life.gone_at is None]

@@ -33,6 +33,7 @@ def final_verdict(
     standing: Collection[int] = (),
     passed: Collection[int] = (),
     slowed: float = 1.0,
+    loss: str = "",
 ) -> Verdict:
     """The verdict that the history of windows supports best.
 
@@ -53,6 +54,7 @@ def final_verdict(
             job.
         passed: Windows of standstills that ended by themselves; they count for nothing.
         slowed: How many times the best mean iteration the last one was, on the worker where that is most.
+        loss: Which workers vanished from a command that failed, if nobody saw who was first.
     """
     last = max((window_id for window_id in standing if window_id in verdicts), default=None)
     if last is not None:
@@ -68,7 +70,7 @@ def final_verdict(
         return _supported(first, counting)
     if counting:
         return counting[max(counting)]
-    return _nothing_looked_wrong(job, workers_expected, workers_seen, len(verdicts), slowed)
+    return _nothing_looked_wrong(job, workers_expected, workers_seen, len(verdicts), slowed, loss)
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ def _claim(leader: _Leader) -> str:
 
 
 def _nothing_looked_wrong(
-    job: str, workers_expected: int, workers_seen: int, stood_still: int, slowed: float
+    job: str, workers_expected: int, workers_seen: int, stood_still: int, slowed: float, loss: str
 ) -> Verdict:
     notes: tuple[str, ...] = ()
     if workers_seen and slowed >= _NOT_HEALTHY:
@@ -205,6 +207,8 @@ def _nothing_looked_wrong(
             f"Iterations ended {slowed:.1f} times as long as the job's best, but it was over before a window could "
             "show why."
         )
+    elif workers_seen and loss:
+        summary = f"Iterations never looked slow, but {loss}; the command's own output may say it."
     elif workers_seen and stood_still:
         times = "once" if stood_still == 1 else f"{stood_still} times"
         summary = f"Healthy: {workers_seen} workers never looked slow; the job stood still {times}, and went on."
@@ -219,7 +223,7 @@ def _nothing_looked_wrong(
     return Verdict(
         eroica_version=__version__,
         job=job,
-        verdict="healthy" if workers_seen and slowed < _NOT_HEALTHY else "undetermined",
+        verdict="healthy" if workers_seen and slowed < _NOT_HEALTHY and not loss else "undetermined",
         summary=summary,
         window=None,
         iteration=IterationTimes(),
