@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint bench docs clean
+.PHONY: demo test test-long lint bench bench-faults docs clean
 .NOTPARALLEL:
 
 $(READY): pyproject.toml constraints.txt
@@ -39,6 +39,13 @@ bench: $(READY) test-long  ## long tests, demo faults, overhead, windows, an hou
 	$(BIN)/python benchmarks/scale.py --json benchmarks/results/scale.json
 	$(BIN)/python benchmarks/folder.py --json benchmarks/results/folder.json
 	$(BIN)/python benchmarks/fuzz_traces.py --json benchmarks/results/fuzz_traces.json
+
+PART ?= 1/1
+SEEDS ?= 0,1
+bench-faults: $(READY)  ## how often the verdict is right: hours; in parts (PART=1/4), goes on where it was stopped
+	mkdir -p benchmarks/results/faults
+	$(BIN)/python benchmarks/faults.py --out benchmarks/results/faults/runs.jsonl --part $(PART) --seeds $(SEEDS) || true
+	$(BIN)/python benchmarks/accuracy_page.py
 
 docs: $(READY)  ## pages generated from the code
 	$(BIN)/python docs/make_settings.py

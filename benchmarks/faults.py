@@ -307,6 +307,12 @@ def said(verdict: Verdict | None) -> dict[str, Any]:
         "now_ms": verdict.iteration.current_ms,
         "findings": [(one.role, one.cause, list(one.workers), one.scope, one.gain) for one in verdict.findings[:6]],
         "notes": list(verdict.coverage.notes[:6]),
+        "cost": {
+            "stall_s": verdict.cost.window_stall_s,
+            "summarize_s": verdict.cost.summarize_s,
+            "raw_bytes": verdict.cost.raw_bytes,
+            "pattern_bytes": verdict.cost.pattern_bytes,
+        },
     }
     if found is not None:
         kept |= {"cause": found.cause, "workers": list(found.workers), "scope": found.scope, "gain": found.gain}

@@ -1,0 +1,242 @@
+"""Draws `docs/accuracy.md` from the raw runs in `benchmarks/results/faults/`; nothing on it is written by hand.
+
+    python benchmarks/accuracy_page.py
+
+Why a run was wrong stands in `benchmarks/results/faults/wrong.toml`: key of the run -> one sentence.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import accuracy
+from accuracy import Run, Share
+from eroica.faults.expected import EXPECTED
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "faults"
+PAGE = HERE.parent / "docs" / "accuracy.md"
+HEAD = """# How often the verdict is right
+
+Made by `python benchmarks/accuracy_page.py` from the raw runs in `benchmarks/results/faults/`, which
+`make bench-faults` adds to. Every run is a real PyTorch job of 2 to 4 processes under `eroica run`, with one fault of
+`eroica.faults` in it, or none. *Right* means that the verdict, its cause, its workers and its scope are all those
+that `eroica.faults.expected` states; naming the right function is counted apart. Jobs with an odd seed run the same
+training under other names. Intervals are Wilson's, 95 %.
+"""
+
+
+def main() -> int:
+    runs = accuracy.latest(line for path in sorted(RESULTS.glob("*.jsonl")) for line in read_lines(path))
+    if not runs:
+        print(f"no runs in {RESULTS}")
+        return 1
+    PAGE.write_text("\n".join(page(runs, reasons())), encoding="utf-8")
+    print(f"{PAGE}: {len(runs)} runs")
+    return 0
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def reasons() -> dict[str, str]:
+    path = RESULTS / "wrong.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def page(runs: Sequence[Run], why: dict[str, str]) -> Iterator[str]:
+    """The page, line by line."""
+    faulty = [run for run in runs if accuracy.is_faulty(run)]
+    healthy = [run for run in runs if not accuracy.is_faulty(run)]
+    yield HEAD
+    yield from summary(faulty, healthy)
+    yield from per_fault(faulty)
+    yield from per_place(faulty)
+    yield from alarms(healthy)
+    yield from confidence(runs)
+    yield from gains(faulty)
+    yield from mixed_up(faulty)
+    yield from wrong(runs, why)
+    yield from machines(runs)
+
+
+def summary(faulty: Sequence[Run], healthy: Sequence[Run]) -> Iterator[str]:
+    pairs = accuracy.judged([*faulty, *healthy])
+    errors = accuracy.gain_errors(faulty)
+    by_fault = accuracy.by(faulty, "fault")
+    weak = [fault for fault, mine in by_fault.items() if accuracy.share(mine).value < 0.8]
+    delays = [run["trigger_to_verdict_s"] for run in faulty]
+    yield from table(
+        ("", "measured", "wanted"),
+        [
+            ("faulty runs right", words(accuracy.share(faulty)), "97.5 % of at least 200"),
+            ("faults right in at least 80 % of their runs", f"{len(by_fault) - len(weak)} of {len(by_fault)}", "all"),
+            ("healthy runs without a cause", words(accuracy.share(healthy)), "all"),
+            ("Brier score of the confidence", number(accuracy.brier(pairs)), "at most 0.1"),
+            ("median error of the gain", percent(accuracy.median(errors)), "at most 20 % of it"),
+            ("median time from trigger to verdict", f"{number(accuracy.median(delays))} s, window included", ""),
+        ],
+    )
+
+
+def per_fault(faulty: Sequence[Run]) -> Iterator[str]:
+    yield "## Fault by fault\n"
+    yield "Times are medians, seconds: from the fault's first iteration to the trigger, from there to the verdict.\n"
+    rows = []
+    groups = accuracy.by(faulty, "fault")
+    for fault in sorted(groups, key=list(EXPECTED).index):
+        mine = groups[fault]
+        parts = [str(sum(run["parts"][part] for run in mine)) for part in ("verdict", "cause", "workers", "function")]
+        times = [
+            number(accuracy.median(run[name] for run in mine))
+            for name in ("onset_to_trigger_s", "trigger_to_verdict_s")
+        ]
+        error = percent(accuracy.median(accuracy.gain_errors(mine)))
+        rows.append((f"`{fault}`", EXPECTED[fault].cause, words(accuracy.share(mine)), *parts, *times, error))
+    yield from table(
+        (
+            "fault",
+            "cause",
+            "right",
+            "verdict",
+            "cause right",
+            "workers",
+            "function",
+            "to trigger",
+            "to verdict",
+            "gain error",
+        ),
+        rows,
+    )
+
+
+def per_place(faulty: Sequence[Run]) -> Iterator[str]:
+    yield "## Where and when\n"
+    rows = [
+        (name, value, words(accuracy.share(mine)))
+        for name in ("layout", "onset", "renamed")
+        for value, mine in sorted(accuracy.by(faulty, name).items(), key=str)
+    ]
+    yield from table(("", "", "right"), [(name, str(value), right) for name, value, right in rows])
+
+
+def alarms(healthy: Sequence[Run]) -> Iterator[str]:
+    yield "## Healthy jobs\n"
+    rows = [
+        (f"`{fault}`", words(accuracy.share(mine)), str(sum(run["asked_by_hand"] for run in mine)))
+        for fault, mine in sorted(accuracy.by(healthy, "fault").items())
+    ]
+    yield from table(("behavior", "without a cause", "windows asked for by hand"), rows)
+
+
+def confidence(runs: Sequence[Run]) -> Iterator[str]:
+    pairs = accuracy.judged(runs)
+    yield "## Is the confidence a probability?\n"
+    yield (
+        f"Brier score {number(accuracy.brier(pairs))}; somebody who always states the share that comes true would have "
+        f"{number(accuracy.brier_of_a_constant(pairs))}. Verdicts that name a cause, by stated confidence:\n"
+    )
+    rows = [
+        (f"{one.low:.1f}-{one.high:.1f}", f"{one.mean:.2f}", words(one.right), bar(one.right.value))
+        for one in accuracy.reliability(pairs)
+    ]
+    yield from table(("stated", "mean", "right", ""), rows)
+
+
+def gains(faulty: Sequence[Run]) -> Iterator[str]:
+    yield "## Is the gain right?\n"
+    yield (
+        "Beside the gain stands what the fault really cost: the job's own pace before it, or the same job without it, "
+        "as the training printed it. Verdicts that are right about slow jobs; medians.\n"
+    )
+    rows = []
+    for fault, mine in accuracy.by(faulty, "fault").items():
+        known = [
+            run for run in mine if run["right"] and accuracy.true_gain(run) and run["said"].get("gain") is not None
+        ]
+        if known and EXPECTED[fault].verdict == "slow":
+            stated = accuracy.median(run["said"]["gain"] for run in known)
+            true = accuracy.median(map(accuracy.true_gain, known))
+            rows.append(
+                (f"`{fault}`", percent(stated), percent(true), percent(accuracy.median(accuracy.gain_errors(known))))
+            )
+    yield from table(("fault", "stated", "true", "error as a share of it"), rows)
+
+
+def mixed_up(faulty: Sequence[Run]) -> Iterator[str]:
+    yield "## What was said instead\n"
+    rows = []
+    for fault, answers in accuracy.confusion(faulty).items():
+        others = {answer: count for answer, count in answers.items() if answer not in EXPECTED[fault].causes}
+        if others:
+            rows.append((f"`{fault}`", EXPECTED[fault].cause, ", ".join(f"{what} ({n})" for what, n in others.items())))
+    yield from table(("fault", "wanted", "said"), rows) if rows else iter(["No cause was taken for another.\n"])
+
+
+def wrong(runs: Sequence[Run], why: dict[str, str]) -> Iterator[str]:
+    yield "## What is still wrong\n"
+    rows = [
+        (
+            f"`{run['key']}`",
+            run["said"].get("cause", run["said"]["verdict"]),
+            missed(run),
+            why.get(run["key"], "not explained yet"),
+        )
+        for run in runs
+        if not run["right"]
+    ]
+    yield from table(("run", "said", "not right", "why"), rows) if rows else iter(["Nothing.\n"])
+
+
+def missed(run: Run) -> str:
+    return ", ".join(name for name, right in run["parts"].items() if not right and name != "function")
+
+
+def machines(runs: Sequence[Run]) -> Iterator[str]:
+    days = sorted(run["when"][:10] for run in runs)
+    facts = {json.dumps(run["machine"], sort_keys=True) for run in runs}
+    yield f"## Machines\n\n{len(runs)} runs from {days[0]} to {days[-1]}.\n"
+    for text in sorted(facts):
+        yield "- " + ", ".join(f"{name} {value}" for name, value in json.loads(text).items())
+    yield ""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+    yield ""
+
+
+def words(share: Share) -> str:
+    low, high = share.interval
+    return (
+        f"{share.good} of {share.total}: {percent(share.value)} ({100 * low:.0f}-{100 * high:.0f})"
+        if share.total
+        else "-"
+    )
+
+
+def percent(value: float) -> str:
+    return "-" if math.isnan(value) else f"{100 * value:.3g} %"
+
+
+def number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3g}"
+
+
+def bar(value: float) -> str:
+    return "█" * round(20 * value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""What many runs say together, and the page drawn from them: the arithmetic, on runs made up for it."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+PARTS = ("verdict", "cause", "workers", "file", "function")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def accuracy() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(BENCHMARKS))
+    yield importlib.import_module("accuracy")
+    sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(BENCHMARKS))
+    yield importlib.import_module("accuracy_page")
+    sys.path.remove(str(BENCHMARKS))
+
+
+def run(seed: int, right: bool = True, **changes: Any) -> dict[str, Any]:
+    """Of a slow loader in the middle: 50 ms an iteration before, 100 ms after."""
+    said = {
+        "verdict": "slow",
+        "cause": "slow-data-loading" if right else "compute-slow",
+        "gain": 0.4,
+        "confidence": 0.8,
+    }
+    plain = {
+        "kind": "run", "key": f"slow-loader/ddp/middle/{seed}", "fault": "slow-loader", "layout": "ddp",
+        "onset": "middle", "seed": seed, "renamed": bool(seed % 2), "right": right, "said": said,
+        "expected": {"verdict": "slow"}, "parts": dict.fromkeys(PARTS, right),
+        "paces_ms": [90.0, *[50.0] * 5, 75.0, *[100.0] * 4], "expected_iteration_s": None, "asked_by_hand": False,
+        "onset_to_trigger_s": 6.0, "trigger_to_verdict_s": 12.0, "when": "2000-01-01T00:00:00Z",
+        "machine": {"cores": 2},
+    }  # fmt: skip
+    return {**plain, **changes}
+
+
+def healthy(found: bool = False) -> dict[str, Any]:
+    said = {"verdict": "slow", "cause": "unknown", "confidence": 0.5, "gain": 0.1} if found else {"verdict": "healthy"}
+    changes = {"key": "none/ddp/start/0", "fault": "none", "onset": "start", "expected": {"verdict": "healthy"}}
+    return run(0, right=not found, **{**changes, "said": said, "asked_by_hand": True})
+
+
+def test_the_interval_of_a_share_is_wilsons(accuracy: ModuleType) -> None:
+    low, high = accuracy.Share(9, 10).interval
+    assert (round(low, 3), round(high, 3)) == (0.596, 0.982)
+    assert accuracy.Share(0, 0).interval == (0.0, 1.0) and math.isnan(accuracy.Share(0, 0).value)
+
+
+def test_the_true_gain_is_the_trainings_own_pace_before_and_after(accuracy: ModuleType) -> None:
+    assert accuracy.true_gain(run(0)) == pytest.approx(0.5)
+    assert accuracy.gain_errors([run(0), run(1, right=False)]) == [pytest.approx(0.2)]
+    from_start = run(0, onset="start", expected_iteration_s=0.02, paces_ms=[99.0, 40.0, 40.0])
+    assert accuracy.true_gain(from_start) == pytest.approx(0.5)
+    assert accuracy.true_gain(run(0, paces_ms=[])) is None
+
+
+def test_a_constant_confidence_is_no_better_than_the_share_that_is_right(accuracy: ModuleType) -> None:
+    pairs = accuracy.judged([run(0), run(1), run(2, right=False), healthy(), healthy(found=True)])
+    assert pairs == [(0.8, True), (0.8, True), (0.8, False), (0.5, False)]
+    assert accuracy.brier(pairs) == pytest.approx((2 * 0.04 + 0.64 + 0.25) / 4)
+    assert accuracy.brier_of_a_constant(pairs) == 0.25
+    assert [(one.low, one.right.good, one.right.total) for one in accuracy.reliability(pairs)] == [
+        (0.5, 0, 1),
+        (0.8, 2, 3),
+    ]
+
+
+def test_of_a_run_that_was_done_again_the_last_counts(accuracy: ModuleType) -> None:
+    lines = [run(0, right=False), run(0), {"kind": "pace", "key": "x"}]
+    assert [line["right"] for line in accuracy.latest(lines)] == [True]
+
+
+def test_the_page_tells_what_was_right_and_why_the_rest_was_not(page: ModuleType) -> None:
+    runs = [run(0), run(1), run(2, right=False), healthy(), healthy(found=True)]
+    text = "\n".join(page.page(runs, {"slow-loader/ddp/middle/2": "it was noon"}))
+    assert "| faulty runs right | 2 of 3: 66.7 %" in text
+    assert "| healthy runs without a cause | 1 of 2: 50 %" in text
+    assert "| `slow-loader` | slow-data-loading | compute-slow (1) |" in text
+    assert "| `slow-loader/ddp/middle/2` | compute-slow | verdict, cause, workers, file | it was noon |" in text
+    assert "not explained yet" in text  # the false alarm
+    assert "| `slow-loader` | 40 % | 50 % | 20 % |" in text
