@@ -78,7 +78,8 @@ def true_gain(run: Run) -> float | None:
     """
     paces = [float(pace) for pace in run.get("paces_ms", [])]
     if run["onset"] == "middle":
-        before, after = paces[1 : ONSET // LOG_EVERY], paces[ONSET // LOG_EVERY + 1 :]
+        first = run.get("calm_paces", ONSET // LOG_EVERY)
+        before, after = paces[1:first], paces[first + 1 :]
         healthy = median(before)
     else:
         after = paces[1:]

@@ -41,7 +41,7 @@ def run(seed: int, right: bool = True, **changes: Any) -> dict[str, Any]:
     plain = {
         "kind": "run", "key": f"slow-loader/ddp/middle/{seed}", "fault": "slow-loader", "layout": "ddp",
         "onset": "middle", "seed": seed, "renamed": bool(seed % 2), "right": right, "said": said,
-        "expected": {"verdict": "slow"}, "parts": dict.fromkeys(PARTS, right),
+        "expected": {"verdict": "slow", "causes": ["slow-data-loading"]}, "parts": dict.fromkeys(PARTS, right),
         "paces_ms": [90.0, *[50.0] * 5, 75.0, *[100.0] * 4], "expected_iteration_s": None, "asked_by_hand": False,
         "onset_to_trigger_s": 6.0, "trigger_to_verdict_s": 12.0, "when": "2000-01-01T00:00:00Z",
         "machine": {"cores": 2},

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from node_jobs import end_job, environment, torchrun, wait_for_status, watched
 
 from eroica.model.verdict import Verdict
 from eroica.testing.hosts import Hosts, available
+from eroica.testing.node_jobs import end_job, environment, torchrun, wait_for_status, watched
 from eroica.wire.messages import JobStatus
 
 pytestmark = [

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from node_jobs import environment, left_behind, watched
 
 from eroica.model.verdict import Verdict
 from eroica.testing.hosts import Hosts, available
+from eroica.testing.node_jobs import environment, left_behind, watched
 
 pytestmark = [
     pytest.mark.root,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from node_jobs import SMALL, end_job, has_verdict, left_behind, start_job, wait_for_status
 
 from eroica.testing.hosts import Hosts, available, clocks_available
+from eroica.testing.node_jobs import SMALL, end_job, has_verdict, left_behind, start_job, wait_for_status
 
 pytestmark = [
     pytest.mark.root,

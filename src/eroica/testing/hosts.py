@@ -13,15 +13,16 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 _TOOLS = ("ip", "tc", "nsenter", "unshare", "setpriv")
 _DIES_WITH_US = ("setpriv", "--pdeathsig")
 _SWITCH = -1
 _PATIENCE_S = 5.0
+Direction = Literal["send", "receive"]
 
 
 def available() -> tuple[bool, str]:
@@ -173,17 +174,18 @@ class Hosts:
             return [pid for pid in _in_namespace(namespace) if pid != holder]
         return []
 
-    def limit(self, host: int, rate: str = "20mbit", both_directions: bool = True) -> None:
+    def limit(self, host: int, rate: str = "20mbit", directions: Collection[Direction] = ("send", "receive")) -> None:
         """Slow the host's link down.
 
         Args:
             host: Its number.
             rate: As `tc` takes it.
-            both_directions: Also what the host receives, by limiting the switch's port to it.
+            directions: What the host sends, what it receives (by limiting the switch's port to it), or both.
         """
         shape = f"root tbf rate {rate} burst 64kb latency 50ms".split()
-        self._inside(host, "tc", "qdisc", "replace", "dev", self.interface(host), *shape)
-        if both_directions:
+        if "send" in directions:
+            self._inside(host, "tc", "qdisc", "replace", "dev", self.interface(host), *shape)
+        if "receive" in directions:
             self._inside(_SWITCH, "tc", "qdisc", "replace", "dev", self._port(host), *shape)
 
     def unlimit(self, host: int) -> None:

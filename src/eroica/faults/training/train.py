@@ -48,6 +48,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--checkpoint-every", type=int, default=0, help="iterations between checkpoints; 0 = never")
     parser.add_argument("--directory", type=Path, default=Path(), help="where checkpoints go")
     parser.add_argument("--log-every", type=int, default=50, help="iterations between lines")
+    parser.add_argument("--pace-ms", type=float, default=0.0, help="sleep so long in each step, as if it computed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", default=None, help="a fault plan, JSON or name:key=value; else EROICA_FAULT")
     return parser.parse_args(arguments)
@@ -110,6 +111,7 @@ class Trainer:
     def train_step(self) -> float | None:
         """One optimizer step; the mean loss of its batches where it is known."""
         losses = []
+        time.sleep(self.options.pace_ms / 1000)
         for number in range(self.options.accumulate):
             last = number + 1 == self.options.accumulate
             losses.append(self.layout.run(next(self.batches), train=True, last_of_step=last))
