@@ -47,8 +47,9 @@ bench-faults: $(READY)  ## how often the verdict is right: hours; in parts (PART
 	$(BIN)/python benchmarks/faults.py --out benchmarks/results/faults/runs.jsonl --part $(PART) --seeds $(SEEDS) || true
 	$(BIN)/python benchmarks/accuracy_page.py
 
-docs: $(READY)  ## pages generated from the code
+docs: $(READY)  ## pages generated from the code, and pictures of three real jobs (Chromium and tmux are needed)
 	$(BIN)/python docs/make_settings.py
+	$(BIN)/python docs/make_pictures.py
 	$(BIN)/python benchmarks/reliability.py --write-docs
 
 clean:

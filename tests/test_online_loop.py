@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
+from eroica.archive.load import decode_history
 from eroica.faults import write_training
 from eroica.model.verdict import Verdict
 
@@ -71,6 +73,22 @@ def test_renamed_and_moved_code_inside_loader_children_is_named_with_its_worker(
     assert verdict.cost.trigger_to_verdict_s is not None
     assert " ".join(done.stderr.split()).count(verdict.summary[:60]) == 1  # the sentence, once, on standard error
     assert "SLOW" not in done.stdout
+    check_history(tmp_path / "report" / "history.json", verdict)
+
+
+def check_history(path: Path, verdict: Verdict) -> None:
+    """The iteration times kept are the verdict's, and the window is marked where its iterations are."""
+    history = decode_history(path.read_bytes())
+    assert verdict.window is not None and verdict.iteration.current_ms is not None
+    assert len(history.at_s) >= 5 and 0.5 < median(history.mean_ms) / verdict.iteration.current_ms < 2
+    assert all(slowest >= mean for slowest, mean in zip(history.slowest_ms, history.mean_ms, strict=True))
+    marks = {mark.kind: mark for mark in history.marks}
+    assert {"trigger", "window", "verdict"} <= marks.keys()
+    window = marks["window"]
+    assert (window.iteration, window.last_iteration) == (verdict.window.first_iteration, verdict.window.last_iteration)
+    before = [done for at_s, done in zip(history.at_s, history.iteration, strict=True) if at_s < window.at_s]
+    assert all(done <= window.iteration for done in before)
+    assert window.until_s is not None and marks["trigger"].at_s <= window.at_s < window.until_s <= marks["verdict"].at_s
 
 
 LOOP = """

@@ -13,15 +13,17 @@ if TYPE_CHECKING:
 
     from eroica.model.verdict import Finding, Verdict
     from eroica.offline import diagnose
+    from eroica.offline.page import report_html
     from eroica.worker.attach import step, watch
 
 __version__ = "0.1.0"
-__all__ = ["EroicaError", "Finding", "Verdict", "__version__", "diagnose", "step", "watch"]
+__all__ = ["EroicaError", "Finding", "Verdict", "__version__", "diagnose", "report_html", "step", "watch"]
 
 _ROOMS = {
     "Finding": "eroica.model.verdict",
     "Verdict": "eroica.model.verdict",
     "diagnose": "eroica.offline",
+    "report_html": "eroica.offline.page",
     "step": "eroica.worker.attach",
     "watch": "eroica.worker.attach",
 }

@@ -18,8 +18,8 @@ from eroica.errors import UsageError
 from eroica.stated_roles import parse_roles
 
 
-def _setting(default: Any, doc: str, source: str = "ours") -> Any:
-    return field(default=default, metadata={"doc": doc, "source": source})
+def _setting(default: Any, doc: str, source: str = "ours", secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"doc": doc, "source": source, "secret": secret})
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,10 @@ class Settings:
         0.8, "Share of the utilization that a critical duration must hold.", "EROICA Alg. 1"
     )
     pattern_bytes: int = _setting(24_000, "Byte budget of function rows of one worker on the wire.")
+    timeline_bytes: int = _setting(
+        4000,
+        "Most bytes of a worker's timeline, for pictures (1,500 in jobs of more than 1,024 workers); 0 = none.",
+    )
     collective_executions: int = _setting(512, "Executions kept per process group and kind of collective.")
 
     # --- localize (EROICA, section 4.3) ---
@@ -120,6 +124,29 @@ class Settings:
     # --- diagnose ---
     min_gain: float = _setting(0.03, "A cause must cost at least this fraction of the iteration.")
 
+    # --- telling others ---
+    webhook_url: str = _setting(
+        "",
+        "Where verdicts are sent as they come, https://...; a secret, so not with --set: EROICA_WEBHOOK_URL or "
+        "eroica.toml.",
+        secret=True,
+    )
+    webhook_format: str = _setting("slack", "What is sent: slack (a text), or json (text and whole verdict).")
+    webhook_on: str = _setting(
+        "slow,blocked", "Verdicts that are sent: any of slow, blocked, undetermined, healthy, with commas."
+    )
+    metrics_listen: str = _setting(
+        "", "Where Prometheus finds the metrics, HOST:PORT, beside the collector's own address; empty = only there."
+    )
+    metrics_targets: str = _setting(
+        "", "A directory in which each job says where its metrics are, for Prometheus's file_sd_configs; empty = none."
+    )
+    metrics_token: str = _setting(
+        "",
+        "Opens the metrics and nothing else, 16 to 200 characters; empty = metrics.token in the run directory.",
+        secret=True,
+    )
+
     # --- processes ---
     poll_hz: float = _setting(20.0, "How often the agent looks at the beats, per second.")
     report_s: float = _setting(0.25, "Pause between two reports of an agent to the collector, s.")
@@ -128,7 +155,13 @@ class Settings:
         True, "Workers tell how far they are in memory that nobody can cut short; off where agents cannot reach it."
     )
     job_end_grace_s: float = _setting(30.0, "Without `eroica run`: no worker for so long ends the job, s.")
+    footer: bool = _setting(True, "A live line at the bottom of the terminal of `eroica run`, where that is safe.")
     farewell_s: float = _setting(2.0, "How long the collector still answers after its last verdict, s.")
+    pages: bool = _setting(True, "Draw each verdict as a page, index.html in the run directory and in its windows.")
+    page_limit_s: float = _setting(60.0, "Drawing a page is given up after so long, s.")
+    page_hosts: str = _setting(
+        "", "Names beside loopback under which the live page may be opened (a proxy's), separated by commas."
+    )
     worker_failures_raise: bool = _setting(False, "Raise Eroica's own failures in the worker (for its tests only).")
 
 

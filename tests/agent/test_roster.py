@@ -92,6 +92,25 @@ def test_iterations_slowed_by_our_own_window_do_not_count(tmp_path: Path, sleepe
     assert status.trigger is None and status.iteration == 899 and status.current_s == pytest.approx(0.05)
 
 
+def test_each_report_tells_the_mean_of_the_iterations_since_the_one_before(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    writer = register(tmp_path, sleeper.pid)
+    roster = Roster(tmp_path, Settings(), Clock())
+    roster.scan()
+    (worker,) = roster.workers.values()
+    told = []
+    for first, last, judge in ((1, 2, True), (2, 12, True), (12, 22, False), (22, 22, True)):
+        for iteration in range(first + 1, last + 1):
+            writer.beat(iteration, iteration, 0 if iteration == 12 else 10_000_000 * first, beat.STEADY, 0)
+            if iteration % 3 == 0:
+                roster.poll(judge)
+        roster.poll(judge)
+        told.append(worker.report().latest_s)
+    # what came before the agent is not told, iterations without a start do not count, those inside a window do
+    assert told == [None, pytest.approx(0.02), pytest.approx(0.12), None]
+
+
 def test_signing_off_and_dying_are_told_apart(tmp_path: Path) -> None:
     clock = Clock()
     roster = Roster(tmp_path, Settings(), clock)

@@ -192,7 +192,7 @@ def test_where_worker_0_is_elsewhere_nothing_is_concluded_though_that_host_was_n
         time.sleep(0.05)
     (launch.where.runtime / "away").touch()
     assert launch.finish() is None and not launch.concludes and launch.problems == []
-    assert {path.name for path in tmp_path.glob("*.json")} <= {"status.json"}
+    assert {path.name for path in tmp_path.glob("*.json")} <= {"status.json", "history.json"}
 
 
 def test_a_signal_while_waiting_for_the_verdict_costs_the_verdict_but_not_the_record(

@@ -165,7 +165,7 @@ def test_an_unreadable_pattern_costs_only_itself(tmp_path: Path) -> None:
 
 
 def test_a_collector_that_no_agent_ever_finds_ends_by_itself(tmp_path: Path) -> None:
-    times = iter([0.0, *[59.0] * 4])  # then a minute and more has passed
+    times = iter([0.0, 0.0, *[59.0] * 4])  # then a minute and more has passed
 
     async def go() -> None:
         collector = Collector("j", Store(tmp_path), Settings(), TOKEN, judge, clock=lambda: next(times, 61.0))

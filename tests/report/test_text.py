@@ -141,3 +141,8 @@ def test_a_cause_seen_in_the_only_window_has_no_history() -> None:
     single = Recurrence(kind="single", windows=(1,), looked=1)
     cause = msgspec.structs.replace(samples.LOADER, recurrence=single)
     assert "history" not in drawn(msgspec.structs.replace(samples.SLOW, findings=(cause,)))
+
+
+def test_where_the_numbers_have_no_room_as_a_table_each_keeps_its_name() -> None:
+    words = " ".join(drawn(samples.SLOW, 40).split())
+    assert "critical β 43 %, peers 1 %, expected 0–1 %" in words and "calls 8.0, peers 8.0" in words

@@ -94,7 +94,7 @@ class Agent:
                     self._obey(reply)
                 if await self._job_is_over(reply is not None):
                     break
-                await asyncio.sleep(self._settings.report_s)
+                await asyncio.sleep(max(self._settings.report_s, reply.pause_s if reply is not None else 0.0))
         finally:
             polling.cancel()
             finding.cancel()
@@ -145,7 +145,7 @@ class Agent:
             host=self._where.host,
             pid=os.getpid(),
             event_budget=event_budget(self._where.scratch, len(self.roster.living), self._settings.scratch_bytes),
-            workers=tuple(worker.status() for worker in self.roster.workers.values()),
+            workers=tuple(worker.report() for worker in self.roster.workers.values()),
             summarizing=len(self._window_tasks),
             notes=tuple(dict.fromkeys(notes))[:_MAX_NOTES],
             waiting=self._home.waiting,

@@ -61,6 +61,7 @@ class LocalWorker:
         self._seen: beat.Beat | None = None
         self._trigger: WorkerTrigger | None = None
         self._state: WorkerState = "learning"
+        self._untold: tuple[int, int] = (0, 0)
 
     def poll(self, judge: bool = True) -> None:
         """Take in the iterations since the last poll.
@@ -77,9 +78,10 @@ class LocalWorker:
             self.slowdown.restart()
         self._listen(now)
         self._seen = now
+        durations = self.reader.durations(before, now.iteration)
+        self._note_down(durations)
         if not judge:
             return
-        durations = self.reader.durations(before, now.iteration)
         first = now.iteration - len(durations) + 1
         for offset, duration_ns in enumerate(durations):
             trigger = self.slowdown.observe(first + offset, duration_ns * 1e-9)
@@ -92,6 +94,13 @@ class LocalWorker:
                     baseline_s=trigger.baseline_s,
                     current_s=trigger.current_s,
                 )
+
+    def _note_down(self, durations_ns: list[int]) -> None:
+        """Add up what the next report tells; iterations whose start is unknown do not count."""
+        known = [duration for duration in durations_ns if duration > 0]
+        if known:
+            count, total_ns = self._untold
+            self._untold = count + len(known), total_ns + sum(known)
 
     def _listen(self, now: beat.Beat) -> None:
         """Judge the silence; the first time, learn from the ring what pauses there were before us."""
@@ -176,8 +185,14 @@ class LocalWorker:
             note=answer.note,
         )
 
+    def report(self) -> WorkerStatus:
+        """The worker for the collector; what it says of the latest iterations is not said again."""
+        status, self._untold = self.status(), (0, 0)
+        return status
+
     def status(self) -> WorkerStatus:
-        """The worker for the collector."""
+        """The worker as it is now."""
+        count, total_ns = self._untold
         return WorkerStatus(
             worker=self.worker,
             state=self._state,
@@ -185,6 +200,7 @@ class LocalWorker:
             current_s=self.slowdown.current_s,
             baseline_s=self.slowdown.baseline_s,
             steady=self.slowdown.steady,
+            latest_s=total_ns * 1e-9 / count if count else None,
             trigger=self._trigger,
             result=self.result(),
             ended=self.ended,

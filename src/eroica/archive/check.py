@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import stat
+from itertools import pairwise
 from pathlib import Path
 
 from eroica.errors import InputError
+from eroica.model.history import IterationHistory
 from eroica.model.pattern import FunctionPattern, WorkerPattern
 
 MOST_JSON_BYTES = 64_000_000
@@ -52,6 +54,22 @@ def check_pattern(pattern: WorkerPattern) -> WorkerPattern:
     if not (rows and all(map(_is_amount, measured)) and all(map(math.isfinite, others))):
         raise InputError("a number in it is negative, absurdly large or none at all")
     return pattern
+
+
+def check_history(history: IterationHistory) -> IterationHistory:
+    """The iteration times of a job, if each column has a possible value for each stretch.
+
+    Raises:
+        InputError: They have not.
+    """
+    columns = (history.at_s, history.iteration, history.mean_ms, history.slowest_ms, history.slowest_worker)
+    if len({len(column) for column in columns}) > 1:
+        raise InputError("its columns are not equally long")
+    if any(later < earlier for earlier, later in pairwise(history.at_s)):
+        raise InputError("its stretches are not in order of time")
+    if not all(0 <= value < math.inf for column in columns for value in column):
+        raise InputError("a number in it is negative or none at all")
+    return history
 
 
 def _is_possible(row: FunctionPattern) -> bool:

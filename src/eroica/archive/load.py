@@ -12,8 +12,9 @@ from typing import TypeVar
 
 import msgspec
 
-from eroica.archive.check import MOST_JSON_BYTES, MOST_PATTERN_BYTES, check_pattern, read_regular
+from eroica.archive.check import MOST_JSON_BYTES, MOST_PATTERN_BYTES, check_history, check_pattern, read_regular
 from eroica.errors import InputError, UsageError
+from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import SCHEMA_VERSION, Verdict
@@ -62,12 +63,14 @@ class SavedRun:
         verdict: The job's final verdict, None without.
         windows: In order of their numbers.
         notes: What could not be read.
+        history: Iteration times from the job's start on, None without.
     """
 
     directory: Path
     verdict: Verdict | None = None
     windows: tuple[SavedWindow, ...] = ()
     notes: tuple[str, ...] = ()
+    history: IterationHistory | None = None
 
     @property
     def job(self) -> str:
@@ -190,7 +193,18 @@ def _open_run(path: Path) -> SavedRun:
     notes: list[str] = []
     windows = tuple(open_window(directory) for directory in _window_directories(path, notes))
     verdict = _noted(path / "verdict.json", _decode_verdict, notes)
-    return SavedRun(directory=path, verdict=verdict, windows=windows, notes=tuple(notes))
+    history = _noted(path / "history.json", decode_history, notes)
+    return SavedRun(directory=path, verdict=verdict, windows=windows, notes=tuple(notes), history=history)
+
+
+def decode_history(text: bytes) -> IterationHistory:
+    """A job's iteration times as the collector keeps them.
+
+    Raises:
+        msgspec.DecodeError: The text is something else.
+        InputError: Its columns do not fit together.
+    """
+    return check_history(msgspec.json.decode(text, type=IterationHistory))
 
 
 def _window_directories(run: Path, notes: list[str]) -> list[Path]:

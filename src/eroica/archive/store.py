@@ -5,10 +5,13 @@
     <run>/hosts/<host>.json                 the same for one host; see `eroica.wire.address`
     <run>/status.json                       the job right now, rewritten twice a second
     <run>/verdict.json                      the job's final verdict
+    <run>/history.json                      iteration times of the whole job, rewritten every few seconds
     <run>/windows/<id>/window.json          what was asked for
     <run>/windows/<id>/verdict.json         this window's verdict
     <run>/windows/<id>/patterns/<rank>.pattern
+    <run>/windows/<id>/sources.json         of windows read from files: global rank -> trace file
     <run>/windows/<id>/blockage.json        instead of patterns: what was seen of a job that stood still
+    <run>/index.html, <run>/windows/<id>/index.html   the same verdicts as pages
     <run>/log/                              logs of collector, agents and workers
 
 Files appear whole (written beside, then renamed), so a reader never sees half of one.
@@ -22,6 +25,7 @@ from pathlib import Path
 
 import msgspec
 
+from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
@@ -31,6 +35,11 @@ from eroica.wire.codec import encode_record
 from eroica.wire.files import write_whole
 
 __all__ = ["Address", "Store", "read_address", "save_patterns", "write_json", "write_whole"]
+
+#: In the directory of a window that was read from trace files.
+SOURCES_FILE = "sources.json"
+#: A verdict as a page, beside its record.
+PAGE_FILE = "index.html"
 
 
 def write_json(path: Path, record: msgspec.Struct | dict[str, object]) -> None:
@@ -65,6 +74,10 @@ class Store:
         """Keep one window's verdict."""
         write_whole(self.window_directory(window_id) / "verdict.json", verdict.to_json())
 
+    def save_history(self, history: IterationHistory) -> None:
+        """Keep the job's iteration times so far; without line breaks, for there may be thousands."""
+        write_whole(self.run / "history.json", msgspec.json.encode(history))
+
     def save_final(self, verdict: Verdict) -> None:
         """Keep the job's verdict."""
         write_whole(self.run / "verdict.json", verdict.to_json())
@@ -75,7 +88,7 @@ class Store:
         Raises:
             OSError: Something cannot be removed.
         """
-        for name in ("verdict.json", "status.json"):
+        for name in ("verdict.json", "status.json", "history.json", PAGE_FILE):
             (self.run / name).unlink(missing_ok=True)
         windows = self.run / "windows"
         if windows.is_symlink() or not windows.is_dir():
@@ -87,7 +100,7 @@ class Store:
 
 def _forget_window(directory: Path) -> None:
     patterns = directory / "patterns"
-    ours = [directory / name for name in ("window.json", "verdict.json", "blockage.json")]
+    ours = [directory / name for name in ("window.json", "verdict.json", "blockage.json", SOURCES_FILE, PAGE_FILE)]
     for path in (*ours, *([] if patterns.is_symlink() else patterns.glob("*.pattern"))):
         path.unlink(missing_ok=True)
     for emptied in (patterns, directory):

@@ -9,11 +9,14 @@ import click
 
 from eroica import __version__
 from eroica.errors import EroicaError, UsageError
+from eroica.report.charset import write_what_the_locale_can
 
 _COMMANDS = {
     "run": "Run a training command and watch it.",
     "profile": "Open a window on a running job now.",
+    "top": "Watch a job that was started elsewhere, live in this terminal.",
     "status": "Show the jobs that are being watched.",
+    "live": "Print the link to a running job's live page.",
     "diagnose": "Say what is wrong in profiler traces or Flight Recorder dumps.",
     "report": "Show a saved verdict again, without the traces.",
     "diff": "Say which functions got slower between two runs.",
@@ -55,6 +58,7 @@ def group() -> None:
 
 def main() -> None:
     """Entry point: errors raised on purpose become one line and an exit status."""
+    write_what_the_locale_can()
     try:
         group()
     except EroicaError as error:

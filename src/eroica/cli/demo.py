@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from eroica.cli.output import make_console
+from eroica.cli.page import find_page
 from eroica.cli.story import Story, still
 from eroica.errors import UnavailableError, UsageError
 from eroica.faults.expected import EXPECTED, IN_DEMO, Judgement, culprit, judge
@@ -55,10 +57,21 @@ def demo(fault: str, worker: int | None, workers: int, json_file: Path | None, d
         verdict, judgement = rehearse(case, console)
         if verdict is not None and json_file is not None:
             json_file.write_bytes(verdict.to_json())
+        page = find_page(case.run)
+        if page is not None:
+            _print(console, f"Report: {(page if keep else _saved(page, fault)).absolute().as_uri()}", "dim")
         if not judgement.right and keep is None:
             kept = shutil.copytree(case.directory, tempfile.mkdtemp(prefix="eroica-demo-kept-"), dirs_exist_ok=True)
             _print(console, f"What was seen is kept in {kept}; a busy machine is a common reason.", "dim")
     raise SystemExit(0 if judgement.right else 1)
+
+
+def _saved(page: Path, fault: str) -> Path:
+    """A copy that outlives the demo's directory."""
+    handle, name = tempfile.mkstemp(prefix=f"eroica-demo-{fault}-", suffix=".html")
+    with os.fdopen(handle, "wb") as file:
+        file.write(page.read_bytes())
+    return Path(name)
 
 
 def _leave(number: int, _frame: object) -> None:
@@ -136,7 +149,8 @@ class Spinner(contextlib.AbstractContextManager["Spinner"]):
     """A line that changes in place on a terminal, nothing elsewhere."""
 
     def __init__(self, console: Console) -> None:
-        self._status = console.status(Text("starting the job")) if console.is_terminal else None
+        moves = console.is_terminal and not console.is_dumb_terminal
+        self._status = console.status(Text("starting the job")) if moves else None
 
     def __enter__(self) -> Spinner:
         if self._status is not None:

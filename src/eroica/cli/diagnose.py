@@ -25,6 +25,7 @@ _MOST_OTHERS = 20
 
 @click.command()
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the verdict here; - prints it alone.")
+@click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write the verdict as a page.")
 @click.option("--out", type=click.Path(path_type=Path), help="Keep patterns and verdicts in this new directory.")
 @click.option("--all", "everything", is_flag=True, help="Show the verdicts on all recordings in full.")
 @click.option("--rank-regex", metavar="REGEX", help="Where in a path the global rank stands: one group around it.")
@@ -32,8 +33,10 @@ _MOST_OTHERS = 20
 @click.option("--quiet", is_flag=True, help="No progress bar, no report; the exit status and --json say it.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 def diagnose(
+    *,
     paths: tuple[str, ...],
     json_file: Path | None,
+    html_file: Path | None,
     out: Path | None,
     everything: bool,
     rank_regex: str | None,
@@ -50,6 +53,9 @@ def diagnose(
     """
     settings, _ = settings_from(pairs)
     check_target(json_file)
+    check_target(html_file, "--html")
+    if str(json_file) == str(html_file) == "-":
+        raise UsageError("--json - and --html - both print; give one of them a file")
     _check_out(out)
     try:
         from eroica.offline.examine import examine
@@ -62,7 +68,11 @@ def diagnose(
         if out is not None:
             _keep(examination, out)
         write_result(json_file, examination.verdict.to_json())
-        if not quiet and str(json_file) != "-":
+        if html_file is not None:
+            from eroica.offline.page import page_of
+
+            write_result(html_file, page_of(examination), "--html")
+        if not quiet and "-" not in (str(json_file), str(html_file)):
             _show(examination, everything)
     except KeyboardInterrupt:
         click.echo("eroica: interrupted", err=True)

@@ -59,6 +59,23 @@ def call(run: Path, method: str, path: str, body: bytes = b"", timeout_s: float 
     address = read_address(run)
     if address is None:
         raise UnavailableError(f"no collector is running for {run}; its job has ended or has not begun")
+    return ask(address, str(run), method, path, body, timeout_s)
+
+
+def ask(address: Address, name: str, method: str, path: str, body: bytes = b"", timeout_s: float = 10.0) -> bytes:
+    """Ask a collector.
+
+    Args:
+        address: Where it listens.
+        name: What it is called in an error.
+        method: Of HTTP.
+        path: What is asked for.
+        body: What is sent along.
+        timeout_s: How long an answer may take.
+
+    Raises:
+        UnavailableError: It is not there or refuses.
+    """
     try:
         answer = httpx.request(
             method,
@@ -70,7 +87,7 @@ def call(run: Path, method: str, path: str, body: bytes = b"", timeout_s: float 
         )
         answer.raise_for_status()
     except httpx.HTTPError as error:
-        raise UnavailableError(f"the collector of {run} does not answer: {error}") from error
+        raise UnavailableError(f"the collector of {name} does not answer: {error}") from error
     return answer.content
 
 

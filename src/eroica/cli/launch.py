@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from eroica.cli.footer import Footer
 from eroica.cli.helper import Helper
 from eroica.cli.nodes import Part, home_of
 from eroica.errors import EroicaError
@@ -66,13 +67,20 @@ class Launch:
         started: The command could be started at all.
     """
 
-    def __init__(self, environment: dict[str, str], settings: Settings, part: Part = Part()) -> None:  # noqa: B008 - frozen
+    def __init__(
+        self,
+        environment: dict[str, str],
+        settings: Settings,
+        part: Part = Part(),  # noqa: B008 - frozen
+        footer: bool = False,
+    ) -> None:
         self.where: Places = places(environment)
         self.home = ""
         self._part = part
         self._own_problems: list[str] = [part.problem] if part.problem else []
         self._environment = environment
         self._settings = settings
+        self._footer = Footer(self.where, environment, footer and part.speaks)
         self.started = False
         self._exit_status: int | None = None
         self._asked_to_end_at: float | None = None
@@ -129,6 +137,7 @@ class Launch:
             click.echo(f"eroica: cannot run {arguments[0]!r}: {error.strerror}", err=True)
             return _NOT_FOUND if error.errno == errno.ENOENT else _NOT_EXECUTABLE
         self.started = True
+        self._footer.start()
         while process.poll() is None:
             self._tend()  # first: a helper's end before signals were blocked told us nothing
             caught = self._next_signal(watched)
@@ -163,6 +172,7 @@ class Launch:
         return signal.sigtimedwait(watched, max(0.0, min(due) - time.monotonic()))
 
     def _tend(self) -> None:
+        self._footer.tend()
         for helper in self._helpers:
             helper.tend(time.monotonic())
 
@@ -198,6 +208,7 @@ class Launch:
             patient = not isinstance(error, Impatient)
             return None
         finally:
+            self._footer.end()
             self._end_helpers(patient)
             for problem in self.problems:
                 click.echo(f"eroica: {problem}", err=True)

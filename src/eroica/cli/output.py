@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Wider than any sentence of a verdict, so that none is broken where a program reads.
 _PIPED_WIDTH = 1_000
+_NARROWEST = 24
 
 
 def check_target(file: Path | None, option: str = "--json") -> None:
@@ -48,11 +52,26 @@ def write_result(file: Path | None, data: bytes, option: str = "--json") -> None
         raise InputError(f"{option} {file} cannot be written: {error.strerror or error}") from error
 
 
+def say(text: str) -> None:
+    """Print lines: wrapped between words, with their indent, as wide as a terminal; elsewhere as they are."""
+    if not sys.stdout.isatty():
+        click.echo(text)
+        return
+    width = max(_NARROWEST, shutil.get_terminal_size().columns)
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        wrapped = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        click.echo("\n".join(wrapped))
+
+
 def make_console(*, quiet: bool = False, stderr: bool = False) -> Console:
     """A console as wide as the terminal; in a file or pipe as wide as it takes, unless `COLUMNS` says otherwise."""
     from rich.console import Console
 
     console = Console(quiet=quiet, stderr=stderr)
+    if console.is_dumb_terminal:  # it says nothing of its size, but the kernel may
+        columns, rows = shutil.get_terminal_size()
+        return Console(quiet=quiet, stderr=stderr, width=columns, height=rows)
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
     return Console(quiet=quiet, stderr=stderr, width=_PIPED_WIDTH)

@@ -54,6 +54,22 @@ _MOST_PATTERNS = 2_000
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Where --prompt looks for the named functions' source; default: this directory. Repeatable.",
 )
+@click.option("--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page.")
+@click.option(
+    "--perfetto",
+    "trace_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a trace of chosen workers for ui.perfetto.dev (.json or .json.gz).",
+)
+@click.option(
+    "--worker",
+    "ranks",
+    multiple=True,
+    type=click.IntRange(min=0),
+    metavar="RANK",
+    help="Who is in it; default: the culprits, each with a peer. Repeatable.",
+)
 @click.option("--no-code", is_flag=True, help="No source lines in --prompt.")
 def report(  # noqa: PLR0913 - one for each option
     *,
@@ -65,6 +81,9 @@ def report(  # noqa: PLR0913 - one for each option
     pairs: tuple[str, ...],
     prompt_file: Path | None,
     sources: tuple[Path, ...],
+    html_file: Path | None,
+    trace_file: Path | None,
+    ranks: tuple[int, ...],
     no_code: bool,
 ) -> None:
     """Show the verdict of a run directory, of one window, of a directory of patterns, or of a file from --json.
@@ -77,9 +96,15 @@ def report(  # noqa: PLR0913 - one for each option
     settings, _ = settings_from(pairs)
     check_target(json_file)
     check_target(prompt_file, "--prompt")
-    if str(json_file) == str(prompt_file) == "-":
-        raise UsageError("--json - and --prompt both print; give one of them a file")
-    console = make_console(quiet=prompt_file is not None or str(json_file) == "-")
+    check_target(html_file, "--html")
+    if ranks or trace_file is not None:
+        from eroica.cli.perfetto import check_trace_target
+
+        check_trace_target(trace_file, ranks)
+    printed = [str(file) for file in (json_file, prompt_file, html_file)].count("-")
+    if printed > 1:
+        raise UsageError("only one of --json, --prompt and --html can print; give the others a file")
+    console = make_console(quiet=prompt_file is not None or printed > 0)
     saved = open_place(place)
     if isinstance(saved, SavedRun) and number is None:
         verdict = _show_run(saved, console, everything, again, settings)
@@ -90,6 +115,16 @@ def report(  # noqa: PLR0913 - one for each option
         render_verdict(verdict, console)
         _say_notes(console, saved.notes if isinstance(saved, SavedWindow) else ())
     write_result(json_file, verdict.to_json())
+    if html_file is not None:
+        from eroica.views.material import gather_saved
+        from eroica.views.write import build_report
+
+        write_result(html_file, build_report(gather_saved(saved, number, verdict)), "--html")
+    if trace_file is not None:
+        from eroica.cli.perfetto import write_chosen
+
+        for line in write_chosen(trace_file, saved, number, ranks, settings):
+            console.print(Text(sentence(line), style="dim"))
     if prompt_file is not None:
         tree = None if no_code else SourceTree(sources or (Path(),))
         write_result(prompt_file, _prompt(saved, number, verdict, tree), "--prompt")

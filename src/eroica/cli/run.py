@@ -16,6 +16,7 @@ from eroica.cli.launch import Impatient, Launch
 from eroica.cli.nodes import Part, enclosing, part_of
 from eroica.cli.options import settings_from
 from eroica.errors import UsageError
+from eroica.settings import Settings
 from eroica.wire.places import Places, places
 
 _OF_ONE_JOB = ("EROICA_JOB", "EROICA_RUN_DIR", "EROICA_COLLECTOR", "EROICA_TOKEN")
@@ -29,8 +30,10 @@ _OF_ONE_JOB = ("EROICA_JOB", "EROICA_RUN_DIR", "EROICA_COLLECTOR", "EROICA_TOKEN
 @click.option("--expected-iteration-s", type=float, help="Iterations longer than this are slow from the start.")
 @click.option("--keep-traces", is_flag=True, help="Keep the raw traces of windows.")
 @click.option("--quiet", is_flag=True, help="Print no verdict at the end.")
+@click.option("--no-footer", is_flag=True, help="No live line at the bottom of the terminal.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(
+def run(  # noqa: PLR0913 - one for each option
+    *,
     job: str | None,
     out: Path | None,
     json_file: Path | None,
@@ -38,6 +41,7 @@ def run(
     expected_iteration_s: float | None,
     keep_traces: bool,
     quiet: bool,
+    no_footer: bool,
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND (torchrun, python, srun, any launcher) and watch it; no change to the training code.
@@ -55,14 +59,15 @@ def run(
     else:  # a job of its own inside another: nothing of that one's is ours
         ours = {name: value for name, value in os.environ.items() if name not in _OF_ONE_JOB}
         part = part_of(ours, command)
-    launch = Launch(_environment(ours, job, out, {**variables, **part.variables}), settings, part)
+    footer = settings.footer and not no_footer
+    launch = Launch(_environment(ours, job, out, {**variables, **part.variables}), settings, part, footer)
     status = launch.command(command)
     try:
         verdict = launch.finish()
         if launch.concludes:
             _write_json(json_file, verdict or launch.no_verdict())
         if launch.started and not quiet and part.speaks:
-            _print_verdict(verdict, launch.where)
+            _print_verdict(verdict, launch.where, settings)
             _print_home(launch.home)
     except (Impatient, OSError, ValueError, SystemExit) as error:  # a closed pipe, a broken record: the status counts
         with contextlib.suppress(OSError):
@@ -125,13 +130,14 @@ def _print_home(home: str) -> None:
         Console(stderr=True).print(words, style="dim", markup=False, highlight=False)
 
 
-def _print_verdict(verdict: bytes | None, where: Places) -> None:
+def _print_verdict(verdict: bytes | None, where: Places, settings: Settings) -> None:
     if verdict is None:
         return
     from eroica.cli.output import make_console
+    from eroica.cli.page import say_page
     from eroica.model.verdict import Verdict
     from eroica.report.text import render_verdict
 
     console = make_console(stderr=True)
     render_verdict(Verdict.from_json(verdict), console)
-    console.print(f"Report: {where.run}", style="dim", markup=False, highlight=False)
+    say_page(console, where.run, settings)

@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import click
 
+from eroica.cli.output import say
 from eroica.settings import Settings, load_settings
 
 
@@ -19,5 +20,7 @@ def settings() -> None:
     for item in fields(Settings):
         value = getattr(now, item.name)
         changed = "" if value == item.default else f"  (default {item.default})"
-        click.echo(f"{item.name} = {value}{changed}")
-        click.echo(f"    {item.metadata['doc']} [{item.metadata['source']}]")
+        if item.metadata["secret"] and value:
+            value, changed = "(set, not shown)", ""
+        say(f"{item.name} = {value}{changed}")
+        say(f"    {item.metadata['doc']} [{item.metadata['source']}]")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from eroica.cli.jobs import job_status, running_jobs
+from eroica.cli.output import say
 from eroica.errors import UnavailableError
-from eroica.model.look import Ending
 from eroica.report.words import line
+from eroica.views.workers import facts
+from eroica.wire.address import page_link, read_address
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
 _SHOWN = 40
@@ -31,13 +32,16 @@ def status(out: Path | None) -> None:
         click.echo("no job is being watched on this host")
     for run in runs.values():
         try:
-            click.echo(_text(job_status(run), run))
+            say(_text(job_status(run), run))
         except UnavailableError as error:
             click.echo(str(error), err=True)
 
 
 def _text(job: JobStatus, run: Path) -> str:
     lines = [f"{job.job}: {job.message}", f"  run directory  {run}"]
+    address = read_address(run)
+    if address is not None:
+        lines.append(f"  live page      {page_link(address)}")
     if job.mean_ms is not None:
         best = f", best {job.best_ms:.1f} ms" if job.best_ms is not None else ""
         lines.append(f"  iteration      {job.iteration}, {job.mean_ms:.1f} ms{best}")
@@ -56,31 +60,7 @@ def _is_odd(worker: WorkerStatus) -> bool:
 
 def _worker(worker: WorkerStatus) -> str:
     who = worker.worker
-    return f"  worker {who.global_rank:<6} {who.host} pid {who.pid}: {', '.join(_facts(worker))}"
-
-
-def _facts(worker: WorkerStatus) -> Iterator[str]:
-    if worker.state == "failed":  # the guard in the training process gave up; the training itself goes on
-        yield f"not watched any more, Eroica failed in it: {worker.result.note or 'see the log of the worker'}"
-    elif worker.ended:
-        yield f"{_ending(worker.ending)} at iteration {worker.iteration}"
-        return
-    else:
-        yield worker.state
-    if worker.silent:
-        yield f"SILENT ({worker.silence or f'{worker.silent_s:.0f} s'})"
-    yield f"{1e3 * worker.current_s:.1f} ms" if worker.current_s is not None else "-"
-    if worker.result.note and worker.state != "failed":
-        yield worker.result.note
-
-
-def _ending(ending: Ending | None) -> str:
-    if ending is None:
-        return "ended"
-    if ending.out_of_memory:
-        return "KILLED for want of memory"
-    words = {"signal": f"ENDED by signal {ending.number}", "exit": f"ENDED with status {ending.number}"}
-    return {"signed-off": "ended in order", **words}.get(ending.kind, "GONE, nobody saw how")
+    return f"  worker {who.global_rank:<6} {who.host} pid {who.pid}: {', '.join(facts(worker))}"
 
 
 def _window(window: WindowLine) -> str:

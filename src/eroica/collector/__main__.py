@@ -9,11 +9,13 @@ import secrets
 import signal
 import sys
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eroica.archive.store import Store
-from eroica.collector.doors import Doors, former_door, named_door
+from eroica.collector.doors import Doors, former_door, former_inside, named_door
+from eroica.collector.pages import Pages
 from eroica.collector.resume import read_history
+from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector
 from eroica.collector.windows import Analyze
 from eroica.errors import EroicaError
@@ -21,6 +23,12 @@ from eroica.model.verdict import Verdict
 from eroica.settings import Settings, load_settings
 from eroica.wire.logs import log_to
 from eroica.wire.places import Places, places, private_directory
+
+if TYPE_CHECKING:
+    from eroica.collector.webhook import Webhook
+
+#: What the last verdict may take to be sent: `eroica run` waits for a second more than `farewell_s` for us to end.
+PARTING_S = 2.5
 
 
 def _analyze(job: str, order: Analyze, settings: Settings) -> Verdict:
@@ -50,20 +58,43 @@ async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool
         waiting.cancel()
 
 
+def _webhook(job: str, collector: Collector, settings: Settings) -> Webhook | None:
+    """Who is told of verdicts; its HTTP client is only loaded where there is somebody."""
+    if not settings.webhook_url:
+        return None
+    from eroica.collector.webhook import Webhook
+
+    webhook = Webhook(job, settings, collector.windows.note)
+    webhook.resume(collector.windows.verdicts)
+    collector.listeners.append(webhook.judged)
+    return webhook
+
+
 async def _serve(where: Places, settings: Settings) -> None:
     died = os.environ.get("EROICA_RESUME")
     door = named_door(os.environ) or (former_door(where.run, where.host) if died else None)
-    token = door[1] if door is not None else secrets.token_urlsafe(32)
+    former = former_inside(where.run, where.host) if died else None
+    token = next((known[1] for known in (door, former) if known is not None), None) or secrets.token_urlsafe(32)
     collector = Collector(where.job, Store(where.run), settings, token, _analyze)
     if died:
         (where.run / "verdict.json").unlink(missing_ok=True)  # final for a collector that was told to end too early
         collector.resume(read_history(where.run, died))
-    doors = Doors(collector, where.run, where.host, token)
+    webhook = _webhook(where.job, collector, settings)
+    pages = Pages(where.run, settings, collector.windows.note)
+    if settings.pages:
+        collector.listeners.append(pages.judged)
+    metrics = Scraping(
+        collector, settings, where.run, where.host, token, lambda: webhook.counts if webhook is not None else {}
+    )
+    collector.listeners.append(metrics.judged)
+    doors = Doors(collector, where.run, where.host, token, metrics)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, collector.interrupt)
     try:
-        await doors.open(door[0] if door is not None else None)
+        await doors.open(door and door[0], former and former[0])
         if await _unless(doors.elsewhere, collector.run()):
-            await collector.bid_farewell()
+            partings = [] if webhook is None else [webhook.close(PARTING_S)]
+            await asyncio.gather(collector.bid_farewell(), pages.close(PARTING_S), *partings)
+            collector.save_status()  # what could not be sent is a note in it
     finally:
         await doors.close()
     if collector.interrupted:

@@ -1,9 +1,9 @@
 """Who may talk to the collector, and how long strangers may keep it busy.
 
 Everybody on the host can open a connection, and beyond localhost everybody on the network. So a request without the
-token is answered before it is routed or its body read, and a connection that has not yet shown the token is closed
-after a few seconds, or when too many others like it have come: idle and slow strangers hold neither descriptors nor
-memory, and never keep an agent out.
+token (of a browser: the cookie made from it) is answered before it is routed or its body read, and a connection that
+has not yet shown one of them is closed after a few seconds, or when too many others like it have come: idle and slow
+strangers hold neither descriptors nor memory, and never keep an agent out.
 """
 
 from __future__ import annotations
@@ -14,15 +14,21 @@ import hmac
 from typing import Any, cast
 
 import uvicorn
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from eroica.collector.visitors import Visitors
 
 MAX_HEADER_BYTES = 16_384
 STRANGER_S = 5.0
 """How long a connection may stay without having shown the token, s."""
 MAX_STRANGERS = 64
 """Connections that have not shown the token; above it the oldest of them goes."""
+_SMALL_BYTES = 4096
+_STRANGE = (401, 421)
+"""Answers to who has not shown the token, or has called us by a name that is not ours."""
 _NEEDS_TOKEN = JSONResponse(
     {"error": "a token is needed; it stands in collector.json"}, status_code=401, headers={"connection": "close"}
 )
@@ -34,11 +40,13 @@ class TokenGate:
     Args:
         application: What is behind the gate.
         token: What every request must carry.
+        visitors: Who judges requests without it that come from a browser; None if there are no pages.
     """
 
-    def __init__(self, application: ASGIApp, token: str) -> None:
+    def __init__(self, application: ASGIApp, token: str, visitors: Visitors | None = None) -> None:
         self._application = application
         self._wanted = b"Bearer " + token.encode()
+        self._visitors = visitors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -46,7 +54,15 @@ class TokenGate:
         if hmac.compare_digest(given[0] if len(given) == 1 else b"", self._wanted):
             await self._application(scope, receive, send)
         elif scope["type"] == "http":
+            await self._visitor(scope, receive, send)
+
+    async def _visitor(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pages are for browsers; everything else is not, and its own guard says so again."""
+        if self._visitors is None or not self._visitors.serve(scope["path"]):
             await _NEEDS_TOKEN(scope, receive, send)
+            return
+        answer = self._visitors.answer(Request(scope))
+        await (self._application if answer is None else answer)(scope, receive, send)
 
 
 class _Caller(H11Protocol):
@@ -93,8 +109,10 @@ class _Caller(H11Protocol):
             self._leave = None
 
     async def _listen(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["eroica.hang_up"] = self.hang_up
+
         async def heard(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] != _NEEDS_TOKEN.status_code:
+            if message["type"] == "http.response.start" and message["status"] not in _STRANGE:
                 self._not_strange()
             await send(message)
 
@@ -114,4 +132,19 @@ def config_for(application: ASGIApp) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         lifespan="off",
+        timeout_graceful_shutdown=2,  # a page that does not let go
     )
+
+
+async def small_body(request: Request) -> bytes:
+    """A request's body.
+
+    Raises:
+        ValueError: It is longer than a small one.
+    """
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > _SMALL_BYTES:
+            raise ValueError(f"more than {_SMALL_BYTES} bytes")
+    return data

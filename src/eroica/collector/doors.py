@@ -15,8 +15,10 @@ import uvicorn
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
-from eroica.collector.callers import TokenGate, config_for
+from eroica.collector.callers import TokenGate, config_for, small_body
+from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector
 from eroica.errors import InputError, UsageError
 from eroica.wire import address
@@ -25,7 +27,6 @@ from eroica.wire.messages import OpenReply, OpenRequest
 from eroica.wire.network import Endpoint, can_listen, endpoint_of, good_token, is_loopback, listening, loopback_domain
 
 log = logging.getLogger("eroica.collector")
-_MOST_BYTES = 4096
 
 
 class _Server(uvicorn.Server):
@@ -61,6 +62,15 @@ def former_door(run: Path, host: str) -> tuple[Endpoint, str] | None:
     return None if is_loopback(endpoint.host) or not can_listen(endpoint) else (endpoint, known.token)
 
 
+def former_inside(run: Path, host: str) -> tuple[Endpoint, str] | None:
+    """The loopback address and token of a collector of this host that died: open pages will look for the next there."""
+    known = address.read_address(run, host)
+    if known is None or known.host != host or not good_token(known.token):
+        return None
+    endpoint = endpoint_of(known.url)
+    return (endpoint, known.token) if endpoint.host == "127.0.0.1" and can_listen(endpoint) else None
+
+
 class Doors:
     """Where one collector listens.
 
@@ -69,9 +79,10 @@ class Doors:
         run: The run directory.
         host: This host's name.
         token: What every request must carry.
+        metrics: What Prometheus reads, if it may.
     """
 
-    def __init__(self, collector: Collector, run: Path, host: str, token: str) -> None:
+    def __init__(self, collector: Collector, run: Path, host: str, token: str, metrics: Scraping | None = None) -> None:
         self.elsewhere = asyncio.Event()
         self._run = run
         self._host = host
@@ -84,21 +95,27 @@ class Doors:
             Route("/v1/open", self._open, methods=["POST"]),
             Route("/v1/elsewhere", self._elsewhere, methods=["POST"]),
         ]
-        self._application = TokenGate(collector.application(routes), token)
+        self._live = collector.live
+        gate = TokenGate(collector.application(routes), token, collector.live.visitors)
+        self._metrics = metrics
+        self._application: ASGIApp = gate if metrics is None else metrics.before(gate)
 
-    async def open(self, door: Endpoint | None = None) -> None:
-        """Listen on loopback, and on the named door if there is one; say where.
+    async def open(self, door: Endpoint | None = None, former: Endpoint | None = None) -> None:
+        """Listen on loopback, where one listened before if that is given, and on the named door; say where.
 
         Raises:
             OSError: It is taken, or no address of ours.
         """
-        inside = await self._serve(listening(Endpoint("127.0.0.1", 0)))
+        inside = await self._serve(listening(former or Endpoint("127.0.0.1", 0)))
         self._address = self._at(inside)
         if door is not None:
+            self._live.visitors.names.add(door.host.lower())
             self._outside[door.host] = await self._serve(listening(door))
         address.announce(self._run, self._address, self._host)
         if door is not None:
             address.announce_to_all(self._run, self._at(self._outside[door.host]))
+        if self._metrics is not None:
+            await self._metrics.open(self._serve, inside if door is None else self._outside[door.host])
 
     async def close(self) -> None:
         """Take the address back and stop listening."""
@@ -106,7 +123,11 @@ class Doors:
             with contextlib.suppress(OSError):
                 address.withdraw(self._run, self._address, self._host)
                 if self.elsewhere.is_set():  # what it says is out of date
-                    (self._run / "status.json").unlink(missing_ok=True)
+                    for name in ("status.json", "history.json"):
+                        (self._run / name).unlink(missing_ok=True)
+        self._live.close()  # or open pages would hold up the servers
+        if self._metrics is not None:
+            self._metrics.withdraw()
         for server, _ in self._servers:
             server.should_exit = True
         await asyncio.gather(*(task for _, task in self._servers), return_exceptions=True)
@@ -114,13 +135,15 @@ class Doors:
     def _at(self, url: str) -> Address:
         return Address(url=url, token=self._token, pid=os.getpid(), host=self._host, domain=loopback_domain())
 
-    async def _serve(self, listener: socket.socket) -> str:
-        server = _Server(config_for(self._application))
+    async def _serve(self, listener: socket.socket, application: ASGIApp | None = None) -> str:
+        server = _Server(config_for(application or self._application))
         task = asyncio.create_task(server.serve(sockets=[listener]))
         self._servers.append((server, task))
         while not server.started and not task.done():
             await asyncio.sleep(0.01)
         host, port = listener.getsockname()[:2]
+        if application is None:
+            self._live.visitors.names.update({host, self._host.lower()})
         return Endpoint(host, port).url
 
     # ------------------------------------------------------------------ requests
@@ -131,11 +154,13 @@ class Doors:
         if refusal is not None:
             return refusal
         try:
-            host = msgspec.msgpack.decode(await _small_body(request), type=OpenRequest).host
+            host = msgspec.msgpack.decode(await small_body(request), type=OpenRequest).host
             if host not in self._outside:
                 self._outside[host] = await self._serve(listening(Endpoint(host, 0)))
                 log.info("listening at %s for other hosts", self._outside[host])
             address.announce_to_all(self._run, self._at(self._outside[host]))
+            if self._metrics is not None:
+                self._metrics.reached_at(self._outside[host])
         except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
             return JSONResponse({"error": f"cannot listen there: {error}"}, status_code=400)
         return Response(msgspec.msgpack.encode(OpenReply(url=self._outside[host])), media_type="application/msgpack")
@@ -146,7 +171,7 @@ class Doors:
         if refusal is not None:
             return refusal
         try:
-            other = msgspec.msgpack.decode(await _small_body(request), type=Address)
+            other = msgspec.msgpack.decode(await small_body(request), type=Address)
             endpoint_of(other.url)
             if self._outside:
                 raise InputError("other hosts come to this one")
@@ -162,12 +187,3 @@ def _from_afar(request: Request) -> Response | None:
     if request.client is not None and is_loopback(request.client.host):
         return None
     return JSONResponse({"error": "only this host's agent may ask for that"}, status_code=403)
-
-
-async def _small_body(request: Request) -> bytes:
-    data = b""
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > _MOST_BYTES:
-            raise ValueError(f"more than {_MOST_BYTES} bytes")
-    return data

@@ -89,6 +89,7 @@ def clean_status(status: WorkerStatus, host: str) -> WorkerStatus:
         iteration=_count(status.iteration),
         current_s=clean_seconds(status.current_s) or None,
         baseline_s=clean_seconds(status.baseline_s) or None,
+        latest_s=clean_seconds(status.latest_s) or None,
         trigger=None if status.trigger is None else _trigger(status.trigger),
         result=_result(status.result),
         silent_s=_seconds(status.silent_s),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from eroica.collector.intake import clean_text
 from eroica.collector.resume import History
@@ -12,6 +14,16 @@ from eroica.wire.messages import WindowLine
 
 #: Notes of agents that are kept; ours have as much room again.
 _MOST_NOTES = 100
+#: Changes that wait for somebody to take them.
+_MOST_NEWS = 1000
+
+
+class News(NamedTuple):
+    """A window came into another phase; the verdict, if it has one."""
+
+    window: Window
+    phase: str
+    verdict: Verdict | None
 
 
 class Ledger:
@@ -29,6 +41,7 @@ class Ledger:
         self.last_id = 0
         self._lines: dict[int, WindowLine] = {}
         self._told = 0
+        self._news: deque[News] = deque(maxlen=_MOST_NEWS)
 
     @property
     def lines(self) -> tuple[WindowLine, ...]:
@@ -40,11 +53,18 @@ class Ledger:
         self.last_id += 1
         return self.last_id
 
+    def take_news(self) -> list[News]:
+        """What was shown since this was last called."""
+        taken = list(self._news)
+        self._news.clear()
+        return taken
+
     def show(self, window: Window, phase: str, verdict: Verdict | None = None, summary: str = "") -> None:
         """A window in one line; its verdict, if it has one, counts from now on."""
         if verdict is not None:
             self.verdicts[window.window_id] = verdict
             summary = summary or verdict.summary
+        self._news.append(News(window, phase, verdict))
         self._lines[window.window_id] = WindowLine(
             window_id=window.window_id,
             purpose=window.purpose,

@@ -29,7 +29,7 @@ def job_status(job: str, roll: Roll, ledger: Ledger, current: Underway | None, e
         job=job,
         phase=phase,
         message=message,
-        iteration=max((status.iteration for status in living), default=0),
+        iteration=max((status.iteration for status in living or workers), default=0),
         mean_ms=1e3 * max(means) if means else None,
         best_ms=1e3 * max(bests) if bests else None,
         hosts=tuple(sorted(roll.hosts)),

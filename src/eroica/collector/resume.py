@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
-from eroica.archive.load import open_window, read_patterns
+from eroica.archive.load import decode_history, open_window, read_patterns
 from eroica.errors import InputError
+from eroica.model.history import IterationHistory
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
@@ -31,6 +32,7 @@ class History:
         windows: What was asked for, by id, where it was kept.
         verdicts: By window id.
         baseline: Patterns of the baseline window.
+        pace: Iteration times until then, None where they were not kept.
         notes: What could not be read, and why this is a second collector.
     """
 
@@ -39,6 +41,7 @@ class History:
     windows: tuple[Window, ...] = ()
     verdicts: tuple[tuple[int, Verdict], ...] = ()
     baseline: tuple[WorkerPattern, ...] = ()
+    pace: IterationHistory | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -69,6 +72,7 @@ def read_history(run: Path, why: str) -> History:
         windows=tuple(windows.values()),
         verdicts=tuple(verdicts.items()),
         baseline=_baseline(windows, directories, notes),
+        pace=_read(run / "history.json", decode_history, notes),
         notes=tuple(notes),
     )
 
@@ -126,6 +130,6 @@ def _read(path: Path, decode: Callable[[bytes], Record], notes: list[str]) -> Re
         return decode(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:  # a ValidationError is a DecodeError
+    except (OSError, msgspec.DecodeError, InputError) as error:  # a ValidationError is a DecodeError
         notes.append(f"{path.parent.name}/{path.name} cannot be read and was left out: {error}")
         return None

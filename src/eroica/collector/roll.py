@@ -140,6 +140,10 @@ class Roll:
         known = self._hosts.get(host)
         return known is not None and now - known.heard_at <= AGENT_SILENT_S
 
+    def report_ages(self, now: float) -> dict[str, float]:
+        """Host on which a worker lives -> seconds since its agent's last report."""
+        return {host: max(now - self._hosts[host].heard_at, 0.0) for host in self.hosts_with_living()}
+
     def gathering(self, now: float) -> bool:
         """Somebody joined (or the job was started again) a moment ago, and not yet everybody is in full swing."""
         if self._joined_at is None or now - self._joined_at >= _GATHER_S:

@@ -19,8 +19,11 @@ from eroica.archive.store import Store, write_json
 from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.history import final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_pattern, clean_report, clean_request, clean_text
+from eroica.collector.live import Live
+from eroica.collector.pace import Pace
 from eroica.collector.recurrence import with_recurrence
 from eroica.collector.resume import History
+from eroica.collector.telling import Shown
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
 from eroica.model.look import Blockage, HostLooks
@@ -44,6 +47,13 @@ MAX_REPORT_BYTES = 2_000_000
 MAX_PATTERN_BYTES = 256_000
 MAX_LOOKS_BYTES = 8_000_000
 MAX_ALL_LOOKS_BYTES = 256_000_000
+#: The job's iteration times are written no more often than this.
+HISTORY_S = 5.0
+#: A tick looks at all workers. In a large job not every report brings one, so that ticks stay a small share of time.
+TICK_PAUSE_S, SMALL_JOB = 4e-5, 64
+#: While nothing is under way, all hosts together report some 250 times a second; none too late for an order, which
+#: leaves a second (`window_lead_s`).
+HOST_PAUSE_S, LONGEST_PAUSE_S = 4e-3, 0.5
 MessagePack = "application/msgpack"
 Message = TypeVar("Message", bound=msgspec.Struct)
 Analysis = Callable[[str, Analyze, Settings], Verdict]
@@ -76,6 +86,9 @@ class Collector:
         analysis: Turns a window's patterns into a verdict; runs in a thread.
         clock: Seconds, monotonic.
         diagnosis: The same for the looks at a job that stands still; None if somebody moved.
+
+    Attributes:
+        listeners: Called with each verdict that stands and its window; 0 for the job's final one.
     """
 
     def __init__(
@@ -90,6 +103,8 @@ class Collector:
     ) -> None:
         self.windows = Windows(job, settings)
         self.blockages = Blockages(self.windows, settings)
+        self.pace = Pace(job, time.time(), clock())
+        self.listeners: list[Callable[[int, Verdict], None]] = []
         self.finished = asyncio.Event()
         self.final: Verdict | None = None
         self.interrupted = False
@@ -101,9 +116,26 @@ class Collector:
         self._diagnosis = diagnosis
         self._clock = clock
         self._kept: Window | None = None
+        self._kept_pace: tuple[int, float] = (0, -HISTORY_S)
         self._looks_bytes: tuple[int, int] = (0, 0)
         self._analyses: set[asyncio.Task[None]] = set()
         self._dismissed: set[str] = set()
+        self._next_tick = 0.0
+        self.live = Live(self._shown(), token)
+
+    def _shown(self) -> Shown:
+        """What pages may know, and the one thing that they may do."""
+        return Shown(
+            job=self._job,
+            run=self._store.run,
+            settings=self._settings,
+            status=self._job_status,
+            verdicts=lambda: self.windows.verdicts,
+            final=lambda: self.final,
+            pace=lambda version: self.pace.since(version),  # noqa: PLW0108 - `resume` may put another one there
+            heard=lambda host: self.windows.roll.hears(host, self._clock()),
+            ask=lambda asked: self.windows.asked(self._clock(), asked),
+        )
 
     def application(self, more: Sequence[Route] = ()) -> Starlette:
         """The ASGI application; `more` are routes of whoever listens for us (`eroica.collector.doors`)."""
@@ -116,6 +148,7 @@ class Collector:
                 Route("/v1/profile", self._guarded(self._profile), methods=["POST"]),
                 Route("/v1/status", self._guarded(self._status), methods=["GET"]),
                 Route("/v1/finish", self._guarded(self._finish), methods=["POST"]),
+                *self.live.routes(),
                 *more,
             ]
         )
@@ -124,6 +157,8 @@ class Collector:
         """Go on where a collector of the same job ended."""
         self.windows.resume(history)
         self.blockages.resume(history)
+        if history.pace is not None:
+            self.pace.resume(history.pace)
 
     async def run(self, period_s: float = 0.5) -> None:
         """Tick, rewrite status.json, end when the job is over or every agent has long been silent."""
@@ -131,6 +166,7 @@ class Collector:
         while not self.finished.is_set():
             self._tick()
             self._save_status()
+            self._save_history(HISTORY_S)
             heard = max(began, self.windows.last_heard)
             if self.windows.ended and not self._busy:
                 self._conclude()
@@ -178,13 +214,17 @@ class Collector:
         report = clean_report(_decode(await _body(request, MAX_REPORT_BYTES), AgentReport))
         now = self._clock()
         self.windows.take(now, report)
+        self.pace.reported(now, report.host, self.windows.roll.workers_of(report.host))
         self._start(self.blockages.reported(now, report))
-        self._tick()
+        if time.monotonic() >= self._next_tick:
+            self._tick()
+            self._next_tick = time.monotonic() + TICK_PAUSE_S * max(len(self.windows.roll) - SMALL_JOB, 0)
         reply = CollectorReply(
             order=self.windows.order,
             absolved=self.windows.absolved,
             stop=self.finished.is_set(),
             look=self.blockages.look,
+            pause_s=self._pause_s,
         )
         if reply.stop and report.host in self.windows.hosts:
             self._dismissed.add(report.host)
@@ -241,6 +281,11 @@ class Collector:
     # ------------------------------------------------------------------ work
 
     @property
+    def _pause_s(self) -> float:
+        """How long agents may wait until the next report: not long while anything is under way."""
+        return 0.0 if self._busy else min(HOST_PAUSE_S * len(self.windows.hosts), LONGEST_PAUSE_S)
+
+    @property
     def _busy(self) -> bool:
         return self.windows.busy or self.blockages.busy
 
@@ -249,6 +294,8 @@ class Collector:
         self._start(self.blockages.tick(now))
         self.windows.hold = self.blockages.on
         self._start(self.windows.tick(now))
+        self.pace.shown(now, self.windows.take_news())
+        self.pace.tick(now)
         self._keep_window()
 
     def _start(self, work: Sequence[Analyze | Examine]) -> None:
@@ -276,6 +323,8 @@ class Collector:
             done = verdict
             self._keep(lambda: self._store.save_verdict(window.window_id, done))
         self._start(self.blockages.examined(now, window.window_id, verdict, failed))
+        if verdict is not None and window.window_id not in self.blockages.passed:
+            self._tell(window.window_id, verdict)
         self._save_status()
 
     async def _analyze(self, order: Analyze) -> None:
@@ -294,6 +343,8 @@ class Collector:
             done = verdict
             self._keep(lambda: self._store.save_verdict(window.window_id, done))
         self.windows.analyzed(now, window.window_id, verdict)
+        if verdict is not None:
+            self._tell(window.window_id, verdict)
         self._save_status()
 
     def _conclude(self) -> None:
@@ -306,11 +357,37 @@ class Collector:
             standing=self.blockages.standing,
             passed=self.blockages.passed,
             slowed=roll.slowed,
+            loss=self.blockages.loss,
         )
         final = self.final
         self._keep(lambda: self._store.save_final(final))
+        self._tell(0, final)
         self._save_status()
+        self.pace.shown(self._clock(), self.windows.take_news())
+        self._save_history()
         self.finished.set()
+
+    def _save_history(self, after_s: float = 0.0) -> None:
+        """Keep the job's iteration times, if there is something new and the last time was long ago."""
+        (version, saved_at), now = self._kept_pace, self._clock()
+        if self.pace.version != version and now - saved_at >= after_s:
+            self._kept_pace = self.pace.version, now
+            self._keep(lambda: self._store.save_history(self.pace.history()))
+
+    def _tell(self, window_id: int, verdict: Verdict) -> None:
+        for listener in self.listeners:
+            try:
+                listener(window_id, verdict)
+            except Exception as error:  # noqa: BLE001 - who is told must not cost the verdict; it may hold a secret
+                log.error("somebody could not be told of a verdict: %s", type(error).__name__)
+
+    def status(self) -> JobStatus:
+        """What `status.json` says."""
+        return self._job_status()
+
+    def save_status(self) -> None:
+        """Write `status.json` once more."""
+        self._save_status()
 
     def _save_status(self) -> None:
         self._keep(lambda: write_json(self._store.run / "status.json", self._job_status()))

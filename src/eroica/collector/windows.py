@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from eroica.collector import span
 from eroica.collector.baseline import Baseline
 from eroica.collector.capturing import Capturing
-from eroica.collector.ledger import Ledger
+from eroica.collector.ledger import Ledger, News
 from eroica.collector.opening import Opening, Wanted
 from eroica.collector.overview import job_status
 from eroica.collector.resume import History
@@ -208,6 +208,10 @@ class Windows:
     def status(self) -> JobStatus:
         """The job for people."""
         return job_status(self.job, self.roll, self._ledger, self._capturing.current, self.ended)
+
+    def take_news(self) -> list[News]:
+        """Windows that came into another phase since this was last called."""
+        return self._ledger.take_news()
 
     # ------------------------------------------------------------------ beside the windows of iterations
 

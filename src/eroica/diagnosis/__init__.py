@@ -9,6 +9,7 @@ from eroica.diagnosis.findings import build_findings
 from eroica.diagnosis.selection import find_causes, find_doubted
 from eroica.diagnosis.standing import conclude
 from eroica.diagnosis.view import View
+from eroica.diagnosis.waits import read_waits
 from eroica.localize.suspects import Suspects
 from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWindow
 from eroica.settings import Settings
@@ -59,4 +60,5 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
         ),
         findings=findings,
         cost=context.cost,
+        waits=read_waits(suspects),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -63,14 +63,15 @@ def find_compute(view: View) -> list[Candidate]:
 def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
     """Workers on which most operators take longer than on their peers, equally often."""
     fleet, speed = view.fleet, view.speed
-    time_WI = _affected(view, rows)
+    slower_W = _is_slower(view, speed)
+    time_WI = _of_like_workers(view, slower_W, lambda near: _affected(view, rows, near))
     excess = excess_over_peers(time_WI, fleet.roles)
     removed_W = np.minimum(excess.mean_us * (1 - 1 / np.fmax(speed.factor, 1.0)), excess.excess_us)
     agreement_W = view.deficit_us / np.maximum(removed_W, 1e-9)
     strong_W = (
         excess.strength >= np.where(held_share(view.fleet) > _HELD, _STRENGTH_HELD, LEAST_STRENGTH) * view.strictness
     )
-    late_W = _is_slower(view, speed) & strong_W & (agreement_W >= LEAST_AGREEMENT)
+    late_W = slower_W & strong_W & (agreement_W >= LEAST_AGREEMENT)
     if not late_W.any():
         return
     reference_W = excess.mean_us - removed_W
@@ -88,9 +89,27 @@ def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
         )
 
 
-def _affected(view: View, rows: list[int]) -> Floats:
-    """Time that a slow processor stretches: all busy time without an accelerator, the operators' with one."""
-    return view.fleet.series(rows) if view.fleet.has_accelerator else view.fleet.busy_us - _input(view)
+def _of_like_workers(view: View, some_W: NDArray[np.bool_], read: Callable[[NDArray[np.intp]], Floats]) -> Floats:
+    """Times of some workers and of their roles' others, 0 for everybody else, whose series nobody decodes.
+
+    Args:
+        view: The window.
+        some_W: These workers.
+        read: Times of workers (indices). float64 [A, I].
+
+    Returns:
+        float64 [W, I].
+    """
+    near = np.flatnonzero(np.isin(view.fleet.roles, view.fleet.roles[some_W]))
+    time_WI = np.zeros(view.fleet.iteration_us.shape)
+    time_WI[near] = read(near)
+    return time_WI
+
+
+def _affected(view: View, rows: list[int], workers: NDArray[np.intp]) -> Floats:
+    """Time that a slow processor stretches: all busy time without an accelerator, the operators' with one. [A, I]."""
+    fleet = view.fleet
+    return fleet.series(rows, workers) if fleet.has_accelerator else (fleet.busy_us - _input(view))[workers]
 
 
 def _input(view: View) -> Floats:
@@ -227,14 +246,15 @@ def _speed_evidence(members: NDArray[np.intp], speed: Speed, whom: str) -> tuple
 def _more_work(view: View, rows: list[int]) -> Iterator[Candidate]:
     """Workers whose operators run more often than their peers', each at normal speed."""
     fleet, speed = view.fleet, view.speed
-    time_WI = fleet.series(rows)
-    excess = excess_over_peers(time_WI, fleet.roles)
     more_W = np.nan_to_num(speed.more_work)
     mostly_W = more_W >= _MOSTLY_WORK * (more_W + np.maximum(np.nan_to_num(speed.slower), 0.0))
+    mostly_W &= more_W >= _MORE_WORK
+    time_WI = _of_like_workers(view, mostly_W, lambda near: fleet.series(rows, near))
+    excess = excess_over_peers(time_WI, fleet.roles)
     removed_W = np.minimum(more_W * excess.mean_us, np.nan_to_num(excess.excess_us))
     agreement_W = view.deficit_us / np.maximum(removed_W, 1e-9)
     strong_W = excess.strength >= LEAST_STRENGTH * view.strictness
-    late_W = (more_W >= _MORE_WORK) & mostly_W & strong_W & (agreement_W >= LEAST_AGREEMENT)
+    late_W = mostly_W & strong_W & (agreement_W >= LEAST_AGREEMENT)
     members = np.flatnonzero(late_W & (removed_W > 0))
     if not members.size:
         return

@@ -122,8 +122,13 @@ def _weighted_median(values_FW: Floats, weight_FW: Floats) -> Floats:
 
 
 def host_fact(fleet: Fleet, name: str) -> Floats:
-    """One fact of the hosts; NaN for workers that did not report it. float64 [W]."""
-    return np.asarray([pattern.host_facts.get(name, np.nan) for pattern in fleet.patterns], dtype=np.float64)
+    """One fact of the hosts; NaN for workers that did not report it. Many rules ask, so it is kept. float64 [W]."""
+    known: dict[str, Floats] = fleet.__dict__.setdefault("_host_facts", {})
+    if name not in known:
+        facts = (pattern.host_facts.get(name, np.nan) for pattern in fleet.patterns)
+        known[name] = np.fromiter(facts, dtype=np.float64, count=len(fleet.patterns))
+        known[name].setflags(write=False)
+    return known[name]
 
 
 def held_share(fleet: Fleet) -> Floats:

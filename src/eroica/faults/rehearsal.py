@@ -112,8 +112,12 @@ class Rehearsal:
         return [*program("eroica", "run", "--quiet", *where, *options, "--"), *self.training()]
 
     def environment(self) -> dict[str, str]:
-        """The plan travels in the environment; nothing of Eroica's own is inherited from around the job."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
+        """The plan travels in the environment; of Eroica's own only who is told is inherited from around the job."""
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("EROICA_") or name.startswith(("EROICA_WEBHOOK_", "EROICA_METRICS_"))
+        }
         plan = demo_plan(self.fault, self.worker, self.from_iteration).to_json()
         return {**inherited, "OMP_NUM_THREADS": "1", "EROICA_JOB": f"demo-{self.fault}-{os.getpid()}", VARIABLE: plan}
 

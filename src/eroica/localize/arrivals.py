@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.localize.direct import DirectWaits
 from eroica.localize.fleet import Fleet
 from eroica.localize.graph import build_graph
 from eroica.localize.leaving import uneven_exit
@@ -51,6 +52,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         blamed_us: Waiting of others that began with each worker: who came last because it waited itself has passed its
             part on. float64 [W, I].
         direct_us: Waiting of others for each worker, passed on or not. float64 [W, I].
+        direct: The same by pair of workers, over all iterations.
         withheld_us: Waiting nobody is blamed for (nobody clearly last, or somebody else each time).
         executions: Executions that paired.
         last: Executions in which each worker came last beyond the exit skew, and does so again and again. float64 [W];
@@ -65,6 +67,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     waited_us: Floats
     blamed_us: Floats
     direct_us: Floats = msgspec.field(default_factory=lambda: np.zeros((0, 0)))
+    direct: DirectWaits = DirectWaits()
     withheld_us: float = 0.0
     executions: int = 0
     last: Floats = msgspec.field(default_factory=lambda: np.zeros(0))
@@ -121,6 +124,7 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
         waited_us=ledger.waited,
         blamed_us=ledger.blamed,
         direct_us=ledger.direct,
+        direct=ledger.meets.by_pair(len(fleet.ranks)),
         withheld_us=ledger.withheld,
         executions=ledger.executions,
         last=ledger.last,

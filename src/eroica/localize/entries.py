@@ -7,7 +7,7 @@ of NumPy for a column of thousands of rows instead of one for each number.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import TypeVar
@@ -21,9 +21,9 @@ from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 Floats = NDArray[np.float64]
 _Key = TypeVar("_Key")
 #: Workers whose rows are taken over together.
-_TOGETHER = 256
+_TOGETHER = 512
 _read_numbers = attrgetter("critical_s", "beta_error", "total_s", "count", "beta", "mu", "sigma", "resource_samples")
-_read_resource = attrgetter("resource")
+_read_resource, _read_key = attrgetter("resource"), attrgetter("key")
 #: Groups that do the same job share a function where there are more of them than this, times workers: ten thousand
 #: tensor parallel groups of eight would make ten thousand functions, each on eight workers of a hundred thousand.
 _MOST_CELLS = 4_000_000
@@ -60,35 +60,68 @@ def gather_entries(patterns: Sequence[WorkerPattern]) -> Entries:
         patterns: One per worker.
     """
     rows = list(chain.from_iterable(pattern.functions for pattern in patterns))
-    numbers, resources = _Numbers[FunctionKey](), _Numbers[str]()
-    seen_R = np.fromiter(map(numbers.__getitem__, _keys_of(patterns)), dtype=np.intp, count=len(rows))
-    keys = tuple(sorted(numbers))
-    rank_F = np.empty(len(keys), dtype=np.intp)
-    rank_F[[numbers[key] for key in keys]] = np.arange(len(keys))
+    keys, function_R = _functions_of(patterns, rows)
+    resources = _Numbers[str]()
     entries = _empty(keys, rows, len(patterns))
     first = 0
     for start in range(0, len(patterns), _TOGETHER):
         some = patterns[start : start + _TOGETHER]
         count = sum(len(pattern.functions) for pattern in some)
-        _fill(entries, some, start, first, rank_F[seen_R[first : first + count]], resources)
+        _fill(entries, some, start, first, function_R[first : first + count], resources)
         first += count
     return msgspec.structs.replace(entries, resources=tuple(resources))
 
 
-def _keys_of(patterns: Sequence[WorkerPattern]) -> Iterator[FunctionKey]:
-    """The function of each row, worker by worker; of collectives in one of very many like groups, that of them all."""
+def _functions_of(
+    patterns: Sequence[WorkerPattern], rows: Sequence[FunctionPattern]
+) -> tuple[tuple[FunctionKey, ...], NDArray[np.intp]]:
+    """All functions in order, and which of them each row is of; of collectives in one of very many like groups, all's.
+
+    Patterns share the keys they have in common (`eroica.wire.patterns`), so most rows are told apart by what object
+    their key is; to hash a call stack for each row takes ten times as long.
+
+    Returns:
+        The keys, and the index of each row's. intp [R].
+    """
+    numbers = _Numbers[int]()
+    number_R = np.fromiter(map(numbers.__getitem__, map(id, map(_read_key, rows))), dtype=np.intp, count=len(rows))
+    somewhere_N = np.empty(len(numbers), dtype=np.intp)
+    somewhere_N[number_R] = np.arange(len(rows))
+    keys = [rows[at].key for at in somewhere_N.tolist()]
+    _join_crowded(patterns, keys, number_R)
+    used = np.flatnonzero(np.bincount(number_R, minlength=len(keys)))
+    ordered = tuple(sorted({keys[number] for number in used}))
+    place = {key: at for at, key in enumerate(ordered)}
+    place_N = np.zeros(len(keys), dtype=np.intp)
+    place_N[used] = [place[keys[number]] for number in used]
+    return ordered, place_N[number_R]
+
+
+def _join_crowded(patterns: Sequence[WorkerPattern], keys: list[FunctionKey], number_R: NDArray[np.intp]) -> None:
+    """Give rows of collectives in one of very many like groups the number of one function for them all.
+
+    Args:
+        patterns: One per worker.
+        keys: The functions by number; those for all are added.
+        number_R: Number of each row's function; changed. intp [R].
+    """
     crowded = crowded_groups(patterns)
-    shared: dict[tuple[FunctionKey, str], FunctionKey] = {}
-    for pattern in patterns:
-        labels = labels_of(pattern, crowded) if crowded else {}
-        for row in pattern.functions:
-            label = labels.get(row.key.group) if labels and row.key.group else None
-            if label is None:
-                yield row.key
-            else:
-                if (row.key, label) not in shared:
-                    shared[row.key, label] = msgspec.structs.replace(row.key, group=label)
-                yield shared[row.key, label]
+    if not crowded:
+        return
+    grouped_N = np.asarray([bool(key.group) for key in keys], dtype=np.bool_)
+    shared: dict[tuple[int, str], int] = {}
+    end_W = np.cumsum([len(pattern.functions) for pattern in patterns])
+    grouped = np.flatnonzero(grouped_N[number_R])
+    labels, last = dict[str, str](), -1
+    for row, worker in zip(grouped.tolist(), np.searchsorted(end_W, grouped, side="right").tolist(), strict=True):
+        labels, last = (labels if worker == last else labels_of(patterns[worker], crowded)), worker
+        number = int(number_R[row])
+        label = labels.get(keys[number].group)
+        if label is not None:
+            if (number, label) not in shared:
+                shared[number, label] = len(keys)
+                keys.append(msgspec.structs.replace(keys[number], group=label))
+            number_R[row] = shared[number, label]
 
 
 def crowded_groups(patterns: Sequence[WorkerPattern]) -> frozenset[tuple[str, int]]:
@@ -138,7 +171,7 @@ def _fill(
     function_R: NDArray[np.intp],
     resources: _Numbers[str],
 ) -> None:
-    """Enter the rows of some workers.
+    """Enter the rows of some workers, function by function: neighbors in memory are written one after another.
 
     Args:
         entries: What is filled.
@@ -151,20 +184,22 @@ def _fill(
     if not function_R.size:
         return
     per_W = [len(pattern.functions) for pattern in patterns]
-    at = function_R, start + np.repeat(np.arange(len(patterns)), per_W)
-    iterations_R = np.repeat([max(pattern.last_iteration - pattern.first_iteration, 1) for pattern in patterns], per_W)
-    duration_R = np.repeat(np.asarray([pattern.duration_s for pattern in patterns], dtype=np.float64), per_W)
+    order = np.argsort(function_R, kind="stable")
+    at = function_R[order], (start + np.repeat(np.arange(len(patterns)), per_W))[order]
+    iterations_W = [max(pattern.last_iteration - pattern.first_iteration, 1) for pattern in patterns]
+    iterations_R = np.repeat(iterations_W, per_W)[order]
+    duration_R = np.repeat(np.asarray([pattern.duration_s for pattern in patterns], dtype=np.float64), per_W)[order]
     per_iteration_R = 1e6 / iterations_R
     rows = entries.rows[first : first + function_R.size]
-    numbers = (np.asarray(column, dtype=np.float64) for column in zip(*map(_read_numbers, rows), strict=True))
-    critical_R, error_R, total_R, count_R, beta_R, mu_R, sigma_R, samples_R = numbers
+    numbers_R8 = np.fromiter(chain.from_iterable(map(_read_numbers, rows)), dtype=np.float64, count=8 * len(rows))
+    critical_R, error_R, total_R, count_R, beta_R, mu_R, sigma_R, samples_R = numbers_R8.reshape(-1, 8)[order].T
     unsampled_R = samples_R == 0
-    entries.place[at] = np.arange(first, first + function_R.size)
+    entries.place[at] = first + order
     entries.critical_us[at] = critical_R * per_iteration_R
     entries.error_us[at] = error_R * duration_R * per_iteration_R
     entries.total_us[at] = total_R * per_iteration_R
     entries.count[at] = count_R / iterations_R
     mu_R[unsampled_R] = sigma_R[unsampled_R] = np.nan
     entries.samples[at] = samples_R
-    entries.resource[at] = list(map(resources.__getitem__, map(_read_resource, rows)))
+    entries.resource[at] = np.asarray(list(map(resources.__getitem__, map(_read_resource, rows))))[order]
     entries.pattern[at] = np.stack([beta_R, mu_R, sigma_R], axis=1)

@@ -127,20 +127,23 @@ def build_graph(
 
 
 def _flatten(blocks: Sequence[MeetingBlock]) -> _Flat:
-    sizes = [block.duration_us.shape for block in blocks]
-    firsts = np.cumsum([0, *(count for _, count in sizes)])
+    firsts = np.cumsum([0, *(block.transfer_us.size for block in blocks)])
     columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in ("worker", "meeting", "group", "waits")}
-    for block, (rows, count), first in zip(blocks, sizes, firsts, strict=False):
-        columns["worker"].append(np.tile(np.asarray(block.members, dtype=np.intp), count))
-        columns["meeting"].append(np.repeat(np.arange(first, first + count, dtype=np.intp), rows))
-        columns["group"].append(np.full(rows * count, block.group, dtype=np.intp))
-        columns["waits"].append(np.tile(block.waits, count))
+    for block, first in zip(blocks, firsts, strict=False):
+        spread = {
+            "worker": block.members[..., None],
+            "meeting": first + block.meetings,
+            "group": block.group[:, None, None],
+            "waits": block.waits[:, None],
+        }
+        for name, values in spread.items():
+            columns[name].append(np.broadcast_to(values, block.end_us.shape).swapaxes(1, 2).ravel())
     joined = {name: np.concatenate(parts) for name, parts in columns.items()}
     times = {
-        name: np.concatenate([getattr(block, f"{name}_us").T.ravel() for block in blocks])
+        name: np.concatenate([getattr(block, f"{name}_us").swapaxes(1, 2).ravel() for block in blocks])
         for name in ("duration", "critical", "end")
     }
-    transfer = np.concatenate([block.transfer_us for block in blocks])
+    transfer = np.concatenate([block.transfer_us.ravel() for block in blocks])
     return _Flat(**joined, **times, transfer=transfer)
 
 

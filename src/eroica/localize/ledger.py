@@ -1,6 +1,6 @@
 """Books of waiting: who waited how long in which iteration, and whom it is laid at.
 
-Array suffixes: M members of a group, K matched executions, W workers, I iterations. All times are microseconds.
+Array suffixes: G groups of M members, K matched executions, W workers, I iterations. All times are microseconds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.localize.direct import Meets
 from eroica.localize.fleet import Fleet
 from eroica.localize.graph import MOST_AT_ONCE, MOST_EXECUTIONS
 from eroica.localize.matching import Matched, is_contradiction
@@ -19,6 +20,7 @@ from eroica.localize.propagation import propagate
 from eroica.summarize.series import decode_series
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
 
 
 class Ledger:
@@ -31,6 +33,7 @@ class Ledger:
         self.direct = np.zeros(shape)
         self.blamed = np.zeros(shape)
         self.last = np.zeros(shape[0])
+        self.meets = Meets()
         self.withheld = 0.0
         self.executions = 0
         self.skew: dict[tuple[str, str], float] = {}
@@ -49,7 +52,8 @@ class Ledger:
         """Enter matched executions, and keep those of recorded traces."""
         counted = (part.columns >= 0).all(axis=0)
         part = msgspec.structs.replace(part, share=np.where(counted, part.share, 0.0))
-        self.enter(part.members, part.wait_us, part.share, part.columns, block)
+        members_M = np.asarray(part.members, dtype=np.intp)
+        self.enter(members_M[None], part.wait_us[None], part.share[None], part.columns[None], block)
         if part.end_us.shape[1]:
             self.matched.append(part)
 
@@ -62,19 +66,19 @@ class Ledger:
         """Column of each execution, -1 for iterations that do not count."""
         return np.asarray(self.columns_of([worker], iterations_K)[0])
 
-    def columns_of(self, workers: Sequence[int], iterations: NDArray[np.int32]) -> NDArray[np.intp]:
+    def columns_of(self, workers: Sequence[int] | Places, iterations: NDArray[np.int32]) -> Places:
         """The same for some workers.
 
         Args:
-            workers: Indices of M workers.
-            iterations: Of each worker, or one row for all of them. int32 [M, K] or [K].
+            workers: Indices of M workers. intp [..., M].
+            iterations: Of each worker, or one row for all of them. int32 [..., M, K] or [K].
 
         Returns:
-            intp [M, K].
+            intp [..., M, K].
         """
         beyond = self._places_WL.shape[1] - 1
         known = (iterations >= 0) & (iterations < beyond)
-        return self._places_WL[np.asarray(workers, dtype=np.intp)[:, None], np.where(known, iterations, beyond)]
+        return self._places_WL[np.asarray(workers, dtype=np.intp)[..., None], np.where(known, iterations, beyond)]
 
     def team(self, members: Sequence[int]) -> int:
         """Number of a set of workers."""
@@ -86,42 +90,43 @@ class Ledger:
 
     def enter(
         self,
-        members: Sequence[int],
-        wait_MK: Floats,
-        share_MK: Floats,
-        columns_MK: NDArray[np.intp],
+        members_GM: Places,
+        wait_GMK: Floats,
+        share_GMK: Floats,
+        columns_GMK: Places,
         block: MeetingBlock | None = None,
     ) -> None:
-        """Book waits, and lay each execution's sum at those who came last.
+        """Book waits in some groups, and lay each execution's sum at those who came last.
 
         Args:
-            members: Indices of the workers.
-            wait_MK: Critical waiting.
-            share_MK: Each member's share of the blame; a column of zeros blames nobody.
-            columns_MK: Iteration each member counts the execution in; executions with any -1 are left out.
+            members_GM: Indices of the workers.
+            wait_GMK: Critical waiting.
+            share_GMK: Each member's share of the blame; zeros blame nobody.
+            columns_GMK: Iteration each member counts the execution in; executions with any -1 are left out.
             block: The last of these executions with their places in time, if they are known: their blame is passed on.
         """
-        counted = (columns_MK >= 0).all(axis=0)
-        first = counted.size if block is None else counted.size - block.end_us.shape[1]
+        counted_GK = np.asarray((columns_GMK >= 0).all(axis=1))
+        wait_GMK, share_GMK = (array * counted_GK[:, None] for array in (wait_GMK, share_GMK))
+        first = counted_GK.shape[1] - (0 if block is None else block.end_us.shape[2])
         if block is not None:
-            wait, share = ((array * counted)[:, first:] for array in (wait_MK, share_MK))
-            known = {"wait_us": wait, "share": share, "columns": columns_MK[:, first:]}
-            self.blocks.append(msgspec.structs.replace(block, **known))
-        apart = (np.arange(counted.size) < first)[counted]
-        wait_MK, share_MK, columns_MK = wait_MK[:, counted], share_MK[:, counted], columns_MK[:, counted]
-        blame_MK = share_MK * wait_MK.sum(axis=0)
-        cells = (np.asarray(members, dtype=np.intp)[:, None] * self.waited[0].size + columns_MK).ravel()
-        np.add.at(self.waited.reshape(-1), cells, wait_MK.ravel())
-        np.add.at(self.direct.reshape(-1), cells, blame_MK.ravel())
-        np.add.at(self.blamed.reshape(-1), cells, (blame_MK * apart).ravel())
-        np.add.at(self.last, np.asarray(members, dtype=np.intp), share_MK.sum(axis=1))
-        self.withheld += float((wait_MK.sum(axis=0) - blame_MK.sum(axis=0))[apart].sum())
-        self.executions += int(counted.sum())
+            wait, share, columns = (array[..., first:].copy() for array in (wait_GMK, share_GMK, columns_GMK))
+            self.blocks.append(msgspec.structs.replace(block, wait_us=wait, share=share, columns=columns))
+        waited_GK = wait_GMK.sum(axis=1)
+        blame_GMK = share_GMK * waited_GK[:, None]
+        cells_GMK = members_GM[..., None] * self.waited[0].size + np.where(counted_GK[:, None], columns_GMK, 0)
+        np.add.at(self.waited.reshape(-1), cells_GMK.ravel(), wait_GMK.ravel())
+        np.add.at(self.direct.reshape(-1), cells_GMK.ravel(), blame_GMK.ravel())
+        np.add.at(self.blamed.reshape(-1), cells_GMK[..., :first].ravel(), blame_GMK[..., :first].ravel())
+        last_GM = share_GMK.sum(axis=2)
+        np.add.at(self.last, members_GM.ravel(), last_GM.ravel())
+        self.meets.add(members_GM, wait_GMK, share_GMK, last_GM)
+        self.withheld += float((waited_GK - blame_GMK.sum(axis=1))[:, :first].sum())
+        self.executions += int(counted_GK.sum())
 
-    def first_chained(self, columns_MK: NDArray[np.intp]) -> int:
-        """The first of these executions whose blame is passed on."""
-        late_enough = (columns_MK >= self._first_chained).any(axis=0)
-        return int(late_enough.argmax()) if late_enough.any() else int(late_enough.size)
+    def first_chained(self, columns_GMK: Places) -> Places:
+        """The first of each group's executions whose blame is passed on. intp [G]."""
+        late_enough_GK = (columns_GMK >= self._first_chained).any(axis=1)
+        return np.asarray((~np.logical_or.accumulate(late_enough_GK, axis=1)).sum(axis=1), dtype=np.intp)
 
     def settle(self) -> None:
         """Pass blame on to where the delays began."""

@@ -1,6 +1,6 @@
 """Matched executions with their places in time, as the event graph and the passing on of blame want them.
 
-Array suffixes: M members of a group, K matched executions. All times are microseconds.
+Array suffixes: G groups of M members, K matched executions. All times are microseconds.
 """
 
 from __future__ import annotations
@@ -15,30 +15,36 @@ Flags = NDArray[np.bool_]
 
 
 class MeetingBlock(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Matched executions of one kind between the same workers, with their places in time.
+    """Matched executions of one kind, equally many in each of some groups, with their places in time.
 
     Attributes:
-        members: Indices of the workers. intp [M].
-        group: Number of the process group: executions of one worker in one group queue behind each other.
-        team: Number of the set of workers that is in step after each of these executions.
-        duration_us: float64 [M, K].
-        critical_us: Critical part of each. float64 [M, K].
-        end_us: Ends on each member's own clock, from the start of its window. float64 [M, K].
+        members: Indices of the workers. intp [G, M].
+        group: Number of the process group: executions of one worker in one group queue behind each other. intp [G].
+        team: Number of the set of workers that is in step after each of these executions. intp [G].
+        duration_us: float64 [G, M, K].
+        critical_us: Critical part of each. float64 [G, M, K].
+        end_us: Ends on each member's own clock, from the start of its window. float64 [G, M, K].
         waits: Whether a member waits for the others; who does not leaves as soon as it is done itself. bool [M].
-        transfer_us: What the execution takes once all have come. float64 [K].
-        wait_us: Critical waiting as it is judged. float64 [M, K].
-        share: Each member's share of the blame. float64 [M, K].
-        columns: Iteration that each member counts an execution in, -1 = none. intp [M, K].
+        transfer_us: What the execution takes once all have come. float64 [G, K].
+        wait_us: Critical waiting as it is judged. float64 [G, M, K].
+        share: Each member's share of the blame. float64 [G, M, K].
+        columns: Iteration that each member counts an execution in, -1 = none. intp [G, M, K].
     """
 
     members: Places
-    group: int
-    team: int
+    group: Places
+    team: Places
     duration_us: Floats
     critical_us: Floats
     end_us: Floats
     waits: Flags
     transfer_us: Floats
-    wait_us: Floats = msgspec.field(default_factory=lambda: np.zeros((0, 0)))
-    share: Floats = msgspec.field(default_factory=lambda: np.zeros((0, 0)))
-    columns: Places = msgspec.field(default_factory=lambda: np.zeros((0, 0), dtype=np.intp))
+    wait_us: Floats = msgspec.field(default_factory=lambda: np.zeros((0, 0, 0)))
+    share: Floats = msgspec.field(default_factory=lambda: np.zeros((0, 0, 0)))
+    columns: Places = msgspec.field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.intp))
+
+    @property
+    def meetings(self) -> Places:
+        """Numbers of the executions, group by group. intp [G, 1, K]."""
+        groups, _, count = self.end_us.shape
+        return np.arange(groups * count).reshape(groups, 1, count)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,10 +29,21 @@ FROM_ROOT = frozenset({"broadcast", "scatter"})
 _QUICKEST = 0.1
 #: What was issued as one ends within this.
 _TOGETHER_US = 50.0
+#: Executions that are entered together: their arrays fit into a core's cache.
+_AT_ONCE = 20_000
+_TIMES = ("end", "duration", "critical")
+_COLUMNS: dict[str, np.dtype[Any]] = {
+    "duration_us": np.dtype(np.float32),
+    "critical_us": np.dtype(np.float32),
+    "end_us": np.dtype(np.float64),
+    "iteration": np.dtype(np.int32),
+    "elements": np.dtype(np.int64),
+    "peers": np.dtype(np.int32),
+}
 
 
 class _Side(msgspec.Struct, frozen=True, eq=False):
-    """One worker's part in executions that go one way."""
+    """One worker's part in executions that go one way; `end` and `peers` have no values where nobody knows them."""
 
     worker: int
     duration: Floats
@@ -39,9 +51,12 @@ class _Side(msgspec.Struct, frozen=True, eq=False):
     end: Floats
     iteration: NDArray[np.int32]
     elements: NDArray[np.int64]
+    peers: NDArray[np.int32]
 
     def at(self, places: NDArray[np.intp]) -> _Side:
         """Some of the executions."""
+        if places.size == self.duration.size and bool((places[1:] > places[:-1]).all()):
+            return self
         return _Side(
             self.worker,
             self.duration[places],
@@ -49,91 +64,115 @@ class _Side(msgspec.Struct, frozen=True, eq=False):
             self.end[places] if self.end.size else self.end,
             self.iteration[places],
             self.elements[places],
+            self.peers[places] if self.peers.size else self.peers,
         )
 
 
 def book_receives(ledger: Ledger, fleet: Fleet, records: Records) -> None:
     """A receive waits for its sender: the n-th from a rank for that rank's n-th send to here."""
     workers = {rank: worker for worker, rank in enumerate(fleet.ranks)}
+    sides = _decoded(records)
     pairs: list[_Pair] = []
     for (group, kind), receivers in sorted(records.items()):
         if kind != "recv":
             continue
         senders = records.get((group, "send"), {})
-        sides = _decoded(receivers, senders)
         for receiver, record in sorted(receivers.items()):
-            for rank in _named(record):
+            waiting = sides[group, "recv", receiver]
+            for rank in _named(waiting):
                 sender = workers.get(rank, -1)
                 if sender in senders:
-                    ends = (receiver, record), (sender, senders[sender])
-                    pairs += _pair(ledger, group, *ends, fleet, sides)
-    transfers = _transfers(pairs)
-    for (group, waiting, leading), transfer in zip(pairs, transfers, strict=True):
-        book_one_way(ledger, group, waiting, leading, transfer)
+                    both = waiting, sides[group, "send", sender]
+                    pairs += _pair(ledger, group, both, (record, senders[sender]), fleet)
+    book_one_way(ledger, pairs)
 
 
-def _named(record: CollectiveRecord) -> Sequence[int]:
-    """The ranks that a record's receives come from, rising."""
-    peers = decode_series(record.peers, np.int32)
+def _named(receives: _Side) -> Sequence[int]:
+    """The ranks that a worker's receives come from, rising."""
+    peers = receives.peers
     if peers.size and (peers == peers[0]).all():
         return [int(peers[0])]
     return [int(rank) for rank in np.unique(peers)]
 
 
-def _decoded(
-    receivers: Mapping[int, CollectiveRecord], senders: Mapping[int, CollectiveRecord]
-) -> dict[tuple[int, str], _Side]:
-    """Both kinds of every worker, each decoded once."""
-    sides = {(side.worker, "recv"): side for side in _sides(receivers)}
-    sides |= {(side.worker, "send"): side for side in _sides(senders)}
-    for worker in receivers.keys() & senders.keys():
-        recv, send = _disentangled(sides[worker, "recv"], sides[worker, "send"])
-        sides[worker, "recv"], sides[worker, "send"] = recv, send
+def _decoded(records: Records) -> dict[tuple[str, str, int], _Side]:
+    """All sends and receives by group, kind and worker, each decoded once."""
+    moves = {
+        (group, kind, worker): record
+        for (group, kind), owners in records.items()
+        if kind in ("send", "recv")
+        for worker, record in owners.items()
+    }
+    sides = dict(zip(moves, _sides([worker for _, _, worker in moves], list(moves.values())), strict=True))
+    both = [(group, worker) for group, kind, worker in moves if kind == "recv" and (group, "send", worker) in moves]
+    timed = [at for at in both if sides[at[0], "recv", at[1]].end.size and sides[at[0], "send", at[1]].end.size]
+    sizes = defaultdict[tuple[int, int], list[tuple[str, int]]](list)
+    for group, worker in timed:
+        ours, theirs = sides[group, "recv", worker], sides[group, "send", worker]
+        sizes[ours.end.size, theirs.end.size].append((group, worker))
+    for alike in sizes.values():
+        receives, sends = ([sides[group, kind, worker] for group, worker in alike] for kind in ("recv", "send"))
+        for (group, worker), recv, send in zip(alike, *_disentangled(receives, sends), strict=True):
+            sides[group, "recv", worker], sides[group, "send", worker] = recv, send
     return sides
 
 
-def _disentangled(recv: _Side, send: _Side) -> tuple[_Side, _Side]:
-    """A send and a receive issued as one end together; what the worker waits then is the receive's."""
-    if not recv.end.size or not send.end.size:
-        return recv, send
-    order = np.argsort(recv.end, kind="stable")
-    ends = recv.end[order]
-    after = np.searchsorted(ends, send.end).clip(max=ends.size - 1)
-    before = (after - 1).clip(min=0)
-    nearest = np.where(np.abs(ends[after] - send.end) <= np.abs(ends[before] - send.end), after, before)
-    other = order[nearest]
-    together = (np.abs(recv.end[other] - send.end) <= _TOGETHER_US) & (
-        recv.end[other] - recv.duration[other] < send.end
-    )
-    moved = np.where(together, send.critical, 0.0)
-    critical = recv.critical + np.bincount(other, weights=moved, minlength=recv.critical.size)
+def _disentangled(receives: Sequence[_Side], sends: Sequence[_Side]) -> tuple[list[_Side], list[_Side]]:
+    """A send and a receive issued as one end together; what the worker waits then is the receive's.
+
+    Args:
+        receives: Of N workers, R of each.
+        sends: Of the same workers, S of each.
+    """
+    end_NR, duration_NR, critical_NR = (np.stack([getattr(one, name) for one in receives]) for name in _TIMES)
+    end_NS, _, moved_NS = (np.stack([getattr(one, name) for one in sends]) for name in _TIMES)
+    order_NR = np.argsort(end_NR, axis=1, kind="stable")
+    sorted_NR = np.take_along_axis(end_NR, order_NR, axis=1)
+    after_NS = _placed(sorted_NR, end_NS).clip(max=end_NR.shape[1] - 1)
+    before_NS = (after_NS - 1).clip(min=0)
+    off_after, off_before = (np.abs(np.take_along_axis(sorted_NR, at, axis=1) - end_NS) for at in (after_NS, before_NS))
+    other_NS = np.take_along_axis(order_NR, np.where(off_after <= off_before, after_NS, before_NS), axis=1)
+    other_end, other_duration = (np.take_along_axis(array, other_NS, axis=1) for array in (end_NR, duration_NR))
+    together = (np.abs(other_end - end_NS) <= _TOGETHER_US) & (other_end - other_duration < end_NS)
+    moved_NS = np.where(together, moved_NS, 0.0)
+    cells = other_NS + np.arange(len(receives))[:, None] * end_NR.shape[1]
+    more_NR = np.bincount(cells.ravel(), weights=moved_NS.ravel(), minlength=end_NR.size).reshape(end_NR.shape)
+    new_NR = np.minimum(critical_NR + more_NR, np.maximum(duration_NR, critical_NR))
     return (
-        msgspec.structs.replace(recv, critical=np.minimum(critical, np.maximum(recv.duration, recv.critical))),
-        msgspec.structs.replace(send, critical=send.critical - moved),
+        [msgspec.structs.replace(one, critical=new) for one, new in zip(receives, new_NR, strict=True)],
+        [msgspec.structs.replace(one, critical=one.critical - part) for one, part in zip(sends, moved_NS, strict=True)],
     )
+
+
+def _placed(sorted_NR: Floats, value_NS: Floats) -> NDArray[np.intp]:
+    """How many numbers of its sorted row lie below each value: `searchsorted` of many rows at once. intp [N, S]."""
+    size = value_NS.shape[1]
+    order = np.argsort(np.concatenate([value_NS, sorted_NR], axis=1), axis=1, kind="stable")
+    below = np.cumsum(order >= size, axis=1)
+    placed = np.empty_like(order)
+    np.put_along_axis(placed, order, below, axis=1)
+    return placed[:, :size]
 
 
 def _pair(
     ledger: Ledger,
     group: str,
-    receiving: tuple[int, CollectiveRecord],
-    sending: tuple[int, CollectiveRecord],
+    sides: tuple[_Side, _Side],
+    records: tuple[CollectiveRecord, CollectiveRecord],
     fleet: Fleet,
-    sides: Mapping[tuple[int, str], _Side],
 ) -> list[_Pair]:
     """The receives of one worker from another with their sends; none, and a note why, where they do not pair."""
-    (receiver, recv), (sender, send) = receiving, sending
-    at_recv = np.flatnonzero(decode_series(recv.peers, np.int32) == fleet.ranks[sender])
-    at_send = (
-        np.flatnonzero(decode_series(send.peers, np.int32) == fleet.ranks[receiver]) if send.peers else at_recv[:0]
-    )
+    (waiting, leading), (recv, send) = sides, records
+    receiver, sender = fleet.ranks[waiting.worker], fleet.ranks[leading.worker]
+    at_recv, at_send = np.flatnonzero(waiting.peers == sender), np.flatnonzero(leading.peers == receiver)
     if recv.dropped or send.dropped:
-        at_recv, at_send = _in_whole_iterations(fleet, receiving, sending, at_recv, at_send)
+        ends = (waiting.worker, recv), (leading.worker, send)
+        at_recv, at_send = _in_whole_iterations(fleet, *ends, at_recv, at_send)
     if at_recv.size != at_send.size or not at_recv.size or "none" in (recv.paired_by, send.paired_by):
-        way = f"receives of worker {fleet.ranks[receiver]} from worker {fleet.ranks[sender]}"
+        way = f"receives of worker {receiver} from worker {sender}"
         ledger.notes.append(f"{way} do not pair with the sends: nobody is blamed for them")
         return []
-    return [(group, sides[receiver, "recv"].at(at_recv), sides[sender, "send"].at(at_send))]
+    return [(group, waiting.at(at_recv), leading.at(at_send))]
 
 
 def _in_whole_iterations(
@@ -175,104 +214,103 @@ def book_from_root(
     root_MK = np.stack([decode_series(owners[w].peers, np.int32)[at] for w, at in zip(members, places, strict=True)])
     if not root_MK.size or (root_MK != root_MK[0]).any() or not np.isin(root_MK[0], fleet.ranks).all():
         return False
+    sides = _sides(members, [owners[worker] for worker in members])
     for rank in np.unique(root_MK[0]):
         root = fleet.ranks.index(int(rank))
         if root not in members:
             return False
         mine = root_MK[0] == rank
-        own = _side(root, owners[root]).at(places[list(members).index(root)][mine])
-        for worker, at in zip(members, places, strict=True):
-            if worker != root:
-                waiting = _side(worker, owners[worker]).at(at[mine])
-                book_one_way(ledger, group, waiting, own, _transfer(waiting, own), members)
+        parts = [side.at(at[mine]) for side, at in zip(sides, places, strict=True)]
+        own = parts[list(members).index(root)]
+        book_one_way(ledger, [(group, part, own) for part in parts if part.worker != root], members)
     return True
 
 
-def _sides(owners: Mapping[int, CollectiveRecord]) -> list[_Side]:
-    """All executions of each worker's record; decoded in one go where all have equally many."""
-    records = list(owners.values())
-    durations = decode_together([one.duration_us for one in records], np.float32)
-    criticals = decode_together([one.critical_us for one in records], np.float32)
-    ends = decode_together([one.end_us for one in records], np.float64)
-    if durations is None or criticals is None or ends is None or durations.shape != criticals.shape:
-        return [_side(worker, record) for worker, record in owners.items()]
-    columns = durations.astype(np.float64), criticals.astype(np.float64), ends
-    return [
-        _Side(worker, duration, critical, end, decode_series(record.iteration, np.int32), _elements(record))
-        for (worker, record), duration, critical, end in zip(owners.items(), *columns, strict=True)
-    ]
+def _sides(workers: Sequence[int], records: Sequence[CollectiveRecord]) -> list[_Side]:
+    """All executions of each record; those of records with equally many decoded in one go."""
+    found: dict[int, _Side] = {}
+    sizes: dict[int, list[int]] = defaultdict(list)
+    for at, record in enumerate(records):
+        sizes[record.executions].append(at)
+    for count, alike in sizes.items():
+        columns = [_column([getattr(records[at], name) for at in alike], kind) for name, kind in _COLUMNS.items()]
+        for at, duration, critical, end, iteration, elements, peers in zip(alike, *columns, strict=True):
+            size = elements if elements.size else np.zeros(count, dtype=np.int64)
+            found[at] = _Side(workers[at], duration, critical, end, iteration, size, peers)
+    return [found[at] for at in range(len(records))]
 
 
-def _elements(record: CollectiveRecord) -> NDArray[np.int64]:
-    elements = decode_series(record.elements, np.int64)
-    return elements if elements.size else np.zeros(record.executions, dtype=np.int64)
+def _column(encoded: Sequence[bytes], kind: np.dtype[Any]) -> Sequence[NDArray[Any]]:
+    """One series of each record; what many have in common is decoded once."""
+    different = list(dict.fromkeys(encoded))
+    together = decode_together(different, kind)
+    rows = [decode_series(data, kind) for data in different] if together is None else together
+    if kind == np.float32:
+        rows = [row.astype(np.float64) for row in rows] if together is None else together.astype(np.float64)
+    found = dict(zip(different, rows, strict=True))
+    return [found[data] for data in encoded]
 
 
-def _side(worker: int, record: CollectiveRecord) -> _Side:
-    """All executions of one worker's record."""
-    return _Side(
-        worker=worker,
-        duration=decode_series(record.duration_us, np.float32).astype(np.float64),
-        critical=decode_series(record.critical_us, np.float32).astype(np.float64),
-        end=decode_series(record.end_us, np.float64),
-        iteration=decode_series(record.iteration, np.int32),
-        elements=_elements(record),
+def book_one_way(ledger: Ledger, pairs: Sequence[_Pair], members: Sequence[int] = ()) -> None:
+    """One side waits for the other, by what it spends longer in the execution; short waits blame nobody.
+
+    Args:
+        ledger: Where it is entered.
+        pairs: Group, who waits, and for whom; of equally many executions. Those with as many are entered together.
+        members: All of the group, where they are in step afterwards; else the two are.
+    """
+    sizes: dict[tuple[int, bool], list[_Pair]] = defaultdict(list)
+    for pair in pairs:
+        sizes[pair[1].duration.size, bool(pair[1].end.size and pair[2].end.size)].append(pair)
+    for (count, timed), alike in sizes.items():
+        step = max(_AT_ONCE // max(count, 1), 1)
+        for start in range(0, len(alike), step):
+            _book(ledger, alike[start : start + step], timed, members)
+
+
+def _book(ledger: Ledger, pairs: Sequence[_Pair], timed: bool, members: Sequence[int]) -> None:
+    """Enter pairs P with equally many executions."""
+    both_P2 = np.asarray([(waiting.worker, leading.worker) for _, waiting, leading in pairs], dtype=np.intp)
+    duration_P2K, critical_P2K, iteration_P2K, elements_P2K = (
+        np.stack([(getattr(waiting, name), getattr(leading, name)) for _, waiting, leading in pairs])
+        for name in ("duration", "critical", "iteration", "elements")
     )
+    transfer_PK = _transfers(duration_P2K.min(axis=1), elements_P2K.max(axis=1))
+    wait_P2K, share_P2K = np.zeros((2, *duration_P2K.shape))
+    wait_P2K[:, 0] = np.minimum(np.maximum(duration_P2K[:, 0] - transfer_PK, 0.0), critical_P2K[:, 0])
+    share_P2K[:, 1] = wait_P2K[:, 0] > SKEW_FLOOR_OTHER_US
+    columns_P2K = ledger.columns_of(both_P2, iteration_P2K)
+    first_P = ledger.first_chained(columns_P2K)
+    for first in np.unique(first_P).tolist():
+        block, at = None, np.flatnonzero(first_P == first).tolist()
+        if timed and first < duration_P2K.shape[2]:
+            block = MeetingBlock(
+                members=both_P2[at],
+                group=np.asarray([ledger.queue(pairs[pair][0]) for pair in at]),
+                team=np.asarray([ledger.team(members or both_P2[pair].tolist()) for pair in at]),
+                duration_us=duration_P2K[at, :, first:],
+                critical_us=critical_P2K[at, :, first:],
+                end_us=np.stack([(pairs[pair][1].end[first:], pairs[pair][2].end[first:]) for pair in at]),
+                waits=np.asarray([True, False]),
+                transfer_us=transfer_PK[at, first:],
+            )
+        ledger.enter(both_P2[at], wait_P2K[at], share_P2K[at], columns_P2K[at], block)
 
 
-def book_one_way(
-    ledger: Ledger, group: str, waiting: _Side, leading: _Side, transfer: Floats, members: Sequence[int] = ()
-) -> None:
-    """One side waits for the other, by what it spends longer in the execution; short waits blame nobody."""
-    wait = np.minimum(np.maximum(waiting.duration - transfer, 0.0), waiting.critical)
-    columns = ledger.columns_of([waiting.worker, leading.worker], np.stack([waiting.iteration, leading.iteration]))
-    nothing = np.zeros_like(wait)
-    share = np.stack([nothing, (wait > SKEW_FLOOR_OTHER_US).astype(np.float64)])
-    both = [waiting.worker, leading.worker]
-    block = None
-    first = ledger.first_chained(columns)
-    if first < wait.size and waiting.end.size and leading.end.size:
-        block = MeetingBlock(
-            members=np.asarray(both, dtype=np.intp),
-            group=ledger.queue(group),
-            team=ledger.team(members or both),
-            duration_us=np.stack([waiting.duration[first:], leading.duration[first:]]),
-            critical_us=np.stack([waiting.critical[first:], leading.critical[first:]]),
-            end_us=np.stack([waiting.end[first:], leading.end[first:]]),
-            waits=np.asarray([True, False]),
-            transfer_us=transfer[first:],
-        )
-    ledger.enter(both, np.stack([wait, nothing]), share, columns, block)
+def _transfers(shorter_PK: Floats, size_PK: NDArray[np.int64]) -> Floats:
+    """What each transfer of each pair takes by itself, at most what the quickest ones of its size do. float64 [P, K].
 
-
-def _transfers(pairs: Sequence[_Pair]) -> list[Floats]:
-    """What each transfer of each pair takes by itself; pairs with equally many, all of one size, in one go."""
-    found: list[Floats] = [np.zeros(0)] * len(pairs)
-    alike: dict[int, list[int]] = defaultdict(list)
-    for at, (_, waiting, leading) in enumerate(pairs):
-        if _is_one_size(np.maximum(waiting.elements, leading.elements)):
-            alike[waiting.duration.size].append(at)
-        else:
-            found[at] = _transfer(waiting, leading)
-    for places in alike.values():
-        both = ((pairs[at][1].duration, pairs[at][2].duration) for at in places)
-        shorter_PK = np.stack([np.minimum(waiting, leading) for waiting, leading in both])
-        usual_P1 = np.quantile(shorter_PK, _QUICKEST, axis=1, keepdims=True)
-        for at, transfer in zip(places, np.minimum(shorter_PK, usual_P1), strict=True):
-            found[at] = transfer
-    return found
-
-
-def _is_one_size(size_K: NDArray[np.int64]) -> bool:
-    return bool((size_K == size_K[0]).all())
-
-
-def _transfer(waiting: _Side, leading: _Side) -> Floats:
-    """What each transfer takes by itself, at most what the quickest ones of its size do. float64 [K]."""
-    shorter = np.minimum(waiting.duration, leading.duration)
-    size = np.maximum(waiting.elements, leading.elements)
-    found = shorter.copy()
-    for one in np.unique(size):
-        mine = size == one
-        found[mine] = np.minimum(shorter[mine], np.quantile(shorter[mine], _QUICKEST))
-    return found
+    Args:
+        shorter_PK: The shorter duration of the two sides.
+        size_PK: How much was sent.
+    """
+    one_size_P = (size_PK == size_PK[:, :1]).all(axis=1)
+    found_PK = shorter_PK.copy()
+    if one_size_P.any():
+        alike = shorter_PK[one_size_P]
+        found_PK[one_size_P] = np.minimum(alike, np.quantile(alike, _QUICKEST, axis=1, keepdims=True))
+    for pair in np.flatnonzero(~one_size_P):
+        for size in np.unique(size_PK[pair]):
+            mine = size_PK[pair] == size
+            found_PK[pair, mine] = np.minimum(shorter_PK[pair, mine], np.quantile(shorter_PK[pair, mine], _QUICKEST))
+    return found_PK

@@ -88,8 +88,8 @@ def _flatten(blocks: Sequence[MeetingBlock]) -> _Meetings | None:
     """All executions in order of worker and end; None if nobody waited."""
     if not any(block.wait_us.any() for block in blocks):
         return None
-    firsts = np.cumsum([0, *(block.end_us.shape[1] for block in blocks)])
-    worker = np.concatenate([np.repeat(block.members, block.end_us.shape[1]) for block in blocks])
+    firsts = np.cumsum([0, *(block.transfer_us.size for block in blocks)])
+    worker = np.concatenate([np.repeat(block.members, block.end_us.shape[2]) for block in blocks])
     end = np.concatenate([block.end_us.ravel() for block in blocks])
     order = np.lexsort((end, worker))
     duration, critical, wait, share, column = (
@@ -97,10 +97,10 @@ def _flatten(blocks: Sequence[MeetingBlock]) -> _Meetings | None:
         for name in ("duration_us", "critical_us", "wait_us", "share", "columns")
     )
     meeting = [
-        np.tile(np.arange(first, first + block.end_us.shape[1]), len(block.members))
+        np.broadcast_to(first + block.meetings, block.end_us.shape).ravel()
         for block, first in zip(blocks, firsts, strict=False)
     ]
-    team = np.concatenate([np.full(block.end_us.size, block.team, dtype=np.intp) for block in blocks])
+    team = np.concatenate([np.repeat(block.team, block.end_us[0].size) for block in blocks])
     return _Meetings(
         worker=worker[order],
         meeting=np.concatenate(meeting)[order],

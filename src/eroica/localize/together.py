@@ -151,19 +151,19 @@ def _block(
     places: Sequence[NDArray[np.intp]],
 ) -> MeetingBlock | None:
     """Executions with their places in time, from the first on whose blame is passed on; None where ends are unknown."""
-    first = ledger.first_chained(part.columns)
+    first = int(ledger.first_chained(part.columns[None])[0])
     end_MK = stacked_ends(records, places)[:, first:]
     if not end_MK.shape[1]:
         return None
     return MeetingBlock(
-        members=np.asarray(part.members, dtype=np.intp),
-        group=ledger.queue(part.group),
-        team=ledger.team(part.members),
-        duration_us=part.duration_us[:, first:].copy(),
-        critical_us=critical_MK[:, first:].copy(),
-        end_us=end_MK,
+        members=np.asarray([part.members], dtype=np.intp),
+        group=np.asarray([ledger.queue(part.group)]),
+        team=np.asarray([ledger.team(part.members)]),
+        duration_us=part.duration_us[None, :, first:].copy(),
+        critical_us=critical_MK[None, :, first:].copy(),
+        end_us=end_MK[None],
         waits=np.ones(len(part.members), dtype=np.bool_),
-        transfer_us=part.duration_us[:, first:].min(axis=0),
+        transfer_us=part.duration_us[None, :, first:].min(axis=1),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from eroica.model.pattern import FunctionKind, ThreadRole
+from eroica.model.pattern import FunctionKind, Phase, ThreadRole
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,8 +17,9 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: For people: the thread's name, "stream 7", "critical path".
         thread: Which threads; "training" for the critical path.
-        names: The functions that occur, as in `FunctionKey.name`.
+        names: The functions that occur, as in `FunctionKey.name`; "many short ones" stands for several.
         kinds: Kind of each of `names`.
+        phases: Part of the iteration of each of `names`; empty if unknown.
         function: Of each slice, its place in `names`; int32.
         start_us: Of each slice, after the start of the iteration; float32.
         duration_us: Of each slice; float32.
@@ -37,6 +38,7 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     start_us: bytes
     duration_us: bytes
     depth: bytes = b""
+    phases: tuple[Phase, ...] = ()
     dropped: int = 0
     dropped_us: float = 0.0
 

@@ -175,8 +175,11 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
         withheld_ms: The part that nobody is blamed for, and why the sum of `blamed_ms` may be less.
         waited_ms: Global rank -> its own critical waiting per iteration; the largest ones only.
         blamed_ms: Global rank -> waiting of others per iteration laid at it, chains followed; the largest ones only.
-        edges: Who waited directly for whom, before chains are followed; the largest ones only, in falling order.
+        edges: Who waited directly for whom, before chains are followed; the largest ones only, in falling order. Where
+            there are more than can be listed, those for one worker do not crowd out all others.
         workers: Workers that this was read from.
+        standstill: The job stands still: nobody knows how long waits will last, so all times are 0, and only who waits
+            for whom is told.
     """
 
     total_ms: float
@@ -185,6 +188,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     blamed_ms: dict[int, float] = {}
     edges: tuple[WaitEdge, ...] = ()
     workers: int = 0
+    standstill: bool = False
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 
 import msgspec
 
@@ -188,7 +189,8 @@ def _part(span: Span, settings: Settings) -> Part:
     window = window_of(span)
     expected = max(summary.world_size for summary in span.summaries) or None
     verdict = analyze(span.job, window, patterns, expected_workers=expected, notes=span.notes, settings=settings)
-    return Part(span.job, span.label, window, verdict, patterns)
+    sources = {summary.rank: str(Path(summary.path).absolute()) for summary in span.summaries}
+    return Part(span.job, span.label, window, verdict, patterns, sources=sources)
 
 
 def window_of(span: Span) -> Window:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
 
-from eroica.archive.store import Store
+from eroica.archive.store import SOURCES_FILE, Store, write_json
 from eroica.offline.examine import Examination
 from eroica.wire.codec import encode_record
 
@@ -24,6 +25,11 @@ def keep(examination: Examination, run: Path) -> None:
         for pattern in part.patterns:
             numbered = msgspec.structs.replace(pattern, window_id=number)
             store.save_pattern(numbered, encode_record(numbered))
+        if part.sources:
+            paths: dict[str, object] = {
+                str(rank): os.fsencode(path).decode(errors="replace") for rank, path in part.sources.items()
+            }
+            write_json(store.window_directory(number) / SOURCES_FILE, paths)
         if part.blockage is not None:
             store.save_blockage(msgspec.structs.replace(part.blockage, look_id=number))
         store.save_verdict(number, verdict)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from eroica.model.look import Blockage
 from eroica.model.pattern import WorkerPattern
@@ -21,6 +22,7 @@ class Part:
         patterns: Of its workers, in order of rank; empty for a job that stood still.
         blockage: What was seen of a job that stood still, else None.
         verdict: What was made of it.
+        sources: Global rank -> trace file.
     """
 
     job: str
@@ -29,6 +31,7 @@ class Part:
     verdict: Verdict
     patterns: tuple[WorkerPattern, ...] = ()
     blockage: Blockage | None = None
+    sources: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:

@@ -7,6 +7,7 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+from rich.table import Column
 
 from eroica.offline.discover import Source
 from eroica.report.words import byte_size
@@ -28,7 +29,7 @@ class Bar:
             console: Where to draw; default standard error.
         """
         self._console = console or Console(stderr=True)
-        self._wanted = wanted and self._console.is_terminal
+        self._wanted = wanted and self._console.is_terminal and not self._console.is_dumb_terminal
         self._progress: Progress | None = None
         self._task = TaskID(0)
         self._files = self._done = self._size = self._read = 0
@@ -73,7 +74,7 @@ class Bar:
         self._progress = Progress(
             TextColumn("reading {task.fields[files]}"),
             BarColumn(bar_width=None),
-            DownloadColumn(),
+            DownloadColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[rate]}"),
             console=self._console,
             transient=True,

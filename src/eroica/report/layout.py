@@ -8,7 +8,7 @@ from typing import Literal
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from eroica.report.words import sentence
+from eroica.report.phrases import opening
 
 
 def draw(parts: Iterable[RenderableType], console: Console) -> None:
@@ -35,11 +35,7 @@ def draw_rule(title: str, console: Console, align: Literal["left", "center"] = "
 
 def headline(word: str, summary: str, style: str) -> Text:
     """The word, then the sentence without a leading "Healthy: ", which the word says already."""
-    text = sentence(summary)
-    head, colon, rest = text.partition(": ")
-    if colon and head.lower() == word:
-        text = rest[:1].upper() + rest[1:]
-    return Text.assemble(Text(word.upper(), style=style), "  ", (text, "bold"))
+    return Text.assemble(Text(word.upper(), style=style), "  ", (opening(word, summary), "bold"))
 
 
 def left_out(number: int, what: str) -> list[Text]:

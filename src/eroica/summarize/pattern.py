@@ -43,10 +43,12 @@ from eroica.summarize.sampled import (
 from eroica.summarize.series import encode_series
 from eroica.summarize.setup import bounded_setup
 from eroica.summarize.slices import MOST_EVENTS, cut_slices
+from eroica.summarize.strands import Staged
 from eroica.summarize.sweep import Layer, Times
 from eroica.summarize.syncs import find_syncs
 from eroica.summarize.tally import Tally
 from eroica.summarize.threads import disk_facts, measure_threads
+from eroica.summarize.timeline import add_timeline, shown_iteration
 from eroica.summarize.utilization import Use, find_resources, measure_use
 from eroica.trace.stacks import StackTimeline
 from eroica.trace.table import Category, EventTable
@@ -90,7 +92,8 @@ def summarize_worker(
     tally = scene.tally
     python = _read_python(capture, scene, stacks, clock)
     at_once = stacks is not None or samples is not None
-    path = _walk(scene, python, len(events) if at_once else MOST_EVENTS, recorded)
+    shown = shown_iteration(scene.tally.edges_ns)
+    path, critical = _walk(scene, python, len(events) if at_once else MOST_EVENTS, recorded, shown)
     rows, series, left_out_s = build_rows(
         scene.functions,
         tally,
@@ -104,7 +107,7 @@ def summarize_worker(
     budget = settings.pattern_bytes - _HEADER_BYTES - len(msgspec.msgpack.encode((neighbors, setup))) - wire_size(syncs)
     duration_s = (scene.window[1] - scene.window[0]) / 1e9
     kept, dropped_s = fit_rows(attach_series(rows, series, budget), budget, duration_s)
-    return WorkerPattern(
+    pattern = WorkerPattern(
         worker=capture.worker,
         window_id=capture.window_id,
         first_iteration=capture.first_iteration,
@@ -127,9 +130,33 @@ def summarize_worker(
         neighbors=neighbors,
         setup=setup,
         stall_s=capture.stall_s,
-        summarize_s=time.perf_counter() - began,
         notes=(*capture.notes, *_notes(capture, events, stacks, samples), *_cuts(scene)),
     )
+    staged = _staged(capture, scene, python, critical)
+    pattern = add_timeline(pattern, staged, capture, samples, settings)
+    return msgspec.structs.replace(pattern, summarize_s=time.perf_counter() - began)
+
+
+def stage_window(
+    capture: Capture,
+    events: EventTable,
+    stacks: StackTimeline | None,
+    flight: Sequence[FlightEntry],
+    recorded: bool = False,
+) -> Staged:
+    """A worker's whole window for viewers of traces, instead of its pattern; arguments are those of `summarize_worker`.
+
+    Returns:
+        What strands are drawn from.
+
+    Raises:
+        InputError: As `summarize_worker`.
+    """
+    clock = WallClock(capture.clocks)
+    scene = _scene(capture, events, flight, clock)
+    python = _read_python(capture, scene, stacks, clock)
+    _, critical = _walk(scene, python, len(events) if stacks is not None else MOST_EVENTS, recorded, scene.window)
+    return _staged(capture, scene, python, critical)
 
 
 @dataclass(frozen=True)
@@ -164,9 +191,16 @@ def _scene(capture: Capture, events: EventTable, flight: Sequence[FlightEntry], 
     )
 
 
-def _walk(scene: _Scene, python: _Python, most: int, recorded: bool) -> CriticalPath:
-    """Add up the window, slice by slice; the critical path of the last one (of all, if there is only one)."""
+def _walk(
+    scene: _Scene, python: _Python, most: int, recorded: bool, shown: tuple[int, int]
+) -> tuple[CriticalPath, Layer]:
+    """Add up the window, slice by slice.
+
+    Returns:
+        The critical path of the last slice (of all, if there is only one), and of what is shown of the window.
+    """
     executions, functions = scene.executions, scene.functions
+    seen: list[Layer] = []
     for part in cut_slices(scene.events, scene.window, most):
         window = (part.start_ns, part.end_ns)
         activity = gather_activity(part.events, executions, scene.collections, scene.outline, window, functions)
@@ -184,10 +218,28 @@ def _walk(scene: _Scene, python: _Python, most: int, recorded: bool) -> Critical
         edges = np.concatenate((window[:1], inner, window[1:])).astype(np.int64)
         path = find_critical_path(activity, python.training, python.rate_hz, edges, calls, host)
         scene.tally.add_segments(path.segments, activity.collectives)
+        seen.append(path.segments.within(*shown))
     scene.tally.add_durations(collective_durations(executions, scene.collections, scene.window, functions))
     for runs in python.runs:
         scene.tally.add_durations(Durations(runs.function, runs.length_ns, np.full(len(runs.function), -1, np.int32)))
-    return path
+    return path, Layer(*(np.concatenate(columns) for columns in zip(*seen, strict=True)))
+
+
+def _staged(capture: Capture, scene: _Scene, python: _Python, critical: Layer) -> Staged:
+    return Staged(
+        events=scene.events,
+        outline=scene.outline,
+        executions=scene.executions,
+        collections=scene.collections,
+        functions=scene.functions,
+        trees=scene.trees,
+        critical=critical,
+        training=python.training,
+        threads=python.threads,
+        rate_hz=python.rate_hz,
+        groups={group.name: group.description for group in capture.process_groups},
+        edges_ns=scene.tally.edges_ns,
+    )
 
 
 def _edges(capture: Capture, clock: WallClock) -> Times:

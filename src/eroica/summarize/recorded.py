@@ -17,7 +17,8 @@ from eroica.model.window import Capture, ClockPair, GarbageCollection
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings
 from eroica.summarize.iterations import Iterations, find_iterations
-from eroica.summarize.pattern import summarize_worker
+from eroica.summarize.pattern import stage_window, summarize_worker
+from eroica.summarize.strands import Staged
 from eroica.trace.header import everybody
 from eroica.trace.kineto import is_collective_kernel
 from eroica.trace.table import Category, EventTable
@@ -64,6 +65,24 @@ def summarize_recording(events: EventTable, path: str, rank_hint: int, settings:
         events=len(events),
         bytes_read=events.bytes_read,
     )
+
+
+def stage_recording(events: EventTable, rank: int, settings: Settings) -> Staged:
+    """One trace file for viewers of traces, instead of its summary.
+
+    Args:
+        events: What was read of it.
+        rank: Global rank of its worker.
+        settings: All tunables.
+
+    Raises:
+        InputError: The trace holds nothing that lasts.
+    """
+    if not ((events.category != Category.OTHER) & (events.start_ns < events.end_ns)).any():
+        raise InputError("the trace holds no events of operators, kernels or Python")
+    events = _writable(events)
+    capture = _capture(events, find_iterations(events, settings.max_window_iterations), rank)
+    return stage_window(capture, events, None, (), recorded=True)
 
 
 def _writable(events: EventTable) -> EventTable:

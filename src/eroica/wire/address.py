@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -36,6 +37,11 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     host: str = ""
     domain: str = ""
+
+
+def page_link(address: Address) -> str:
+    """The live page of the job: whoever opens this is let in (`eroica.collector.visitors`)."""
+    return f"{address.url}/?token={quote(address.token, safe='')}"
 
 
 def announce(run: Path, address: Address, host: str) -> None:
@@ -66,6 +72,14 @@ def withdraw(run: Path, address: Address, host: str) -> None:
         known = _read(path)
         if known is not None and (known.host, known.pid) == (address.host, address.pid):
             path.unlink(missing_ok=True)
+            if path.name == "collector.json":
+                _forget_metrics(run)
+
+
+def _forget_metrics(run: Path) -> None:
+    """Prometheus has nothing to ask here any more; see `eroica.collector.scraping`."""
+    for name in ("prometheus.json", "metrics.token"):
+        (run / name).unlink(missing_ok=True)
 
 
 def forget(run: Path, host: str) -> None:
@@ -73,6 +87,7 @@ def forget(run: Path, host: str) -> None:
     known = _read(run / "collector.json")
     if known is None or known.host in ("", host):
         (run / "collector.json").unlink(missing_ok=True)
+        _forget_metrics(run)
     (run / "hosts" / f"{file_name(host)}.json").unlink(missing_ok=True)
 
 

@@ -117,12 +117,14 @@ class CollectorReply(msgspec.Struct, frozen=True, kw_only=True):
         stop: The job is over; the agent may end once its summaries are uploaded.
         look: Number of the look at blocked workers that agents shall take and hand in once (`POST /v1/looks`, a
             `HostLooks`); 0 = none.
+        pause_s: The next report may wait so long, where that is longer than `report_s`: in a job of many hosts.
     """
 
     order: OrderMessage | None = None
     absolved: int = 0
     stop: bool = False
     look: int = 0
+    pause_s: Annotated[float, msgspec.Meta(ge=0, le=5)] = 0.0
 
 
 class SummaryFailure(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from eroica.diagnosis.blocked.recorded import find_recorded_queues
 from eroica.diagnosis.blocked.rules import find_origins
 from eroica.diagnosis.blocked.scene import Scene, build_scene, has_moved
 from eroica.diagnosis.blocked.waiting import find_waiting
+from eroica.diagnosis.blocked.waits import standing_waits
 from eroica.model.look import Blockage
 from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWindow
 from eroica.settings import Settings
@@ -66,6 +67,7 @@ def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdi
             notes=tuple(complete_notes(scene, blockage, origins)),
         ),
         findings=tuple(findings),
+        waits=standing_waits(scene, waiting),
     )
 
 

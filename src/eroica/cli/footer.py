@@ -1,0 +1,266 @@
+"""The live line under the command of `eroica run`, kept by a process of its own.
+
+That process gives the terminal back whatever happens: when the command has ended, when `eroica run` dies (its end of a
+pipe closes), when the job is stopped or put into the background, when a program reads single keys. If the process
+itself is killed, `eroica run` gives the terminal back. The command inherits the terminal; nothing of its output passes
+through us. See docs/terminal.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping
+from typing import NoReturn
+
+from eroica.wire.places import Places
+
+#: Terminals that keep a scroll region and what scrolls out of it.
+_KNOWN = (
+    *("xterm", "screen", "tmux", "vte", "gnome", "konsole", "rxvt", "linux", "alacritty", "foot", "kitty", "st-"),
+    *("wezterm", "contour", "ghostty", "iterm", "putty", "mlterm"),
+)
+#: What these would make of a link's escape sequence is not sure.
+_WITHOUT_LINKS = ("linux", "screen", "rxvt", "putty")
+_LOOK_S = 0.25
+_UPDATE_S = 1.0
+#: Unchanged text is drawn again after so long: the command may have cleared the screen.
+_AGAIN_S = 5.0
+#: After Ctrl-Z, until the shell has taken the terminal.
+_HELD_S = 1.0
+#: A window's corner that is being dragged.
+_SETTLED_S = 0.1
+#: Reading and drawing may take this share of one core: large jobs are shown more seldom.
+_MOST_CORE = 0.02
+_FAREWELL_S = 1.0
+_LARGEST_STATUS_BYTES = 64_000_000
+_NOT_OURS = (
+    *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGTTOU, signal.SIGTTIN, signal.SIGPIPE),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
+)
+
+
+def fits(environ: Mapping[str, str]) -> bool:
+    """Standard output and standard error are one terminal, ours, of a kind that is known to bear it."""
+    if environ.get("CI", "0").lower() not in ("", "0", "false") or environ.get("INSIDE_EMACS"):
+        return False
+    if not environ.get("TERM", "").startswith(_KNOWN):
+        return False
+    try:
+        os.tcgetpgrp(1)
+        return os.isatty(2) and os.fstat(1).st_rdev == os.fstat(2).st_rdev
+    except OSError:
+        return False
+
+
+class Footer:
+    """The line of one `eroica run`, from its side.
+
+    Args:
+        where: The places of the job.
+        environ: Our environment.
+        wanted: Somebody may see it; False: nothing is ever written.
+    """
+
+    def __init__(self, where: Places, environ: Mapping[str, str], wanted: bool) -> None:
+        self._where = where
+        self._environ = environ
+        self._wanted = wanted
+        self._pid = 0
+        self._pipe = -1
+
+    def start(self) -> None:
+        """Begin, where it fits; whatever fails, there is no line. Called without threads."""
+        if not self._wanted or not fits(self._environ):
+            return
+        with contextlib.suppress(OSError):
+            alive, ours = os.pipe()
+            try:
+                terminal = os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+                pid = os.fork()
+            except OSError:
+                os.close(alive)
+                os.close(ours)
+                raise
+            if pid == 0:
+                _keep(self._where, self._environ, alive, terminal)
+            self._pid, self._pipe = pid, ours
+            os.close(alive)
+            os.close(terminal)
+
+    def tend(self) -> None:
+        """Give the terminal back if the line's process was killed."""
+        if self._pid:
+            self._reap(0.0)
+
+    def end(self) -> None:
+        """Give the terminal back; takes a second at most, if the terminal takes nothing (Ctrl-S)."""
+        if not self._pid:
+            return
+        os.close(self._pipe)
+        self._pipe = -1
+        if not self._reap(_FAREWELL_S):
+            with contextlib.suppress(OSError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._reap(_FAREWELL_S)
+
+    def _reap(self, patience_s: float) -> bool:
+        """Whether it has ended; clean up after it if that was not in order."""
+        end = time.monotonic() + patience_s
+        while True:
+            try:
+                pid, status = os.waitpid(self._pid, os.WNOHANG)
+            except ChildProcessError:
+                pid, status = self._pid, 0
+            if pid:
+                break
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.005)
+        self._pid = 0
+        if status:
+            _clean_up()
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+        return True
+
+
+def _clean_up() -> None:
+    """Give back a terminal whose line nobody keeps any more; one that takes nothing now is not waited for."""
+    from eroica.cli.bottom_line import removal
+
+    with contextlib.suppress(OSError):
+        terminal = os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(terminal, removal(os.get_terminal_size(terminal).lines).encode())
+        finally:
+            os.close(terminal)
+
+
+# ---------------------------------------------------------------------- the process that keeps the line
+
+
+def _keep(where: Places, environ: Mapping[str, str], alive: int, terminal: int) -> NoReturn:
+    """The whole life of the line's process; never returns into the code of the one that it was forked from."""
+    status = 1
+    try:
+        _let_go_of_all_but(alive, terminal)
+        Keeper(where, environ, alive, terminal).run()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _let_go_of_all_but(alive: int, terminal: int) -> None:
+    """What was given to the command is not ours to hold open."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    kept = {0, 1, 2, alive, terminal}
+    for number in [int(entry) for entry in os.listdir("/proc/self/fd")]:  # noqa: PTH208 - names, not paths
+        if number not in kept:
+            with contextlib.suppress(OSError):
+                os.close(number)
+
+
+class Keeper:
+    """Draws the line now and then, until `alive` closes.
+
+    Args:
+        where: The places of the job.
+        environ: Of the command's terminal.
+        alive: Readable as soon as `eroica run` has ended or wants us to.
+        terminal: Open for writing.
+    """
+
+    def __init__(self, where: Places, environ: Mapping[str, str], alive: int, terminal: int) -> None:
+        from eroica.cli.bottom_line import BottomLine
+        from eroica.report.charset import speaks_utf8
+
+        self._where = where
+        self._alive = alive
+        self._line = BottomLine(terminal)
+        self._utf8 = speaks_utf8(environ)
+        self._colored = not environ.get("NO_COLOR")
+        self._links = not environ.get("TERM", "").startswith(_WITHOUT_LINKS)
+        self._due = 0.0
+        self._held_until = 0.0
+        self._drawn = ("", 0.0)
+
+    def run(self) -> None:
+        """Until the end. The terminal is given back on every way out."""
+        woken = self._listen()
+        try:
+            while True:
+                ready, _, _ = select.select([self._alive, woken], [], [], _LOOK_S)
+                if self._alive in ready:
+                    return
+                if woken in ready:
+                    self._heed(os.read(woken, 512))
+                self._turn(time.monotonic())
+        finally:
+            self._line.remove()
+
+    def _listen(self) -> int:
+        """Signals become bytes of a pipe; those that are for the command are ignored."""
+        for number in _NOT_OURS:
+            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT):
+            signal.signal(number, lambda *_: None)
+        woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        return woken
+
+    def _heed(self, signals: bytes) -> None:
+        now = time.monotonic()
+        if signal.SIGTSTP in signals:  # the shell comes next
+            self._line.remove()
+            self._held_until = now + _HELD_S
+        elif signal.SIGCONT in signals:
+            self._held_until = self._due = 0.0
+        if signal.SIGWINCH in signals:  # at once, before the command writes over what has moved
+            self._line.remove()
+            self._held_until = max(self._held_until, now + _SETTLED_S)
+
+    def _turn(self, now: float) -> None:
+        if now < self._held_until or not self._line.may_be_shown():
+            self._line.remove()
+        elif now >= self._due or not self._line.shown:
+            self._draw(now)
+            self._due = time.monotonic() + max(_UPDATE_S, (time.monotonic() - now) / _MOST_CORE)
+
+    def _draw(self, now: float) -> None:
+        text = self._text()
+        if not text:
+            self._line.remove()
+        elif text != self._drawn[0] or not self._line.shown or now - self._drawn[1] >= _AGAIN_S:
+            self._line.show(text)
+            self._drawn = (text, now)
+
+    def _text(self) -> str:
+        """The line now; empty before any worker trains, and where the collector is on another host."""
+        import msgspec
+
+        from eroica.cli.bottom_line import drawn
+        from eroica.report.footer import Glance, footer
+        from eroica.wire.address import page_link, read_address
+        from eroica.wire.places import read_private
+
+        path = self._where.run / "status.json"
+        try:
+            glance = msgspec.json.decode(read_private(path, _LARGEST_STATUS_BYTES), type=Glance)
+            silence_s = max(0.0, time.time() - path.stat().st_mtime)
+        except (OSError, ValueError, RecursionError):
+            return ""
+        if not glance.workers:
+            return ""
+        address = read_address(self._where.run, self._where.host)
+        short = "" if address is None else address.url.removeprefix("http://")
+        pieces = footer(glance, self._line.room, short, silence_s, self._utf8)
+        return drawn(pieces, self._colored, page_link(address) if address is not None and self._links else "")

@@ -1,0 +1,87 @@
+"""A page of each verdict in the run directory, drawn by a process that can neither delay nor break the collector."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from eroica.archive.store import PAGE_FILE
+from eroica.model.verdict import Verdict
+from eroica.settings import Settings
+from eroica.worker.launch import program
+
+#: More pages than that do not wait; the job's final one comes first.
+_MOST_WAITING = 100
+_POLL_S = 0.05
+_NO_INPUT = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+
+
+def page_of(run: Path, window_id: int = 0) -> Path:
+    """Where the page of a window, or with 0 of the final verdict, stands."""
+    return (run / "windows" / str(window_id) if window_id else run) / PAGE_FILE
+
+
+class Pages:
+    """Draws one page after the other.
+
+    Args:
+        run: The run directory.
+        settings: `pages` turns it off, `page_limit_s` bounds each drawing.
+        note: Told what went wrong, in words.
+    """
+
+    def __init__(self, run: Path, settings: Settings, note: Callable[[str], object]) -> None:
+        self._run = run
+        self._settings = settings
+        self._note = note
+        self._waiting: list[int] = []
+        self._work: asyncio.Task[None] | None = None
+
+    def judged(self, window_id: int, verdict: Verdict) -> None:
+        """A verdict stands and is saved: its page is due."""
+        del verdict  # the page is drawn from what is saved
+        if window_id in self._waiting or len(self._waiting) >= _MOST_WAITING:
+            return
+        self._waiting.insert(len(self._waiting) if window_id else 0, window_id)
+        if self._work is None or self._work.done():
+            self._work = asyncio.get_running_loop().create_task(self._draw_all())
+
+    async def close(self, patience_s: float) -> None:
+        """Wait so long for pages under way; what is drawn then is finished without us, or ends by itself."""
+        if self._work is not None:
+            await asyncio.wait({self._work}, timeout=patience_s)
+            self._work.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._work
+
+    async def _draw_all(self) -> None:
+        while self._waiting:
+            await self._draw(self._waiting.pop(0))
+
+    async def _draw(self, window_id: int) -> None:
+        file = page_of(self._run, window_id)
+        limit_s = self._settings.page_limit_s
+        orders = program("eroica.views", str(self._run), str(window_id), str(file), str(limit_s))
+        try:
+            drawing = os.posix_spawn(sys.executable, orders, os.environ, file_actions=_NO_INPUT, setsid=True)
+        except (OSError, NotImplementedError) as error:
+            self._note(f"no page could be drawn: {error}")
+            return
+        if not await _ended_well(drawing, time.monotonic() + limit_s + 1.0):
+            of = f"window {window_id}" if window_id else "the job"
+            self._note(f"the page of {of} was not drawn; see log/pages.log")
+
+
+async def _ended_well(process: int, until: float) -> bool:
+    """Wait for its end; one that should have ended itself by then is killed."""
+    while os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= until:
+            os.kill(process, signal.SIGKILL)
+        await asyncio.sleep(_POLL_S)
+    return os.waitpid(process, 0)[1] == 0

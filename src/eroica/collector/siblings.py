@@ -1,0 +1,86 @@
+"""Other jobs whose run directories lie beside this one: what became of them, and where their pages are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from eroica.errors import InputError
+from eroica.report.words import clean, sentence
+from eroica.wire.address import page_link, read_address
+from eroica.wire.network import endpoint_of, is_loopback
+from eroica.wire.places import belongs_to_us, host_name, read_private
+
+_MOST_SEEN, _MOST_SHOWN = 500, 20
+_MOST_BYTES = 8_000_000
+
+
+class _Word(msgspec.Struct, frozen=True):
+    """What is read of a verdict."""
+
+    verdict: str
+    summary: str
+
+
+class Sibling(msgspec.Struct, frozen=True, kw_only=True):
+    """Another job.
+
+    Attributes:
+        name: Of its run directory.
+        running: Its collector lives on this host.
+        verdict: Its final word, "" before there is one.
+        summary: The sentence to it.
+        changed: When its directory was last written to, seconds since 1970.
+    """
+
+    name: str
+    running: bool = False
+    verdict: str = ""
+    summary: str = ""
+    changed: float = 0.0
+
+
+def siblings(run: Path) -> tuple[Sibling, ...]:
+    """Run directories beside `run`, the latest first; what cannot be read is left out."""
+    found = [sibling for path in _beside(run) if (sibling := _read(path)) is not None]
+    return tuple(sorted(found, key=lambda each: (each.running, each.changed), reverse=True)[:_MOST_SHOWN])
+
+
+def sibling_link(run: Path, name: str) -> str | None:
+    """The page of the job beside `run`; None if it has none that could be opened here."""
+    path = run.parent / name
+    return None if Path(name).name != name or path == run or not belongs_to_us(path) else _link(path)
+
+
+def _link(path: Path) -> str | None:
+    address = read_address(path)
+    if address is None or not is_loopback(endpoint_of(address.url).host):
+        return None
+    lives = address.host in ("", host_name(os.environ)) and Path(f"/proc/{address.pid}").exists()
+    return page_link(address) if lives else None
+
+
+def _beside(run: Path) -> Iterable[Path]:
+    try:
+        with os.scandir(run.parent) as entries:
+            near = [Path(entry.path) for entry, _ in zip(entries, range(_MOST_SEEN), strict=False) if entry.is_dir()]
+    except OSError:
+        return []
+    return [path for path in near if path != run and belongs_to_us(path)]
+
+
+def _read(path: Path) -> Sibling | None:
+    status, verdict = path / "status.json", path / "verdict.json"
+    try:
+        if _link(path) is not None:
+            return Sibling(name=path.name, running=True, changed=status.lstat().st_mtime)
+        if not verdict.exists():
+            return Sibling(name=path.name, changed=status.lstat().st_mtime)
+        word = msgspec.json.decode(read_private(verdict, _MOST_BYTES), type=_Word)
+        summary, changed = sentence(word.summary), verdict.lstat().st_mtime
+        return Sibling(name=path.name, verdict=clean(word.verdict, 20), summary=summary, changed=changed)
+    except (OSError, InputError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,147 @@
+"""Who may see the live page, as with a notebook server: who has the link has the token, and a cookie from then on.
+
+Agents and commands show the token itself. A browser shows it once, in the link; the answer is a cookie that is made
+from the token but is not the token, because browsers send the cookies of one port to every other port of a host. It
+opens the page and windows, and nothing that agents may do.
+
+Three more walls stand behind it. The Host header must name us, so that no foreign name that leads here (DNS rebinding)
+is answered. What changes anything must come from our own page (Origin). And nothing of ours may be framed, cached, told
+to other sites or load anything from them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+
+from eroica.wire.network import is_loopback
+
+#: Also for Chromium's `trusted types`: no script of ours writes HTML from text.
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+#: A report is a page by itself: it runs its own script, but in an origin of its own, without cookies and network.
+REPORT_POLICY = (
+    "sandbox allow-scripts allow-popups allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": PAGE_POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_PAGES = ("/", "/report", "/v1/events", "/v1/window", "/v1/windows")
+_ROOMS = ("/live/", "/v1/windows/", "/v1/workers/", "/v1/jobs/")
+_LOCKED_STYLE = (
+    "body{max-width:36rem;margin:4rem auto;padding:0 1.25rem;font:1rem/1.55 system-ui,sans-serif}"
+    "pre,code{font-family:ui-monospace,monospace}pre{padding:.6rem .9rem;border:1px solid #8884;border-radius:6px}"
+)
+_LOCKED_POLICY = (
+    "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; style-src 'sha256-"
+    + base64.b64encode(hashlib.sha256(_LOCKED_STYLE.encode()).digest()).decode()
+    + "'"
+)
+_LOCKED = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">
+<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,"><title>Eroica: link needed</title>
+<style>{style}</style>
+<main><h1>This page needs its link</h1>
+<p>It shows a training job and can open windows on it, so it asks for a token. <strong>{why}</strong></p>
+<p>On the host of the job, run</p><pre>eroica live</pre>
+<p>or <code>eroica status</code>, and open the link that it prints. A link is good until the job ends.</p></main></html>
+"""
+
+
+def with_headers(response: Response) -> Response:
+    """The response with all that keeps others out; a policy that it has already stays."""
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+class Visitors:
+    """Judges requests that may come from a browser.
+
+    Args:
+        token: What the link carries.
+        names: Host names beside loopback under which we may be called.
+
+    Attributes:
+        names: The same; a door that opens later adds its own.
+    """
+
+    def __init__(self, token: str, names: frozenset[str] = frozenset()) -> None:
+        self.names = {name.lower() for name in names}
+        self._token = token.encode()
+        self.pass_value = hmac.new(self._token, b"eroica live page", hashlib.sha256).hexdigest()
+        self.cookie = f"eroica-{hashlib.sha256(self._token).hexdigest()[:12]}"
+
+    def serve(self, path: str) -> bool:
+        """Whether browsers are answered there at all."""
+        return path in _PAGES or path.startswith(_ROOMS)
+
+    def answer(self, request: Request) -> Response | None:
+        """What is said instead of the page: a refusal, or the cookie for who comes with the link; None: go on."""
+        if self._has_token(request.headers):
+            return None
+        if not self._names_us(request.headers.get("host", "")):
+            return _refuse(request, 421, "That is not a name of this host.")
+        if "token" in request.query_params:
+            return self._welcome(request)
+        if not self._has_cookie(request.headers):
+            return _refuse(request, 401, "There was no valid token.")
+        if request.method not in ("GET", "HEAD") and not _from_our_page(request.headers):
+            return _refuse(request, 403, "This may only be asked for by the page itself, or with the token.")
+        return None
+
+    def _welcome(self, request: Request) -> Response:
+        given = request.query_params["token"].encode()
+        if not hmac.compare_digest(given, self._token):
+            return _refuse(request, 401, "The token in this link is not (or no longer) that of the job.")
+        if request.headers.get("sec-fetch-site") == "cross-site":  # a strict cookie does not survive a redirect then
+            response: Response = HTMLResponse(headers={"refresh": "0; url=/"})
+        else:
+            response = RedirectResponse("/", status_code=303)
+        response.set_cookie(self.cookie, self.pass_value, httponly=True, samesite="strict", path="/")
+        return with_headers(response)
+
+    def _has_token(self, headers: Mapping[str, str]) -> bool:
+        return hmac.compare_digest(headers.get("authorization", "").encode(), b"Bearer " + self._token)
+
+    def _has_cookie(self, headers: Mapping[str, str]) -> bool:
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        except CookieError:
+            return False
+        return found is not None and hmac.compare_digest(found.value.encode(), self.pass_value.encode())
+
+    def _names_us(self, host: str) -> bool:
+        """Whatever the port: it may be another one at the near end of a tunnel."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return is_loopback(name) or name.lower() in self.names
+
+
+def _from_our_page(headers: Mapping[str, str]) -> bool:
+    host = headers.get("host", "")
+    ours = headers.get("origin", "").lower() in (f"http://{host}".lower(), f"https://{host}".lower())
+    return ours and headers.get("sec-fetch-site", "same-origin") == "same-origin"
+
+
+def _refuse(request: Request, status: int, why: str) -> Response:
+    if request.url.path.startswith("/v1/"):
+        return with_headers(JSONResponse({"error": why}, status_code=status))
+    page = _LOCKED.format(why=why, style=_LOCKED_STYLE)
+    return with_headers(HTMLResponse(page, status, headers={"content-security-policy": _LOCKED_POLICY}))

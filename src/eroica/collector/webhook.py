@@ -1,0 +1,226 @@
+"""Verdicts sent to an address of the user's choice as they come; see `notices` for which, and in which words.
+
+The address is a secret: whoever knows it may write into somebody's chat. It is in no log, note or error text, and what
+a server answers is quoted only if it is one plain word. Sending happens beside the collector's work: a queue of a few
+messages, each tried a few times with growing pauses, and given up for good when the collector ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import logging
+import random
+import re
+import ssl
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from eroica import __version__
+from eroica.collector.notices import Notices, for_slack, words_of
+from eroica.model.verdict import Verdict
+from eroica.settings import Settings
+
+log = logging.getLogger("eroica.collector")
+
+#: Pauses between two tries of one message, before jitter; one more try than there are pauses.
+PAUSES_S = (1.0, 4.0, 15.0, 60.0)
+#: One try, from connecting to the answer's status: a chat that takes longer is taken for dead.
+TRY_S = 10.0
+#: A server may ask for so long a pause; beyond it, its wish is not respected.
+LONGEST_PAUSE_S = 300.0
+#: Messages that wait; of verdicts that come faster than they can be sent, the newest are left out.
+MOST_WAITING = 8
+_FORMATS = ("slack", "json")
+_BUSY = (408, 425, 429)
+_MOST_ANSWER_BYTES = 200
+_PLAIN_WORD = re.compile(r"[a-z]+(_[a-z]+){0,5}")
+#: Longest address that is used: a longer one is a mistake.
+_LONGEST_URL = 4_000
+
+
+class Webhook:
+    """Tells one address of one job's verdicts.
+
+    Args:
+        job: Name of the job.
+        settings: Tunables.
+        note: Where to say what people should know.
+        clock: Seconds, monotonic.
+        pause: Waits so many seconds.
+
+    Attributes:
+        counts: Messages "sent", "failed" and "withheld" (over the caps).
+    """
+
+    def __init__(
+        self,
+        job: str,
+        settings: Settings,
+        note: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        words, unknown = words_of(settings.webhook_on)
+        self.counts: Counter[str] = Counter()
+        self._url = _usable(settings.webhook_url)
+        self._whole = settings.webhook_format == "json"
+        self._notices = Notices(job, words)
+        self._note = note
+        self._clock = clock
+        self._pause = pause
+        self._waiting: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(MOST_WAITING)
+        self._sender: asyncio.Task[None] | None = None
+        if settings.webhook_url and not self._url:
+            note("webhook_url is no http or https address; nobody is told of verdicts")
+        elif self._url and unknown:
+            note(f"webhook_on names what is no verdict: {', '.join(unknown)[:100]}")
+        if self._url and settings.webhook_format not in _FORMATS:
+            note("webhook_format is neither slack nor json; slack it is")
+
+    @property
+    def on(self) -> bool:
+        """There is an address."""
+        return bool(self._url)
+
+    def resume(self, verdicts: Mapping[int, Verdict]) -> None:
+        """A collector before this one has told these."""
+        self._notices.resume(verdicts)
+
+    def judged(self, window_id: int, verdict: Verdict) -> None:
+        """A verdict stands (window 0: that of the whole job): tell it, if it is worth it. Never waits."""
+        if not self._url:
+            return
+        message = self._notices.judged(self._clock(), window_id, verdict)
+        if message is None:
+            return
+        if isinstance(message, str):
+            self.counts["withheld"] += 1
+            self._note(message)
+            return
+        what = f"the verdict of window {window_id}" if window_id else "the job's final verdict"
+        body = msgspec.json.encode(message if self._whole else for_slack(message))
+        try:
+            self._waiting.put_nowait((what, body))
+        except asyncio.QueueFull:
+            self._failed(what, "too many wait to be sent")
+            return
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.get_running_loop().create_task(self._send_all())
+
+    async def close(self, patience_s: float) -> None:
+        """Send what waits, for so long at most; the rest is given up."""
+        if self._sender is None:
+            return
+        told = asyncio.ensure_future(self._waiting.join())
+        await asyncio.wait({told, self._sender}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in (told, self._sender):
+            task.cancel()
+        await asyncio.gather(told, self._sender, return_exceptions=True)
+        while not self._waiting.empty():
+            self._failed(self._waiting.get_nowait()[0], "the job ended before it could be sent")
+
+    # ------------------------------------------------------------------ sending
+
+    async def _send_all(self) -> None:
+        try:
+            trust = await asyncio.to_thread(ssl.create_default_context)  # reads files for tens of milliseconds
+            agent = {"User-Agent": f"eroica/{__version__}", "Content-Type": "application/json"}
+            async with httpx.AsyncClient(verify=trust, headers=agent, timeout=TRY_S, follow_redirects=False) as client:
+                while True:
+                    what, body = await self._waiting.get()
+                    try:
+                        await self._send(client, what, body)
+                    finally:
+                        self._waiting.task_done()
+        except Exception as error:  # noqa: BLE001 - the collector outlives it; its text may hold the address
+            log.error("the webhook failed: %s", type(error).__name__)
+            self._failed("a verdict", "it failed; see log/collector.log")
+
+    async def _send(self, client: httpx.AsyncClient, what: str, body: bytes) -> None:
+        """One message, tried until it is taken, refused for good, or tried often enough."""
+        problem = "the job ended before there was an answer"
+        try:
+            for pause_s in (*PAUSES_S, None):
+                problem, wanted_s = await self._try(client, body)
+                if not problem:
+                    self.counts["sent"] += 1
+                    return
+                if wanted_s is None or pause_s is None:
+                    break
+                await self._pause(max(pause_s * random.uniform(0.5, 1.5), wanted_s))
+        except asyncio.CancelledError:
+            self._failed(what, problem)
+            raise
+        self._failed(what, problem)
+
+    async def _try(self, client: httpx.AsyncClient, body: bytes) -> tuple[str, float | None]:
+        """Send once.
+
+        Returns:
+            What is wrong, "" if nothing; the pause that the server wants before the next try, None if there is no use.
+        """
+        try:
+            return await asyncio.wait_for(self._post(client, body), TRY_S)
+        except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException):
+            return f"no answer within {TRY_S:.0f} s", 0.0
+        except httpx.TransportError as error:  # its text may hold the address
+            return f"no connection ({type(error).__name__})", 0.0
+        except httpx.HTTPError as error:
+            return f"it is no HTTP ({type(error).__name__})", None
+
+    async def _post(self, client: httpx.AsyncClient, body: bytes) -> tuple[str, float | None]:
+        async with client.stream("POST", self._url, content=body) as response:
+            status = response.status_code
+            if response.is_success:
+                return "", None
+            if response.is_redirect:
+                return f"it answers {status} and points elsewhere, which is not followed", None
+            if status in _BUSY or status >= 500:
+                return f"it answers {status}", _asked_pause_s(response.headers.get("retry-after", ""))
+            return f"it answers {status}{await self._plain_word(response)}", None
+
+    async def _plain_word(self, response: httpx.Response) -> str:
+        """Slack says in one word what it does not like; anything else could hold the address."""
+        data = b""
+        async for chunk in response.aiter_raw():
+            data += chunk
+            if len(data) > _MOST_ANSWER_BYTES:
+                return ""
+        word = data.decode("ascii", "replace").strip()
+        return f" ({word})" if _PLAIN_WORD.fullmatch(word) and word not in self._url else ""
+
+    def _failed(self, what: str, why: str) -> None:
+        self.counts["failed"] += 1
+        log.warning("the webhook was not told of %s: %s", what, why)
+        self._note(f"the webhook was not told of {what}: {why}")
+
+
+def _usable(url: str) -> str:
+    """The address, if it can be one; else ""."""
+    url = url.strip()
+    try:
+        parts = urlsplit(url)
+        named = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        httpx.URL(url)
+    except (ValueError, httpx.InvalidURL):
+        return ""
+    return url if named and parts.scheme in ("http", "https") and len(url) <= _LONGEST_URL else ""
+
+
+def _asked_pause_s(retry_after: str) -> float:
+    """Seconds that a `Retry-After` header asks for, as a number or as a date; 0 if it asks for none or too many."""
+    text = retry_after.strip()
+    if text.isascii() and text.isdigit():
+        wanted_s = float(text[:9])
+    else:
+        try:
+            wanted_s = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return 0.0
+    return min(max(wanted_s, 0.0), LONGEST_PAUSE_S)

@@ -1,0 +1,206 @@
+"""The Trace Event format, as ui.perfetto.dev and chrome://tracing read it: workers as processes, lanes as threads.
+
+Viewers turn microseconds into whole nanoseconds by cutting off, start and length apart; nested slices could then
+cross by a nanosecond, and be dropped. So all times are multiples of an eighth of a microsecond, which survive that.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+STEP_NS = 125
+_STEPS_PER_US = 8
+#: Numbers of a process's threads begin here, so that no two threads of a file have one number.
+_THREADS_OF_ONE = 1000
+_LONGEST_NAME = 1000
+_GZIP_LEVEL = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """One row of slices, which nest. N slices.
+
+    Attributes:
+        name: For people.
+        start_ns: After the start of the worker's window, by its own clock; rising, the longer first. float64 [N].
+        end_ns: float64 [N].
+        function: Place in `names`. int64 [N].
+        names: Functions.
+        categories: Words to filter by, one a function.
+    """
+
+    name: str
+    start_ns: Floats
+    end_ns: Floats
+    function: NDArray[np.int64]
+    names: Sequence[str]
+    categories: Sequence[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Counter:
+    """A channel as a row of its own, in per cent. V values.
+
+    Attributes:
+        name: For people.
+        start_ns: When each value begins, as in `Lane`. float64 [V].
+        mean: 0-1; what is NaN is not drawn. float64 [V].
+        highest: float64 [V].
+    """
+
+    name: str
+    start_ns: Floats
+    mean: Floats
+    highest: Floats
+
+
+@dataclass(frozen=True)
+class OnAxis:
+    """Where a worker's window lies: axis time = offset_ns + rate * time since the start of its window."""
+
+    offset_ns: float = 0.0
+    rate: float = 1.0
+
+    def steps(self, since_start_ns: Floats) -> NDArray[np.int64]:
+        """Moments in steps of `STEP_NS` on the axis."""
+        steps: NDArray[np.int64] = np.rint((self.offset_ns + self.rate * since_start_ns) / STEP_NS).astype(np.int64)
+        return steps
+
+
+@dataclass(frozen=True, eq=False)
+class Process:
+    """One worker.
+
+    Attributes:
+        number: Of the process in the file, from 1 on.
+        name: For people.
+        label: A few words beside the name.
+        place: On the axis.
+        lanes: From top to bottom.
+        counters: Below them.
+    """
+
+    number: int
+    name: str
+    label: str
+    place: OnAxis
+    lanes: Sequence[Lane]
+    counters: Sequence[Counter]
+
+
+def write_trace(path: Path, processes: Sequence[Process], about: Mapping[str, object]) -> None:
+    """Write a trace, compressed if the file's name ends in .gz.
+
+    Args:
+        path: An existing file is replaced once the new one is whole.
+        processes: From top to bottom.
+        about: What the trace says about itself: JSON-able.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    unfinished = path.with_name(path.name + ".part")
+    try:
+        with _opened(unfinished, path.suffix == ".gz") as file:
+            file.write('{"displayTimeUnit":"ms","otherData":')
+            file.write(json.dumps(about))
+            file.write(',"traceEvents":[\n')
+            for at, event in enumerate(_events(processes)):
+                file.write(",\n" + event if at else event)
+            file.write("\n]}\n")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _opened(path: Path, compressed: bool) -> Iterator[TextIO]:
+    if not compressed:
+        with path.open("w", encoding="utf-8") as file:
+            yield file
+        return
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile("", "wb", _GZIP_LEVEL, raw, 0) as packed,
+        io.TextIOWrapper(packed, encoding="utf-8") as text,
+    ):
+        yield text
+
+
+def _events(processes: Sequence[Process]) -> Iterator[str]:
+    origin = min((_first(one) for one in processes), default=0)
+    for order, process in enumerate(processes):
+        yield from _named(process, order)
+    for process in processes:
+        for number, lane in enumerate(process.lanes):
+            yield from _slices(process, lane, _thread(process, number), origin)
+        for counter in process.counters:
+            yield from _values(process, counter, origin)
+
+
+def _first(process: Process) -> int:
+    """The first step that a process uses."""
+    starts = [lane.start_ns for lane in process.lanes] + [counter.start_ns for counter in process.counters]
+    starts = [start for start in starts if len(start)]
+    return min((int(process.place.steps(start[:1])[0]) for start in starts), default=2**62)
+
+
+def _thread(process: Process, number: int) -> int:
+    return process.number * _THREADS_OF_ONE + number + 1
+
+
+def _named(process: Process, order: int) -> Iterator[str]:
+    """Names and the order of a process and its threads."""
+    pid = process.number
+    yield _meta("process_name", pid, 0, name=process.name[:_LONGEST_NAME])
+    yield _meta("process_labels", pid, 0, labels=process.label[:_LONGEST_NAME])
+    yield _meta("process_sort_index", pid, 0, sort_index=order)
+    for number, lane in enumerate(process.lanes):
+        thread = _thread(process, number)
+        yield _meta("thread_name", pid, thread, name=lane.name[:_LONGEST_NAME])
+        yield _meta("thread_sort_index", pid, thread, sort_index=number)
+
+
+def _meta(what: str, pid: int, tid: int, **facts: object) -> str:
+    return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": facts})
+
+
+def _slices(process: Process, lane: Lane, thread: int, origin: int) -> Iterator[str]:
+    start, end = process.place.steps(lane.start_ns) - origin, process.place.steps(lane.end_ns) - origin
+    keep = start < end
+    heads = [
+        f'{{"ph":"X","name":{json.dumps(name[:_LONGEST_NAME])},"cat":{json.dumps(category)},'
+        f'"pid":{process.number},"tid":{thread},"ts":'
+        for name, category in zip(lane.names, lane.categories, strict=True)
+    ]
+    columns = (lane.function[keep].tolist(), start[keep].tolist(), (end - start)[keep].tolist())
+    for function, at, length in zip(*columns, strict=True):
+        yield f'{heads[function]}{_us(at)},"dur":{_us(length)}}}'
+
+
+def _us(steps: int) -> str:
+    """Steps as microseconds, exactly."""
+    whole, eighths = divmod(steps, _STEPS_PER_US)
+    return f"{whole}.{eighths * STEP_NS:03d}" if eighths else str(whole)
+
+
+def _values(process: Process, counter: Counter, origin: int) -> Iterator[str]:
+    steps = process.place.steps(counter.start_ns) - origin
+    name = json.dumps(counter.name[:_LONGEST_NAME])
+    for at, mean, highest in zip(steps.tolist(), counter.mean.tolist(), counter.highest.tolist(), strict=True):
+        if at >= 0 and math.isfinite(mean):
+            top = highest if math.isfinite(highest) else mean
+            args = f'"mean":{100 * mean:.1f},"highest":{100 * top:.1f}'
+            yield f'{{"ph":"C","name":{name},"pid":{process.number},"tid":0,"ts":{_us(at)},"args":{{{args}}}}}'

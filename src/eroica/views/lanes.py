@@ -1,0 +1,162 @@
+"""Lanes and counters of one worker, from its timeline of one iteration or from its whole trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.errors import InputError
+from eroica.model.pattern import FunctionKey
+from eroica.model.timeline import ChannelSeries, Timeline, Track
+from eroica.summarize.series import decode_series
+from eroica.summarize.strands import Staged, Strand, find_strands
+from eroica.summarize.sweep import nest
+from eroica.views.chrome_trace import Counter, Lane
+
+#: Slices of a whole trace that are about as many as viewers stay quick with, for one of several workers.
+_MOST_EVENTS = 250_000
+_MOST_DEPTH = 255
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """What there is to draw of one worker.
+
+    Attributes:
+        lanes: The critical path first.
+        counters: Hardware.
+        iterations: First and last captured iteration that is shown, 0-based.
+        start_ns: Where these begin after the start of the worker's window.
+        dropped: Executions that are missing.
+        is_whole: From a whole trace, not from a timeline.
+        clock: Host, and start of the worker's window by that host's clock, nanoseconds; None where it is not known.
+    """
+
+    lanes: tuple[Lane, ...]
+    counters: tuple[Counter, ...]
+    iterations: tuple[int, int]
+    start_ns: float
+    dropped: int = 0
+    is_whole: bool = False
+    clock: tuple[str, int] | None = None
+
+
+def draw_timeline(timeline: Timeline) -> Drawn:
+    """One iteration, with the hardware around it.
+
+    Raises:
+        InputError: What it holds fits together nowhere.
+    """
+    start_ns, duration_ns = timeline.start_us * 1e3, timeline.duration_us * 1e3
+    if not (np.isfinite(start_ns) and 0 < duration_ns < np.inf):
+        raise InputError(f"a timeline of {timeline.duration_us} µs from {timeline.start_us} µs on is damaged")
+    tracks = [*((timeline.critical,) if timeline.critical is not None else ()), *timeline.tracks]
+    lanes = tuple(_lane(track, start_ns, duration_ns) for track in tracks)
+    around = (start_ns - duration_ns, start_ns + 2 * duration_ns)
+    counters = tuple(_counter(one, around) for one in timeline.channels)
+    dropped = sum(track.dropped for track in tracks)
+    return Drawn(
+        lanes, tuple(one for one in counters if len(one.start_ns)), (timeline.iteration,) * 2, start_ns, dropped
+    )
+
+
+def _lane(track: Track, origin_ns: float, duration_ns: float) -> Lane:
+    function = decode_series(track.function, np.int32).astype(np.int64)
+    start, length = (
+        decode_series(one, np.float32).astype(np.float64) * 1e3 for one in (track.start_us, track.duration_us)
+    )
+    sizes = {len(function), len(start), len(length)}
+    names = len(track.names)
+    if len(sizes) > 1 or len(track.kinds) != names or len(track.phases) not in (0, names):
+        raise InputError(f"the track {track.name[:50]!r} of a timeline is damaged")
+    if len(function) and not (function.min() >= 0 and function.max() < names):
+        raise InputError(f"the track {track.name[:50]!r} of a timeline names functions that it does not list")
+    end = start + length
+    if not (np.isfinite(start).all() and np.isfinite(end).all() and (np.abs(start) <= 2 * duration_ns).all()):
+        raise InputError(f"the track {track.name[:50]!r} of a timeline has times that cannot be")
+    phases = track.phases or ("other",) * names
+    categories = [_category(kind, phase) for kind, phase in zip(track.kinds, phases, strict=True)]
+    return _in_order(Lane(track.name, start + origin_ns, end + origin_ns, function, track.names, categories))
+
+
+def _in_order(lane: Lane) -> Lane:
+    """Slices in order of start, the longer first; one that crosses the one around it is cut at its end."""
+    order = np.lexsort((-lane.end_ns, lane.start_ns))
+    start, end, open_ends = lane.start_ns[order], lane.end_ns[order].copy(), [np.inf]
+    for at, begin in enumerate(start.tolist()):
+        while open_ends[-1] <= begin:
+            open_ends.pop()
+        end[at] = min(end[at], open_ends[-1])
+        open_ends.append(float(end[at]))
+    return Lane(lane.name, start, end, lane.function[order], lane.names, lane.categories)
+
+
+def _category(kind: str, phase: str) -> str:
+    return kind if phase == "other" else f"{kind},{phase}"
+
+
+def _counter(series: ChannelSeries, span: tuple[float, float]) -> Counter:
+    """The part of a channel that touches a span."""
+    middle = decode_series(series.at_us, np.float32).astype(np.float64) * 1e3
+    mean, highest = (decode_series(one, np.float32).astype(np.float64) for one in (series.mean, series.highest))
+    if not len(middle) == len(mean) == len(highest) or not np.isfinite(middle).all():
+        raise InputError(f"the channel {series.name[:50]!r} of a timeline is damaged")
+    half = (middle[1] - middle[0]) / 2 if len(middle) > 1 else 0.0
+    keep = (middle + half > span[0]) & (middle - half < span[1])
+    name = f"{series.name} in %, measured {series.per_s:.3g} times a second"
+    return Counter(name, (middle - half)[keep], mean[keep], highest[keep])
+
+
+# --- whole traces ---
+
+
+def draw_whole(staged: Staged, channels: Sequence[ChannelSeries]) -> Drawn:
+    """All captured iterations of a worker, or as many around the middle one as viewers can take."""
+    edges = staged.edges_ns
+    first, last = _iterations(len(edges) - 1, len(staged.events))
+    span = int(edges[first]), int(edges[last + 1])
+    strands = find_strands(staged, span)
+    origin = int(edges[0])
+    lanes = tuple(_whole(one, strands.keys, origin) for one in (strands.critical, *strands.others))
+    around = (float(span[0] - origin), float(span[1] - origin))
+    counters = tuple(_counter(one, around) for one in channels)
+    return Drawn(
+        tuple(one for one in lanes if len(one.start_ns)),
+        tuple(one for one in counters if len(one.start_ns)),
+        (first, last),
+        around[0],
+        is_whole=True,
+    )
+
+
+def _iterations(count: int, events: int) -> tuple[int, int]:
+    """The first and the last of the iterations around the middle one that are drawn."""
+    wanted = max(min(count, int(_MOST_EVENTS * count / max(events, 1))), 1)
+    first = min(max(count // 2 - wanted // 2, 0), count - wanted)
+    return first, first + wanted - 1
+
+
+def _whole(strand: Strand, keys: Sequence[FunctionKey], origin_ns: int) -> Lane:
+    spans = strand.spans
+    used, function = np.unique(spans.function, return_inverse=True)
+    named = [keys[number] for number in used.tolist()]
+    shallow = _shallow(spans.start, spans.end)
+    return Lane(
+        strand.name,
+        (spans.start - origin_ns).astype(np.float64)[shallow],
+        (spans.end - origin_ns).astype(np.float64)[shallow],
+        function.astype(np.int64)[shallow],
+        [key.name for key in named],
+        [_category(key.kind, key.phase) for key in named],
+    )
+
+
+def _shallow(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which slices are not deeper than viewers draw."""
+    if not len(start):
+        return np.zeros(0, dtype=np.bool_)
+    deep: NDArray[np.bool_] = nest(start, end).depth_N <= _MOST_DEPTH
+    return deep

@@ -1,0 +1,242 @@
+"""A running job as Prometheus metrics: what status and verdict say, with bounded labels whatever the job does.
+
+Every series of the job carries `run`, the job's name. No label holds anything else of the job's making but the cause's
+function, its hosts and hosts whose agents are silent, and these are short and few. `docs/metrics.md` lists all series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from eroica import __version__
+from eroica.model.verdict import Verdict, VerdictWord, Waits
+from eroica.model.window import WindowPurpose
+from eroica.report.words import clean, worker_list
+from eroica.wire.messages import JobStatus
+
+#: Workers with a series of their own, by blame; the others are one sum.
+MOST_BLAMED = 16
+#: Hosts with a series of their own: all of a small job, else only those whose agents are overdue.
+MOST_HOSTS = 16
+#: Longest value of a label: a wide panel shows about so much of a line.
+LONGEST_LABEL = 120
+#: What `JobStatus.phase` can be; "other" stands for what this list has forgotten.
+PHASES = (
+    "waiting", "learning", "watching", "probe", "window", "patterns", "analysis", "looking", "silent", "blocked",
+    "undetermined", "ended", "other",
+)  # fmt: skip
+_OUTCOMES = ("sent", "failed", "withheld")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scrape:
+    """What is known of a job when Prometheus asks.
+
+    Attributes:
+        status: The job.
+        workers_expected: Its world size, 0 if never learned.
+        report_ages_s: Host on which a worker lives -> seconds since its agent's last report.
+        overdue_s: An agent that was not heard for longer is not alive.
+        verdict: The job's final one, else that of the newest window that still holds; None before there is one.
+        verdict_at: When it stood, seconds since 1970; None if unknown.
+        verdicts: Of all windows, for what looking has cost so far.
+        messages: How often the webhook was "sent" something, "failed", or something was "withheld"; empty without one.
+    """
+
+    status: JobStatus
+    workers_expected: int = 0
+    report_ages_s: Mapping[str, float] = field(default_factory=dict)
+    overdue_s: float = 10.0
+    verdict: Verdict | None = None
+    verdict_at: float | None = None
+    verdicts: Sequence[Verdict] = ()
+    messages: Mapping[str, int] = field(default_factory=dict)
+
+
+def exposition(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:
+    """The metrics as text.
+
+    Args:
+        scrape: What is known.
+        accept: The request's Accept header: OpenMetrics is answered to who asks for it.
+
+    Returns:
+        The body and its content type.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Once(scrape))
+    ProcessCollector(registry=registry)
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+class _Once(Collector):
+    """One scrape's metrics, in the order of the page."""
+
+    def __init__(self, scrape: Scrape) -> None:
+        self._scrape = scrape
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        scrape, run = self._scrape, _Run(self._scrape.status.job)
+        yield run.info("eroica_job", "The job and the version of Eroica that watches it.", {"version": __version__})
+        yield from _pace(run, scrape.status)
+        yield from _workers(run, scrape)
+        yield from _agents(run, scrape)
+        yield from _windows(run, scrape)
+        yield from _verdict(run, scrape.verdict, scrape.verdict_at)
+        yield from _blame(run, scrape.verdict.waits if scrape.verdict is not None else None)
+        yield from _cost(run, scrape.verdicts)
+        if scrape.messages:
+            told = {outcome: scrape.messages.get(outcome, 0) for outcome in _OUTCOMES}
+            yield run.counters("eroica_webhook_messages", "Messages for the webhook, by outcome.", "result", told)
+
+
+class _Run:
+    """Makes families whose series all carry the job's name."""
+
+    def __init__(self, job: str) -> None:
+        self._name = label(job)
+
+    def gauge(self, name: str, text: str, value: float | None, unit: str = "") -> Metric:
+        """One value; a family without series where there is none."""
+        family = GaugeMetricFamily(name, text, labels=["run"], unit=unit)
+        if value is not None:
+            family.add_metric([self._name], value)
+        return family
+
+    def gauges(self, name: str, text: str, key: str, values: Mapping[str, float], unit: str = "") -> Metric:
+        """A value for each value of one more label."""
+        family = GaugeMetricFamily(name, text, labels=["run", key], unit=unit)
+        for each, value in _distinct(values):
+            family.add_metric([self._name, each], value)
+        return family
+
+    def counter(self, name: str, text: str, value: float, unit: str = "") -> Metric:
+        """One number that only grows."""
+        family = CounterMetricFamily(name, text, labels=["run"], unit=unit)
+        family.add_metric([self._name], value)
+        return family
+
+    def counters(self, name: str, text: str, key: str, values: Mapping[str, float]) -> Metric:
+        """One for each value of one more label."""
+        family = CounterMetricFamily(name, text, labels=["run", key])
+        for each, value in values.items():
+            family.add_metric([self._name, each], value)
+        return family
+
+    def info(self, name: str, text: str, facts: Mapping[str, str]) -> Metric:
+        """A series that is 1, for what it carries."""
+        family = InfoMetricFamily(name, text, labels=["run"])
+        family.add_metric([self._name], {key: label(value) for key, value in facts.items()})
+        return family
+
+
+def label(text: str) -> str:
+    """A name from the job as the value of a label: one short line without control characters."""
+    return clean(text, LONGEST_LABEL)
+
+
+def _distinct(values: Mapping[str, float]) -> Iterable[tuple[str, float]]:
+    """With clean labels; of several that look the same then, the highest value counts: no series may occur twice."""
+    shown: dict[str, float] = {}
+    for name, value in values.items():
+        clipped = label(name)
+        shown[clipped] = max(value, shown.get(clipped, value))
+    return shown.items()
+
+
+def _pace(run: _Run, status: JobStatus) -> Iterator[Metric]:
+    mean_s, best_s = (None if ms is None else ms / 1e3 for ms in (status.mean_ms, status.best_ms))
+    done = max((worker.iteration for worker in status.workers), default=0)
+    yield run.counter("eroica_iterations", "Completed iterations, of the worker that is farthest.", done)
+    yield run.gauge("eroica_iteration_mean", "Mean of the recent iterations, of the slowest worker.", mean_s, "seconds")
+    yield run.gauge("eroica_iteration_best", "Best such mean so far, of the slowest worker.", best_s, "seconds")
+    now = status.phase if status.phase in PHASES else "other"
+    phases = {phase: float(phase == now) for phase in PHASES}
+    yield run.gauges("eroica_phase", "1 for what the job or its open window is doing now.", "phase", phases)
+
+
+def _workers(run: _Run, scrape: Scrape) -> Iterator[Metric]:
+    workers = scrape.status.workers
+    living = sum(not worker.ended for worker in workers)
+    silent = sum(worker.silent and not worker.ended for worker in workers)
+    yield run.gauge("eroica_workers_expected", "World size of the job; 0 = not known yet.", scrape.workers_expected)
+    yield run.gauge("eroica_workers_alive", "Workers whose process is there, as their agents last said.", living)
+    yield run.gauge("eroica_workers_silent", "Those that show no event for longer than their limit.", silent)
+
+
+def _agents(run: _Run, scrape: Scrape) -> Iterator[Metric]:
+    ages = scrape.report_ages_s
+    overdue = {host: age for host, age in ages.items() if age > scrape.overdue_s}
+    shown = dict(ages) if len(ages) <= MOST_HOSTS else overdue
+    worst_first = sorted(shown, key=lambda host: (-shown[host], host))[:MOST_HOSTS]
+    listed = {host: shown[host] for host in worst_first}
+    text = f"Since the agent's last report; of more than {MOST_HOSTS} hosts only those overdue."
+    yield run.gauge("eroica_agents_expected", "Hosts on which a worker lives.", len(ages))
+    yield run.gauge("eroica_agents_alive", "Those whose agent reported lately.", len(ages) - len(overdue))
+    yield run.gauges("eroica_agent_report_age", text, "host", listed, "seconds")
+    oldest = max(ages.values(), default=None)
+    yield run.gauge("eroica_agent_report_age_max", "Of the host that was heard least recently.", oldest, "seconds")
+
+
+def _windows(run: _Run, scrape: Scrape) -> Iterator[Metric]:
+    opened = dict.fromkeys(get_args(WindowPurpose), 0)
+    for window in scrape.status.windows:
+        opened[window.purpose] += 1
+    given = dict.fromkeys(get_args(VerdictWord), 0)
+    for verdict in scrape.verdicts:
+        given[verdict.verdict] += 1
+    yield run.counters("eroica_windows", "Windows opened, by purpose.", "purpose", opened)
+    yield run.counters("eroica_verdicts", "Verdicts on windows, by word.", "verdict", given)
+
+
+def _verdict(run: _Run, verdict: Verdict | None, at: float | None) -> Iterator[Metric]:
+    words = {word: float(verdict is not None and verdict.verdict == word) for word in get_args(VerdictWord)}
+    text = "1 for the word of the newest verdict that holds; all 0 before there is one."
+    yield run.gauges("eroica_verdict_state", text, "verdict", words)
+    if verdict is None:
+        return
+    cause = verdict.cause
+    facts = {"verdict": verdict.verdict, "cause": "", "function": "", "workers": "", "hosts": ""}
+    if cause is not None:
+        who = worker_list(cause.workers) if cause.workers else f"{cause.scope} workers"
+        hosts = ", ".join(clean(host, 40) for host in cause.hosts[:3]) + (", …" if len(cause.hosts) > 3 else "")
+        facts.update(cause=cause.cause, function=cause.function.name, workers=who, hosts=hosts)
+    yield run.info("eroica_verdict", "What the newest verdict that holds says.", facts)
+    yield run.gauge("eroica_verdict_timestamp", "When it stood, since 1970.", at, "seconds")
+    gain, confidence = (cause.gain, cause.confidence) if cause is not None else (None, None)
+    yield run.gauge("eroica_verdict_gain", "Share of an iteration that mending its cause would save.", gain, "ratio")
+    yield run.gauge("eroica_verdict_confidence", "How sure it is of its cause, 0 to 1.", confidence, "ratio")
+
+
+def _blame(run: _Run, waits: Waits | None) -> Iterator[Metric]:
+    if waits is None:
+        return
+    worst_first = sorted(waits.blamed_ms, key=lambda rank: (-waits.blamed_ms[rank], rank))[:MOST_BLAMED]
+    blamed_s = {str(rank): waits.blamed_ms[rank] / 1e3 for rank in worst_first}
+    others_s = (waits.total_ms - waits.withheld_ms) / 1e3 - sum(blamed_s.values())
+    blamed_s["other"] = max(others_s, 0.0)
+    text = f"Waiting of others laid at a worker, per iteration; beyond the first {MOST_BLAMED} one sum."
+    yield run.gauges("eroica_blame", text, "worker", blamed_s, "seconds")
+    withheld = "Waiting per iteration that nobody is blamed for."
+    yield run.gauge("eroica_blame_withheld", withheld, waits.withheld_ms / 1e3, "seconds")
+
+
+def _cost(run: _Run, verdicts: Sequence[Verdict]) -> Iterator[Metric]:
+    costs = [verdict.cost for verdict in verdicts]
+    stall_s, summarize_s = sum(cost.window_stall_s for cost in costs), sum(cost.summarize_s for cost in costs)
+    raw, patterns = sum(cost.raw_bytes for cost in costs), sum(cost.pattern_bytes for cost in costs)
+    held_up = "Stall by windows with a verdict, each of the worker that it held up most."
+    yield run.counter("eroica_window_stall", held_up, stall_s, "seconds")
+    slowest = "Summarizing such windows, each on the worker that took longest."
+    yield run.counter("eroica_summarize", slowest, summarize_s, "seconds")
+    yield run.counter("eroica_raw", "What all workers recorded in such windows.", raw, "bytes")
+    yield run.counter("eroica_pattern", "What of it was sent to the collector.", patterns, "bytes")

@@ -1,0 +1,146 @@
+"""Which verdicts are told, and that names of the job do nothing in a chat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from eroica.collector.notices import MOST_PER_HOUR, MOST_PER_JOB, Notices, escaped, for_slack, words_of
+from eroica.model.verdict import (
+    Coverage,
+    Finding,
+    FindingFunction,
+    IterationTimes,
+    Recurrence,
+    Verdict,
+    VerdictWord,
+)
+
+ASKED = frozenset({"slow", "blocked"})
+
+
+def verdict(
+    word: VerdictWord = "slow", cause: str = "slow-data-loading", workers: tuple[int, ...] = (2,), **more: Any
+) -> Verdict:
+    finding = Finding(
+        order=1, role="cause", cause=cause, function=FindingFunction(name="load", kind="python"), workers=workers,
+        scope="some", gain=0.38, confidence=0.97, next_step="Add workers to the loader.", **more,
+    )  # fmt: skip
+    return Verdict(
+        eroica_version="0", job="j", verdict=word, summary="Worker 2 reads too slowly.", window=None,
+        iteration=IterationTimes(), coverage=Coverage(workers_expected=8, workers_reported=8),
+        findings=() if word == "healthy" else (finding,),
+    )  # fmt: skip
+
+
+def worsening(gain: float = 0.5) -> Verdict:
+    return verdict(recurrence=Recurrence(kind="worsening", windows=(1, 2), looked=2, gains=(0.2, gain)))
+
+
+@dataclass
+class Told:
+    """Feeds verdicts and remembers which were told."""
+
+    notices: Notices
+
+    def __call__(self, window_id: int, *verdicts: Verdict, now: float = 0.0) -> list[bool]:
+        return [not isinstance(self.notices.judged(now, window_id, each), str | None) for each in verdicts]
+
+
+def test_a_message_says_what_is_the_matter_how_sure_and_what_to_do() -> None:
+    message = Notices("train-7", ASKED).judged(0.0, 3, verdict())
+    assert isinstance(message, dict)
+    assert message["text"].splitlines() == [
+        "Job train-7 is slow.",
+        "Worker 2 reads too slowly.",
+        "Cause slow-data-loading, worker 2; gain 38 % of the iteration, confidence 97 %, window 3.",
+        "Next step: Add workers to the loader.",
+    ]
+    assert (message["gain"], message["confidence"], message["window_id"]) == (0.38, 0.97, 3)
+    assert msgspec.convert(message["verdict"], Verdict) == verdict()
+    assert for_slack(message) == {"text": message["text"], "mrkdwn": False}
+
+
+def test_the_same_cause_on_the_same_workers_is_told_once() -> None:
+    told = Told(Notices("j", ASKED))
+    assert told(1, verdict(), verdict(), verdict(workers=(3,)), verdict(workers=(3,))) == [True, False, True, False]
+    assert told(5, verdict(), verdict(cause="slow-link"), verdict("blocked", "slow-link")) == [True, True, True]
+
+
+def test_what_comes_back_or_gets_worse_is_told_again() -> None:
+    told = Told(Notices("j", ASKED))
+    assert told(1, verdict(), verdict("undetermined"), verdict()) == [True, False, False]
+    assert told(4, verdict("healthy"), verdict()) == [False, True]
+    assert told(6, worsening(), worsening(0.6)) == [True, False]
+
+
+def test_only_verdicts_that_were_asked_for_are_told() -> None:
+    told = Told(Notices("j", frozenset({"healthy"})))
+    assert told(1, verdict(), verdict("healthy"), verdict("healthy"), verdict("blocked")) == [False, True, False, False]
+
+
+def test_the_final_verdict_is_told_unless_it_was_the_only_thing_ever_told() -> None:
+    told = Told(Notices("j", ASKED))
+    assert told(1, verdict()) + told(0, verdict()) == [True, False]
+    other = Told(Notices("j", ASKED))
+    assert other(1, verdict(), verdict(cause="slow-link")) + other(0, verdict()) == [True, True, True]
+    silent = Notices("j", ASKED)
+    message = silent.judged(0.0, 0, verdict())
+    assert isinstance(message, dict) and message["event"] == "final" and message["window_id"] is None
+    assert message["text"].startswith("Job j has ended. Over all its windows: slow.")
+
+
+def test_a_job_has_so_many_messages_and_the_last_one_says_so() -> None:
+    notices = Notices("j", ASKED)
+    texts = [notices.judged(3600.0 * n, n + 1, verdict(workers=(n,))) for n in range(MOST_PER_JOB + 1)]
+    assert all(isinstance(each, dict) for each in texts[:-1]) and isinstance(texts[-1], str)
+    last = [each for each in texts if isinstance(each, dict) and "last message" in each["text"]]
+    assert last == [texts[MOST_PER_JOB - 1]]
+
+
+def test_an_hour_has_so_many_messages() -> None:
+    told = Told(Notices("j", ASKED))
+    flood = [verdict(workers=(number,)) for number in range(MOST_PER_HOUR + 1)]
+    assert told(1, *flood) == [True] * MOST_PER_HOUR + [False]
+    assert told(1, verdict(workers=(99,)), now=3600.0) == [True]
+
+
+def test_a_second_collector_does_not_repeat_the_first() -> None:
+    notices = Notices("j", ASKED)
+    notices.resume({1: verdict("healthy"), 3: verdict(cause="slow-link"), 2: verdict()})
+    told = Told(notices)
+    assert told(4, verdict(cause="slow-link"), verdict()) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("<!channel> & <http://x|click>", "&lt;!channel&gt; &amp; &lt;http:\u200b//x|click&gt;"),
+        ("@here https://x", "@\u200bhere https:\u200b//x"),
+        ("&lt;!here&gt;", "&amp;lt;!here&amp;gt;"),
+    ],
+)
+def test_names_neither_link_nor_mention(name: str, shown: str) -> None:
+    assert escaped(name) == shown
+
+
+def test_hostile_names_stay_on_their_line_and_are_short() -> None:
+    nasty = "a\n@everyone \u202e<!channel>" + "x" * 100_000
+    hostile = msgspec.structs.replace(verdict(), summary=nasty, job=nasty)
+    message = Notices(nasty, ASKED).judged(0.0, 1, hostile)
+    assert isinstance(message, dict)
+    text = message["text"]
+    assert len(text.splitlines()) == 4 and len(text) < 2_000
+    assert "<" not in text and "\u202e" not in text and "@e" not in text
+
+
+def test_ten_thousand_workers_are_not_all_named() -> None:
+    message = Notices("j", ASKED).judged(0.0, 1, verdict(workers=tuple(range(0, 20_000, 2))))
+    assert isinstance(message, dict) and len(message["text"]) < 1_000 and "9968 more" in message["text"]
+
+
+def test_the_setting_names_verdicts() -> None:
+    assert words_of(" Slow,blocked,,nice ") == (frozenset({"slow", "blocked"}), ("nice",))

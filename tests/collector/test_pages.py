@@ -1,0 +1,69 @@
+"""A page of each verdict, drawn beside the collector."""
+
+import asyncio
+import dataclasses
+import time
+
+from eroica.archive.store import PAGE_FILE, Store
+from eroica.collector.pages import Pages, page_of
+from eroica.model.verdict import Coverage, IterationTimes, Verdict
+from eroica.settings import Settings
+
+VERDICT = Verdict(
+    eroica_version="0",
+    job="job",
+    verdict="healthy",
+    summary="Healthy: nothing ever looked wrong.",
+    window=None,
+    iteration=IterationTimes(),
+    coverage=Coverage(workers_expected=2, workers_reported=2),
+)
+
+
+async def drawn(pages, *windows):
+    for window_id in windows:
+        pages.judged(window_id, VERDICT)
+    await pages.close(30)
+
+
+def test_the_final_page_stands_in_the_run_directory(tmp_path):
+    Store(tmp_path).save_final(VERDICT)
+    (tmp_path / "log").mkdir()
+    notes = []
+    asyncio.run(drawn(Pages(tmp_path, Settings(), notes.append), 0))
+    assert notes == []
+    assert b"Nothing ever looked wrong." in page_of(tmp_path).read_bytes()
+    assert page_of(tmp_path).stat().st_mode & 0o077 == 0
+
+
+def test_what_cannot_be_drawn_is_a_note_and_nothing_else(tmp_path):
+    (tmp_path / "log").mkdir()
+    notes = []
+    asyncio.run(drawn(Pages(tmp_path, Settings(), notes.append), 7))
+    assert notes == ["the page of window 7 was not drawn; see log/pages.log"]
+    assert not list(tmp_path.rglob(PAGE_FILE))
+
+
+def test_closing_does_not_wait_longer_than_allowed(tmp_path, monkeypatch):
+    """Whatever the drawing does, the collector ends; the drawing ends by itself."""
+    (tmp_path / "log").mkdir()
+
+    async def close_at_once():
+        pages = Pages(tmp_path, dataclasses.replace(Settings(), page_limit_s=5.0), lambda note: None)
+        pages.judged(0, VERDICT)
+        await asyncio.sleep(0)
+        await pages.close(0.0)
+        return pages
+
+    began = time.monotonic()
+    asyncio.run(close_at_once())
+    assert time.monotonic() - began < 60  # not a limit on speed: it must come back at all
+
+
+def test_a_new_job_of_the_same_name_forgets_pages(tmp_path):
+    store = Store(tmp_path)
+    store.save_verdict(1, VERDICT)
+    for file in (page_of(tmp_path), page_of(tmp_path, 1)):
+        file.write_bytes(b"old")
+    store.forget()
+    assert not list(tmp_path.rglob(PAGE_FILE))

@@ -1,0 +1,223 @@
+"""Who may read the metrics, where, and what Prometheus finds in the run directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from eroica.archive.store import Store
+from eroica.collector.doors import Doors
+from eroica.collector.scraping import Scraping
+from eroica.collector.service import Collector
+from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWord
+from eroica.model.window import Window
+from eroica.model.worker import Worker
+from eroica.settings import Settings
+from eroica.wire.address import Address, announce, announce_to_all
+from eroica.wire.messages import AgentReport, OpenRequest, WorkerStatus
+from eroica.wire.network import Endpoint
+
+TOKEN = "t" * 32
+OWN = "m" * 20
+Script = Callable[["Scene"], Awaitable[None]]
+
+
+class Scene:
+    """A collector with open doors."""
+
+    def __init__(self, run: Path, **settings: Any) -> None:
+        self.run = run
+        chosen = Settings(baseline_window=False, **settings)
+        self.collector = Collector("train", Store(run), chosen, TOKEN, lambda *_: verdict("slow"))
+        self.metrics = Scraping(self.collector, chosen, run, "a", TOKEN)
+        self.collector.listeners.append(self.metrics.judged)
+        self.doors = Doors(self.collector, run, "a", TOKEN, self.metrics)
+
+    @property
+    def inside(self) -> str:
+        return msgspec.json.decode((self.run / "hosts" / "a.json").read_bytes(), type=Address).url
+
+    @property
+    def target(self) -> dict[str, Any]:
+        [target] = json.loads((self.run / "prometheus.json").read_bytes())
+        return target
+
+    async def ask(self, token: str, path: str = "/metrics", url: str = "", method: str = "GET") -> httpx.Response:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            headers = {"Authorization": f"Bearer {token}".encode()} if token else {}
+            return await client.request(method, (url or self.inside) + path, headers=headers)
+
+    def show(self, window_id: int, phase: str, judged: Verdict | None) -> None:
+        window = Window(window_id=window_id, purpose="slow", reason="", first_iteration=1, last_iteration=2)
+        self.collector.windows.show(window, phase, judged)
+
+
+def verdict(word: VerdictWord) -> Verdict:
+    return Verdict(
+        eroica_version="0", job="train", verdict=word, summary="", window=None, iteration=IterationTimes(),
+        coverage=Coverage(workers_expected=1, workers_reported=1),
+    )  # fmt: skip
+
+
+def play(run: Path, script: Script, door: Endpoint | None = None, **settings: Any) -> Scene:
+    async def go() -> Scene:
+        scene = Scene(run, **settings)
+        await scene.doors.open(door)
+        try:
+            await script(scene)
+        finally:
+            await scene.doors.close()
+        return scene
+
+    return asyncio.run(go())
+
+
+def test_prometheus_finds_address_and_token_until_the_collector_ends(tmp_path: Path) -> None:
+    async def script(scene: Scene) -> None:
+        assert scene.target == {"targets": [scene.inside.removeprefix("http://")], "labels": {"run": "train"}}
+        token = (tmp_path / "metrics.token").read_text()
+        answer = await scene.ask(token, url=f"http://{scene.target['targets'][0]}")
+        assert answer.status_code == 200 and 'eroica_job_info{run="train"' in answer.text
+        assert stat.S_IMODE((tmp_path / "metrics.token").stat().st_mode) == 0o600 and token != TOKEN
+
+    play(tmp_path, script)
+    assert not (tmp_path / "prometheus.json").exists() and not (tmp_path / "metrics.token").exists()
+
+
+def test_its_token_opens_the_metrics_and_nothing_else(tmp_path: Path) -> None:
+    async def script(scene: Scene) -> None:
+        for path in ("/v1/status", "/v1/report", "/metrics/", "/"):
+            assert (await scene.ask(OWN, path)).status_code in (401, 404)
+        assert [(await scene.ask(token)).status_code for token in (OWN, TOKEN)] == [200, 200]
+        assert (await scene.ask(OWN, method="POST")).status_code == 405
+        for token in ("", OWN[:-1], f"{OWN}x", "é" * 20):
+            assert (await scene.ask(token)).status_code == 401
+        assert (await scene.ask("")).text == (await scene.ask("", "/v1/report")).text
+
+    play(tmp_path, script, metrics_token=OWN)
+
+
+def test_a_weak_token_is_not_used(tmp_path: Path) -> None:
+    async def script(scene: Scene) -> None:
+        assert (await scene.ask("weak")).status_code == 401
+        assert (tmp_path / "metrics.token").read_text() != "weak"
+        assert any("metrics_token is not used" in note for note in scene.collector.windows.notes)
+
+    play(tmp_path, script, metrics_token="weak")
+
+
+def test_an_address_of_its_own_answers_metrics_only(tmp_path: Path) -> None:
+    async def script(scene: Scene) -> None:
+        url = f"http://{scene.target['targets'][0]}"
+        assert url.startswith("http://127.0.0.2:") and url != scene.inside
+        assert (await scene.ask(OWN, url=url)).status_code == 200
+        for token in (TOKEN, OWN, ""):
+            assert (await scene.ask(token, "/v1/status", url)).status_code == 401
+        assert (await scene.ask("", url=url)).status_code == 401
+
+    play(tmp_path, script, metrics_listen="127.0.0.2:0", metrics_token=OWN)
+
+
+@pytest.mark.parametrize("where", ["192.0.2.7:0", "nonsense", "127.0.0.1:99999", "a b:1", "127.0.0.1:taken"])
+def test_an_address_that_cannot_be_had_is_a_note(tmp_path: Path, where: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        where = where.replace("taken", str(other.getsockname()[1]))
+
+        async def script(scene: Scene) -> None:
+            assert any("metrics are not to be had" in note for note in scene.collector.windows.notes)
+            assert scene.target["targets"] == [scene.inside.removeprefix("http://")]
+
+        play(tmp_path, script, metrics_listen=where)
+
+
+def test_all_addresses_are_told_as_one_that_can_be_reached(tmp_path: Path) -> None:
+    async def script(scene: Scene) -> None:
+        host, _, port = scene.target["targets"][0].rpartition(":")
+        assert host not in ("0.0.0.0", "") and int(port)
+        assert (await scene.ask(OWN, url=f"http://127.0.0.1:{port}")).status_code == 200
+
+    play(tmp_path, script, metrics_listen="0.0.0.0:0", metrics_token=OWN)
+
+
+def test_a_door_for_other_hosts_is_the_better_target(tmp_path: Path) -> None:
+    async def script(scene: Scene) -> None:
+        body = msgspec.msgpack.encode(OpenRequest(host="127.0.0.3"))
+        async with httpx.AsyncClient(trust_env=False, headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+            assert (await client.post(f"{scene.inside}/v1/open", content=body)).status_code == 200
+        assert scene.target["targets"][0].startswith("127.0.0.3:")
+
+    play(tmp_path, script)
+
+
+def test_targets_of_many_jobs_lie_in_one_directory_for_everybody_to_read(tmp_path: Path) -> None:
+    targets = tmp_path / "targets"
+    targets.mkdir()
+
+    async def script(scene: Scene) -> None:
+        [path] = targets.iterdir()
+        assert path.name == "train@a.json" and path.read_bytes() == (scene.run / "prometheus.json").read_bytes()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+    play(tmp_path / "run", script, metrics_targets=str(targets))
+    assert list(targets.iterdir()) == []
+
+
+def test_a_directory_of_targets_that_is_not_there_is_a_note(tmp_path: Path) -> None:
+    async def script(scene: Scene) -> None:
+        assert any("Prometheus cannot find" in note for note in scene.collector.windows.notes)
+        assert scene.target["labels"] == {"run": "train"}
+
+    play(tmp_path / "run", script, metrics_targets=str(tmp_path / "none"))
+
+
+def test_where_hosts_share_the_directory_only_the_jobs_collector_is_a_target(tmp_path: Path) -> None:
+    home = Address(url="http://10.0.0.1:5", token="h" * 20, pid=5, host="home")
+    announce_to_all(tmp_path, home)
+
+    async def script(scene: Scene) -> None:
+        assert not (tmp_path / "prometheus.json").exists()
+
+    play(tmp_path, script)
+
+
+def test_a_collector_that_was_killed_is_no_target_of_the_next_job(tmp_path: Path) -> None:
+    from eroica.wire.address import forget
+
+    announce(tmp_path, Address(url="http://127.0.0.1:5", token=TOKEN, pid=5, host="a"), "a")
+    (tmp_path / "prometheus.json").write_text("[]")
+    forget(tmp_path, "a")
+    assert not (tmp_path / "prometheus.json").exists()
+
+
+def test_the_newest_verdict_that_holds_is_shown_and_at_last_the_final_one(tmp_path: Path) -> None:
+    async def script(scene: Scene) -> None:
+        def shown() -> str | None:
+            judged = scene.metrics.scrape().verdict
+            return None if judged is None else judged.verdict
+
+        report = AgentReport(
+            host="a", pid=1, workers=(WorkerStatus(worker=Worker(global_rank=0, pid=7), state="steady", iteration=9),)
+        )
+        scene.collector.windows.take(0.0, report)
+        assert shown() is None and scene.metrics.scrape().report_ages_s.keys() == {"a"}
+        scene.show(1, "done", verdict("slow"))
+        scene.metrics.judged(1, verdict("slow"))
+        assert shown() == "slow" and scene.metrics.scrape().verdict_at
+        scene.show(2, "done", verdict("blocked"))
+        assert shown() == "blocked"
+        scene.show(2, "passed", verdict("blocked"))
+        assert shown() == "slow"
+        scene.collector.end_job()
+        await asyncio.wait_for(scene.collector.run(0.01), 5)
+        assert scene.collector.final is not None and scene.metrics.scrape().verdict is scene.collector.final
+
+    play(tmp_path, script)

@@ -1,0 +1,90 @@
+"""What the line under a running job says, in every width."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from rich.cells import cell_len
+
+from eroica.report.charset import plain, speaks_utf8, write_what_the_locale_can
+from eroica.report.footer import Glance, Seen, footer
+from eroica.wire.messages import WindowLine
+
+LINK = "127.0.0.1:43125"
+SLOW = WindowLine(
+    window_id=3,
+    purpose="slow",
+    phase="done",
+    verdict="slow",
+    summary="Slow: worker 2 spends 48 % of each iteration in time.sleep called by __getitem__ of the data loader",
+)
+OPEN = WindowLine(window_id=4, purpose="slow", phase="window", first_iteration=1200, last_iteration=1300)
+WORKERS = (Seen(state="steady", iteration=1240), Seen(state="steady", iteration=1250))
+JOB = Glance(phase="watching", iteration=1240, mean_ms=34.2, best_ms=17.9, workers=WORKERS, windows=(SLOW,))
+
+
+def said(glance: Glance, columns: int, link: str = "", silence_s: float = 0.0, utf8: bool = True) -> str:
+    return "".join(piece.text for piece in footer(glance, columns, link, silence_s, utf8))
+
+
+def test_with_room_it_says_everything_and_the_link_stands_at_the_right() -> None:
+    line = said(JOB, 199, LINK)
+    assert line.startswith(
+        " eroica  watching · iteration 1240 · 34.2 ms, best 17.9 · 2 workers · slow: worker 2 spends"
+    )
+    assert line.endswith(LINK) and cell_len(line) == 199
+
+
+@pytest.mark.parametrize("columns", range(39, 220, 7))
+def test_it_never_takes_more_than_there_is_and_keeps_state_and_pace(columns: int) -> None:
+    line = said(JOB, columns, LINK)
+    assert cell_len(line) <= columns and "watching" in line and "34.2 ms" in line
+
+
+def test_at_80_columns_state_pace_and_the_verdicts_beginning_stand_there() -> None:
+    line = said(JOB, 79, LINK)
+    assert "34.2 ms, best 17.9" in line and "slow: worker 2" in line and line.count("…") == 1
+
+
+def test_a_window_says_how_far_the_last_worker_has_got_in_it() -> None:
+    assert "window 4: 40 %" in said(Glance(phase="window", iteration=1250, workers=WORKERS, windows=(OPEN,)), 79)
+    early = Glance(phase="window", iteration=1100, workers=(Seen(iteration=1100),), windows=(OPEN,))
+    assert "window 4: about to begin" in said(early, 79)
+
+
+def test_silent_and_gone_workers_and_old_news_are_said() -> None:
+    workers = (Seen(silent=True), Seen(silent=True), Seen(state="gone", ended=True))
+    assert "2 silent, 1 gone" in said(Glance(phase="watching", workers=workers), 60)
+    assert "no news for 12 s" in said(JOB, 60, silence_s=12.2)
+    assert "BLOCKED" in said(Glance(phase="blocked", workers=workers), 60)
+
+
+def test_names_from_the_job_can_not_move_the_cursor() -> None:
+    evil = WindowLine(
+        window_id=1, purpose="slow", phase="done", verdict="slow", summary="Slow: \x1b[2J\u202eworker\r\n日本語"
+    )
+    line = said(Glance(phase="\x1b[3J", workers=WORKERS, windows=(evil,)), 100)
+    assert line.isprintable() and "worker 日本語" in line
+
+
+def test_without_utf8_every_character_is_ascii_and_the_width_stays() -> None:
+    assert said(JOB, 79, LINK, utf8=False).isascii()
+    assert len(plain("β μ σ … – · • › → ▁█ 日")) == len("β μ σ … – · • › → ▁█ 日")
+
+
+def test_the_locale_decides_on_utf8() -> None:
+    assert speaks_utf8({"LANG": "de_DE.UTF-8"}) and speaks_utf8({"LC_CTYPE": "C.UTF-8"})
+    assert not speaks_utf8({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}) and not speaks_utf8({"LANG": "de_DE.ISO-8859-1"})
+
+
+def test_where_an_encoding_lacks_a_character_one_of_the_same_width_stands_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    write_what_the_locale_can()
+    sys.stdout.write("critical β 45 % › 0–1 · é")
+    sys.stdout.flush()
+    assert written.getvalue().decode("latin-1") == "critical b 45 % > 0-1 · é"

@@ -1,0 +1,434 @@
+"""The larger pictures: what they show of what is on record, and that nothing a job is called gets out of them."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from importlib import import_module
+from types import ModuleType
+
+import msgspec
+import numpy as np
+import pytest
+from drawn import hints, of_class, read, texts
+
+from eroica.errors import InputError
+from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.timeline import Timeline, Track
+from eroica.model.verdict import Coverage, IterationTimes, Verdict, WaitEdge, Waits
+from eroica.model.worker import Worker
+from eroica.pipeline import analyze
+from eroica.summarize import decode_series, encode_series
+from eroica.testing.fleet import FleetPlan, synthesize, synthesize_window
+from eroica.testing.timelines import with_timeline
+from eroica.testing.troubles import SlowLoader
+from eroica.views.colormap import DARK, LIGHT, indexed_png, levels, palette
+from eroica.views.encounter import find_encounter
+from eroica.views.flame_tree import build_tree
+from eroica.views.material import Material
+from eroica.views.page import as_script
+from eroica.views.picture import Picture
+from eroica.views.pictures import channels, flames, heatmap, timeline, waits
+from eroica.views.slices import read_slices
+from eroica.wire.codec import decode_record, encode_record
+
+EVIL = '</title></svg><script>hacked=1</script><img src=x onerror="hacked=1">'
+LARGE = ("heatmap", "waits", "timeline", "channels", "flames")
+SHOWN = 3
+_DRAWN = ("div", "svg", "g", "rect", "line", "path", "circle", "text", "title", "image", "defs", "pattern")
+
+
+def fleet(workers: int = 6, slow: int = 4) -> list[WorkerPattern]:
+    plan = FleetPlan(workers=workers, iterations=10, per_host=4)
+    return [with_timeline(pattern, SHOWN) for pattern in synthesize(plan, [SlowLoader((slow,), 40.0)])]
+
+
+def material(patterns: list[WorkerPattern], **changes: object) -> Material:
+    window = synthesize_window(patterns)
+    verdict = msgspec.structs.replace(analyze("job", window, patterns), **changes)
+    return Material(verdict=verdict, window=window, patterns=patterns)
+
+
+@pytest.fixture(scope="module")
+def slow() -> Material:
+    """Worker 4 of 6 reads 40 ms longer in each iteration."""
+    return material(fleet(), waits=_waits(6, 4))
+
+
+def _waits(workers: int, on: int) -> Waits:
+    edges = tuple(WaitEdge(waiter=rank, on=on, per_iteration_ms=30.0 + rank) for rank in range(workers) if rank != on)
+    waited = {edge.waiter: edge.per_iteration_ms for edge in edges}
+    total = sum(waited.values())
+    return Waits(
+        total_ms=total,
+        withheld_ms=total / 10,
+        waited_ms=waited,
+        blamed_ms={on: 0.9 * total},
+        edges=edges,
+        workers=workers,
+    )
+
+
+def module(name: str) -> ModuleType:
+    return import_module(f"eroica.views.pictures.{name}")
+
+
+def drawn(found: Picture | None) -> Picture:
+    assert found is not None
+    assert not found.missing
+    read(found.body)
+    return found
+
+
+def cells(picture: Picture) -> np.ndarray:
+    """Milliseconds [F, W] as the script reads them."""
+    data = picture.data
+    assert data is not None
+    raw = np.frombuffer(base64.b64decode(str(data["cells"])), dtype="<u2").astype(float)
+    raw[raw == heatmap.NO_VALUE] = np.nan
+    grid = raw.reshape(-1, int(str(data["workers"]))) / (heatmap.NO_VALUE - 1)
+    return grid * np.array(data["highest"])[:, None]  # type: ignore[no-any-return]
+
+
+# --- heat map ---
+
+
+def test_the_heat_map_holds_each_function_s_critical_time_on_each_worker(slow: Material) -> None:
+    picture = drawn(heatmap.draw(slow))
+    assert picture.data is not None
+    names = picture.data["full"]
+    row = next(at for at, name in enumerate(names) if "_read_block" in name)  # type: ignore[call-overload]
+    own = next(one for one in slow.patterns[4].functions if one.key.name == "_read_block")
+    assert cells(picture)[row, 4] == pytest.approx(own.critical_s / 10 * 1e3, rel=1e-3)
+    assert np.isnan(np.delete(cells(picture)[row], 4)).all()
+
+
+def test_functions_of_findings_come_first_and_culprits_are_marked(slow: Material) -> None:
+    picture = drawn(heatmap.draw(slow))
+    assert texts(picture.body, "cause")[0].startswith("(1) _read_block")
+    assert texts(picture.body, "culprit-name") == ["worker 4"]
+    assert len(of_class(picture.body, "culprit-sign")) == 1
+    assert picture.data is not None
+    assert picture.data["culprits"] == [4]
+
+
+def test_the_image_without_a_script_shows_the_worker_farthest_from_the_median() -> None:
+    """One worker of three thousand is slow, and one waits for nobody: both stay to be seen in 720 columns."""
+    patterns = fleet(30, 7)
+    many = [_on(patterns[7 if rank == 1501 else rank % 7], rank, 3000) for rank in range(3000)]
+    verdict = analyze("job", synthesize_window(patterns), patterns)
+    named = Material(verdict=verdict, patterns=many)
+    picture = drawn(heatmap.draw(named))
+    image = next(one for one in read(picture.body) if one.name == "image")
+    levels_HW = _pixels(base64.b64decode(image.attributes["href"].split(",", 1)[1]))
+    assert picture.data is not None
+    row = next(at for at, name in enumerate(picture.data["full"]) if "_read_block" in name)  # type: ignore[call-overload]
+    assert levels_HW.shape[1] == 720
+    assert np.flatnonzero(levels_HW[row]).tolist() == [int(1501 * 720 / 3000)]
+
+
+def _on(pattern: WorkerPattern, rank: int, world: int) -> WorkerPattern:
+    worker = Worker(global_rank=rank, world_size=world, host=f"node-{rank // 8}")
+    return msgspec.structs.replace(pattern, worker=worker)
+
+
+def _pixels(png: bytes) -> np.ndarray:
+    """Indexes of an image that `indexed_png` made."""
+    at, parts = 8, {}
+    while at < len(png):
+        size, name = struct.unpack(">I4s", png[at : at + 8])
+        body = png[at + 8 : at + 8 + size]
+        assert struct.unpack(">I", png[at + 8 + size : at + 12 + size])[0] == zlib.crc32(name + body)
+        parts[name] = body
+        at += 12 + size
+    width, height = struct.unpack(">II", parts[b"IHDR"][:8])
+    rows = np.frombuffer(zlib.decompress(parts[b"IDAT"]), dtype=np.uint8).reshape(height, width + 1)
+    return rows[:, 1:]
+
+
+def test_a_heat_map_of_ten_thousand_workers_stays_small() -> None:
+    patterns = fleet(8, 3)
+    many = [_on(patterns[rank % 8], rank, 10_000) for rank in range(10_000)]
+    picture = drawn(heatmap.draw(Material(verdict=_plain(), patterns=many)))
+    assert picture.data is not None
+    assert len(picture.body) + len(as_script(picture.data)) < 1_200_000
+    assert cells(picture).shape[1] == 10_000
+
+
+def test_levels_rise_with_time_and_nothing_is_transparent() -> None:
+    found = levels(np.array([np.nan, 0.0, 0.1, 0.5, 1.0]), 1.0)
+    assert found[0] == 0
+    assert found[1] == 1
+    assert (np.diff(found.astype(int)) > 0).all()
+    assert found[-1] == 255
+
+
+@pytest.mark.parametrize("stops", [LIGHT, DARK])
+def test_both_scales_are_even_steps_of_lightness(stops: tuple[str, ...]) -> None:
+    colors = np.frombuffer(palette(stops), dtype=np.uint8).reshape(256, 3)[1:].astype(float)
+    light = colors @ [0.299, 0.587, 0.114]
+    steps = np.diff(light)
+    assert (steps <= 0.5).all() if stops is LIGHT else (steps >= -0.5).all()
+    assert abs(light[-1] - light[0]) > 150
+
+
+def test_an_image_can_be_read_back() -> None:
+    levels_HW = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    assert _pixels(indexed_png(levels_HW, LIGHT)).tolist() == levels_HW.tolist()
+
+
+# --- waits ---
+
+
+def test_the_matrix_says_who_waits_for_whom(slow: Material) -> None:
+    picture = drawn(waits.draw(slow))
+    told = hints(picture.body)
+    assert "worker 2 waits 32.0 ms an iteration for worker 4" in told
+    assert "worker 2 waits 32.0 ms an iteration in all" in told
+    assert len(of_class(picture.body, "blamed-cell")) == 5
+    assert "10 % of all waiting is laid at nobody" in picture.reads
+    assert "◆ worker 4" in texts(picture.body, "culprit-text")
+
+
+def test_hosts_stand_for_many_workers_but_never_for_a_culprit(slow: Material) -> None:
+    patterns = [_on(slow.patterns[rank % 6], rank, 400) for rank in range(400)]
+    verdict = msgspec.structs.replace(slow.verdict, waits=_waits(400, 4))
+    picture = drawn(waits.draw(Material(verdict=verdict, patterns=patterns)))
+    names = texts(picture.body)
+    assert "◆ worker 4" in names
+    assert "node-49" in names
+    assert "26 other hosts" in names
+    assert "worker 5" not in names
+    told = hints(picture.body)
+    assert "node-49 wait 426 ms an iteration for worker 4" in told, "the mean of workers 392 to 399"
+
+
+def test_without_waiting_there_is_one_sentence(slow: Material) -> None:
+    nothing = msgspec.structs.replace(slow.verdict, waits=None)
+    found = waits.draw(Material(verdict=nothing, patterns=slow.patterns))
+    assert found is not None
+    assert found.missing
+    none = msgspec.structs.replace(slow.verdict, waits=Waits(total_ms=0.0, withheld_ms=0.0))
+    found = waits.draw(Material(verdict=none, patterns=slow.patterns))
+    assert found is not None
+    assert found.missing
+
+
+# --- timeline ---
+
+
+def test_both_workers_are_laid_against_the_end_of_one_collective(slow: Material) -> None:
+    pair = slow.culprit_and_peer()
+    assert pair is not None
+    patterns = [slow.patterns[slow.places[rank]] for rank in pair if rank is not None]
+    lines = [decode_record(pattern.timeline, Timeline) for pattern in patterns]
+    met = find_encounter(patterns, lines)
+    for end_ms, line in zip(met.end_ms, lines, strict=True):
+        track = next(track for track in line.tracks if track.thread == "collective")
+        slices = read_slices(track, 10)
+        assert slices is not None
+        assert end_ms == pytest.approx(slices.start_ms[-1] + slices.duration_ms[-1], abs=0.1)
+    picture = drawn(timeline.draw(slow))
+    assert "all_reduce of group default_pg" in picture.reads
+    assert "not comparable" in picture.reads
+
+
+def test_slices_of_one_worker_lie_where_its_timeline_says(slow: Material) -> None:
+    picture = drawn(timeline.draw(slow))
+    found = [one for one in of_class(picture.body, "slice") if one.attributes["data-name"] == "_read_block"]
+    own = slow.timeline(4)
+    assert own is not None
+    assert own.critical is not None
+    slices = read_slices(own.critical, 1000)
+    assert slices is not None
+    assert float(found[0].attributes["data-long"]) == pytest.approx(slices.totals()["_read_block"], rel=1e-3)
+    assert "worker 4 on node-1, named by the verdict: an iteration of" in " ".join(texts(picture.body))
+
+
+def test_waiting_is_hatched_not_only_colored(slow: Material) -> None:
+    covers = of_class(drawn(timeline.draw(slow)).body, "waits")
+    assert len(covers) == 2
+    assert {one.attributes["fill"] for one in covers} == {"url(#waiting)"}
+
+
+def test_without_ends_the_timelines_themselves_say_where_workers_met(slow: Material) -> None:
+    bare = [_without_ends(pattern) for pattern in slow.patterns[:2]]
+    met = find_encounter(bare, [decode_record(pattern.timeline, Timeline) for pattern in bare])
+    assert met.name == "gloo:all_reduce"
+    none = [msgspec.structs.replace(decode_record(pattern.timeline, Timeline), tracks=()) for pattern in bare]
+    alone = find_encounter(bare, none)
+    assert not alone.name
+    assert alone.end_ms == tuple(line.duration_us / 1e3 for line in none)
+
+
+def _without_ends(pattern: WorkerPattern) -> WorkerPattern:
+    records = tuple(msgspec.structs.replace(record, end_us=b"") for record in pattern.collectives)
+    return msgspec.structs.replace(pattern, collectives=records)
+
+
+@pytest.mark.parametrize("length", [float("nan"), float("inf"), 0.0, -5.0])
+def test_a_timeline_without_a_length_is_damaged(slow: Material, length: float) -> None:
+    line = msgspec.structs.replace(decode_record(slow.patterns[4].timeline, Timeline), duration_us=length)
+    patterns = [msgspec.structs.replace(pattern, timeline=encode_record(line)) for pattern in slow.patterns]
+    found = timeline.draw(Material(verdict=slow.verdict, patterns=patterns))
+    assert found is not None
+    assert "damaged" in found.missing
+
+
+@pytest.mark.parametrize("name", ["timeline", "channels"])
+def test_damaged_bytes_cost_one_picture(slow: Material, name: str) -> None:
+    patterns = [msgspec.structs.replace(pattern, timeline=b"\x00damaged") for pattern in slow.patterns]
+    found = module(name).draw(Material(verdict=slow.verdict, patterns=patterns))
+    assert found is not None
+    assert found.missing.endswith(".")
+    assert not found.body
+
+
+def test_columns_that_do_not_fit_cost_one_track(slow: Material) -> None:
+    line = decode_record(slow.patterns[4].timeline, Timeline)
+    short = msgspec.structs.replace(line.tracks[0], duration_us=encode_series(np.ones(1, dtype=np.float32)))
+    broken = msgspec.structs.replace(line.tracks[0], start_us=b"no series")
+    with pytest.raises(InputError):
+        decode_series(broken.start_us, np.float32)
+    assert read_slices(short, 10) is None
+    assert read_slices(broken, 10) is None
+    changed = msgspec.structs.replace(line, tracks=(short, broken, *line.tracks[1:]))
+    patterns = [
+        msgspec.structs.replace(pattern, timeline=encode_record(changed)) if rank == 4 else pattern
+        for rank, pattern in enumerate(slow.patterns)
+    ]
+    picture = drawn(timeline.draw(Material(verdict=slow.verdict, patterns=patterns)))
+    assert texts(picture.body, "lane-name").count("training thread") == 1
+
+
+# --- channels ---
+
+
+def test_each_channel_states_how_often_it_was_measured(slow: Material) -> None:
+    picture = drawn(channels.draw(slow))
+    assert [text for text in texts(picture.body, "soft") if "times a second" in text] == [
+        "measured 10 times a second",
+        "measured 5 times a second",
+    ]
+    assert len(of_class(picture.body, "culprit-line")) == 2
+    assert picture.facts is not None
+    assert len(picture.facts.rows) == 4
+
+
+def test_a_gap_in_a_channel_stays_a_gap() -> None:
+    patterns = [with_timeline(pattern) for pattern in synthesize(FleetPlan(workers=2, iterations=40))]
+    line = decode_record(patterns[0].timeline, Timeline)
+    measured = decode_series(line.channels[1].mean, np.float32)
+    assert np.isnan(measured).sum() == 1
+    picture = drawn(channels.draw(Material(verdict=_plain(), patterns=patterns)))
+    drawn_lines = [one.attributes["d"] for one in of_class(picture.body, "culprit-line")]
+    assert sorted(d.count("M") for d in drawn_lines) == [1, 2]
+
+
+# --- flames ---
+
+
+def test_frames_are_as_wide_as_their_time_and_tell_the_difference(slow: Material) -> None:
+    picture = drawn(flames.draw(slow))
+    assert picture.data is not None
+    tree = picture.data["tree"]
+    path = []
+    while tree[3]:  # type: ignore[index]
+        tree = tree[3][0]  # type: ignore[index]
+        path.append(tree[0].split(" (")[0])  # type: ignore[index]
+    own = next(one for one in slow.patterns[4].functions if one.key.name == "_read_block")
+    assert path[-1] == "_read_block"
+    assert tree[1] == pytest.approx(own.critical_s / 10 * 1e3, rel=1e-3)  # type: ignore[index]
+    assert tree[2] == 0.0  # type: ignore[index]
+    assert any(hint.startswith("_read_block (project/dataset.py:70)") and "▲" in hint for hint in hints(picture.body))
+
+
+def test_a_tree_keeps_all_time_of_its_stacks() -> None:
+    stacks = [(("a", "b"), 1.0, 2.0), (("a", "c"), 3.0, 0.5), (("d",), 0.25, 0.0)]
+    root = build_tree(stacks)
+    assert root is not None
+    assert (root.own_ms, root.peers_ms) == (4.25, 2.5)
+    leaves = list(root.leaves())
+    assert sum(frame.own_ms for _, frame in leaves) == 4.25
+    assert [path for path, _ in leaves] == [("a", "c"), ("a", "b"), ("d",)]
+    assert build_tree([]) is None
+
+
+# --- all of them ---
+
+
+def _plain(workers: int = 2) -> Verdict:
+    return Verdict(
+        eroica_version="0", job="job", verdict="healthy", summary="No cause found.", window=None,
+        iteration=IterationTimes(), coverage=Coverage(workers_expected=workers, workers_reported=workers),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_without_patterns_there_is_no_picture_and_no_failure(name: str) -> None:
+    found = module(name).draw(Material(verdict=_plain()))
+    assert found is None or found.missing
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_job_that_stood_still_has_none_of_them(name: str, slow: Material) -> None:
+    blocked = msgspec.structs.replace(slow.verdict, verdict="blocked")
+    assert module(name).draw(Material(verdict=blocked, patterns=slow.patterns)) is None
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_one_worker_alone_is_drawn_or_explained(name: str) -> None:
+    patterns = [with_timeline(pattern) for pattern in synthesize(FleetPlan(workers=1, iterations=5))]
+    found = module(name).draw(Material(verdict=_plain(1), patterns=patterns))
+    assert found is not None
+    assert found.missing if name == "waits" else not found.missing
+    read(found.body)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_each_tells_its_facts_as_text_and_how_to_read_it(name: str, slow: Material) -> None:
+    picture = drawn(module(name).draw(slow))
+    assert picture.id == name
+    assert picture.reads.endswith(".")
+    assert picture.facts is not None
+    assert picture.facts.rows
+    assert {len(row) for row in picture.facts.rows} == {len(picture.facts.header)}
+    assert not any("style" in one.attributes for one in read(picture.body)), "the page's policy refuses them"
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_hostile_names_stay_text(name: str, slow: Material) -> None:
+    patterns = [_hostile(pattern) for pattern in slow.patterns]
+    picture = drawn(module(name).draw(Material(verdict=slow.verdict, patterns=patterns)))
+    found = {one.name for one in read(picture.body)}
+    assert found <= set(_DRAWN)
+    assert not any(key.startswith("on") for one in read(picture.body) for key in one.attributes)
+    assert "<script>" not in str(picture.body)
+    assert "<" not in as_script(picture.data)
+
+
+def _hostile(pattern: WorkerPattern) -> WorkerPattern:
+    line = decode_record(pattern.timeline, Timeline)
+    evil = msgspec.structs.replace(
+        line,
+        critical=_renamed(line.critical) if line.critical is not None else None,
+        tracks=tuple(map(_renamed, line.tracks)),
+        channels=tuple(msgspec.structs.replace(channel, name=f"{EVIL}{channel.name}") for channel in line.channels),
+    )
+    return msgspec.structs.replace(
+        pattern,
+        worker=msgspec.structs.replace(pattern.worker, host=EVIL),
+        functions=tuple(map(_renamed_row, pattern.functions)),
+        timeline=encode_record(evil),
+    )
+
+
+def _renamed(track: Track) -> Track:
+    return msgspec.structs.replace(track, name=EVIL, names=tuple(f"{EVIL}{name}\u202e" for name in track.names))
+
+
+def _renamed_row(row: FunctionPattern) -> FunctionPattern:
+    stack = tuple(f"{EVIL} {frame}" for frame in row.key.stack)
+    key: FunctionKey = msgspec.structs.replace(row.key, name=f"{EVIL}{row.key.name}", stack=stack)
+    return msgspec.structs.replace(row, key=key)
