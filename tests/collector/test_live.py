@@ -379,6 +379,7 @@ def test_a_reader_is_left_alone_while_nothing_changes(tmp_path: Path, monkeypatc
         await job.come_in()
         async with following(job.client) as events:
             await until(events, "jobs")
+            await until(events, "beat")
             assert [(await anext(events))["event"] for _ in range(3)] == ["beat"] * 3
 
     with_job(tmp_path, work)

@@ -105,6 +105,8 @@ class Ledger:
             columns_GMK: Iteration each member counts the execution in; executions with any -1 are left out.
             block: The last of these executions with their places in time, if they are known: their blame is passed on.
         """
+        if not self.waited.size:
+            return  # no iteration that all workers have
         counted_GK = np.asarray((columns_GMK >= 0).all(axis=1))
         wait_GMK, share_GMK = (array * counted_GK[:, None] for array in (wait_GMK, share_GMK))
         first = counted_GK.shape[1] - (0 if block is None else block.end_us.shape[2])
