@@ -63,10 +63,11 @@ def photograph(case: Rehearsal, browser: Browser) -> None:
         wait_for(lambda: (case.run / "index.html").exists() and case.final.exists())
         time.sleep(2)
         terminal.draw(PICTURES / f"{case.fault}-verdict.svg", "eroica run")
-    browser.size(1200, 900)
+    browser.size(1200, 1240)
     browser.open(case.run / "index.html")
     time.sleep(1)
-    browser.screenshot(PICTURES / f"{case.fault}-report.png", whole=True)
+    browser.screenshot(PICTURES / f"{case.fault}-report.png")
+    browser.screenshot(PICTURES / f"{case.fault}-report-whole.png", whole=True)
 
 
 def wait_for_the_answer(case: Rehearsal) -> None:
