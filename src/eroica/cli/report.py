@@ -19,10 +19,11 @@ from eroica.errors import InputError, UsageError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.report.layout import draw, draw_rule
+from eroica.report.phrases import in_short
 from eroica.report.prompt import build_prompt
 from eroica.report.source import SourceTree
 from eroica.report.text import render_verdict
-from eroica.report.words import clean, sentence, worker_list
+from eroica.report.words import clean, sentence
 from eroica.settings import Settings
 
 _MOST_WINDOWS = 40
@@ -245,8 +246,7 @@ def _line(window: SavedWindow) -> Iterator[str]:
     if cause is None:
         yield ""
         return
-    where = {"all": "all workers", "rotating": "changing workers"}.get(cause.scope, worker_list(cause.workers))
-    yield f"{clean(cause.cause, 60)}: {clean(cause.function.name, 60)} on {where}"
+    yield f"{in_short(cause)}: {clean(cause.function.name, 60)}"
 
 
 def _span(window: SavedWindow) -> str:

@@ -10,6 +10,7 @@ from eroica.collector.intake import clean_text
 from eroica.collector.resume import History
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
+from eroica.report.phrases import in_short
 from eroica.wire.messages import WindowLine
 
 #: Notes of agents that are kept; ours have as much room again.
@@ -73,6 +74,7 @@ class Ledger:
             last_iteration=window.last_iteration,
             verdict="" if verdict is None else verdict.verdict,
             summary=summary,
+            cause="" if verdict is None or verdict.cause is None else in_short(verdict.cause),
         )
 
     def note(self, text: str) -> bool:

@@ -15,6 +15,7 @@ from eroica.model.history import IterationHistory
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
+from eroica.report.phrases import in_short
 from eroica.wire.messages import JobStatus, WindowLine
 
 Record = TypeVar("Record")
@@ -90,7 +91,9 @@ def _line(window_id: int, line: WindowLine | None, window: Window | None, verdic
         )
     if verdict is not None:
         phase = line.phase if line.phase in OVER else "done"
-        return msgspec.structs.replace(line, phase=phase, verdict=verdict.verdict, summary=verdict.summary)
+        cause = "" if verdict.cause is None else in_short(verdict.cause)
+        said = {"verdict": verdict.verdict, "summary": verdict.summary, "cause": cause}
+        return msgspec.structs.replace(line, phase=phase, **said)
     if line.phase in OVER:
         return line
     return msgspec.structs.replace(line, phase="lost", summary="the collector ended inside it")

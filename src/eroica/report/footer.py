@@ -155,7 +155,7 @@ def _trouble(workers: Sequence[Seen]) -> str:
 
 def _verdict(window: WindowLine) -> _Part:
     head, colon, rest = window.summary.partition(": ")
-    words = rest if colon and head.lower() == window.verdict else window.summary
+    words = window.cause or (rest if colon and head.lower() == window.verdict else window.summary)
     whole = f"{clean(window.verdict, 20)}: {clean(words, 400)}".rstrip(": ")
     return _Part(_VERDICTS.get(window.verdict, "plain"), ((3, shorten(whole, _LEAST_OF_A_VERDICT)), (_ELASTIC, whole)))
 

@@ -145,4 +145,9 @@ def _count(value: float | None) -> str:
 
 
 def _range(bounds: tuple[float, float] | None) -> str:
-    return "" if bounds is None else f"{percent(bounds[0]).removesuffix(' %')}–{percent(bounds[1])}"
+    """Bounds as percent; "" where everything is within them."""
+    return (
+        ""
+        if bounds is None or bounds[1] - bounds[0] >= 1.0
+        else f"{percent(bounds[0]).removesuffix(' %')}–{percent(bounds[1])}"
+    )

@@ -60,7 +60,7 @@ def _standstill(window: VerdictWindow) -> Iterator[str]:
 
 
 def pace_facts(verdict: Verdict) -> list[str]:
-    """The mean iteration now and at best, as far as they are known."""
+    """The mean iteration now and before, as far as they are known."""
     before, now = verdict.iteration.baseline_ms, verdict.iteration.current_ms
     if now is None and before and stands_still(verdict):
         return [f"{milliseconds(before)} per iteration until then"]
@@ -68,7 +68,7 @@ def pace_facts(verdict: Verdict) -> list[str]:
         return []
     if not before:
         return [f"{milliseconds(now)} per iteration"]
-    return [f"{milliseconds(now)} per iteration, {milliseconds(before)} at best ({change(before, now)})"]
+    return [f"{milliseconds(now)} per iteration, {milliseconds(before)} before ({change(before, now)})"]
 
 
 def whereabouts(finding: Finding, *, everybody: bool = True) -> str:
@@ -91,6 +91,13 @@ def whereabouts(finding: Finding, *, everybody: bool = True) -> str:
     if finding.cause == "slow-link" and finding.role == "cause" and on:
         return f"the network link{on}; behind it {worker_list(finding.workers)}"
     return worker_list(finding.workers) + on
+
+
+def in_short(finding: Finding) -> str:
+    """What and where, for a place that is short of room: "slow-data-loading on worker 2"."""
+    named = worker_list(finding.workers) or "some workers"
+    where = {"all": "all workers", "rotating": "changing workers"}.get(finding.scope, named)
+    return f"{clean(finding.cause, 60)} on {where}"
 
 
 def price(finding: Finding, iteration_ms: float | None) -> str:

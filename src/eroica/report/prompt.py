@@ -132,8 +132,8 @@ def _circumstances(verdict: Verdict) -> Iterator[str]:
     if window is not None and window.reason:
         yield f"- Looked because: {told(window.reason)}"
     if times.current_ms is not None:
-        best = times.baseline_ms
-        before = f"; {milliseconds(best)} at best ({change(best, times.current_ms)})" if best else ""
+        past = times.baseline_ms
+        before = f"; {milliseconds(past)} before ({change(past, times.current_ms)})" if past else ""
         yield f"- Iteration: {milliseconds(times.current_ms)}{before}"
 
 

@@ -33,7 +33,7 @@ class WorkerTrigger(msgspec.Struct, frozen=True, kw_only=True):
     current_s: float
 
 
-class OrderResult(msgspec.Struct, frozen=True, kw_only=True):
+class OrderResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of the last order on one worker; see `eroica.wire.beat.Result`."""
 
     window_id: int = 0
@@ -108,7 +108,7 @@ class OrderMessage(msgspec.Struct, frozen=True, kw_only=True):
     max_events: int = 0
 
 
-class CollectorReply(msgspec.Struct, frozen=True, kw_only=True):
+class CollectorReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The collector's answer to a report.
 
     Attributes:
@@ -176,7 +176,14 @@ class ProfileAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A window in one line of the job's status."""
+    """A window in one line of the job's status.
+
+    Attributes:
+        phase: What is being done about it, or how it ended.
+        verdict: The verdict's word, empty before there is one.
+        summary: Its sentence, else what happened.
+        cause: What was found and where, in a few words; empty without a cause.
+    """
 
     window_id: int
     purpose: WindowPurpose
@@ -185,6 +192,7 @@ class WindowLine(msgspec.Struct, frozen=True, kw_only=True):
     last_iteration: int = 0
     verdict: str = ""
     summary: str = ""
+    cause: str = ""
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
