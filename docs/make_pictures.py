@@ -20,7 +20,7 @@ from rich.text import Text
 from eroica.cli.story import Story
 from eroica.faults.rehearsal import Rehearsal
 from eroica.testing.browser import Browser, why_no_browser
-from eroica.wire.address import read_address
+from eroica.wire.address import page_link, read_address
 
 PICTURES = Path(__file__).with_name("pictures")
 #: Fault -> the worker that has it.
@@ -77,11 +77,11 @@ def wait_for_the_answer(case: Rehearsal) -> None:
 
 def live_page(case: Rehearsal, browser: Browser) -> None:
     """The page that the collector serves, as a reader finds it."""
-    address = read_address(case.run / "collector.json")
+    address = read_address(case.run)
     if address is None:
         raise RuntimeError("the collector is gone")
     browser.size(1200, 900)
-    browser.open(f"{address.url}/?token={address.token}")
+    browser.open(page_link(address))
     time.sleep(3)
     browser.screenshot(PICTURES / f"{case.fault}-live.png", whole=True)
 

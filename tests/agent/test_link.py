@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 
 import httpx
 import pytest
 
+from eroica.agent import link as module
 from eroica.agent.link import CollectorLink
+from eroica.wire.address import Address, announce
+from eroica.wire.places import host_name
 
 
 def test_a_refusal_is_logged_once_until_it_is_accepted_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    answers = [401, 401, 401, 204, 401]
+    answers = [413, 413, 413, 204, 413]
     link = CollectorLink(tmp_path)
 
     async def talk() -> None:
@@ -26,3 +30,29 @@ def test_a_refusal_is_logged_once_until_it_is_accepted_again(tmp_path: Path, cap
     with caplog.at_level(logging.WARNING, logger="eroica.agent"):
         asyncio.run(talk())
     assert [record.getMessage() for record in caplog.records] == ["/v1/patterns refused: no"] * 2
+
+
+def test_a_collector_that_knows_another_token_is_looked_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was started again listens where the old one did, so the connection alone does not tell."""
+    shown: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        shown.append(request.headers["authorization"])
+        return httpx.Response(200 if shown[-1] == "Bearer new" else 401)
+
+    def client_for(url: str, token: str) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.AsyncClient(base_url=url, headers=headers, transport=httpx.MockTransport(answer))
+
+    async def talk() -> None:
+        host, link = host_name(os.environ), CollectorLink(tmp_path)
+        for token, taken in (("old", False), ("new", True)):
+            announce(tmp_path, Address(url="http://127.0.0.1:1", token=token, pid=1, host=host), host)
+            assert await link.deliver(b"") is taken
+        await link.close()
+
+    monkeypatch.setattr(module, "client_for", client_for)
+    asyncio.run(talk())
+    assert shown == ["Bearer old", "Bearer new"]

@@ -43,6 +43,16 @@ def test_into_a_pipe_it_prints_one_screen_of_the_only_job(tmp_path: Path) -> Non
     assert shown.exit_code == 0 and "job-a" in shown.output and "\x1b" not in shown.output
 
 
+@pytest.mark.parametrize(
+    "bad", ["{", '{"job":"a","began":0,"at_s":[2,1],"iteration":[1],"mean_ms":[9,1e999]}', "[" * 5000]
+)
+def test_damaged_iteration_times_cost_only_themselves(tmp_path: Path, bad: str) -> None:
+    run = keep(tmp_path / "eroica-report" / "a", "job-a")
+    (run / "history.json").write_text(bad)
+    shown = CliRunner().invoke(top, [])
+    assert shown.exit_code == 0 and "job-a" in shown.output
+
+
 def test_of_several_jobs_one_has_to_be_named(tmp_path: Path) -> None:
     for name in ("a", "b"):
         keep(tmp_path / "eroica-report" / name, f"job-{name}")

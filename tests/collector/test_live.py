@@ -16,11 +16,12 @@ import msgspec
 import pytest
 
 from eroica.archive.store import Store
-from eroica.collector import live, telling
 from eroica.collector.doors import Doors, former_inside
-from eroica.collector.feed import Feed, Position
+from eroica.collector.live import routes, telling
+from eroica.collector.live import siblings as module
+from eroica.collector.live.feed import Feed, Position
+from eroica.collector.live.siblings import sibling_link, siblings
 from eroica.collector.service import Collector
-from eroica.collector.siblings import sibling_link, siblings
 from eroica.model.verdict import Coverage, IterationTimes, Verdict
 from eroica.settings import Settings
 from eroica.testing.agents import Agents
@@ -123,6 +124,42 @@ def test_the_link_becomes_a_cookie_that_is_not_the_token(tmp_path: Path) -> None
         assert page.headers["content-security-policy"].startswith("default-src 'none'")
         assert page.headers["cache-control"] == "no-store" and page.headers["referrer-policy"] == "no-referrer"
         assert page.headers["x-content-type-options"] == "nosniff"
+
+    with_job(tmp_path, work)
+
+
+def test_the_printed_link_opens_the_page_and_nothing_that_agents_may_do(tmp_path: Path) -> None:
+    async def work(job: Job) -> None:
+        address = read_address(job.run, "a")
+        assert address is not None
+        link = page_link(address)
+        assert TOKEN not in link and address.page and address.page in link
+        stranger = {"Authorization": f"Bearer {address.page}"}
+        assert (await job.client.get("/v1/status", headers=stranger)).status_code == 401
+        assert (await job.client.get(link)).status_code == 303 and (await job.client.get("/")).status_code == 200
+        assert (await job.client.get("/v1/status")).status_code == 401
+        unknown = page_link(msgspec.structs.replace(address, page=""))  # of a host that only knows the token
+        assert (await job.client.get(unknown)).status_code == 303
+
+    with_job(tmp_path, work)
+
+
+def test_cookies_of_other_programs_on_this_host_do_not_lock_anybody_out(tmp_path: Path) -> None:
+    """Browsers send the cookies of all ports; `{` and `"` in one of them ends a strict parser."""
+
+    async def work(job: Job) -> None:
+        await job.come_in()
+        ours = "; ".join(f"{name}={value}" for name, value in job.client.cookies.items())
+        job.client.cookies.clear()
+        for cookie in (
+            f'other={{"a": [1, 2]}}; {ours}',
+            f'x="; {ours}; y',
+            f"{ours}; \N{LATIN SMALL LETTER E WITH ACUTE}=1",
+        ):
+            answer = await job.client.get("/", headers={"Cookie": cookie.encode("latin-1")})
+            assert answer.status_code == 200, cookie
+        for cookie in ("", ours[:-1], ours.replace("=", "", 1), 'x="' + "\\" * 12_000):
+            assert (await job.client.get("/", headers={"Cookie": cookie})).status_code == 401, cookie
 
     with_job(tmp_path, work)
 
@@ -323,7 +360,7 @@ def test_a_report_that_is_a_link_or_elsewhere_is_not_served(tmp_path: Path) -> N
 
 
 def test_readers_are_counted_and_leave_room_when_they_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MAX_READERS", 1)
+    monkeypatch.setattr(routes, "MAX_READERS", 1)
 
     async def work(job: Job) -> None:
         await job.come_in()
@@ -420,8 +457,26 @@ def test_jobs_beside_this_one_are_shown_with_their_word(tmp_path: Path) -> None:
     Store(done).save_final(judge("d", None, Settings()))
     (odd / "verdict.json").write_text("{")
     (tmp_path / "link").symlink_to(done)
+    for name in (b"no \xff text", b"two\nlines"):
+        path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+        path.mkdir(mode=0o700)
+        Store(path).save_final(judge("d", None, Settings()))
     assert [(each.name, each.verdict, each.running) for each in siblings(mine)] == [("done", "healthy", False)]
     assert sibling_link(mine, "done") is None and sibling_link(mine, "../mine") is None
+
+
+def test_of_many_jobs_only_the_verdicts_of_the_latest_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(50):
+        path = tmp_path / f"job-{number:02d}"
+        path.mkdir(mode=0o700)
+        Store(path).save_final(judge("d", None, Settings()))
+        os.utime(path / "verdict.json", (number, number))
+    read: list[Path] = []
+    known = module.read_private
+    monkeypatch.setattr(module, "read_private", lambda path, most: read.append(path) or known(path, most))
+    shown = siblings(tmp_path / "job-49")
+    assert [each.name for each in shown] == [f"job-{number:02d}" for number in range(48, 28, -1)]
+    assert {each.verdict for each in shown} == {"healthy"} and len(read) == len(shown)
 
 
 def test_a_job_beside_this_one_that_runs_has_a_link_only_where_its_collector_lives(tmp_path: Path) -> None:
@@ -442,13 +497,15 @@ def test_a_collector_that_died_comes_back_where_its_pages_look_for_it(tmp_path: 
         for turn in range(2):
             former = former_inside(tmp_path, "a")
             assert (former is None) is (turn == 0)
-            collector = Collector("j", Store(tmp_path), Settings(), TOKEN, judge)
-            doors = Doors(collector, tmp_path, "a", TOKEN)
+            token = TOKEN + str(turn)  # whoever listened meanwhile may have been shown the old one
+            page = "p" * 20 if former is None else former[1]
+            collector = Collector("j", Store(tmp_path), Settings(), token, judge, page=page)
+            doors = Doors(collector, tmp_path, "a", token)
             await doors.open(None, former and former[0])
             address = read_address(tmp_path, "a")
             assert address is not None and former in (
                 None,
-                (Endpoint("127.0.0.1", int(address.url[17:])), address.token),
+                (Endpoint("127.0.0.1", int(address.url[17:])), address.page),
             )
             kept = (tmp_path / "hosts" / "a.json").read_bytes()
             assert former_inside(tmp_path, "a") is None  # it is taken

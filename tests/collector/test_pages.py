@@ -46,6 +46,17 @@ def test_what_cannot_be_drawn_is_a_note_and_nothing_else(tmp_path):
     assert not list(tmp_path.rglob(PAGE_FILE))
 
 
+def test_however_many_pages_wait_the_final_one_comes_first(tmp_path, monkeypatch):
+    asked = []
+
+    async def draw(self, window_id):
+        asked.append(window_id)
+
+    monkeypatch.setattr(Pages, "_draw", draw)
+    asyncio.run(drawn(Pages(tmp_path, Settings(), lambda note: None), *range(1, 151), 0))
+    assert asked[0] == 0 and 0 < len(asked) < 150
+
+
 def test_closing_does_not_wait_for_a_drawing_that_hangs(tmp_path, monkeypatch):
     """Whatever the drawing does, the collector ends; the drawing ends by itself."""
     monkeypatch.setattr(pages_module, "program", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])

@@ -55,6 +55,24 @@ def test_one_slow_flow_of_a_ring_names_the_path() -> None:
     assert (found.hosts, found.way) == (("node-1", "node-2"), "path")
 
 
+def test_late_acknowledgements_tell_which_end_of_a_path_is_slow() -> None:
+    """As measured in a ring of three hosts of which node-1 receives at 80 Mbit/s."""
+    measured = [
+        ("node-2", "node-1", 3.66, 0.0137, 435e3),
+        ("node-0", "node-2", 0.84, 0.0051, 0.0),
+        ("node-1", "node-0", 1.44, 0.0165, 155e3),
+    ]
+    flows = [
+        msgspec.structs.replace(flow(source, target, busy_s, 35.2e6, rtt_s), queued_bytes=queued)
+        for source, target, busy_s, rtt_s, queued in measured
+    ]
+    found = find_slow_link(flows)
+    assert found is not None
+    assert (found.hosts, found.way) == (("node-1",), "incoming")
+    no_queue = [msgspec.structs.replace(one, queued_bytes=0.0) for one in flows]
+    assert find_slow_link(no_queue) is None  # a long time under way alone blames no link
+
+
 @pytest.mark.parametrize(("at", "way"), [(0, "outgoing"), (1, "incoming")])
 def test_a_direction_is_named_where_only_one_is_slow(at: int, way: str) -> None:
     names = [f"node-{number}" for number in range(4)]

@@ -68,7 +68,7 @@ def test_the_text_holds_what_an_assistant_needs_to_know() -> None:
     for words in (
         "Worker 2's data loading (_read_block) makes all 4 workers wait",
         "iterations 412 to 461",
-        "58.3 ms at best",
+        "58.3 ms before",
         "4 of 4 workers",
         "The training loop waits for its next batch.",
         "the processor is idle meanwhile",

@@ -128,7 +128,7 @@ def nested(events):
     return replace(events, end_ns=end)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(tables().map(nested), st.integers(1, 12))
 def test_a_window_in_slices_gives_the_same_pattern_as_in_one_piece(events, most):
     try:

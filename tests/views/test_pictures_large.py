@@ -16,7 +16,7 @@ from drawn import hints, of_class, read, texts
 from eroica.errors import InputError
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.timeline import Timeline, Track
-from eroica.model.verdict import Coverage, IterationTimes, Verdict, WaitEdge, Waits
+from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict, WaitEdge, Waits
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
 from eroica.summarize import decode_series, encode_series
@@ -26,6 +26,7 @@ from eroica.testing.troubles import SlowLoader
 from eroica.views.colormap import DARK, LIGHT, indexed_png, levels, palette
 from eroica.views.encounter import find_encounter
 from eroica.views.flame_tree import build_tree
+from eroica.views.functions import short_names
 from eroica.views.material import Material
 from eroica.views.page import as_script
 from eroica.views.picture import Picture
@@ -111,6 +112,49 @@ def test_functions_of_findings_come_first_and_culprits_are_marked(slow: Material
     assert len(of_class(picture.body, "culprit-sign")) == 1
     assert picture.data is not None
     assert picture.data["culprits"] == [4]
+
+
+def test_a_cause_in_a_loader_process_says_which_row_shows_it_or_that_none_does(slow: Material) -> None:
+    elsewhere = FindingFunction(name="_make_batch", kind="python", stack=("_make_batch (batches.py:1)",))
+    cause = msgspec.structs.replace(slow.causes[0], function=elsewhere)
+    shown = drawn(heatmap.draw(replaced(slow, cause)))
+    assert f"Row ({cause.order}) is where cause {cause.order} shows: _make_batch, " in shown.reads
+    nowhere = msgspec.structs.replace(cause, pattern=None)
+    assert f"Cause {cause.order}, _make_batch, has no row" in drawn(heatmap.draw(replaced(slow, nowhere))).reads
+    assert "_read_block" not in drawn(heatmap.draw(slow)).reads
+
+
+def replaced(material: Material, cause: Finding) -> Material:
+    """The same with another first finding."""
+    rest = tuple(one for one in material.verdict.findings if one.order != cause.order)
+    verdict = msgspec.structs.replace(material.verdict, findings=(cause, *rest))
+    return Material(verdict=verdict, window=material.window, patterns=material.patterns)
+
+
+KERNEL = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::sqrt_kernel_cuda(at::TensorIteratorBase&)::"
+    "{lambda()#2}::operator()() const::{lambda(float)#1}, at::detail::Array<char*, 2> >(int)"
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "short"),
+    [
+        (FunctionKey(name="aten::mm", kind="compute"), "aten::mm"),
+        (FunctionKey(name=KERNEL, kind="compute"), "sqrt_kernel_cuda · vectorized_elementwise_kernel"),
+        (FunctionKey(name="f", kind="python", stack=("Tokens.read (a/tokens.py:3)",)), "Tokens.read tokens.py:3"),
+        (
+            FunctionKey(name="f", kind="python", stack=("RandomTokensOfManyFiles._read (a/tokens.py:3)",)),
+            "_read tokens.py:3",
+        ),
+        (
+            FunctionKey(name="f", kind="python", stack=("Fetcher.fetch_all_of_them.<locals>.<listcomp> (f.py:4)",)),
+            "fetch_all_of_them.<listcomp> f.py:4",
+        ),
+    ],
+)
+def test_short_names_keep_what_tells(key: FunctionKey, short: str) -> None:
+    assert short_names([key], 29) == [short]
 
 
 def test_the_image_without_a_script_shows_the_worker_farthest_from_the_median() -> None:

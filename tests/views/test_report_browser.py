@@ -26,10 +26,24 @@ def report(tmp_path_factory):
     return file
 
 
+WALK = """
+const done = arguments[0];
+const frame = () => new Promise((seen) => requestAnimationFrame(() => requestAnimationFrame(seen)));
+(async () => {
+  for (const one of document.querySelectorAll("figure")) {
+    one.scrollIntoView({ behavior: "instant" });
+    await frame();
+  }
+  window.scrollTo({ top: 0, behavior: "instant" });
+  await frame();
+  done();
+})();
+"""
+
+
 def walk_through(browser):
-    """Every picture comes near the screen once, so that its script has run."""
-    browser.script("for (const one of document.querySelectorAll('figure')) one.scrollIntoView({behavior: 'instant'})")
-    browser.script("window.scrollTo({top: 0, behavior: 'instant'})")
+    """Every picture comes near the screen once and is painted there, so that its script has run."""
+    browser.driver.execute_async_script(WALK)
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -92,3 +106,18 @@ def test_hostile_names_do_nothing(browser, tmp_path):
     assert browser.script("return document.title") == "Slow: job · Eroica"
     assert browser.script("return document.images.length") == 0
     assert "onerror" in browser.script("return document.querySelector('h1').textContent")
+
+
+def test_paper_is_white_and_has_the_still_pictures(browser, report):
+    browser.appearance(dark=True)
+    browser.open(report)
+    walk_through(browser)
+    assert browser.script("return !!document.querySelector('#heatmap canvas')")
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    browser.script("window.dispatchEvent(new Event('beforeprint'))")
+    assert browser.script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert browser.script("return !document.querySelector('#heatmap canvas') && !!document.querySelector('svg.heat')")
+    assert browser.script("return [...document.querySelectorAll('figure details[open]')].length") == 0
+    browser.script("window.dispatchEvent(new Event('afterprint'))")
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert browser.script("return !!document.querySelector('#heatmap canvas')")

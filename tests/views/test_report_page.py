@@ -1,13 +1,18 @@
 """The report: what it says, that names are inert, and that it needs nothing but itself."""
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
 from eroica.archive.store import Store, save_patterns
@@ -16,14 +21,18 @@ from eroica.errors import InputError
 from eroica.model.history import IterationHistory, Mark
 from eroica.model.verdict import Coverage, IterationTimes, Verdict
 from eroica.pipeline import analyze
+from eroica.report.numbers import number_rows
 from eroica.settings import Settings
+from eroica.summarize import encode_series
 from eroica.testing.cases import robotics
 from eroica.testing.fleet import FleetPlan, synthesize, synthesize_window
 from eroica.testing.troubles import SlowLoader
 from eroica.views import page as page_module
+from eroica.views.course import of_window
+from eroica.views.glance import happened
 from eroica.views.material import Material, gather
 from eroica.views.page import as_script, build_page
-from eroica.views.pictures import NAMES
+from eroica.views.pictures import NAMES, cloud
 from eroica.views.write import build_report, write_report
 
 HOSTILE = [
@@ -274,6 +283,53 @@ def test_a_picture_that_fails_costs_only_itself(slow, monkeypatch, caplog):
     assert coverage.draw(slow).title in text
 
 
+def test_data_that_json_has_no_word_for_costs_only_their_picture(slow, monkeypatch, caplog):
+    from eroica.views.pictures import heatmap
+
+    whole = heatmap.draw(slow)
+    broken = dataclasses.replace(whole, data={**whole.data, "top": float("nan")})
+    monkeypatch.setattr(heatmap, "draw", lambda material: broken)
+    text = build_page(slow)
+    assert "This picture could not be drawn: ValueError" in text
+    assert 'id="data-flames"' in text and 'id="data-heatmap"' not in text
+
+
+def test_what_came_before_is_not_called_the_best(slow):
+    """The healthy window was measured while Eroica looked: the job may well have been quicker since."""
+    times = IterationTimes(baseline_ms=196.0, current_ms=152.0)
+    verdict = msgspec.structs.replace(slow.verdict, iteration=times)
+    text = build_page(dataclasses.replace(slow, verdict=verdict))
+    assert "<dt>before</dt>" in text and "before, 196 ms" in text
+    assert "at best" not in text and "best before" not in text
+
+
+def test_when_is_only_told_where_it_is_known(slow):
+    assert happened(slow) == "2001-09-09 01:47 UTC"
+    assert happened(dataclasses.replace(slow, window_id=7)) == ""
+    assert happened(dataclasses.replace(slow, window_id=0)) == ""
+
+
+def test_everything_expected_is_nothing_worth_saying(slow):
+    finding = slow.verdict.findings[0]
+    pattern = msgspec.structs.replace(finding.pattern, expected={"beta": (0.0, 1.0)})
+    assert next(number_rows(msgspec.structs.replace(finding, pattern=pattern))).expected == ""
+
+
+def test_files_of_the_pages_are_packed_with_the_code():
+    """The wheel takes what lies in the package and is not ignored by git."""
+    room = files("eroica.views")
+    kinds = {path.name.rpartition(".")[2] for folder in ("web", "live") for path in (room / folder).iterdir()}
+    assert {"css", "js", "html", "jinja"} <= kinds
+    root = Path(__file__).parents[2]
+    rules = (root / ".gitignore").read_text(encoding="utf-8").split()
+    assert not [rule for rule in rules if rule.rstrip("/").endswith(("web", "live", ".css", ".js", ".html", ".jinja"))]
+    project = (root / "pyproject.toml").read_text(encoding="utf-8")
+    assert (
+        'packages = ["src/eroica"]' in project
+        and "exclude" not in project.split("hatch.build")[1].split("[tool.pytest")[0]
+    )
+
+
 def test_iteration_times_carry_trigger_and_window(slow):
     picture = page_module.draw_picture("iterations", slow)
     page = Page(str(picture.body))
@@ -288,6 +344,26 @@ def test_without_history_the_windows_own_iterations_are_drawn(slow):
     picture = page_module.draw_picture("iterations", Material(verdict=slow.verdict, patterns=slow.patterns))
     assert picture.title == "Iteration times in the window"
     assert len(picture.facts.rows) == 30
+
+
+def test_a_worker_that_captured_less_does_not_shift_the_names_of_others(slow):
+    patterns = list(slow.patterns)
+    patterns[0] = msgspec.structs.replace(patterns[0], iteration_us=encode_series(np.ones(3, dtype=np.float32)))
+    long = np.full(30, 60_000, dtype=np.float32)
+    rest = [msgspec.structs.replace(one, iteration_us=encode_series(long)) for one in patterns[1:]]
+    rest[4] = msgspec.structs.replace(rest[4], iteration_us=encode_series(long * 2))
+    course = of_window(Material(verdict=slow.verdict, patterns=(patterns[0], *rest)))
+    assert all(note.endswith("on worker 5") for note in course.notes)
+
+
+def test_names_of_culprits_move_only_where_they_would_lie_on_each_other():
+    def heights(places):
+        panel = SimpleNamespace(named=np.array([True, True]), ranks=np.array([4, 9]), resource="cpu")
+        made = cloud._names(panel, np.array(places), np.array([100.0, 100.0]), 960.0, Material(verdict=alone()))
+        return re.findall(r' y="([\d.]+)"', "".join(made))
+
+    assert heights([100.0, 500.0]) == ["104", "104"]
+    assert heights([100.0, 110.0]) == ["104", "118"]
 
 
 def test_the_cloud_names_culprits_and_shows_everybody(slow):

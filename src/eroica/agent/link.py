@@ -16,7 +16,7 @@ from eroica.wire.messages import AgentReport, CollectorReply, SummaryFailure
 log = logging.getLogger("eroica.agent")
 _MOST_BYTES = 4_000_000
 _PATIENCE_S = 15.0
-_NO_CONTENT = 204
+_NO_CONTENT, _STRANGER = 204, 401
 
 
 class CollectorLink:
@@ -73,6 +73,8 @@ class CollectorLink:
             answer.raise_for_status()
         except httpx.HTTPStatusError as error:
             self._complain(path, error.response.text[:300])
+            if error.response.status_code == _STRANGER:  # one that was started again listens where the old one did
+                await self.close()
             return None
         except (httpx.HTTPError, asyncio.TimeoutError, RuntimeError):  # the last: another task has just closed it
             await self.close()  # look its address up again next time

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import webbrowser
+from html import escape
 from pathlib import Path
 
 import click
 
 from eroica.cli.jobs import choose_run, job_status
 from eroica.errors import UnavailableError
-from eroica.wire.address import page_link, read_address
+from eroica.wire.address import LINK_FILE, page_link, read_address
 from eroica.wire.network import endpoint_of, is_loopback
+from eroica.wire.places import write_private
 
 
 @click.command()
@@ -34,4 +36,22 @@ def live(job: str | None, out: Path | None, opens: bool) -> None:
         tunnel = f"ssh -N -L {where.port}:{where.host}:{where.port} <this host>"
         click.echo(f"from your own machine, first:  {tunnel}", err=True)
     if opens:
-        webbrowser.open(page_link(address))
+        webbrowser.open(_lead(run, page_link(address)))
+
+
+def _lead(run: Path, link: str) -> str:
+    """The URL of a private file that leads to the link: who lists this host's processes sees what browsers are given.
+
+    Raises:
+        UnavailableError: It cannot be written.
+    """
+    page = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+        f'<meta http-equiv="refresh" content="0; url={escape(link)}"><title>Eroica</title>'
+        f'<p><a href="{escape(link)}">The live page</a></p></html>\n'
+    )
+    try:
+        write_private(run / LINK_FILE, page.encode())
+    except OSError as error:
+        raise UnavailableError(f"the browser cannot be shown the link: {error}") from error
+    return (run / LINK_FILE).absolute().as_uri()

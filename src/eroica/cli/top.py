@@ -19,9 +19,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from eroica.archive.load import decode_history
 from eroica.cli.jobs import ask, running_jobs
 from eroica.cli.output import make_console
-from eroica.errors import EroicaError, UnavailableError, UsageError
+from eroica.errors import EroicaError, InputError, UnavailableError, UsageError
 from eroica.model.history import IterationHistory
 from eroica.report.charset import speaks_utf8
 from eroica.report.top import View, build_screen
@@ -126,14 +127,11 @@ class Source:
     def _past(self, status: JobStatus) -> IterationHistory | None:
         """Iteration times from the run directory; else what we have seen ourselves."""
         if self._run is not None:
-            with contextlib.suppress(OSError, ValueError, RecursionError):
+            with contextlib.suppress(OSError, ValueError, RecursionError, InputError):
                 path = self._run / "history.json"
                 written = path.stat().st_mtime
                 if written != self._history[0]:
-                    self._history = (
-                        written,
-                        msgspec.json.decode(read_private(path, _MOST_BYTES), type=IterationHistory),
-                    )
+                    self._history = written, decode_history(read_private(path, _MOST_BYTES))
                 return self._history[1]
         if status.mean_ms is not None:
             self._seen = [*self._seen[-2000:], (time.monotonic(), status.iteration, status.mean_ms)]

@@ -74,8 +74,9 @@ async def _serve(where: Places, settings: Settings) -> None:
     died = os.environ.get("EROICA_RESUME")
     door = named_door(os.environ) or (former_door(where.run, where.host) if died else None)
     former = former_inside(where.run, where.host) if died else None
-    token = next((known[1] for known in (door, former) if known is not None), None) or secrets.token_urlsafe(32)
-    collector = Collector(where.job, Store(where.run), settings, token, _analyze)
+    token = secrets.token_urlsafe(32) if door is None else door[1]
+    page = secrets.token_urlsafe(32) if former is None else former[1]
+    collector = Collector(where.job, Store(where.run), settings, token, _analyze, page=page)
     if died:
         (where.run / "verdict.json").unlink(missing_ok=True)  # final for a collector that was told to end too early
         collector.resume(read_history(where.run, died))

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from eroica.collector.visitors import Visitors
+from eroica.collector.live.visitors import Visitors
 
 MAX_HEADER_BYTES = 16_384
 STRANGER_S = 5.0

@@ -63,12 +63,15 @@ def former_door(run: Path, host: str) -> tuple[Endpoint, str] | None:
 
 
 def former_inside(run: Path, host: str) -> tuple[Endpoint, str] | None:
-    """The loopback address and token of a collector of this host that died: open pages will look for the next there."""
+    """Where a collector of this host that died listened on loopback, and what opened its page, for pages still open.
+
+    Its token is not used again: while nobody listened there, anybody could, and agents show it to who does.
+    """
     known = address.read_address(run, host)
-    if known is None or known.host != host or not good_token(known.token):
+    if known is None or known.host != host or not good_token(known.page):
         return None
     endpoint = endpoint_of(known.url)
-    return (endpoint, known.token) if endpoint.host == "127.0.0.1" and can_listen(endpoint) else None
+    return (endpoint, known.page) if endpoint.host == "127.0.0.1" and can_listen(endpoint) else None
 
 
 class Doors:
@@ -133,7 +136,10 @@ class Doors:
         await asyncio.gather(*(task for _, task in self._servers), return_exceptions=True)
 
     def _at(self, url: str) -> Address:
-        return Address(url=url, token=self._token, pid=os.getpid(), host=self._host, domain=loopback_domain())
+        page = self._live.visitors.page
+        return Address(
+            url=url, token=self._token, pid=os.getpid(), host=self._host, domain=loopback_domain(), page=page
+        )
 
     async def _serve(self, listener: socket.socket, application: ASGIApp | None = None) -> str:
         server = _Server(config_for(application or self._application))

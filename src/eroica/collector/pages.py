@@ -46,7 +46,7 @@ class Pages:
     def judged(self, window_id: int, verdict: Verdict) -> None:
         """A verdict stands and is saved: its page is due."""
         del verdict  # the page is drawn from what is saved
-        if window_id in self._waiting or len(self._waiting) >= _MOST_WAITING:
+        if window_id in self._waiting or (window_id and len(self._waiting) >= _MOST_WAITING):
             return
         self._waiting.insert(len(self._waiting) if window_id else 0, window_id)
         if self._work is None or self._work.done():

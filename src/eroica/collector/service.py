@@ -19,11 +19,11 @@ from eroica.archive.store import Store, write_json
 from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.history import final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_pattern, clean_report, clean_request, clean_text
-from eroica.collector.live import Live
+from eroica.collector.live.routes import Live
+from eroica.collector.live.telling import Shown
 from eroica.collector.pace import Pace
 from eroica.collector.recurrence import with_recurrence
 from eroica.collector.resume import History
-from eroica.collector.telling import Shown
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
 from eroica.model.look import Blockage, HostLooks
@@ -86,6 +86,7 @@ class Collector:
         analysis: Turns a window's patterns into a verdict; runs in a thread.
         clock: Seconds, monotonic.
         diagnosis: The same for the looks at a job that stands still; None if somebody moved.
+        page: What opens the live page; default: made from the token.
 
     Attributes:
         listeners: Called with each verdict that stands and its window; 0 for the job's final one.
@@ -100,6 +101,7 @@ class Collector:
         analysis: Analysis,
         clock: Callable[[], float] = time.monotonic,
         diagnosis: Diagnosis = diagnose,
+        page: str = "",
     ) -> None:
         self.windows = Windows(job, settings)
         self.blockages = Blockages(self.windows, settings)
@@ -121,7 +123,7 @@ class Collector:
         self._analyses: set[asyncio.Task[None]] = set()
         self._dismissed: set[str] = set()
         self._next_tick = 0.0
-        self.live = Live(self._shown(), token)
+        self.live = Live(self._shown(), token, page)
 
     def _shown(self) -> Shown:
         """What pages may know, and the one thing that they may do."""

@@ -128,6 +128,9 @@ def _evidence(view: View, link: SlowLink) -> Iterator[str]:
             "Acknowledgements share the link with data, so one slow direction makes both look slow: the host is sure, "
             "the direction is not."
         )
+    if link.way in ("incoming", "outgoing") and len(link.slow) == 1:
+        other = "sends" if link.way == "incoming" else "receives"
+        yield f"Acknowledgements of what {link.hosts[0]} {other} are late, too: it is this end of the path."
     if link.way == "path":
         yield "Only the flow between these two is slow: the sender's port, the receiver's or the way between them."
     used = _nic(view, link.hosts)

@@ -21,6 +21,8 @@ from eroica.model.pattern import LinkUse, WorkerPattern
 SLOWER = 1 / 3
 #: Data that waits on a link has a round trip of this many times the others', or is sent again.
 _LONGER_TRIP = 2.0
+#: Or at least twice so many bytes are on their way on average: small messages never fill a queue.
+_FULL_QUEUE_BYTES = 64_000.0
 #: Flows with less than this share of the largest flow's bytes are not judged.
 _LEAST_BYTES = 0.1
 #: The longest tick of kernels in use; shorter busy times are not measured.
@@ -198,7 +200,24 @@ def _of_path(flows: Sequence[Flow]) -> SlowLink | None:
     others = [flow for flow in flows if {flow.source, flow.target} != set(ends)]
     if not all(any(flow.touches(host) for flow in others) for host in ends):
         return None
-    return _link(ends, "path", slow, others)
+    hosts, way = _end_of_path(ends, others) if len(slow) == 1 else (ends, "path")
+    return _link(hosts, way, slow, others)
+
+
+def _end_of_path(ends: tuple[str, str], others: Sequence[Flow]) -> tuple[tuple[str, ...], Way]:
+    """Which end of a slow path it is, if the acknowledgements of other flows tell.
+
+    What a host receives slowly are also the acknowledgements of what it sends; what it sends slowly, also those of what
+    it receives.
+    """
+    source, target = ends
+    to_target = max((flow.rtt_s for flow in others if flow.source == target), default=0.0)
+    from_source = max((flow.rtt_s for flow in others if flow.target == source), default=0.0)
+    if to_target >= _LONGER_TRIP * from_source > 0:
+        return (target,), "incoming"
+    if from_source >= _LONGER_TRIP * to_target > 0:
+        return (source,), "outgoing"
+    return ends, "path"
 
 
 def _slow(flows: Sequence[Flow], others: Sequence[Flow]) -> list[Flow]:
@@ -213,10 +232,13 @@ def _slow(flows: Sequence[Flow], others: Sequence[Flow]) -> list[Flow]:
     joint = SLOWER * float(np.median([flow.joint_rate for flow in others]))
     trip = _LONGER_TRIP * float(np.median([flow.rtt_s for flow in others]))
     again = _LONGER_TRIP * float(np.median([flow.resent for flow in others]))
+    queue = _LONGER_TRIP * max(float(np.median([flow.queued_bytes for flow in others])), _FULL_QUEUE_BYTES)
     return [
         flow
         for flow in flows
-        if flow.rate <= usual and flow.joint_rate <= joint and (flow.rtt_s >= trip or flow.resent > again)
+        if flow.rate <= usual
+        and flow.joint_rate <= joint
+        and (flow.rtt_s >= trip or flow.resent > again or flow.queued_bytes >= queue)
     ]
 
 

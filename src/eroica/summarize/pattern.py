@@ -4,49 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.errors import InputError
 from eroica.hardware.store import Samples
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.window import Capture, FlightEntry
 from eroica.settings import Settings
-from eroica.summarize.activity import Durations, Outline, collective_durations, find_outline, gather_activity
-from eroica.summarize.alignment import find_shift
 from eroica.summarize.budget import attach_series, fit_collectives, fit_rows, fit_syncs, wire_size
-from eroica.summarize.call_trees import CallTrees, new_trees
-from eroica.summarize.calls import Calls, read_calls
 from eroica.summarize.clock import WallClock
-from eroica.summarize.collectives import Execution, find_executions
-from eroica.summarize.critical import CriticalPath, find_critical_path
+from eroica.summarize.critical import CriticalPath
 from eroica.summarize.facts import channel_rates, host_facts
 from eroica.summarize.functions import Functions
-from eroica.summarize.host import read_host
 from eroica.summarize.links import link_uses
 from eroica.summarize.neighbors import find_neighbors
 from eroica.summarize.records import MOST_RECORDS, ONLINE_GRAIN_NS, RECORDED_GRAIN_NS, collective_series
 from eroica.summarize.rows import build_rows
-from eroica.summarize.sampled import (
-    OtherThread,
-    Runs,
-    SampleCount,
-    StackReader,
-    ThreadSamples,
-    other_threads,
-    sample_runs,
-    training_samples,
-)
 from eroica.summarize.series import encode_series
 from eroica.summarize.setup import bounded_setup
-from eroica.summarize.slices import MOST_EVENTS, cut_slices
-from eroica.summarize.strands import Staged
-from eroica.summarize.sweep import Layer, Times
+from eroica.summarize.slices import MOST_EVENTS
+from eroica.summarize.staging import Sampled, Scene, read_sampled, set_scene, staged, walk
 from eroica.summarize.syncs import find_syncs
-from eroica.summarize.tally import Tally
 from eroica.summarize.threads import disk_facts, measure_threads
 from eroica.summarize.timeline import add_timeline, shown_iteration
 from eroica.summarize.utilization import Use, find_resources, measure_use
@@ -88,12 +68,12 @@ def summarize_worker(
     """
     began = time.perf_counter()
     clock = WallClock(capture.clocks)
-    scene = _scene(capture, events, flight, clock)
+    scene = set_scene(capture, events, flight, clock)
     tally = scene.tally
-    python = _read_python(capture, scene, stacks, clock)
+    python = read_sampled(capture, scene, stacks, clock)
     at_once = stacks is not None or samples is not None
     shown = shown_iteration(scene.tally.edges_ns)
-    path, critical = _walk(scene, python, len(events) if at_once else MOST_EVENTS, recorded, shown)
+    path, critical = walk(scene, python, len(events) if at_once else MOST_EVENTS, recorded, shown)
     rows, series, left_out_s = build_rows(
         scene.functions,
         tally,
@@ -132,169 +112,8 @@ def summarize_worker(
         stall_s=capture.stall_s,
         notes=(*capture.notes, *_notes(capture, events, stacks, samples), *_cuts(scene)),
     )
-    staged = _staged(capture, scene, python, critical)
-    pattern = add_timeline(pattern, staged, capture, samples, settings)
+    pattern = add_timeline(pattern, staged(capture, scene, python, critical), capture, samples, settings)
     return msgspec.structs.replace(pattern, summarize_s=time.perf_counter() - began)
-
-
-def stage_window(
-    capture: Capture,
-    events: EventTable,
-    stacks: StackTimeline | None,
-    flight: Sequence[FlightEntry],
-    recorded: bool = False,
-) -> Staged:
-    """A worker's whole window for viewers of traces, instead of its pattern; arguments are those of `summarize_worker`.
-
-    Returns:
-        What strands are drawn from.
-
-    Raises:
-        InputError: As `summarize_worker`.
-    """
-    clock = WallClock(capture.clocks)
-    scene = _scene(capture, events, flight, clock)
-    python = _read_python(capture, scene, stacks, clock)
-    _, critical = _walk(scene, python, len(events) if stacks is not None else MOST_EVENTS, recorded, scene.window)
-    return _staged(capture, scene, python, critical)
-
-
-@dataclass(frozen=True)
-class _Scene:
-    """All that the stages of one summary share."""
-
-    events: EventTable
-    executions: Sequence[Execution]
-    collections: tuple[Times, Times]
-    outline: Outline
-    functions: Functions
-    trees: CallTrees
-    tally: Tally
-
-    @property
-    def window(self) -> tuple[int, int]:
-        return int(self.tally.edges_ns[0]), int(self.tally.edges_ns[-1])
-
-
-def _scene(capture: Capture, events: EventTable, flight: Sequence[FlightEntry], clock: WallClock) -> _Scene:
-    edges = _edges(capture, clock)
-    executions = find_executions(events, flight, capture.process_groups, (int(edges[0]), int(edges[-1])))
-    functions = Functions()
-    return _Scene(
-        events=events,
-        executions=executions,
-        collections=_collections(capture, clock),
-        outline=find_outline(events, capture.training_thread_id),
-        functions=functions,
-        trees=new_trees(functions),
-        tally=Tally(edges, len(executions)),
-    )
-
-
-def _walk(
-    scene: _Scene, python: _Python, most: int, recorded: bool, shown: tuple[int, int]
-) -> tuple[CriticalPath, Layer]:
-    """Add up the window, slice by slice.
-
-    Returns:
-        The critical path of the last slice (of all, if there is only one), and of what is shown of the window.
-    """
-    executions, functions = scene.executions, scene.functions
-    seen: list[Layer] = []
-    for part in cut_slices(scene.events, scene.window, most):
-        window = (part.start_ns, part.end_ns)
-        activity = gather_activity(part.events, executions, scene.collections, scene.outline, window, functions)
-        scene.tally.add_durations(activity.durations, part)
-        calls: Calls | None = None
-        host: tuple[Layer, ...] = ()
-        if python.training is None:
-            calls = read_calls(part.events, scene.outline, window, scene.trees)
-            scene.tally.add_durations(calls.durations, part)
-        if recorded:
-            host, durations = read_host(part.events, scene.outline, window, functions)
-            scene.tally.add_durations(durations, part)
-        inner = scene.tally.edges_ns
-        inner = inner[(inner > window[0]) & (inner < window[1])]
-        edges = np.concatenate((window[:1], inner, window[1:])).astype(np.int64)
-        path = find_critical_path(activity, python.training, python.rate_hz, edges, calls, host)
-        scene.tally.add_segments(path.segments, activity.collectives)
-        seen.append(path.segments.within(*shown))
-    scene.tally.add_durations(collective_durations(executions, scene.collections, scene.window, functions))
-    for runs in python.runs:
-        scene.tally.add_durations(Durations(runs.function, runs.length_ns, np.full(len(runs.function), -1, np.int32)))
-    return path, Layer(*(np.concatenate(columns) for columns in zip(*seen, strict=True)))
-
-
-def _staged(capture: Capture, scene: _Scene, python: _Python, critical: Layer) -> Staged:
-    return Staged(
-        events=scene.events,
-        outline=scene.outline,
-        executions=scene.executions,
-        collections=scene.collections,
-        functions=scene.functions,
-        trees=scene.trees,
-        critical=critical,
-        training=python.training,
-        threads=python.threads,
-        rate_hz=python.rate_hz,
-        groups={group.name: group.description for group in capture.process_groups},
-        edges_ns=scene.tally.edges_ns,
-    )
-
-
-def _edges(capture: Capture, clock: WallClock) -> Times:
-    if len(capture.boundaries_ns) < 2:
-        raise InputError(f"the capture of rank {capture.worker.global_rank} has no complete iteration")
-    edges = clock.from_monotonic(capture.boundaries_ns)
-    if np.any(np.diff(edges) <= 0):
-        raise InputError(f"the iteration boundaries of rank {capture.worker.global_rank} do not rise")
-    return edges
-
-
-def _collections(capture: Capture, clock: WallClock) -> tuple[Times, Times]:
-    """Collector runs on the training thread, wall clock; they are named by either of the thread's numbers."""
-    mine = (capture.training_thread_id, capture.training_thread_ident)
-    runs = [one for one in capture.garbage_collections if one.thread_id in mine]
-    start = np.array([one.start_ns for one in runs], dtype=np.int64)
-    end = np.array([one.end_ns for one in runs], dtype=np.int64)
-    return clock.from_monotonic(start), clock.from_monotonic(end)
-
-
-@dataclass(frozen=True)
-class _Python:
-    """Everything sampled: the training thread, runs of all threads, the others' samples, how many counted."""
-
-    training: ThreadSamples | None
-    runs: tuple[Runs, ...]
-    threads: tuple[OtherThread, ...]
-    count: SampleCount
-    rate_hz: float
-
-
-def _read_python(capture: Capture, scene: _Scene, stacks: StackTimeline | None, clock: WallClock) -> _Python:
-    if stacks is None:
-        return _Python(None, (), (), SampleCount(), 1.0)
-    window, functions = scene.window, scene.functions
-    reader = StackReader(functions)
-    pid, thread, autograd = capture.worker.pid, capture.training_thread_id, scene.outline.autograd_threads
-    training, torn = training_samples(stacks, pid, thread, autograd, clock, reader)
-    shift = _shift(training, scene.events, thread, window, functions)
-    training = training._replace(time_ns=training.time_ns + shift)
-    shifted = (window[0] - shift, window[1] - shift)
-    others, threads, count = other_threads(stacks, pid, thread, autograd, clock, shifted, reader)
-    inner = int(((training.time_ns >= window[0]) & (training.time_ns < window[1])).sum())
-    outer = len(training.time_ns) - inner
-    count = SampleCount(count.used + inner, count.dropped + outer + torn + stacks.unreadable)
-    runs = (sample_runs(training, window, stacks.rate_hz), *others)
-    return _Python(training, runs, tuple(threads), count, stacks.rate_hz)
-
-
-def _shift(
-    training: ThreadSamples, events: EventTable, thread: int, window: tuple[int, int], functions: Functions
-) -> int:
-    inner = (training.time_ns >= window[0]) & (training.time_ns < window[1])
-    phases = [functions.keys[number].phase for number in training.function[inner].tolist()]
-    return find_shift(training.time_ns[inner], phases, events, thread)
 
 
 def _uses(
@@ -302,7 +121,7 @@ def _uses(
     samples: Samples | None,
     functions: Functions,
     path: CriticalPath,
-    python: _Python,
+    python: Sampled,
     clock: WallClock,
     settings: Settings,
 ) -> list[Use]:
@@ -330,14 +149,14 @@ def _beta_errors(path: CriticalPath, count: int) -> NDArray[np.float64]:
     return error
 
 
-def _wait_us(scene: _Scene) -> NDArray[np.float32]:
+def _wait_us(scene: Scene) -> NDArray[np.float32]:
     """Critical collective time of each iteration, microseconds. float32 [I]."""
     group = np.array([0 if key.kind == "collective" else -1 for key in scene.functions.keys], dtype=np.int64)
     wait: NDArray[np.int64] = scene.tally.per_iteration_ns(group, 1)[0]
     return (wait / 1000.0).astype(np.float32)
 
 
-def _records(capture: Capture, scene: _Scene, settings: Settings, recorded: bool) -> tuple[CollectiveRecord, ...]:
+def _records(capture: Capture, scene: Scene, settings: Settings, recorded: bool) -> tuple[CollectiveRecord, ...]:
     groups, rank = capture.process_groups, capture.worker.global_rank
 
     tally, most = scene.tally, settings.collective_executions
@@ -370,7 +189,7 @@ def _notes(
     return tuple(notes)
 
 
-def _cuts(scene: _Scene) -> list[str]:
+def _cuts(scene: Scene) -> list[str]:
     """What summarizing left out because there was too much of it."""
     notes = scene.trees.losses()
     if scene.outline.unread_threads:

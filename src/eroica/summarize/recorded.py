@@ -17,8 +17,9 @@ from eroica.model.window import Capture, ClockPair, GarbageCollection
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings
 from eroica.summarize.iterations import Iterations, find_iterations
-from eroica.summarize.pattern import stage_window, summarize_worker
-from eroica.summarize.strands import Staged
+from eroica.summarize.pattern import summarize_worker
+from eroica.summarize.spans import Staged
+from eroica.summarize.staging import stage_window
 from eroica.trace.header import everybody
 from eroica.trace.kineto import is_collective_kernel
 from eroica.trace.table import Category, EventTable

@@ -23,7 +23,8 @@ from eroica.model.window import Capture
 from eroica.settings import Settings
 from eroica.summarize.channel_bins import channel_series
 from eroica.summarize.series import encode_series
-from eroica.summarize.strands import Spans, Staged, Strand, Strands, find_strands
+from eroica.summarize.spans import Spans, Staged, Strand, Strands
+from eroica.summarize.strands import find_strands
 from eroica.summarize.sweep import Times, nest
 from eroica.wire.codec import encode_record
 

@@ -6,17 +6,23 @@ lightness, so they read the same without color vision and in gray print.
 
 from __future__ import annotations
 
+import base64
 import struct
 import zlib
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
+
+from eroica.views import svg
 
 #: Level 0 is transparent (no value); levels 1 to 255 are colors.
 LEVELS = 256
 #: Stops of the scales, evenly spaced from nothing to most.
 LIGHT = ("#f1f2f0", "#cfdfe4", "#9cc3d3", "#5c9fbe", "#2c739f", "#164a75", "#0a2444")
 DARK = ("#1a222c", "#173c56", "#1d5d80", "#3184a6", "#62aec3", "#aad6d8", "#f4fae6")
+#: Class of the image for each paper, and its scale.
+PALETTES = (("only-light", LIGHT), ("only-dark", DARK))
 
 
 def levels(values: NDArray[np.float64], top: float) -> NDArray[np.uint8]:
@@ -61,3 +67,29 @@ def indexed_png(levels_HW: NDArray[np.uint8], stops: tuple[str, ...]) -> bytes:
 
 def _chunk(name: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def image(png: bytes, cls: str, size: dict[str, float]) -> Markup:
+    """Pixels of a PNG as they are, stretched."""
+    url = "data:image/png;base64," + base64.b64encode(png).decode()
+    return svg.tag("image", href=Markup(url), preserveAspectRatio="none", cls=f"pixels {cls}", **size)
+
+
+def legend(top_ms: float, right: float, y: float) -> Markup:
+    """The scale of colors with its values; steps are those of the root, so small times can be told apart.
+
+    Args:
+        top_ms: Time of the last color.
+        right: Where it ends.
+        y: Where the colors begin; values stand above.
+    """
+    width, x = 220.0, right - 220.0
+    ramp = np.arange(1, LEVELS, dtype=np.uint8)[None, :]
+    size = {"x": x, "y": y, "width": width, "height": 8.0}
+    bars = [image(indexed_png(ramp, colors), cls, size) for cls, colors in PALETTES]
+    stops = [0.0, top_ms / 16, top_ms / 4, top_ms]
+    texts = [svg.label(x + width * (value / top_ms) ** 0.5, y - 4, svg.time(value) if value else "0",
+                       text_anchor="end" if value == top_ms else "start" if not value else "middle", cls="tick-text")
+             for value in stops]  # fmt: skip
+    title = svg.label(x - 10, y + 8, "critical time per iteration", text_anchor="end", cls="axis-title")
+    return svg.group(*bars, *texts, title)

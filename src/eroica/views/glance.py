@@ -46,11 +46,11 @@ def word_sign(word: VerdictWord) -> Markup:
 
 
 def pace_bars(verdict: Verdict) -> list[PaceBar]:
-    """Iterations now, without the first cause (its gain, as the verdict states it), and at best; none if unknown."""
-    now, best = verdict.iteration.current_ms, verdict.iteration.baseline_ms
+    """Iterations now, without the first cause (its gain, as the verdict states it), and before; none if unknown."""
+    now, before = verdict.iteration.current_ms, verdict.iteration.baseline_ms
     if now is None:
         return []
-    longest = max(now, best or 0.0)
+    longest = max(now, before or 0.0)
     color = "bar-culprit" if verdict.verdict == "slow" else "bar"
     rows = [PaceBar(label="now", bar=_bar(now, longest, color), value=milliseconds(now))]
     cause = verdict.cause
@@ -64,9 +64,9 @@ def pace_bars(verdict: Verdict) -> list[PaceBar]:
                 note=f"{percent(cause.gain)} shorter",
             )
         )
-    if best:
-        note = f"now {change(best, now)}" if now > best else ""
-        rows.append(PaceBar(label="best before", bar=_bar(best, longest, "bar"), value=milliseconds(best), note=note))
+    if before:
+        note = f"now {change(before, now)}" if now > before else ""
+        rows.append(PaceBar(label="before", bar=_bar(before, longest, "bar"), value=milliseconds(before), note=note))
     return rows
 
 
@@ -124,16 +124,16 @@ def _workers(material: Material) -> str:
 
 
 def happened(material: Material) -> str:
-    """When the verdict's window was open, as the history tells it: "2026-11-22 03:12 UTC"."""
+    """When the verdict's window was open, as the history tells it: "2026-11-22 03:12 UTC"; "" where it does not."""
     history = material.history
-    if history is None:
+    if history is None or not material.window_id:
         return ""
-    marks = [
-        mark for mark in history.marks if mark.window_id == material.window_id and mark.kind in ("window", "verdict")
-    ]
-    at_s = marks[0].at_s if marks and material.window_id else 0.0
+    kinds = ("window", "blocked", "verdict")
+    marks = [mark for mark in history.marks if mark.window_id == material.window_id and mark.kind in kinds]
+    if not marks:
+        return ""
     try:
-        when = datetime.fromtimestamp(history.began + at_s, tz=timezone.utc)
+        when = datetime.fromtimestamp(history.began + marks[0].at_s, tz=timezone.utc)
     except (OverflowError, ValueError, OSError):
         return ""
     return f"{when:%Y-%m-%d %H:%M} UTC"

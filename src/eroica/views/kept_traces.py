@@ -21,8 +21,8 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.window import Capture
 from eroica.settings import Settings
 from eroica.summarize.channel_bins import channel_series
-from eroica.summarize.pattern import stage_window
 from eroica.summarize.recorded import stage_recording
+from eroica.summarize.staging import stage_window
 from eroica.trace.flight import read_flight
 from eroica.trace.kineto import read_trace
 from eroica.trace.stacks import read_stacks

@@ -12,7 +12,8 @@ from eroica.errors import InputError
 from eroica.model.pattern import FunctionKey
 from eroica.model.timeline import ChannelSeries, Timeline, Track
 from eroica.summarize.series import decode_series
-from eroica.summarize.strands import Staged, Strand, find_strands
+from eroica.summarize.spans import Staged, Strand
+from eroica.summarize.strands import find_strands
 from eroica.summarize.sweep import nest
 from eroica.views.chrome_trace import Counter, Lane
 

@@ -67,7 +67,7 @@ def build_page(material: Material) -> str:
         symptoms=shown_symptoms(verdict),
         left_out=left_out(verdict),
         has_letters=any(one.finding.pattern is not None for one in causes),
-        pictures=[_shown(name, picture) for name in NAMES if (picture := _fitting(name, material)) is not None],
+        pictures=[shown for name in NAMES if (shown := _shown(name, material)) is not None],
         css=css,
         script=script,
         policy=_policy(css, script),
@@ -81,24 +81,34 @@ def _notes(material: Material) -> list[str]:
     return [sentence(note) for note in material.notes[:_MOST_NOTES]]
 
 
-def _fitting(name: str, material: Material) -> Picture | None:
-    """A picture; where there are no patterns at all, none that would only say so."""
-    picture = draw_picture(name, material)
-    return None if picture is not None and picture.missing and not material.patterns else picture
-
-
 def draw_picture(name: str, material: Material) -> Picture | None:
     """One picture; if it fails, what says so in its place."""
     try:
         picture: Picture | None = import_module(f"eroica.views.pictures.{name}").draw(material)
     except Exception as error:
         log.exception("the picture %s could not be drawn", name)
-        why = f"This picture could not be drawn: {type(error).__name__}. Everything else on the page is unaffected."
-        return Picture(id=name, title=TITLES[name], missing=why)
+        return _failed(name, error)
     return picture
 
 
-def _shown(name: str, picture: Picture) -> _Shown:
+def _failed(name: str, error: Exception) -> Picture:
+    why = f"This picture could not be drawn: {type(error).__name__}. Everything else on the page is unaffected."
+    return Picture(id=name, title=TITLES[name], missing=why)
+
+
+def _shown(name: str, material: Material) -> _Shown | None:
+    """A picture; where there are no patterns at all, none that would only say so."""
+    picture = draw_picture(name, material)
+    if picture is None or (picture.missing and not material.patterns):
+        return None
+    try:
+        return _ready(name, picture)
+    except (TypeError, ValueError) as error:  # a number that is none, for which JSON has no word
+        log.exception("the data of the picture %s are no JSON", name)
+        return _ready(name, _failed(name, error))
+
+
+def _ready(name: str, picture: Picture) -> _Shown:
     return _Shown(
         id=picture.id,
         nav=TITLES[name],

@@ -8,6 +8,8 @@ Hosts may share the run directory, so a loopback address counts only where it wa
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 from pathlib import Path
 from urllib.parse import quote
@@ -21,6 +23,8 @@ from eroica.wire.places import file_name, host_name, read_private
 
 AWAY = "away"
 """File in the runtime directory while this host has no worker 0: the job's verdict is another host's to give."""
+LINK_FILE = "live.html"
+"""File in the run directory that leads a browser of this host to the live page."""
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +34,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         pid: Its process.
         host: Its host's name.
         domain: What shares its loopback interface; see `eroica.wire.network.loopback_domain`.
+        page: What opens its live page and nothing else; "" where only `page_pass` of the token is known to do so.
     """
 
     url: str
@@ -37,11 +42,17 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     host: str = ""
     domain: str = ""
+    page: str = ""
+
+
+def page_pass(token: str) -> str:
+    """Made from the collector's token, and not to be turned back: opens the live page, nothing that agents may do."""
+    return hmac.new(token.encode(), b"eroica live page", hashlib.sha256).hexdigest()
 
 
 def page_link(address: Address) -> str:
-    """The live page of the job: whoever opens this is let in (`eroica.collector.visitors`)."""
-    return f"{address.url}/?token={quote(address.token, safe='')}"
+    """The live page of the job: whoever opens this is let in (`eroica.collector.live.visitors`)."""
+    return f"{address.url}/?token={quote(address.page or page_pass(address.token), safe='')}"
 
 
 def announce(run: Path, address: Address, host: str) -> None:
@@ -73,12 +84,12 @@ def withdraw(run: Path, address: Address, host: str) -> None:
         if known is not None and (known.host, known.pid) == (address.host, address.pid):
             path.unlink(missing_ok=True)
             if path.name == "collector.json":
-                _forget_metrics(run)
+                _forget_ways_in(run)
 
 
-def _forget_metrics(run: Path) -> None:
-    """Prometheus has nothing to ask here any more; see `eroica.collector.scraping`."""
-    for name in ("prometheus.json", "metrics.token"):
+def _forget_ways_in(run: Path) -> None:
+    """Neither Prometheus (`eroica.collector.scraping`) nor a browser has anything to ask here any more."""
+    for name in ("prometheus.json", "metrics.token", LINK_FILE):
         (run / name).unlink(missing_ok=True)
 
 
@@ -87,7 +98,7 @@ def forget(run: Path, host: str) -> None:
     known = _read(run / "collector.json")
     if known is None or known.host in ("", host):
         (run / "collector.json").unlink(missing_ok=True)
-        _forget_metrics(run)
+        _forget_ways_in(run)
     (run / "hosts" / f"{file_name(host)}.json").unlink(missing_ok=True)
 
 

@@ -14,6 +14,8 @@ from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
 _MOST_ODD = 60
 _MOST_EVIDENCE = 4
+#: Whom a cause is about where it names nobody in particular.
+_SCOPES = {"all": "all workers", "rotating": "changing workers"}
 
 
 class Now(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +109,7 @@ class VerdictNow(msgspec.Struct, frozen=True, kw_only=True):
 def job_now(status: JobStatus, letters: str) -> Now:
     """The job in one line."""
     return Now(
-        job=status.job,
+        job=clean(status.job, 60),
         phase=status.phase,
         message=sentence(status.message),
         iteration=status.iteration,
@@ -173,7 +175,7 @@ def verdict_now(window_id: int, verdict: Verdict, report: str) -> VerdictNow:
     return msgspec.structs.replace(
         short,
         cause=first.cause,
-        workers="all workers" if first.scope == "all" else worker_list(first.workers),
+        workers=_SCOPES.get(first.scope) or worker_list(first.workers),
         hosts=tuple(clean(host) for host in first.hosts[:8]),
         gain=first.gain,
         confidence=first.confidence,

@@ -10,8 +10,9 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from eroica.model.shares import percent
-from eroica.model.verdict import NO_FUNCTION, Finding
+from eroica.model.verdict import Finding
 from eroica.report.words import clean, worker_list
+from eroica.views.functions import shown_as
 from eroica.views.material import Material
 from eroica.views.picture import Facts, Picture, facts
 from eroica.views.svg import (
@@ -44,6 +45,8 @@ _MOST_DOTS = 400
 #: Above so many culprits they are one path: all are drawn, only the hints are left to the table.
 _MOST_HINTS, _MOST_NAMES = 400, 4
 _MOST_ROWS = 120
+#: How much wider bold letters are than others.
+_BOLD = 1.08
 #: Cells of the grid in which peers are put together, pixels.
 _CELL = 9.0
 _DOT, _SIGN = 4.2, 7.0
@@ -100,13 +103,10 @@ def _panel(finding: Finding, material: Material) -> _Panel | None:
     beta, mu = rows.joined(columns)
     named = np.isin(material.ranks, finding.workers) & (finding.scope == "some")
     key = rows.keys[int(columns[0])]
-    name = finding.function.name
-    if name not in (key.name, NO_FUNCTION) and not any(name in frame for frame in key.stack):
-        name = f"{name}, waited for in {key.name}" if key.phase == "input" else f"{name}, as {key.name}"
     sampled = finding.resource.name if finding.resource is not None else rows.resources[int(columns[0])]
     return _Panel(
         finding=finding,
-        name=clean(name, 100),
+        name=clean(shown_as(finding, key), 100),
         ranks=material.ranks,
         beta=beta,
         mu=mu,
@@ -230,20 +230,21 @@ def _culprits(panel: _Panel, xs: NDArray[np.float64], ys: NDArray[np.float64], m
 def _names(
     panel: _Panel, xs: NDArray[np.float64], ys: NDArray[np.float64], width: float, material: Material
 ) -> Iterator[Markup]:
-    """Names beside the culprits, where they are few; those that would lie on each other move down."""
+    """Names beside the culprits, where they are few; those that would lie on each other move on."""
     culprits = np.flatnonzero(panel.named).tolist()
     if len(culprits) > _MOST_NAMES:
         yield _together(panel, xs[culprits], ys[culprits], width)
         return
-    taken: list[float] = []
+    taken: list[tuple[float, float, float]] = []
     for at in sorted(culprits, key=lambda one: ys[one]):
         name = clean(material.worker_name(int(panel.ranks[at])), 40 if width > 600 else 24)
-        height = float(ys[at]) + 4
-        while any(abs(height - other) < 14 for other in taken):
-            height += 14 if panel.resource else -14
-        taken.append(height)
-        is_left = xs[at] + text_width(name, 12) + 14 > width
+        long, height = text_width(name, 12) * _BOLD, float(ys[at]) + 4
+        is_left = xs[at] + long + 14 > width
         x_text = float(xs[at]) + (-11 if is_left else 11)
+        begin = x_text - long if is_left else x_text
+        while any(abs(height - y) < 14 and begin < right and left < begin + long for left, right, y in taken):
+            height += 14 if panel.resource else -14
+        taken.append((begin, begin + long, height))
         yield label(x_text, height, name, text_anchor="end" if is_left else "start", cls="culprit-text halo")
 
 

@@ -18,10 +18,11 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from eroica.model.verdict import NO_FUNCTION
 from eroica.report.words import clean
 from eroica.views import svg
-from eroica.views.colormap import DARK, LEVELS, LIGHT, indexed_png, levels
-from eroica.views.functions import full_name, short_names
+from eroica.views.colormap import DARK, LEVELS, LIGHT, PALETTES, image, indexed_png, legend, levels
+from eroica.views.functions import full_name, short_names, shown_as
 from eroica.views.material import Material
 from eroica.views.picture import Facts, Picture, facts
 
@@ -32,9 +33,13 @@ _MOST_COLUMNS = 720
 #: Workers up to which each column is separated and each cell carries its number.
 _SEPARATED, _NUMBERED = 96, 12
 _WIDTH, _LEFT, _TOP, _ROW = 960.0, 236.0, 34.0, 18.0
+#: Letters that the name of a row has room for, beside the number of its finding.
+_LETTERS = 29
 #: Value of a cell whose worker does not run the function.
 NO_VALUE = 65_535
 _MOST_MARKS = 40
+#: Causes that the sentence above the map explains.
+_MOST_TOLD = 3
 
 Floats = NDArray[np.float64]
 
@@ -84,7 +89,7 @@ class _Heatmap:
         self.middle_F = np.median(np.nan_to_num(self.ms_FW), axis=1)
         self.top_ms = max(float(np.nanmax(self.ms_FW)), 1e-3)
         self.keys = [rows.keys[column] for column in columns]
-        self.names = short_names(self.keys)
+        self.names = short_names(self.keys, _LETTERS)
         self.marks = {
             int(column): finding.order
             for finding in reversed(material.verdict.findings)
@@ -119,8 +124,22 @@ class _Heatmap:
         culprits = " ◆ marks the workers that the verdict names." if self.culprits else ""
         return (
             "A row is a function, a column a worker in rank order; the more a cell stands out from the page, the more "
-            f"time of each iteration waits for that function on that worker.{culprits}{shared}"
+            f"time of each iteration waits for that function on that worker.{culprits}{self._elsewhere()}{shared}"
         )
+
+    def _elsewhere(self) -> str:
+        """Causes whose function is not the one of their row, or that have no row."""
+        told: list[str] = []
+        for cause in self.material.causes:
+            if cause.function.name == NO_FUNCTION or len(told) >= _MOST_TOLD:
+                continue
+            row = self.orders.index(cause.order) if cause.order in self.orders else None
+            name = cause.function.name if row is None else shown_as(cause, self.keys[row])
+            if row is None:
+                told.append(f" Cause {cause.order}, {clean(name, 80)}, has no row: no iteration waits for it directly.")
+            elif name != cause.function.name:
+                told.append(f" Row ({cause.order}) is where cause {cause.order} shows: {clean(name, 120)}.")
+        return "".join(told)
 
     # --- the drawing ---
 
@@ -135,7 +154,7 @@ class _Heatmap:
             self._numbers(),
             self._culprit_marks(height),
             self._worker_axis(height),
-            _legend(self.top_ms, height + 58),
+            legend(self.top_ms, _WIDTH, height + 58),
             title=f"Heat map of {len(self.keys)} functions on {self._workers} workers, critical time per iteration",
             cls="wide heat",
         )
@@ -280,15 +299,6 @@ class _Heatmap:
         }
 
 
-PALETTES = (("only-light", LIGHT), ("only-dark", DARK))
-
-
-def image(png: bytes, cls: str, size: dict[str, float]) -> Markup:
-    """Pixels of a PNG as they are, stretched."""
-    url = "data:image/png;base64," + base64.b64encode(png).decode()
-    return svg.tag("image", href=Markup(url), preserveAspectRatio="none", cls=f"pixels {cls}", **size)
-
-
 def _time(value: float) -> str:
     return svg.time(value) if math.isfinite(value) else "–"
 
@@ -296,17 +306,3 @@ def _time(value: float) -> str:
 def _marked(name: str, order: int) -> str:
     """The number of the finding that a function belongs to stands before its name."""
     return f"({order}) {name}" if order else name
-
-
-def _legend(top_ms: float, y: float) -> Markup:
-    """The scale of colors with its values; steps are those of the root, so small times can be told apart."""
-    width, x = 220.0, _WIDTH - 220.0
-    ramp = np.arange(1, LEVELS, dtype=np.uint8)[None, :]
-    size = {"x": x, "y": y, "width": width, "height": 8.0}
-    bars = [image(indexed_png(ramp, colors), cls, size) for cls, colors in PALETTES]
-    stops = [0.0, top_ms / 16, top_ms / 4, top_ms]
-    texts = [svg.label(x + width * (value / top_ms) ** 0.5, y - 4, svg.time(value) if value else "0",
-                       text_anchor="end" if value == top_ms else "start" if not value else "middle", cls="tick-text")
-             for value in stops]  # fmt: skip
-    title = svg.label(x - 10, y + 8, "critical time per iteration", text_anchor="end", cls="axis-title")
-    return svg.group(*bars, *texts, title)

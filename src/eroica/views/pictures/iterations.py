@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from eroica.errors import InputError
-from eroica.model.history import IterationHistory, Mark
-from eroica.model.pattern import WorkerPattern
+from eroica.model.history import Mark
 from eroica.report.words import milliseconds
-from eroica.summarize.series import decode_series, decode_together
+from eroica.views.course import Course, of_job, of_window
 from eroica.views.material import Material
 from eroica.views.picture import Facts, Picture, facts
 from eroica.views.svg import (
@@ -44,8 +41,8 @@ _WIDE, _NARROW = 960.0, 350.0
 _PLOT, _BOTTOM, _LEFT, _RIGHT = 190.0, 44.0, 62.0, 28.0
 #: Above the plot there is room for three lines of names, or for none.
 _NAMES_TOP, _PLAIN_TOP = 62.0, 22.0
-#: Stretches that get a line of their own and a hint; more are thinned, the slowest of each step stays.
-_MOST_POINTS, _MOST_HINTS = 900, 160
+#: Steps that have a hint of their own.
+_MOST_HINTS = 160
 #: A single outlier (the first iteration compiles) must not flatten all others: beyond this times the 98th percentile
 #: the line is cut, and the picture says so.
 _CUT = 2.5
@@ -59,37 +56,9 @@ _SHOWN = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Course:
-    """Iteration times along one axis.
-
-    Attributes:
-        x: Seconds since the job's start, or the iteration's number; rising.
-        mean_ms: Mean over workers.
-        high_ms: Of the slowest worker.
-        notes: What each point's hint says.
-        is_time: x is time.
-        marks: What happened; only with time.
-        best_ms: Best mean so far.
-    """
-
-    x: NDArray[np.float64]
-    mean_ms: NDArray[np.float64]
-    high_ms: NDArray[np.float64]
-    notes: tuple[str, ...]
-    is_time: bool
-    marks: tuple[Mark, ...] = ()
-    best_ms: float | None = None
-
-    @property
-    def top(self) -> float:
-        """Where the plot begins."""
-        return _NAMES_TOP if self.marks else _PLAIN_TOP
-
-
 def draw(material: Material) -> Picture | None:
     """The job's history; without one, the window's own iterations."""
-    course = _from_history(material) or _from_patterns(material)
+    course = of_job(material) or of_window(material)
     if course is None or len(course.x) < 2:
         if course is not None:
             return Picture(id=_ID, title=_title(course), missing=f"Only one was captured; {course.notes[0]}.")
@@ -106,134 +75,64 @@ def draw(material: Material) -> Picture | None:
     return Picture(id=_ID, title=_title(course), body=body, reads=_reads(course), facts=_facts(course))
 
 
-def _title(course: _Course) -> str:
+def _title(course: Course) -> str:
     return _TITLE if course.is_time else "Iteration times in the window"
 
 
-def _reads(course: _Course) -> str:
+def _reads(course: Course) -> str:
+    before = " The dashed line is the mean iteration that the verdict compares with." if course.before_ms else ""
     if course.is_time:
         return (
             "Each step is the mean iteration over all workers in a stretch of time; the thin line is the slowest "
-            "worker. The colored bands are windows in which Eroica looked closely."
+            f"worker. The colored bands are windows in which Eroica looked closely.{before}"
         )
     return (
-        "Each step is one captured iteration: its mean over all workers, and as a thin line the longest of any worker."
+        "Each step is one captured iteration: its mean over all workers, and as a thin line the longest of any "
+        f"worker.{before}"
     )
-
-
-# ---------------------------------------------------------------------- where the numbers come from
-
-
-def _from_history(material: Material) -> _Course | None:
-    history = material.history
-    if history is None or len(history.at_s) < 2:
-        return None
-    chosen = _thinned(np.array(history.slowest_ms))
-    columns = (np.array(getattr(history, name)) for name in ("at_s", "mean_ms", "slowest_ms"))
-    at_s, mean_ms, slowest_ms = (column[chosen].astype(np.float64) for column in columns)
-    notes = tuple(_history_note(history, int(at)) for at in chosen)
-    return _Course(
-        x=at_s,
-        mean_ms=mean_ms,
-        high_ms=slowest_ms,
-        notes=notes,
-        is_time=True,
-        marks=_own_marks(history.marks, material.window_id),
-        best_ms=material.verdict.iteration.baseline_ms,
-    )
-
-
-def _history_note(history: IterationHistory, at: int) -> str:
-    slowest = f"slowest: worker {history.slowest_worker[at]}, {milliseconds(history.slowest_ms[at])}"
-    return f"iteration {history.iteration[at]:,}: mean {milliseconds(history.mean_ms[at])}, {slowest}"
-
-
-def _own_marks(marks: Sequence[Mark], window_id: int) -> tuple[Mark, ...]:
-    """The marks of the window that the verdict is about, the trigger before it, and all other windows as bands."""
-    own = [mark for mark in marks if mark.kind == "baseline" or mark.window_id == window_id or not window_id]
-    begin = min((mark.at_s for mark in own if mark.kind in ("window", "blocked")), default=float("inf"))
-    triggers = [mark for mark in marks if mark.kind == "trigger" and mark.at_s <= begin]
-    others = [mark for mark in marks if mark.kind in ("window", "blocked") and mark not in own]
-    chosen = {*map(id, own), *map(id, triggers[-1:]), *map(id, others)}
-    return tuple(mark for mark in marks if id(mark) in chosen)[-60:]
-
-
-def _from_patterns(material: Material) -> _Course | None:
-    series = _series(material.patterns)
-    if series is None or series.shape[1] < 1:
-        return None
-    chosen = _thinned(series.max(axis=0))
-    mean, high = series.mean(axis=0)[chosen] / 1e3, series.max(axis=0)[chosen] / 1e3
-    first = material.patterns[0].first_iteration
-    slowest = series.argmax(axis=0)
-    notes = tuple(
-        f"iteration {first + at:,}: mean {milliseconds(mean_ms)}, longest {milliseconds(high_ms)} "
-        f"on worker {material.ranks[slowest[at]]}"
-        for at, mean_ms, high_ms in zip(chosen.tolist(), mean.tolist(), high.tolist(), strict=True)
-    )
-    best = material.verdict.iteration.baseline_ms
-    x = (first + 1 + chosen).astype(np.float64)
-    return _Course(x=x, mean_ms=mean, high_ms=high, notes=notes, is_time=False, best_ms=best)
-
-
-def _series(patterns: Sequence[WorkerPattern]) -> NDArray[np.float64] | None:
-    """Durations of all captured iterations on the workers that captured all of them, microseconds. float64 [W, I]."""
-    try:
-        together = decode_together([pattern.iteration_us for pattern in patterns], np.float32)
-        if together is not None:
-            return together.astype(np.float64)
-        each = [decode_series(pattern.iteration_us, np.float32) for pattern in patterns]
-    except InputError:
-        return None
-    longest = max(map(len, each), default=0)
-    whole = [one for one in each if len(one) == longest]
-    return np.array(whole, dtype=np.float64) if longest else None
-
-
-def _thinned(values: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Places of at most `_MOST_POINTS` values: the highest of each step."""
-    if len(values) <= _MOST_POINTS:
-        return np.arange(len(values))
-    edges = np.linspace(0, len(values), _MOST_POINTS + 1).astype(int)
-    return np.array([begin + int(np.argmax(values[begin:end])) for begin, end in pairwise(edges)], dtype=np.intp)
 
 
 # ---------------------------------------------------------------------- the picture
 
 
-def _draw(course: _Course, width: float, material: Material) -> Markup:
-    end = course.top + _PLOT
+def _draw(course: Course, width: float, material: Material) -> Markup:
+    end = _top(course) + _PLOT
     low = float(course.x[0]) - (1.0 if not course.is_time else 0.0)
     low = 0.0 if course.is_time else low
     x = Scale(
         low, max(float(course.x[-1]), *(_until(mark) for mark in course.marks), low + 1e-9), _LEFT, width - _RIGHT
     )
     highest, is_cut = _highest(course)
-    y = Scale(0.0, highest, end, course.top)
+    y = Scale(0.0, highest, end, _top(course))
     about = 7 if width > 600 else 4
     parts = [
         *_bands(course, x, end),
         left_axis(y, _LEFT, width - _LEFT - _RIGHT, times(ticks(0.0, highest, 4)), ""),
-        _best(course, y, width),
+        _before(course, y, width),
         path(points(*_steps(course.x, course.high_ms, low, x, y)), cls="high"),
         path(points(*_steps(course.x, course.mean_ms, low, x, y)), cls="line"),
         *_flags(course, x, end, width),
         *_hovers(course, low, x, end),
         _bottom(course, x, end, about),
-        label(width - _RIGHT, course.top - 4, f"cut off at {time(highest)}", text_anchor="end", cls="axis-title")
+        label(width - _RIGHT, _top(course) - 4, f"cut off at {time(highest)}", text_anchor="end", cls="axis-title")
         if is_cut
         else None,
     ]
     return svg(width, end + _BOTTOM, *parts, title=_spoken(course, material))
 
 
-def _highest(course: _Course) -> tuple[float, bool]:
+def _highest(course: Course) -> tuple[float, bool]:
     """The end of the time axis, and whether something is higher."""
     values = course.high_ms[np.isfinite(course.high_ms)]
     top = float(values.max(initial=0.0))
     usual = float(np.percentile(values, 98)) if len(values) else top
-    room = max(min(top, _CUT * usual), course.best_ms or 0.0)
+    room = max(min(top, _CUT * usual), course.before_ms or 0.0)
     return roof(room), top > roof(room)
+
+
+def _top(course: Course) -> float:
+    """Where the plot begins."""
+    return _NAMES_TOP if course.marks else _PLAIN_TOP
 
 
 def _steps(
@@ -249,23 +148,23 @@ def _until(mark: Mark) -> float:
     return mark.until_s if mark.until_s is not None and mark.kind != "trigger" else mark.at_s
 
 
-def _bands(course: _Course, x: Scale, end: float) -> Iterator[Markup]:
+def _bands(course: Course, x: Scale, end: float) -> Iterator[Markup]:
     """Windows, standing behind everything else."""
     for mark in course.marks:
         if mark.kind in ("window", "baseline", "blocked"):
             left = x(mark.at_s)
             width = max(x(_until(mark)) - left, 3.0)
-            yield rect(left, course.top, width, end - course.top, cls=f"band-{mark.kind}")
+            yield rect(left, _top(course), width, end - _top(course), cls=f"band-{mark.kind}")
 
 
-def _best(course: _Course, y: Scale, width: float) -> Markup | None:
-    if not course.best_ms or course.best_ms > y.high:
+def _before(course: Course, y: Scale, width: float) -> Markup | None:
+    if not course.before_ms or course.before_ms > y.high:
         return None
-    at = y(course.best_ms)
-    return line(_LEFT, at, width - _RIGHT, at, cls="best")
+    at = y(course.before_ms)
+    return line(_LEFT, at, width - _RIGHT, at, cls="before")
 
 
-def _flags(course: _Course, x: Scale, end: float, width: float) -> Iterator[Markup]:
+def _flags(course: Course, x: Scale, end: float, width: float) -> Iterator[Markup]:
     """What happened, named above the plot; names that would lie on each other go to the other line."""
     free = [_LEFT - 30.0, _LEFT - 30.0, _LEFT - 30.0]
     for mark in _named(course.marks):
@@ -277,7 +176,7 @@ def _flags(course: _Course, x: Scale, end: float, width: float) -> Iterator[Mark
         if row is None:
             continue
         free[row] = middle + half
-        height = course.top - 10 - 17 * row
+        height = _top(course) - 10 - 17 * row
         yield group(
             line(at, height + 4, at, end, cls=f"flag flag-{mark.kind}"),
             label(middle, height, name, text_anchor="middle", cls=f"flag-text flag-{mark.kind}"),
@@ -296,7 +195,7 @@ def _flag_name(mark: Mark) -> str:
     return f"{_SHOWN[mark.kind]}{number}"
 
 
-def _hovers(course: _Course, low: float, x: Scale, end: float) -> Iterator[Markup]:
+def _hovers(course: Course, low: float, x: Scale, end: float) -> Iterator[Markup]:
     """Invisible columns that say what the line under them is."""
     count = len(course.x)
     edges = np.unique(np.linspace(0, count, min(count, _MOST_HINTS) + 1).astype(int))
@@ -304,10 +203,10 @@ def _hovers(course: _Course, low: float, x: Scale, end: float) -> Iterator[Marku
         left = x(float(course.x[first - 1])) if first else x(low)
         worst = first + int(np.argmax(course.high_ms[first:until]))
         right = x(float(course.x[until - 1]))
-        yield rect(left, course.top, right - left, end - course.top, hint(course.notes[worst]), cls="hover")
+        yield rect(left, _top(course), right - left, end - _top(course), hint(course.notes[worst]), cls="hover")
 
 
-def _bottom(course: _Course, x: Scale, end: float, about: int) -> Markup:
+def _bottom(course: Course, x: Scale, end: float, about: int) -> Markup:
     if not course.is_time:
         whole = sorted({round(value) for value in ticks(x.low, x.high, about)})
         return bottom_axis(x, end, [(value, f"{value:,}") for value in whole], "iteration")
@@ -333,10 +232,10 @@ def _clock(value_s: float) -> str:
     return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 
-def _legend(course: _Course) -> Markup:
+def _legend(course: Course) -> Markup:
     lines = [("line", "mean over workers"), ("high", "slowest worker")]
-    if course.best_ms:
-        lines.append(("best", f"best before, {time(course.best_ms)}"))
+    if course.before_ms:
+        lines.append(("before", f"before, {time(course.before_ms)}"))
     bands = [
         (kind, _SHOWN[kind])
         for kind in ("baseline", "window", "blocked")
@@ -347,13 +246,13 @@ def _legend(course: _Course) -> Markup:
     return tag("ul", *signs, *boxes, cls="legend")
 
 
-def _spoken(course: _Course, material: Material) -> str:
-    now, best = material.verdict.iteration.current_ms, course.best_ms
-    facts_known = [f"now {milliseconds(now)}" if now else "", f"at best {milliseconds(best)}" if best else ""]
+def _spoken(course: Course, material: Material) -> str:
+    now, before = material.verdict.iteration.current_ms, course.before_ms
+    facts_known = [f"now {milliseconds(now)}" if now else "", f"before {milliseconds(before)}" if before else ""]
     return ": ".join((_title(course), ", ".join(filter(None, facts_known)) or "as a line of steps"))
 
 
-def _facts(course: _Course) -> Facts:
+def _facts(course: Course) -> Facts:
     """What happened, then the times, thinned."""
     happened = [(_clock(mark.at_s), _flag_name(mark), mark.text) for mark in course.marks]
     chosen = np.unique(np.linspace(0, len(course.x) - 1, min(len(course.x), _MOST_ROWS)).astype(int))
@@ -362,5 +261,5 @@ def _facts(course: _Course) -> Facts:
     return facts(header, [*happened, *times_told])
 
 
-def _where(course: _Course, at: int) -> str:
+def _where(course: Course, at: int) -> str:
     return _clock(float(course.x[at])) if course.is_time else f"{course.x[at] - 1:,.0f}"

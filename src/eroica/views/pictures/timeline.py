@@ -15,6 +15,7 @@ from markupsafe import Markup
 from eroica.model.timeline import Timeline, Track
 from eroica.views import svg
 from eroica.views.encounter import Encounter, find_encounter
+from eroica.views.functions import last_part
 from eroica.views.material import Material
 from eroica.views.picture import Facts, Picture, facts
 from eroica.views.slices import Slices, joined, read_slices
@@ -186,7 +187,7 @@ class _Drawing:
 
 def _fitting(name: str, width: float) -> str:
     """The name as far as it fits; what is left of it in very narrow slices says nothing."""
-    whole, last = (svg.clip(one, width, 11, code=True) for one in (name, name.rsplit(".", 1)[-1]))
+    whole, last = (svg.clip(one, width, 11, code=True) for one in (name, last_part(name)))
     text = last if "…" in whole or not whole else whole
     return text if "…" not in text or len(text) >= _LEAST_LETTERS else ""
 

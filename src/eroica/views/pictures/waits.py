@@ -147,7 +147,8 @@ class _Matrix:
         nobody = f" {percent(withheld)} of all waiting is laid at nobody." if withheld >= 0.005 else ""
         return (
             "A square says that the worker of its row waits directly for the one of its column, its area how long; "
-            f"bars above are the waiting laid at each one after chains are followed.{nobody}{hosts}{some}"
+            "bars above are the waiting laid at each one, summed over all who wait, after chains are followed."
+            f"{nobody}{hosts}{some}"
         )
 
     def _grid(self, bottom: float) -> Markup:
@@ -209,7 +210,8 @@ class _Matrix:
         base, room = self.top - (26 if self.cell >= 20 else 24), _BARS - 30
         parts = [
             svg.label(0, 14, "waiting laid at each,", cls="axis-title"),
-            svg.label(0, 29, "per iteration", cls="axis-title"),
+            svg.label(0, 29, "summed over all,", cls="axis-title"),
+            svg.label(0, 44, "per iteration", cls="axis-title"),
         ]
         parts.append(svg.line(self.left, base, self.end, base, cls="axis"))
         for at, value in enumerate(self.blamed):
@@ -217,7 +219,7 @@ class _Matrix:
                 continue
             party, tall = self.parties[at], max(room * value / most, 1)
             x, wide = self.left + self.cell * at, max(self.cell - 2, 1.5)
-            told = svg.hint(f"{svg.time(value)} of waiting an iteration is laid at {party.name}")
+            told = svg.hint(f"{svg.time(value)} of waiting an iteration is laid at {party.name}, over all who wait")
             parts.append(
                 svg.rect(x + 1, base - tall, wide, tall, told, cls="bar-culprit" if party.is_culprit else "bar")
             )

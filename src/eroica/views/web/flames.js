@@ -48,9 +48,9 @@ eroica.pictures["flames"] = (figure, data) => {
   const canvas = draw("svg", { class: "flames moving", tabindex: "0", role: "img",
     "aria-label": `${figure.querySelector("svg").getAttribute("aria-label")}; arrow keys go from frame to frame, Enter looks closer, Escape goes back` });
   const now = make("p", { class: "flame-now", role: "status" });
-  const legend = figure.querySelector(".flame-legend");
+  const legend = figure.querySelector(".flame-legend")?.cloneNode(true);
   const body = figure.querySelector(".body");
-  body.replaceChildren(tools, canvas, now);
+  eroica.replace(body, tools, canvas, now);
 
   const depthBelow = (frame) => frame.children.reduce((most, child) => Math.max(most, 1 + depthBelow(child)), 0);
   const callers = (frame) => (frame.parent && frame.parent !== root ? [...callers(frame.parent), frame.parent] : []);

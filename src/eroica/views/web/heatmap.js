@@ -55,7 +55,7 @@ eroica.pictures["heatmap"] = (figure, data) => {
   const keys = make("p", { class: "heat-keys" },
     "Drag to zoom into a range; the wheel zooms once the map is clicked. Keys: arrows read cells, + − zoom, Shift + arrows move, 0 shows all, C goes to the next marked worker.");
   const body = figure.querySelector(".body");
-  body.replaceChildren(tools, canvas, now, keys);
+  eroica.replace(body, tools, canvas, now, keys);
 
   // ------------------------------------------------------------ colors
 

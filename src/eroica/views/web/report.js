@@ -124,9 +124,22 @@ function markPlace() {
   update();
 }
 
-/* On paper nothing can be opened. */
+/* What is drawn for the screen stands in for the still picture, except on paper: that is as wide as it is, and white. */
+eroica.replace = (body, ...moving) => {
+  const still = [...body.childNodes];
+  body.replaceChildren(...moving);
+  window.addEventListener("beforeprint", () => body.replaceChildren(...still));
+  window.addEventListener("afterprint", () => body.replaceChildren(...moving));
+};
+
+/* On paper nothing can be opened: findings are there in full. Tables that say the same as a picture stay closed. */
+let opened = [];
 window.addEventListener("beforeprint", () => {
-  for (const details of document.querySelectorAll("details")) details.open = true;
+  opened = [...document.querySelectorAll("#findings details:not([open])")];
+  for (const details of opened) details.open = true;
+});
+window.addEventListener("afterprint", () => {
+  for (const details of opened) details.open = false;
 });
 
 document.addEventListener("DOMContentLoaded", () => {

@@ -1,8 +1,8 @@
-"""Who may see the live page, as with a notebook server: who has the link has the token, and a cookie from then on.
+"""Who may see the live page, as with a notebook server: who has the link is let in, and has a cookie from then on.
 
-Agents and commands show the token itself. A browser shows it once, in the link; the answer is a cookie that is made
-from the token but is not the token, because browsers send the cookies of one port to every other port of a host. It
-opens the page and windows, and nothing that agents may do.
+Agents and commands show the collector's token. The link carries something else, and so does the cookie that it is
+exchanged for: links end up in histories and logs, and browsers send the cookies of one port to every other port of a
+host. Both open the page and windows, and nothing that agents may do.
 
 Three more walls stand behind it. The Host header must name us, so that no foreign name that leads here (DNS rebinding)
 is answered. What changes anything must come from our own page (Origin). And nothing of ours may be framed, cached, told
@@ -15,12 +15,12 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
+from eroica.wire.address import page_pass
 from eroica.wire.network import is_loopback
 
 #: Also for Chromium's `trusted types`: no script of ours writes HTML from text.
@@ -73,18 +73,22 @@ class Visitors:
     """Judges requests that may come from a browser.
 
     Args:
-        token: What the link carries.
+        token: What agents show; a link with it is good, too.
         names: Host names beside loopback under which we may be called.
+        page: What the link carries and the cookie holds; default: made from the token.
 
     Attributes:
         names: The same; a door that opens later adds its own.
+        page: The same.
+        cookie: Its name; jobs of one host have different ones.
     """
 
-    def __init__(self, token: str, names: frozenset[str] = frozenset()) -> None:
+    def __init__(self, token: str, names: frozenset[str] = frozenset(), page: str = "") -> None:
         self.names = {name.lower() for name in names}
+        self.page = page or page_pass(token)
+        self.cookie = f"eroica-{hashlib.sha256(self.page.encode()).hexdigest()[:12]}"
         self._token = token.encode()
-        self.pass_value = hmac.new(self._token, b"eroica live page", hashlib.sha256).hexdigest()
-        self.cookie = f"eroica-{hashlib.sha256(self._token).hexdigest()[:12]}"
+        self._links = (self.page.encode(), page_pass(token).encode(), self._token)
 
     def serve(self, path: str) -> bool:
         """Whether browsers are answered there at all."""
@@ -106,24 +110,23 @@ class Visitors:
 
     def _welcome(self, request: Request) -> Response:
         given = request.query_params["token"].encode()
-        if not hmac.compare_digest(given, self._token):
+        if not any([hmac.compare_digest(given, each) for each in self._links]):  # noqa: C419 - all, in constant time
             return _refuse(request, 401, "The token in this link is not (or no longer) that of the job.")
         if request.headers.get("sec-fetch-site") == "cross-site":  # a strict cookie does not survive a redirect then
             response: Response = HTMLResponse(headers={"refresh": "0; url=/"})
         else:
             response = RedirectResponse("/", status_code=303)
-        response.set_cookie(self.cookie, self.pass_value, httponly=True, samesite="strict", path="/")
+        response.set_cookie(self.cookie, self.page, httponly=True, samesite="strict", path="/")
         return with_headers(response)
 
     def _has_token(self, headers: Mapping[str, str]) -> bool:
         return hmac.compare_digest(headers.get("authorization", "").encode(), b"Bearer " + self._token)
 
     def _has_cookie(self, headers: Mapping[str, str]) -> bool:
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        except CookieError:
-            return False
-        return found is not None and hmac.compare_digest(found.value.encode(), self.pass_value.encode())
+        """Read by hand: programs on other ports may have set cookies that a strict parser ends at, or is slow at."""
+        pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
+        given = next((value for name, _, value in pairs if name == self.cookie), "")
+        return hmac.compare_digest(given.encode(), self.page.encode())
 
     def _names_us(self, host: str) -> bool:
         """Whatever the port: it may be another one at the near end of a tunnel."""

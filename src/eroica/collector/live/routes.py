@@ -17,9 +17,9 @@ from starlette.routing import Route
 
 from eroica.collector.callers import small_body
 from eroica.collector.intake import clean_request
-from eroica.collector.siblings import sibling_link
-from eroica.collector.telling import Shown, Stream, Telling, report_path
-from eroica.collector.visitors import REPORT_POLICY, Visitors, with_headers
+from eroica.collector.live.siblings import sibling_link
+from eroica.collector.live.telling import Shown, Stream, Telling, report_path
+from eroica.collector.live.visitors import REPORT_POLICY, Visitors, with_headers
 from eroica.errors import InputError
 from eroica.views.live.page import ASSETS, asset, draw_page
 from eroica.views.live.records import window_now, worker_now
@@ -40,12 +40,13 @@ class Live:
 
     Args:
         shown: The job.
-        token: What the link carries.
+        token: The collector's.
+        page: What the link carries; default: made from the token.
     """
 
-    def __init__(self, shown: Shown, token: str) -> None:
+    def __init__(self, shown: Shown, token: str, page: str = "") -> None:
         names = (name.strip() for name in shown.settings.page_hosts.split(","))
-        self.visitors = Visitors(token, frozenset(name for name in names if name))
+        self.visitors = Visitors(token, frozenset(name for name in names if name), page)
         self._shown = shown
         self._telling = Telling(shown)
 

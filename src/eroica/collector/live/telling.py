@@ -18,9 +18,9 @@ import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Send
 
-from eroica.collector.feed import Feed, Position, frame
+from eroica.collector.live.feed import Feed, Position, frame
+from eroica.collector.live.siblings import siblings
 from eroica.collector.pace import PaceUpdate
-from eroica.collector.siblings import siblings
 from eroica.model.verdict import Verdict
 from eroica.settings import Settings
 from eroica.views.live.records import job_now, roster, verdict_now, window_now, workers_now
@@ -34,6 +34,8 @@ BEAT_S = 5.0
 """Something is sent at least so often, so that a page knows that it is not cut off, s."""
 LOOK_S = 0.25
 """Pause between two looks at the job while somebody reads, s."""
+MOST_CORE = 0.1
+"""Looking may take this share of one core: a very large job is looked at more seldom."""
 MOST_WINDOWS = 100
 _SIBLINGS_S = 5.0
 
@@ -150,9 +152,10 @@ class Telling:
                 others = await asyncio.to_thread(siblings, self._shown.run)
                 self._feed.put("jobs", "jobs", msgspec.json.encode(others))
                 beside = time.monotonic()
+            began = time.thread_time()
             self.look()
             self.wake()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(max(LOOK_S, (time.thread_time() - began) / MOST_CORE))
 
     def wake(self) -> None:
         """Readers send what is new."""

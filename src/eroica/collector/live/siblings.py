@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -45,8 +46,9 @@ class Sibling(msgspec.Struct, frozen=True, kw_only=True):
 
 def siblings(run: Path) -> tuple[Sibling, ...]:
     """Run directories beside `run`, the latest first; what cannot be read is left out."""
-    found = [sibling for path in _beside(run) if (sibling := _read(path)) is not None]
-    return tuple(sorted(found, key=lambda each: (each.running, each.changed), reverse=True)[:_MOST_SHOWN])
+    found = sorted((each for path in _beside(run) if (each := _seen(path)) is not None), key=_rank, reverse=True)
+    shown = (_judged(run.parent / each.name, each) for each in found[:_MOST_SHOWN])
+    return tuple(each for each in shown if each is not None)
 
 
 def sibling_link(run: Path, name: str) -> str | None:
@@ -69,18 +71,30 @@ def _beside(run: Path) -> Iterable[Path]:
             near = [Path(entry.path) for entry, _ in zip(entries, range(_MOST_SEEN), strict=False) if entry.is_dir()]
     except OSError:
         return []
-    return [path for path in near if path != run and belongs_to_us(path)]
+    return [path for path in near if path != run and path.name.isprintable() and belongs_to_us(path)]
 
 
-def _read(path: Path) -> Sibling | None:
-    status, verdict = path / "status.json", path / "verdict.json"
+def _seen(path: Path) -> Sibling | None:
+    """A run directory without its verdict; None if it is none. Only that of the latest ones is worth reading."""
+    for name in ("status.json", "verdict.json"):
+        with contextlib.suppress(OSError, InputError):
+            changed = (path / name).lstat().st_mtime
+            return Sibling(name=path.name, running=_link(path) is not None, changed=changed)
+    return None
+
+
+def _rank(sibling: Sibling) -> tuple[bool, float]:
+    return sibling.running, sibling.changed
+
+
+def _judged(path: Path, sibling: Sibling) -> Sibling | None:
+    """The same with its final verdict, if there is one; None where that cannot be read."""
+    if sibling.running:
+        return sibling
     try:
-        if _link(path) is not None:
-            return Sibling(name=path.name, running=True, changed=status.lstat().st_mtime)
-        if not verdict.exists():
-            return Sibling(name=path.name, changed=status.lstat().st_mtime)
-        word = msgspec.json.decode(read_private(verdict, _MOST_BYTES), type=_Word)
-        summary, changed = sentence(word.summary), verdict.lstat().st_mtime
-        return Sibling(name=path.name, verdict=clean(word.verdict, 20), summary=summary, changed=changed)
-    except (OSError, InputError, ValueError, RecursionError):
+        word = msgspec.json.decode(read_private(path / "verdict.json", _MOST_BYTES), type=_Word)
+    except FileNotFoundError:
+        return sibling
+    except (OSError, ValueError, RecursionError):
         return None
+    return msgspec.structs.replace(sibling, verdict=clean(word.verdict, 20), summary=sentence(word.summary))

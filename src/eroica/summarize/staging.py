@@ -1,0 +1,204 @@
+"""The stages of a summary: what of a window is read, and the way through it slice by slice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eroica.errors import InputError
+from eroica.model.window import Capture, FlightEntry
+from eroica.summarize.activity import Durations, Outline, collective_durations, find_outline, gather_activity
+from eroica.summarize.alignment import find_shift
+from eroica.summarize.call_trees import CallTrees, new_trees
+from eroica.summarize.calls import Calls, read_calls
+from eroica.summarize.clock import WallClock
+from eroica.summarize.collectives import Execution, find_executions
+from eroica.summarize.critical import CriticalPath, find_critical_path
+from eroica.summarize.functions import Functions
+from eroica.summarize.host import read_host
+from eroica.summarize.sampled import (
+    OtherThread,
+    Runs,
+    SampleCount,
+    StackReader,
+    ThreadSamples,
+    other_threads,
+    sample_runs,
+    training_samples,
+)
+from eroica.summarize.slices import MOST_EVENTS, cut_slices
+from eroica.summarize.spans import Staged
+from eroica.summarize.sweep import Layer, Times
+from eroica.summarize.tally import Tally
+from eroica.trace.stacks import StackTimeline
+from eroica.trace.table import EventTable
+
+
+def stage_window(
+    capture: Capture,
+    events: EventTable,
+    stacks: StackTimeline | None,
+    flight: Sequence[FlightEntry],
+    recorded: bool = False,
+) -> Staged:
+    """A worker's whole window for viewers of traces, instead of its pattern; arguments are those of `summarize_worker`.
+
+    Returns:
+        What strands are drawn from.
+
+    Raises:
+        InputError: As `summarize_worker`.
+    """
+    clock = WallClock(capture.clocks)
+    scene = set_scene(capture, events, flight, clock)
+    python = read_sampled(capture, scene, stacks, clock)
+    _, critical = walk(scene, python, len(events) if stacks is not None else MOST_EVENTS, recorded, scene.window)
+    return staged(capture, scene, python, critical)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that the stages of one summary share."""
+
+    events: EventTable
+    executions: Sequence[Execution]
+    collections: tuple[Times, Times]
+    outline: Outline
+    functions: Functions
+    trees: CallTrees
+    tally: Tally
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Start and end of the window, wall clock."""
+        return int(self.tally.edges_ns[0]), int(self.tally.edges_ns[-1])
+
+
+def set_scene(capture: Capture, events: EventTable, flight: Sequence[FlightEntry], clock: WallClock) -> Scene:
+    """The window as all stages see it.
+
+    Raises:
+        InputError: The capture has no complete iteration, or its boundaries do not rise.
+    """
+    edges = _edges(capture, clock)
+    executions = find_executions(events, flight, capture.process_groups, (int(edges[0]), int(edges[-1])))
+    functions = Functions()
+    return Scene(
+        events=events,
+        executions=executions,
+        collections=_collections(capture, clock),
+        outline=find_outline(events, capture.training_thread_id),
+        functions=functions,
+        trees=new_trees(functions),
+        tally=Tally(edges, len(executions)),
+    )
+
+
+def _edges(capture: Capture, clock: WallClock) -> Times:
+    if len(capture.boundaries_ns) < 2:
+        raise InputError(f"the capture of rank {capture.worker.global_rank} has no complete iteration")
+    edges = clock.from_monotonic(capture.boundaries_ns)
+    if np.any(np.diff(edges) <= 0):
+        raise InputError(f"the iteration boundaries of rank {capture.worker.global_rank} do not rise")
+    return edges
+
+
+def _collections(capture: Capture, clock: WallClock) -> tuple[Times, Times]:
+    """Collector runs on the training thread, wall clock; they are named by either of the thread's numbers."""
+    mine = (capture.training_thread_id, capture.training_thread_ident)
+    runs = [one for one in capture.garbage_collections if one.thread_id in mine]
+    start = np.array([one.start_ns for one in runs], dtype=np.int64)
+    end = np.array([one.end_ns for one in runs], dtype=np.int64)
+    return clock.from_monotonic(start), clock.from_monotonic(end)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Everything sampled: the training thread, runs of all threads, the others' samples, how many counted."""
+
+    training: ThreadSamples | None
+    runs: tuple[Runs, ...]
+    threads: tuple[OtherThread, ...]
+    count: SampleCount
+    rate_hz: float
+
+
+def read_sampled(capture: Capture, scene: Scene, stacks: StackTimeline | None, clock: WallClock) -> Sampled:
+    """Samples of the window, on the clock of its trace; nothing of them where there are no stacks."""
+    if stacks is None:
+        return Sampled(None, (), (), SampleCount(), 1.0)
+    window, functions = scene.window, scene.functions
+    reader = StackReader(functions)
+    pid, thread, autograd = capture.worker.pid, capture.training_thread_id, scene.outline.autograd_threads
+    training, torn = training_samples(stacks, pid, thread, autograd, clock, reader)
+    shift = _shift(training, scene.events, thread, window, functions)
+    training = training._replace(time_ns=training.time_ns + shift)
+    shifted = (window[0] - shift, window[1] - shift)
+    others, threads, count = other_threads(stacks, pid, thread, autograd, clock, shifted, reader)
+    inner = int(((training.time_ns >= window[0]) & (training.time_ns < window[1])).sum())
+    outer = len(training.time_ns) - inner
+    count = SampleCount(count.used + inner, count.dropped + outer + torn + stacks.unreadable)
+    runs = (sample_runs(training, window, stacks.rate_hz), *others)
+    return Sampled(training, runs, tuple(threads), count, stacks.rate_hz)
+
+
+def _shift(
+    training: ThreadSamples, events: EventTable, thread: int, window: tuple[int, int], functions: Functions
+) -> int:
+    inner = (training.time_ns >= window[0]) & (training.time_ns < window[1])
+    phases = [functions.keys[number].phase for number in training.function[inner].tolist()]
+    return find_shift(training.time_ns[inner], phases, events, thread)
+
+
+def walk(
+    scene: Scene, python: Sampled, most: int, recorded: bool, shown: tuple[int, int]
+) -> tuple[CriticalPath, Layer]:
+    """Add up the window, slice by slice.
+
+    Returns:
+        The critical path of the last slice (of all, if there is only one), and of what is shown of the window.
+    """
+    executions, functions = scene.executions, scene.functions
+    seen: list[Layer] = []
+    for part in cut_slices(scene.events, scene.window, most):
+        window = (part.start_ns, part.end_ns)
+        activity = gather_activity(part.events, executions, scene.collections, scene.outline, window, functions)
+        scene.tally.add_durations(activity.durations, part)
+        calls: Calls | None = None
+        host: tuple[Layer, ...] = ()
+        if python.training is None:
+            calls = read_calls(part.events, scene.outline, window, scene.trees)
+            scene.tally.add_durations(calls.durations, part)
+        if recorded:
+            host, durations = read_host(part.events, scene.outline, window, functions)
+            scene.tally.add_durations(durations, part)
+        inner = scene.tally.edges_ns
+        inner = inner[(inner > window[0]) & (inner < window[1])]
+        edges = np.concatenate((window[:1], inner, window[1:])).astype(np.int64)
+        path = find_critical_path(activity, python.training, python.rate_hz, edges, calls, host)
+        scene.tally.add_segments(path.segments, activity.collectives)
+        seen.append(path.segments.within(*shown))
+    scene.tally.add_durations(collective_durations(executions, scene.collections, scene.window, functions))
+    for runs in python.runs:
+        scene.tally.add_durations(Durations(runs.function, runs.length_ns, np.full(len(runs.function), -1, np.int32)))
+    return path, Layer(*(np.concatenate(columns) for columns in zip(*seen, strict=True)))
+
+
+def staged(capture: Capture, scene: Scene, python: Sampled, critical: Layer) -> Staged:
+    """What strands are drawn from."""
+    return Staged(
+        events=scene.events,
+        outline=scene.outline,
+        executions=scene.executions,
+        collections=scene.collections,
+        functions=scene.functions,
+        trees=scene.trees,
+        critical=critical,
+        training=python.training,
+        threads=python.threads,
+        rate_hz=python.rate_hz,
+        groups={group.name: group.description for group in capture.process_groups},
+        edges_ns=scene.tally.edges_ns,
+    )
