@@ -122,7 +122,7 @@ async def until(client: httpx.AsyncClient, path: str, found: Any, **query: str) 
     """Ask until the answer is what it should be."""
     data: Any = None
     for _ in range(400):
-        with contextlib.suppress(httpx.TransportError):
+        with contextlib.suppress(httpx.TransportError, ValueError):  # it says "Service Unavailable" while it starts
             data = (await client.get(f"/api/v1/{path}", params=query)).json().get("data")
             if data and found(data):
                 return data

@@ -20,6 +20,7 @@ class Job:
     def __init__(self, **settings: object) -> None:
         self.windows = Windows("j", Settings(baseline_window_s=1.0, window_s=1.0, window_lead_s=0.1, **settings))
         self.now = 0.0
+        self.inside = 1.0
         self.work: list[Analyze] = []
         self.status = WorkerStatus(
             worker=Worker(global_rank=0, pid=7, host="h"), state="steady", iteration=100, steady=True
@@ -55,7 +56,7 @@ class Job:
             window_id=window_id,
             first_iteration=0,
             last_iteration=1,
-            duration_s=1.0,
+            duration_s=self.inside * (self.status.current_s or 1.0),
             iteration_us=b"",
             wait_us=b"",
             functions=(),
@@ -127,3 +128,13 @@ def test_a_collector_that_was_started_again_still_knows_how_fast_the_job_was_the
     again.windows.resume(History(last_id=taken.window_id, windows=(taken,), baseline=baseline))
     again.train(0.15, best_s, 2)
     assert bool(again.look(0.15, best_s).baseline) == trusted
+
+
+def test_a_baseline_window_in_which_the_job_got_slow_is_not_used() -> None:
+    job = Job()
+    job.inside = 3.4
+    job.train(0.1, 0.1)
+    job.inside = 1.0
+    work = job.look(0.34, 0.1)
+    assert work.baseline == ()
+    assert "iterations took 340 ms in it, and 100 ms just before it opened" in unused(work)[0]

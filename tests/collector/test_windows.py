@@ -78,7 +78,7 @@ class Fleet:
                 window_id=self.windows.status().windows[-1].window_id,
                 first_iteration=0,
                 last_iteration=1,
-                duration_s=1.0,
+                duration_s=0.1,
                 iteration_us=b"",
                 wait_us=b"",
                 functions=(),

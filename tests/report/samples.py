@@ -143,7 +143,7 @@ HEALTHY = Verdict(
     eroica_version="0.1.0",
     job="demo",
     verdict="healthy",
-    summary="Healthy: iterations of 4 workers never looked slow, so no window was opened.",
+    summary="Healthy: iterations of 4 workers never got slower, so no window was opened.",
     window=None,
     iteration=IterationTimes(),
     coverage=Coverage(workers_expected=4, workers_reported=4),

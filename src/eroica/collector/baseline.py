@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from eroica.collector.resume import History
 from eroica.model.pattern import WorkerPattern
@@ -13,6 +14,8 @@ from eroica.wire.messages import WorkerStatus
 _TRIES = 3
 #: A job that was slower than its best by this factor when its baseline window opened was not healthy.
 _FASTER_LATER = 1.15
+#: Capturing makes iterations longer, those of tiny operators by half; so much longer, the job got slow meanwhile.
+_SLOWER_INSIDE = 2.0
 #: A baseline window that takes the place of such a one opens only where everybody is this near to the best.
 _NEAR_BEST = 1.05
 
@@ -73,6 +76,9 @@ class Baseline:
         taken_s, expected_s = self._taken_s, self._settings.expected_iteration_s
         if not self.patterns or not taken_s:
             return ""
+        captured_s = median(one.duration_s / max(one.last_iteration - one.first_iteration, 1) for one in self.patterns)
+        if captured_s >= _SLOWER_INSIDE * taken_s:
+            return f"iterations took {1e3 * captured_s:.3g} ms in it, and {1e3 * taken_s:.3g} ms just before it opened"
         at = f"iterations took {1e3 * taken_s:.3g} ms when it was taken"
         if 0 < expected_s < taken_s:
             return f"{at}, and {1e3 * expected_s:.3g} ms are expected"

@@ -213,7 +213,11 @@ def _nothing_looked_wrong(
         times = "once" if stood_still == 1 else f"{stood_still} times"
         summary = f"Healthy: {workers_seen} workers never looked slow; the job stood still {times}, and went on."
     elif workers_seen:
-        summary = f"Healthy: iterations of {workers_seen} workers never looked slow, so no window was opened."
+        summary = f"Healthy: iterations of {workers_seen} workers never got slower, so no window was opened."
+        notes = (
+            "a job that is slow from its first iteration on shows no change; `eroica profile` looks at it, and "
+            "--expected-iteration-s says how long an iteration should take",
+        )
     else:
         summary = "No worker was seen: no process finished an optimizer step or called eroica.step()."
         notes = (

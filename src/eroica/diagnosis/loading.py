@@ -26,6 +26,11 @@ Floats = NDArray[np.float64]
 _EXPECTED_ON_CPU = 0.25
 #: A prefetching loader stalls in bursts, every few iterations, which makes its excess jumpy.
 _LEAST_STRENGTH = 2.0
+#: For a loader that keeps a core busy: no storage is to blame.
+_COMPUTE_LESS = (
+    "Look at what this function computes per sample: do it once and keep the result, do it for a whole batch at once, or "
+    "give it more processes (num_workers, prefetch_factor, persistent_workers) on cores that are free."
+)
 _LOADER_FILE = "torch/utils/data/dataloader.py"
 _FETCH = "torch/utils/data/_utils/fetch.py"
 _WORKER_LOOP = "torch/utils/data/_utils/worker.py"
@@ -61,7 +66,8 @@ def _candidate(view: View, rows: list[int], late: Lateness) -> Candidate:
     done = doing(view, focus.functions or rows, late.workers)
     cause = python_cause(done, is_input=True)
     evidence = (*_child_evidence(view, focus), *_leaf_evidence(view, focus), *describe(done))
-    return accuse(late, cause, "python", focus, rows, view.settings.min_gain, evidence)
+    accused = accuse(late, cause, "python", focus, rows, view.settings.min_gain, evidence)
+    return msgspec.structs.replace(accused, next_step=_COMPUTE_LESS) if done.computes else accused
 
 
 def _leaf_evidence(view: View, focus: Focus) -> tuple[str, ...]:
