@@ -3,6 +3,7 @@
     <run>/job.json                          the command, its settings, when it began
     <run>/collector.json                    where the collector listens and its token (0600); gone when it ends
     <run>/hosts/<host>.json                 the same for one host; see `eroica.wire.address`
+    <run>/prometheus.json, metrics.token    how Prometheus finds the collector; gone when it ends
     <run>/status.json                       the job right now, rewritten twice a second
     <run>/verdict.json                      the job's final verdict
     <run>/history.json                      iteration times of the whole job, rewritten every few seconds

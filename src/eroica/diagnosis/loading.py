@@ -28,7 +28,7 @@ _EXPECTED_ON_CPU = 0.25
 _LEAST_STRENGTH = 2.0
 #: For a loader that keeps a core busy: no storage is to blame.
 _COMPUTE_LESS = (
-    "Look at what this function computes per sample: do it once and keep the result, do it for a whole batch at once, or "
+    "Look at what this function computes per sample: do it once and keep the result, do it for whole batches, or "
     "give it more processes (num_workers, prefetch_factor, persistent_workers) on cores that are free."
 )
 _LOADER_FILE = "torch/utils/data/dataloader.py"
