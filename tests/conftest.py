@@ -1,4 +1,4 @@
-"""How `make test` shares two cores: jobs take turns on one side, all others on the other; pages share one Chromium."""
+"""Tests of pages share one Chromium. (`make test` gives whole files to two processes: a file's tests may share a job.)"""
 
 from __future__ import annotations
 
@@ -9,14 +9,6 @@ import pytest
 
 if TYPE_CHECKING:
     from eroica.testing.browser import Browser
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        heavy = any(item.get_closest_marker(name) for name in ("jobs", "root"))
-        parts = "browser" if item.get_closest_marker("browser") else item.nodeid.split("::")[0]
-        item.add_marker(pytest.mark.xdist_group("jobs" if heavy else parts))
 
 
 @pytest.fixture(scope="session")

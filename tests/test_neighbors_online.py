@@ -13,7 +13,7 @@ from eroica.faults import write_training
 from eroica.model.pattern import WorkerPattern
 from eroica.wire.codec import decode_record
 
-pytestmark = [pytest.mark.jobs, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.jobs, pytest.mark.long, pytest.mark.timeout(150)]
 
 SETTINGS = {"expected_iteration_s": "0.002", "window_s": "2", "window_lead_s": "0.5", "baseline_window": "false"}
 SECRET = "geheim-93741"

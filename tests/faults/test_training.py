@@ -69,6 +69,7 @@ def healthy(script: Path) -> list[str]:
     return losses(train(script, "--iterations", "20"))
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_losses_and_another_seed_others(script: Path, healthy: list[str]) -> None:
     again, other = (losses(train(script, "--iterations", "20", "--seed", seed)) for seed in ("0", "2"))
     assert len(healthy) == 2
