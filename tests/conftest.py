@@ -1,4 +1,4 @@
-"""Tests of pages share one Chromium. (`make test` gives whole files to two processes: a file's tests may share a job.)"""
+"""Tests of pages share one Chromium. `make test` gives whole files to two processes: a file's tests may share a job."""
 
 from __future__ import annotations
 
