@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import sys
 import termios
 import time
@@ -77,6 +78,7 @@ def test_a_key_ends_it_and_screen_and_keyboard_are_as_before(tmp_path: Path, key
     run = keep(tmp_path / "run", "job-a")
     program, handle = pty.fork()
     if program == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests that were started in the background ignore it
         os.execve(sys.executable, [sys.executable, "-m", "eroica", "top", str(run)], {**os.environ, "TERM": "xterm"})
     before = termios.tcgetattr(handle)
     data, end = b"", time.monotonic() + 20
