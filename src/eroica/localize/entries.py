@@ -30,7 +30,23 @@ _MOST_CELLS = 4_000_000
 
 
 class Entries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Rows by function and worker; see the attributes of `Fleet` with the same names."""
+    """Rows of all workers by function and worker.
+
+    Attributes:
+        keys: The functions, union over all workers.
+        rows: Rows of all workers, one worker after another.
+        place: Where the row of each function on each worker is in `rows`, -1 where a worker lacks the function. int32
+            [F, W].
+        critical_us: Critical time per iteration, whole window. float64 [F, W], 0 where a worker lacks the function.
+        error_us: Standard error of it where it comes from samples. float64 [F, W].
+        total_us: Time over all executions per iteration. float64 [F, W].
+        count: Executions per iteration. float64 [F, W].
+        pattern: (β, μ, σ), eq. 1-5. float64 [F, W, 3]; zeros where a worker lacks the function, NaN for μ and σ where
+            no sample hit it.
+        samples: Samples of the resource behind μ and σ. float64 [F, W].
+        resource: Which of `resources` bounds the function there; meaningless where a worker lacks it. int32 [F, W].
+        resources: Names of resources.
+    """
 
     keys: tuple[FunctionKey, ...]
     rows: Sequence[FunctionPattern]

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.entries import gather_entries
+from eroica.localize.entries import Entries, gather_entries
 from eroica.localize.leaving import Carriers
 from eroica.localize.replay import Replay
 from eroica.localize.roles import assign_roles
-from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.pattern import FunctionPattern, WorkerPattern
 from eroica.settings import Settings
 from eroica.summarize.series import decode_series, decode_together
 
@@ -28,28 +28,15 @@ _FEW_ITERATIONS = 10
 _MOST_KEPT_SERIES = 2
 
 
-class Fleet(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
+class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
     """All workers of one window as arrays; lives in memory only (what is kept on disk are the patterns).
 
-    Attributes:
+    Attributes, beside those of `Entries`:
         patterns: What the arrays were made of, in order of global rank.
         roles: Role of each worker. intp [W].
         columns: Iterations that count, as offsets from each worker's first captured one. intp [W, I].
         iteration_us: Duration of each iteration. float64 [W, I].
         wait_us: Critical collective time in each iteration. float64 [W, I].
-        keys: The functions, union over all workers.
-        rows: Rows of all workers, one worker after another.
-        place: Where the row of each function on each worker is in `rows`, -1 where a worker lacks the function. int32
-            [F, W].
-        critical_us: Critical time per iteration, whole window. float64 [F, W], 0 where a worker lacks the function.
-        error_us: Standard error of it where it comes from samples. float64 [F, W].
-        total_us: Time over all executions per iteration. float64 [F, W].
-        count: Executions per iteration. float64 [F, W].
-        pattern: (β, μ, σ), eq. 1-5. float64 [F, W, 3]; zeros where a worker lacks the function, NaN for μ and σ where
-            no sample hit it.
-        samples: Samples of the resource behind μ and σ. float64 [F, W].
-        resource: Which of `resources` bounds the function there; meaningless where a worker lacks it. int32 [F, W].
-        resources: Names of resources.
         replay: The window, to be run again with less in it; None where it cannot be, or was not prepared.
     """
 
@@ -58,17 +45,6 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     columns: NDArray[np.intp]
     iteration_us: Floats
     wait_us: Floats
-    keys: tuple[FunctionKey, ...]
-    rows: Sequence[FunctionPattern]
-    place: NDArray[np.int32]
-    critical_us: Floats
-    error_us: Floats
-    total_us: Floats
-    count: Floats
-    pattern: Floats
-    samples: Floats
-    resource: NDArray[np.int32]
-    resources: tuple[str, ...]
     replay: Replay | None = None
 
     @cached_property
@@ -175,24 +151,13 @@ def build_fleet(patterns: Sequence[WorkerPattern], settings: Settings) -> Fleet:
     """
     ordered = tuple(sorted({p.worker.global_rank: p for p in patterns}.values(), key=lambda p: p.worker.global_rank))
     iteration, wait, columns = _aligned(ordered, settings.one_off_fraction)
-    entries = gather_entries(ordered)
     return Fleet(
         patterns=ordered,
         roles=assign_roles(ordered, settings.roles),
         columns=columns,
         iteration_us=iteration,
         wait_us=wait,
-        keys=entries.keys,
-        rows=entries.rows,
-        place=entries.place,
-        critical_us=entries.critical_us,
-        error_us=entries.error_us,
-        total_us=entries.total_us,
-        count=entries.count,
-        pattern=entries.pattern,
-        samples=entries.samples,
-        resource=entries.resource,
-        resources=entries.resources,
+        **msgspec.structs.asdict(gather_entries(ordered)),
     )
 
 
