@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from eroica.faults.rehearsal import MIDDLE
+
 Run = dict[str, Any]
 #: Of a normal distribution's 95 % interval.
 Z = 1.96
 #: Lines of the training are printed after so many iterations; see `eroica.faults.training`.
 LOG_EVERY = 50
-#: Iteration at which a fault of the middle begins; see `eroica.faults.rehearsal`.
-ONSET = 300
 BINS = ((0.0, 0.5), (0.5, 0.6), (0.6, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 1.01))
 
 
@@ -78,7 +78,7 @@ def true_gain(run: Run) -> float | None:
     """
     paces = [float(pace) for pace in run.get("paces_ms", [])]
     if run["onset"] == "middle":
-        first = run.get("calm_paces", ONSET // LOG_EVERY)
+        first = run.get("calm_paces", MIDDLE // LOG_EVERY)
         before, after = paces[1:first], paces[first + 1 :]
         healthy = median(before)
     else:
