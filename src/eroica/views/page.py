@@ -151,9 +151,9 @@ def _hash(text: str) -> str:
 
 @cache
 def _together(kind: str) -> str:
-    """The page's own file and those of the pictures that have one, in the order of the page."""
+    """Colors, the page's own file and those of the pictures that have one, in the order of the page."""
     room = files("eroica.views") / "web"
-    found = [room / f"{name}.{kind}" for name in ("report", *NAMES)]
+    found = [room / f"{name}.{kind}" for name in ("palette", "report", *NAMES)]
     return "\n".join(file.read_text(encoding="utf-8") for file in found if file.is_file())
 
 

@@ -26,7 +26,10 @@ _MOST_WINDOWS, _MOST_WORKERS = 20, 40
 @functools.cache
 def asset(name: str) -> bytes:
     """A file of the page; `name` is one of `ASSETS`."""
-    return (files("eroica.views.live") / name).read_bytes()
+    content = (files("eroica.views.live") / name).read_bytes()
+    if name == "live.css":
+        return (files("eroica.views") / "web" / "palette.css").read_bytes() + content
+    return content
 
 
 @functools.cache
