@@ -197,21 +197,32 @@ class Launch:
         """Let the collector conclude; returns the final verdict's JSON, None if there is none.
 
         A collector that answers has `window_deadline_s` for it, less if the command was told to end a while ago. One
-        that is stopped, dead or mute costs a few seconds, and 30 at most.
+        that is stopped, dead or mute costs a few seconds, and 30 at most. Who is told to end meanwhile tells the
+        collector, which then concludes from what it has.
         """
-        patient = True
+        patient, verdict, reason = True, None, ""
         try:
             self._conclusion_is_elsewhere()
-            return self._final_verdict() if self._collector in self._helpers and self.concludes else None
+            if self._collector in self._helpers and self.concludes:
+                verdict = self._final_verdict()
         except (OSError, EroicaError, Impatient) as error:
-            self._own_problems.append(f"no final verdict: {error}; see {self.where.run / 'log'}")
-            patient = not isinstance(error, Impatient)
-            return None
+            reason, patient = str(error), not isinstance(error, Impatient)
         finally:
             self._footer.end()
             self._end_helpers(patient)
-            for problem in self.problems:
-                click.echo(f"eroica: {problem}", err=True)
+        if reason:
+            verdict = self._hasty_verdict()
+        if reason and verdict is None:
+            self._own_problems.append(f"no final verdict: {reason}; see {self.where.run / 'log'}")
+        for problem in self.problems:
+            click.echo(f"eroica: {problem}", err=True)
+        return verdict
+
+    def _hasty_verdict(self) -> bytes | None:
+        """What the collector concluded when it was told to end, if it did."""
+        with contextlib.suppress(OSError):
+            return (self.where.run / "verdict.json").read_bytes() if self.concludes else None
+        return None
 
     def _conclusion_is_elsewhere(self) -> None:
         known = home_of(self.where)
