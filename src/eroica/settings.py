@@ -39,6 +39,10 @@ class Settings:
     one_off_fraction: float = _setting(0.04, "Slowest iterations left out of each mean (evaluation, checkpoint).")
     confirm_iterations: int = _setting(25, "Iterations over which a rise must hold before a window is asked for.")
     expected_iteration_s: float = _setting(0.0, "Iterations longer than this are slow from the start, s; 0 = unknown.")
+    early_gain: float = _setting(
+        0.1,
+        "A job whose baseline window already shows a cause of this gain is looked at again, for longer; 1 = never.",
+    )
     cooldown_s: float = _setting(120.0, "Pause between two windows nobody asked for by hand, s.")
 
     # --- blocked jobs ---
@@ -231,5 +235,6 @@ def _convert(name: str, value: Any, default: Any) -> Any:
         if isinstance(default, float):
             return float(value)
     except (ValueError, KeyError, TypeError, OverflowError):
-        raise UsageError(f"setting {name} cannot be {value!r}; it is like {default!r}") from None
+        kind = "true or false" if isinstance(default, bool) else f"a number, like {default!r}"
+        raise UsageError(f"setting {name} cannot be {value!r}; it wants {kind}") from None
     return str(value)

@@ -54,8 +54,8 @@ class Job:
         return WorkerPattern(
             worker=self.status.worker,
             window_id=window_id,
-            first_iteration=0,
-            last_iteration=1,
+            first_iteration=self.status.iteration - 1,
+            last_iteration=self.status.iteration,
             duration_s=self.inside * (self.status.current_s or 1.0),
             iteration_us=b"",
             wait_us=b"",
@@ -133,8 +133,17 @@ def test_a_collector_that_was_started_again_still_knows_how_fast_the_job_was_the
 def test_a_baseline_window_in_which_the_job_got_slow_is_not_used() -> None:
     job = Job()
     job.inside = 3.4
-    job.train(0.1, 0.1)
+    job.train(0.1, 0.1, 30)
+    job.train(0.34, 0.1, 30)
     job.inside = 1.0
     work = job.look(0.34, 0.1)
     assert work.baseline == ()
     assert "iterations took 340 ms in it, and 100 ms just before it opened" in unused(work)[0]
+
+
+def test_capturing_may_slow_a_job_down_that_is_as_fast_as_before_right_after_it() -> None:
+    job = Job()
+    job.inside = 3.4
+    job.train(0.1, 0.1, 120)
+    job.inside = 1.0
+    assert job.look(0.34, 0.1).baseline

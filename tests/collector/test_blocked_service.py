@@ -13,7 +13,7 @@ import pytest
 
 from eroica.archive.load import open_window, read_blockage
 from eroica.archive.store import Store, save_patterns
-from eroica.collector.history import final_verdict
+from eroica.collector.history import Hints, final_verdict
 from eroica.collector.intake import MAX_WORKERS, clean_report, clean_text
 from eroica.collector.resume import read_history
 from eroica.collector.roll import Roll
@@ -364,11 +364,11 @@ def test_a_blockage_that_lasted_wins_over_slow_windows_and_one_that_passed_count
 
 
 def test_a_job_that_ended_far_slower_than_its_best_is_not_called_healthy() -> None:
-    assert final_verdict("j", {}, 2, 2, slowed=1.2).verdict == "healthy"
-    slow = final_verdict("j", {}, 2, 2, slowed=2.2)
+    assert final_verdict("j", {}, 2, 2, hints=Hints(slowed=1.2)).verdict == "healthy"
+    slow = final_verdict("j", {}, 2, 2, hints=Hints(slowed=2.2))
     assert slow.verdict == "undetermined" and "2.2 times" in slow.summary
 
 
 def test_a_job_that_lost_workers_is_not_called_healthy() -> None:
-    lost = final_verdict("j", {}, 2, 2, loss="workers 0-1 vanished")
+    lost = final_verdict("j", {}, 2, 2, hints=Hints(loss="workers 0-1 vanished"))
     assert lost.verdict == "undetermined" and "workers 0-1 vanished" in lost.summary

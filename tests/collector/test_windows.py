@@ -267,14 +267,14 @@ def test_the_baseline_window_is_taken_once_and_handed_to_later_analyses() -> Non
         fleet.change(rank, steady=True)
     fleet.step(100)
     fleet.deliver(0, 1)
-    assert fleet.work == [] and len(fleet.windows.baseline) == 2
+    assert [work.counts for work in fleet.work] == [False] and len(fleet.windows.baseline) == 2
     fleet.step(100)
     assert not fleet.windows.busy
     fleet.windows.asked(fleet.now, ProfileRequest())
     fleet.step(100)
     fleet.deliver(0, 1)
-    (work,) = fleet.work
-    assert len(work.baseline) == 2 and work.window.window_id == 2
+    _, work = fleet.work
+    assert len(work.baseline) == 2 and work.window.window_id == 2 and work.counts
 
 
 def test_a_request_during_the_baseline_window_is_told_the_window_that_it_will_get() -> None:

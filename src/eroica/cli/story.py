@@ -93,7 +93,8 @@ class Story:
         wanted = EXPECTED[self.fault].verdict
         if wanted == "blocked":
             return line.purpose == "blocked" and line.verdict == "blocked"
-        return line.purpose == "slow" and line.verdict == wanted and line.last_iteration > self.from_iteration
+        asked_by_nobody = line.purpose in ("slow", "expected", "early")
+        return asked_by_nobody and line.verdict == wanted and line.last_iteration > self.from_iteration
 
 
 def standstill_s(status: JobStatus) -> float:

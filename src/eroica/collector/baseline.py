@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 
@@ -14,7 +15,8 @@ from eroica.wire.messages import WorkerStatus
 _TRIES = 3
 #: A job that was slower than its best by this factor when its baseline window opened was not healthy.
 _FASTER_LATER = 1.15
-#: Capturing makes iterations longer, those of tiny operators by half; so much longer, the job got slow meanwhile.
+#: Capturing makes iterations longer, those of tiny operators by half; so much longer, the job got slow meanwhile,
+#: unless it was as fast as before again right after the window.
 _SLOWER_INSIDE = 2.0
 #: A baseline window that takes the place of such a one opens only where everybody is this near to the best.
 _NEAR_BEST = 1.05
@@ -31,8 +33,15 @@ class Baseline:
         self.patterns: tuple[WorkerPattern, ...] = ()
         self._settings = settings
         self._taken_s: float | None = None
+        self._over_at = math.inf
+        self._came_back = False
         self._done = not settings.baseline_window
         self._tries = 0
+
+    @property
+    def window_id(self) -> int | None:
+        """Of the window that `patterns` come from."""
+        return self.patterns[0].window_id if self.patterns else None
 
     def is_due(self, training: Sequence[WorkerStatus], living: int) -> bool:
         """It is time for a baseline window: everybody trains steadily, and near the best if it replaces another.
@@ -63,7 +72,17 @@ class Baseline:
         """
         self.patterns = tuple(patterns)
         self._taken_s = iteration_s
+        self._await_return()
         self._done = self._done or bool(self.patterns)
+
+    def watch(self, training: Iterable[WorkerStatus]) -> None:
+        """How fast the job is; to be called as long as it trains."""
+        if self._came_back or not self._taken_s or not self.patterns:
+            return
+        self._came_back = all(
+            status.iteration >= self._over_at and (status.current_s or math.inf) <= _FASTER_LATER * self._taken_s
+            for status in training
+        )
 
     def doubts(self, best_s: float | None) -> str:
         """Why the baseline window was not taken from a healthy job, "" if nothing says so.
@@ -77,7 +96,7 @@ class Baseline:
         if not self.patterns or not taken_s:
             return ""
         captured_s = median(one.duration_s / max(one.last_iteration - one.first_iteration, 1) for one in self.patterns)
-        if captured_s >= _SLOWER_INSIDE * taken_s:
+        if captured_s >= _SLOWER_INSIDE * taken_s and not self._came_back:
             return f"iterations took {1e3 * captured_s:.3g} ms in it, and {1e3 * taken_s:.3g} ms just before it opened"
         at = f"iterations took {1e3 * taken_s:.3g} ms when it was taken"
         if 0 < expected_s < taken_s:
@@ -97,6 +116,13 @@ class Baseline:
         self.patterns, self._done = history.baseline, True
         taken_in = history.baseline[0].window_id
         self._taken_s = next((w.current_iteration_s for w in history.windows if w.window_id == taken_in), None)
+        self._await_return()
+
+    def _await_return(self) -> None:
+        """A mean of iterations that all came after the window tells whether these are as fast as before it."""
+        self._came_back = False
+        last = max((pattern.last_iteration for pattern in self.patterns), default=math.inf)
+        self._over_at = last + self._settings.mean_iterations
 
 
 def _near_best(training: Iterable[WorkerStatus]) -> bool:

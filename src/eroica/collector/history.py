@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,6 +25,28 @@ _SUCCEEDS = 2
 _MOST_SHOWN = 8
 
 
+class Hints(NamedTuple):
+    """What is known of a job beside its windows.
+
+    Attributes:
+        slowed: How many times the best mean iteration the last one was, on the worker where that is most.
+        loss: Which workers vanished from a command that failed, if nobody saw who was first.
+        suspicion: What the baseline window looked like, if that was a slow job and nobody has looked again.
+    """
+
+    slowed: float = 1.0
+    loss: str = ""
+    suspicion: str = ""
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Without a window that says so, such a job is not called healthy."""
+        return self.slowed >= _NOT_HEALTHY or bool(self.loss or self.suspicion)
+
+
+NO_HINTS = Hints()
+
+
 def final_verdict(
     job: str,
     verdicts: Mapping[int, Verdict],
@@ -32,8 +55,7 @@ def final_verdict(
     *,
     standing: Collection[int] = (),
     passed: Collection[int] = (),
-    slowed: float = 1.0,
-    loss: str = "",
+    hints: Hints = NO_HINTS,
 ) -> Verdict:
     """The verdict that the history of windows supports best.
 
@@ -53,8 +75,7 @@ def final_verdict(
         standing: Windows of a standstill that lasted to the end, its cause known or not, or of a death that ended the
             job.
         passed: Windows of standstills that ended by themselves; they count for nothing.
-        slowed: How many times the best mean iteration the last one was, on the worker where that is most.
-        loss: Which workers vanished from a command that failed, if nobody saw who was first.
+        hints: What is known beside windows.
     """
     last = max((window_id for window_id in standing if window_id in verdicts), default=None)
     if last is not None:
@@ -70,7 +91,7 @@ def final_verdict(
         return _supported(first, counting)
     if counting:
         return counting[max(counting)]
-    return _nothing_looked_wrong(job, workers_expected, workers_seen, len(verdicts), slowed, loss)
+    return _nothing_looked_wrong(job, workers_expected, workers_seen, len(verdicts), hints)
 
 
 @dataclass(frozen=True)
@@ -199,24 +220,26 @@ def _claim(leader: _Leader) -> str:
 
 
 def _nothing_looked_wrong(
-    job: str, workers_expected: int, workers_seen: int, stood_still: int, slowed: float, loss: str
+    job: str, workers_expected: int, workers_seen: int, stood_still: int, hints: Hints
 ) -> Verdict:
     notes: tuple[str, ...] = ()
-    if workers_seen and slowed >= _NOT_HEALTHY:
+    if workers_seen and hints.slowed >= _NOT_HEALTHY:
         summary = (
-            f"Iterations ended {slowed:.1f} times as long as the job's best, but it was over before a window could "
-            "show why."
+            f"Iterations ended {hints.slowed:.1f} times as long as the job's best, but it was over before a window "
+            "could show why."
         )
-    elif workers_seen and loss:
-        summary = f"Iterations never looked slow, but {loss}; the command's own output may say it."
+    elif workers_seen and hints.loss:
+        summary = f"Iterations never looked slow, but {hints.loss}; the command's own output may say it."
+    elif workers_seen and hints.suspicion:
+        summary = f"The job was over before a second look at what its first window showed: {hints.suspicion}"
     elif workers_seen and stood_still:
         times = "once" if stood_still == 1 else f"{stood_still} times"
         summary = f"Healthy: {workers_seen} workers never looked slow; the job stood still {times}, and went on."
     elif workers_seen:
         summary = f"Healthy: iterations of {workers_seen} workers never got slower, so no window was opened."
         notes = (
-            "a job that is slow from its first iteration on shows no change; `eroica profile` looks at it, and "
-            "--expected-iteration-s says how long an iteration should take",
+            "a job that is slow on all workers alike from its first iteration on shows no change; `eroica profile` "
+            "looks at it, and --expected-iteration-s says how long an iteration should take",
         )
     else:
         summary = "No worker was seen: no process finished an optimizer step or called eroica.step()."
@@ -227,7 +250,7 @@ def _nothing_looked_wrong(
     return Verdict(
         eroica_version=__version__,
         job=job,
-        verdict="healthy" if workers_seen and slowed < _NOT_HEALTHY and not loss else "undetermined",
+        verdict="healthy" if workers_seen and not hints.is_doubtful else "undetermined",
         summary=summary,
         window=None,
         iteration=IterationTimes(),

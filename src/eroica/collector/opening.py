@@ -1,4 +1,7 @@
-"""Which window opens next: what people ask for goes first, then triggers outside the cooldown, then the baseline."""
+"""Which window opens next: what people ask for goes first, then triggers outside the cooldown, then the baseline.
+
+After a baseline window that looked slow already, another one follows as if a trigger had asked for it.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +59,7 @@ class Opening:
         self._cooldown_s = settings.cooldown_s
         self._requests: list[tuple[int, ProfileRequest]] = []
         self._triggers_seen: dict[WorkerKey, int] = {}
+        self._suspected = ""
 
     @property
     def refusal(self) -> str:
@@ -78,8 +82,12 @@ class Opening:
     def next_trigger(self, now: float, workers: Iterable[WorkerStatus]) -> Wanted | None:
         """The window for a trigger that nobody answered yet; triggers inside the cooldown are dropped."""
         fresh = self._unanswered(workers)
-        if not fresh or now < self.quiet_until:
+        if now < self.quiet_until:
             return None
+        if not fresh:
+            reason, self._suspected = self._suspected, ""
+            return Wanted("early", reason, self._settings.window_s) if reason else None
+        self._suspected = ""
         first = fresh[0]
         return Wanted(first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s)
 
@@ -93,6 +101,10 @@ class Opening:
             self._triggers_seen[key] = trigger.count
             fresh.append(trigger)
         return fresh
+
+    def suspect(self, reason: str) -> None:
+        """The baseline window looked slow: look again."""
+        self._suspected = reason
 
     def judged(self, now: float, purpose: WindowPurpose, verdict: Verdict) -> None:
         """A window has its verdict: a pause follows, longer each time, but not after one that somebody asked for."""

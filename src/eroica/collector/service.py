@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from eroica.archive.store import Store, write_json
 from eroica.collector.blockage import Blockages, Examine
-from eroica.collector.history import final_verdict, stamped
+from eroica.collector.history import Hints, final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_pattern, clean_report, clean_request, clean_text
 from eroica.collector.live.routes import Live
 from eroica.collector.live.telling import Shown
@@ -338,14 +338,14 @@ class Collector:
             log.exception("the analysis of window %d failed", window.window_id)
             self.windows.note(f"the analysis of window {window.window_id} failed; see log/collector.log")
         now = self._clock()
-        if verdict is not None:
+        if verdict is not None and order.counts:
             captured_s = max((pattern.duration_s for pattern in order.patterns), default=0.0)
             verdict = stamped(verdict, now - order.asked_at - captured_s)
             verdict = with_recurrence(window.window_id, verdict, self.windows.verdicts)
             done = verdict
             self._keep(lambda: self._store.save_verdict(window.window_id, done))
         self.windows.analyzed(now, window.window_id, verdict)
-        if verdict is not None:
+        if verdict is not None and order.counts:
             self._tell(window.window_id, verdict)
         self._save_status()
 
@@ -358,8 +358,7 @@ class Collector:
             roll.ever,
             standing=self.blockages.standing,
             passed=self.blockages.passed,
-            slowed=roll.slowed,
-            loss=self.blockages.loss,
+            hints=Hints(roll.slowed, self.blockages.loss, self.windows.suspicion),
         )
         final = self.final
         self._keep(lambda: self._store.save_final(final))

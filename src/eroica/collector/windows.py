@@ -26,6 +26,7 @@ from eroica.collector.underway import Underway
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
+from eroica.report.phrases import in_short
 from eroica.settings import Settings
 from eroica.wire.messages import (
     AgentReport,
@@ -36,10 +37,23 @@ from eroica.wire.messages import (
     WorkerStatus,
 )
 
+#: Windows that are compared with nothing: what would be is this very window, or looked slow itself.
+_ALONE = ("baseline", "early")
+
 
 @dataclass(frozen=True)
 class Analyze:
-    """Instruction: run the analysis of this window, then call `Windows.analyzed`."""
+    """Instruction: run the analysis of this window, then call `Windows.analyzed`.
+
+    Attributes:
+        window: Which one.
+        patterns: What its workers handed over.
+        baseline: What they are compared with, may be empty.
+        expected_workers: Workers of the job.
+        notes: What the reader should know.
+        asked_at: When it was opened, seconds.
+        counts: Its verdict is one on the job. That on a baseline window only tells whether to look again.
+    """
 
     window: Window
     patterns: tuple[WorkerPattern, ...]
@@ -47,12 +61,14 @@ class Analyze:
     expected_workers: int
     notes: tuple[str, ...]
     asked_at: float
+    counts: bool = True
 
 
 class Windows:
     """All windows of one job.
 
     Attributes:
+        suspicion: What the baseline window looked like, if that was a slow job and nobody has looked again; else "".
         hold: The job stands still: no window opens; one that is open goes on to its own deadlines.
         roll: Who takes part.
         ended: The job is over: no window opens any more.
@@ -60,6 +76,7 @@ class Windows:
 
     def __init__(self, job: str, settings: Settings) -> None:
         self.job = job
+        self.suspicion = ""
         self.hold = False
         self.ended = False
         self._settings = settings
@@ -119,6 +136,8 @@ class Windows:
 
     def analyzed(self, now: float, window_id: int, verdict: Verdict | None) -> None:
         """The analysis of a window is done; None if it failed."""
+        if window_id == self._baseline.window_id:
+            self._suspect(verdict)
         current = self._capturing.current
         if current is None or current.window.window_id != window_id:
             return
@@ -127,7 +146,16 @@ class Windows:
             self.show(current.window, "failed", None, "the analysis failed; see log/collector.log")
             return
         self.show(current.window, "done", verdict)
+        self.suspicion = ""
         self._opening.judged(now, current.window.purpose, verdict)
+
+    def _suspect(self, verdict: Verdict | None) -> None:
+        """The baseline window of a job that looks slow from its start: only a longer window may say so."""
+        cause = None if verdict is None or verdict.verdict != "slow" else verdict.cause
+        if verdict is None or cause is None or (cause.gain or 0.0) < self._settings.early_gain:
+            return
+        self.suspicion = verdict.summary
+        self._opening.suspect(f"the first window already shows {in_short(cause)}")
 
     def job_ended(self, now: float, patience_s: float = math.inf) -> list[Analyze]:
         """The command is over: no new windows; what is being summarized may still come in, for so long."""
@@ -240,6 +268,8 @@ class Windows:
         if self.ended or self.hold or self.roll.waiting(now):
             return
         training = span.in_training(self.roll)
+        if training:
+            self._baseline.watch(training)
         wanted = self._wanted(now, training) if training else None
         if wanted is not None:
             self._capturing.open(now, training, wanted)
@@ -259,28 +289,38 @@ class Windows:
 
     def _analyze(self, current: Underway) -> list[Analyze]:
         current.leave_out_the_late()
-        if current.window.purpose == "baseline":
-            self._keep_baseline(current)
-            return []
-        current.phase = "analysis"
-        self.show(current.window, "analysis")
         notes = current.omissions()
-        doubts = self._baseline.doubts(span.best_s(span.in_training(self.roll)))
-        if doubts:
-            notes.append(f"The baseline window is not used, the job was not healthy then: {doubts}.")
-            self._baseline.distrust()
+        is_baseline = current.window.purpose == "baseline"
+        if is_baseline:
+            self._keep_baseline(current)
+            if not current.patterns:
+                return []
+        else:
+            current.phase = "analysis"
+            self.show(current.window, "analysis")
         return [
             Analyze(
                 window=current.window,
                 patterns=tuple(current.patterns[rank] for rank in sorted(current.patterns)),
-                baseline=() if doubts else self._baseline.patterns,
+                baseline=() if current.window.purpose in _ALONE else self._trusted_baseline(notes),
                 expected_workers=current.expected_workers,
                 notes=tuple(notes),
                 asked_at=current.asked_at,
+                counts=not is_baseline,
             )
         ]
 
     def _keep_baseline(self, current: Underway) -> None:
+        """Other windows need not wait until it is judged."""
         self._baseline.taken(current.patterns.values(), current.window.current_iteration_s)
         self.show(current.window, "done", None, f"{len(self._baseline.patterns)} workers")
         self._capturing.close()
+
+    def _trusted_baseline(self, notes: list[str]) -> tuple[WorkerPattern, ...]:
+        """What to compare with; nothing, and a note, if the job was not healthy when it was taken."""
+        doubts = self._baseline.doubts(span.best_s(span.in_training(self.roll)))
+        if not doubts:
+            return self._baseline.patterns
+        notes.append(f"The baseline window is not used, the job was not healthy then: {doubts}.")
+        self._baseline.distrust()
+        return ()

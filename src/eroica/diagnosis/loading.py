@@ -54,7 +54,7 @@ def _expected_share(view: View) -> float | None:
     if view.fleet.has_accelerator:
         return view.settings.expected_python
     past = view.suspects.baseline
-    if past is None or view.context.window.purpose == "expected":
+    if past is None or view.context.window.purpose in ("expected", "early"):
         return _EXPECTED_ON_CPU
     # a baseline as slow as now says nothing about what loading may cost: the job may have been slow from the start
     got_slower = view.iteration_us >= past.mean_iteration_us * (1 + view.settings.min_gain)

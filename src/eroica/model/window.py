@@ -9,7 +9,7 @@ import msgspec
 from eroica.model.worker import ProcessGroup, Worker
 
 WindowKind = Literal["iterations", "blocked", "trace"]
-WindowPurpose = Literal["slow", "expected", "manual", "baseline", "blocked", "trace"]
+WindowPurpose = Literal["slow", "expected", "early", "manual", "baseline", "blocked", "trace"]
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +17,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         window_id: Counts from 1 in a job.
-        purpose: Why it was opened; "baseline" windows are taken while the job is healthy and compared with later.
+        purpose: Why it was opened; "baseline" windows are taken while the job is healthy and compared with later, and
+            "early" ones after a baseline window that looked slow already.
         reason: One clause for people ("mean of the last 50 iterations is 34 % above the best").
             A "blocked" one has no iterations to capture: agents look at stacks and at the Flight Recorder instead, and
             both ends are the iteration at which the job stands. A "trace" one was recorded by somebody else's profiler
