@@ -34,7 +34,8 @@ META_FILE = "stacks.meta.json"
 
 _CLOCK_DELAY_NS = 1_000_000
 _FOLLOW_S = 0.2
-_MAX_CHILDREN = 8
+_MOST_CHILDREN = 8
+_FEWEST_CHILDREN = 2
 _LEAST_CHILD_HZ = 20
 _ENDED_EARLY_US = 200_000.0
 _HOST_SHARE = 0.08
@@ -118,6 +119,20 @@ def affordable_hz(pids: Iterable[int], wanted_hz: int, cores: int | None = None)
     return max(min(wanted_hz, _LEAST_HZ), min(wanted_hz, int(_HOST_SHARE * cores / cost_s)))
 
 
+def affordable_children(workers: int, cores: int | None = None) -> int:
+    """Children of each worker to be sampled: as many as there are cores for a worker, two at least and eight at most.
+
+    Loader processes are alike, so a few tell what all do; each costs a py-spy, which needs most of a second of a core
+    only to start.
+
+    Args:
+        workers: On this host.
+        cores: Of the host; default those this process may use.
+    """
+    cores = cores or len(os.sched_getaffinity(0))
+    return max(_FEWEST_CHILDREN, min(_MOST_CHILDREN, cores // max(workers, 1)))
+
+
 def _reason(stderr: bytes) -> str:
     """The line of py-spy's error output that says what is wrong."""
     lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
@@ -195,16 +210,24 @@ class StackSampler:
         hz: Samples per second.
         longest_s: py-spy ends by itself after this time, also when nobody is left to end it, s.
         binary: py-spy, default `find_py_spy()`.
+        most_children: So many children are sampled; see `affordable_children`.
     """
 
     def __init__(
-        self, pid: int, directory: Path, hz: int = 100, longest_s: int = 300, binary: Path | None = None
+        self,
+        pid: int,
+        directory: Path,
+        hz: int = 100,
+        longest_s: int = 300,
+        binary: Path | None = None,
+        most_children: int = _MOST_CHILDREN,
     ) -> None:
         self.pid = pid
         self._directory = directory
         self._hz = hz
         self._longest_s = longest_s
         self._binary = binary
+        self._most_children = most_children
         self._main: _Recording | None = None
         self._children: dict[int, _Recording] = {}
         self._stopping = threading.Event()
@@ -280,7 +303,7 @@ class StackSampler:
         me = frozenset({os.getpid()})
         while not self._stopping.is_set():
             found = [pid for pid in descendants(Target(self.pid, self.pid), me) if pid not in self._children]
-            self._add_children(found[: max(0, _MAX_CHILDREN - len(self._children))])
+            self._add_children(found[: max(0, self._most_children - len(self._children))])
             self._stopping.wait(_FOLLOW_S)
 
     def _add_children(self, pids: Sequence[int]) -> None:
@@ -358,4 +381,12 @@ def _emptied(events: Sequence[Event]) -> Iterator[Event]:
     return _with_process_frames(begins)
 
 
-__all__ = ["META_FILE", "STACKS_FILE", "StackSampler", "affordable_hz", "available", "find_py_spy"]
+__all__ = [
+    "META_FILE",
+    "STACKS_FILE",
+    "StackSampler",
+    "affordable_children",
+    "affordable_hz",
+    "available",
+    "find_py_spy",
+]

@@ -16,7 +16,7 @@ import msgspec
 
 from eroica.agent.roster import LocalWorker
 from eroica.agent.setup import process_setup
-from eroica.agent.stacks import StackSampler, affordable_hz
+from eroica.agent.stacks import StackSampler, affordable_children, affordable_hz
 from eroica.errors import EroicaError
 from eroica.settings import Settings
 from eroica.summarize.setup import SETUP_FILE
@@ -158,9 +158,9 @@ class HostWindow:
         return hz
 
     def _start_stacks(self, directories: Mapping[int, Path]) -> None:
-        hz = affordable_hz(directories, self._settings.sampling_hz)
+        hz, children = affordable_hz(directories, self._settings.sampling_hz), affordable_children(len(directories))
         for pid, directory in directories.items():
-            sampler = StackSampler(pid, directory, hz)
+            sampler = StackSampler(pid, directory, hz, most_children=children)
             try:
                 sampler.start()
                 self._stacks[pid] = sampler

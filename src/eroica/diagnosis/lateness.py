@@ -148,13 +148,21 @@ def _worth_reading(view: View, functions: Sequence[int], expected_share: float |
     return spread >= floor or bool((total_W - before_W >= floor).any()) or beyond
 
 
-def late_against_peers(view: View, spent: Spent, least_strength: float = LEAST_STRENGTH) -> Iterator[Lateness]:
+def late_against_peers(
+    view: View, spent: Spent, least_strength: float = LEAST_STRENGTH, *, excused: bool = True
+) -> Iterator[Lateness]:
     """Some workers above the median of their peers, for whom those wait.
 
-    A worker on which every operator is slower is allowed that much more time here too: its slowness is a cause of its
-    own. Double entry: what a worker has too much, its peers must wait for, at least `LEAST_AGREEMENT` of it.
+    Double entry: what a worker has too much, its peers must wait for, at least `LEAST_AGREEMENT` of it.
+
+    Args:
+        view: The window.
+        spent: Their time.
+        least_strength: Excess in standard errors from which it counts.
+        excused: A worker on which every operator is slower is allowed that much more time here too: its slowness is a
+            cause of its own.
     """
-    allowed_W = _allowed(view, view.speed.factor)
+    allowed_W = _allowed(view, view.speed.factor) if excused else None
     excess = _with_sampling(view, spent, excess_over_peers(spent.time_us, view.fleet.roles, allowed_W))
     over_W = _stands_out(view, excess, LEAST_RATIO, least_strength)
     agreement_W = view.deficit_us / np.maximum(excess.excess_us, 1e-9)
@@ -163,16 +171,19 @@ def late_against_peers(view: View, spent: Spent, least_strength: float = LEAST_S
         yield _lateness("peers", excess, spent, late_W, float(np.clip(agreement_W[late_W], 0, 1).min()))
 
 
-def late_against_baseline(view: View, spent: Spent, least_strength: float = LEAST_STRENGTH) -> Iterator[Lateness]:
+def late_against_baseline(
+    view: View, spent: Spent, least_strength: float = LEAST_STRENGTH, *, excused: bool = True
+) -> Iterator[Lateness]:
     """Most workers, or all of one role, above their own time in the healthy window, while iterations got longer.
 
     A role that others are seen to wait for more than then is accused alone: its workers, if there are several, are no
-    measure for each other.
+    measure for each other. Arguments as for `late_against_peers`.
     """
     if view.suspects.baseline is None or not _is_longer(view):
         return
     before_WJ = view.before(spent.functions)
-    excess = excess_over_baseline(spent.time_us, before_WJ, _allowed(view, view.speed_change.factor))
+    allowed_W = _allowed(view, view.speed_change.factor) if excused else None
+    excess = excess_over_baseline(spent.time_us, before_WJ, allowed_W)
     excess = _with_sampling(view, spent, excess)
     over_W = _stands_out(view, excess, LEAST_RATIO, least_strength)
     late_W = _job_wide(excess, over_W)

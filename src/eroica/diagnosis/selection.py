@@ -14,12 +14,14 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import find_slow_communication
 from eroica.diagnosis.compute import find_compute
 from eroica.diagnosis.confidence import believed_strength
+from eroica.diagnosis.crowding import find_crowding, looks_like_crowding
 from eroica.diagnosis.fragmented import find_fragmented
 from eroica.diagnosis.garbage import find_collections
 from eroica.diagnosis.host import find_host_bound
 from eroica.diagnosis.latecomers import find_latecomers
 from eroica.diagnosis.link import find_slow_links
 from eroica.diagnosis.loading import find_slow_loading
+from eroica.diagnosis.lock import find_lock_contention
 from eroica.diagnosis.memory import find_memory_storms
 from eroica.diagnosis.neighbors import attribute_to_neighbors, find_sibling_processes, is_concealing
 from eroica.diagnosis.paths import find_group_transfers
@@ -50,6 +52,7 @@ _MOST_DOUBTED = 9
 _RULES = (
     find_slow_loading,
     find_blocking,
+    find_lock_contention,
     find_python,
     find_collections,
     find_rotating,
@@ -76,7 +79,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 def find_causes(view: View) -> list[Cause]:
     """All causes of a window in order of falling gain; empty if nothing costs enough."""
-    causes = select_causes(view, _with_culprits(view, [candidate for rule in _RULES for candidate in rule(view)]))
+    causes = select_causes(view, _of_all_rules(view))
     if view.is_trace:
         causes += select_causes(view, find_latecomers(view, _accused(causes)))
     explained = {worker for cause in causes for worker in cause.candidate.workers}
@@ -85,6 +88,13 @@ def find_causes(view: View) -> list[Cause]:
     if all(is_concealing(cause.candidate) for cause in causes):
         causes = select_causes(view, find_sibling_processes(view) or find_misconfiguration(view)) or causes
     return [*causes, *(_remarks(view, causes) if view.is_trace else _smaller(view, causes))]
+
+
+def _of_all_rules(view: View) -> list[Candidate]:
+    """What the rules suspect; where the job's own loader processes fill its hosts, without what only looks like it."""
+    candidates = _with_culprits(view, [candidate for rule in _RULES for candidate in rule(view)])
+    crowding = find_crowding(view)
+    return [*crowding, *(one for one in candidates if not (crowding and looks_like_crowding(one)))]
 
 
 def _smaller(view: View, causes: Sequence[Cause]) -> list[Cause]:

@@ -1,0 +1,152 @@
+"""Loader processes of the job itself that take the cores from its training threads.
+
+What a thread without a core delays, all others wait for, so every function of everybody seems to take longer. Three
+measurements tell what it is: the loader processes compute more in each iteration than in the healthy window, the
+training threads wait longer for a core, and the hosts are full. Shares of time do not show it where cores were short
+before, so all of this is compared as time of an iteration.
+
+Array suffixes: W workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import Focus, find_focus
+from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.speed import host_fact
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms
+from eroica.localize.excess import excess_over_baseline
+from eroica.localize.fleet import Fleet
+
+Floats = NDArray[np.float64]
+CAUSE = "cpu-contention"
+#: A host on which so much of all cores is used has none left.
+_FULL = 0.85
+#: Share of the lost core time that the loader processes must use, and of the lost time that threads wait for a core.
+_LEAST_TAKEN = 0.3
+_LEAST_QUEUED = 0.2
+#: What accounts for so much of the lost time by either of the two accounts for all of it: so few cores are shared that
+#: processes that take them turn by turn cost more than their own time.
+_MOSTLY = 0.5
+_TRAINING = frozenset({"training", "autograd"})
+#: Causes that are only what it looks like where somebody has no core.
+_LOOKS_LIKE = frozenset({"compute-slow", CAUSE, "python-on-critical-path", "slow-collective-everywhere"})
+_NEXT_STEP = (
+    "Use fewer loader processes (num_workers) than the host has cores for, or make each sample cheaper: do what this "
+    "function does once and keep the result, or do it for whole batches."
+)
+
+
+def find_crowding(view: View) -> list[Candidate]:
+    """All workers of hosts that their own loader processes have filled since the healthy window."""
+    past, before_us = view.suspects.baseline, view.baseline_us
+    if view.is_trace or past is None or not view.is_slow or not before_us or before_us >= view.iteration_us:
+        return []
+    lost_us = view.iteration_us - before_us
+    taken_W = _beside_training_us(view.fleet) - _before(view, past, _beside_training_us(past))
+    queued_W = _queued_us(view.fleet) - _before(view, past, _queued_us(past))
+    cores_W, busy_W = (np.nan_to_num(host_fact(view.fleet, name)) for name in ("cpu_count", "host_busy"))
+    crowded = [
+        at
+        for members in view.homes.values()
+        if float(np.nansum(taken_W[members])) >= _LEAST_TAKEN * lost_us * float(cores_W[members].max())
+        and float(np.nan_to_num(queued_W[members]).mean()) >= _LEAST_QUEUED * lost_us
+        and float(busy_W[members].max()) >= _FULL
+        for at in members
+    ]
+    inside = _busiest_frame(view, crowded) if crowded else None
+    if inside is None:
+        return []
+    cores = float(cores_W[crowded].max())
+    seen_us = max(float(np.nanmean(queued_W[crowded])), float(np.nansum(taken_W[crowded])) / max(cores, 1.0))
+    cost_us = lost_us if seen_us >= _MOSTLY * lost_us else seen_us
+    return [_candidate(view, past, sorted(crowded), inside, taken_W, queued_W, cost_us)]
+
+
+def looks_like_crowding(candidate: Candidate) -> bool:
+    """Whether it is what crowded hosts look like to a rule that does not know of them."""
+    return candidate.scope != "some" and candidate.cause in _LOOKS_LIKE
+
+
+def _beside_training_us(fleet: Fleet) -> Floats:
+    """Core time per iteration that a worker and its loaders use beside its training thread; NaN: unknown. float64 [W].
+
+    Counted by the kernel for all processes, where stacks are only sampled of some.
+    """
+    rows = [at for at, key in enumerate(fleet.keys) if key.thread in _TRAINING]
+    used_W = (fleet.critical_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0)
+    return np.asarray(host_fact(fleet, "cores_worker") * fleet.iteration_us.mean(axis=1) - used_W)
+
+
+def _busiest_frame(view: View, members: Sequence[int]) -> Focus | None:
+    """The frame in which loader processes compute most; most of their threads only wait."""
+    fleet = view.fleet
+    rows = [at for at, key in enumerate(fleet.keys) if key.thread == "loader"]
+    used_RW = fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])
+    used_R = used_RW[:, list(members)].mean(axis=1)
+    return find_focus(fleet.keys, rows, used_R, used_R)
+
+
+def _queued_us(fleet: Fleet) -> Floats:
+    """Time per iteration in which training threads are ready but have no core; NaN where unknown. float64 [W]."""
+    return np.asarray(host_fact(fleet, "run_queue_wait") * fleet.iteration_us.mean(axis=1))
+
+
+def _before(view: View, past: Fleet, value_W: Floats) -> Floats:
+    """A value of the healthy window, in the order of this one's workers; NaN where a worker was not in it."""
+    known = dict(zip(past.ranks, value_W.tolist(), strict=True))
+    return np.asarray([known.get(rank, np.nan) for rank in view.fleet.ranks])
+
+
+def _candidate(
+    view: View,
+    past: Fleet,
+    members: Sequence[int],
+    inside: Focus,
+    taken_W: Floats,
+    queued_W: Floats,
+    cost_us: float,
+) -> Candidate:
+    fleet, crowd = view.fleet, list(members)
+    removed_WI = np.zeros_like(fleet.iteration_us)
+    removed_WI[crowd] = cost_us
+    before_WJ = np.broadcast_to(past.iteration_us.mean(axis=0), (view.workers, past.iteration_us.shape[1]))
+    excess = excess_over_baseline(fleet.iteration_us, np.asarray(before_WJ))
+    hosts = sorted({fleet.patterns[at].worker.host for at in crowd})
+    where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
+    more, queue = format_ms(float(np.nanmean(taken_W[crowd]))), format_ms(float(np.nanmean(queued_W[crowd])))
+    cores = float(np.nan_to_num(host_fact(fleet, "cpu_count"))[crowd].max())
+    now, before = format_ms(view.iteration_us), format_ms(view.iteration_us - cost_us)
+    return Candidate(
+        cause=CAUSE,
+        scope="all" if len(crowd) == view.workers else "some",
+        workers=tuple(crowd),
+        functions=(),
+        focus=inside,
+        kind="python",
+        removed_us=removed_WI,
+        mean_us=view.iteration_us,
+        reference_us=view.iteration_us - cost_us,
+        reference="baseline",
+        strength=max(float(np.nanmedian(excess.strength)), LEAST_STRENGTH * 0.5),
+        coverage=inside.share,
+        agreement=None,
+        least_gain=view.settings.min_gain,
+        evidence=(
+            f"The loader processes of a worker use {more} more core time per iteration than in the healthy window, "
+            f"most of it in {inside.label}; {where} has {cores:.0f} cores, and they are all busy.",
+            f"Training threads wait {queue} longer for a core in each iteration than then.",
+        ),
+        gain=cost_us / max(view.iteration_us, 1e-9),
+        sentence=(
+            f"The data loaders' own processes take the cores of {where} from the training threads, most of all in "
+            f"{inside.label}: iterations take {now} instead of {before}."
+        ),
+        next_step=_NEXT_STEP,
+    )
