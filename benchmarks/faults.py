@@ -29,7 +29,7 @@ from eroica.faults.expected import EXPECTED, culprit, judge_parts
 from eroica.faults.rehearsal import MIDDLE, SETTINGS, Rehearsal, running
 from eroica.model.verdict import Verdict
 from eroica.wire.messages import JobStatus
-from machine import machine_facts
+from machine import machine_facts, revision
 
 #: Layouts and their workers: how many, and who may be asked to have a fault (in pipelines, those that read data).
 WORKERS = {"ddp": 4, "fsdp2": 4, "pipeline": 2, "dp-pipeline": 4}
@@ -38,12 +38,14 @@ ASKED = {"ddp": (2, 0, 1, 3), "fsdp2": (2, 0, 1, 3), "pipeline": (0,), "dp-pipel
 START = 5
 NEVER = 10**9
 #: Faults that are in how the job is built: the healthy job is one without them.
-STRUCTURAL = ("heavy-stage", "small-buckets", "wrong-threads")
+STRUCTURAL = ("heavy-stage", "small-buckets", "wrong-threads", "serial-collectives")
 #: A job that alarms nobody is asked for a window by then.
 HEALTHY_S = 40.0
 #: A window that is open when time is up may still be answered.
 ANSWER_S = 60.0
 PACE_S = 15.0
+#: Windows that nobody asked for by hand.
+TRIGGERED = ("slow", "expected", "early", "blocked")
 SMOKE = ("slow-loader", "load-imbalance", "none")
 #: Names of the training's code and others for them: no rule may know them.
 RENAMED = {
@@ -69,6 +71,7 @@ RENAMED = {
     "keep_weights": "remember",
     "GradientNorms": "Totals",
     "reduce_norms": "add_up",
+    "EagerExchange": "Averaging",
     "TokenCensus": "Poll",
     "_count_on": "poll",
     "tokens": "captions",
@@ -138,6 +141,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--until", default="", help="start no run after this time of day, as 07:30")
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds until a job is stopped without answer")
     parser.add_argument("--keep", type=Path, help="keep the directories of wrong runs here")
+    parser.add_argument("--keep-all", action="store_true", help="... and of right ones")
     options = parser.parse_args()
     unknown = sorted(set(filter(None, options.faults.split(","))) - set(EXPECTED))
     if unknown:
@@ -188,9 +192,10 @@ def run_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         began = time.monotonic()
         times = watch(rehearsal, case, options.time_limit)
         line = {**record(case, rehearsal, rename), **times, "wall_s": round(time.monotonic() - began, 1)}
-        if options.keep and not line["right"]:
+        if options.keep and (options.keep_all or not line["right"]):
             options.keep.mkdir(parents=True, exist_ok=True)
-            directory.rename(options.keep / f"{case.key.replace('/', '-')}-{time.strftime('%H%M%S')}")
+            word = "right" if line["right"] else "wrong"
+            directory.rename(options.keep / f"{word}-{case.key.replace('/', '-')}-{time.strftime('%H%M%S')}")
             directory.mkdir()
     return line
 
@@ -230,7 +235,7 @@ def note(seen: dict[str, float], status: JobStatus, onset: int, now: float) -> N
     if status.iteration >= onset:
         seen.setdefault("onset", now)
     for line in status.windows:
-        if line.purpose not in ("slow", "blocked") or (line.last_iteration and line.last_iteration < onset):
+        if line.purpose not in TRIGGERED or (line.last_iteration and line.last_iteration < onset):
             continue
         seen.setdefault("trigger", now)
         if line.phase == "done":
@@ -274,6 +279,7 @@ def record(case: Case, rehearsal: Rehearsal, rename: dict[str, str]) -> dict[str
         "expected_iteration_s": rehearsal.expected_iteration_s or None,
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "eroica": importlib.metadata.version("eroica"),
+        "revision": revision(),
         "machine": machine_facts(),
         "settings": SETTINGS,
     }

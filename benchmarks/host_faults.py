@@ -1,6 +1,6 @@
-"""Slow links between three hosts that are network namespaces: real jobs of six workers, each host under `eroica run`.
+"""Faults of one of three hosts, which are network namespaces: real jobs of six workers, each host under `eroica run`.
 
-    python benchmarks/link_faults.py --out benchmarks/results/faults/links.jsonl --seeds 0,1
+    python benchmarks/host_faults.py --out benchmarks/results/faults/hosts.jsonl --seeds 0,1
 
 Needs root and Linux. Workers sleep instead of computing, so that six of them fit on two cores. Lines as those of
 `benchmarks/faults.py`; runs that stand in the file already are skipped.
@@ -23,7 +23,7 @@ from eroica.testing.hosts import Direction, Hosts, available
 from eroica.testing.node_jobs import end_job, start_job, wait_for_status
 from eroica.wire.messages import JobStatus
 from faults import append, done, one_line, paces, said
-from machine import machine_facts
+from machine import machine_facts, revision
 
 HOST = 1
 WORKERS = (2, 3)
@@ -35,21 +35,36 @@ SETTINGS = {
     "mean_iterations": "15", "confirm_iterations": "6", "baseline_window": "true", "baseline_after_iterations": "20",
     "baseline_window_s": "2", "window_s": "4", "spread_factor": "2", "cooldown_s": "10",
 }  # fmt: skip
+ASKED = ("slow", "early")
 OVER = ("done", "failed", "given up")
 
 
-class LinkFault(NamedTuple):
-    """What is done to host 1's link."""
+class HostFault(NamedTuple):
+    """What is done to host 1: to its link in the middle of the job, or to its environment from the start."""
 
     directions: tuple[Direction, ...] = ("send", "receive")
     comes_and_goes: bool = False
+    variables: tuple[tuple[str, str], ...] = ()
+    job: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ("slow-link",)
+
+    @property
+    def onset(self) -> str:
+        """When it begins."""
+        return "start" if self.variables else "middle"
 
 
 FAULTS = {
-    "slow-link": LinkFault(),
-    "slow-send": LinkFault(("send",)),
-    "slow-receive": LinkFault(("receive",)),
-    "passing-slow-link": LinkFault(comes_and_goes=True),
+    "slow-link": HostFault(),
+    "slow-send": HostFault(("send",)),
+    "slow-receive": HostFault(("receive",)),
+    "passing-slow-link": HostFault(comes_and_goes=True),
+    "wrong-environment": HostFault(
+        directions=(),
+        variables=(("OMP_NUM_THREADS", "64"),),
+        job=("--threads", "0", "--length", "64", "--batch", "8"),
+        causes=("misconfiguration", "compute-slow", "cpu-contention"),
+    ),
 }
 HEALTHY = "hosts"
 
@@ -76,16 +91,16 @@ def main() -> int:
 
 
 def key_of(fault: str, seed: int) -> str:
-    return f"{fault}/hosts/middle/{seed}"
+    return f"{fault}/hosts/{FAULTS[fault].onset if fault in FAULTS else 'middle'}/{seed}"
 
 
 def run_case(fault: str, seed: int, keep: Path | None) -> dict[str, Any]:
     """One job from its start to its end, and what was said about it."""
-    with tempfile.TemporaryDirectory(prefix="eroica-links-") as name, Hosts(3) as hosts:
+    with tempfile.TemporaryDirectory(prefix="eroica-hosts-") as name, Hosts(3) as hosts:
         directory, began = Path(name), time.monotonic()
-        started = start_job(
-            hosts, directory, *TRAINING, "--seed", str(seed), "--iterations", "20000", settings=SETTINGS
-        )
+        wanted = FAULTS.get(fault, HostFault())
+        options = (*TRAINING, *wanted.job, "--seed", str(seed), "--iterations", "20000")
+        started = start_job(hosts, directory, *options, settings=SETTINGS, own={HOST: dict(wanted.variables)})
         report = directory / "node0" / "report"
         wait_for_status(report, 90, lambda status: has_ended(status, ("baseline",)), started[0])
         calm = len(paces(directory / "node0" / "out"))
@@ -101,7 +116,7 @@ def run_case(fault: str, seed: int, keep: Path | None) -> dict[str, Any]:
     return line
 
 
-def answer(hosts: Hosts, fault: LinkFault | None, report: Path, job: Any) -> dict[str, float | None]:
+def answer(hosts: Hosts, fault: HostFault | None, report: Path, job: Any) -> dict[str, float | None]:
     """Wait for the window; seconds from the fault to the trigger, and from there to the verdict."""
     if fault is None:
         hosts.run(0, [sys.executable, "-m", "eroica", "profile", "--out", str(report), "--no-wait"])
@@ -109,9 +124,9 @@ def answer(hosts: Hosts, fault: LinkFault | None, report: Path, job: Any) -> dic
         return {"onset_to_trigger_s": None, "trigger_to_verdict_s": None}
     with limited(hosts, fault):
         onset = time.monotonic()
-        wait_for_status(report, 90, lambda status: any(one.purpose == "slow" for one in status.windows), job)
+        wait_for_status(report, 90, lambda status: any(one.purpose in ASKED for one in status.windows), job)
         trigger = time.monotonic()
-        wait_for_status(report, 60, lambda status: has_ended(status, ("slow",)), job)
+        wait_for_status(report, 60, lambda status: has_ended(status, ASKED), job)
         return {
             "onset_to_trigger_s": round(trigger - onset, 2),
             "trigger_to_verdict_s": round(time.monotonic() - trigger, 2),
@@ -119,7 +134,7 @@ def answer(hosts: Hosts, fault: LinkFault | None, report: Path, job: Any) -> dic
 
 
 @contextlib.contextmanager
-def limited(hosts: Hosts, fault: LinkFault) -> Iterator[None]:
+def limited(hosts: Hosts, fault: HostFault) -> Iterator[None]:
     """Host 1's link is slow, all the time or in turns."""
     over = threading.Event()
 
@@ -130,7 +145,7 @@ def limited(hosts: Hosts, fault: LinkFault) -> Iterator[None]:
                 hosts.unlimit(HOST)
                 over.wait(PHASE_S)
 
-    if not fault.comes_and_goes:
+    if fault.directions and not fault.comes_and_goes:
         hosts.limit(HOST, RATE, fault.directions)
     turns = threading.Thread(target=take_turns if fault.comes_and_goes else over.wait)
     turns.start()
@@ -147,24 +162,27 @@ def has_ended(status: JobStatus, purposes: tuple[str, ...]) -> bool:
 
 
 def record(fault: str, seed: int, verdict: Verdict | None) -> dict[str, Any]:
-    """Right is: a slow link, of that host."""
+    """Right is: what was done, to that host."""
+    wanted = FAULTS.get(fault, HostFault(causes=()))
     cause = None if verdict is None else verdict.cause
     parts = dict.fromkeys(("verdict", "cause", "workers", "file", "function"), False)
     if fault == HEALTHY:
         parts = dict.fromkeys(parts, verdict is not None and cause is None)
     elif verdict is not None and cause is not None:
         named = cause.hosts == (f"node{HOST}",) or cause.workers == WORKERS
-        link = cause.cause == "slow-link"
-        parts = {"verdict": verdict.verdict == "slow", "cause": link, "workers": named, "file": True, "function": link}
+        so = cause.cause in wanted.causes
+        parts = {"verdict": verdict.verdict == "slow", "cause": so, "workers": named, "file": True, "function": so}
     word = "healthy" if fault == HEALTHY else "slow"
-    causes = [] if fault == HEALTHY else ["slow-link"]
     return {
-        "kind": "run", "key": key_of(fault, seed), "fault": fault, "layout": "hosts", "onset": "middle", "seed": seed,
-        "worker": WORKERS[0],
-        "expected": {"verdict": word, "causes": causes, "scope": "some", "workers": list(WORKERS), "function": ""},
+        "kind": "run", "key": key_of(fault, seed), "fault": fault, "layout": "hosts", "onset": wanted.onset,
+        "seed": seed, "worker": WORKERS[0],
+        "expected": {
+            "verdict": word, "causes": list(wanted.causes), "scope": "some", "workers": list(WORKERS), "function": "",
+        },
         "said": said(verdict), "parts": parts, "right": all(parts.values()), "renamed": False,
         "expected_iteration_s": None, "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "eroica": importlib.metadata.version("eroica"), "machine": machine_facts(), "settings": SETTINGS,
+        "eroica": importlib.metadata.version("eroica"), "revision": revision(), "machine": machine_facts(),
+        "settings": SETTINGS,
     }  # fmt: skip
 
 

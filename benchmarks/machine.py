@@ -1,7 +1,9 @@
 """Facts about the machine that every record of a benchmark carries."""
 
+import contextlib
 import os
 import platform
+import subprocess
 from pathlib import Path
 
 
@@ -25,3 +27,12 @@ def machine_facts() -> dict[str, object]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
+
+
+def revision() -> str:
+    """The commit of the code that is measured, "+" behind it where files differ from it; "" outside a checkout."""
+    here = Path(__file__).parent
+    with contextlib.suppress(OSError):
+        asked = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+        return subprocess.run(asked, cwd=here, capture_output=True, text=True, check=False).stdout.strip()
+    return ""

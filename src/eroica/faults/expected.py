@@ -32,7 +32,7 @@ class Expectation:
         layouts: Layouts in which it can be.
         onsets: When it can begin, at the job's "start" or in its "middle".
         job: Arguments that the training needs for it.
-        variables: What the environment of the worker that has it says instead, from the job's start.
+        variables: What the environment of those who have it says instead, from the job's start.
     """
 
     cause: str
@@ -119,6 +119,21 @@ _STEPS: dict[str, Expectation] = {
     "tiny-collectives": Expectation(
         "fragmented-collectives", "all", function="reduce_norms", also=frozenset({"misconfiguration"})
     ),
+    "needless-sync": Expectation(
+        "slow-collective-everywhere",
+        "all",
+        also=frozenset({"fragmented-collectives", "misconfiguration"}),
+        layouts=_COPIES,
+        job=("--accumulate", "6", "--batch", "2"),
+    ),
+    "serial-collectives": Expectation(
+        "misconfiguration",
+        "all",
+        also=frozenset({"fragmented-collectives", "slow-collective-everywhere"}),
+        layouts=_COPIES,
+        onsets=("start",),
+        variables=("TORCH_DISTRIBUTED_DEBUG=DETAIL",),
+    ),
     "busy-thread": Expectation(_PYTHON, "some", function="_count_on", also=frozenset({"cpu-contention"})),
     "anomaly-mode": Expectation(_PYTHON, "some", also=frozenset({"misconfiguration", "load-imbalance"})),
     "heavy-stage": Expectation(
@@ -141,7 +156,7 @@ _STEPS: dict[str, Expectation] = {
 _HOSTS: dict[str, Expectation] = {
     "burners": Expectation("sibling-process", "any", also=_SLOWED, worker=0),
     "memory-hog": Expectation("sibling-process", "any", also=_SLOWED, worker=0),
-    "pinned-cpu": Expectation("cpu-contention", "some", also=_CROWDED),
+    "pinned-cpu": Expectation("cpu-contention", "some", also=_CROWDED, job=("--pace-ms", "50")),
     "one-core": Expectation("cpu-contention", "any", also=_CROWDED),
     "cpu-quota": Expectation("compute-slow", "some", also=frozenset({"cpu-contention", "misconfiguration"})),
     "wrong-threads": Expectation(

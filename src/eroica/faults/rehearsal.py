@@ -94,12 +94,14 @@ class Rehearsal:
         ]
 
     def _launch_script(self, script: Path) -> Path:
-        """A script that starts a worker, with something else in the environment of one of them."""
+        """A script that starts a worker, with something else in the environment of those who have the fault."""
         launch = script.with_name("launch.sh")
-        exports = " ".join(map(shlex.quote, EXPECTED[self.fault].variables))
-        worker = culprit(self.fault, self.worker)
+        wanted = EXPECTED[self.fault]
+        export = "export " + " ".join(map(shlex.quote, wanted.variables))
+        if wanted.one_worker:
+            export = f'[ "$RANK" = {culprit(self.fault, self.worker)} ] && {export}'
         python = shlex.join([sys.executable, str(script)])
-        launch.write_text(f'#!/bin/sh\n[ "$RANK" = {worker} ] && export {exports}\nexec {python} "$@"\n')
+        launch.write_text(f'#!/bin/sh\n{export}\nexec {python} "$@"\n')
         launch.chmod(0o700)
         return launch
 

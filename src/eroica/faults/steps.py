@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from eroica.faults.fault import CalledFault, Fault, Place, end_program, start_program
+from eroica.faults.fault import CalledFault, Fault, HookedFault, Place, end_program, start_program
 from eroica.faults.stalls import STORAGE_PROGRAM
 
 
@@ -74,6 +74,27 @@ class TinyCollectives(CalledFault):
     def build(self, place: Place) -> Any:
         """What reduces."""
         return place.parts["norms"](int(self.tensors))
+
+
+@dataclass
+class NeedlessSync(HookedFault):
+    """Gradients are exchanged after each of the backward passes of a step, though only the last one needs it."""
+
+    name: ClassVar[str] = "needless-sync"
+    resource: ClassVar[str] = "latency of collectives"
+
+    def start(self, model: Any, place: Place) -> None:
+        """Hook what asks for it in front of the wrapper's forward pass."""
+        if self.handle is None:
+            self.handle = model.register_forward_pre_hook(place.parts["exchange"]())
+
+
+@dataclass
+class SerialCollectives(Fault):
+    """A setting left on for which all workers check each collective against the others' before it may begin."""
+
+    name: ClassVar[str] = "serial-collectives"
+    resource: ClassVar[str] = "latency of collectives"
 
 
 @dataclass
@@ -188,6 +209,8 @@ STEPS: tuple[type[Fault], ...] = (
     BlockingLog,
     MemoryCopies,
     TinyCollectives,
+    NeedlessSync,
+    SerialCollectives,
     BusyThread,
     AnomalyMode,
     WarmUp,

@@ -98,6 +98,7 @@ def start_job(
     clocks: Sequence[int] = (),
     settings: Mapping[str, str] | None = None,
     variables: Mapping[str, str] | None = None,
+    own: Mapping[int, Mapping[str, str]] | None = None,
 ) -> list[subprocess.Popen[str]]:
     """Start the demo's training on all hosts; it goes on until `end_job` or its iterations are used up.
 
@@ -109,6 +110,7 @@ def start_job(
         clocks: How far each host's monotonic clock is ahead, s.
         settings: Of Eroica, on top of short windows.
         variables: More environment.
+        own: What the environment of single hosts says instead.
     """
     script = write_training(directory / "code")
     script.write_text(SCRIPT)
@@ -116,13 +118,14 @@ def start_job(
     for host in range(hosts.count):
         place = directory / f"node{host}"
         place.mkdir(parents=True, exist_ok=True)
+        more = {"ENOUGH": str(directory / "enough"), **(variables or {}), **(own or {}).get(host, {})}
         command = watched(place, torchrun(hosts, host, workers, str(script), *options), settings or {})
         with (place / "out").open("w") as out, (place / "err").open("w") as err:
             started.append(
                 hosts.run(
                     host,
                     command,
-                    environment(hosts, host, ENOUGH=str(directory / "enough"), **(variables or {})),
+                    environment(hosts, host, **more),
                     clocks[host] if clocks else 0,
                     cwd=place,
                     stdin=subprocess.DEVNULL,

@@ -14,7 +14,7 @@ from .batching import CountedBatches, CutBatches, GrownBatches
 from .bookkeeping import ScaleAgreement, TokenHasher, TokenStatistics
 from .reading import StoredTokens, TokensAhead
 from .saving import CheckpointWriter, MetricsLog, WeightHistory
-from .watching import Break, GradientNorms, KernelChoice, TokenCensus
+from .watching import Break, EagerExchange, GradientNorms, KernelChoice, TokenCensus
 
 
 class TokenWindows:
@@ -169,6 +169,7 @@ PARTS: dict[str, Any] = {
     "log": MetricsLog,
     "copies": WeightHistory,
     "norms": GradientNorms,
+    "exchange": EagerExchange,
     "thread": TokenCensus,
     "tuning": KernelChoice,
     "break": Break,

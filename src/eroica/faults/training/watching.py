@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 
 class GradientNorms:
@@ -31,6 +32,17 @@ class GradientNorms:
         """One after another."""
         for norm in self.norms:
             self.reduce(norm)
+
+
+class EagerExchange:
+    """Has the gradients of every backward pass exchanged at once, summed up or not."""
+
+    def __call__(self, module: Any, _inputs: Any) -> None:
+        """Forward pre-hook of the wrapper that exchanges them."""
+        if hasattr(module, "set_requires_gradient_sync"):
+            module.set_requires_gradient_sync(True)
+        else:
+            module.require_backward_grad_sync = True
 
 
 class TokenCensus:
