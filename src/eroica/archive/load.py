@@ -24,6 +24,8 @@ from eroica.wire.codec import UNDECODABLE, decode_record
 Record = TypeVar("Record")
 _MOST_WINDOWS = 10_000
 _MOST_PATTERNS = 200_000
+#: Runs that an error lists.
+_MOST_RUNS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +156,12 @@ def _open_directory(path: Path) -> Saved:
         return _open_run(path)
     if _is_window(path):
         return open_window(path)
+    found = sorted((one.stat().st_mtime, one.name) for one in path.iterdir() if one.is_dir() and _is_run(one))
+    runs = [name for _, name in found]
+    if runs:
+        newest = ", ".join(reversed(runs[-_MOST_RUNS:]))
+        others = f" and {len(runs) - _MOST_RUNS} earlier ones" if len(runs) > _MOST_RUNS else ""
+        raise InputError(f"{path} holds the runs {newest}{others}; name one of them, like {path / runs[-1]}")
     raise InputError(f"{path} holds no run, no window and no pattern of Eroica")
 
 

@@ -31,7 +31,7 @@ def running_jobs() -> dict[str, Path]:
 
 
 def choose_run(job: str | None, directory: Path | None) -> Path:
-    """The run directory meant by `--job` or `--out`, or the only one there is.
+    """The run directory meant by `--job` or `--out`, or the only one there is, here or below this directory.
 
     Raises:
         UsageError: There is none, or several and none was named.
@@ -43,11 +43,14 @@ def choose_run(job: str | None, directory: Path | None) -> Path:
         if job not in jobs:
             raise UsageError(f"no job {job!r} is being watched here; there are: {', '.join(jobs) or 'none'}")
         return jobs[job]
-    if len(jobs) == 1:
-        return next(iter(jobs.values()))
     if not jobs:
         raise UsageError("no job is being watched on this host; start one with `eroica run -- COMMAND`")
-    raise UsageError(f"several jobs are being watched: {', '.join(jobs)}; choose one with --job")
+    here = {name: run for name, run in jobs.items() if run.is_relative_to(Path.cwd())}
+    meant = jobs if len(jobs) == 1 else here
+    if len(meant) == 1:
+        return next(iter(meant.values()))
+    listed = "; ".join(f"{name} in {run}" for name, run in jobs.items())
+    raise UsageError(f"several jobs are being watched: {listed}; choose one with --job")
 
 
 def call(run: Path, method: str, path: str, body: bytes = b"", timeout_s: float = 10.0) -> bytes:
