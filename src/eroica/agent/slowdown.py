@@ -11,6 +11,7 @@ Deviations, because one lucky iteration, an evaluation or a busy machine would r
   otherwise soon look as if it had always been so.
 - It must hold: every part of the last iterations is slower, not just a burst in them, and for some iterations more.
 - The same is done with four times as many iterations, for faults that hit only one iteration in ten.
+- Stretches of slow iterations that come again and again are counted (`bursts`): no mean shows them for long.
 - The first iterations count for nothing.
 """
 
@@ -24,6 +25,7 @@ from itertools import islice
 from statistics import median
 from typing import Literal, NamedTuple
 
+from eroica.agent.bursts import Bursts
 from eroica.model.shares import percent
 from eroica.settings import Settings
 
@@ -201,6 +203,7 @@ class Slowdown:
     def restart(self) -> None:
         """The iterations mean something else from now on (another pattern was learned): forget the past."""
         self._scales = [Scale(factor, self._settings) for factor in (1, _LONG)]
+        self._bursts = Bursts()
         self._seen = 0
         self._held = 0
 
@@ -244,7 +247,16 @@ class Slowdown:
             scale.add(duration_s)
         looking = (scale for scale in self._scales if self._seen % scale.stride == 0)
         found = [trigger for trigger in map(self._judge, looking) if trigger is not None]
-        return found[0] if found else None
+        recurrent = self._judge_bursts(duration_s)
+        return found[0] if found else recurrent
+
+    def _judge_bursts(self, duration_s: float) -> Trigger | None:
+        best = self.baseline_s
+        if best is None or not self._bursts.observe(duration_s, best, self._margin):
+            return None
+        mean, times = self._bursts.mean_s, self._bursts.count
+        reason = f"iterations were slow for a while {times} times, which cost {percent(1 - best / mean)} of the time"
+        return Trigger("slow", best, mean, reason)
 
     def _judge(self, scale: Scale) -> Trigger | None:
         lowest, expected = scale.slower(self._margin), self._settings.expected_iteration_s

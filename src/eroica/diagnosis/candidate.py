@@ -50,6 +50,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         is_remark: Worth knowing beside a cause though it costs nothing by itself.
         is_general: Everything is slower everywhere, which other causes bring about too: it stands behind a specific
             cause unless it costs far more.
+        stands_for: Further causes that other rules see in the same time of the same workers.
     """
 
     cause: str
@@ -79,6 +80,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     may_be_recording: bool = False
     is_remark: bool = False
     is_general: bool = False
+    stands_for: frozenset[str] = frozenset()
 
     @property
     def excess_us(self) -> float:

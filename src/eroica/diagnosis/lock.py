@@ -36,6 +36,8 @@ _STARVED = 0.5
 #: Being starved of the lock is evidence of its own: standard errors of the time lost need be fewer, and count for more.
 _LEAST_STRENGTH = 1.5
 _CORROBORATION = 4.0
+#: What rules for single functions make of it.
+_SLOWER_TOO = frozenset({"compute-slow", "python-on-critical-path", "slow-data-loading"})
 _NEXT_STEP = (
     "Let another process do what this thread does (multiprocessing, with its result through a queue), let it work in "
     "native code that gives the lock back, or do it less often."
@@ -100,6 +102,7 @@ def _candidate(view: View, rows: list[int], late: Lateness, busy_W: Floats) -> C
         sentence=_sentence(view, late, inside),
         next_step=_NEXT_STEP,
         corroboration=_CORROBORATION,
+        stands_for=_SLOWER_TOO,
         resource=ResourceUse(name="interpreter lock", mean=round(running, 4)),
     )
 

@@ -52,7 +52,11 @@ def _is_rhythm_of(specific: Candidate, general: Candidate) -> bool:
 def _stands_for(specific: Candidate, general: Candidate) -> bool:
     if _is_rhythm_of(specific, general):
         return True
-    if general.cause not in _STANDS_FOR.get(specific.cause, ()) or not _overlap(specific, general):
+    if not _overlap(specific, general):
+        return False
+    if general.cause in specific.stands_for and not general.stands_for:
+        return _holds_most(specific, general)
+    if general.cause not in _STANDS_FOR.get(specific.cause, ()):
         return False
     if general.cause == "python-on-critical-path" and specific.cause == "host-device-sync":
         return _is_around(general, specific) and _holds_most(specific, general)
