@@ -14,6 +14,7 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import find_slow_communication
 from eroica.diagnosis.compute import find_compute
 from eroica.diagnosis.confidence import believed_strength
+from eroica.diagnosis.confined import find_confined
 from eroica.diagnosis.crowding import find_crowding, looks_like_crowding
 from eroica.diagnosis.fragmented import find_fragmented
 from eroica.diagnosis.garbage import find_collections
@@ -27,6 +28,7 @@ from eroica.diagnosis.neighbors import attribute_to_neighbors, find_sibling_proc
 from eroica.diagnosis.paths import find_group_transfers
 from eroica.diagnosis.pauses import find_pauses
 from eroica.diagnosis.python_code import find_python
+from eroica.diagnosis.repeated import find_repeated_exchange
 from eroica.diagnosis.rotating import find_rotating
 from eroica.diagnosis.setup import attribute_to_setup, find_misconfiguration
 from eroica.diagnosis.simulate import share_gains, simulated_gain
@@ -62,6 +64,7 @@ _RULES = (
     find_memory_storms,
     find_synchronization,
     find_fragmented,
+    find_repeated_exchange,
     find_slow_links,
     find_group_transfers,
     find_slow_communication,
@@ -91,9 +94,9 @@ def find_causes(view: View) -> list[Cause]:
 
 
 def _of_all_rules(view: View) -> list[Candidate]:
-    """What the rules suspect; where the job's own loader processes fill its hosts, without what only looks like it."""
+    """What the rules suspect; where workers lack cores for a known reason, without what that only looks like."""
     candidates = _with_culprits(view, [candidate for rule in _RULES for candidate in rule(view)])
-    crowding = find_crowding(view)
+    crowding = find_confined(view) or find_crowding(view)
     return [*crowding, *(one for one in candidates if not (crowding and looks_like_crowding(one)))]
 
 

@@ -120,10 +120,10 @@ _STEPS: dict[str, Expectation] = {
         "fragmented-collectives", "all", function="reduce_norms", also=frozenset({"misconfiguration"})
     ),
     "needless-sync": Expectation(
-        "slow-collective-everywhere",
+        "fragmented-collectives",
         "all",
-        also=frozenset({"fragmented-collectives", "misconfiguration"}),
-        layouts=_COPIES,
+        also=frozenset({"misconfiguration"}),
+        layouts=("ddp",),
         job=("--accumulate", "6", "--batch", "2"),
     ),
     "serial-collectives": Expectation(

@@ -1,0 +1,137 @@
+"""Workers that share fewer cores than they need, while others of their host are idle.
+
+An affinity that a launcher, a container or a script has set too narrow needs no healthy window to be seen: the cores
+that a host's workers may use are all busy with them, their training threads wait for a core, and other cores have
+nothing to do.
+
+Array suffixes: W workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import NOTHING
+from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.speed import host_fact
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import name_workers
+from eroica.model.shares import percent
+
+CAUSE = "cpu-contention"
+#: Cores that the workers may use count as busy with them from this share on.
+_BUSY = 0.85
+#: Training threads must be without a core for this share of the time, and so many cores must be idle meanwhile.
+_LEAST_QUEUED = 0.25
+_LEAST_IDLE = 0.5
+#: A gain that follows from counting cores, not from the window run again.
+_DOUBT = 0.9
+_MOST_RANGE = 4096
+_NEXT_STEP = (
+    "Let the workers use the idle cores: look for taskset, numactl, a cpuset of the container or the scheduler's "
+    "binding (srun --cpu-bind, --cpus-per-task), and give each worker cores of its own."
+)
+
+
+class _Confined(msgspec.Struct, frozen=True, kw_only=True):
+    """A host whose workers share too few cores.
+
+    Attributes:
+        members: Its workers (indices).
+        host: Its name.
+        allowed: Cores that they may use.
+        cores: Cores it has.
+        idle: Cores that do nothing.
+        queued: Share of the time in which their training threads wait for a core.
+    """
+
+    members: list[int]
+    host: str
+    allowed: int
+    cores: float
+    idle: float
+    queued: float
+
+    @property
+    def gain(self) -> float:
+        """What is gained at most: the wait for a core, and as much as the idle cores can carry."""
+        return min(self.queued, self.idle / (self.allowed + self.idle))
+
+
+def find_confined(view: View) -> list[Candidate]:
+    """Hosts whose workers wait for the few cores that they may use."""
+    if view.is_trace or view.fleet.has_accelerator:
+        return []
+    found = [one for host, members in view.homes.items() if (one := _confined(view, host, members)) is not None]
+    return [_candidate(view, found)] if found else []
+
+
+def _confined(view: View, host: str, members: Sequence[int]) -> _Confined | None:
+    patterns = [view.fleet.patterns[at] for at in members]
+    allowed = frozenset[int]().union(*(cores_of(one.setup.get("affinity", "")) for one in patterns))
+    facts = patterns[0].host_facts
+    cores, job = facts.get("cpu_count", 0.0), facts.get("cores_job", 0.0)
+    idle = cores * (1 - facts.get("host_busy", 1.0))
+    queued_W = np.nan_to_num(host_fact(view.fleet, "run_queue_wait"))[list(members)]
+    if not allowed or len(allowed) >= cores or job < _BUSY * len(allowed):
+        return None
+    queued = float(queued_W.mean())
+    if queued < _LEAST_QUEUED or idle < _LEAST_IDLE:
+        return None
+    return _Confined(members=list(members), host=host, allowed=len(allowed), cores=cores, idle=idle, queued=queued)
+
+
+def cores_of(listed: str) -> frozenset[int]:
+    """The cores of a list like "0-3,8"; none where it cannot be read."""
+    found: set[int] = set()
+    for part in filter(None, listed.split(",")):
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            return frozenset()
+        found.update(range(int(first), min(int(last or first), int(first) + _MOST_RANGE) + 1))
+    return frozenset(found)
+
+
+def _candidate(view: View, found: list[_Confined]) -> Candidate:
+    members = sorted(at for one in found for at in one.members)
+    everybody = len(members) == view.workers
+    gain = float(np.mean([one.gain for one in found]))
+    worst = max(found, key=lambda one: one.gain)
+    host = worst.host or "their host"
+    where = f"{host}" if len(found) == 1 else f"{host} and {len(found) - 1} more hosts"
+    whom = f"all {view.workers} workers" if everybody else name_workers([view.fleet.ranks[at] for at in members])
+    removed_WI = np.zeros_like(view.fleet.iteration_us)
+    removed_WI[members] = gain * view.fleet.iteration_us[members]
+    shared = "one core" if worst.allowed == 1 else f"{worst.allowed} cores"
+    return Candidate(
+        cause=CAUSE,
+        scope="all" if everybody else "some",
+        workers=tuple(members),
+        functions=(),
+        focus=NOTHING,
+        kind="other",
+        removed_us=removed_WI,
+        mean_us=view.iteration_us,
+        reference_us=view.iteration_us * (1 - gain),
+        reference="expectation",
+        strength=3 * LEAST_STRENGTH,
+        coverage=1.0,
+        agreement=None,
+        least_gain=view.settings.min_gain,
+        evidence=(
+            f"The {len(worst.members)} workers of {host} may use {shared} of {worst.cores:.0f}, and keep "
+            f"{'it' if worst.allowed == 1 else 'them'} busy; {worst.idle:.1f} cores are idle.",
+            f"Their training threads are ready but without a core {percent(worst.queued)} of the time.",
+        ),
+        gain=gain,
+        sentence=(
+            f"On {where} {whom} share {shared}, for which their training threads wait {percent(worst.queued)} of the "
+            f"time, while {worst.idle:.1f} of {worst.cores:.0f} cores are idle."
+        ),
+        next_step=_NEXT_STEP,
+        doubt=_DOUBT,
+    )

@@ -1,0 +1,117 @@
+"""Causes that need no healthy window: too few cores beside idle ones, and gradients exchanged in every pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from eroica.diagnosis.confined import cores_of
+from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.pipeline import analyze
+from eroica.testing import FleetPlan, SlowLink, SlowLoader, Trouble, synthesize, synthesize_window
+
+seeds = pytest.mark.parametrize("seed", range(3))
+
+
+def judged(patterns: Sequence[WorkerPattern]) -> Verdict:
+    return analyze("job", synthesize_window(patterns), patterns)
+
+
+# --- too few cores ---
+
+
+def on_cores(patterns: Sequence[WorkerPattern], affinity: str, busy: float, job: float, queue: float) -> Verdict:
+    facts = {"cpu_count": 8.0, "host_busy": busy, "cores_job": job, "run_queue_wait": queue}
+    return judged(
+        [
+            msgspec.structs.replace(one, host_facts={**one.host_facts, **facts}, setup={"affinity": affinity})
+            for one in patterns
+        ]
+    )
+
+
+@seeds
+def test_workers_that_share_one_core_beside_idle_ones_are_told_so(seed: int) -> None:
+    verdict = on_cores(synthesize(FleetPlan(workers=4, seed=seed)), "2", busy=0.2, job=0.98, queue=0.6)
+    found = verdict.cause
+    assert found is not None
+    assert (found.cause, found.scope, found.workers) == ("cpu-contention", "all", (0, 1, 2, 3))
+    assert "share one core" in verdict.summary and "6.4 of 8 cores are idle" in verdict.summary
+    assert found.gain == pytest.approx(0.6, abs=0.01)
+    assert "taskset" in found.next_step
+
+
+@seeds
+@pytest.mark.parametrize(
+    ("affinity", "busy", "job", "queue"),
+    [
+        ("0-7", 0.2, 0.98, 0.6),  # they may use all
+        ("0-3", 0.2, 0.98, 0.6),  # and do not use what they may
+        ("2", 0.99, 0.98, 0.6),  # no other core is idle
+        ("2", 0.2, 0.98, 0.1),  # nobody waits
+        ("", 0.2, 0.98, 0.6),  # unknown
+    ],
+)
+def test_otherwise_they_are_not(affinity: str, busy: float, job: float, queue: float, seed: int) -> None:
+    verdict = on_cores(synthesize(FleetPlan(workers=4, seed=seed)), affinity, busy, job, queue)
+    assert verdict.cause is None
+
+
+@pytest.mark.parametrize(
+    ("listed", "cores"), [("0-3,8", {0, 1, 2, 3, 8}), ("5", {5}), ("", set()), ("all", set()), ("1-x", set())]
+)
+def test_lists_of_cores(listed: str, cores: set[int]) -> None:
+    assert cores_of(listed) == cores
+
+
+# --- gradients ---
+
+
+def counted(name: str, phase: str, count: float, iterations: int) -> FunctionPattern:
+    key = FunctionKey(kind="compute", name=name, phase=phase, thread="training")  # type: ignore[arg-type]
+    return FunctionPattern(key=key, beta=0.0, total_s=1e-3, count=round(count * iterations))
+
+
+def reduced(seed: int, troubles: Sequence[Trouble], exchanged: int, passes: int = 4) -> Verdict:
+    """A fleet with two all-reduces an iteration whose reducer ran for `exchanged` gradients of 20."""
+    patterns = []
+    for one in synthesize(FleetPlan(workers=4, seed=seed), troubles):
+        n = one.last_iteration - one.first_iteration
+        more = (
+            counted("torch::distributed::reducer::mul_out", "backward", exchanged, n),
+            counted("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "backward", 20, n),
+            counted("NllLossBackward0", "backward", passes, n),
+            counted("AddmmBackward0", "backward", 9 * passes, n),
+        )
+        rows = [
+            msgspec.structs.replace(row, count=passes * n) if row.key.kind == "collective" else row
+            for row in one.functions
+        ]
+        patterns.append(msgspec.structs.replace(one, functions=(*rows, *more)))
+    return judged(patterns)
+
+
+@seeds
+def test_gradients_that_are_exchanged_in_every_pass_are_a_cause(seed: int) -> None:
+    verdict = reduced(seed, [SlowLink(30.0)], exchanged=20)
+    found = verdict.cause
+    assert found is not None
+    assert (found.cause, found.scope, found.function.name) == ("fragmented-collectives", "all", "gloo:all_reduce")
+    assert "after each of the 4 backward passes" in verdict.summary
+    assert "no_sync" in found.next_step
+    assert found.gain == pytest.approx(0.75 * 33 / 93, abs=0.06)
+
+
+@seeds
+def test_gradients_that_are_exchanged_once_a_step_are_none(seed: int) -> None:
+    assert reduced(seed, [SlowLink(30.0)], exchanged=5).cause is None
+    assert reduced(seed, [SlowLink(30.0)], exchanged=20, passes=1).cause is None
+
+
+@seeds
+def test_waiting_for_a_late_worker_is_not_counted_as_exchange(seed: int) -> None:
+    found = reduced(seed, [SlowLoader((2,), 60.0)], exchanged=20).cause
+    assert found is not None and (found.cause, found.workers) == ("slow-data-loading", (2,))
