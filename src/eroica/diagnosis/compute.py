@@ -20,7 +20,7 @@ from eroica.diagnosis.lateness import (
     late_roles,
     time_above,
 )
-from eroica.diagnosis.more_data import has_more_data, more_data_evidence
+from eroica.diagnosis.more_data import has_more_data, has_more_data_since, more_data_evidence
 from eroica.diagnosis.speed import Speed, held_share, host_fact, operators, weighted_mean
 from eroica.diagnosis.view import View
 from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, median_of_others
@@ -162,6 +162,7 @@ def _slow_job(view: View, rows: list[int]) -> Iterator[Candidate]:
     late_W = _is_slower(view, speed)
     if view.suspects.baseline is None or not view.is_slow or late_W.mean() < JOB_WIDE:
         return
+    late_W &= ~has_more_data_since(view)
     time_WI = view.fleet.series(rows)
     excess = excess_over_baseline(time_WI, view.before(rows))
     members = np.flatnonzero(late_W & (excess.strength >= LEAST_STRENGTH))

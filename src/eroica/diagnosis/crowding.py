@@ -1,9 +1,10 @@
 """Loader processes of the job itself that take the cores from its training threads.
 
 What a thread without a core delays, all others wait for, so every function of everybody seems to take longer. Three
-measurements tell what it is: the loader processes compute more in each iteration than in the healthy window, the
-training threads wait longer for a core, and the hosts are full. Shares of time do not show it where cores were short
-before, so all of this is compared as time of an iteration.
+measurements tell what it is: the loader processes compute more in each iteration than in the healthy window, the training
+threads wait longer for a core, and the hosts are full. Without a healthy window both must account for what an iteration
+takes beyond the one that is expected. Shares of time do not show it where cores were short before, so all of this is
+compared as time of an iteration.
 
 Array suffixes: W workers.
 """
@@ -11,7 +12,9 @@ Array suffixes: W workers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,30 +46,67 @@ _NEXT_STEP = (
 )
 
 
+class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What has come since the healthy window; without one, what there is beyond the iteration that is expected.
+
+    Attributes:
+        reference: Which of the two.
+        lost_us: By how much iterations are longer.
+        taken_us: Core time per iteration that workers and their loaders use beside the training thread. float64 [W].
+        queued_us: Time per iteration in which training threads have no core. float64 [W].
+        strength: The longer iteration in standard errors.
+    """
+
+    reference: Literal["baseline", "expectation"]
+    lost_us: float
+    taken_us: Floats
+    queued_us: Floats
+    strength: float
+
+    def cost_us(self, members: Sequence[int], cores: float) -> float:
+        """What the loaders cost of an iteration."""
+        taken_us = float(np.nansum(self.taken_us[list(members)])) / max(cores, 1.0)
+        seen_us = max(float(np.nanmean(self.queued_us[list(members)])), taken_us)
+        return self.lost_us if seen_us >= _MOSTLY * self.lost_us else seen_us
+
+
 def find_crowding(view: View) -> list[Candidate]:
-    """All workers of hosts that their own loader processes have filled since the healthy window."""
-    past, before_us = view.suspects.baseline, view.baseline_us
-    if view.is_trace or past is None or not view.is_slow or not before_us or before_us >= view.iteration_us:
+    """All workers of hosts that their own loader processes fill."""
+    change = _change(view)
+    if change is None:
         return []
-    lost_us = view.iteration_us - before_us
-    taken_W = _beside_training_us(view.fleet) - _before(view, past, _beside_training_us(past))
-    queued_W = _queued_us(view.fleet) - _before(view, past, _queued_us(past))
-    cores_W, busy_W = (np.nan_to_num(host_fact(view.fleet, name)) for name in ("cpu_count", "host_busy"))
-    crowded = [
-        at
-        for members in view.homes.values()
-        if float(np.nansum(taken_W[members])) >= _LEAST_TAKEN * lost_us * float(cores_W[members].max())
-        and float(np.nan_to_num(queued_W[members]).mean()) >= _LEAST_QUEUED * lost_us
-        and float(busy_W[members].max()) >= _FULL
-        for at in members
-    ]
+    crowded = sorted(at for members in view.homes.values() if _is_crowded(view, change, members) for at in members)
     inside = _busiest_frame(view, crowded) if crowded else None
-    if inside is None:
-        return []
-    cores = float(cores_W[crowded].max())
-    seen_us = max(float(np.nanmean(queued_W[crowded])), float(np.nansum(taken_W[crowded])) / max(cores, 1.0))
-    cost_us = lost_us if seen_us >= _MOSTLY * lost_us else seen_us
-    return [_candidate(view, past, sorted(crowded), inside, taken_W, queued_W, cost_us)]
+    return [_candidate(view, change, crowded, inside)] if inside is not None else []
+
+
+def _change(view: View) -> _Change | None:
+    """None where nobody finds the job slow, or nothing tells what it was before."""
+    past, before_us = view.suspects.baseline, view.baseline_us
+    if view.is_trace or not view.is_slow or not before_us or before_us >= view.iteration_us:
+        return None
+    taken_W, queued_W = _beside_training_us(view.fleet), _queued_us(view.fleet)
+    before_WJ = np.full((view.workers, 2), before_us)
+    if past is not None:
+        taken_W = taken_W - _before(view, past, _beside_training_us(past))
+        queued_W = queued_W - _before(view, past, _queued_us(past))
+        before_WJ = np.broadcast_to(past.iteration_us.mean(axis=0), (view.workers, past.iteration_us.shape[1]))
+    excess = excess_over_baseline(view.fleet.iteration_us, np.asarray(before_WJ))
+    return _Change(
+        reference="expectation" if past is None else "baseline",
+        lost_us=view.iteration_us - before_us,
+        taken_us=taken_W,
+        queued_us=queued_W,
+        strength=max(float(np.nanmedian(excess.strength)), LEAST_STRENGTH * 0.5),
+    )
+
+
+def _is_crowded(view: View, change: _Change, members: Sequence[int]) -> bool:
+    cores_W, busy_W = (np.nan_to_num(host_fact(view.fleet, name)) for name in ("cpu_count", "host_busy"))
+    here = list(members)
+    taken_us, queued_us = float(np.nansum(change.taken_us[here])), float(np.nan_to_num(change.queued_us[here]).mean())
+    takes = taken_us >= _LEAST_TAKEN * change.lost_us * float(cores_W[here].max())
+    return takes and queued_us >= _LEAST_QUEUED * change.lost_us and float(busy_W[here].max()) >= _FULL
 
 
 def looks_like_crowding(candidate: Candidate) -> bool:
@@ -104,25 +144,17 @@ def _before(view: View, past: Fleet, value_W: Floats) -> Floats:
     return np.asarray([known.get(rank, np.nan) for rank in view.fleet.ranks])
 
 
-def _candidate(
-    view: View,
-    past: Fleet,
-    members: Sequence[int],
-    inside: Focus,
-    taken_W: Floats,
-    queued_W: Floats,
-    cost_us: float,
-) -> Candidate:
-    fleet, crowd = view.fleet, list(members)
+def _candidate(view: View, change: _Change, crowd: list[int], inside: Focus) -> Candidate:
+    fleet = view.fleet
+    cores = float(np.nan_to_num(host_fact(fleet, "cpu_count"))[crowd].max())
+    cost_us = change.cost_us(crowd, cores)
     removed_WI = np.zeros_like(fleet.iteration_us)
     removed_WI[crowd] = cost_us
-    before_WJ = np.broadcast_to(past.iteration_us.mean(axis=0), (view.workers, past.iteration_us.shape[1]))
-    excess = excess_over_baseline(fleet.iteration_us, np.asarray(before_WJ))
     hosts = sorted({fleet.patterns[at].worker.host for at in crowd})
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
-    more, queue = format_ms(float(np.nanmean(taken_W[crowd]))), format_ms(float(np.nanmean(queued_W[crowd])))
-    cores = float(np.nan_to_num(host_fact(fleet, "cpu_count"))[crowd].max())
+    more, queue = (format_ms(float(np.nanmean(each[crowd]))) for each in (change.taken_us, change.queued_us))
     now, before = format_ms(view.iteration_us), format_ms(view.iteration_us - cost_us)
+    than = " more than in the healthy window" if change.reference == "baseline" else ""
     return Candidate(
         cause=CAUSE,
         scope="all" if len(crowd) == view.workers else "some",
@@ -133,15 +165,15 @@ def _candidate(
         removed_us=removed_WI,
         mean_us=view.iteration_us,
         reference_us=view.iteration_us - cost_us,
-        reference="baseline",
-        strength=max(float(np.nanmedian(excess.strength)), LEAST_STRENGTH * 0.5),
+        reference=change.reference,
+        strength=change.strength,
         coverage=inside.share,
         agreement=None,
         least_gain=view.settings.min_gain,
         evidence=(
-            f"The loader processes of a worker use {more} more core time per iteration than in the healthy window, "
-            f"most of it in {inside.label}; {where} has {cores:.0f} cores, and they are all busy.",
-            f"Training threads wait {queue} longer for a core in each iteration than then.",
+            f"The loader processes of a worker use {more} of core time per iteration{than}, most of it in "
+            f"{inside.label}; {where} has {cores:.0f} cores, and they are all busy.",
+            f"Training threads wait {queue}{than} for a core in each iteration.",
         ),
         gain=cost_us / max(view.iteration_us, 1e-9),
         sentence=(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.speed import factor_in_phases, held_share, operators
+from eroica.diagnosis.speed import factor_in_phases, held_share, operators, speed_against_baseline
 from eroica.diagnosis.view import View
 from eroica.localize.excess import median_of_others
 
@@ -34,6 +34,29 @@ def has_more_data(view: View) -> NDArray[np.bool_]:
     fixed_W = factor_in_phases(view.fleet, _WITHOUT_DATA)
     more_W = [is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)]
     return np.asarray(more_W & (held_share(view.fleet) <= _HELD) & _runs_at_full_speed(view), dtype=np.bool_)
+
+
+def has_more_data_since(view: View) -> NDArray[np.bool_]:
+    """The same against the healthy window: batches or sequences have grown. bool [W].
+
+    Not told with an accelerator, whose own speed then and now nobody has compared.
+    """
+    if view.suspects.baseline is None or view.fleet.has_accelerator:
+        return np.zeros(view.workers, dtype=np.bool_)
+    grows_W, fixed_W = _factors_since(view)
+    more_W = [is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)]
+    return np.asarray(more_W & (held_share(view.fleet) <= _HELD), dtype=np.bool_)
+
+
+def growth_since(view: View) -> tuple[float, float]:
+    """By how much forward and backward, and the optimizer, take longer than in the healthy window; medians."""
+    grows_W, fixed_W = _factors_since(view)
+    return float(np.nanmedian(grows_W)), float(np.nanmedian(fixed_W))
+
+
+def _factors_since(view: View) -> tuple[Floats, Floats]:
+    with_data, without = (speed_against_baseline(view.suspects, own) for own in (_WITH_DATA, _WITHOUT_DATA))
+    return with_data.factor, without.factor
 
 
 def is_data(grows: float, fixed: float) -> bool:

@@ -60,10 +60,10 @@ def factor_in_phases(fleet: Fleet, phases: frozenset[str]) -> Floats:
     return _compare(duration_FW, count_FW, like_FW, like_count_FW).factor
 
 
-def speed_against_baseline(suspects: Suspects) -> Speed:
-    """Against the same worker in the baseline window."""
+def speed_against_baseline(suspects: Suspects, phases: frozenset[str] | None = None) -> Speed:
+    """Against the same worker in the baseline window; of operators of some phases, or of all."""
     fleet, past = suspects.fleet, suspects.baseline
-    rows = operators(fleet)
+    rows = [row for row in operators(fleet) if phases is None or fleet.keys[row].phase in phases]
     shape = (len(rows), len(fleet.ranks))
     before_total, before_count = np.full(shape, np.nan), np.full(shape, np.nan)
     if past is not None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.communication import common_wait
+from eroica.diagnosis.growth import describe_growth, has_grown
 from eroica.diagnosis.neighbors import unexplained_neighbors
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import setup_notes
@@ -67,6 +68,8 @@ def conclude(
         return "undetermined", _all_wait(view), notes
     if doubted is not None:
         return "undetermined", _doubted(view, doubted), notes
+    if has_grown(view):
+        return "healthy", describe_growth(view), notes
     if view.is_slow or _is_far_from_baseline(view):
         return "undetermined", _unexplained(view), notes
     if view.is_trace and all(pattern.found_by == "span" for pattern in view.fleet.patterns):

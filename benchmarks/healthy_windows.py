@@ -1,0 +1,148 @@
+"""What windows opened by hand say of healthy jobs: none of them may name a cause.
+
+    python benchmarks/healthy_windows.py --out benchmarks/results/faults/windows.jsonl --windows 300
+
+Real jobs under `eroica run`, one after another; in each, windows are opened with `eroica profile` until it has its
+share. Half of the jobs share the machine: a program beside them needs a core for a third of a second every second. Jobs
+that stand in the output file already are skipped. Lines: "window".
+"""
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from eroica.faults.hosts import Strangers
+from eroica.faults.rehearsal import SETTINGS, Rehearsal, read_verdict, running
+from faults import WORKERS, append, read_lines, said
+from machine import machine_facts, revision
+
+#: Healthy behaviours, each in all layouts.
+BEHAVIOURS = ("none", "evaluation", "checkpoints", "learning-rate")
+#: What somebody else does on a busy machine: seconds of work, seconds of sleep.
+BUSY_S, IDLE_S = 0.33, 0.67
+START_S = 120.0
+WINDOW_S = 90.0
+
+
+class Case(NamedTuple):
+    """One job."""
+
+    behaviour: str
+    layout: str
+    busy: bool
+
+    @property
+    def key(self) -> str:
+        """Its name in the file."""
+        return f"{self.behaviour}/{self.layout}/{'busy' if self.busy else 'alone'}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="raw results, one JSON object a line; appended to")
+    parser.add_argument("--windows", type=int, default=300, help="of all jobs together")
+    parser.add_argument("--until", default="", help="start no job after this time of day, as 07:30")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    cases = [Case(what, layout, busy) for busy in (False, True) for what in BEHAVIOURS for layout in WORKERS]
+    each = -(-options.windows // len(cases))
+    known = {line["job"] for line in read_lines(options.out) if line["kind"] == "window"}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns) as progress:
+        task = progress.add_task("", total=each * len(cases))
+        for case in cases:
+            if options.until and time.strftime("%H:%M") >= options.until:
+                break
+            progress.update(task, description=case.key)
+            if case.key in known:
+                progress.advance(task, each)
+                continue
+            for line in windows_of(case, each):
+                append(options.out, line)
+                progress.advance(task)
+    lines = [line for line in read_lines(options.out) if line["kind"] == "window"]
+    alarms = [line for line in lines if not line["right"]]
+    print(f"{len(lines)} windows, {len(alarms)} with a cause")
+    for line in alarms:
+        print(f"  {line['key']}: {line['said']['summary']}")
+    return 1 if alarms else 0
+
+
+def windows_of(case: Case, count: int) -> Iterator[dict[str, Any]]:
+    """Verdicts of one job's windows, as they come."""
+    strangers = Strangers()
+    with tempfile.TemporaryDirectory(prefix="eroica-windows-") as name:
+        directory = Path(name).resolve()
+        job = Rehearsal(
+            case.behaviour, 0, WORKERS[case.layout], directory, layout=case.layout.removeprefix("dp-"), from_iteration=0
+        )
+        try:
+            if case.busy:
+                strangers.start(busy_s=BUSY_S, idle_s=IDLE_S)
+            with job.log.open("wb") as log, running(job, log):
+                if wait_for_baseline(job):
+                    for number in range(1, count + 1):
+                        yield record(case, number, open_window(job))
+        finally:
+            strangers.end()
+
+
+def wait_for_baseline(job: Rehearsal) -> bool:
+    """Whether the job trains, and its first window is over."""
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        status = job.status()
+        if status is not None and any(line.purpose == "baseline" and line.phase == "done" for line in status.windows):
+            return True
+        time.sleep(0.25)
+    return False
+
+
+def open_window(job: Rehearsal) -> dict[str, Any]:
+    """Ask for a window and wait for what is said of it."""
+    before = {line.window_id for line in (job.status() or _NOTHING).windows}
+    job.ask_for_window()
+    end = time.monotonic() + WINDOW_S
+    while time.monotonic() < end:
+        for line in (job.status() or _NOTHING).windows:
+            if (
+                line.window_id not in before
+                and line.purpose == "manual"
+                and line.phase in ("done", "failed", "given up")
+            ):
+                return said(read_verdict(job.run / "windows" / str(line.window_id) / "verdict.json"))
+        time.sleep(0.25)
+    return said(None)
+
+
+class _NOTHING:
+    windows: tuple[Any, ...] = ()
+
+
+def record(case: Case, number: int, what: dict[str, Any]) -> dict[str, Any]:
+    """One window's line."""
+    return {
+        "kind": "window",
+        "key": f"{case.key}/{number}",
+        "job": case.key,
+        **case._asdict(),
+        "said": what,
+        "right": what["verdict"] != "none" and "cause" not in what,
+        "load": round(os.getloadavg()[0], 2),
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "revision": revision(),
+        "machine": machine_facts(),
+        "settings": SETTINGS,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

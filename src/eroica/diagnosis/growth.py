@@ -1,0 +1,40 @@
+"""A job whose iterations take longer because each holds more data: batches or sequences have grown on everybody."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eroica.diagnosis.lateness import JOB_WIDE
+from eroica.diagnosis.more_data import growth_since, has_more_data_since
+from eroica.diagnosis.speed import operators
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms
+
+#: Growth of forward and backward that is worth a word, and the share of the longer iteration that it must explain.
+_LEAST_GROWTH = 1.1
+_EXPLAINS = 0.5
+
+
+def has_grown(view: View) -> bool:
+    """Whether more data on most workers explains most of why iterations take longer than in the healthy window."""
+    past = view.suspects.baseline
+    if view.is_trace or past is None or has_more_data_since(view).mean() < JOB_WIDE:
+        return False
+    longer_us = view.iteration_us - past.mean_iteration_us
+    if longer_us < view.settings.min_gain * view.iteration_us or growth_since(view)[0] < _LEAST_GROWTH:
+        return False
+    rows = operators(view.fleet)
+    more_us = float(np.nanmedian(view.fleet.series(rows).mean(axis=1) - view.before(rows).mean(axis=1)))
+    return more_us >= _EXPLAINS * longer_us
+
+
+def describe_growth(view: View) -> str:
+    """The sentence that says so."""
+    grows, fixed = growth_since(view)
+    past = view.suspects.baseline
+    before = f" instead of {format_ms(past.mean_iteration_us)}" if past is not None else ""
+    return (
+        f"No fault found: iterations take {format_ms(view.iteration_us)}{before} because they hold more data. "
+        f"Operators of forward and backward run as often as in the healthy window and take {grows:.1f} times as long, "
+        f"those of the optimizer {fixed:.1f} times, on all workers alike."
+    )

@@ -1,0 +1,47 @@
+"""Batches or sequences that grow on everybody make iterations longer, and nothing is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from eroica.model.verdict import Verdict
+from eroica.pipeline import analyze
+from eroica.testing import FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
+from eroica.testing.fleet import Draft
+
+seeds = pytest.mark.parametrize("seed", range(3))
+
+
+@dataclass(frozen=True)
+class LargerBatches:
+    """Forward and backward of all workers take `factor` times as long; they run as often."""
+
+    factor: float
+
+    def apply(self, draft: Draft) -> None:
+        """Longer where the data counts."""
+        for key in draft.time_us:
+            if key.kind == "compute" and key.phase in ("forward", "backward"):
+                draft.time_us[key] *= self.factor
+
+
+def verdict_on(trouble: Trouble, seed: int) -> Verdict:
+    before = synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1)
+    patterns = synthesize(FleetPlan(workers=4, seed=seed), [trouble], 2)
+    return analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+
+
+@seeds
+@pytest.mark.parametrize("factor", [1.5, 3.0])
+def test_more_data_on_everybody_is_no_fault(factor: float, seed: int) -> None:
+    verdict = verdict_on(LargerBatches(factor), seed)
+    assert verdict.verdict == "healthy", verdict.summary
+    assert "they hold more data" in verdict.summary
+
+
+@seeds
+def test_operators_that_are_slower_in_the_optimizer_too_are_one(seed: int) -> None:
+    found = verdict_on(SlowCompute((0, 1, 2, 3), 3.0), seed).cause
+    assert found is not None and found.cause == "compute-slow"
