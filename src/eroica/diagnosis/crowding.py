@@ -1,10 +1,10 @@
 """Loader processes of the job itself that take the cores from its training threads.
 
 What a thread without a core delays, all others wait for, so every function of everybody seems to take longer. Three
-measurements tell what it is: the loader processes compute more in each iteration than in the healthy window, the training
-threads wait longer for a core, and the hosts are full. Without a healthy window both must account for what an iteration
-takes beyond the one that is expected. Shares of time do not show it where cores were short before, so all of this is
-compared as time of an iteration.
+measurements tell what it is: the loader processes compute more in each iteration than in the healthy window, the
+training threads wait longer for a core, and the hosts are full. Without a healthy window both must account for what an
+iteration takes beyond the one that is expected. Shares of time do not show it where cores were short before, so all of
+this is compared as time of an iteration.
 
 Array suffixes: W workers.
 """
