@@ -83,7 +83,7 @@ def true_gain(run: Run) -> float | None:
         healthy = median(before)
     else:
         after = paces[1:]
-        healthy = (run.get("expected_iteration_s") or math.nan) * 1e3
+        healthy = (run.get("healthy_iteration_s") or run.get("expected_iteration_s") or math.nan) * 1e3
     slow = median(after)
     return None if math.isnan(healthy) or math.isnan(slow) or slow <= 0 else max(1 - healthy / slow, 0.0)
 

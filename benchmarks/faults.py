@@ -3,7 +3,8 @@
     python benchmarks/faults.py --out faults.jsonl --part 1/4
 
 Runs that stand in the output file already are skipped, so it can be stopped and started again. Jobs with an odd seed
-run the same training under other names, and are not told how long an iteration should take. Lines of the file: "pace" (a healthy job without Eroica) and "run".
+run the same training under other names, and are not told how long an iteration should take. Lines of the file: "pace"
+(a healthy job without Eroica) and "run".
 """
 
 import argparse
@@ -106,8 +107,8 @@ class Case(NamedTuple):
     def is_told(self) -> bool:
         """Whether Eroica is told what an iteration should take.
 
-        What slows all workers alike from the start shows no other way; a fault of some must be found without, too, which
-        jobs with an odd seed try.
+        What slows all workers alike from the start shows no other way; a fault of some must be found without, too,
+        which jobs with an odd seed try.
         """
         wanted = EXPECTED[self.fault]
         alike = wanted.scope in ("all", "any")
@@ -185,9 +186,9 @@ def run_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     """One job from its start to its end, and what was said about it."""
     with tempfile.TemporaryDirectory(prefix="eroica-faults-") as name:
         directory = Path(name).resolve()
-        expected_s = 0.0
-        if case.is_told:
-            expected_s = healthy_pace_s(case, options.out, directory / "pace")
+        healthy_s = 0.0
+        if case.onset == "start" and EXPECTED[case.fault].cause:
+            healthy_s = healthy_pace_s(case, options.out, directory / "pace")
         rename = RENAMED if case.seed % 2 else {}
         rehearsal = Rehearsal(
             case.fault,
@@ -197,12 +198,13 @@ def run_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
             layout=case.training_layout,
             from_iteration=MIDDLE if case.onset == "middle" else START,
             seed=case.seed,
-            expected_iteration_s=expected_s,
+            expected_iteration_s=healthy_s if case.is_told else 0.0,
             rename=rename,
         )
         began = time.monotonic()
         times = watch(rehearsal, case, options.time_limit)
-        line = {**record(case, rehearsal, rename), **times, "wall_s": round(time.monotonic() - began, 1)}
+        line = {**record(case, rehearsal, rename), **times, "healthy_iteration_s": healthy_s or None}
+        line["wall_s"] = round(time.monotonic() - began, 1)
         if options.keep and (options.keep_all or not line["right"]):
             options.keep.mkdir(parents=True, exist_ok=True)
             word = "right" if line["right"] else "wrong"
