@@ -6,6 +6,7 @@ from eroica import __version__
 from eroica.diagnosis.catalog import CATALOG, CatalogEntry
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.findings import build_findings
+from eroica.diagnosis.gains import settle_gains
 from eroica.diagnosis.selection import find_causes, find_doubted
 from eroica.diagnosis.standing import conclude
 from eroica.diagnosis.view import View
@@ -31,7 +32,7 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
         settings: `min_gain` and the expectations.
     """
     view = View(suspects, context, settings)
-    causes = find_causes(view) if view.has_enough else []
+    causes = settle_gains(view, find_causes(view)) if view.has_enough else []
     findings = build_findings(view, causes)
     doubted = find_doubted(view) if view.has_enough and not causes else None
     word, summary, notes = conclude(view, causes, findings, doubted)

@@ -74,10 +74,17 @@ _RULES = (
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A candidate that counts, and what removing it would gain (fraction of the iteration, 0-1)."""
+    """A candidate that counts.
+
+    Attributes:
+        candidate: What is wrong.
+        gain: What removing it would gain, as a fraction of the iteration, 0-1.
+        is_growth: The gain is by how much the iteration has grown, not what the window run again shows.
+    """
 
     candidate: Candidate
     gain: float
+    is_growth: bool = False
 
 
 def find_causes(view: View) -> list[Cause]:

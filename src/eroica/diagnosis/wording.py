@@ -160,9 +160,9 @@ def describe_evidence(view: View, cause: Cause, waiting: Sequence[Waiting]) -> t
         for wait in waiting
         if found.scope != "all"
     ]
-    sentences.append(
-        f"Recomputed without it, an iteration takes {format_ms(now * (1 - cause.gain))} instead of {format_ms(now)}."
-    )
+    without = format_ms(now * (1 - cause.gain))
+    how = "By what it took before, an iteration" if cause.is_growth else "Recomputed without it, an iteration"
+    sentences.append(f"{how} takes {without}{' without it' if cause.is_growth else ''} instead of {format_ms(now)}.")
     return tuple(sentences)
 
 

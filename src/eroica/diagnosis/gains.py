@@ -1,0 +1,48 @@
+"""What removing a cause gains, where the job's own past tells it better than the window run again.
+
+A window run again without somebody's excess knows nothing of what hangs on it: stages of a pipeline that wait for each
+other in turn, memory that has to be written back, threads that find their cores cold. A job that got slower since its
+healthy window, and in which one cause accounts for most of that, says itself what the cause costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from eroica.diagnosis.selection import Cause
+from eroica.diagnosis.view import View
+
+#: The cause must account for this share of the growth, by the window run again or by its own excess...
+_ACCOUNTS = 0.5
+#: ...and for this share of what all causes gain together.
+_LEADS = 0.8
+
+
+def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
+    """The causes; the first with the growth of the iteration as its gain, less what the others gain, if that is more.
+
+    Args:
+        view: The window.
+        causes: In order of falling gain.
+    """
+    growth = _growth(view)
+    if not causes or growth <= 0:
+        return list(causes)
+    first, others = causes[0], sum(cause.gain for cause in causes[1:])
+    found = first.candidate
+    excess = min(max(found.excess_us, 0.0) / max(view.iteration_us, 1e-9), growth)
+    seen = max(first.gain, excess)
+    rest = growth - others
+    if first.gain >= rest or seen < _ACCOUNTS * growth or first.gain < _LEADS * (first.gain + others):
+        return list(causes)
+    return [msgspec.structs.replace(first, gain=rest, is_growth=True), *causes[1:]]
+
+
+def _growth(view: View) -> float:
+    """By which share of itself the iteration has grown, where somebody finds the job slow; else 0."""
+    before = view.baseline_us
+    if view.is_trace or not view.is_slow or not before or view.iteration_us <= 0:
+        return 0.0
+    return max(1 - before / view.iteration_us, 0.0)
