@@ -156,7 +156,7 @@ _STEPS: dict[str, Expectation] = {
 _HOSTS: dict[str, Expectation] = {
     "burners": Expectation("sibling-process", "any", also=_SLOWED, worker=0),
     "memory-hog": Expectation("sibling-process", "any", also=_SLOWED, worker=0),
-    "pinned-cpu": Expectation("cpu-contention", "some", also=_CROWDED, job=("--pace-ms", "50")),
+    "pinned-cpu": Expectation("cpu-contention", "some", also=_CROWDED, job=("--pace-ms", "40")),
     "one-core": Expectation("cpu-contention", "any", also=_CROWDED),
     "cpu-quota": Expectation("compute-slow", "some", also=frozenset({"cpu-contention", "misconfiguration"})),
     "wrong-threads": Expectation(

@@ -99,7 +99,7 @@ class PinnedCpu(Fault):
 
     name: ClassVar[str] = "pinned-cpu"
     resource: ClassVar[str] = "one core"
-    burners: float = 2
+    burners: float = 4
     strangers: Strangers = field(default_factory=Strangers, init=False, repr=False)
     before: frozenset[int] = field(default=frozenset(), init=False, repr=False)
 
