@@ -55,6 +55,11 @@ def latest(lines: Iterable[Run]) -> list[Run]:
     return list({line["key"]: line for line in lines if line["kind"] == "run"}.values())
 
 
+def windows(lines: Iterable[Run]) -> list[Run]:
+    """Windows opened by hand on healthy jobs, by key, the last of each."""
+    return list({line["key"]: line for line in lines if line["kind"] == "window"}.values())
+
+
 def is_faulty(run: Run) -> bool:
     return run["expected"]["verdict"] != "healthy"
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import accuracy
 from accuracy import Run, Share
+from calibration import diagram
 from eroica.faults.expected import EXPECTED
 
 if sys.version_info >= (3, 11):
@@ -24,6 +25,7 @@ else:
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "faults"
 PAGE = HERE.parent / "docs" / "accuracy.md"
+DIAGRAM = PAGE.parent / "pictures" / "calibration.svg"
 HEAD = """# How often the verdict is right
 
 Made by `python benchmarks/accuracy_page.py` from the raw runs in `benchmarks/results/faults/`, which
@@ -35,12 +37,14 @@ training under other names. Intervals are Wilson's, 95 %.
 
 
 def main() -> int:
-    runs = accuracy.latest(line for path in sorted(RESULTS.glob("*.jsonl")) for line in read_lines(path))
+    lines = [line for path in sorted(RESULTS.glob("*.jsonl")) for line in read_lines(path)]
+    runs, windows = accuracy.latest(lines), accuracy.windows(lines)
     if not runs:
         print(f"no runs in {RESULTS}")
         return 1
-    PAGE.write_text("\n".join(page(runs, reasons())), encoding="utf-8")
-    print(f"{PAGE}: {len(runs)} runs")
+    PAGE.write_text("\n".join(page(runs, reasons(), windows)), encoding="utf-8")
+    DIAGRAM.write_text(diagram(accuracy.reliability(accuracy.judged(runs))), encoding="utf-8")
+    print(f"{PAGE}: {len(runs)} runs, {len(windows)} windows")
     return 0
 
 
@@ -53,15 +57,16 @@ def reasons() -> dict[str, str]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def page(runs: Sequence[Run], why: dict[str, str]) -> Iterator[str]:
+def page(runs: Sequence[Run], why: dict[str, str], windows: Sequence[Run] = ()) -> Iterator[str]:
     """The page, line by line."""
     faulty = [run for run in runs if accuracy.is_faulty(run)]
     healthy = [run for run in runs if not accuracy.is_faulty(run)]
     yield HEAD
-    yield from summary(faulty, healthy)
+    yield from summary(faulty, healthy, windows)
     yield from per_fault(faulty)
     yield from per_place(faulty)
     yield from alarms(healthy)
+    yield from by_hand(windows)
     yield from confidence(runs)
     yield from gains(faulty)
     yield from mixed_up(faulty)
@@ -69,7 +74,7 @@ def page(runs: Sequence[Run], why: dict[str, str]) -> Iterator[str]:
     yield from machines(runs)
 
 
-def summary(faulty: Sequence[Run], healthy: Sequence[Run]) -> Iterator[str]:
+def summary(faulty: Sequence[Run], healthy: Sequence[Run], windows: Sequence[Run]) -> Iterator[str]:
     pairs = accuracy.judged([*faulty, *healthy])
     errors = accuracy.gain_errors(faulty)
     by_fault = accuracy.by(faulty, "fault")
@@ -81,6 +86,7 @@ def summary(faulty: Sequence[Run], healthy: Sequence[Run]) -> Iterator[str]:
             ("faulty runs right", words(accuracy.share(faulty)), "97.5 % of at least 200"),
             ("faults right in at least 80 % of their runs", f"{len(by_fault) - len(weak)} of {len(by_fault)}", "all"),
             ("healthy runs without a cause", words(accuracy.share(healthy)), "all"),
+            ("windows opened by hand on healthy jobs, without a cause", words(accuracy.share(windows)), "all of 300"),
             ("Brier score of the confidence", number(accuracy.brier(pairs)), "at most 0.1"),
             ("median error of the gain", percent(accuracy.median(errors)), "at most 20 % of it"),
             ("median time from trigger to verdict", f"{number(accuracy.median(delays))} s, window included", ""),
@@ -144,6 +150,22 @@ def alarms(healthy: Sequence[Run]) -> Iterator[str]:
     yield from table(("behavior", "without a cause", "windows asked for by hand"), rows)
 
 
+def by_hand(windows: Sequence[Run]) -> Iterator[str]:
+    yield "## Windows opened by hand on healthy jobs\n"
+    yield (
+        "`benchmarks/healthy_windows.py`; on a busy machine a program beside the job needs a core for a third of every "
+        "second.\n"
+    )
+    groups = accuracy.by([{**one, "place": (one["layout"], one["busy"])} for one in windows], "place")
+    rows = [
+        (layout, "busy" if busy else "alone", words(accuracy.share(mine)))
+        for (layout, busy), mine in sorted(groups.items())
+    ]
+    alarms = [f"`{one['key']}`: {one['said'].get('cause', 'no verdict')}" for one in windows if not one["right"]]
+    yield from table(("layout", "machine", "without a cause"), rows) if rows else iter(["None so far.\n"])
+    yield from ([f"Wrong: {'; '.join(alarms)}.\n"] if alarms else [])
+
+
 def confidence(runs: Sequence[Run]) -> Iterator[str]:
     pairs = accuracy.judged(runs)
     yield "## Is the confidence a probability?\n"
@@ -156,6 +178,7 @@ def confidence(runs: Sequence[Run]) -> Iterator[str]:
         for one in accuracy.reliability(pairs)
     ]
     yield from table(("stated", "mean", "right", ""), rows)
+    yield "![Reliability diagram](pictures/calibration.svg)\n"
 
 
 def gains(faulty: Sequence[Run]) -> Iterator[str]:
@@ -212,8 +235,9 @@ def missed(run: Run) -> str:
 
 def machines(runs: Sequence[Run]) -> Iterator[str]:
     days = sorted(run["when"][:10] for run in runs)
+    codes = sorted({run.get("revision") or "unknown" for run in runs})
     facts = {json.dumps(run["machine"], sort_keys=True) for run in runs}
-    yield f"## Machines\n\n{len(runs)} runs from {days[0]} to {days[-1]}.\n"
+    yield f"## Machines\n\n{len(runs)} runs from {days[0]} to {days[-1]}, revisions {', '.join(codes)}.\n"
     for text in sorted(facts):
         yield "- " + ", ".join(f"{name} {value}" for name, value in json.loads(text).items())
     yield ""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -94,3 +95,22 @@ def test_the_page_tells_what_was_right_and_why_the_rest_was_not(page: ModuleType
     assert "| `slow-loader/ddp/middle/2` | compute-slow | verdict, cause, workers, file | it was noon |" in text
     assert "not explained yet" in text  # the false alarm
     assert "| `slow-loader` | 40 % | 50 % | 20 % |" in text
+
+
+def test_the_page_tells_what_windows_on_healthy_jobs_said(page: ModuleType, accuracy: ModuleType) -> None:
+    lines = [
+        {"kind": "window", "key": f"none/ddp/busy/{at}", "layout": "ddp", "busy": True, "right": at != 1,
+         "said": {"cause": "cpu-contention"} if at == 1 else {}}
+        for at in range(4)
+    ]  # fmt: skip
+    text = "\n".join(page.page([run(0)], {}, accuracy.windows([*lines, lines[0]])))
+    assert "| windows opened by hand on healthy jobs, without a cause | 3 of 4: 75 %" in text
+    assert "| ddp | busy | 3 of 4: 75 %" in text
+    assert "Wrong: `none/ddp/busy/1`: cpu-contention." in text
+
+
+def test_the_reliability_diagram_shows_each_bin(page: ModuleType, accuracy: ModuleType) -> None:
+    bins = accuracy.reliability(accuracy.judged([run(0), run(1), run(2, right=False)]))
+    picture = ElementTree.fromstring(page.diagram(bins))
+    titles = [title.text for title in picture.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles == ["stated 0.80: 2 of 3 right"]
