@@ -7,7 +7,7 @@ concern, never accused. A process seen to take what the workers lack stays the c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -32,6 +32,8 @@ from eroica.localize.fleet import Fleet
 
 CAUSE = "misconfiguration"
 _MOST_DIFFERENCES = 3
+#: Causes that say no more than that somebody lacks cores or computes slowly.
+_GENERAL = frozenset({"compute-slow", "cpu-contention", "sibling-process"})
 _MOST_NAMED = 3
 #: Measured culprits keep their name; settings are told beside them as beside the slowness that they explain.
 _MEASURED = {"sibling-process": "compute-slow"}
@@ -107,21 +109,21 @@ def find_misconfiguration(view: View) -> list[Candidate]:
     return [_job_candidate(view, view.suspects.baseline, everybody, found, lost)]
 
 
-def setup_notes(view: View, explained: bool) -> Iterator[str]:
+def setup_notes(view: View, causes: Collection[str]) -> Iterator[str]:
     """Settings that differ between workers of a role, if few do; and, where a slow job is not explained, bad ones.
 
     Args:
         view: The window.
-        explained: A cause was found.
+        causes: What was found. Beside what the code does differences are of no interest.
     """
     facts = [pattern.setup for pattern in view.fleet.patterns]
     if view.is_trace or not all(facts):
         return
-    differing = _differing(view) if not explained else []
+    differing = _differing(view) if _GENERAL.issuperset(causes) else []
     if 0 < len(differing) <= _MOST_DIFFERENCES:
         told = "; ".join(_by_value(view, name) for name in differing)
         yield f"Settings differ between workers: {told}."
-    if not explained and view.is_slow:
+    if not causes and view.is_slow:
         yield from (text for text in known_bad(view, range(view.workers), None))
 
 

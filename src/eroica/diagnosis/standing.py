@@ -262,7 +262,7 @@ def _notes(view: View, causes: Sequence[Cause]) -> Iterator[str]:
         yield from (remark.sentence for remark in find_uneven_work(view) if not causes)
     elif view.suspects.baseline is None and view.context.window.purpose != "baseline":
         yield "No baseline window: changes that hit all workers alike can only be judged against expectation."
-    yield from setup_notes(view, bool(causes))
+    yield from setup_notes(view, {cause.candidate.cause for cause in causes})
     if view.is_slow and not causes:
         yield from unexplained_neighbors(view)
     yield from _worker_notes(view)

@@ -28,6 +28,7 @@ class Expectation:
         ends_job: The job ends with it, by itself.
         also: Other causes that are right, where a mechanism has two sides.
         worker: The only worker that can have it, where it matters; None = anyone.
+        alone: One worker has it, though others of its host may suffer as much.
         workers: All workers it is right to name, where that is not the one that has the fault.
         layouts: Layouts in which it can be.
         onsets: When it can begin, at the job's "start" or in its "middle".
@@ -43,6 +44,7 @@ class Expectation:
     ends_job: bool = False
     also: frozenset[str] = frozenset()
     worker: int | None = None
+    alone: bool = False
     workers: tuple[int, ...] = ()
     layouts: tuple[str, ...] = LAYOUTS
     onsets: tuple[str, ...] = ("start", "middle")
@@ -52,7 +54,7 @@ class Expectation:
     @property
     def one_worker(self) -> bool:
         """Whether the fault belongs to one worker (else to all)."""
-        return self.scope == "some" or self.worker is not None
+        return self.scope == "some" or self.alone or self.worker is not None
 
     @property
     def blocked(self) -> bool:
@@ -156,7 +158,7 @@ _STEPS: dict[str, Expectation] = {
 _HOSTS: dict[str, Expectation] = {
     "burners": Expectation("sibling-process", "any", also=_SLOWED, worker=0),
     "memory-hog": Expectation("sibling-process", "any", also=_SLOWED, worker=0),
-    "pinned-cpu": Expectation("cpu-contention", "some", also=_CROWDED, job=("--pace-ms", "40")),
+    "pinned-cpu": Expectation("cpu-contention", "any", also=_CROWDED, alone=True, job=("--pace-ms", "40")),
     "one-core": Expectation("cpu-contention", "any", also=_CROWDED),
     "cpu-quota": Expectation("compute-slow", "some", also=frozenset({"cpu-contention", "misconfiguration"})),
     "wrong-threads": Expectation(
