@@ -38,8 +38,6 @@ ASKED = {"ddp": (2, 0, 1, 3), "fsdp2": (2, 0, 1, 3), "pipeline": (0,), "dp-pipel
 #: From the start: the model has been built, the pattern of iterations has not been learned.
 START = 5
 NEVER = 10**9
-#: Faults that are in how the job is built: the healthy job is one without them.
-STRUCTURAL = ("heavy-stage", "small-buckets", "wrong-threads", "serial-collectives")
 #: A job that alarms nobody is asked for a window by then.
 HEALTHY_S = 40.0
 #: A window that is open when time is up may still be answered.
@@ -342,13 +340,15 @@ def said(verdict: Verdict | None) -> dict[str, Any]:
 
 def healthy_pace_s(case: Case, out: Path, directory: Path) -> float:
     """Iteration of the same job without fault and without Eroica, measured once for each output file."""
-    fault = "none" if case.fault in STRUCTURAL else case.fault
-    key = f"pace/{case.layout}/{' '.join(EXPECTED[fault].job)}"
+    wanted = EXPECTED[case.fault]
+    fault, job = (case.fault, wanted.job) if wanted.calm_job is None else ("none", wanted.calm_job)
+    key = f"pace/{case.layout}/{' '.join(job)}"
     known = next((line["seconds"] for line in read_lines(out) if line["key"] == key), None)
     if known is not None:
         return float(known)
     directory.mkdir()
-    calm = Rehearsal(fault, 0, WORKERS[case.layout], directory, layout=case.training_layout, from_iteration=NEVER)
+    layout = case.training_layout
+    calm = Rehearsal(fault, 0, WORKERS[case.layout], directory, layout=layout, from_iteration=NEVER, job=job)
     with calm.log.open("wb") as log, running(calm, log, watched=False):
         time.sleep(PACE_S + 10)
     found = sorted(paces(calm.log))

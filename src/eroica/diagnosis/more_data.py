@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.speed import factor_in_phases, held_share, operators, speed_against_baseline
+from eroica.diagnosis.speed import factor_in_phases, held_share, operators, running_us, speed_against_baseline
 from eroica.diagnosis.view import View
 from eroica.localize.excess import median_of_others
 
@@ -18,6 +18,9 @@ _WITH_DATA = frozenset({"forward", "backward"})
 _WITHOUT_DATA = frozenset({"optimizer"})
 #: The optimizer may share this much of the slowness: larger tensors push it out of caches.
 _MOST_SHARED = 0.3
+#: More data is computed on: the processor is busy for so much of the additional time, which a thread that waits for a
+#: core is not.
+_COMPUTES = 0.5
 #: Processes that were stopped or throttled for this share of the time are slow for that reason.
 _HELD = 0.05
 #: Devices run at the same speed if their utilization differs by less than this share.
@@ -32,7 +35,9 @@ def has_more_data(view: View) -> NDArray[np.bool_]:
     """
     grows_W = factor_in_phases(view.fleet, _WITH_DATA)
     fixed_W = factor_in_phases(view.fleet, _WITHOUT_DATA)
-    more_W = [is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)]
+    more_W = np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)])
+    busy_W = running_us(view.fleet)
+    more_W &= _computes(busy_W / median_of_others(busy_W, view.fleet.roles), grows_W)
     return np.asarray(more_W & (held_share(view.fleet) <= _HELD) & _runs_at_full_speed(view), dtype=np.bool_)
 
 
@@ -44,8 +49,18 @@ def has_more_data_since(view: View) -> NDArray[np.bool_]:
     if view.suspects.baseline is None or view.fleet.has_accelerator:
         return np.zeros(view.workers, dtype=np.bool_)
     grows_W, fixed_W = _factors_since(view)
-    more_W = [is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)]
+    more_W = np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)])
+    past = view.suspects.baseline
+    before = dict(zip(past.ranks, running_us(past).tolist(), strict=True))
+    before_W = np.asarray([before.get(rank, np.nan) for rank in view.fleet.ranks])
+    more_W &= _computes(running_us(view.fleet) / before_W, grows_W)
     return np.asarray(more_W & (held_share(view.fleet) <= _HELD), dtype=np.bool_)
+
+
+def _computes(busier_W: Floats, grows_W: Floats) -> NDArray[np.bool_]:
+    """Whether the processor is busy for as much longer, as far as anybody has sampled that. bool [W]."""
+    enough_W = busier_W - 1 >= _COMPUTES * (grows_W - 1)
+    return np.asarray(np.isnan(busier_W) | enough_W, dtype=np.bool_)
 
 
 def growth_since(view: View) -> tuple[float, float]:

@@ -41,6 +41,13 @@ def operators(fleet: Fleet) -> list[int]:
     return [index for index, key in enumerate(fleet.keys) if key.kind == "compute" and key.phase != "input"]
 
 
+def running_us(fleet: Fleet) -> Floats:
+    """Time per iteration in which a processor is busy with operators; NaN where nobody sampled it. float64 [W]."""
+    rows = operators(fleet)
+    busy_W = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows][:, :, 1])).sum(axis=0)
+    return np.asarray(np.where(busy_W > 0, busy_W, np.nan))
+
+
 def speed_against_peers(fleet: Fleet) -> Speed:
     """Against the median of the other workers of the same role."""
     rows = operators(fleet)

@@ -33,6 +33,7 @@ class Expectation:
         layouts: Layouts in which it can be.
         onsets: When it can begin, at the job's "start" or in its "middle".
         job: Arguments that the training needs for it.
+        calm_job: Arguments of the same job without it, where it lies in them; None = the same.
         variables: What the environment of those who have it says instead, from the job's start.
     """
 
@@ -49,6 +50,7 @@ class Expectation:
     layouts: tuple[str, ...] = LAYOUTS
     onsets: tuple[str, ...] = ("start", "middle")
     job: tuple[str, ...] = ()
+    calm_job: tuple[str, ...] | None = None
     variables: tuple[str, ...] = ()
 
     @property
@@ -129,12 +131,13 @@ _STEPS: dict[str, Expectation] = {
         job=("--accumulate", "6", "--batch", "2"),
     ),
     "serial-collectives": Expectation(
-        "misconfiguration",
+        "fragmented-collectives",
         "all",
-        also=frozenset({"fragmented-collectives", "slow-collective-everywhere"}),
-        layouts=_COPIES,
+        also=frozenset({"misconfiguration"}),
+        layouts=("ddp",),
         onsets=("start",),
-        variables=("TORCH_DISTRIBUTED_DEBUG=DETAIL",),
+        job=("--layers", "6", "--serial-exchange"),
+        calm_job=("--layers", "6"),
     ),
     "busy-thread": Expectation(_PYTHON, "some", function="_count_on", also=frozenset({"cpu-contention"})),
     "anomaly-mode": Expectation(_PYTHON, "some", also=frozenset({"misconfiguration", "load-imbalance"})),
@@ -145,6 +148,7 @@ _STEPS: dict[str, Expectation] = {
         layouts=("pipeline",),
         onsets=("start",),
         job=("--layers", "5", "--first-layers", "4"),
+        calm_job=("--layers", "5"),
     ),
     "small-buckets": Expectation(
         "fragmented-collectives",
@@ -153,6 +157,7 @@ _STEPS: dict[str, Expectation] = {
         layouts=("ddp",),
         onsets=("start",),
         job=("--layers", "4", "--bucket-mb", "0.0001"),
+        calm_job=("--layers", "4"),
     ),
 }
 _HOSTS: dict[str, Expectation] = {
@@ -167,6 +172,7 @@ _HOSTS: dict[str, Expectation] = {
         also=frozenset({"cpu-contention", "compute-slow"}),
         onsets=("start",),
         job=("--threads", "0"),
+        calm_job=("--threads", "0"),
         variables=("OMP_NUM_THREADS=64",),
     ),
 }

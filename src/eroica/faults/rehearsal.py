@@ -52,6 +52,7 @@ class Rehearsal:
         seed: Of the training.
         expected_iteration_s: What the user says an iteration takes; 0 = nothing.
         rename: Words of the training's code to be replaced.
+        job: Arguments of the training instead of those that the fault needs; None = those.
     """
 
     fault: str
@@ -64,6 +65,7 @@ class Rehearsal:
     seed: int = 0
     expected_iteration_s: float = 0.0
     rename: Mapping[str, str] = field(default_factory=dict)
+    job: tuple[str, ...] | None = None
 
     @property
     def run(self) -> Path:
@@ -90,7 +92,7 @@ class Rehearsal:
             *("--nproc-per-node", str(self.workers), *program, "--iterations", "20000"),
             *("--device", self.device, "--layout", self.layout or EXPECTED[self.fault].layouts[0]),
             *("--seed", str(self.seed), "--directory", str(self.directory)),
-            *(*sizes, *EXPECTED[self.fault].job),
+            *(*sizes, *(EXPECTED[self.fault].job if self.job is None else self.job)),
         ]
 
     def _launch_script(self, script: Path) -> Path:

@@ -91,7 +91,7 @@ class NeedlessSync(HookedFault):
 
 @dataclass
 class SerialCollectives(Fault):
-    """A setting left on for which all workers check each collective against the others' before it may begin."""
+    """A setting by which gradients are exchanged one after the other once backward is over, none of it hidden."""
 
     name: ClassVar[str] = "serial-collectives"
     resource: ClassVar[str] = "latency of collectives"

@@ -43,9 +43,14 @@ class CopiedModel:
 
     reads_data = True
 
-    def __init__(self, size: ModelSize, device: torch.device, accumulate: int, bucket_mb: float = 25.0) -> None:
+    serial = False
+
+    def __init__(
+        self, size: ModelSize, device: torch.device, accumulate: int, bucket_mb: float = 25.0, serial: bool = False
+    ) -> None:
         self.module: nn.Module = DistributedDataParallel(LanguageModel(size).to(device), bucket_cap_mb=bucket_mb)
         self.device = device
+        self.serial = serial
         self.accumulate = accumulate
         self.data_number, self.data_parts = dist.get_rank(), dist.get_world_size()
 
@@ -53,15 +58,24 @@ class CopiedModel:
         """See `Layout.run`; gradients are exchanged only in the last batch of a step."""
         assert tokens is not None
         tokens = tokens.to(self.device)
-        self._exchange_gradients(last_of_step)
+        self._exchange_gradients(last_of_step and not self.serial)
         with torch.set_grad_enabled(train):
             loss = next_token_loss(self.module(tokens[:, :-1]), tokens)
         if train:
             (loss / self.accumulate).backward()
+        if train and last_of_step and self.serial:
+            self._exchange_in_turn()
         return float(loss.detach())
 
     def _exchange_gradients(self, needed: bool) -> None:
         self.module.require_backward_grad_sync = needed
+
+    def _exchange_in_turn(self) -> None:
+        """One gradient after the other, when all of backward is over."""
+        for weight in self.module.parameters():
+            if weight.grad is not None:
+                dist.all_reduce(weight.grad)
+                weight.grad /= self.data_parts
 
 
 class ShardedModel(CopiedModel):
@@ -157,6 +171,7 @@ def make_layout(
     batch: int,
     bucket_mb: float = 25.0,
     first_layers: int = 0,
+    serial: bool = False,
 ) -> Layout:
     """The layout called "ddp", "fsdp2" or "pipeline".
 
@@ -168,9 +183,10 @@ def make_layout(
         batch: Sequences of a batch.
         bucket_mb: Gradients that "ddp" exchanges together, in megabytes.
         first_layers: Blocks of the first stage of "pipeline"; 0 = half of them.
+        serial: "ddp" exchanges gradients one by one, after backward and not during it.
     """
     if name == "pipeline":
         return PipelinedModel(size, device, accumulate, batch, first_layers)
     if name == "fsdp2":
         return ShardedModel(size, device, accumulate)
-    return CopiedModel(size, device, accumulate, bucket_mb)
+    return CopiedModel(size, device, accumulate, bucket_mb, serial)

@@ -42,6 +42,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=48)
     parser.add_argument("--threads", type=int, default=1, help="threads of an operator; 0 = as the environment says")
     parser.add_argument("--bucket-mb", type=float, default=25.0, help="gradients exchanged together (layout ddp)")
+    parser.add_argument("--serial-exchange", action="store_true", help="gradients one by one, after backward (ddp)")
     parser.add_argument("--first-layers", type=int, default=0, help="blocks of stage 0 (layout pipeline); 0 = half")
     parser.add_argument("--halve-rate-every", type=int, default=0, help="iterations between halvings of the rate")
     parser.add_argument("--evaluate-every", type=int, default=0, help="iterations between evaluations; 0 = never")
@@ -72,6 +73,7 @@ class Trainer:
             options.batch,
             bucket_mb=options.bucket_mb,
             first_layers=options.first_layers,
+            serial=options.serial_exchange,
         )
         self.optimizer = torch.optim.AdamW(self.layout.module.parameters(), lr=1e-3)
         self.batches = _forever(self._make_loader(size, faults)) if self.layout.reads_data else itertools.repeat(None)
