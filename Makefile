@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint bench bench-faults docs clean
+.PHONY: demo test test-long lint bench bench-faults bench-hosts bench-healthy docs clean
 .NOTPARALLEL:
 
 $(READY): pyproject.toml constraints.txt
@@ -45,6 +45,16 @@ SEEDS ?= 0,1
 bench-faults: $(READY)  ## how often the verdict is right: hours; in parts (PART=1/4), goes on where it was stopped
 	mkdir -p benchmarks/results/faults
 	$(BIN)/python benchmarks/faults.py --out benchmarks/results/faults/runs.jsonl --part $(PART) --seeds $(SEEDS) || true
+	$(BIN)/python benchmarks/accuracy_page.py
+
+bench-hosts: $(READY)  ## the same for faults of one of three hosts, which are network namespaces: needs root
+	mkdir -p benchmarks/results/faults
+	$(BIN)/python benchmarks/host_faults.py --out benchmarks/results/faults/hosts.jsonl --seeds $(SEEDS) || true
+	$(BIN)/python benchmarks/accuracy_page.py
+
+bench-healthy: $(READY)  ## 300 windows opened by hand on healthy jobs: most of an hour
+	mkdir -p benchmarks/results/faults
+	$(BIN)/python benchmarks/healthy_windows.py --out benchmarks/results/faults/windows.jsonl || true
 	$(BIN)/python benchmarks/accuracy_page.py
 
 docs: $(READY)  ## pages generated from the code, and pictures of three real jobs (Chromium and tmux are needed)

@@ -52,7 +52,20 @@ class Bin(NamedTuple):
 
 def latest(lines: Iterable[Run]) -> list[Run]:
     """Runs by key, the last of each."""
-    return list({line["key"]: line for line in lines if line["kind"] == "run"}.values())
+    return list({line["key"]: line for line in in_order(lines)}.values())
+
+
+def in_order(lines: Iterable[Run]) -> list[Run]:
+    """All runs as they were made."""
+    return sorted((line for line in lines if line["kind"] == "run"), key=lambda line: str(line["when"]))
+
+
+def mended(lines: Iterable[Run]) -> list[tuple[Run, Run]]:
+    """Runs that were wrong, each with the same one done again, which was right."""
+    runs = in_order(lines)
+    last = {line["key"]: line for line in runs}
+    first_wrong = {line["key"]: line for line in reversed(runs) if not line["right"]}
+    return [(wrong, last[key]) for key, wrong in sorted(first_wrong.items()) if last[key]["right"]]
 
 
 def windows(lines: Iterable[Run]) -> list[Run]:

@@ -42,7 +42,7 @@ def main() -> int:
     if not runs:
         print(f"no runs in {RESULTS}")
         return 1
-    PAGE.write_text("\n".join(page(runs, reasons(), windows)), encoding="utf-8")
+    PAGE.write_text("\n".join(page(runs, reasons(), windows, accuracy.mended(lines))), encoding="utf-8")
     DIAGRAM.write_text(diagram(accuracy.reliability(accuracy.judged(runs))), encoding="utf-8")
     print(f"{PAGE}: {len(runs)} runs, {len(windows)} windows")
     return 0
@@ -57,7 +57,12 @@ def reasons() -> dict[str, str]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def page(runs: Sequence[Run], why: dict[str, str], windows: Sequence[Run] = ()) -> Iterator[str]:
+def page(
+    runs: Sequence[Run],
+    why: dict[str, str],
+    windows: Sequence[Run] = (),
+    mended: Sequence[tuple[Run, Run]] = (),
+) -> Iterator[str]:
     """The page, line by line."""
     faulty = [run for run in runs if accuracy.is_faulty(run)]
     healthy = [run for run in runs if not accuracy.is_faulty(run)]
@@ -71,6 +76,7 @@ def page(runs: Sequence[Run], why: dict[str, str], windows: Sequence[Run] = ()) 
     yield from gains(faulty)
     yield from mixed_up(faulty)
     yield from wrong(runs, why)
+    yield from was_wrong(mended)
     yield from machines(runs)
 
 
@@ -227,6 +233,22 @@ def wrong(runs: Sequence[Run], why: dict[str, str]) -> Iterator[str]:
         if not run["right"]
     ]
     yield from table(("run", "said", "not right", "why"), rows) if rows else iter(["Nothing.\n"])
+
+
+def was_wrong(mended: Sequence[tuple[Run, Run]]) -> Iterator[str]:
+    yield "## What was wrong before\n"
+    yield "These runs were wrong once; Eroica was mended, and the same run was made again. Only the later one counts.\n"
+    rows = [
+        (
+            f"`{before['key']}`",
+            before["said"].get("cause", before["said"]["verdict"]),
+            before.get("revision") or "unknown",
+            after["said"].get("cause", after["said"]["verdict"]),
+            after.get("revision") or "unknown",
+        )
+        for before, after in mended
+    ]
+    yield from table(("run", "said", "revision", "says now", "revision"), rows) if rows else iter(["None.\n"])
 
 
 def missed(run: Run) -> str:

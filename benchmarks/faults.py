@@ -122,7 +122,10 @@ def main() -> int:
     options = read_options()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the job that runs is ended on the way out
     console = Console()
-    cases = [case for case in all_cases(options) if case.key not in done(options.out)]
+    again = list(filter(None, options.again.split(",")))
+    cases = [case_of(key) for key in again]
+    if not again:
+        cases = [case for case in all_cases(options) if case.key not in done(options.out)]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
         task = progress.add_task("", total=len(cases))
@@ -147,6 +150,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--layouts", default=",".join(WORKERS), help="with commas between them")
     parser.add_argument("--seeds", default="0", help="numbers with commas between them")
     parser.add_argument("--onset", default="start,middle", help="start, middle or both with a comma")
+    parser.add_argument("--again", default="", help="only these runs, by key (slow-loader/ddp/middle/0), known or not")
     parser.add_argument("--smoke", action="store_true", help="a few minutes: three faults in one layout")
     parser.add_argument("--until", default="", help="start no run after this time of day, as 07:30")
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds until a job is stopped without answer")
@@ -159,6 +163,12 @@ def read_options() -> argparse.Namespace:
     if not re.fullmatch(r"[1-9]\d*/[1-9]\d*", options.part):
         parser.error(f"--part must look like 1/4, not {options.part!r}")
     return options
+
+
+def case_of(key: str) -> Case:
+    """The run that a key names."""
+    fault, layout, onset, seed = key.split("/")
+    return Case(fault, layout, onset, int(seed))
 
 
 def all_cases(options: argparse.Namespace) -> Iterator[Case]:

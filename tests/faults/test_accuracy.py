@@ -97,6 +97,15 @@ def test_the_page_tells_what_was_right_and_why_the_rest_was_not(page: ModuleType
     assert "| `slow-loader` | 40 % | 50 % | 20 % |" in text
 
 
+def test_what_was_wrong_and_was_mended_stays_on_the_page(page: ModuleType, accuracy: ModuleType) -> None:
+    before = run(0, right=False, revision="aaa", when="2000-01-01T00:00:00Z")
+    after = run(0, revision="bbb", when="2000-01-02T00:00:00Z")
+    lines = [after, before, run(1), run(2, right=False)]
+    assert [one["right"] for one in accuracy.latest(lines)] == [True, True, False]
+    text = "\n".join(page.page(accuracy.latest(lines), {}, (), accuracy.mended(lines)))
+    assert "| `slow-loader/ddp/middle/0` | compute-slow | aaa | slow-data-loading | bbb |" in text
+
+
 def test_the_page_tells_what_windows_on_healthy_jobs_said(page: ModuleType, accuracy: ModuleType) -> None:
     lines = [
         {"kind": "window", "key": f"none/ddp/busy/{at}", "layout": "ddp", "busy": True, "right": at != 1,
