@@ -17,7 +17,7 @@ demo: $(READY)  ## a small real training job gets slow and names its own cause
 	$(BIN)/eroica demo --fault slow-loader --worker 2
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not long"
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 20 -m "not long"
 
 test-long: $(READY)  ## the real jobs that take too long for `make test`
 	$(BIN)/python -m pytest --numprocesses 1 -m long
