@@ -20,7 +20,7 @@ _WITHOUT_DATA = frozenset({"optimizer"})
 _MOST_SHARED = 0.3
 #: More data is computed on: the processor is busy for so much of the additional time, which a thread that waits for a
 #: core is not.
-_COMPUTES = 0.5
+_COMPUTES = 0.35
 #: Processes that were stopped or throttled for this share of the time are slow for that reason.
 _HELD = 0.05
 #: Devices run at the same speed if their utilization differs by less than this share.
