@@ -11,6 +11,7 @@ from eroica.diagnosis.hosts import name_use
 from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
+from eroica.settings import Settings
 from eroica.testing import (
     BusyHost,
     FleetPlan,
@@ -307,3 +308,20 @@ def test_a_process_as_busy_on_every_host_is_not_mentioned_beside_slow_loading(se
     verdict = verdict_on([SlowLoader((1,), 60)], seed, lambda all_: beside(all_, everywhere, (BURNER,)), baseline=False)
     assert verdict.cause is not None
     assert not any("may slow the loading down" in line for line in verdict.cause.evidence)
+
+
+@seeds
+def test_without_a_healthy_window_it_is_what_iterations_take_beyond_the_expected_one(seed: int) -> None:
+    """All workers wait for cores alike, from the start, and one function is about as large as the slowdown."""
+    plan = FleetPlan(seed=seed, workers=8, per_host=8, cores=8)
+    calm_s = synthesize_window(synthesize(plan)).current_iteration_s
+    assert calm_s is not None
+    everybody = tuple(range(8))
+    slow = synthesize(plan, [BusyHost(everybody, 1.6), SlowPython(40.0)], 2)
+    patterns = beside(slow, ["node-0"], (BURNER,), host_busy=0.99)
+    window = msgspec.structs.replace(synthesize_window(patterns, "expected"), baseline_iteration_s=calm_s)
+    verdict = analyze("job", window, patterns, settings=Settings(expected_iteration_s=calm_s))
+    found = verdict.cause
+    assert found is not None
+    assert (found.cause, found.scope, found.hosts) == ("sibling-process", "all", ("node-0",)), verdict.summary
+    assert "pid 777" in verdict.summary

@@ -48,18 +48,23 @@ def attribute_to_neighbors(view: View, candidates: Sequence[Candidate]) -> list[
 
 
 def is_concealing(candidate: Candidate) -> bool:
-    """What everybody's iterations end in where cores are short, besides no cause at all."""
+    """What everybody's iterations end in where cores are short, besides no cause at all.
+
+    So may a function that is only as large as the slowdown, for want of anything to compare it with.
+    """
     contention = candidate.cause == "cpu-contention" and candidate.scope == "rotating"
-    return contention or candidate.cause == "slow-collective-everywhere"
+    return contention or candidate.cause == "slow-collective-everywhere" or candidate.reference == "slowdown"
 
 
 def find_sibling_processes(view: View) -> list[Candidate]:
     """A job that got slower than in its healthy window where nobody stands out, on hosts that others have filled since.
 
-    The whole time lost is theirs then: what a thread without a core delays, all others wait for.
+    The whole time lost is theirs then: what a thread without a core delays, all others wait for. Without a healthy
+    window it is what iterations take beyond what the user expects, and all that others take counts.
     """
     past, before_us = view.suspects.baseline, view.baseline_us
-    if view.is_trace or past is None or not view.is_slow or not before_us or before_us >= view.iteration_us:
+    told = past is not None or view.context.window.purpose == "expected"
+    if view.is_trace or not told or not view.is_slow or not before_us or before_us >= view.iteration_us:
         return []
     lost = 1 - before_us / view.iteration_us
     hosts = Hosts(view)
@@ -178,17 +183,23 @@ def _members(hosts: Hosts, candidate: Candidate) -> dict[str, list[int]]:
 def _taken_since(hosts: Hosts, host: str, lost: float) -> Taken | None:
     """What others have taken on a host since the healthy window, if that is what its workers lack now."""
     members, before = hosts.workers[host], hosts.before.get(host)
-    if not before:
+    if not before and hosts.view.suspects.baseline is not None:
         return None
     compared = Compared(Others(hosts, members, "baseline"), host)
-    lacked = max(fact(one, "cores_job", float(len(members))) for one in before) * lost
+    if before:
+        lacked = max(fact(one, "cores_job", float(len(members))) for one in before) * lost
+    else:
+        lacked = fact(hosts.view.fleet.patterns[members[0]], "cores_job", float(len(members))) * lost / (1 - lost)
     return host_taken(compared, hosts.view.fleet.patterns[members[0]], lack_of(compared, members, lacked, lost))
 
 
-def _job_candidate(view: View, past: Fleet, taken: Sequence[Taken], members: tuple[int, ...], lost: float) -> Candidate:
-    common = min(view.fleet.iteration_us.shape[0], past.iteration_us.shape[0])
+def _job_candidate(
+    view: View, past: Fleet | None, taken: Sequence[Taken], members: tuple[int, ...], lost: float
+) -> Candidate:
     mean_us, share = view.iteration_us, min(one.share for one in taken)
-    before_WJ = np.broadcast_to(past.iteration_us[:common].mean(axis=0), (view.workers, past.iteration_us.shape[1]))
+    before_WJ = np.full((view.workers, 2), mean_us * (1 - lost))
+    if past is not None:
+        before_WJ = np.broadcast_to(past.iteration_us.mean(axis=0), (view.workers, past.iteration_us.shape[1]))
     excess = excess_over_baseline(view.fleet.iteration_us, np.asarray(before_WJ))
     everybody = len(members) == view.workers
     beside = " and ".join(one.short for one in taken[:2])
@@ -205,7 +216,7 @@ def _job_candidate(view: View, past: Fleet, taken: Sequence[Taken], members: tup
         removed_us=removed_WI,
         mean_us=mean_us,
         reference_us=mean_us * (1 - lost),
-        reference="baseline",
+        reference="baseline" if past is not None else "expectation",
         strength=max(float(np.nanmedian(excess.strength)), LEAST_STRENGTH * 0.5),
         coverage=share,
         agreement=None,
