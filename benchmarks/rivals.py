@@ -2,10 +2,10 @@
 
     python benchmarks/rivals.py --out benchmarks/results/faults/rivals.jsonl --traceml-python PATH --hta-python PATH
 
-Tools are started as their documentation says: TraceML around the training loop, HTA on traces of torch.profiler, torch's
-Flight Recorder analyzer on the dumps of a job that is blocked, py-spy on each worker, its dumps read by the rules below.
-NVRx is only started. Runs that stand in the output file already are skipped. How an answer is judged stands in
-`judge`; `benchmarks/rivals_page.py` draws the page.
+Tools are started as their documentation says: TraceML around the training loop, HTA on traces of torch.profiler,
+torch's Flight Recorder analyzer on the dumps of a job that is blocked, py-spy on each worker, its dumps read by the
+rules of `read_shares` and `read_blocked`. NVRx is only started. Runs that stand in the output file already are skipped.
+How an answer is judged stands in `judge`; `benchmarks/rivals_page.py` draws the page.
 """
 
 import argparse
@@ -50,6 +50,7 @@ SUMMARY_S = 30.0
 RUN_S = 75.0
 #: Dumps of py-spy of each worker, and what share of them (0-1) must stand out.
 DUMPS = 20
+BLOCKED_DUMPS = 3
 STANDS_OUT = 0.25
 #: Iterations of torch.profiler in HTA's traces: left out after the onset, warmed up, recorded.
 SCHEDULE = (30, 2, 5)
@@ -443,9 +444,9 @@ def watch_traceml(case: Case, directory: Path, python: Path | None) -> Answer:
 
     job = (*EXPECTED[case.fault].job, "--seconds", f"{RUN_S:.0f}")
     rehearsal = rehearse(Changed, case, directory, job=job, changes=TRACEML_LOOP, launch=launch)
-    with rehearsal.log.open("wb") as log, running(rehearsal, log, watched=False) as training:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            training.wait(RUN_S + START_LIMIT_S)
+    late = contextlib.suppress(subprocess.TimeoutExpired)
+    with rehearsal.log.open("wb") as log, running(rehearsal, log, watched=False) as training, late:
+        training.wait(RUN_S + START_LIMIT_S)
     found = sorted(logs.rglob("final_summary.json"))
     if not found:
         return failed(f"no final_summary.json: {last_line(rehearsal.log.read_text(errors='replace'))}")
@@ -480,20 +481,20 @@ def watch_pyspy(case: Case, directory: Path, _: Path | None) -> Answer:
         if not reached(rehearsal.log, ONSET, job):
             return failed(f"the job did not get to the fault: {last_line(rehearsal.log.read_text(errors='replace'))}")
         time.sleep(BLOCKED_S if blocked else 2.0)
-        seen = dump_often(worker_pids(job.pid), directory / "code", PHASE_S if not blocked else 6.0)
+        count = BLOCKED_DUMPS if blocked else DUMPS
+        seen = dump_often(worker_pids(job.pid), directory / "code", count)
     return read_blocked(seen) if blocked else read_shares(seen)
 
 
-def dump_often(pids: Mapping[int, int], code: Path, seconds: float) -> dict[int, list[Frame | None]]:
+def dump_often(pids: Mapping[int, int], code: Path, count: int) -> dict[int, list[Frame | None]]:
     """Innermost own frame of each worker's main thread in each dump, by global rank."""
     seen: dict[int, list[Frame | None]] = {worker: [] for worker in pids}
-    count = DUMPS if seconds == PHASE_S else 3
-    for number in range(count):
-        due = time.monotonic() + seconds / count
+    for _ in range(count):
+        due = time.monotonic() + PHASE_S / DUMPS
         for worker, pid in pids.items():
-            out, _ = call([str(Path(sys.executable).with_name("py-spy")), *PYSPY, str(pid)])
+            out, _errors = call([str(Path(sys.executable).with_name("py-spy")), *PYSPY, str(pid)])
             with contextlib.suppress(json.JSONDecodeError):
-                seen[worker].append(own_frame(json.loads(out), code, number))
+                seen[worker].append(own_frame(json.loads(out), code))
         time.sleep(max(0.0, due - time.monotonic()))
     return seen
 
@@ -501,7 +502,7 @@ def dump_often(pids: Mapping[int, int], code: Path, seconds: float) -> dict[int,
 PYSPY = ("dump", "--nonblocking", "--json", "--full-filenames", "--pid")
 
 
-def own_frame(threads: Sequence[Mapping[str, Any]], code: Path, _number: int = 0) -> Frame | None:
+def own_frame(threads: Sequence[Mapping[str, Any]], code: Path) -> Frame | None:
     """The innermost frame of the main thread that lies in the user's code; None if there is none."""
     main = next((thread for thread in threads if thread.get("thread_name") == "MainThread"), None)
     for frame in (main or {}).get("frames", ()):
@@ -520,24 +521,25 @@ def read_shares(seen: Mapping[int, Sequence[Frame | None]]) -> Answer:
     frames = sorted({frame for one in shares.values() for frame in one if frame is not None})
     if not frames:
         return failed("no dump shows a frame of the training's own code")
-    gaps = [
-        (mine.get(frame, 0.0) - statistics.median(all_.get(frame, 0.0) for other, all_ in shares.items() if other != w))
-        for w, mine in shares.items()
+    ahead = {
+        (worker, frame): mine.get(frame, 0.0) - _usual(frame, [one for w, one in shares.items() if w != worker])
+        for worker, mine in shares.items()
         for frame in frames
-    ]
-    pairs = [(worker, frame) for worker in shares for frame in frames]
-    gap, (worker, frame) = max(zip(gaps, pairs, strict=True))
+    }
+    (worker, frame), gap = max(ahead.items(), key=lambda pair: pair[1])
     if gap >= STANDS_OUT:
         mine = shares[worker][frame]
         text = f"worker {worker} is in {':'.join(frame)} in {mine:.0%} of its dumps, others in {mine - gap:.0%}"
         return Answer(text, (worker,), own_area(frame), frame, True)
-    common, often = max(
-        ((frame, statistics.median(one.get(frame, 0.0) for one in shares.values())) for frame in frames),
-        key=lambda pair: pair[1],
-    )
-    return Answer(
-        f"nobody stands out; all are most often in {':'.join(common)} ({often:.0%})", (), own_area(common), common
-    )
+    common = max(frames, key=lambda frame: _usual(frame, [*shares.values()]))
+    often = _usual(common, [*shares.values()])
+    text = f"nobody stands out; all are most often in {':'.join(common)} ({often:.0%})"
+    return Answer(text, (), own_area(common), common)
+
+
+def _usual(frame: Frame, shares: Sequence[Mapping[Frame | None, float]]) -> float:
+    """Median share of the dumps in this frame."""
+    return statistics.median(share.get(frame, 0.0) for share in shares) if shares else 0.0
 
 
 def read_blocked(seen: Mapping[int, Sequence[Frame | None]]) -> Answer:
@@ -599,8 +601,8 @@ def read_hta(out: str, errors: str) -> Answer:
 def watch_fr(case: Case, directory: Path, _: Path | None) -> Answer:
     """Dumps from inside the workers of a job that is blocked, then `torchfrtrace`.
 
-    Dumps of gloo do not name their process groups, which the analyzer needs: where it fails on them as they are, it gets
-    them once more with the groups' names filled in from the entries, and both is written down.
+    Dumps of gloo do not name their process groups, which the analyzer needs: where it fails on them as they are, it
+    gets them once more with the groups' names filled in from the entries, and both is written down.
     """
     rehearsal = rehearse(Changed, case, directory, changes=DUMPING_MAIN)
     dumps = directory / "dumps"

@@ -44,11 +44,13 @@ class Bursts:
     Attributes:
         count: Those that made the habit when it was last noticed.
         mean_s: Mean iteration since the first of them, seconds.
+        period_s: From the beginning of one to that of the next, mean, seconds.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.mean_s = 0.0
+        self.period_s = 0.0
         self._known: deque[_Burst] = deque(maxlen=_MOST)
         self._row: list[float] = []
         self._open = False
@@ -99,5 +101,6 @@ class Bursts:
         if lost < margin * _LEAST_LOST * elapsed:
             return False
         self.count = len(self._known)
+        self.period_s = (self._known[-1].began_s - self._known[0].began_s) / (self.count - 1)
         self.mean_s = elapsed / max(self._seen - self._known[0].began, 1)
         return True

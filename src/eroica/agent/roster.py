@@ -93,6 +93,7 @@ class LocalWorker:
                     reason=trigger.reason,
                     baseline_s=trigger.baseline_s,
                     current_s=trigger.current_s,
+                    period_s=trigger.period_s,
                 )
 
     def _note_down(self, durations_ns: list[int]) -> None:

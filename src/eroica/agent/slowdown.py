@@ -50,12 +50,14 @@ class Trigger:
         baseline_s: Lowest mean of the horizon, or what the user expects.
         current_s: Mean of the last iterations.
         reason: One clause for people.
+        period_s: Slow stretches come and go, so far apart on average, seconds; 0 = it is slow all the time.
     """
 
     kind: Literal["slow", "expected"]
     baseline_s: float
     current_s: float
     reason: str
+    period_s: float = 0.0
 
 
 class Mean(NamedTuple):
@@ -256,7 +258,7 @@ class Slowdown:
             return None
         mean, times = self._bursts.mean_s, self._bursts.count
         reason = f"iterations were slow for a while {times} times, which cost {percent(1 - best / mean)} of the time"
-        return Trigger("slow", best, mean, reason)
+        return Trigger("slow", best, mean, reason, self._bursts.period_s)
 
     def _judge(self, scale: Scale) -> Trigger | None:
         lowest, expected = scale.slower(self._margin), self._settings.expected_iteration_s

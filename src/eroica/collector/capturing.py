@@ -54,7 +54,7 @@ class Capturing:
             wanted: What to open.
         """
         slowest_s = span.slowest_s(training)
-        first = span.first_iteration(training, slowest_s, self._settings)
+        first = span.first_iteration(training, min(slowest_s, wanted.pace_s or slowest_s), self._settings)
         window = Window(
             window_id=wanted.window_id or self._ledger.new_id(),
             purpose=wanted.purpose,
@@ -62,7 +62,7 @@ class Capturing:
             first_iteration=first,
             last_iteration=first + 1,
             baseline_iteration_s=wanted.baseline_s or span.best_s(training),
-            current_iteration_s=slowest_s,
+            current_iteration_s=wanted.current_s or slowest_s,
         )
         lead_s = span.lead(slowest_s, self._settings) * slowest_s
         ranks = frozenset(status.worker.global_rank for status in training)
@@ -121,9 +121,13 @@ class Capturing:
     def _order_window(self, now: float, current: Underway, training: Sequence[WorkerStatus], length: int) -> None:
         """Order the window itself: the same iterations on every worker."""
         iteration_s = span.slowest_s(training)
-        first = span.first_iteration(training, iteration_s, self._settings)
+        wanted = current.wanted
+        first = span.first_iteration(training, min(iteration_s, wanted.pace_s or iteration_s), self._settings)
         current.window = msgspec.structs.replace(
-            current.window, first_iteration=first, last_iteration=first + length, current_iteration_s=iteration_s
+            current.window,
+            first_iteration=first,
+            last_iteration=first + length,
+            current_iteration_s=wanted.current_s or iteration_s,
         )
         current.phase = "window"
         lead_s = span.lead(iteration_s, self._settings) * iteration_s

@@ -5,6 +5,7 @@ After a baseline window that looked slow already, another one follows as if a tr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ _LONGEST_COOLDOWN_S = 1800.0
 _AFTER_GIVING_UP_S = 30.0
 #: Requests that wait; whoever asks more often than windows can be taken is refused.
 _MOST_REQUESTS = 8
+#: What comes and goes is looked at for so many of its periods, but no longer than this.
+_PERIODS = 1.25
+_LONGEST_WINDOW_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Wanted:
         iterations: How long instead, if not 0.
         baseline_s: What an iteration should take, as the trigger says it; None if it follows from the reports.
         window_id: The id that was promised already; 0 = none.
+        current_s: Mean iteration, where that is known better than from the last ones; else None.
+        pace_s: Iterations may be as short as that before the window opens; None = as the last ones.
     """
 
     purpose: WindowPurpose
@@ -42,6 +48,8 @@ class Wanted:
     iterations: int = 0
     baseline_s: float | None = None
     window_id: int = 0
+    current_s: float | None = None
+    pace_s: float | None = None
 
 
 class Opening:
@@ -89,7 +97,22 @@ class Opening:
             return Wanted("early", reason, self._settings.window_s) if reason else None
         self._suspected = ""
         first = fresh[0]
+        if first.period_s > 0 and first.current_s > 0:
+            return self._whole_period(first)
         return Wanted(first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s)
+
+    def _whole_period(self, trigger: WorkerTrigger) -> Wanted:
+        """A window in which slowness that comes and goes is there once: it may be over before the window opens."""
+        seconds = max(self._settings.window_s, min(_PERIODS * trigger.period_s, _LONGEST_WINDOW_S))
+        return Wanted(
+            trigger.kind,
+            trigger.reason,
+            seconds,
+            iterations=math.ceil(seconds / trigger.current_s),
+            baseline_s=trigger.baseline_s,
+            current_s=trigger.current_s,
+            pace_s=trigger.baseline_s,
+        )
 
     def _unanswered(self, workers: Iterable[WorkerStatus]) -> list[WorkerTrigger]:
         """New triggers of the living, from now on answered."""

@@ -24,6 +24,7 @@ class WorkerTrigger(msgspec.Struct, frozen=True, kw_only=True):
         reason: One clause with numbers.
         baseline_s: Best mean iteration before, None if unknown.
         current_s: Mean iteration now.
+        period_s: Slow stretches come and go, so far apart, seconds; 0 = it is slow all the time.
     """
 
     count: int
@@ -31,6 +32,7 @@ class WorkerTrigger(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     baseline_s: float | None
     current_s: float
+    period_s: float = 0.0
 
 
 class OrderResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
