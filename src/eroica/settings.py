@@ -77,7 +77,7 @@ class Settings:
     window_deadline_s: float = _setting(60.0, "After the window's end: latest time for a worker's patterns, s.")
     baseline_window: bool = _setting(True, "Capture one short window while the job is healthy, to compare with later.")
     baseline_after_iterations: int = _setting(60, "Iterations before the baseline window.")
-    baseline_window_s: float = _setting(3.0, "Length of the baseline window, s.")
+    baseline_window_s: float = _setting(3.0, "Length of the baseline window, s; longer where iterations are long.")
     healthy_backoff: float = _setting(2.0, "After a window that found nothing, the trigger's margin grows by this.")
 
     # --- capture ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from eroica.collector.baseline import Baseline
 from eroica.collector.resume import History
 from eroica.collector.windows import Analyze, Windows
 from eroica.model.pattern import WorkerPattern
@@ -147,3 +148,8 @@ def test_capturing_may_slow_a_job_down_that_is_as_fast_as_before_right_after_it(
     job.train(0.1, 0.1, 120)
     job.inside = 1.0
     assert job.look(0.34, 0.1).baseline
+
+
+@pytest.mark.parametrize(("iteration_s", "seconds"), [(0.1, 3.0), (1.0, 8.0), (5.0, 20.0)])
+def test_the_baseline_window_is_longer_where_iterations_are(iteration_s: float, seconds: float) -> None:
+    assert Baseline(Settings()).seconds(iteration_s) == seconds

@@ -18,6 +18,8 @@ _FASTER_LATER = 1.15
 #: Capturing makes iterations longer, those of tiny operators by half; so much longer, the job got slow meanwhile,
 #: unless it was as fast as before again right after the window.
 _SLOWER_INSIDE = 2.0
+#: With fewer iterations hardly anything can be told from noise.
+_ENOUGH_ITERATIONS = 8
 #: A baseline window that takes the place of such a one opens only where everybody is this near to the best.
 _NEAR_BEST = 1.05
 
@@ -57,6 +59,11 @@ class Baseline:
             return False
         after = self._settings.baseline_after_iterations
         return all(status.steady and status.iteration >= after for status in training)
+
+    def seconds(self, iteration_s: float) -> float:
+        """How long the window shall be: as set, longer where iterations are, but not longer than other windows."""
+        settings = self._settings
+        return max(settings.baseline_window_s, min(_ENOUGH_ITERATIONS * iteration_s, settings.window_s))
 
     def opened(self) -> None:
         """A window is opened for it; the last try counts as done, whatever comes of it."""

@@ -283,7 +283,7 @@ class Windows:
         if trigger is not None or not self._baseline.is_due(training, len(self.roll.living)):
             return trigger
         self._baseline.opened()
-        return Wanted("baseline", "early healthy window", self._settings.baseline_window_s)
+        return Wanted("baseline", "early healthy window", self._baseline.seconds(span.slowest_s(training)))
 
     # ------------------------------------------------------------------ analysis
 
