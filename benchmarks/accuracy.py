@@ -65,7 +65,8 @@ def mended(lines: Iterable[Run]) -> list[tuple[Run, Run]]:
     runs = in_order(lines)
     last = {line["key"]: line for line in runs}
     first_wrong = {line["key"]: line for line in reversed(runs) if not line["right"]}
-    return [(wrong, last[key]) for key, wrong in sorted(first_wrong.items()) if last[key]["right"]]
+    pairs = ((wrong, last[key]) for key, wrong in sorted(first_wrong.items()) if last[key]["right"])
+    return [(wrong, again) for wrong, again in pairs if wrong.get("revision") != again.get("revision")]
 
 
 def windows(lines: Iterable[Run]) -> list[Run]:

@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     cases = [Case(what, layout, busy) for busy in (False, True) for what in BEHAVIOURS for layout in WORKERS]
     each = -(-options.windows // len(cases))
-    known = {line["job"] for line in read_lines(options.out) if line["kind"] == "window"}
+    known = Counter(line["job"] for line in read_lines(options.out) if line["kind"] == "window")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:
         task = progress.add_task("", total=each * len(cases))
@@ -62,7 +63,7 @@ def main() -> int:
             if options.until and time.strftime("%H:%M") >= options.until:
                 break
             progress.update(task, description=case.key)
-            if case.key in known:
+            if known[case.key] >= each:
                 progress.advance(task, each)
                 continue
             for line in windows_of(case, each):
@@ -88,9 +89,9 @@ def windows_of(case: Case, count: int) -> Iterator[dict[str, Any]]:
             if case.busy:
                 strangers.start(busy_s=BUSY_S, idle_s=IDLE_S)
             with job.log.open("wb") as log, running(job, log):
-                if wait_for_baseline(job):
-                    for number in range(1, count + 1):
-                        yield record(case, number, open_window(job))
+                ready = wait_for_baseline(job)
+                for number in range(1, count + 1):
+                    yield record(case, number, open_window(job) if ready else said(None))
         finally:
             strangers.end()
 

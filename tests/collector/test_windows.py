@@ -268,6 +268,8 @@ def test_the_baseline_window_is_taken_once_and_handed_to_later_analyses() -> Non
     fleet.step(100)
     fleet.deliver(0, 1)
     assert [work.counts for work in fleet.work] == [False] and len(fleet.windows.baseline) == 2
+    assert fleet.windows.busy
+    fleet.windows.analyzed(fleet.now, fleet.work[0].window.window_id, None)
     fleet.step(100)
     assert not fleet.windows.busy
     fleet.windows.asked(fleet.now, ProfileRequest())

@@ -11,31 +11,36 @@ from eroica.diagnosis.confined import cores_of
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowLink, SlowLoader, Trouble, synthesize, synthesize_window
+from eroica.settings import Settings
+from eroica.testing import FleetPlan, SlowLink, SlowLoader, SlowPython, Trouble, synthesize, synthesize_window
 
 seeds = pytest.mark.parametrize("seed", range(3))
 
 
-def judged(patterns: Sequence[WorkerPattern]) -> Verdict:
-    return analyze("job", synthesize_window(patterns), patterns)
+def judged(patterns: Sequence[WorkerPattern], baseline: Sequence[WorkerPattern] = ()) -> Verdict:
+    """In a job that takes twice as long as its user expects."""
+    window = synthesize_window(patterns, "expected")
+    expected_s = (window.current_iteration_s or 0.0) / 2
+    window = msgspec.structs.replace(window, baseline_iteration_s=expected_s)
+    return analyze("job", window, patterns, baseline, settings=Settings(expected_iteration_s=expected_s))
 
 
 # --- too few cores ---
 
 
-def on_cores(patterns: Sequence[WorkerPattern], affinity: str, busy: float, job: float, queue: float) -> Verdict:
+def on_cores(
+    patterns: Sequence[WorkerPattern], affinity: str, busy: float, job: float, queue: float
+) -> list[WorkerPattern]:
     facts = {"cpu_count": 8.0, "host_busy": busy, "cores_job": job, "run_queue_wait": queue}
-    return judged(
-        [
-            msgspec.structs.replace(one, host_facts={**one.host_facts, **facts}, setup={"affinity": affinity})
-            for one in patterns
-        ]
-    )
+    return [
+        msgspec.structs.replace(one, host_facts={**one.host_facts, **facts}, setup={"affinity": affinity})
+        for one in patterns
+    ]
 
 
 @seeds
 def test_workers_that_share_one_core_beside_idle_ones_are_told_so(seed: int) -> None:
-    verdict = on_cores(synthesize(FleetPlan(workers=4, seed=seed)), "2", busy=0.2, job=0.98, queue=0.6)
+    verdict = judged(on_cores(synthesize(FleetPlan(workers=4, seed=seed)), "2", busy=0.2, job=0.98, queue=0.6))
     found = verdict.cause
     assert found is not None
     assert (found.cause, found.scope, found.workers) == ("cpu-contention", "all", (0, 1, 2, 3))
@@ -56,8 +61,22 @@ def test_workers_that_share_one_core_beside_idle_ones_are_told_so(seed: int) -> 
     ],
 )
 def test_otherwise_they_are_not(affinity: str, busy: float, job: float, queue: float, seed: int) -> None:
-    verdict = on_cores(synthesize(FleetPlan(workers=4, seed=seed)), affinity, busy, job, queue)
+    verdict = judged(on_cores(synthesize(FleetPlan(workers=4, seed=seed)), affinity, busy, job, queue))
     assert verdict.cause is None
+
+
+@seeds
+def test_workers_that_have_always_shared_a_core_are_not_the_reason_why_they_got_slower(seed: int) -> None:
+    before = on_cores(synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1), "2", busy=0.2, job=0.98, queue=0.55)
+    slow = synthesize(FleetPlan(workers=4, seed=seed), [SlowPython(60.0)], 2)
+    now = on_cores(slow, "2", busy=0.2, job=0.98, queue=0.6)
+    found = analyze("job", synthesize_window(now, "slow", before), now, before).cause
+    assert found is not None and found.cause == "python-on-critical-path"
+
+
+def test_in_a_job_that_nobody_finds_slow_they_are_as_somebody_wanted_them() -> None:
+    patterns = on_cores(synthesize(FleetPlan(workers=4, seed=1)), "2", busy=0.2, job=0.98, queue=0.6)
+    assert analyze("job", synthesize_window(patterns), patterns).cause is None
 
 
 @pytest.mark.parametrize(
@@ -75,7 +94,7 @@ def counted(name: str, phase: str, count: float, iterations: int) -> FunctionPat
     return FunctionPattern(key=key, beta=0.0, total_s=1e-3, count=round(count * iterations))
 
 
-def reduced(seed: int, troubles: Sequence[Trouble], exchanged: int, passes: int = 4) -> Verdict:
+def reduced(seed: int, troubles: Sequence[Trouble], exchanged: int, passes: int = 4, steps: int = 1) -> Verdict:
     """A fleet with two all-reduces an iteration whose reducer ran for `exchanged` gradients of 20."""
     patterns = []
     for one in synthesize(FleetPlan(workers=4, seed=seed), troubles):
@@ -85,6 +104,7 @@ def reduced(seed: int, troubles: Sequence[Trouble], exchanged: int, passes: int 
             counted("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "backward", 20, n),
             counted("NllLossBackward0", "backward", passes, n),
             counted("AddmmBackward0", "backward", 9 * passes, n),
+            counted("aten::_foreach_addcdiv_", "optimizer", steps, n),
         )
         rows = [
             msgspec.structs.replace(row, count=passes * n) if row.key.kind == "collective" else row
@@ -109,6 +129,7 @@ def test_gradients_that_are_exchanged_in_every_pass_are_a_cause(seed: int) -> No
 def test_gradients_that_are_exchanged_once_a_step_are_none(seed: int) -> None:
     assert reduced(seed, [SlowLink(30.0)], exchanged=5).cause is None
     assert reduced(seed, [SlowLink(30.0)], exchanged=20, passes=1).cause is None
+    assert reduced(seed, [SlowLink(30.0)], exchanged=20, passes=2, steps=2).cause is None
 
 
 @seeds

@@ -1,4 +1,4 @@
-"""Batches or sequences that grow on everybody make iterations longer, and nothing is wrong."""
+"""Batches or sequences that grow on everybody make iterations longer: nobody is accused."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def verdict_on(trouble: Trouble, seed: int) -> Verdict:
 
 @seeds
 @pytest.mark.parametrize("factor", [1.5, 3.0])
-def test_more_data_on_everybody_is_no_fault(factor: float, seed: int) -> None:
+def test_what_looks_like_more_data_on_everybody_accuses_nobody(factor: float, seed: int) -> None:
     verdict = verdict_on(LargerBatches(factor), seed)
-    assert verdict.verdict == "healthy", verdict.summary
-    assert "they hold more data" in verdict.summary
+    assert verdict.verdict == "undetermined" and verdict.cause is None, verdict.summary
+    assert "batches or sequences have grown, which is no fault" in verdict.summary
 
 
 @seeds

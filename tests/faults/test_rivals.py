@@ -118,7 +118,7 @@ def test_the_innermost_frame_of_the_users_code_is_that_of_the_main_thread(rivals
             "thread_name": "MainThread",
             "frames": [
                 frame("/site/torch/nn/module.py", "forward"),
-                frame("/job/code/tinylm/model.py", "forward"),
+                frame("/job/code/tinylm/model.py", "LanguageModel.forward"),
                 frame("/job/code/tinylm/train.py", "main"),
             ],
         },

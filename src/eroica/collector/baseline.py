@@ -16,7 +16,7 @@ _TRIES = 3
 #: A job that was slower than its best by this factor when its baseline window opened was not healthy.
 _FASTER_LATER = 1.15
 #: Capturing makes iterations longer, those of tiny operators by half; so much longer, the job got slow meanwhile,
-#: unless it was as fast as before again right after the window.
+#: unless it was as fast as before right after the window, and the same was seen twice.
 _SLOWER_INSIDE = 2.0
 #: With fewer iterations hardly anything can be told from noise.
 _ENOUGH_ITERATIONS = 8
@@ -37,6 +37,7 @@ class Baseline:
         self._taken_s: float | None = None
         self._over_at = math.inf
         self._came_back = False
+        self._was_slow = False
         self._done = not settings.baseline_window
         self._tries = 0
 
@@ -82,6 +83,10 @@ class Baseline:
         self._await_return()
         self._done = self._done or bool(self.patterns)
 
+    def discredit(self) -> None:
+        """A longer window has confirmed that the job was slow already."""
+        self._was_slow = True
+
     def watch(self, training: Iterable[WorkerStatus]) -> None:
         """How fast the job is; to be called as long as it trains."""
         if self._came_back or not self._taken_s or not self.patterns:
@@ -90,6 +95,17 @@ class Baseline:
             status.iteration >= self._over_at and (status.current_s or math.inf) <= _FASTER_LATER * self._taken_s
             for status in training
         )
+        if self._came_back and self._is_slower_inside and self._tries < 2:
+            self._done = not self._settings.baseline_window  # a slow stretch, or capturing itself: another one tells
+
+    @property
+    def _captured_s(self) -> float:
+        """Mean iteration inside the window, of the median worker."""
+        return median(one.duration_s / max(one.last_iteration - one.first_iteration, 1) for one in self.patterns)
+
+    @property
+    def _is_slower_inside(self) -> bool:
+        return self._captured_s >= _SLOWER_INSIDE * (self._taken_s or math.inf)
 
     def doubts(self, best_s: float | None) -> str:
         """Why the baseline window was not taken from a healthy job, "" if nothing says so.
@@ -102,9 +118,11 @@ class Baseline:
         taken_s, expected_s = self._taken_s, self._settings.expected_iteration_s
         if not self.patterns or not taken_s:
             return ""
-        captured_s = median(one.duration_s / max(one.last_iteration - one.first_iteration, 1) for one in self.patterns)
-        if captured_s >= _SLOWER_INSIDE * taken_s and not self._came_back:
-            return f"iterations took {1e3 * captured_s:.3g} ms in it, and {1e3 * taken_s:.3g} ms just before it opened"
+        if self._was_slow:
+            return "it was slow from its start"
+        if self._is_slower_inside and not (self._came_back and self._tries > 1):
+            inside = f"{1e3 * self._captured_s:.3g} ms"
+            return f"iterations took {inside} in it, and {1e3 * taken_s:.3g} ms just before it opened"
         at = f"iterations took {1e3 * taken_s:.3g} ms when it was taken"
         if 0 < expected_s < taken_s:
             return f"{at}, and {1e3 * expected_s:.3g} ms are expected"

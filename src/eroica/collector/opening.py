@@ -22,6 +22,8 @@ _LONGEST_COOLDOWN_S = 1800.0
 _AFTER_GIVING_UP_S = 30.0
 #: Requests that wait; whoever asks more often than windows can be taken is refused.
 _MOST_REQUESTS = 8
+#: Times that an early window is tried.
+_EARLY_TRIES = 2
 #: What comes and goes is looked at for so many of its periods, but no longer than this.
 _PERIODS = 1.25
 _LONGEST_WINDOW_S = 60.0
@@ -68,6 +70,7 @@ class Opening:
         self._requests: list[tuple[int, ProfileRequest]] = []
         self._triggers_seen: dict[WorkerKey, int] = {}
         self._suspected = ""
+        self._looks_left = 0
 
     @property
     def refusal(self) -> str:
@@ -93,9 +96,10 @@ class Opening:
         if now < self.quiet_until:
             return None
         if not fresh:
-            reason, self._suspected = self._suspected, ""
-            return Wanted("early", reason, self._settings.window_s) if reason else None
-        self._suspected = ""
+            if not self._suspected or not self._looks_left:
+                return None
+            self._looks_left -= 1
+            return Wanted("early", self._suspected, self._settings.window_s)
         first = fresh[0]
         if first.period_s > 0 and first.current_s > 0:
             return self._whole_period(first)
@@ -126,12 +130,13 @@ class Opening:
         return fresh
 
     def suspect(self, reason: str) -> None:
-        """The baseline window looked slow: look again."""
-        self._suspected = reason
+        """The baseline window looked slow: look again, and once more if that window never opens."""
+        self._suspected, self._looks_left = reason, _EARLY_TRIES
 
     def judged(self, now: float, purpose: WindowPurpose, verdict: Verdict) -> None:
         """A window has its verdict: a pause follows, longer each time, but not after one that somebody asked for."""
-        if purpose == "manual":
+        self._suspected = ""
+        if purpose == "manual" or (purpose == "early" and verdict.verdict == "healthy"):
             return
         if verdict.verdict == "healthy":
             self.absolved += 1

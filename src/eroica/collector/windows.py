@@ -77,6 +77,7 @@ class Windows:
     def __init__(self, job: str, settings: Settings) -> None:
         self.job = job
         self.suspicion = ""
+        self._judging = 0
         self.hold = False
         self.ended = False
         self._settings = settings
@@ -136,7 +137,8 @@ class Windows:
 
     def analyzed(self, now: float, window_id: int, verdict: Verdict | None) -> None:
         """The analysis of a window is done; None if it failed."""
-        if window_id == self._baseline.window_id:
+        if window_id == self._judging:
+            self._judging = 0
             self._suspect(verdict)
         current = self._capturing.current
         if current is None or current.window.window_id != window_id:
@@ -147,6 +149,8 @@ class Windows:
             return
         self.show(current.window, "done", verdict)
         self.suspicion = ""
+        if current.window.purpose == "early" and verdict.verdict == "slow":
+            self._baseline.discredit()
         self._opening.judged(now, current.window.purpose, verdict)
 
     def _suspect(self, verdict: Verdict | None) -> None:
@@ -184,8 +188,8 @@ class Windows:
 
     @property
     def busy(self) -> bool:
-        """A window is open or being analyzed."""
-        return self._capturing.current is not None
+        """A window is open or being analyzed, the baseline window included."""
+        return self._capturing.current is not None or self._judging > 0
 
     @property
     def window(self) -> Window | None:
@@ -295,6 +299,7 @@ class Windows:
             self._keep_baseline(current)
             if not current.patterns:
                 return []
+            self._judging = current.window.window_id
         else:
             current.phase = "analysis"
             self.show(current.window, "analysis")

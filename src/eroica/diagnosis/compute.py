@@ -162,7 +162,8 @@ def _slow_job(view: View, rows: list[int]) -> Iterator[Candidate]:
     late_W = _is_slower(view, speed)
     if view.suspects.baseline is None or not view.is_slow or late_W.mean() < JOB_WIDE:
         return
-    late_W &= ~has_more_data_since(view)
+    if has_more_data_since(view).mean() >= JOB_WIDE:
+        return
     time_WI = view.fleet.series(rows)
     excess = excess_over_baseline(time_WI, view.before(rows))
     members = np.flatnonzero(late_W & (excess.strength >= LEAST_STRENGTH))

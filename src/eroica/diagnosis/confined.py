@@ -1,8 +1,8 @@
 """Workers that share fewer cores than they need, while others of their host are idle.
 
-An affinity that a launcher, a container or a script has set too narrow needs no healthy window to be seen: the cores
-that a host's workers may use are all busy with them, their training threads wait for a core, and other cores have
-nothing to do.
+An affinity that a launcher, a container or a script has set too narrow needs no healthy window to be seen in a job that
+somebody finds slow: the cores that a host's workers may use are all busy with them, their training threads wait for a
+core, and other cores have nothing to do. Where there is a healthy window they must wait more than then.
 
 Array suffixes: W workers.
 """
@@ -28,6 +28,8 @@ _BUSY = 0.85
 #: Training threads must be without a core for this share of the time, and so many cores must be idle meanwhile.
 _LEAST_QUEUED = 0.25
 _LEAST_IDLE = 0.5
+#: And must be without one for so much more of it than in the healthy window.
+_LEAST_GROWN = 0.1
 #: A gain that follows from counting cores, not from the window run again.
 _DOUBT = 0.9
 _MOST_RANGE = 4096
@@ -64,7 +66,7 @@ class _Confined(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_confined(view: View) -> list[Candidate]:
     """Hosts whose workers wait for the few cores that they may use."""
-    if view.is_trace or view.fleet.has_accelerator:
+    if view.is_trace or view.fleet.has_accelerator or not view.is_slow:
         return []
     found = [one for host, members in view.homes.items() if (one := _confined(view, host, members)) is not None]
     return [_candidate(view, found)] if found else []
@@ -72,17 +74,26 @@ def find_confined(view: View) -> list[Candidate]:
 
 def _confined(view: View, host: str, members: Sequence[int]) -> _Confined | None:
     patterns = [view.fleet.patterns[at] for at in members]
-    allowed = frozenset[int]().union(*(cores_of(one.setup.get("affinity", "")) for one in patterns))
     facts = patterns[0].host_facts
     cores, job = facts.get("cpu_count", 0.0), facts.get("cores_job", 0.0)
     idle = cores * (1 - facts.get("host_busy", 1.0))
-    queued_W = np.nan_to_num(host_fact(view.fleet, "run_queue_wait"))[list(members)]
-    if not allowed or len(allowed) >= cores or job < _BUSY * len(allowed):
+    queued = float(np.nan_to_num(host_fact(view.fleet, "run_queue_wait")[list(members)]).mean())
+    if queued < _LEAST_QUEUED or idle < _LEAST_IDLE or queued - _queued_before(view, host) < _LEAST_GROWN:
         return None
-    queued = float(queued_W.mean())
-    if queued < _LEAST_QUEUED or idle < _LEAST_IDLE:
+    told = [cores_of(one.setup.get("affinity", "")) for one in patterns]
+    allowed = frozenset[int]().union(*told)
+    if not all(told) or len(allowed) >= cores or job < _BUSY * len(allowed):
         return None
     return _Confined(members=list(members), host=host, allowed=len(allowed), cores=cores, idle=idle, queued=queued)
+
+
+def _queued_before(view: View, host: str) -> float:
+    """The same wait in the healthy window; 0 without one."""
+    past = view.suspects.baseline
+    waits = (
+        [one.host_facts.get("run_queue_wait", 0.0) for one in past.patterns if one.worker.host == host] if past else []
+    )
+    return float(np.mean(waits)) if waits else 0.0
 
 
 def cores_of(listed: str) -> frozenset[int]:
@@ -102,8 +113,11 @@ def _candidate(view: View, found: list[_Confined]) -> Candidate:
     gain = float(np.mean([one.gain for one in found]))
     worst = max(found, key=lambda one: one.gain)
     host = worst.host or "their host"
-    where = f"{host}" if len(found) == 1 else f"{host} and {len(found) - 1} more hosts"
-    whom = f"all {view.workers} workers" if everybody else name_workers([view.fleet.ranks[at] for at in members])
+    others = len(found) - 1
+    where = host if not others else f"{host} and {others} more host{'s' if others > 1 else ''}, on each of them,"
+    whom = "all workers" if everybody else name_workers([view.fleet.ranks[at] for at in members])
+    whose = f"The {len(worst.members)} workers" if len(worst.members) > 1 else "The worker"
+    keep = "keep" if len(worst.members) > 1 else "keeps"
     removed_WI = np.zeros_like(view.fleet.iteration_us)
     removed_WI[members] = gain * view.fleet.iteration_us[members]
     shared = "one core" if worst.allowed == 1 else f"{worst.allowed} cores"
@@ -123,7 +137,7 @@ def _candidate(view: View, found: list[_Confined]) -> Candidate:
         agreement=None,
         least_gain=view.settings.min_gain,
         evidence=(
-            f"The {len(worst.members)} workers of {host} may use {shared} of {worst.cores:.0f}, and keep "
+            f"{whose} of {host} may use {shared} of {worst.cores:.0f}, and {keep} "
             f"{'it' if worst.allowed == 1 else 'them'} busy; {worst.idle:.1f} cores are idle.",
             f"Their training threads are ready but without a core {percent(worst.queued)} of the time.",
         ),

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.setup_rules import number
 from eroica.diagnosis.speed import host_fact
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
@@ -34,6 +35,10 @@ _FULL = 0.85
 #: Share of the lost core time that the loader processes must use, and of the lost time that threads wait for a core.
 _LEAST_TAKEN = 0.3
 _LEAST_QUEUED = 0.2
+#: Stacks are sampled of some loader processes only: these must be seen to compute for this share of what was taken.
+_LEAST_SAMPLED = 0.2
+#: Without a healthy window training threads must wait for a core this share of the time.
+_OFTEN_QUEUED = 0.35
 #: What accounts for so much of the lost time by either of the two accounts for all of it: so few cores are shared that
 #: processes that take them turn by turn cost more than their own time.
 _MOSTLY = 0.5
@@ -102,16 +107,46 @@ def _change(view: View) -> _Change | None:
 
 
 def _is_crowded(view: View, change: _Change, members: Sequence[int]) -> bool:
-    cores_W, busy_W = (np.nan_to_num(host_fact(view.fleet, name)) for name in ("cpu_count", "host_busy"))
+    cores_W, busy_W = host_fact(view.fleet, "cpu_count"), host_fact(view.fleet, "host_busy")
     here = list(members)
     taken_us, queued_us = float(np.nansum(change.taken_us[here])), float(np.nan_to_num(change.queued_us[here]).mean())
-    takes = taken_us >= _LEAST_TAKEN * change.lost_us * float(cores_W[here].max())
-    return takes and queued_us >= _LEAST_QUEUED * change.lost_us and float(busy_W[here].max()) >= _FULL
+    cores = float(cores_W[here].max())
+    if float(busy_W[here].max()) < _FULL or taken_us < _LEAST_TAKEN * change.lost_us * cores:
+        return False
+    if queued_us < _LEAST_QUEUED * change.lost_us or not _loaders_grew(view, here, taken_us):
+        return False
+    return change.reference == "baseline" or _is_oversubscribed(view, here, taken_us, queued_us, cores)
 
 
-def looks_like_crowding(candidate: Candidate) -> bool:
-    """Whether it is what crowded hosts look like to a rule that does not know of them."""
-    return candidate.scope != "some" and candidate.cause in _LOOKS_LIKE
+def _loaders_grew(view: View, members: list[int], taken_us: float) -> bool:
+    """Whether the loader processes that were sampled, which need not be all, compute for much of what was taken."""
+    past = view.suspects.baseline
+    used_W = _loader_us(view.fleet)
+    if past is not None:
+        used_W = used_W - np.nan_to_num(_before(view, past, _loader_us(past)))
+    return float(used_W[members].sum()) >= _LEAST_SAMPLED * taken_us
+
+
+def _is_oversubscribed(view: View, members: list[int], taken_us: float, queued_us: float, cores: float) -> bool:
+    """Without a healthy window: more loader processes than cores, which use much of them while training waits."""
+    setups = [view.fleet.patterns[at].setup for at in members]
+    loaders = sum(number(setup.get("loader_workers")) or 0.0 for setup in setups)
+    whole_us = max(view.iteration_us, 1e-9)
+    return loaders > cores and taken_us >= _LEAST_TAKEN * whole_us * cores and queued_us >= _OFTEN_QUEUED * whole_us
+
+
+def looks_like(candidate: Candidate, crowd: Candidate) -> bool:
+    """Whether a candidate is what crowded hosts look like to a rule that does not know of them.
+
+    Its workers must lie in the crowd. A function of the user's own that all of them spend more time in is something
+    else, unless it is another worker's turn each time.
+    """
+    if candidate.scope == "some" or candidate.cause not in _LOOKS_LIKE:
+        return False
+    if candidate.scope == "rotating":
+        return crowd.scope == "all"
+    own = candidate.cause == "python-on-critical-path" and candidate.focus.is_own and candidate.reference == "baseline"
+    return set(candidate.workers) <= set(crowd.workers) and not own
 
 
 def _beside_training_us(fleet: Fleet) -> Floats:
@@ -124,12 +159,21 @@ def _beside_training_us(fleet: Fleet) -> Floats:
     return np.asarray(host_fact(fleet, "cores_worker") * fleet.iteration_us.mean(axis=1) - used_W)
 
 
+def _loader_rows(fleet: Fleet) -> list[int]:
+    return [at for at, key in enumerate(fleet.keys) if key.thread == "loader"]
+
+
+def _loader_us(fleet: Fleet) -> Floats:
+    """Core time per iteration of the loader processes that were sampled. float64 [W]."""
+    rows = _loader_rows(fleet)
+    return np.asarray((fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0))
+
+
 def _busiest_frame(view: View, members: Sequence[int]) -> Focus | None:
     """The frame in which loader processes compute most; most of their threads only wait."""
     fleet = view.fleet
-    rows = [at for at, key in enumerate(fleet.keys) if key.thread == "loader"]
-    used_RW = fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])
-    used_R = used_RW[:, list(members)].mean(axis=1)
+    rows = _loader_rows(fleet)
+    used_R = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1]))[:, list(members)].mean(axis=1)
     return find_focus(fleet.keys, rows, used_R, used_R)
 
 

@@ -15,13 +15,15 @@ from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
 
 #: The cause must account for this share of the growth, by the window run again or by its own excess...
-_ACCOUNTS = 0.5
+_ACCOUNTS = 0.6
 #: ...and for this share of what all causes gain together.
 _LEADS = 0.8
 
 
 def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     """The causes; the first with the growth of the iteration as its gain, less what the others gain, if that is more.
+
+    Causes whose rule knows the gain keep it.
 
     Args:
         view: The window.
@@ -35,7 +37,12 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     excess = min(max(found.excess_us, 0.0) / max(view.iteration_us, 1e-9), growth)
     seen = max(first.gain, excess)
     rest = growth - others
-    if first.gain >= rest or seen < _ACCOUNTS * growth or first.gain < _LEADS * (first.gain + others):
+    if (
+        found.gain is not None
+        or first.gain >= rest
+        or seen < _ACCOUNTS * growth
+        or first.gain < _LEADS * (first.gain + others)
+    ):
         return list(causes)
     return [msgspec.structs.replace(first, gain=rest, is_growth=True), *causes[1:]]
 

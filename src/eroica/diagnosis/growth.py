@@ -1,4 +1,8 @@
-"""A job whose iterations take longer because each holds more data: batches or sequences have grown on everybody."""
+"""A job whose iterations take longer as they do where each holds more data: batches or sequences that have grown.
+
+Processors that compute more slowly while memory keeps its speed look the same, so nothing is accused and nothing called
+healthy.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,8 @@ def describe_growth(view: View) -> str:
     past = view.suspects.baseline
     before = f" instead of {format_ms(past.mean_iteration_us)}" if past is not None else ""
     return (
-        f"No fault found: iterations take {format_ms(view.iteration_us)}{before} because they hold more data. "
-        f"Operators of forward and backward run as often as in the healthy window and take {grows:.1f} times as long, "
-        f"those of the optimizer {fixed:.1f} times, on all workers alike."
+        f"Iterations take {format_ms(view.iteration_us)}{before}: operators of forward and backward run as often as in "
+        f"the healthy window and take {grows:.1f} times as long, those of the optimizer {fixed:.1f} times, on all "
+        "workers alike. So batches or sequences have grown, which is no fault, or processors compute more slowly while "
+        "memory is as fast as before; the sizes of the batches tell which."
     )

@@ -14,13 +14,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.lateness import Lateness, accuse, late_against_baseline, late_against_peers, measure
 from eroica.diagnosis.loading import frame_in_threads
-from eroica.diagnosis.speed import host_fact
+from eroica.diagnosis.speed import held_share, host_fact
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
+from eroica.localize.excess import median_of_others
+from eroica.localize.fleet import Fleet
 from eroica.model.shares import percent
 from eroica.model.verdict import ResourceUse
 
@@ -30,6 +33,14 @@ _KINDS = frozenset({"python", "compute", "memory", "other"})
 _PHASES = frozenset({"input", "forward", "backward", "optimizer", "other"})
 #: A thread that keeps so much of a core busy leaves the lock only when it is made to, every few milliseconds.
 _BUSY = 0.4
+#: And it must be so much busier than on the peers or than before: one that was always there has no news.
+_BUSIER = 0.3
+#: No row may hold more of the excess: then it is that function, not the lock.
+_MOST_IN_ONE = 0.5
+#: A process that was stopped or throttled for this share of the time starves for that reason.
+_HELD = 0.05
+#: What stacks show that waits for something else than the lock.
+_WAITS = frozenset({"network", "file", "sync", "thread", "save", "log", "service", "program"})
 #: The training thread runs for at most this share of its own time (what waits for a core taken off), where it would
 #: compute for more.
 _STARVED = 0.5
@@ -46,11 +57,14 @@ _NEXT_STEP = (
 
 def find_lock_contention(view: View) -> list[Candidate]:
     """Workers, or all, whose training thread takes longer for everything while another thread computes in Python."""
-    busy_W = _busy_beside(view)
+    if view.fleet.has_accelerator:  # the training thread waits for its device, whoever has the lock
+        return []
+    busy_W = _busy_beside(view.fleet)
     if not (busy_W >= _BUSY).any():
         return []
-    rows = view.rows(kinds=_KINDS, phases=_PHASES)
-    starved_W = (busy_W >= _BUSY) & (_running(view, rows) <= _STARVED)
+    rows = _own_rows(view)
+    starved_W = (busy_W >= _BUSY) & (busy_W - _usual(view, busy_W) >= _BUSIER) & (_running(view, rows) <= _STARVED)
+    starved_W &= held_share(view.fleet) <= _HELD
     if not starved_W.any():
         return []
     spent = measure(view, rows)
@@ -65,12 +79,36 @@ def find_lock_contention(view: View) -> list[Candidate]:
     ]
 
 
-def _busy_beside(view: View) -> Floats:
+def _own_rows(view: View) -> list[int]:
+    """Rows of the training thread in which it would run, not those in which it is known to wait."""
+    rows = view.rows(kinds=_KINDS, phases=_PHASES)
+    return [row for row in rows if activity_of(view.fleet.keys[row].stack) not in _WAITS]
+
+
+def _usual(view: View, busy_W: Floats) -> Floats:
+    """What such a thread uses on the peers, or used in the healthy window, whichever is less. float64 [W]."""
+    peers_W = median_of_others(busy_W, view.fleet.roles)
+    past = view.suspects.baseline
+    before = dict(zip(past.ranks, _busy_beside(past).tolist(), strict=True)) if past is not None else {}
+    before_W = np.asarray([before.get(rank, np.nan) for rank in view.fleet.ranks])
+    return np.asarray(np.fmin(peers_W, before_W))
+
+
+def _is_spread(view: View, rows: list[int], late: Lateness) -> bool:
+    """Whether no single row holds most of the excess: who shares the lock is slower at everything."""
+    source = view.suspects.peers_us if late.reference == "peers" else view.suspects.before_us
+    excess_R = np.nan_to_num(view.fleet.critical_us[rows] - np.nan_to_num(source[rows]))[:, list(late.workers)].mean(
+        axis=1
+    )
+    above_R = np.maximum(excess_R, 0.0)
+    return bool(above_R.max() <= _MOST_IN_ONE * max(float(above_R.sum()), 1e-9))
+
+
+def _busy_beside(fleet: Fleet) -> Floats:
     """Cores that the busiest Python frame of another thread uses. float64 [W]."""
-    fleet = view.fleet
     rows = [at for at, key in enumerate(fleet.keys) if key.thread == "background" and key.kind == "python"]
     if not rows:
-        return np.zeros(view.workers)
+        return np.zeros(len(fleet.ranks))
     share_RW = fleet.total_us[rows] / np.maximum(fleet.iteration_us.mean(axis=1), 1e-9)
     return np.asarray((share_RW * np.nan_to_num(fleet.pattern[rows, :, 1])).max(axis=0))
 
@@ -85,7 +123,7 @@ def _running(view: View, rows: Sequence[int]) -> Floats:
 
 def _candidate(view: View, rows: list[int], late: Lateness, busy_W: Floats) -> Candidate | None:
     inside = frame_in_threads(view, late.workers, late.reference)
-    if inside is None:
+    if inside is None or not _is_spread(view, rows, late):
         return None
     members = list(late.workers)
     running_W = _running(view, rows)

@@ -39,7 +39,7 @@ _NEXT_STEP = (
 
 def find_repeated_exchange(view: View) -> list[Candidate]:
     """All-reduces of the gradients in each of several backward passes of a step."""
-    if view.workers < 2:
+    if view.workers < 2 or any(pattern.found_by == "span" for pattern in view.fleet.patterns):
         return []
     passes, rows = _passes(view), _exchanges(view)
     calls = float(np.median(view.fleet.count[rows].sum(axis=0))) if rows else 0.0
@@ -53,12 +53,27 @@ def find_repeated_exchange(view: View) -> list[Candidate]:
 
 
 def _passes(view: View) -> int:
-    """Backward passes of a step: all its operators run a multiple of so many times."""
+    """Backward passes of an optimizer step, 0 where that cannot be told.
+
+    All operators of backward run a multiple of so many times as there are passes, all of the optimizer a multiple of
+    the steps, or of the steps for each gradient.
+    """
+    passes = _common_factor(view, "backward", "Backward0")
+    steps = _common_factor(view, "optimizer", "")
+    gradients = _count(view, _SUMMED) / passes if passes else 0.0
+    if passes < 1 or steps < 1 or gradients < 1:
+        return 0
+    steps = round(steps / gradients) if steps >= gradients else steps
+    return passes // steps if steps >= 1 and passes % steps == 0 else 0
+
+
+def _common_factor(view: View, phase: str, ending: str) -> int:
+    """The largest number that all operators of a phase run a multiple of times per iteration; 0 if they do not."""
     fleet = view.fleet
     counts = [
         float(np.median(fleet.count[at]))
         for at, key in enumerate(fleet.keys)
-        if key.kind == "compute" and key.phase == "backward" and key.name.endswith("Backward0")
+        if key.kind == "compute" and key.phase == phase and key.name.endswith(ending)
     ]
     whole = [round(count) for count in counts if count >= 1 and abs(count - round(count)) <= _WHOLE * count]
     return reduce(gcd, whole, 0) if len(whole) == len(counts) else 0

@@ -15,7 +15,7 @@ from eroica.diagnosis.communication import find_slow_communication
 from eroica.diagnosis.compute import find_compute
 from eroica.diagnosis.confidence import believed_strength
 from eroica.diagnosis.confined import find_confined
-from eroica.diagnosis.crowding import find_crowding, looks_like_crowding
+from eroica.diagnosis.crowding import find_crowding, looks_like
 from eroica.diagnosis.fragmented import find_fragmented
 from eroica.diagnosis.garbage import find_collections
 from eroica.diagnosis.host import find_host_bound
@@ -103,8 +103,8 @@ def find_causes(view: View) -> list[Cause]:
 def _of_all_rules(view: View) -> list[Candidate]:
     """What the rules suspect; where workers lack cores for a known reason, without what that only looks like."""
     candidates = _with_culprits(view, [candidate for rule in _RULES for candidate in rule(view)])
-    crowding = find_confined(view) or find_crowding(view)
-    return [*crowding, *(one for one in candidates if not (crowding and looks_like_crowding(one)))]
+    crowding = [one for one in (*find_confined(view), *find_crowding(view)) if _is_believed(view, one)][:1]
+    return [*crowding, *(one for one in candidates if not any(looks_like(one, crowd) for crowd in crowding))]
 
 
 def _smaller(view: View, causes: Sequence[Cause]) -> list[Cause]:

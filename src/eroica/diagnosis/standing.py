@@ -69,7 +69,7 @@ def conclude(
     if doubted is not None:
         return "undetermined", _doubted(view, doubted), notes
     if has_grown(view):
-        return "healthy", describe_growth(view), notes
+        return "undetermined", describe_growth(view), notes
     if view.is_slow or _is_far_from_baseline(view):
         return "undetermined", _unexplained(view), notes
     if view.is_trace and all(pattern.found_by == "span" for pattern in view.fleet.patterns):
@@ -260,7 +260,7 @@ def _notes(view: View, causes: Sequence[Cause]) -> Iterator[str]:
     yield from _few_iterations(view)
     if view.is_trace:
         yield from (remark.sentence for remark in find_uneven_work(view) if not causes)
-    elif view.suspects.baseline is None and view.context.window.purpose != "baseline":
+    elif view.suspects.baseline is None and view.context.window.purpose not in ("baseline", "early"):
         yield "No baseline window: changes that hit all workers alike can only be judged against expectation."
     yield from setup_notes(view, {cause.candidate.cause for cause in causes})
     if view.is_slow and not causes:

@@ -33,7 +33,7 @@ _MOST_WORKERS = 40
 _NARROW = 60
 #: Wrapping asks for one; its width does not count.
 _ANY_CONSOLE = Console(file=io.StringIO(), width=80)
-_PURPOSES = {"baseline": " (baseline)", "manual": " (by hand)", "blocked": " (standstill)"}
+_PURPOSES = {"baseline": " (baseline)", "early": " (early)", "manual": " (by hand)", "blocked": " (standstill)"}
 _PHASES = {
     "probe": "measuring one iteration",
     "window": "capturing",

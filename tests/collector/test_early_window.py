@@ -1,0 +1,136 @@
+"""A baseline window that looks slow itself: looked at again, for longer, and only that counts."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from eroica.collector.history import Hints, final_verdict
+from eroica.collector.windows import Analyze, Windows
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.model.worker import Worker
+from eroica.settings import Settings
+from eroica.wire.messages import AgentReport, OrderResult, WorkerStatus
+
+
+def verdict(word: str, gain: float | None = None) -> Verdict:
+    finding = Finding(
+        order=1, role="cause", cause="slow-data-loading", function=FindingFunction(name="read", kind="python"),
+        workers=(0,), scope="some", hosts=("h",), gain=gain, confidence=0.9, next_step="",
+    )  # fmt: skip
+    return Verdict(
+        eroica_version="0", job="j", verdict=word, summary="Worker 0 reads.", window=None, iteration=IterationTimes(),
+        coverage=Coverage(workers_expected=1, workers_reported=1), findings=(finding,) if gain is not None else (),
+    )  # fmt: skip
+
+
+class Job:
+    """One worker that obeys orders at once, and a collector whose verdicts are given."""
+
+    def __init__(self, **settings: object) -> None:
+        self.windows = Windows("j", Settings(baseline_window_s=1.0, window_s=1.0, window_lead_s=0.1, **settings))
+        self.now = 0.0
+        self.obeys = True
+        self.status = WorkerStatus(
+            worker=Worker(global_rank=0, pid=7, host="h"), state="steady", iteration=100, steady=True,
+            current_s=0.1, baseline_s=0.1,
+        )  # fmt: skip
+
+    def train(self, iterations: int = 60) -> list[Analyze]:
+        work: list[Analyze] = []
+        for _ in range(iterations):
+            self.now += 0.1
+            self.status = msgspec.structs.replace(self.status, iteration=self.status.iteration + 1)
+            order = self.windows.order
+            if self.obeys and order is not None and self.status.iteration >= order.last_iteration:
+                result = OrderResult(window_id=order.window_id, status="done", kind=order.kind, events=100)
+                self.status = msgspec.structs.replace(self.status, result=result)
+            work += self.windows.reported(self.now, AgentReport(host="h", pid=1, workers=(self.status,)))
+            window = self.windows.window
+            if window is not None and self.status.result.kind == "window":
+                work += self.windows.pattern_arrived(self.now, self._pattern(window.window_id))
+        return work
+
+    def _pattern(self, window_id: int) -> WorkerPattern:
+        return WorkerPattern(
+            worker=self.status.worker, window_id=window_id, first_iteration=0, last_iteration=10, duration_s=1.0,
+            iteration_us=b"", wait_us=b"", functions=(),
+        )  # fmt: skip
+
+    def judge(self, work: Analyze, said: Verdict) -> None:
+        self.windows.analyzed(self.now, work.window.window_id, said)
+
+
+def test_what_the_first_window_shows_is_looked_at_again_and_only_the_second_verdict_counts() -> None:
+    job = Job()
+    (first,) = job.train()
+    assert first.window.purpose == "baseline" and not first.counts and first.baseline == ()
+    job.judge(first, verdict("slow", gain=0.4))
+    assert job.windows.verdicts == {} and job.windows.suspicion == "Worker 0 reads."
+    (second,) = job.train()
+    assert second.window.purpose == "early" and second.counts and second.baseline == ()
+    assert "slow-data-loading on worker 0" in second.window.reason
+    job.judge(second, verdict("slow", gain=0.4))
+    assert list(job.windows.verdicts) == [second.window.window_id] and not job.windows.suspicion
+    assert job.train(400) == []
+
+
+def test_a_window_after_a_confirmed_one_is_not_compared_with_the_slow_beginning() -> None:
+    job = Job(baseline_after_iterations=60)
+    (first,) = job.train()
+    job.judge(first, verdict("slow", gain=0.4))
+    (second,) = job.train()
+    job.judge(second, verdict("slow", gain=0.4))
+    from eroica.wire.messages import ProfileRequest
+
+    assert not job.windows.asked(job.now, ProfileRequest()).refused
+    (third,) = job.train()
+    assert third.baseline == () and any("it was slow from its start" in note for note in third.notes)
+
+
+@pytest.mark.parametrize(
+    ("said", "settings"),
+    [
+        (verdict("healthy"), {}),
+        (verdict("undetermined"), {}),
+        (verdict("slow", gain=0.05), {}),
+        (verdict("slow", gain=0.4), {"early_gain": 1.0}),
+    ],
+)
+def test_nothing_of_note_asks_for_no_other_window(said: Verdict, settings: dict[str, object]) -> None:
+    job = Job(**settings)
+    (first,) = job.train()
+    job.judge(first, said)
+    assert job.train(300) == [] and not job.windows.suspicion
+
+
+def test_an_early_window_that_never_opens_is_tried_once_more() -> None:
+    job = Job()
+    (first,) = job.train()
+    job.judge(first, verdict("slow", gain=0.4))
+    job.obeys = False
+    job.train(2000)
+    purposes = [line.purpose for line in job.windows.status().windows]
+    assert purposes.count("early") == 2
+    assert job.windows.suspicion
+
+
+def test_a_false_suspicion_costs_no_pause_and_no_sensitivity() -> None:
+    job = Job()
+    (first,) = job.train()
+    job.judge(first, verdict("slow", gain=0.4))
+    (second,) = job.train()
+    job.judge(second, verdict("healthy"))
+    assert job.windows.absolved == 0 and not job.windows.suspicion
+
+
+def test_the_job_is_not_over_while_its_first_window_is_being_judged() -> None:
+    job = Job()
+    (first,) = job.train()
+    job.windows.job_ended(job.now)
+    assert job.windows.busy
+    job.judge(first, verdict("slow", gain=0.4))
+    assert not job.windows.busy
+    final = final_verdict("j", {}, 1, 1, hints=Hints(suspicion=job.windows.suspicion))
+    assert final.verdict == "undetermined" and "second look" in final.summary and "Worker 0 reads." in final.summary
