@@ -210,3 +210,15 @@ def test_what_got_slower_on_everybody_is_told_with_what_it_was() -> None:
     assert cause(verdict).scope == "all"
     assert verdict.summary.startswith("All 4 workers spend 1")
     assert "when the job was healthy" in verdict.summary
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_stage_that_reads_data_slowly_from_the_start_is_named_though_it_has_no_peers(seed: int) -> None:
+    """Two pipeline stages of one worker each; only the first reads data, and nothing is known but what is expected."""
+    calm_s = synthesize_window(synthesize(FleetPlan(workers=2, stages=2, seed=seed))).current_iteration_s
+    patterns = synthesize(FleetPlan(workers=2, stages=2, seed=seed), [SlowLoader((0,), 120.0)], 2)
+    window = msgspec.structs.replace(synthesize_window(patterns, "expected"), baseline_iteration_s=calm_s)
+    verdict = analyze("job", window, patterns, settings=Settings(expected_iteration_s=calm_s or 0.0))
+    found = verdict.cause
+    assert found is not None
+    assert (found.cause, found.workers, found.scope) == ("slow-data-loading", (0,), "some"), verdict.summary

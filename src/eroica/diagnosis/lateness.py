@@ -236,14 +236,26 @@ def _is_longer(view: View) -> bool:
 
 
 def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterator[Lateness]:
-    """Most workers above what any worker may spend here."""
+    """Most workers above what any worker may spend here; or a role, where workers of others are seen to wait for it.
+
+    Of a pipeline's workers only those of one stage read data.
+    """
     allowed = share * view.iteration_us
     limit_W = np.full(view.workers, allowed)
     excess = Excess(mean_us=spent.time_us.mean(axis=1), reference_us=limit_W, error_us=mean_error(spent.time_us))
     excess = _with_sampling(view, spent, excess)
-    late_W = _job_wide(excess, _stands_out(view, excess, 0.0))
+    over_W = _stands_out(view, excess, 0.0)
+    late_W = _job_wide(excess, over_W)
     if late_W.any():
         yield _lateness("expectation", excess, spent, late_W, None)
+        return
+    for own_W in (view.fleet.roles == role for role in np.unique(view.fleet.roles[over_W])):
+        if own_W.all():
+            continue
+        waits = float(np.median(view.wait_us[~own_W])) - view.wait_us
+        agreement_W = np.clip(waits / np.maximum(excess.excess_us, 1e-9), 0.0, 1.0)
+        for role_W in late_roles(view, over_W & own_W, agreement_W):
+            yield _lateness("expectation", excess, spent, role_W, float(agreement_W[role_W].min()))
 
 
 def _allowed(view: View, factor_W: Floats) -> Floats:

@@ -210,7 +210,7 @@ def _sentence(view: View, found: Occasions, focus: Focus, what: str) -> str:
         )
         others = view.workers - len(ranks)
         whom = "it" if one else "them"
-        waits = f"; the other {others} worker{'s wait' if others > 1 else ' waits'} for {whom}" if others else ""
+        waits = f"; the other {f'{others} workers wait' if others > 1 else 'worker waits'} for {whom}" if others else ""
     ending = "s" if found.scope == "rotating" or len(found.workers) == 1 else ""
     return f"{who} spend{ending} {each} {how_often}, in {focus.label}{f' {what}' if what else ''}{waits}."
 

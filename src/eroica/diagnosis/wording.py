@@ -110,7 +110,7 @@ def _rest(view: View, found: Candidate) -> str:
     others = view.workers - len(found.workers)
     if found.scope == "some" and others > 0:
         whom = "it" if name_accused(view, found.workers)[1] else "them"
-        return f"; the other {others} worker{'s wait' if others > 1 else ' waits'} for {whom}."
+        return f"; the other {f'{others} workers wait' if others > 1 else 'worker waits'} for {whom}."
     if found.reference == "baseline":
         before = format_ms(found.reference_us) if found.reference_us >= 10 else "nothing"
         return f", against {before} when the job was healthy."
