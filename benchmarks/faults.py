@@ -213,6 +213,7 @@ def run_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         times = watch(rehearsal, case, options.time_limit)
         line = {**record(case, rehearsal, rename), **times, "healthy_iteration_s": healthy_s or None}
         line["wall_s"] = round(time.monotonic() - began, 1)
+        line = json.loads(json.dumps(line).replace(str(directory), "DIR"))
         if options.keep and (options.keep_all or not line["right"]):
             options.keep.mkdir(parents=True, exist_ok=True)
             word = "right" if line["right"] else "wrong"

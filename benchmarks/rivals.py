@@ -38,7 +38,7 @@ LAYOUT = "ddp"
 ASKED = (2, 0, 1, 3)
 #: First iteration with the fault, and for how long it is watched.
 ONSET = 150
-PHASE_S = 40.0
+PHASE_S = 30.0
 #: The training prints a line every so many iterations.
 LOG_EVERY = 50
 #: A job that is not at the fault by then is given up.
@@ -47,7 +47,7 @@ START_LIMIT_S = 90.0
 BLOCKED_S = 20.0
 #: TraceML sums up so many seconds at the end of the run (its --history-retention), and the run's length.
 SUMMARY_S = 30.0
-RUN_S = 75.0
+RUN_S = 48.0
 #: Dumps of py-spy of each worker, and what share of them (0-1) must stand out.
 DUMPS = 20
 BLOCKED_DUMPS = 3
@@ -448,8 +448,8 @@ def watch_traceml(case: Case, directory: Path, python: Path | None) -> Answer:
     with rehearsal.log.open("wb") as log, running(rehearsal, log, watched=False) as training, late:
         training.wait(RUN_S + START_LIMIT_S)
     found = sorted(logs.rglob("final_summary.json"))
-    if not found:
-        return failed(f"no final_summary.json: {last_line(rehearsal.log.read_text(errors='replace'))}")
+    if not found or training.returncode:
+        return failed(f"the run ended early: {last_line(rehearsal.log.read_text(errors='replace'))}")
     return read_traceml(json.loads(found[0].read_text(encoding="utf-8")))
 
 
@@ -508,7 +508,7 @@ def own_frame(threads: Sequence[Mapping[str, Any]], code: Path) -> Frame | None:
     for frame in (main or {}).get("frames", ()):
         path = Path(str(frame.get("filename", "")))
         if path.is_relative_to(code):
-            return path.name, str(frame["name"])
+            return path.name, str(frame["name"]).rpartition(".")[2]
     return None
 
 

@@ -74,7 +74,8 @@ BUILT_FOR = {
     "and memory analysis, differences between traces, which Eroica does not offer in that depth. Its straggler "
     "analysis ranks workers by how late they enter long NCCL kernels, and returns as many as it is asked for, "
     "so it cannot say that nobody is slow. Run as "
-    "`TraceAnalysis(trace_dir).get_potential_stragglers(num_candidates=1)` on traces of `torch.profiler`, five iterations of each worker. The traces of these jobs have no GPU kernels, so what it says "
+    "`TraceAnalysis(trace_dir).get_potential_stragglers(num_candidates=1)` on traces of `torch.profiler`, five "
+    "iterations of each worker. The traces of these jobs have no GPU kernels, so what it says "
     "here says nothing about its use on GPUs.",
     "fr": "Built to find out, after a collective has timed out under NCCL, which worker did not join it or joined with "
     "something else. It does so from a buffer that costs next to nothing, is part of torch, and knows each "
