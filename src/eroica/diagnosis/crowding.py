@@ -110,8 +110,8 @@ def _is_crowded(view: View, change: _Change, members: Sequence[int]) -> bool:
     cores_W, busy_W = host_fact(view.fleet, "cpu_count"), host_fact(view.fleet, "host_busy")
     here = list(members)
     taken_us, queued_us = float(np.nansum(change.taken_us[here])), float(np.nan_to_num(change.queued_us[here]).mean())
-    cores = float(cores_W[here].max())
-    if float(busy_W[here].max()) < _FULL or taken_us < _LEAST_TAKEN * change.lost_us * cores:
+    cores, busy = (float(np.nan_to_num(each_W[here]).max()) for each_W in (cores_W, busy_W))
+    if busy < _FULL or taken_us < _LEAST_TAKEN * change.lost_us * cores:
         return False
     if queued_us < _LEAST_QUEUED * change.lost_us or not _loaders_grew(view, here, taken_us):
         return False

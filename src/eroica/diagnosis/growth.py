@@ -22,10 +22,12 @@ _EXPLAINS = 0.5
 def has_grown(view: View) -> bool:
     """Whether more data on most workers explains most of why iterations take longer than in the healthy window."""
     past = view.suspects.baseline
-    if view.is_trace or past is None or has_more_data_since(view).mean() < JOB_WIDE:
+    if view.is_trace or past is None:
         return False
     longer_us = view.iteration_us - past.mean_iteration_us
-    if longer_us < view.settings.min_gain * view.iteration_us or growth_since(view)[0] < _LEAST_GROWTH:
+    if longer_us < view.settings.min_gain * view.iteration_us or has_more_data_since(view).mean() < JOB_WIDE:
+        return False
+    if growth_since(view)[0] < _LEAST_GROWTH:
         return False
     rows = operators(view.fleet)
     more_us = float(np.nanmedian(view.fleet.series(rows).mean(axis=1) - view.before(rows).mean(axis=1)))
