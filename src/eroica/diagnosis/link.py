@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate, Reference
 from eroica.diagnosis.communication import collectives, common_wait
 from eroica.diagnosis.frames import Focus
-from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.view import View
 from eroica.localize.excess import standard_error
 from eroica.localize.links import Flow, SlowLink, find_slow_link, read_flows
@@ -23,6 +22,12 @@ _LEAST_GAIN = 0.05
 _LEAST_UNDER_WAY = 0.5
 #: A path is seen by one flow, a host by all of its flows.
 _COVERAGE = {"both": 1.0, "outgoing": 1.0, "incoming": 1.0, "path": 0.5}
+
+
+#: The link was measured itself, so standard errors of the time lost need be fewer (a link that comes and goes makes
+#: iterations jumpy), and count for more.
+_LEAST_STRENGTH = 1.5
+_CORROBORATION = 3.0
 
 
 def find_slow_links(view: View) -> list[Candidate]:
@@ -41,7 +46,7 @@ def find_slow_links(view: View) -> list[Candidate]:
         return []
     saved_us, reference = _saved(view, link, now_I)
     strength = saved_us / max(float(standard_error(now_I)[0]), 1e-9)
-    if saved_us <= 0 or strength < LEAST_STRENGTH:
+    if saved_us <= 0 or strength < _LEAST_STRENGTH * view.strictness:
         return []
     return [_candidate(view, link, rows, now_I, (saved_us, strength, reference))]
 
@@ -81,6 +86,7 @@ def _candidate(
         strength=strength,
         coverage=_COVERAGE[link.way],
         agreement=None,
+        corroboration=_CORROBORATION,
         least_gain=max(_LEAST_GAIN, view.settings.min_gain),
         evidence=tuple(_evidence(view, link)),
         hosts=link.hosts,
