@@ -293,7 +293,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("fault", "strangers"), [("pinned-cpu", 2), ("one-core", 0), ("burners", 4), ("memory-hog", 3)]
+    ("fault", "strangers"), [("pinned-cpu", 4), ("one-core", 0), ("burners", 4), ("memory-hog", 3)]
 )
 def test_cores_are_taken_and_given_back(fault: str, strangers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
