@@ -11,7 +11,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.model.worker import Worker
 from eroica.settings import Settings
-from eroica.wire.messages import AgentReport, OrderResult, WorkerStatus
+from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WorkerStatus
 
 
 def verdict(word: str, gain: float | None = None) -> Verdict:
@@ -82,8 +82,6 @@ def test_a_window_after_a_confirmed_one_is_not_compared_with_the_slow_beginning(
     job.judge(first, verdict("slow", gain=0.4))
     (second,) = job.train()
     job.judge(second, verdict("slow", gain=0.4))
-    from eroica.wire.messages import ProfileRequest
-
     assert not job.windows.asked(job.now, ProfileRequest()).refused
     (third,) = job.train()
     assert third.baseline == () and any("it was slow from its start" in note for note in third.notes)
@@ -134,3 +132,21 @@ def test_the_job_is_not_over_while_its_first_window_is_being_judged() -> None:
     assert not job.windows.busy
     final = final_verdict("j", {}, 1, 1, hints=Hints(suspicion=job.windows.suspicion))
     assert final.verdict == "undetermined" and "second look" in final.summary and "Worker 0 reads." in final.summary
+
+
+def test_a_job_that_stays_slow_is_not_captured_again_for_a_baseline_but_one_that_was_mended_is() -> None:
+    job = Job()
+    for gain in (0.4, 0.4):
+        (work,) = job.train()
+        job.judge(work, verdict("slow", gain=gain))
+    assert not job.windows.asked(job.now, ProfileRequest()).refused
+    (third,) = job.train()
+    job.judge(third, verdict("slow", gain=0.4))
+    job.train(500)
+    assert [line.purpose for line in job.windows.status().windows].count("baseline") == 1
+    job.status = msgspec.structs.replace(job.status, current_s=0.05, baseline_s=0.05)
+    (again,) = job.train(500)
+    assert again.window.purpose == "baseline"
+    job.judge(again, verdict("healthy"))
+    assert not job.windows.asked(job.now, ProfileRequest()).refused
+    assert [len(work.baseline) for work in job.train()] == [1]

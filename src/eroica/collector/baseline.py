@@ -41,11 +41,6 @@ class Baseline:
         self._done = not settings.baseline_window
         self._tries = 0
 
-    @property
-    def window_id(self) -> int | None:
-        """Of the window that `patterns` come from."""
-        return self.patterns[0].window_id if self.patterns else None
-
     def is_due(self, training: Sequence[WorkerStatus], living: int) -> bool:
         """It is time for a baseline window: everybody trains steadily, and near the best if it replaces another.
 
@@ -57,6 +52,8 @@ class Baseline:
             return False
         world = max(status.worker.world_size for status in training)
         if len(training) < min(world, living) or (self.patterns and not _near_best(training)):
+            return False
+        if self._was_slow and not self._is_faster(training):
             return False
         after = self._settings.baseline_after_iterations
         return all(status.steady and status.iteration >= after for status in training)
@@ -78,10 +75,16 @@ class Baseline:
             patterns: What came of it; may be empty.
             iteration_s: Mean iteration when the window was asked for, seconds.
         """
-        self.patterns = tuple(patterns)
-        self._taken_s = iteration_s
+        found = tuple(patterns)
+        if not found:  # the one before, if there is one, is better than none
+            return
+        self.patterns, self._taken_s, self._was_slow, self._done = found, iteration_s, False, True
         self._await_return()
-        self._done = self._done or bool(self.patterns)
+
+    def _is_faster(self, training: Iterable[WorkerStatus]) -> bool:
+        """Everybody's best mean is clearly shorter than when the last window was taken."""
+        limit_s = (self._taken_s or math.inf) / _FASTER_LATER
+        return all((status.baseline_s or math.inf) <= limit_s for status in training)
 
     def discredit(self) -> None:
         """A longer window has confirmed that the job was slow already."""
