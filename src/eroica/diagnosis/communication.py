@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, Reference
-from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_RATIO, LEAST_STRENGTH
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
@@ -144,7 +144,7 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
     now_I, allowed = common.now_I, common.allowed_us
     heaviest = max(rows, key=lambda at: float(view.fleet.critical_us[at].mean()))
     key = view.fleet.keys[heaviest]
-    focus = Focus(name=key.name, place="", stack=(), functions=tuple(rows), share=1.0, is_own=False, is_specific=True)
+    focus = whole_rows(key.name, rows)
     return Candidate(
         cause="slow-collective-everywhere",
         scope="all",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import common_wait
-from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
@@ -115,15 +115,7 @@ def _candidate(view: View, found: list[_Tiny], now_I: Floats, saved: float, stre
     heaviest = max(found, key=lambda tiny: float(view.fleet.critical_us[tiny.row].mean()))
     rows = tuple(tiny.row for tiny in found)
     mean_us = float(now_I.mean())
-    focus = Focus(
-        name=view.fleet.keys[heaviest.row].name,
-        place="",
-        stack=(),
-        functions=rows,
-        share=1.0,
-        is_own=False,
-        is_specific=True,
-    )
+    focus = whole_rows(view.fleet.keys[heaviest.row].name, rows)
     calls = sum(tiny.calls for tiny in found)
     return Candidate(
         cause="fragmented-collectives",

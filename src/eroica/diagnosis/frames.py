@@ -154,6 +154,11 @@ def is_own_frame(entry: str) -> bool:
     return parts[0] not in _PACKAGES | _STANDARD
 
 
+def whole_rows(name: str, rows: Sequence[int]) -> Focus:
+    """Rows that are named as they are, without a frame: an operator, or collectives of one kind."""
+    return Focus(name=name, place="", stack=(), functions=tuple(rows), share=1.0, is_own=False, is_specific=True)
+
+
 def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus | None:
     """The frame to name for the excess of some rows.
 

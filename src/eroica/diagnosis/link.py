@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, Reference
 from eroica.diagnosis.communication import collectives, common_wait
-from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.view import View
 from eroica.localize.excess import standard_error
 from eroica.localize.links import Flow, SlowLink, find_slow_link, read_flows
@@ -69,7 +69,7 @@ def _candidate(
     saved_us, strength, reference = saving
     heaviest = max(rows, key=lambda at: float(view.fleet.critical_us[at].mean()))
     name = view.fleet.keys[heaviest].name
-    focus = Focus(name=name, place="", stack=(), functions=tuple(rows), share=1.0, is_own=False, is_specific=True)
+    focus = whole_rows(name, rows)
     kept_us = float(now_I.mean()) - saved_us
     hosts = [pattern.worker.host for pattern in view.fleet.patterns]
     return Candidate(

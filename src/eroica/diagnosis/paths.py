@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.fallback import find_fallback
-from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
 from eroica.diagnosis.rings import find_bad_links, find_slow_paths
 from eroica.diagnosis.slow_groups import Culprit, SlowGroups, among, find_slow_groups, hosts_of
@@ -52,7 +52,7 @@ def _candidate(view: View, found: SlowGroups, culprit: Culprit) -> Candidate | N
     if strength < LEAST_STRENGTH * view.strictness or agreement < LEAST_AGREEMENT:
         return None
     rows = tuple(sorted({row for one in found.family.groups for row in one.rows}))
-    focus = Focus(name=found.family.name, place="", stack=(), functions=rows, share=1.0, is_own=False, is_specific=True)
+    focus = whole_rows(found.family.name, rows)
     return Candidate(
         cause=culprit.cause,
         scope="some",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import common_wait
-from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
@@ -103,7 +103,7 @@ def _candidate(view: View, rows: list[int], now_I: Floats, passes: int, calls: f
     heaviest = max(rows, key=lambda at: float(view.fleet.critical_us[at].mean()))
     mean_us, saved = float(now_I.mean()), 1 - 1 / passes
     name = view.fleet.keys[heaviest].name
-    focus = Focus(name=name, place="", stack=(), functions=tuple(rows), share=1.0, is_own=False, is_specific=True)
+    focus = whole_rows(name, rows)
     return Candidate(
         cause=CAUSE,
         scope="all",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.speed import operators
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
@@ -53,7 +53,7 @@ def _candidate(view: View, rows: list[int], members: NDArray[np.intp], more_W: F
     runs, whose = ("runs", "its") if members.size == 1 else ("run", "their")
     counts = " and ".join(f"{count:.0f}" for count in sorted(count_FW.sum(axis=0)[members]))
     usual = float(np.nanmean(usual_W[members]))
-    focus = Focus(name=key.name, place="", stack=(), functions=(rows[top],), share=1.0, is_own=False, is_specific=True)
+    focus = whole_rows(key.name, (rows[top],))
     time_us = float(total_FW[:, members].sum(axis=0).mean())
     return Candidate(
         cause="load-imbalance",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind
-from eroica.diagnosis.frames import NOTHING, Focus
+from eroica.diagnosis.frames import NOTHING, Focus, whole_rows
 from eroica.diagnosis.view import View
 from eroica.localize.excess import mean_error
 
@@ -41,7 +41,7 @@ def heaviest(view: View, rows: list[int], excess_R: Floats) -> Focus:
         return NOTHING
     row = rows[int(np.argmax(excess_R))]
     name = view.fleet.keys[row].name
-    return Focus(name=name, place="", stack=(), functions=(row,), share=1.0, is_own=False, is_specific=True)
+    return whole_rows(name, (row,))
 
 
 def rotating_candidate(
