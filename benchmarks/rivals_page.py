@@ -3,14 +3,13 @@
 python benchmarks/rivals_page.py
 """
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import accuracy
 from accuracy_page import PAGE as ACCURACY_PAGE
-from accuracy_page import RESULTS, read_lines, table
+from accuracy_page import RESULTS, machines, read_lines, table
 from eroica.faults.expected import EXPECTED
 from rivals import AREAS, BLOCKED, DUMPS, FAULTS, LAYOUT, PHASE_S, SLOW, STANDS_OUT, SUMMARY_S, wanted_workers
 
@@ -258,16 +257,6 @@ def shown(text: str, limit: int = 240) -> str:
     """Fit for a cell of a table."""
     flat = " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
     return flat if len(flat) <= limit else f"{flat[: limit - 1]}…"
-
-
-def machines(lines: Sequence[Line]) -> Iterator[str]:
-    days = sorted(line["when"][:10] for line in lines)
-    codes = sorted({line.get("revision") or "unknown" for line in lines})
-    facts = {json.dumps(line["machine"], sort_keys=True) for line in lines}
-    yield f"## Machines\n\n{len(lines)} runs from {days[0]} to {days[-1]}, revisions {', '.join(codes)}.\n"
-    for text in sorted(facts):
-        yield "- " + ", ".join(f"{name} {value}" for name, value in json.loads(text).items())
-    yield ""
 
 
 def of(lines: Sequence[Line], tool: str) -> list[Line]:

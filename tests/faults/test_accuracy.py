@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,17 +16,13 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def accuracy() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module("accuracy")
-    sys.path.remove(str(BENCHMARKS))
+def accuracy(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("accuracy")
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module("accuracy_page")
-    sys.path.remove(str(BENCHMARKS))
+def page(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("accuracy_page")
 
 
 def run(seed: int, right: bool = True, **changes: Any) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,17 +19,13 @@ READ = ("tokens.py", "_read_block")
 
 
 @pytest.fixture(scope="module")
-def rivals() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module("rivals")
-    sys.path.remove(str(BENCHMARKS))
+def rivals(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("rivals")
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module("rivals_page")
-    sys.path.remove(str(BENCHMARKS))
+def page(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("rivals_page")
 
 
 def summary(kind: str, severity: str = "crit", culprit: int | None = None) -> dict[str, Any]:
