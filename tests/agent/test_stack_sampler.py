@@ -16,6 +16,7 @@ from eroica.agent.stacks import (
     Event,
     Part,
     StackSampler,
+    affordable_children,
     affordable_hz,
     available,
     find_py_spy,
@@ -257,3 +258,10 @@ def test_the_rate_is_lowered_only_where_a_small_host_could_not_carry_it() -> Non
     assert 20 <= affordable_hz(pids, 400, cores=2) < 150
     assert affordable_hz(pids * 1000, 100, cores=2) == 20
     assert affordable_hz([], 100, cores=2) == 100
+
+
+@pytest.mark.parametrize(("workers", "cores", "children"), [(4, 2, 2), (8, 32, 4), (1, 128, 8), (8, 8, 2), (0, 4, 4)])
+def test_so_many_children_of_each_worker_are_sampled_as_there_are_cores_for_it(
+    workers: int, cores: int, children: int
+) -> None:
+    assert affordable_children(workers, cores) == children

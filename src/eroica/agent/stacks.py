@@ -122,8 +122,7 @@ def affordable_hz(pids: Iterable[int], wanted_hz: int, cores: int | None = None)
 def affordable_children(workers: int, cores: int | None = None) -> int:
     """Children of each worker to be sampled: as many as there are cores for a worker, two at least and eight at most.
 
-    Loader processes are alike, so a few tell what all do; each costs a py-spy, which needs most of a second of a core
-    only to start.
+    Loader processes are alike, so a few tell what all do, while every one of them costs its samples (`affordable_hz`).
 
     Args:
         workers: On this host.
