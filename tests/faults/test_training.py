@@ -46,7 +46,7 @@ def train(script: Path, *options: str, workers: int = 2, fault: str = "") -> str
         timeout=120,
         check=False,
     )
-    assert job.returncode == 0, job.stderr[-3000:]
+    assert job.returncode == 0, job.stderr[-12_000:]
     return job.stdout
 
 
