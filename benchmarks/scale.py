@@ -38,6 +38,7 @@ from eroica.pipeline import analyze
 from eroica.settings import Settings
 from eroica.summarize import encode_series
 from eroica.wire.codec import decode_record
+from eroica.wire.patterns import WireTable, pack_rows
 from machine import machine_facts
 
 SETTINGS = Settings()
@@ -220,6 +221,9 @@ class Job:
         self.slow = 3 * self.stage_workers + (self.data // 2) * TENSOR + 5
         self.random = np.random.default_rng(7)
         self._templates: dict[tuple[int, str, int], WorkerPattern] = {}
+        #: Of each template: its rows as they travel, and its functions, encoded where they are of no group.
+        self._rows: dict[int, WireTable] = {}
+        self._keys: dict[int, list[tuple[FunctionKey, bytes | None]]] = {}
 
     def wire(self) -> Iterator[bytes]:
         """The bytes each worker sends, in the form of `eroica.wire.patterns`."""
@@ -233,12 +237,11 @@ class Job:
         groups = self._groups(rank)
         names = {group["description"]: group["name"] for group in groups}
         peers = {"send": rank + self.stage_workers, "recv": rank - self.stage_workers}
-        functions = tuple(
-            msgspec.structs.replace(row, key=msgspec.structs.replace(row.key, group=names[row.key.group]))
-            if isinstance(row, FunctionPattern)
-            else row
-            for row in like.functions
-        )
+        keys = [
+            msgspec.msgpack.encode(msgspec.structs.replace(key, group=names[key.group])) if named is None else named
+            for key, named in self._keys[id(like)]
+        ]
+        rows: Any = msgspec.structs.replace(self._rows[id(like)], keys=tuple(keys))
         records = tuple(
             msgspec.structs.replace(
                 record,
@@ -257,7 +260,7 @@ class Job:
                 pid=1000 + rank % 8,
                 device=f"cuda:{rank % 8}",
             ),
-            functions=functions,
+            functions=rows,
             collectives=records,
             process_groups=groups,  # type: ignore[arg-type]
         )
@@ -304,8 +307,11 @@ class Job:
         key = stage, kind, variant
         if key not in self._templates:
             made = _template(stage, kind, np.random.default_rng((stage, len(kind), variant)))
-            rows = [row if row.key.group else msgspec.Raw(msgspec.msgpack.encode(row)) for row in made.functions]
-            self._templates[key] = msgspec.structs.replace(made, functions=tuple(rows))
+            self._rows[id(made)] = rows = pack_rows(made.functions)
+            self._keys[id(made)] = [
+                (row.key, None if row.key.group else text) for row, text in zip(made.functions, rows.keys, strict=True)
+            ]
+            self._templates[key] = made
         return self._templates[key]
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from eroica.agent.setup import (
     ALLOWED,
-    count_listed,
+    format_listed,
     is_allowed,
     parse_affinity,
     parse_environment,
+    parse_listed,
     parse_quota,
     process_setup,
 )
@@ -92,6 +93,8 @@ def test_long_and_broken_values_are_cut_and_read() -> None:
 def test_quotas_and_lists_of_cores() -> None:
     assert parse_quota("200000 100000") == 2.0
     assert parse_quota("max 100000") is None and parse_quota("-1 100000") is None and parse_quota("") is None
-    assert count_listed("0-3,8,10-11") == 7
+    assert parse_listed("0-3,8,10-11") == {0, 1, 2, 3, 8, 10, 11}
+    assert format_listed({0, 1, 2, 3, 8, 10, 11}) == "0-3,8,10-11"
+    assert (parse_listed(""), parse_listed("x-y,z"), format_listed(())) == (set(), set(), "")
     assert parse_affinity("Name: x\nCpus_allowed_list:\t0-1\n") == ("0-1", 2)
     assert parse_affinity("Name: x\n") == ("", 0)

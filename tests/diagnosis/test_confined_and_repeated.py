@@ -66,6 +66,16 @@ def test_otherwise_they_are_not(affinity: str, busy: float, job: float, queue: f
 
 
 @seeds
+@pytest.mark.parametrize(("siblings", "gain"), [("4-7", 0.2), ("", 0.5)])
+def test_an_idle_hyper_thread_of_a_busy_core_is_no_idle_core(siblings: str, gain: float, seed: int) -> None:
+    patterns = on_cores(synthesize(FleetPlan(workers=4, seed=seed)), "0-3", busy=0.5, job=3.9, queue=0.6)
+    set_up = [msgspec.structs.replace(one, setup={**one.setup, "siblings": siblings}) for one in patterns]
+    found = judged(set_up).cause
+    assert found is not None and found.cause == "cpu-contention"
+    assert found.gain == pytest.approx(gain, abs=0.01)
+
+
+@seeds
 def test_workers_that_have_always_shared_a_core_are_not_the_reason_why_they_got_slower(seed: int) -> None:
     before = on_cores(synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1), "2", busy=0.2, job=0.98, queue=0.55)
     slow = synthesize(FleetPlan(workers=4, seed=seed), [SlowPython(60.0)], 2)

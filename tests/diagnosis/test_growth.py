@@ -27,16 +27,29 @@ class LargerBatches:
                 draft.time_us[key] *= self.factor
 
 
-def verdict_on(trouble: Trouble, seed: int) -> Verdict:
-    before = synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1)
-    patterns = synthesize(FleetPlan(workers=4, seed=seed), [trouble], 2)
+@dataclass(frozen=True)
+class LowerClock(LargerBatches):
+    """The same, because devices run at a lower clock, which spares the optimizer: memory bounds it."""
+
+    def apply(self, draft: Draft) -> None:
+        """Longer, and less use of the device."""
+        super().apply(draft)
+        for key in draft.utilization:
+            if key.thread == "device":
+                draft.utilization[key] = draft.utilization[key] / self.factor
+
+
+def verdict_on(trouble: Trouble, seed: int, accelerator: bool = False) -> Verdict:
+    before = synthesize(FleetPlan(workers=4, seed=seed + 100, accelerator=accelerator), (), 1)
+    patterns = synthesize(FleetPlan(workers=4, seed=seed, accelerator=accelerator), [trouble], 2)
     return analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
 
 
 @seeds
+@pytest.mark.parametrize("accelerator", [False, True])
 @pytest.mark.parametrize("factor", [1.5, 3.0])
-def test_what_looks_like_more_data_on_everybody_accuses_nobody(factor: float, seed: int) -> None:
-    verdict = verdict_on(LargerBatches(factor), seed)
+def test_what_looks_like_more_data_on_everybody_accuses_nobody(factor: float, accelerator: bool, seed: int) -> None:
+    verdict = verdict_on(LargerBatches(factor), seed, accelerator)
     assert verdict.verdict == "undetermined" and verdict.cause is None, verdict.summary
     assert "batches or sequences have grown, which is no fault" in verdict.summary
 
@@ -44,4 +57,10 @@ def test_what_looks_like_more_data_on_everybody_accuses_nobody(factor: float, se
 @seeds
 def test_operators_that_are_slower_in_the_optimizer_too_are_one(seed: int) -> None:
     found = verdict_on(SlowCompute((0, 1, 2, 3), 3.0), seed).cause
+    assert found is not None and found.cause == "compute-slow"
+
+
+@seeds
+def test_devices_at_a_lower_clock_are_slow_though_memory_is_not(seed: int) -> None:
+    found = verdict_on(LowerClock(1.5), seed, accelerator=True).cause
     assert found is not None and found.cause == "compute-slow"

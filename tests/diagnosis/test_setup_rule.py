@@ -69,11 +69,11 @@ def causes(verdict: Verdict) -> list[str]:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"torch_threads": "1", "env_OMP_NUM_THREADS": "1"}, "OMP_NUM_THREADS is 1 on worker 2 and 4 on the peers"),
-        ({"affinity_cores": "1", "affinity": "3"}, "Number of cores that it may run on is 1 on worker 2 and 8"),
-        ({"cpu_quota": "0.5"}, "CPU quota in cores is 0.5 on worker 2 and none"),
-        ({"anomaly_mode": "on"}, "anomaly mode is on on worker 2 and off"),
-        ({"env_CUDA_LAUNCH_BLOCKING": "1"}, "CUDA_LAUNCH_BLOCKING is 1 on worker 2 and not set"),
+        ({"torch_threads": "1", "env_OMP_NUM_THREADS": "1"}, "OMP_NUM_THREADS is 1 for worker 2 and 4 for the peers"),
+        ({"affinity_cores": "1", "affinity": "3"}, "Number of cores that it may run on is 1 for worker 2 and 8"),
+        ({"cpu_quota": "0.5"}, "CPU quota in cores is 0.5 for worker 2 and none"),
+        ({"anomaly_mode": "on"}, "anomaly mode is on for worker 2 and off"),
+        ({"env_CUDA_LAUNCH_BLOCKING": "1"}, "CUDA_LAUNCH_BLOCKING is 1 for worker 2 and not set"),
     ],
 )
 def test_a_slow_worker_with_a_setting_of_its_own_is_misconfigured(
@@ -125,7 +125,7 @@ def test_a_difference_of_which_nobody_knows_what_is_slower_is_told_and_not_accus
     assert causes(verdict) == ["compute-slow"], verdict.summary
     told = [one for one in verdict.findings[0].evidence if one.startswith("Settings differ there: ")]
     (name,) = changed
-    assert len(told) == 1 and name.removeprefix("env_") in told[0] and "on worker 2" in told[0]
+    assert len(told) == 1 and name.removeprefix("env_") in told[0] and "for worker 2" in told[0]
 
 
 @seeds

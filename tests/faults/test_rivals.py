@@ -24,6 +24,26 @@ def rivals(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
+def jobs(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("rival_jobs")
+
+
+@pytest.fixture(scope="module")
+def traceml(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("rival_traceml")
+
+
+@pytest.fixture(scope="module")
+def pyspy(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("rival_pyspy")
+
+
+@pytest.fixture(scope="module")
+def records(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("rival_records")
+
+
+@pytest.fixture(scope="module")
 def page(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
     return benchmark_module("rivals_page")
 
@@ -36,26 +56,30 @@ def summary(kind: str, severity: str = "crit", culprit: int | None = None) -> di
     }
 
 
-def test_each_change_of_the_training_still_fits_and_gives_code_that_compiles(rivals: ModuleType) -> None:
+def test_each_change_of_the_training_still_fits_and_gives_code_that_compiles(
+    traceml: ModuleType, records: ModuleType, jobs: ModuleType
+) -> None:
     text = (TRAINING / "train.py").read_text()
-    for changes in (rivals.TRACEML_LOOP, rivals.profiled(180, 2, 5), rivals.DUMPING_MAIN):
-        changed = rivals.replaced(text, changes)
+    for changes in (traceml.TRACEML_LOOP, records.profiled(180, 2, 5), records.DUMPING_MAIN):
+        changed = jobs.replaced(text, changes)
         assert all(new in changed for _, new in changes)
         compile(changed, "train.py", "exec")
 
 
-def test_a_change_that_no_longer_fits_is_told_instead_of_left_out(rivals: ModuleType) -> None:
+def test_a_change_that_no_longer_fits_is_told_instead_of_left_out(jobs: ModuleType) -> None:
     with pytest.raises(SystemExit, match="no longer contains"):
-        rivals.replaced("a b", [("c", "d")])
+        jobs.replaced("a b", [("c", "d")])
 
 
-def test_the_changed_job_is_started_by_the_tool_and_runs_the_changed_code(rivals: ModuleType, tmp_path: Path) -> None:
-    case = rivals.Case("traceml", "slow-loader", 0)
-    job = rivals.rehearse(
-        rivals.Changed,
+def test_the_changed_job_is_started_by_the_tool_and_runs_the_changed_code(
+    jobs: ModuleType, traceml: ModuleType, tmp_path: Path
+) -> None:
+    case = jobs.Case("traceml", "slow-loader", 0)
+    job = jobs.rehearse(
+        jobs.Changed,
         case,
         tmp_path,
-        changes=rivals.TRACEML_LOOP,
+        changes=traceml.TRACEML_LOOP,
         launch=lambda script, arguments: ["tool", script, "--args", *arguments],
     )
     command = job.training()
@@ -92,17 +116,17 @@ def test_a_run_of_all_tools_goes_fault_by_fault(rivals: ModuleType) -> None:
     ],
 )
 def test_a_summary_of_traceml_is_read_as_its_primary_diagnosis(
-    rivals: ModuleType, text: dict[str, Any], workers: tuple[int, ...], area: str, alarm: bool
+    traceml: ModuleType, text: dict[str, Any], workers: tuple[int, ...], area: str, alarm: bool
 ) -> None:
-    answer = rivals.read_traceml(text)
+    answer = traceml.read_traceml(text)
     assert (answer.workers, answer.area, answer.alarm, answer.error) == (workers, area, alarm, "")
 
 
-def test_a_summary_of_traceml_without_diagnosis_is_an_error(rivals: ModuleType) -> None:
-    assert rivals.read_traceml({}).error
+def test_a_summary_of_traceml_without_diagnosis_is_an_error(traceml: ModuleType) -> None:
+    assert traceml.read_traceml({}).error
 
 
-def test_the_innermost_frame_of_the_users_code_is_that_of_the_main_thread(rivals: ModuleType) -> None:
+def test_the_innermost_frame_of_the_users_code_is_that_of_the_main_thread(pyspy: ModuleType) -> None:
     def frame(path: str, name: str) -> dict[str, str]:
         return {"filename": path, "name": name}
 
@@ -117,50 +141,50 @@ def test_the_innermost_frame_of_the_users_code_is_that_of_the_main_thread(rivals
             ],
         },
     ]
-    assert rivals.own_frame(threads, Path("/job/code")) == MODEL
-    assert rivals.own_frame(threads[:1], Path("/job/code")) is None
+    assert pyspy.own_frame(threads, Path("/job/code")) == MODEL
+    assert pyspy.own_frame(threads[:1], Path("/job/code")) is None
 
 
-def test_the_reader_names_who_is_in_one_function_more_than_the_others(rivals: ModuleType) -> None:
+def test_the_reader_names_who_is_in_one_function_more_than_the_others(pyspy: ModuleType) -> None:
     others = [RUN] * 16 + [MODEL] * 4
     seen = {0: others, 1: others, 2: [READ] * 12 + [RUN] * 8, 3: others}
-    answer = rivals.read_shares(seen)
+    answer = pyspy.read_shares(seen)
     assert (answer.workers, answer.frame, answer.area, answer.alarm) == ((2,), READ, "input", True)
     assert "60%" in answer.said
 
 
-def test_the_reader_names_nobody_where_all_are_alike(rivals: ModuleType) -> None:
-    answer = rivals.read_shares({worker: [RUN] * (15 + worker) + [MODEL] * (5 - worker) for worker in range(4)})
+def test_the_reader_names_nobody_where_all_are_alike(pyspy: ModuleType) -> None:
+    answer = pyspy.read_shares({worker: [RUN] * (15 + worker) + [MODEL] * (5 - worker) for worker in range(4)})
     assert (answer.workers, answer.frame, answer.alarm) == ((), RUN, False)
 
 
-def test_the_reader_says_so_where_no_frame_was_seen(rivals: ModuleType) -> None:
-    assert rivals.read_shares({0: [None], 1: []}).error
-    assert rivals.read_blocked({0: [], 1: []}).error
+def test_the_reader_says_so_where_no_frame_was_seen(pyspy: ModuleType) -> None:
+    assert pyspy.read_shares({0: [None], 1: []}).error
+    assert pyspy.read_blocked({0: [], 1: []}).error
 
 
-def test_on_a_blocked_job_the_reader_names_who_is_elsewhere(rivals: ModuleType) -> None:
-    answer = rivals.read_blocked({0: [RUN], 1: [RUN], 2: [("reading.py", "_take_item")], 3: [RUN]})
+def test_on_a_blocked_job_the_reader_names_who_is_elsewhere(pyspy: ModuleType) -> None:
+    answer = pyspy.read_blocked({0: [RUN], 1: [RUN], 2: [("reading.py", "_take_item")], 3: [RUN]})
     assert (answer.workers, answer.area, answer.frame) == ((2,), "input", ("reading.py", "_take_item"))
-    assert rivals.read_blocked({0: [RUN], 1: [RUN], 2: [RUN], 3: [RUN]}).workers == ()
-    assert rivals.read_blocked({0: [RUN], 1: [RUN], 2: [READ], 3: [READ]}).workers == ()
+    assert pyspy.read_blocked({0: [RUN], 1: [RUN], 2: [RUN], 3: [RUN]}).workers == ()
+    assert pyspy.read_blocked({0: [RUN], 1: [RUN], 2: [READ], 3: [READ]}).workers == ()
 
 
-def test_hta_is_read_as_the_ranks_that_it_returns_or_as_its_error(rivals: ModuleType) -> None:
-    answer = rivals.read_hta("some log\n[3]\n", "")
+def test_hta_is_read_as_the_ranks_that_it_returns_or_as_its_error(records: ModuleType) -> None:
+    answer = records.read_hta("some log\n[3]\n", "")
     assert (answer.workers, answer.alarm) == ((3,), True)
-    assert rivals.read_hta("", "Traceback:\nValueError: empty\n").error == "ValueError: empty"
+    assert records.read_hta("", "Traceback:\nValueError: empty\n").error == "ValueError: empty"
 
 
-def test_the_flight_recorder_analyzer_is_read_as_its_first_report(rivals: ModuleType) -> None:
+def test_the_flight_recorder_analyzer_is_read_as_its_first_report(records: ModuleType, jobs: ModuleType) -> None:
     text = "collective: gloo:all_reduce\nmissing ranks: {2}\ncollective: gloo:broadcast\nmissing ranks: {0, 1}\n"
-    answer = rivals.read_fr(text, "")
+    answer = records.read_fr(text, "")
     assert (answer.workers, answer.area) == ((2,), "communication")
     assert "gloo:all_reduce" in answer.said
-    gone = rivals.read_fr("", "Traceback\nAssertionError: Missing dump files from ranks {2}\n")
+    gone = records.read_fr("", "Traceback\nAssertionError: Missing dump files from ranks {2}\n")
     assert (gone.workers, gone.area) == ((2,), "process")
-    assert rivals.read_fr("", "Traceback\nKeyError: ('0', 0)\n").error == "KeyError: ('0', 0)"
-    assert rivals.read_fr("all is well\n", "") == rivals.Answer("all is well")
+    assert records.read_fr("", "Traceback\nKeyError: ('0', 0)\n").error == "KeyError: ('0', 0)"
+    assert records.read_fr("all is well\n", "") == jobs.Answer("all is well")
 
 
 @pytest.mark.parametrize(
@@ -177,16 +201,16 @@ def test_the_flight_recorder_analyzer_is_read_as_its_first_report(rivals: Module
     ],
 )
 def test_an_answer_is_judged_by_worker_part_and_function(
-    rivals: ModuleType, fault: str, answer: dict[str, Any], right: tuple[bool | None, ...]
+    rivals: ModuleType, jobs: ModuleType, fault: str, answer: dict[str, Any], right: tuple[bool | None, ...]
 ) -> None:
-    judged = rivals.judge(rivals.Answer("", **answer), fault, worker=2)
+    judged = rivals.judge(jobs.Answer("", **answer), fault, worker=2)
     assert tuple(judged[name] for name in rivals.NAMES) == right
     assert judged["alarms_on_healthy"] is None
 
 
-def test_on_a_healthy_job_only_an_alarm_counts(rivals: ModuleType) -> None:
+def test_on_a_healthy_job_only_an_alarm_counts(rivals: ModuleType, jobs: ModuleType) -> None:
     for alarm in (True, False):
-        judged = rivals.judge(rivals.Answer("", alarm=alarm), "none", worker=2)
+        judged = rivals.judge(jobs.Answer("", alarm=alarm), "none", worker=2)
         assert judged == {**dict.fromkeys(rivals.NAMES), "alarms_on_healthy": alarm}
 
 

@@ -124,7 +124,7 @@ def test_entries_are_those_of_the_rows_one_by_one(monkeypatch: pytest.MonkeyPatc
                 assert not found.pattern[function, worker].any()
                 continue
             per_iteration = 1e6 / 4
-            assert found.rows[at] is row
+            assert found.rows[at] == row
             assert found.critical_us[function, worker] == row.critical_s * per_iteration
             assert found.total_us[function, worker] == row.total_s * per_iteration
             assert found.error_us[function, worker] == row.beta_error * pattern.duration_s * per_iteration

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from eroica.hardware.cgroup import parse_membership, parse_mounts, stat_files
@@ -70,18 +70,29 @@ def parse_affinity(status: str) -> tuple[str, int]:
     for line in status.splitlines():
         if line.startswith("Cpus_allowed_list:"):
             text = line.partition(":")[2].strip()
-            return text, count_listed(text)
+            return text, len(parse_listed(text))
     return "", 0
 
 
-def count_listed(text: str) -> int:
-    """Numbers in a list such as "0-3,8"."""
-    total = 0
-    for part in text.split(","):
+def parse_listed(text: str) -> set[int]:
+    """The numbers in such a list."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
         first, _, last = part.partition("-")
         if first.isdigit():
-            total += int(last) - int(first) + 1 if last.isdigit() else 1
-    return total
+            found.update(range(int(first), int(last if last.isdigit() else first) + 1))
+    return found
+
+
+def format_listed(numbers: Iterable[int]) -> str:
+    """Such a list of numbers: {0, 1, 2, 8} -> "0-2,8"."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def parse_quota(cpu_max: str) -> float | None:
@@ -111,7 +122,14 @@ def _scheduling(pid: int) -> dict[str, str]:
     listed, count = parse_affinity(Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace"))
     facts = {"affinity": listed, "affinity_cores": str(count) if count else ""}
     facts["nice"] = str(os.getpriority(os.PRIO_PROCESS, pid))
-    return facts
+    return {**facts, **_tried(lambda: _siblings(parse_listed(listed)))}
+
+
+def _siblings(cores: Collection[int]) -> dict[str, str]:
+    """Hyper-threads of these cores that are not among them."""
+    topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    every = (parse_listed(Path(topology.format(core)).read_text(encoding="utf-8")) for core in cores)
+    return {"siblings": format_listed(set[int]().union(*every) - set(cores))}
 
 
 def _quota(pid: int) -> dict[str, str]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory
-from eroica.model.pattern import FunctionPattern, WorkerPattern
+from eroica.model.pattern import WorkerPattern
+from eroica.model.rows import COUNTS, RowTable
 
 MOST_JSON_BYTES = 64_000_000
 MOST_PATTERN_BYTES = 4_000_000
@@ -50,8 +51,11 @@ def check_pattern(pattern: WorkerPattern) -> WorkerPattern:
         raise InputError(f"{len(pattern.functions)} functions are too many")
     measured = (pattern.duration_s, pattern.idle_s, pattern.dropped_critical_s, pattern.stall_s, pattern.summarize_s)
     others = (*pattern.channels.values(), *pattern.host_facts.values())
-    rows = all(_is_possible(row) for row in pattern.functions)
-    if not (rows and all(map(_is_amount, measured)) and all(map(math.isfinite, others))):
+    if not (
+        _are_possible(RowTable.of(pattern.functions))
+        and all(map(_is_amount, measured))
+        and all(map(math.isfinite, others))
+    ):
         raise InputError("a number in it is negative, absurdly large or none at all")
     return pattern
 
@@ -72,9 +76,12 @@ def check_history(history: IterationHistory) -> IterationHistory:
     return history
 
 
-def _is_possible(row: FunctionPattern) -> bool:
-    times = (row.beta, row.mu, row.sigma, row.critical_s, row.total_s, row.max_s, row.beta_error)
-    return all(map(_is_amount, times)) and 0 <= row.count <= _MOST_EXECUTIONS
+def _are_possible(rows: RowTable) -> bool:
+    if not len(rows):
+        return True
+    times, counts = rows.numbers[: -len(COUNTS)], rows.column("count")
+    amounts = times.min() >= 0 and times.max() <= _MOST_SECONDS  # not a number is neither
+    return bool(amounts and counts.min() >= 0 and counts.max() <= _MOST_EXECUTIONS)
 
 
 def _is_amount(value: float) -> bool:

@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from eroica.errors import InputError
 from eroica.model.look import Ending, FlightState, HostLooks, ProcessLook, ThreadLook, WorkerLook
 from eroica.model.pattern import WorkerPattern
+from eroica.model.rows import RowTable
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WorkerStatus, WorkerTrigger
@@ -168,7 +170,9 @@ def clean_pattern(pattern: WorkerPattern) -> WorkerPattern:
     worker = clean_worker(pattern.worker, clean_host(pattern.worker.host))
     if not 0 <= pattern.first_iteration <= pattern.last_iteration <= MAX_ITERATION:
         raise InputError(f"a pattern of iterations {pattern.first_iteration} to {pattern.last_iteration}")
-    if not finite(msgspec.to_builtins(pattern, builtin_types=(bytes,))):
+    rest = msgspec.structs.replace(pattern, functions=())
+    rows = RowTable.of(pattern.functions).numbers
+    if not (np.isfinite(rows).all() and finite(msgspec.to_builtins(rest, builtin_types=(bytes,)))):
         raise InputError(f"the pattern of worker {worker.global_rank} has numbers that are none")
     return msgspec.structs.replace(pattern, worker=worker, notes=clean_texts(pattern.notes))
 

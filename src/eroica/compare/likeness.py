@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from eroica.model.pattern import WorkerPattern
+from eroica.model.rows import RowTable
 
 #: With stacks this time has other names than without: annotations and operators of the host stand for it then.
 _HOST_KINDS = ("python", "other")
@@ -28,7 +29,8 @@ def without_unlike(
 
 
 def _has_stacks(patterns: Sequence[WorkerPattern]) -> bool:
-    return any(row.key.kind == "python" and row.key.stack for pattern in patterns for row in pattern.functions)
+    every = (RowTable.of(pattern.functions).keys for pattern in patterns)
+    return any(key.kind == "python" and key.stack for keys in every for key in keys)
 
 
 def _without_host(patterns: Sequence[WorkerPattern]) -> list[WorkerPattern]:

@@ -21,7 +21,7 @@ from eroica.diagnosis.lateness import (
     time_above,
 )
 from eroica.diagnosis.more_data import has_more_data, has_more_data_since, more_data_evidence
-from eroica.diagnosis.speed import Speed, held_share, host_fact, operators, weighted_mean
+from eroica.diagnosis.speed import Speed, held_share, host_fact, operators, queued_share, weighted_mean
 from eroica.diagnosis.view import View
 from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, median_of_others
 from eroica.model.shares import percent
@@ -186,24 +186,18 @@ def _job_candidate(view: View, members: NDArray[np.intp], speed: Speed, time_WI:
 
 def _why_slower(view: View, members: NDArray[np.intp], speed: Speed) -> tuple[str, tuple[str, ...]]:
     """Whether threads that wait longer for a core than before explain it, and the sentence that says so."""
-    queue_W = host_fact(view.fleet, "run_queue_wait") - _queue_before(view)
+    queue_W = queued_share(view.fleet) - view.then(queued_share)
     explained = float(np.nan_to_num(np.nanmean(queue_W[members]) if not np.isnan(queue_W[members]).all() else 0.0))
     if explained < _EXPLAINED_BY_QUEUE * (1 - 1 / float(np.median(speed.factor[members]))):
         return "compute-slow", ()
     return "cpu-contention", (f"Training threads wait {percent(explained)} more of their time for a core than before.",)
 
 
-def _queue_before(view: View) -> Floats:
-    past = view.suspects.baseline
-    known = dict(zip(past.ranks, host_fact(past, "run_queue_wait"), strict=True)) if past is not None else {}
-    return np.asarray([known.get(rank, np.nan) for rank in view.fleet.ranks], dtype=np.float64)
-
-
 def _split_by_queue(
     view: View, members: NDArray[np.intp], speed: Speed
 ) -> Iterator[tuple[NDArray[np.intp], str, tuple[str, ...]]]:
     """Slow workers whose threads wait for a core, and the others."""
-    queue_W = host_fact(view.fleet, "run_queue_wait")
+    queue_W = queued_share(view.fleet)
     more_W = queue_W - np.nan_to_num(median_of_others(queue_W, view.fleet.roles))
     lost_W = 1 - 1 / np.fmax(speed.factor, 1.0)
     waiting_W = np.nan_to_num(more_W, nan=0.0) >= _EXPLAINED_BY_QUEUE * np.maximum(lost_W, 1e-9)

@@ -17,7 +17,7 @@ import numpy as np
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.lateness import LEAST_STRENGTH
-from eroica.diagnosis.speed import host_fact
+from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import name_workers
 from eroica.model.shares import percent
@@ -30,6 +30,8 @@ _LEAST_QUEUED = 0.25
 _LEAST_IDLE = 0.5
 #: And must be without one for so much more of it than in the healthy window.
 _LEAST_GROWN = 0.1
+#: A core whose other hyper-thread is busy can do about so much more.
+_SIBLING = 0.25
 #: A gain that follows from counting cores, not from the window run again.
 _DOUBT = 0.9
 _MOST_RANGE = 4096
@@ -47,7 +49,7 @@ class _Confined(msgspec.Struct, frozen=True, kw_only=True):
         host: Its name.
         allowed: Cores that they may use.
         cores: Cores it has.
-        idle: Cores that do nothing.
+        idle: Cores that do nothing; the other hyper-thread of one that is busy counts for a quarter.
         queued: Share of the time in which their training threads wait for a core.
     """
 
@@ -76,24 +78,18 @@ def _confined(view: View, host: str, members: Sequence[int]) -> _Confined | None
     patterns = [view.fleet.patterns[at] for at in members]
     facts = patterns[0].host_facts
     cores, job = facts.get("cpu_count", 0.0), facts.get("cores_job", 0.0)
-    idle = cores * (1 - facts.get("host_busy", 1.0))
-    queued = float(np.nan_to_num(host_fact(view.fleet, "run_queue_wait")[list(members)]).mean())
-    if queued < _LEAST_QUEUED or idle < _LEAST_IDLE or queued - _queued_before(view, host) < _LEAST_GROWN:
-        return None
     told = [cores_of(one.setup.get("affinity", "")) for one in patterns]
     allowed = frozenset[int]().union(*told)
+    siblings = frozenset[int]().union(*(cores_of(one.setup.get("siblings", "")) for one in patterns)) - allowed
+    idle = cores * (1 - facts.get("host_busy", 1.0))
+    idle -= (1 - _SIBLING) * min(idle, len(siblings))
+    queued = float(np.nan_to_num(queued_share(view.fleet)[list(members)]).mean())
+    before = float(np.nan_to_num(view.then(queued_share)[list(members)]).mean())
+    if queued < _LEAST_QUEUED or idle < _LEAST_IDLE or queued - before < _LEAST_GROWN:
+        return None
     if not all(told) or len(allowed) >= cores or job < _BUSY * len(allowed):
         return None
     return _Confined(members=list(members), host=host, allowed=len(allowed), cores=cores, idle=idle, queued=queued)
-
-
-def _queued_before(view: View, host: str) -> float:
-    """The same wait in the healthy window; 0 without one."""
-    past = view.suspects.baseline
-    waits = (
-        [one.host_facts.get("run_queue_wait", 0.0) for one in past.patterns if one.worker.host == host] if past else []
-    )
-    return float(np.mean(waits)) if waits else 0.0
 
 
 def cores_of(listed: str) -> frozenset[int]:

@@ -22,7 +22,7 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.setup_rules import number
-from eroica.diagnosis.speed import host_fact
+from eroica.diagnosis.speed import host_fact, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import excess_over_baseline
@@ -93,8 +93,8 @@ def _change(view: View) -> _Change | None:
     taken_W, queued_W = _beside_training_us(view.fleet), _queued_us(view.fleet)
     before_WJ = np.full((view.workers, 2), before_us)
     if past is not None:
-        taken_W = taken_W - _before(view, past, _beside_training_us(past))
-        queued_W = queued_W - _before(view, past, _queued_us(past))
+        taken_W = taken_W - view.then(_beside_training_us)
+        queued_W = queued_W - view.then(_queued_us)
         before_WJ = np.broadcast_to(past.iteration_us.mean(axis=0), (view.workers, past.iteration_us.shape[1]))
     excess = excess_over_baseline(view.fleet.iteration_us, np.asarray(before_WJ))
     return _Change(
@@ -120,10 +120,7 @@ def _is_crowded(view: View, change: _Change, members: Sequence[int]) -> bool:
 
 def _loaders_grew(view: View, members: list[int], taken_us: float) -> bool:
     """Whether the loader processes that were sampled, which need not be all, compute for much of what was taken."""
-    past = view.suspects.baseline
-    used_W = _loader_us(view.fleet)
-    if past is not None:
-        used_W = used_W - np.nan_to_num(_before(view, past, _loader_us(past)))
+    used_W = _loader_us(view.fleet) - np.nan_to_num(view.then(_loader_us))
     return float(used_W[members].sum()) >= _LEAST_SAMPLED * taken_us
 
 
@@ -179,13 +176,7 @@ def _busiest_frame(view: View, members: Sequence[int]) -> Focus | None:
 
 def _queued_us(fleet: Fleet) -> Floats:
     """Time per iteration in which training threads are ready but have no core; NaN where unknown. float64 [W]."""
-    return np.asarray(host_fact(fleet, "run_queue_wait") * fleet.iteration_us.mean(axis=1))
-
-
-def _before(view: View, past: Fleet, value_W: Floats) -> Floats:
-    """A value of the healthy window, in the order of this one's workers; NaN where a worker was not in it."""
-    known = dict(zip(past.ranks, value_W.tolist(), strict=True))
-    return np.asarray([known.get(rank, np.nan) for rank in view.fleet.ranks])
+    return np.asarray(queued_share(fleet) * fleet.iteration_us.mean(axis=1))
 
 
 def _candidate(view: View, change: _Change, crowd: list[int], inside: Focus) -> Candidate:

@@ -159,7 +159,8 @@ def _nic(view: View, hosts: tuple[str, ...]) -> str:
     use = [
         row.mu
         for pattern in view.fleet.patterns
+        if pattern.worker.host in hosts
         for row in pattern.functions
-        if pattern.worker.host in hosts and row.resource == "nic" and row.resource_samples and row.beta > 0
+        if row.resource == "nic" and row.resource_samples and row.beta > 0
     ]
     return f"Its interface is used at {percent(max(use), 1)} of its stated speed during collectives." if use else ""

@@ -19,7 +19,7 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.lateness import Lateness, accuse, late_against_baseline, late_against_peers, measure
 from eroica.diagnosis.loading import frame_in_threads
-from eroica.diagnosis.speed import held_share, host_fact
+from eroica.diagnosis.speed import held_share, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import median_of_others
@@ -88,10 +88,7 @@ def _own_rows(view: View) -> list[int]:
 def _usual(view: View, busy_W: Floats) -> Floats:
     """What such a thread uses on the peers, or used in the healthy window, whichever is less. float64 [W]."""
     peers_W = median_of_others(busy_W, view.fleet.roles)
-    past = view.suspects.baseline
-    before = dict(zip(past.ranks, _busy_beside(past).tolist(), strict=True)) if past is not None else {}
-    before_W = np.asarray([before.get(rank, np.nan) for rank in view.fleet.ranks])
-    return np.asarray(np.fmin(peers_W, before_W))
+    return np.asarray(np.fmin(peers_W, view.then(_busy_beside)))
 
 
 def _is_spread(view: View, rows: list[int], late: Lateness) -> bool:
@@ -117,7 +114,7 @@ def _running(view: View, rows: Sequence[int]) -> Floats:
     """Share of its own time, less the wait for a core, in which a training thread runs. float64 [W]."""
     time_RW = view.fleet.critical_us[list(rows)]
     used_W = (time_RW * np.nan_to_num(view.fleet.pattern[list(rows), :, 1])).sum(axis=0)
-    queued_W = np.nan_to_num(host_fact(view.fleet, "run_queue_wait")) * view.fleet.iteration_us.mean(axis=1)
+    queued_W = np.nan_to_num(queued_share(view.fleet)) * view.fleet.iteration_us.mean(axis=1)
     return np.asarray(used_W / np.maximum(time_RW.sum(axis=0) - queued_W, 1e-9 + used_W))
 
 

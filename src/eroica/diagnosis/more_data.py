@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.speed import factor_in_phases, held_share, operators, running_us, speed_against_baseline
 from eroica.diagnosis.view import View
 from eroica.localize.excess import median_of_others
+from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
 _WITH_DATA = frozenset({"forward", "backward"})
@@ -44,16 +45,16 @@ def has_more_data(view: View) -> NDArray[np.bool_]:
 def has_more_data_since(view: View) -> NDArray[np.bool_]:
     """The same against the healthy window: batches or sequences have grown. bool [W].
 
-    Not told with an accelerator, whose own speed then and now nobody has compared.
+    On an accelerator its clock must be known in both windows, and be as high as then.
     """
-    if view.suspects.baseline is None or view.fleet.has_accelerator:
+    if view.suspects.baseline is None:
         return np.zeros(view.workers, dtype=np.bool_)
     grows_W, fixed_W = _factors_since(view)
     more_W = np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)])
-    past = view.suspects.baseline
-    before = dict(zip(past.ranks, running_us(past).tolist(), strict=True))
-    before_W = np.asarray([before.get(rank, np.nan) for rank in view.fleet.ranks])
-    more_W &= _computes(running_us(view.fleet) / before_W, grows_W)
+    more_W &= _computes(running_us(view.fleet) / view.then(running_us), grows_W)
+    if view.fleet.has_accelerator:
+        then_W = view.then(_mean_use)
+        more_W &= (then_W > 0) & (_mean_use(view.fleet) >= (1 - _SAME_SPEED) * then_W)
     return np.asarray(more_W & (held_share(view.fleet) <= _HELD), dtype=np.bool_)
 
 
@@ -83,12 +84,17 @@ def _runs_at_full_speed(view: View) -> NDArray[np.bool_]:
     """Whether nothing speaks against equal devices; with an accelerator, whether samples say so. bool [W]."""
     if not view.fleet.has_accelerator:
         return np.ones(view.workers, dtype=np.bool_)
-    rows = operators(view.fleet)
-    use_FW, time_FW = view.fleet.pattern[rows][:, :, 1], view.fleet.critical_us[rows]
-    known_FW = np.where(np.isnan(use_FW), 0.0, time_FW)
-    mean_W = (np.nan_to_num(use_FW) * known_FW).sum(axis=0) / np.maximum(known_FW.sum(axis=0), 1e-9)
+    mean_W = _mean_use(view.fleet)
     usual_W = median_of_others(mean_W, view.fleet.roles)
     return np.asarray((mean_W > 0) & (mean_W >= (1 - _SAME_SPEED) * usual_W), dtype=np.bool_)
+
+
+def _mean_use(fleet: Fleet) -> Floats:
+    """Mean use of what bounds the operators, on a device its clock by its highest; 0: unknown. float64 [W]."""
+    rows = operators(fleet)
+    use_FW, time_FW = fleet.pattern[rows][:, :, 1], fleet.critical_us[rows]
+    known_FW = np.where(np.isnan(use_FW), 0.0, time_FW)
+    return np.asarray((np.nan_to_num(use_FW) * known_FW).sum(axis=0) / np.maximum(known_FW.sum(axis=0), 1e-9))
 
 
 def more_data_evidence(view: View, members: NDArray[np.intp]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from eroica.diagnosis.frames import NOTHING, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH, measure, time_above
 from eroica.diagnosis.more_data import is_data
 from eroica.diagnosis.reading import describe, doing, python_cause
-from eroica.diagnosis.speed import held_share, host_fact, operators
+from eroica.diagnosis.speed import held_share, operators, queued_share
 from eroica.diagnosis.turns import Turns, take_turns
 from eroica.diagnosis.uneven_loads import find_uneven_loads
 from eroica.diagnosis.view import View
@@ -173,9 +173,9 @@ def _why_held(view: View, removed_WI: Floats, coverage: float) -> tuple[str, flo
     if view.fleet.has_accelerator or held > _HELD:
         text = (f"Processes were stopped or held back by a quota {percent(held)} of the time.",) if held > _HELD else ()
         return "compute-slow", 1.0, text
-    queue = _mean_known(host_fact(view.fleet, "run_queue_wait"))
+    queue = _mean_known(queued_share(view.fleet))
     past = view.suspects.baseline
-    before = _mean_known(host_fact(past, "run_queue_wait")) if past is not None else 0.0
+    before = _mean_known(queued_share(past)) if past is not None else 0.0
     if queue - before < _EXPLAINED_BY_QUEUE * lost:
         return "compute-slow" if coverage >= _MOST else "unknown", 1.0, ()
     then = f", {percent(before)} in the baseline window" if past is not None else ""

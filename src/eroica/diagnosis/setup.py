@@ -24,7 +24,7 @@ from eroica.diagnosis.setup_rules import (
     Loss,
     Rule,
 )
-from eroica.diagnosis.speed import host_fact
+from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import excess_over_baseline
@@ -49,12 +49,13 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     def phrase(self, whom: str, whose: str) -> str:
         """In a sentence."""
-        return f"{self.rule.name} is {self.own} on {whom} and {self.other} {whose}"
+        return f"{self.rule.name} is {self.own} for {whom} and {self.other} {whose}"
 
     def sentence(self, whom: str, whose: str) -> str:
         """For evidence."""
         text = self.phrase(whom, whose)
-        return f"{text[0].upper()}{text[1:]}."
+        is_identifier = "." in self.rule.name
+        return f"{text if is_identifier else text[0].upper() + text[1:]}."
 
 
 class Setups:
@@ -138,7 +139,7 @@ def _attributed(setups: Setups, candidate: Candidate) -> Candidate:
     loss = _loss(view, candidate, cause)
     workers, causes = candidate.workers, frozenset({cause})
     found = _against_peers(setups, workers, causes, loss) if some else _against_baseline(view, workers, causes, loss)
-    whom, whose = _ranks(view, workers), "on the peers" if some else "in the healthy window"
+    whom, whose = _ranks(view, workers), "for the peers" if some else "in the healthy window"
     proof = [one for one in found if one.is_proof] if candidate.cause not in _MEASURED else []
     told = [one.sentence(whom, whose) for one in proof[:_MOST_NAMED]]
     beside = [one.phrase(whom, whose) for one in found if one not in proof][:_MOST_NAMED]
@@ -169,10 +170,10 @@ def _loss(view: View, candidate: Candidate, cause: str) -> Loss:
 
 def _waiting(view: View, workers: Sequence[int], reference: str) -> tuple[float, float]:
     """How much longer these wait for a core than their peers, or the healthy window; and than other hosts' workers."""
-    wait_W = np.nan_to_num(host_fact(view.fleet, "run_queue_wait"))
+    wait_W = np.nan_to_num(queued_share(view.fleet))
     now, past = float(wait_W[list(workers)].mean()), view.suspects.baseline
     if reference != "peers":
-        more = now - float(np.nan_to_num(host_fact(past, "run_queue_wait")).mean()) if past is not None else now
+        more = now - float(np.nan_to_num(queued_share(past)).mean()) if past is not None else now
         return more, more
     homes = {view.fleet.patterns[worker].worker.host for worker in workers}
     away = [at for host, members in view.homes.items() if host not in homes for at in members]

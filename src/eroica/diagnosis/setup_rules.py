@@ -23,6 +23,8 @@ PYTHON = frozenset({"python-on-critical-path", "garbage-collection"})
 BLOCKING = frozenset({"blocking-checkpoint", "blocking-logging"})
 WAITING = frozenset({"host-device-sync"})
 MEMORY = frozenset({"memory-operation-storm"})
+#: More operators than the peers run: checks and slower ways of the same are operators, too.
+MORE_WORK = frozenset({"load-imbalance"})
 ALL = COMPUTE | LOADING | READING | COMMUNICATION | FRAGMENTED | PYTHON | BLOCKING | WAITING | MEMORY
 
 
@@ -202,7 +204,9 @@ RULES = (
         explains=_on_cores,
         text="CPU governor",
     ),
-    Rule(fact="deterministic", causes=COMPUTE | MEMORY, worse=_ON, text="torch.use_deterministic_algorithms"),
+    Rule(
+        fact="deterministic", causes=COMPUTE | MEMORY | MORE_WORK, worse=_ON, text="torch.use_deterministic_algorithms"
+    ),
     Rule(fact="cudnn_deterministic", causes=COMPUTE, worse=_ON, text="cudnn.deterministic"),
     Rule(fact="mkldnn", causes=COMPUTE, worse=_among("off"), text="torch.backends.mkldnn.enabled"),
     Rule(fact="tf32_matmul", causes=COMPUTE, worse=_among("off"), text="cuda.matmul.allow_tf32"),
@@ -216,7 +220,12 @@ RULES = (
             ("fp32_mkldnn", "mkldnn.matmul"),
         )
     ),
-    Rule(fact="anomaly_mode", causes=COMPUTE | PYTHON | WAITING, worse=_ON, text="torch.autograd anomaly mode"),
+    Rule(
+        fact="anomaly_mode",
+        causes=COMPUTE | PYTHON | WAITING | MORE_WORK,
+        worse=_ON,
+        text="torch.autograd anomaly mode",
+    ),
     Rule(fact="env:CUDA_LAUNCH_BLOCKING", causes=COMPUTE | WAITING, worse=_ON),
     Rule(fact="env:TORCH_DISTRIBUTED_DEBUG", causes=COMPUTE | COMMUNICATION | FRAGMENTED, worse=_among("detail")),
     Rule(fact="loader_workers", causes=LOADING | READING, worse=_less, text="num_workers of its DataLoader"),
@@ -260,10 +269,15 @@ BAD: tuple[tuple[str, tuple[str, ...], frozenset[str], str], ...] = (
     (
         "anomaly_mode",
         ("on",),
-        COMPUTE | PYTHON | WAITING,
+        COMPUTE | PYTHON | WAITING | MORE_WORK,
         "torch.autograd's anomaly mode is on: it checks every gradient and keeps stacks, for looking for errors only.",
     ),
-    ("deterministic", ("on",), COMPUTE | MEMORY, "Deterministic algorithms are on; some of them are far slower."),
+    (
+        "deterministic",
+        ("on",),
+        COMPUTE | MEMORY | MORE_WORK,
+        "Deterministic algorithms are on; some of them are far slower.",
+    ),
     (
         "env:TORCH_DISTRIBUTED_DEBUG",
         ("detail",),

@@ -138,6 +138,11 @@ def host_fact(fleet: Fleet, name: str) -> Floats:
     return known[name]
 
 
+def queued_share(fleet: Fleet) -> Floats:
+    """Share of the time in which a training thread is ready but has no core; NaN where unknown. float64 [W]."""
+    return host_fact(fleet, "run_queue_wait")
+
+
 def held_share(fleet: Fleet) -> Floats:
     """Share of the time in which a worker's process was not allowed to run: stopped, or over its quota. float64 [W]."""
     return np.asarray(np.nan_to_num(host_fact(fleet, "stopped")) + np.nan_to_num(host_fact(fleet, "throttled")))

@@ -120,9 +120,7 @@ def _runs(view: View, stage: Stage) -> NDArray[np.bool_]:
 
 def _was_long(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:
     """Whether the stage was about as much longer than the others in the baseline window; true without one."""
-    past = view.suspects.baseline
-    known = {} if past is None else dict(zip(past.ranks, past.busy_us.mean(axis=1), strict=True))
-    before_W = np.asarray([known.get(rank, np.nan) for rank in view.fleet.ranks])
+    before_W = view.then(lambda past: np.asarray(past.busy_us.mean(axis=1)))
     if np.isnan(before_W[own_W]).all() or np.isnan(before_W[~own_W]).all():
         return True
     now = float(busy_W[own_W].mean() / max(float(busy_W[~own_W].mean()), 1e-9)) - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -136,16 +137,26 @@ class View:
         """By how much each worker waits less than the median of its role's others; 0 without any. float64 [W]."""
         return np.nan_to_num(median_of_others(self.wait_us, self.fleet.roles) - self.wait_us)
 
+    def then(self, measure: Callable[[Fleet], Floats]) -> Floats:
+        """What was measured of each of these workers in the baseline window.
+
+        Args:
+            measure: From a window to a value for each of its workers.
+
+        Returns:
+            NaN without a baseline window, and for workers that were not in it. float64 [W].
+        """
+        past = self.suspects.baseline
+        known = dict(zip(past.ranks, measure(past), strict=True)) if past is not None else {}
+        return np.asarray([known.get(rank, np.nan) for rank in self.fleet.ranks], dtype=np.float64)
+
     @cached_property
     def deficit_since_us(self) -> Floats:
         """By how much less each worker's waiting rose since the baseline window than that of other roles' workers.
 
         For roles that have nobody to compare with inside; 0 without a baseline or another role. float64 [W].
         """
-        past, rise_W = self.suspects.baseline, np.full(self.workers, np.nan)
-        if past is not None:
-            before = dict(zip(past.ranks, past.wait_us.mean(axis=1), strict=True))
-            rise_W = self.wait_us - np.asarray([before.get(rank, np.nan) for rank in self.fleet.ranks])
+        rise_W = self.wait_us - self.then(lambda past: np.asarray(past.wait_us.mean(axis=1)))
         deficit_W = np.zeros(self.workers)
         for role in np.unique(self.fleet.roles):
             own_W = self.fleet.roles == role

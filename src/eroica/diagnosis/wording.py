@@ -9,7 +9,7 @@ import numpy as np
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import Waiting
 from eroica.diagnosis.selection import Cause
-from eroica.diagnosis.speed import host_fact
+from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.whereabouts import describe_place, is_extra_duty, name_accused
 from eroica.diagnosis.words import format_ms, name_workers
@@ -125,7 +125,7 @@ def _limit(view: View, found: Candidate, resource: ResourceUse | None) -> str:
     """Whether it computes or waits; a thread that is often without a core computes less than it would."""
     if resource is None or resource.name != "cpu" or found.kind != "python":
         return ""
-    waits_W = np.nan_to_num(host_fact(view.fleet, "run_queue_wait"))
+    waits_W = np.nan_to_num(queued_share(view.fleet))
     queued = float(waits_W[list(found.workers) or slice(None)].mean())
     if resource.mean < 0.7 and queued >= _OFTEN_QUEUED and resource.mean >= _ALLOWED * (1 - queued):
         return f"It computes whenever it has a core, for which it waits {percent(queued)} of the time."

@@ -1,7 +1,7 @@
 """The rows of all workers as arrays by function and worker.
 
-Shapes: F functions, W workers, R rows of some workers. Rows are taken over for some hundred workers at a time: one call
-of NumPy for a column of thousands of rows instead of one for each number.
+Shapes: F functions, W workers, R rows of some workers. Rows are taken over for some hundred workers at a time, as
+columns; none is made.
 """
 
 from __future__ import annotations
@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
-from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.model.rows import NUMBERS, RowsOfAll, RowTable
 
 Floats = NDArray[np.float64]
 _Key = TypeVar("_Key")
 #: Workers whose rows are taken over together.
 _TOGETHER = 512
-_read_numbers = attrgetter("critical_s", "beta_error", "total_s", "count", "beta", "mu", "sigma", "resource_samples")
-_read_resource, _read_key = attrgetter("resource"), attrgetter("key")
 #: Groups that do the same job share a function where there are more of them than this, times workers: ten thousand
 #: tensor parallel groups of eight would make ten thousand functions, each on eight workers of a hundred thousand.
 _MOST_CELLS = 4_000_000
@@ -49,7 +47,7 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
 
     keys: tuple[FunctionKey, ...]
-    rows: Sequence[FunctionPattern]
+    rows: RowsOfAll
     place: NDArray[np.int32]
     critical_us: Floats
     error_us: Floats
@@ -75,21 +73,17 @@ def gather_entries(patterns: Sequence[WorkerPattern]) -> Entries:
     Args:
         patterns: One per worker.
     """
-    rows = list(chain.from_iterable(pattern.functions for pattern in patterns))
-    keys, function_R = _functions_of(patterns, rows)
+    tables = [RowTable.of(pattern.functions) for pattern in patterns]
+    keys, function_R = _functions_of(patterns, tables)
     resources = _Numbers[str]()
-    entries = _empty(keys, rows, len(patterns))
-    first = 0
+    entries = _empty(keys, RowsOfAll(tables))
     for start in range(0, len(patterns), _TOGETHER):
-        some = patterns[start : start + _TOGETHER]
-        count = sum(len(pattern.functions) for pattern in some)
-        _fill(entries, some, start, first, function_R[first : first + count], resources)
-        first += count
+        _fill(entries, patterns[start : start + _TOGETHER], start, function_R, resources)
     return msgspec.structs.replace(entries, resources=tuple(resources))
 
 
 def _functions_of(
-    patterns: Sequence[WorkerPattern], rows: Sequence[FunctionPattern]
+    patterns: Sequence[WorkerPattern], tables: Sequence[RowTable]
 ) -> tuple[tuple[FunctionKey, ...], NDArray[np.intp]]:
     """All functions in order, and which of them each row is of; of collectives in one of very many like groups, all's.
 
@@ -99,11 +93,10 @@ def _functions_of(
     Returns:
         The keys, and the index of each row's. intp [R].
     """
-    numbers = _Numbers[int]()
-    number_R = np.fromiter(map(numbers.__getitem__, map(id, map(_read_key, rows))), dtype=np.intp, count=len(rows))
-    somewhere_N = np.empty(len(numbers), dtype=np.intp)
-    somewhere_N[number_R] = np.arange(len(rows))
-    keys = [rows[at].key for at in somewhere_N.tolist()]
+    every = [table.keys for table in tables]
+    known = dict(zip(map(id, chain.from_iterable(every)), chain.from_iterable(every), strict=True))
+    numbers, keys = {key: number for number, key in enumerate(known)}, list(known.values())
+    number_R = np.fromiter(map(numbers.__getitem__, map(id, chain.from_iterable(every))), dtype=np.intp)
     _join_crowded(patterns, keys, number_R)
     used = np.flatnonzero(np.bincount(number_R, minlength=len(keys)))
     ordered = tuple(sorted({keys[number] for number in used}))
@@ -162,8 +155,8 @@ def labels_of(pattern: WorkerPattern, crowded: frozenset[tuple[str, int]]) -> di
     return labels
 
 
-def _empty(keys: tuple[FunctionKey, ...], rows: Sequence[FunctionPattern], workers: int) -> Entries:
-    shape = len(keys), workers
+def _empty(keys: tuple[FunctionKey, ...], rows: RowsOfAll) -> Entries:
+    shape = len(keys), len(rows.tables)
     return Entries(
         keys=keys,
         rows=rows,
@@ -183,7 +176,6 @@ def _fill(
     entries: Entries,
     patterns: Sequence[WorkerPattern],
     start: int,
-    first: int,
     function_R: NDArray[np.intp],
     resources: _Numbers[str],
 ) -> None:
@@ -193,29 +185,30 @@ def _fill(
         entries: What is filled.
         patterns: These workers.
         start: Index of the first of them.
-        first: Place of their first row among all rows.
-        function_R: Index of each of their rows' functions. intp [R].
+        function_R: Index of each row's function, of all workers. intp [R].
         resources: Numbers of the resources seen so far; new ones are added.
     """
-    if not function_R.size:
+    first, last = entries.rows.starts[[start, start + len(patterns)]].tolist()
+    if first == last:
         return
-    per_W = [len(pattern.functions) for pattern in patterns]
-    order = np.argsort(function_R, kind="stable")
-    at = function_R[order], (start + np.repeat(np.arange(len(patterns)), per_W))[order]
+    tables = entries.rows.tables[start : start + len(patterns)]
+    per_W = list(map(len, tables))
+    order = np.argsort(function_R[first:last], kind="stable")
+    at = function_R[first:last][order], (start + np.repeat(np.arange(len(patterns)), per_W))[order]
     iterations_W = [max(pattern.last_iteration - pattern.first_iteration, 1) for pattern in patterns]
     iterations_R = np.repeat(iterations_W, per_W)[order]
     duration_R = np.repeat(np.asarray([pattern.duration_s for pattern in patterns], dtype=np.float64), per_W)[order]
     per_iteration_R = 1e6 / iterations_R
-    rows = entries.rows[first : first + function_R.size]
-    numbers_R8 = np.fromiter(chain.from_iterable(map(_read_numbers, rows)), dtype=np.float64, count=8 * len(rows))
-    critical_R, error_R, total_R, count_R, beta_R, mu_R, sigma_R, samples_R = numbers_R8.reshape(-1, 8)[order].T
-    unsampled_R = samples_R == 0
+    of = dict(zip(NUMBERS, np.concatenate([table.numbers for table in tables], axis=1)[:, order], strict=True))
+    unsampled_R = of["resource_samples"] == 0
+    of["mu"][unsampled_R] = of["sigma"][unsampled_R] = np.nan
     entries.place[at] = first + order
-    entries.critical_us[at] = critical_R * per_iteration_R
-    entries.error_us[at] = error_R * duration_R * per_iteration_R
-    entries.total_us[at] = total_R * per_iteration_R
-    entries.count[at] = count_R / iterations_R
-    mu_R[unsampled_R] = sigma_R[unsampled_R] = np.nan
-    entries.samples[at] = samples_R
-    entries.resource[at] = np.asarray(list(map(resources.__getitem__, map(_read_resource, rows))))[order]
-    entries.pattern[at] = np.stack([beta_R, mu_R, sigma_R], axis=1)
+    entries.critical_us[at] = of["critical_s"] * per_iteration_R
+    entries.error_us[at] = of["beta_error"] * duration_R * per_iteration_R
+    entries.total_us[at] = of["total_s"] * per_iteration_R
+    entries.count[at] = of["count"] / iterations_R
+    entries.samples[at] = of["resource_samples"]
+    entries.pattern[at] = np.stack([of["beta"], of["mu"], of["sigma"]], axis=1)
+    filled = filter(len, tables)
+    named = [np.asarray([resources[name] for name in table.resources])[table.resource] for table in filled]
+    entries.resource[at] = np.concatenate(named)[order]

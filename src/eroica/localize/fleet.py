@@ -122,7 +122,7 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
 
     def _series_of(self, function: int, workers: NDArray[np.intp]) -> Floats:
         """Critical time of one function on workers that have it. float64 [A, I]."""
-        encoded = [self.rows[at].per_iteration_us for at in self.place[function, workers].tolist()]
+        encoded = self.rows.series(self.place[function, workers])
         together = decode_together(encoded, np.float32)
         columns = self.columns[workers]
         if together is not None and columns.size and int(columns.max()) < together.shape[1]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from eroica.errors import InputError
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.rows import RowTable
 from eroica.report.words import worker_list
 from eroica.summarize.series import decode_series
 
@@ -31,7 +32,8 @@ def is_whole(pattern: WorkerPattern) -> bool:
     """Every series of it is one."""
     try:
         times = [decode_series(data, np.float32) for data in (pattern.iteration_us, pattern.wait_us)]
-        times += [decode_series(row.per_iteration_us, np.float32) for row in pattern.functions]
+        rows = RowTable.of(pattern.functions)
+        times += [decode_series(rows.series_of(at), np.float32) for at in range(len(rows))]
         fitting = all(map(_fits_together, pattern.collectives))
     except InputError:
         return False

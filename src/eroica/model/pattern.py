@@ -7,6 +7,7 @@ whom is read from them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -198,7 +199,8 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
         duration_s: First to last boundary, seconds.
         iteration_us: Duration of each captured iteration, little-endian float32, zlib-compressed.
         wait_us: Critical collective time in each captured iteration, same form.
-        functions: Rows in order of falling beta, then total.
+        functions: Rows in order of falling beta, then total; a tuple, or columns (`eroica.model.rows`) that make a row
+            when it is asked for.
         collectives: One record per process group and kind.
         process_groups: Groups of this worker; roles are read from them.
         idle_s: Critical time of no function at all; critical seconds of all rows + `dropped_critical_s` + `idle_s`
@@ -235,7 +237,7 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     iteration_us: bytes
     wait_us: bytes
-    functions: tuple[FunctionPattern, ...]
+    functions: Sequence[FunctionPattern]
     collectives: tuple[CollectiveRecord, ...] = ()
     process_groups: tuple[ProcessGroup, ...] = ()
     idle_s: float = 0.0

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.model.rows import NUMBERS, RowTable
 
 #: Functions that get a column; at ten thousand workers more would take gigabytes, and nobody could look at them.
 MOST_FUNCTIONS = 400
-_read_numbers = attrgetter("beta", "mu", "sigma", "critical_s", "total_s", "count")
+_SHOWN = ("beta", "mu", "sigma", "critical_s", "total_s", "count")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,8 +88,10 @@ def gather_rows(patterns: Sequence[WorkerPattern]) -> Rows:
     keys: dict[FunctionKey, int] = {}
     functions_R = np.fromiter(chain.from_iterable(_numbered(patterns, keys)), dtype=np.intp)
     workers_R = np.repeat(np.arange(len(patterns)), [len(pattern.functions) for pattern in patterns])
-    rows = [row for pattern in patterns for row in pattern.functions]
-    numbers_RN = np.array(list(map(_read_numbers, rows)), dtype=np.float64).reshape(len(rows), 6)
+    tables = [RowTable.of(pattern.functions) for pattern in patterns]
+    shown = [NUMBERS.index(name) for name in _SHOWN]
+    numbers_RN = np.concatenate([np.empty((len(shown), 0)), *(table.numbers[shown] for table in tables)], axis=1).T
+    named_R = [table.resources[at] for table in tables for at in table.resource.tolist()]
     order_F = np.argsort(-np.bincount(functions_R, weights=numbers_RN[:, 0], minlength=len(keys)), kind="stable")
     kept_F = order_F[:MOST_FUNCTIONS]
     column_F = np.full(len(keys), -1, dtype=np.intp)
@@ -99,7 +101,7 @@ def gather_rows(patterns: Sequence[WorkerPattern]) -> Rows:
     shape = len(patterns), len(kept_F)
     return Rows(
         keys=tuple(named[at] for at in kept_F),
-        resources=_resources([row.resource for row in rows], columns_R, len(kept_F)),
+        resources=_resources(named_R, columns_R, len(kept_F)),
         left_out=len(keys) - len(kept_F),
         **_grids(shape, workers_R, columns_R, numbers_RN),  # type: ignore[arg-type]
     )
@@ -111,10 +113,10 @@ def _numbered(patterns: Sequence[WorkerPattern], keys: dict[FunctionKey, int]) -
     for pattern in patterns:
         labels = {group.name: _group_label(group.description, len(group.ranks)) for group in pattern.process_groups}
         own = []
-        for row in pattern.functions:
-            which = row.key, labels.get(row.key.group, row.key.group)
+        for named in RowTable.of(pattern.functions).keys:
+            which = named, labels.get(named.group, named.group)
             if which not in known:
-                key = msgspec.structs.replace(row.key, group=which[1])
+                key = msgspec.structs.replace(named, group=which[1])
                 known[which] = keys.setdefault(key, len(keys))
             own.append(known[which])
         yield own

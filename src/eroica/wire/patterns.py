@@ -2,16 +2,20 @@
 
 A hundred thousand workers name the same functions, and each process group is named by all its members. On the wire a
 group whose ranks follow each other in equal steps, as in nearly all jobs, carries first, step and count instead of a
-hundred thousand numbers; after decoding, equal functions and equal groups are the same objects.
+hundred thousand numbers; after decoding, equal functions and equal groups are the same objects. Rows travel as columns,
+and stay columns until somebody asks for a row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.rows import COUNTS, NUMBERS, RowTable
 from eroica.model.worker import ProcessGroup
 
 #: Shorter lists of ranks travel as they are.
@@ -22,12 +26,28 @@ _MOST_MEMBERS = 2_000_000
 _MOST_RANK = 2**62
 #: Functions and ranks of groups that are kept for the next patterns.
 _MOST_KEYS, _MOST_KEPT_MEMBERS = 50_000, 10_000_000
+#: Counts are exact in the columns' 64-bit floats up to here.
+_MOST_COUNT = 2.0**53
 
 
-class _WireRow(FunctionPattern, frozen=True, kw_only=True):
-    """A row whose key is not read yet."""
+class WireTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows as they travel; all numbers are little-endian.
 
-    key: msgspec.Raw  # type: ignore[assignment]
+    Attributes:
+        keys: Each row's function, as MessagePack of its own.
+        numbers: `NUMBERS` of all rows, column by column. float64 [N, R].
+        resources: Names of resources.
+        resource: Which of them bounds each row. int32 [R].
+        series: `per_iteration_us` of all rows, one after another.
+        ends: Where in `series` that of each row ends. int64 [R].
+    """
+
+    keys: tuple[bytes, ...]
+    numbers: bytes
+    resources: tuple[str, ...]
+    resource: bytes
+    series: bytes
+    ends: bytes
 
 
 class _WireGroup(ProcessGroup, frozen=True, kw_only=True):
@@ -37,7 +57,7 @@ class _WireGroup(ProcessGroup, frozen=True, kw_only=True):
 
 
 class _WirePattern(WorkerPattern, frozen=True, kw_only=True):
-    functions: tuple[_WireRow, ...]
+    functions: WireTable | tuple[FunctionPattern, ...]  # type: ignore[assignment]
     process_groups: tuple[_WireGroup, ...] = ()
 
 
@@ -45,23 +65,22 @@ _DECODER = msgspec.msgpack.Decoder(_WirePattern)
 _KEY_DECODER = msgspec.msgpack.Decoder(FunctionKey)
 
 
-class _Kept:
-    """What recent patterns had in common, bounded."""
+class _Keys(dict[bytes, FunctionKey]):
+    """Functions by their bytes, bounded."""
+
+    def __missing__(self, text: bytes) -> FunctionKey:
+        if len(self) >= _MOST_KEYS:
+            self.clear()
+        key = self[text] = _KEY_DECODER.decode(text)
+        return key
+
+
+class _Groups:
+    """Process groups that recent patterns had in common, bounded."""
 
     def __init__(self) -> None:
-        self._keys: dict[bytes, FunctionKey] = {}
         self._groups: dict[tuple[object, ...], ProcessGroup] = {}
         self._members = 0
-
-    def key(self, raw: msgspec.Raw) -> FunctionKey:
-        """The function with these bytes."""
-        text = bytes(raw)
-        key = self._keys.get(text)
-        if key is None:
-            if len(self._keys) >= _MOST_KEYS:
-                self._keys = {}
-            key = self._keys[text] = _KEY_DECODER.decode(text)
-        return key
 
     def group(self, wire: _WireGroup) -> ProcessGroup:
         """The group that travelled so."""
@@ -77,47 +96,75 @@ class _Kept:
         return group
 
 
-_KEPT = _Kept()
+_KEYS, _GROUPS = _Keys(), _Groups()
 
 
 def pack_pattern(pattern: WorkerPattern) -> bytes:
     """A pattern as MessagePack."""
     groups = tuple(_packed(group) for group in pattern.process_groups)
-    return msgspec.msgpack.encode(msgspec.structs.replace(pattern, process_groups=groups))
+    rows: Any = pack_rows(pattern.functions)
+    return msgspec.msgpack.encode(msgspec.structs.replace(pattern, process_groups=groups, functions=rows))
+
+
+def pack_rows(rows: Sequence[FunctionPattern]) -> WireTable:
+    """Rows as they travel."""
+    table = RowTable.of(rows)
+    return WireTable(
+        keys=tuple(map(msgspec.msgpack.encode, table.keys)),
+        numbers=table.numbers.astype("<f8").tobytes(),
+        resources=table.resources,
+        resource=table.resource.astype("<i4").tobytes(),
+        series=table.series,
+        ends=table.ends.astype("<i8").tobytes(),
+    )
 
 
 def unpack_pattern(text: bytes) -> WorkerPattern:
     """What `pack_pattern` made.
 
     Raises:
-        ValueError: It is no pattern (msgspec's errors are ValueErrors), or its groups name too many ranks, or
-            ranks that no job has.
+        ValueError: It is no pattern (msgspec's errors are ValueErrors), or its columns do not fit together, or its
+            groups name too many ranks, or ranks that no job has.
     """
     wire = _DECODER.decode(text)
     if sum(map(_size, wire.process_groups)) > _MOST_MEMBERS:
         raise ValueError(f"its process groups name more than {_MOST_MEMBERS} ranks")
     values: dict[str, Any] = {name: getattr(wire, name) for name in WorkerPattern.__struct_fields__}
-    values["functions"] = tuple(map(_row, wire.functions))
-    values["process_groups"] = tuple(map(_KEPT.group, wire.process_groups))
+    rows = wire.functions
+    values["functions"] = _table(rows) if isinstance(rows, WireTable) else tuple(map(_with_kept_key, rows))
+    values["process_groups"] = tuple(map(_GROUPS.group, wire.process_groups))
     return WorkerPattern(**values)
 
 
-def _row(wire: _WireRow) -> FunctionPattern:
-    return FunctionPattern(
-        key=_KEPT.key(wire.key),
-        beta=wire.beta,
-        mu=wire.mu,
-        sigma=wire.sigma,
-        resource=wire.resource,
-        resource_samples=wire.resource_samples,
-        critical_s=wire.critical_s,
-        total_s=wire.total_s,
-        count=wire.count,
-        max_s=wire.max_s,
-        active_iterations=wire.active_iterations,
-        beta_error=wire.beta_error,
-        per_iteration_us=wire.per_iteration_us,
+def _table(wire: WireTable) -> RowTable:
+    """The rows that travelled so."""
+    numbers = np.frombuffer(wire.numbers, dtype="<f8")
+    resource, ends = np.frombuffer(wire.resource, dtype="<i4"), np.frombuffer(wire.ends, dtype="<i8")
+    rows = len(wire.keys)
+    if (numbers.size, resource.size, ends.size) != (len(NUMBERS) * rows, rows, rows):
+        raise ValueError(f"columns of {numbers.size}, {resource.size} and {ends.size} values are not {rows} rows")
+    columns = numbers.reshape(len(NUMBERS), rows)
+    if rows:
+        counts = columns[-len(COUNTS) :]
+        if not (counts.min() >= 0 and counts.max() <= _MOST_COUNT):  # not a number is neither
+            raise ValueError("a count in it is none")
+        if not 0 <= resource.min() <= resource.max() < len(wire.resources):
+            raise ValueError("a row's resource has no name")
+        if ends[0] < 0 or ends[-1] != len(wire.series) or (np.diff(ends) < 0).any():
+            raise ValueError("its series have no ends")
+    return RowTable(
+        keys=tuple(map(_KEYS.__getitem__, wire.keys)),
+        numbers=columns,
+        resources=wire.resources,
+        resource=resource,
+        series=wire.series,
+        ends=ends,
     )
+
+
+def _with_kept_key(row: FunctionPattern) -> FunctionPattern:
+    """A row as version 0.1.0 sent it, with the key that others have, too."""
+    return msgspec.structs.replace(row, key=_KEYS[msgspec.msgpack.encode(row.key)])
 
 
 def _packed(group: ProcessGroup) -> ProcessGroup:
