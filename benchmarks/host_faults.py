@@ -61,9 +61,9 @@ FAULTS = {
     "passing-slow-link": HostFault(comes_and_goes=True),
     "wrong-environment": HostFault(
         directions=(),
-        variables=(("OMP_NUM_THREADS", "64"),),
-        job=("--threads", "0", "--length", "64", "--batch", "8"),
-        causes=("misconfiguration", "compute-slow", "cpu-contention"),
+        variables=(("MKL_CBWR", "COMPATIBLE"),),
+        job=("--length", "64", "--batch", "8"),
+        causes=("misconfiguration", "compute-slow"),
     ),
 }
 HEALTHY = "hosts"

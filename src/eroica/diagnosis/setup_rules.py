@@ -164,6 +164,8 @@ def _on_cores(_own: Setup, _other: Setup, loss: Loss) -> bool:
     return not loss.on_device
 
 
+#: Values of MKL_CBWR (MKL's conditional numerical reproducibility) that forbid what processors of today can do.
+OLD_INSTRUCTIONS = ("compatible", "sse2", "sse3", "ssse3", "sse4_1", "sse4_2")
 _ON = _among("1", "on", "true", "yes", "y")
 RULES = (
     Rule(
@@ -209,6 +211,8 @@ RULES = (
     ),
     Rule(fact="cudnn_deterministic", causes=COMPUTE, worse=_ON, text="cudnn.deterministic"),
     Rule(fact="mkldnn", causes=COMPUTE, worse=_among("off"), text="torch.backends.mkldnn.enabled"),
+    Rule(fact="env:MKL_CBWR", causes=COMPUTE, worse=_among(*OLD_INSTRUCTIONS)),
+    Rule(fact="env:ATEN_CPU_CAPABILITY", causes=COMPUTE, worse=_among("default")),
     Rule(fact="tf32_matmul", causes=COMPUTE, worse=_among("off"), text="cuda.matmul.allow_tf32"),
     Rule(fact="tf32_cudnn", causes=COMPUTE, worse=_among("off"), text="cudnn.allow_tf32"),
     Rule(fact="matmul_precision", causes=COMPUTE, worse=_among("highest"), text="float32 matmul precision"),
@@ -287,5 +291,11 @@ BAD: tuple[tuple[str, tuple[str, ...], frozenset[str], str], ...] = (
     ("env:NCCL_DEBUG", ("trace",), COMMUNICATION, "NCCL_DEBUG=TRACE writes down every call."),
     ("env:NCCL_P2P_DISABLE", ("1",), COMMUNICATION, "NCCL_P2P_DISABLE=1 sends data between devices through the host."),
     ("env:NCCL_IB_DISABLE", ("1",), COMMUNICATION, "NCCL_IB_DISABLE=1 sends data between hosts over TCP."),
+    (
+        "env:MKL_CBWR",
+        OLD_INSTRUCTIONS,
+        COMPUTE,
+        "MKL_CBWR forbids the instructions of newer processors, for results that are the same everywhere.",
+    ),
     ("env:PYTHONDEVMODE", ("1",), PYTHON | LOADING, "PYTHONDEVMODE=1 checks memory and makes Python slower."),
 )
