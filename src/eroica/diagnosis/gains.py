@@ -12,10 +12,13 @@ from collections.abc import Sequence
 import msgspec
 
 from eroica.diagnosis.selection import Cause
+from eroica.diagnosis.speed import held_share
 from eroica.diagnosis.view import View
 
 #: The cause must account for this share of the growth, by the window run again or by its own excess...
 _ACCOUNTS = 0.6
+#: Causes of whole processes: one that is stopped or throttled for a share of the time loses that, whatever it does.
+_OF_PROCESSES = frozenset({"compute-slow", "misconfiguration"})
 #: ...and for this share of what all causes gain together.
 _LEADS = 0.8
 
@@ -34,8 +37,10 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
         return list(causes)
     first, others = causes[0], sum(cause.gain for cause in causes[1:])
     found = first.candidate
-    excess = min(max(found.excess_us, 0.0) / max(view.iteration_us, 1e-9), growth)
-    seen = max(first.gain, excess)
+    excess = max(found.excess_us, 0.0) / max(view.iteration_us, 1e-9)
+    held_W = held_share(view.fleet)[list(found.workers)]
+    held = float(held_W.mean()) if held_W.size and found.cause in _OF_PROCESSES else 0.0
+    seen = max(first.gain, min(max(excess, held), growth))
     rest = growth - others
     if (
         found.gain is not None

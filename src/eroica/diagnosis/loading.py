@@ -84,7 +84,7 @@ def find_loading_frame(view: View, rows: Sequence[int], late: Lateness) -> Focus
     if inside is not None and inside.is_own and inside.is_specific and not _is_whole_loop(view, inside, rows):
         return inside
     below = _library_below_next(view, rows, excess_R, time_R)
-    return _in_children(view, members, late.reference) or below or _next_itself(view, rows, inside)
+    return frame_in_children(view, members, late.reference) or below or _next_itself(view, rows, inside)
 
 
 def _library_below_next(view: View, rows: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus | None:
@@ -119,7 +119,7 @@ def _above_next(stack: Sequence[str], name: str) -> bool:
     return entry < len(files) and all(frame.name != name for frame in files[entry:])
 
 
-def _in_children(view: View, members: Sequence[int], reference: str) -> Focus | None:
+def frame_in_children(view: View, members: Sequence[int], reference: str) -> Focus | None:
     """The frame that keeps the loader's children busy, more than the peers' where it is compared with peers.
 
     A loader of the user's own may fetch in a thread instead.
@@ -156,12 +156,12 @@ def _in_rows(view: View, rows: list[int], members: Sequence[int], reference: str
     if reference == "peers":
         usual_R = np.nan_to_num(median_of_others(total_RW, view.fleet.roles)[:, list(members)]).mean(axis=1)
     elif reference == "baseline" and view.suspects.baseline is not None:
-        usual_R = _before_in_children(view, rows, members)
+        usual_R = _beforeframe_in_children(view, rows, members)
     found = find_focus(keys, rows, time_R - usual_R, time_R)
     return found or find_focus(keys, rows, time_R, time_R)
 
 
-def _before_in_children(view: View, rows: Sequence[int], members: Sequence[int]) -> Floats:
+def _beforeframe_in_children(view: View, rows: Sequence[int], members: Sequence[int]) -> Floats:
     past = view.suspects.baseline
     assert past is not None
     places = {key: place for place, key in enumerate(past.keys)}

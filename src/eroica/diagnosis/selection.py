@@ -30,6 +30,7 @@ from eroica.diagnosis.pauses import find_pauses
 from eroica.diagnosis.python_code import find_python
 from eroica.diagnosis.repeated import find_repeated_exchange
 from eroica.diagnosis.rotating import find_rotating
+from eroica.diagnosis.saturated import find_saturated_loading
 from eroica.diagnosis.setup import attribute_to_setup, find_misconfiguration
 from eroica.diagnosis.simulate import share_gains, simulated_gain
 from eroica.diagnosis.single_operators import find_slow_operators
@@ -97,6 +98,7 @@ def find_causes(view: View) -> list[Cause]:
         causes += select_causes(view, _with_culprits(view, find_unexplained(view, explained)))
     if all(is_concealing(cause.candidate) for cause in causes):
         causes = select_causes(view, find_sibling_processes(view) or find_misconfiguration(view)) or causes
+    causes = causes or select_causes(view, find_saturated_loading(view))
     return [*causes, *(_remarks(view, causes) if view.is_trace else _smaller(view, causes))]
 
 

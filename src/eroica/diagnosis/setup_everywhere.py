@@ -51,10 +51,11 @@ def _threads(view: View, hosts: Sequence[str]) -> Iterator[str]:
 
 def _oversubscribed(view: View, host: str) -> str:
     here = [view.fleet.patterns[worker] for worker in view.homes[host]]
-    threads = sum(number(one.setup.get("torch_threads")) or 0.0 for one in here)
+    each = [number(one.setup.get("torch_threads")) or 0.0 for one in here]
+    threads = sum(each)
     cores = here[0].host_facts.get("cpu_count", 0.0)
     waiting = float(np.mean([one.host_facts.get("run_queue_wait", 0.0) for one in here]))
-    if not cores or threads < OVERSUBSCRIBED * cores or waiting < LEAST_QUEUE:
+    if not cores or max(each) <= 1 or threads < OVERSUBSCRIBED * cores or waiting < LEAST_QUEUE:
         return ""
     return (
         f"{len(here)} workers with {threads:.0f} computing threads together share the {cores:.0f} cores of "
@@ -64,10 +65,10 @@ def _oversubscribed(view: View, host: str) -> str:
 
 def _single_threaded(view: View, host: str) -> str:
     here = [view.fleet.patterns[worker] for worker in view.homes[host]]
-    threads = sum(number(one.setup.get("torch_threads")) or 0.0 for one in here)
+    each = [number(one.setup.get("torch_threads")) or 0.0 for one in here]
     cores = here[0].host_facts.get("cpu_count", 0.0)
     idle = (1 - here[0].host_facts.get("host_busy", 1.0)) * cores
-    if view.fleet.has_accelerator or threads != len(here) or idle < 3 * len(here):
+    if view.fleet.has_accelerator or set(each) != {1.0} or idle < 3 * len(here):
         return ""
     return (
         f"Each worker computes with one thread while {idle:.0f} of the {cores:.0f} cores of {host or 'their host'} "

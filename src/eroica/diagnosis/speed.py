@@ -16,6 +16,8 @@ from eroica.localize.fleet import Fleet
 from eroica.localize.suspects import Suspects
 
 Floats = NDArray[np.float64]
+#: An operator that others run in has less of its time for itself.
+_OWN = 0.1
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -37,8 +39,16 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def operators(fleet: Fleet) -> list[int]:
-    """Rows of the model's own computation: compute outside the loader's next."""
-    return [index for index, key in enumerate(fleet.keys) if key.kind == "compute" and key.phase != "input"]
+    """Rows of the model's own computation: compute outside the loader's next.
+
+    Without an accelerator those that only call others are left out: a node of the autograd graph that waits for a
+    collective inside (FSDP) takes as long as that.
+    """
+    rows = [index for index, key in enumerate(fleet.keys) if key.kind == "compute" and key.phase != "input"]
+    if fleet.has_accelerator:
+        return rows
+    own_R, all_R = fleet.critical_us[rows].sum(axis=1), fleet.total_us[rows].sum(axis=1)
+    return [row for row, own, all_ in zip(rows, own_R, all_R, strict=True) if own >= _OWN * all_]
 
 
 def running_us(fleet: Fleet) -> Floats:

@@ -84,7 +84,7 @@ class SlowBackward(HookedFault):
         """Hook it behind the middle one of the model's leaf modules that have weights of two dimensions."""
         if self.handle is None:
             part = place.parts["backward"](int(self.values))
-            self.handle = _middle_layer(model).register_full_backward_hook(part.scale_grad)
+            self.handle = _middle_layer(model).register_full_backward_hook(part.hook)
 
 
 SLOW: tuple[type[Fault], ...] = (Fault, GcPause, SlowCompute, SlowPython, SlowBackward)

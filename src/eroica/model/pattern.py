@@ -8,7 +8,7 @@ whom is read from them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -188,6 +188,12 @@ class Neighbor(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float = 0.0
 
 
+if TYPE_CHECKING:
+    Rows = Sequence[FunctionPattern]
+else:
+    Rows = tuple[FunctionPattern, ...]  # what msgspec makes of rows that lie inside other records
+
+
 class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
     """All that leaves a worker's host: about 30 KB.
 
@@ -237,7 +243,7 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     iteration_us: bytes
     wait_us: bytes
-    functions: Sequence[FunctionPattern]
+    functions: Rows
     collectives: tuple[CollectiveRecord, ...] = ()
     process_groups: tuple[ProcessGroup, ...] = ()
     idle_s: float = 0.0

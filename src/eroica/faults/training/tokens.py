@@ -105,6 +105,7 @@ class GradientScale:
     def __init__(self, values: int) -> None:
         self.values = values
         self.scale = 0.0
+        self.hook = self.scale_grad
 
     def scale_grad(self, _module: Any, _grad_input: Any, grad_output: Any) -> None:
         """Full backward hook of a module; leaves the gradient as it is."""
