@@ -60,6 +60,11 @@ def in_order(lines: Iterable[Run]) -> list[Run]:
     return sorted((line for line in lines if line["kind"] == "run"), key=lambda line: str(line["when"]))
 
 
+def first_tries(lines: Iterable[Run]) -> list[Run]:
+    """Runs by key, the first of each: made before anything was mended for them."""
+    return list({line["key"]: line for line in reversed(in_order(lines))}.values())
+
+
 def mended(lines: Iterable[Run]) -> list[tuple[Run, Run]]:
     """Runs that were wrong, each with the same one done again, which was right."""
     runs = in_order(lines)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
 import pytest
 
+from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.testing import (
@@ -200,3 +204,21 @@ def test_confidence_grows_with_the_evidence() -> None:
     assert long is not None
     assert small.confidence < large.confidence
     assert short.confidence < long.confidence
+
+
+def with_nodes(patterns: Sequence[WorkerPattern]) -> list[WorkerPattern]:
+    """With nodes of the autograd graph in which each worker waits for the others."""
+    key = FunctionKey(kind="compute", name="RegisterPostBackwardFunctionBackward", phase="backward")
+    waits = [sum(row.critical_s for row in one.functions if row.key.kind == "collective") for one in patterns]
+    nodes = [FunctionPattern(key=key, beta=0.0, total_s=2 * wait, count=80) for wait in waits]
+    return [
+        msgspec.structs.replace(one, functions=(*one.functions, node))
+        for one, node in zip(patterns, nodes, strict=True)
+    ]
+
+
+@seeds
+def test_an_operator_in_which_others_wait_says_nothing_of_a_processor(seed: int) -> None:
+    before = with_nodes(synthesize(FleetPlan(workers=4, seed=seed + 10_000), (), 1))
+    now = with_nodes(synthesize(FleetPlan(workers=4, seed=seed), [SlowCompute((2,), 2.2)], 2))
+    check(analyze("job", synthesize_window(now, "slow", before), now, before), "compute-slow", (2,))

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
+from eroica.diagnosis.context import WindowContext
+from eroica.diagnosis.gains import settle_gains
+from eroica.diagnosis.selection import Cause, find_causes
+from eroica.diagnosis.view import View
+from eroica.localize import localize
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
+from eroica.settings import Settings
 from eroica.testing import BackwardHook, FleetPlan, SlowCompute, SlowPython, Trouble, synthesize, synthesize_window
 
 seeds = pytest.mark.parametrize("seed", range(3))
@@ -47,3 +54,17 @@ def test_nobody_finds_the_job_slow_so_its_growth_says_nothing(seed: int) -> None
     found = verdict_on([BackwardHook((2,), 60.0)], seed, purpose="manual").cause
     assert found is not None
     assert any("Recomputed without it" in text for text in found.evidence)
+
+
+@seeds
+@pytest.mark.parametrize(("fact", "settled"), [("stopped", True), ("nothing_of_note", False)])
+def test_a_process_that_is_stopped_loses_more_than_its_own_functions_show(fact: str, settled: bool, seed: int) -> None:
+    before = synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1)
+    patterns = synthesize(FleetPlan(workers=4, seed=seed), [SlowCompute((2,), 2.2, fact=fact)], 2)
+    context = WindowContext(job="job", window=synthesize_window(patterns, "slow", before), expected_workers=4)
+    view = View(localize(patterns, before, Settings()), context, Settings())
+    (cause,) = find_causes(view)
+    small = msgspec.structs.replace(cause.candidate, mean_us=cause.candidate.reference_us * 1.1)
+    (found,) = settle_gains(view, [Cause(candidate=small, gain=0.1)])
+    assert found.is_growth == settled
+    assert found.gain == pytest.approx(1 - view.baseline_us / view.iteration_us if settled else 0.1)

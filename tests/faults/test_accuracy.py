@@ -78,6 +78,7 @@ def test_a_constant_confidence_is_no_better_than_the_share_that_is_right(accurac
 def test_of_a_run_that_was_done_again_the_last_counts(accuracy: ModuleType) -> None:
     lines = [run(0, right=False), run(0), {"kind": "pace", "key": "x"}]
     assert [line["right"] for line in accuracy.latest(lines)] == [True]
+    assert [line["right"] for line in accuracy.first_tries(lines)] == [False]
 
 
 def test_the_page_tells_what_was_right_and_why_the_rest_was_not(page: ModuleType) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from types import ModuleType
 import msgspec
 import pytest
 
+from eroica import faults
 from eroica.faults import FAULTS, read_plans
+from eroica.faults.copying import TRAINING
 from eroica.faults.expected import EXPECTED, culprit, judge_parts
 from eroica.faults.injection import build_fault
 from eroica.faults.rehearsal import Rehearsal
@@ -143,6 +146,13 @@ def test_new_names_are_ordinary_and_lead_back(benchmark: ModuleType) -> None:
     said = verdict("slow-data-loading", (2,), stack=("fetch_row (tinylm/captions.py:9)",))
     old = benchmark._in_old_names(said, benchmark.RENAMED)
     assert old.findings[0].function.stack == ("_read_block (tinylm/tokens.py:9)",)
+
+
+def test_what_injects_faults_uses_no_name_that_is_changed(benchmark: ModuleType) -> None:
+    injecting = [path for path in Path(faults.__file__).parent.glob("*.py") if path.name != "expected.py"]
+    used = {word for path in injecting for word in re.findall(r"\.(\w+)", path.read_text(encoding="utf-8"))}
+    files = {path.stem for path in TRAINING.glob("*.py")}
+    assert injecting and not used & (set(benchmark.RENAMED) - files)
 
 
 def test_trigger_and_verdict_are_those_after_the_onset(benchmark: ModuleType) -> None:

@@ -140,7 +140,9 @@ _STEPS: dict[str, Expectation] = {
         calm_job=("--layers", "6"),
     ),
     "busy-thread": Expectation(_PYTHON, "some", function="_count_on", also=frozenset({"cpu-contention"})),
-    "anomaly-mode": Expectation(_PYTHON, "some", also=frozenset({"misconfiguration", "load-imbalance"})),
+    "anomaly-mode": Expectation(
+        _PYTHON, "some", also=frozenset({"misconfiguration", "load-imbalance"}), job=("--layers", "6", "--width", "32")
+    ),
     "heavy-stage": Expectation(
         "stage-imbalance",
         "some",

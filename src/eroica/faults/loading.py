@@ -47,7 +47,7 @@ class FewLoaderWorkers(SlowLoader):
 
     name: ClassVar[str] = "few-loader-workers"
     resource: ClassVar[str] = "loader processes"
-    seconds: float = 0.015
+    seconds: float = 0.025
 
 
 @dataclass
