@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.accumulation import find_exchange_per_pass
+from eroica.diagnosis.affinity import find_narrow_affinity
 from eroica.diagnosis.blocking import find_blocking
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import find_slow_communication
 from eroica.diagnosis.compute import find_compute
 from eroica.diagnosis.confidence import believed_strength
-from eroica.diagnosis.confined import find_confined
-from eroica.diagnosis.crowding import find_crowding, looks_like
 from eroica.diagnosis.fragmented import find_fragmented
 from eroica.diagnosis.garbage import find_collections
 from eroica.diagnosis.host import find_host_bound
@@ -25,10 +25,10 @@ from eroica.diagnosis.loading import find_slow_loading
 from eroica.diagnosis.lock import find_lock_contention
 from eroica.diagnosis.memory import find_memory_storms
 from eroica.diagnosis.neighbors import attribute_to_neighbors, find_sibling_processes, is_concealing
+from eroica.diagnosis.oversubscription import find_oversubscription, looks_like
 from eroica.diagnosis.paths import find_group_transfers
 from eroica.diagnosis.pauses import find_pauses
 from eroica.diagnosis.python_code import find_python
-from eroica.diagnosis.repeated import find_repeated_exchange
 from eroica.diagnosis.rotating import find_rotating
 from eroica.diagnosis.saturated import find_saturated_loading
 from eroica.diagnosis.setup import attribute_to_setup, find_misconfiguration
@@ -65,7 +65,7 @@ _RULES = (
     find_memory_storms,
     find_synchronization,
     find_fragmented,
-    find_repeated_exchange,
+    find_exchange_per_pass,
     find_slow_links,
     find_group_transfers,
     find_slow_communication,
@@ -105,8 +105,8 @@ def find_causes(view: View) -> list[Cause]:
 def _of_all_rules(view: View) -> list[Candidate]:
     """What the rules suspect; where workers lack cores for a known reason, without what that only looks like."""
     candidates = _with_culprits(view, [candidate for rule in _RULES for candidate in rule(view)])
-    crowding = [one for one in (*find_confined(view), *find_crowding(view)) if _is_believed(view, one)][:1]
-    return [*crowding, *(one for one in candidates if not any(looks_like(one, crowd) for crowd in crowding))]
+    short = [one for one in (*find_narrow_affinity(view), *find_oversubscription(view)) if _is_believed(view, one)][:1]
+    return [*short, *(one for one in candidates if not any(looks_like(one, other) for other in short))]
 
 
 def _smaller(view: View, causes: Sequence[Cause]) -> list[Cause]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from eroica.diagnosis.confined import cores_of
+from eroica.diagnosis.affinity import cores_of
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze

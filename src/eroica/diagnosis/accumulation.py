@@ -37,7 +37,7 @@ _NEXT_STEP = (
 )
 
 
-def find_repeated_exchange(view: View) -> list[Candidate]:
+def find_exchange_per_pass(view: View) -> list[Candidate]:
     """All-reduces of the gradients in each of several backward passes of a step."""
     if view.workers < 2 or any(pattern.found_by == "span" for pattern in view.fleet.patterns):
         return []

@@ -75,7 +75,7 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.lost_us if seen_us >= _MOSTLY * self.lost_us else seen_us
 
 
-def find_crowding(view: View) -> list[Candidate]:
+def find_oversubscription(view: View) -> list[Candidate]:
     """All workers of hosts that their own loader processes fill."""
     change = _change(view)
     if change is None:

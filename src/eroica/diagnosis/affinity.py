@@ -41,7 +41,7 @@ _NEXT_STEP = (
 )
 
 
-class _Confined(msgspec.Struct, frozen=True, kw_only=True):
+class _Narrow(msgspec.Struct, frozen=True, kw_only=True):
     """A host whose workers share too few cores.
 
     Attributes:
@@ -66,15 +66,15 @@ class _Confined(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.queued, self.idle / (self.allowed + self.idle))
 
 
-def find_confined(view: View) -> list[Candidate]:
+def find_narrow_affinity(view: View) -> list[Candidate]:
     """Hosts whose workers wait for the few cores that they may use."""
     if view.is_trace or view.fleet.has_accelerator or not view.is_slow:
         return []
-    found = [one for host, members in view.homes.items() if (one := _confined(view, host, members)) is not None]
+    found = [one for host, members in view.homes.items() if (one := _narrow(view, host, members)) is not None]
     return [_candidate(view, found)] if found else []
 
 
-def _confined(view: View, host: str, members: Sequence[int]) -> _Confined | None:
+def _narrow(view: View, host: str, members: Sequence[int]) -> _Narrow | None:
     patterns = [view.fleet.patterns[at] for at in members]
     facts = patterns[0].host_facts
     cores, job = facts.get("cpu_count", 0.0), facts.get("cores_job", 0.0)
@@ -89,7 +89,7 @@ def _confined(view: View, host: str, members: Sequence[int]) -> _Confined | None
         return None
     if not all(told) or len(allowed) >= cores or job < _BUSY * len(allowed):
         return None
-    return _Confined(members=list(members), host=host, allowed=len(allowed), cores=cores, idle=idle, queued=queued)
+    return _Narrow(members=list(members), host=host, allowed=len(allowed), cores=cores, idle=idle, queued=queued)
 
 
 def cores_of(listed: str) -> frozenset[int]:
@@ -103,7 +103,7 @@ def cores_of(listed: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _candidate(view: View, found: list[_Confined]) -> Candidate:
+def _candidate(view: View, found: list[_Narrow]) -> Candidate:
     members = sorted(at for one in found for at in one.members)
     everybody = len(members) == view.workers
     gain = float(np.mean([one.gain for one in found]))
