@@ -141,7 +141,11 @@ _STEPS: dict[str, Expectation] = {
     ),
     "busy-thread": Expectation(_PYTHON, "some", function="_count_on", also=frozenset({"cpu-contention"})),
     "anomaly-mode": Expectation(
-        _PYTHON, "some", also=frozenset({"misconfiguration", "load-imbalance"}), job=("--layers", "6", "--width", "32")
+        _PYTHON,
+        "some",
+        also=frozenset({"misconfiguration", "load-imbalance"}),
+        layouts=("ddp", "pipeline"),  # under FSDP2 calls of collectives set the pace of so small a model
+        job=("--layers", "6", "--width", "32"),
     ),
     "heavy-stage": Expectation(
         "stage-imbalance",
