@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
 from eroica.summarize.series import decode_series, encode_series
 from eroica.testing import FleetPlan, SlowCompute, SlowLink, SlowLoader, Trouble, synthesize, synthesize_window
-from eroica.testing.code_troubles import ARRAYS, HTTP, IMAGES, LOGGING, SAVING, Calls, Copies, Reads
+from eroica.testing.code_troubles import ARRAYS, HTTP, IMAGES, LOGGING, SAVING, Calls, Copies, Reads, spend
+from eroica.testing.fleet import Draft
 
 EVERYBODY = (0, 1, 2, 3)
 RENAMED = (("train.py", "run_it.py"), ("dataset.py", "x1.py"), ("project/", "elsewhere/"), ("save_state", "f1"),
@@ -397,3 +400,26 @@ def test_tiny_collectives_that_wait_for_a_late_worker_are_its_symptom(seed: int)
 def test_the_figures_of_a_sync_add_up() -> None:
     pattern = with_syncs(synthesize(FleetPlan(accelerator=True), (), 1)[0], 5)
     assert decode_series(pattern.syncs[0].per_iteration_us, np.float32).size == 40
+
+
+@dataclass(frozen=True)
+class ManySmallCopies:
+    """Every worker copies hundreds of small tensors in its optimizer, healthy or not."""
+
+    count: int = 400
+
+    def apply(self, draft: Draft) -> None:
+        """On all workers."""
+        key = FunctionKey(kind="compute", name="aten::_to_copy", phase="optimizer")
+        draft.add(key, spend(draft, EVERYBODY[: draft.shape[0]], 0.5), self.count, 0.9)
+
+
+@seeds
+def test_a_few_large_copies_stand_out_among_hundreds_of_small_ones(seed: int) -> None:
+    """A stage of a pipeline has nobody to compare with but itself."""
+    plan = FleetPlan(workers=2, stages=2, seed=seed)
+    before = synthesize(plan, (ManySmallCopies(),), 1)
+    now = synthesize(plan, (ManySmallCopies(396), Copies((0,), 60, 4)), 2)
+    found = analyze("job", synthesize_window(now, "slow", before), now, before).cause
+    assert found is not None
+    assert (found.cause, found.workers) == ("memory-operation-storm", (0,))

@@ -138,3 +138,26 @@ def test_workers_that_take_turns_on_too_few_cores_are_healthy_without_a_past() -
 def test_a_few_iterations_do_not_show_that_the_culprit_changes() -> None:
     verdict = judge(WanderingHold(1.8, queue=0.1), workers=4, iterations=6)
     assert all(one.scope != "rotating" for one in verdict.findings)
+
+
+class OneThenAnother:
+    """Worker 0 spends 60 ms in a function in half of the iterations; worker 1 is a third as late in the others."""
+
+    def apply(self, draft: Draft) -> None:
+        """By turns."""
+        odd_WI = np.zeros(draft.shape)
+        odd_WI[0, ::2] = 60e3
+        draft.add(draft.loop_frame("save_shard (project/checkpoint.py:30)", phase="other"), odd_WI, 0.5, 0.1)
+        even_WI = np.zeros(draft.shape)
+        even_WI[1, 1::2] = 20e3
+        for key in draft.time_us:
+            if key.kind == "compute":
+                draft.time_us[key] += even_WI / 6
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_function_of_one_worker_alone_is_not_one_worker_after_another(seed: int) -> None:
+    """In a pipeline those behind it are late in turns, too, because they wait for it."""
+    verdict = judge(OneThenAnother(), workers=2, seed=seed)
+    assert not [one for one in verdict.findings if one.scope == "rotating"], verdict.summary
+    assert verdict.cause is None or verdict.cause.workers == (0,)

@@ -26,8 +26,6 @@ _LEADS = 0.8
 def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     """The causes; the first with the growth of the iteration as its gain, less what the others gain, if that is more.
 
-    Causes whose rule knows the gain keep it.
-
     Args:
         view: The window.
         causes: In order of falling gain.
@@ -42,12 +40,7 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     held = float(held_W.mean()) if held_W.size and found.cause in _OF_PROCESSES else 0.0
     seen = max(first.gain, min(max(excess, held), growth))
     rest = growth - others
-    if (
-        found.gain is not None
-        or first.gain >= rest
-        or seen < _ACCOUNTS * growth
-        or first.gain < _LEADS * (first.gain + others)
-    ):
+    if first.gain >= rest or seen < _ACCOUNTS * growth or first.gain < _LEADS * (first.gain + others):
         return list(causes)
     return [msgspec.structs.replace(first, gain=rest, is_growth=True), *causes[1:]]
 

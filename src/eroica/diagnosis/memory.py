@@ -32,6 +32,8 @@ _MOVES = frozenset(
 #: Without an accelerator: so many times the reference's executions are more; or some more, with so many times its time.
 _MORE = 1.5
 _LARGER = 3.0
+#: This share of the excess in operations that run more often is what makes the difference.
+_MOSTLY = 0.6
 #: One execution more in every second iteration is no accident of counting.
 _SOME_MORE = 0.5
 _ALLOCATIONS = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree", "hipHostMalloc")
@@ -59,29 +61,46 @@ def _busy(view: View, rows: Sequence[int]) -> list[int]:
 
 def _runs_more(view: View, rows: list[int], late: Lateness) -> bool:
     """Whether it is more copies, be it a few large ones, not the same ones slower: those are the processor's matter."""
-    usual, count = _usual_count(view, rows, late), _count(view, rows, late)
-    if usual is None:
+    usual_R, count_R = _usual_counts(view, rows, late), _counts(view, rows, late)
+    if usual_R is None:
         return False
+    usual, count = float(usual_R.sum()), float(count_R.sum())
     larger = count >= usual + _SOME_MORE and late.mean_us >= _LARGER * late.reference_us
-    return larger or count >= _MORE * usual
+    return larger or count >= _MORE * usual or _in_more(view, rows, late, count_R, usual_R)
 
 
-def _count(view: View, rows: Sequence[int], late: Lateness) -> float:
-    return float(view.fleet.count[list(rows)].sum(axis=0)[list(late.workers)].mean())
+def _in_more(view: View, rows: list[int], late: Lateness, count_R: Floats, usual_R: Floats) -> bool:
+    """Whether most of the excess lies in rows that run more often: a few large copies among hundreds of small ones."""
+    excess_R = _excess(view, rows, late)
+    more_R = (count_R >= usual_R + _SOME_MORE) & (count_R >= _MORE * usual_R)
+    return bool(excess_R.sum() > 0 and excess_R[more_R].sum() >= _MOSTLY * excess_R.sum())
 
 
-def _usual_count(view: View, rows: Sequence[int], late: Lateness) -> float | None:
-    """Executions per iteration on what the accused are compared with."""
+def _excess(view: View, rows: list[int], late: Lateness) -> Floats:
+    """Time of each row beyond its reference, on the accused. float64 [R]."""
+    time_R = view.fleet.critical_us[rows][:, list(late.workers)].mean(axis=1)
+    return np.asarray(time_R - reference_of_rows(view, rows, late))
+
+
+def _counts(view: View, rows: Sequence[int], late: Lateness) -> Floats:
+    """Executions per iteration on the accused. float64 [R]."""
+    return np.asarray(view.fleet.count[list(rows)][:, list(late.workers)].mean(axis=1))
+
+
+def _usual_counts(view: View, rows: Sequence[int], late: Lateness) -> Floats | None:
+    """Executions per iteration on what the accused are compared with. float64 [R]."""
     members = list(late.workers)
     if late.reference == "peers":
-        usual_W = median_of_others(view.fleet.count[list(rows)].sum(axis=0), view.fleet.roles)
-        return float(np.nan_to_num(usual_W[members]).mean())
+        usual_RW = median_of_others(view.fleet.count[list(rows)], view.fleet.roles)
+        return np.asarray(np.nan_to_num(usual_RW[:, members]).mean(axis=1))
     past = view.suspects.baseline
     if late.reference != "baseline" or past is None:
         return None
     places = {key: place for place, key in enumerate(past.keys)}
-    known = [places[view.fleet.keys[row]] for row in rows if view.fleet.keys[row] in places]
-    return float(past.count[known].sum(axis=0).mean()) if known else 0.0
+    ranks = {view.fleet.ranks[worker] for worker in members}
+    columns = [column for column, rank in enumerate(past.ranks) if rank in ranks]
+    at = [places.get(view.fleet.keys[row], -1) for row in rows]
+    return np.asarray([past.count[place, columns].mean() if place >= 0 and columns else 0.0 for place in at])
 
 
 def _candidate(view: View, rows: list[int], late: Lateness) -> Candidate:
@@ -91,8 +110,7 @@ def _candidate(view: View, rows: list[int], late: Lateness) -> Candidate:
 
 
 def _focus(view: View, rows: list[int], late: Lateness) -> Focus:
-    time_R = view.fleet.critical_us[rows][:, list(late.workers)].mean(axis=1)
-    excess_R = time_R - reference_of_rows(view, rows, late)
+    excess_R = _excess(view, rows, late)
     key = view.fleet.keys[rows[int(np.argmax(excess_R))]]
     same = [row for row in rows if view.fleet.keys[row].name == key.name]
     share = float(sum(excess for row, excess in zip(rows, excess_R, strict=True) if row in same))
@@ -122,10 +140,11 @@ def _evidence(view: View, rows: list[int], late: Lateness) -> Iterator[str]:
         for name, (time, count, total) in top
     ]
     yield f"Per iteration: {'; '.join(parts)}."
-    usual = _usual_count(view, rows, late)
-    if usual is not None:
+    usual_R = _usual_counts(view, rows, late)
+    if usual_R is not None:
         whom = "on their peers" if late.reference == "peers" else "in the healthy baseline window"
-        yield f"{_count(view, rows, late):.0f} memory operations per iteration against {usual:.0f} {whom}."
+        count = _counts(view, rows, late).sum()
+        yield f"{count:.0f} memory operations per iteration against {usual_R.sum():.0f} {whom}."
     if any(name.startswith(_ALLOCATIONS) for name, _ in top):
         yield (
             "The allocator asks the device for memory, or gives it back, during training: its cache is full or broken "

@@ -8,6 +8,8 @@ Array suffixes: W workers, I iterations, R rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +36,8 @@ _LEAD_CPU = 0.25
 _LEAD_DEVICE = 0.08
 #: Share of the lateness that a function must hold to be named.
 _MOST = 0.5
+#: Who holds this share of a function's time runs it alone.
+_ALONE = 0.9
 _EXPLAINED_BY_QUEUE = 0.5
 _HELD = 0.03
 #: A run-queue wait that cannot be compared with an earlier one says little.
@@ -53,7 +57,7 @@ def find_rotating(view: View) -> list[Candidate]:
     if at.size < OFTEN * view.iterations or not turns.wanders(at) or not _is_new(view, turns):
         return []
     named = _named(view, turns, at)
-    return [named if named is not None else _held_up(view, turns, at)]
+    return named if named is not None else [_held_up(view, turns, at)]
 
 
 def _least_lead(view: View) -> float:
@@ -73,8 +77,12 @@ def _is_new(view: View, turns: Turns) -> bool:
 # --- a function that wanders ---
 
 
-def _named(view: View, turns: Turns, at: NDArray[np.intp]) -> Candidate | None:
-    """The Python function that most of the lateness lies in, on whoever is last."""
+def _named(view: View, turns: Turns, at: NDArray[np.intp]) -> list[Candidate] | None:
+    """The Python function that most of the lateness lies in, on whoever is last.
+
+    Returns:
+        None where there is no such function; nobody where it is one worker's alone, whatever turns the others take.
+    """
     keys = view.fleet.keys
     rows = [row for row, key in enumerate(keys) if key.kind == "python" and view.fleet.critical_us[row].max() > 0]
     own_RI, usual_R = _on_last(view, turns, rows, at)
@@ -87,6 +95,8 @@ def _named(view: View, turns: Turns, at: NDArray[np.intp]) -> Candidate | None:
     share = float(excess_I.mean() / max(float(turns.late_us[at].mean()), 1e-9))
     if share < _MOST or strength_of(excess_I) < LEAST_STRENGTH:
         return None
+    if _is_of_one(view, focus.functions):
+        return []
     spent = measure(view, focus.functions)
     removed = time_above(spent.steady_us, np.median(spent.time_us, axis=1), np.ones(view.workers, np.bool_))
     lost = float(excess_I.sum()) / view.iterations
@@ -104,7 +114,13 @@ def _named(view: View, turns: Turns, at: NDArray[np.intp]) -> Candidate | None:
         *describe(done),
     )
     loss = Loss(removed_us=removed, mean_us=lost, strength=strength_of(excess_I))
-    return rotating_candidate(view, (cause, "python"), named, loss, sentence, evidence)
+    return [rotating_candidate(view, (cause, "python"), named, loss, sentence, evidence)]
+
+
+def _is_of_one(view: View, functions: Sequence[int]) -> bool:
+    """Whether one worker alone runs them: others are late in turns because they wait for it, as in a pipeline."""
+    time_W = view.fleet.critical_us[list(functions)].sum(axis=0)
+    return bool(time_W.max() >= _ALONE * time_W.sum())
 
 
 def _on_last(view: View, turns: Turns, rows: list[int], at: NDArray[np.intp]) -> tuple[Floats, Floats]:

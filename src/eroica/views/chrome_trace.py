@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -111,7 +112,8 @@ def write_trace(path: Path, processes: Sequence[Process], about: Mapping[str, ob
     Raises:
         OSError: It cannot be written.
     """
-    unfinished = path.with_name(path.name + ".part")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.unlink(missing_ok=True)
     try:
         with _opened(unfinished, path.suffix == ".gz") as file:
             file.write('{"displayTimeUnit":"ms","otherData":')
@@ -128,11 +130,11 @@ def write_trace(path: Path, processes: Sequence[Process], about: Mapping[str, ob
 @contextmanager
 def _opened(path: Path, compressed: bool) -> Iterator[TextIO]:
     if not compressed:
-        with path.open("w", encoding="utf-8") as file:
+        with path.open("x", encoding="utf-8") as file:  # through no link that somebody else has put there
             yield file
         return
     with (
-        path.open("wb") as raw,
+        path.open("xb") as raw,
         gzip.GzipFile("", "wb", _GZIP_LEVEL, raw, 0) as packed,
         io.TextIOWrapper(packed, encoding="utf-8") as text,
     ):
