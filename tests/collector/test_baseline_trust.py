@@ -101,6 +101,13 @@ def test_a_baseline_window_is_not_used_once_later_stretches_are_clearly_faster()
     assert "150 ms when it was taken, and 100 ms at the job's best" in unused(work)[0]
 
 
+@pytest.mark.parametrize(("now_s", "trusted"), [(0.15, False), (1.0, True)])
+def test_a_little_off_the_best_it_is_used_where_the_job_is_far_slower_now(now_s: float, trusted: bool) -> None:
+    job = Job()
+    job.train(0.12, 0.12)
+    assert bool(job.look(now_s, 0.1).baseline) == trusted
+
+
 def test_another_baseline_window_is_taken_in_its_place_but_only_near_the_best() -> None:
     job = Job()
     job.train(0.15, 0.15)

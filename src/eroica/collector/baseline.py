@@ -15,6 +15,8 @@ from eroica.wire.messages import WorkerStatus
 _TRIES = 3
 #: A job that was slower than its best by this factor when its baseline window opened was not healthy.
 _FASTER_LATER = 1.15
+#: Unless it was slower by no more than this share of what it lost since.
+_SMALL_PART = 0.2
 #: Capturing makes iterations longer, those of tiny operators by half; so much longer, the job got slow meanwhile,
 #: unless it was as fast as before right after the window, and the same was seen twice.
 _SLOWER_INSIDE = 2.0
@@ -110,13 +112,15 @@ class Baseline:
     def _is_slower_inside(self) -> bool:
         return self._captured_s >= _SLOWER_INSIDE * (self._taken_s or math.inf)
 
-    def doubts(self, best_s: float | None) -> str:
+    def doubts(self, best_s: float | None, now_s: float | None = None) -> str:
         """Why the baseline window was not taken from a healthy job, "" if nothing says so.
 
         All means compared here are of iterations outside windows, as the agents saw them: capturing slows them alike.
+        A job that was not at its best, but is far slower now, is better compared with that than with nothing.
 
         Args:
             best_s: Mean iteration of the job's best stretch so far, seconds.
+            now_s: Mean iteration when the window that it is compared with was asked for, seconds.
         """
         taken_s, expected_s = self._taken_s, self._settings.expected_iteration_s
         if not self.patterns or not taken_s:
@@ -129,7 +133,7 @@ class Baseline:
         at = f"iterations took {1e3 * taken_s:.3g} ms when it was taken"
         if 0 < expected_s < taken_s:
             return f"{at}, and {1e3 * expected_s:.3g} ms are expected"
-        if best_s and taken_s >= _FASTER_LATER * best_s:
+        if best_s and taken_s >= max(_FASTER_LATER * best_s, best_s + _SMALL_PART * ((now_s or 0.0) - best_s)):
             return f"{at}, and {1e3 * best_s:.3g} ms at the job's best"
         return ""
 

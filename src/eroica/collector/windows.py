@@ -307,7 +307,7 @@ class Windows:
             Analyze(
                 window=current.window,
                 patterns=tuple(current.patterns[rank] for rank in sorted(current.patterns)),
-                baseline=() if current.window.purpose in _ALONE else self._trusted_baseline(notes),
+                baseline=() if current.window.purpose in _ALONE else self._trusted_baseline(current, notes),
                 expected_workers=current.expected_workers,
                 notes=tuple(notes),
                 asked_at=current.asked_at,
@@ -321,9 +321,10 @@ class Windows:
         self.show(current.window, "done", None, f"{len(self._baseline.patterns)} workers")
         self._capturing.close()
 
-    def _trusted_baseline(self, notes: list[str]) -> tuple[WorkerPattern, ...]:
+    def _trusted_baseline(self, current: Underway, notes: list[str]) -> tuple[WorkerPattern, ...]:
         """What to compare with; nothing, and a note, if the job was not healthy when it was taken."""
-        doubts = self._baseline.doubts(span.best_s(span.in_training(self.roll)))
+        best_s, now_s = span.best_s(span.in_training(self.roll)), current.window.current_iteration_s
+        doubts = self._baseline.doubts(best_s, now_s)
         if not doubts:
             return self._baseline.patterns
         notes.append(f"The baseline window is not used, the job was not healthy then: {doubts}.")
