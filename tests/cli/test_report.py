@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from eroica.archive.load import open_window, read_patterns
+from eroica.archive.load import SavedRun, open_saved, open_window, read_patterns
 from eroica.archive.store import Store, save_patterns
-from eroica.cli import group
+from eroica.cli import group, saved
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
@@ -37,6 +37,12 @@ def run(tmp_path: Path) -> Path:
     keep(tmp_path, 2, "manual")
     Store(tmp_path).save_final(keep(tmp_path, 3, "manual", SlowLoader((2,), 20.0)))
     return tmp_path
+
+
+def open_run(path: Path) -> SavedRun:
+    found = open_saved(path)
+    assert isinstance(found, SavedRun)
+    return found
 
 
 def call(*arguments: object) -> Result:
@@ -208,3 +214,14 @@ def test_sentences_are_not_broken_in_a_pipe_and_lines_end_with_their_text(
 def test_a_width_that_was_asked_for_counts_in_a_pipe_too(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     assert max(map(len, call(run).output.splitlines())) <= 60
+
+
+def test_a_window_that_confirms_a_slow_start_is_compared_with_nothing(tmp_path: Path) -> None:
+    """The baseline window before it was as slow."""
+    early = keep(tmp_path, 2, "early", SlowLoader((2,), 20.0))
+    keep(tmp_path, 1, "baseline", SlowLoader((2,), 20.0))
+    keep(tmp_path, 3, "slow", SlowLoader((2,), 20.0))
+    windows = {one.window_id: one for one in open_run(tmp_path).windows}
+    assert not saved.baseline_of(open_run(tmp_path), windows[2])
+    assert saved.baseline_of(open_run(tmp_path), windows[3])
+    assert early.cause is not None and "slow-data-loading" in call(tmp_path, "--window", 2, "--again").output

@@ -9,6 +9,7 @@ from eroica.archive.load import Saved, SavedRun, SavedWindow, open_saved
 from eroica.errors import InputError, UsageError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
+from eroica.model.window import ALONE
 from eroica.offline.saved import examine_window, job_of, usable_patterns
 from eroica.settings import Settings
 
@@ -98,11 +99,12 @@ def diagnose_again(run: SavedRun | None, window: SavedWindow, settings: Settings
         InputError: It has neither patterns nor what was seen of a standstill.
     """
     job = run.job if run is not None else job_of(window)
-    return examine_window(job, window, _baseline(run, window), settings).verdict
+    return examine_window(job, window, baseline_of(run, window), settings).verdict
 
 
-def _baseline(run: SavedRun | None, window: SavedWindow) -> Sequence[WorkerPattern]:
-    if window.purpose == "baseline":
+def baseline_of(run: SavedRun | None, window: SavedWindow) -> Sequence[WorkerPattern]:
+    """Patterns of the healthy window that a window is compared with; none for those that are judged alone."""
+    if window.purpose in ALONE:
         return ()
     for earlier in reversed(run.windows if run is not None else ()):
         if earlier.purpose == "baseline" and earlier.pattern_files and earlier.window_id != window.window_id:

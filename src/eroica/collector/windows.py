@@ -25,7 +25,7 @@ from eroica.collector.roll import Roll
 from eroica.collector.underway import Underway
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.model.window import Window
+from eroica.model.window import ALONE, Window
 from eroica.report.phrases import in_short
 from eroica.settings import Settings
 from eroica.wire.messages import (
@@ -36,9 +36,6 @@ from eroica.wire.messages import (
     ProfileRequest,
     WorkerStatus,
 )
-
-#: Windows that are compared with nothing: what would be is this very window, or looked slow itself.
-_ALONE = ("baseline", "early")
 
 
 @dataclass(frozen=True)
@@ -307,7 +304,7 @@ class Windows:
             Analyze(
                 window=current.window,
                 patterns=tuple(current.patterns[rank] for rank in sorted(current.patterns)),
-                baseline=() if current.window.purpose in _ALONE else self._trusted_baseline(current, notes),
+                baseline=() if current.window.purpose in ALONE else self._trusted_baseline(current, notes),
                 expected_workers=current.expected_workers,
                 notes=tuple(notes),
                 asked_at=current.asked_at,

@@ -15,11 +15,11 @@ from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.speed import held_share
 from eroica.diagnosis.view import View
 
-#: The cause must account for this share of the growth, by the window run again or by its own excess...
+#: The cause must account for this share of the growth, by the window run again or by its own excess.
 _ACCOUNTS = 0.6
 #: Causes of whole processes: one that is stopped or throttled for a share of the time loses that, whatever it does.
 _OF_PROCESSES = frozenset({"compute-slow", "misconfiguration"})
-#: ...and for this share of what all causes gain together.
+#: And it must account for this share of what all causes gain together.
 _LEADS = 0.8
 
 

@@ -10,6 +10,8 @@ from eroica.model.worker import ProcessGroup, Worker
 
 WindowKind = Literal["iterations", "blocked", "trace"]
 WindowPurpose = Literal["slow", "expected", "early", "manual", "baseline", "blocked", "trace"]
+#: Windows that are compared with nothing: what would be is this very window, or looked slow itself.
+ALONE: tuple[WindowPurpose, ...] = ("baseline", "early")
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
