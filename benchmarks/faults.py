@@ -42,7 +42,8 @@ NEVER = 10**9
 HEALTHY_S = 40.0
 #: A window that is open when time is up may still be answered.
 ANSWER_S = 60.0
-PACE_S = 15.0
+#: The pace of a healthy job: so many lines of it after the first, which tells of its start, and not forever.
+PACE_LINES, PACE_S = 4, 60.0
 #: Windows that nobody asked for by hand.
 TRIGGERED = ("slow", "expected", "early", "blocked")
 SMOKE = ("slow-loader", "load-imbalance", "none")
@@ -360,9 +361,11 @@ def healthy_pace_s(case: Case, out: Path, directory: Path) -> float:
     directory.mkdir()
     layout = case.training_layout
     calm = Rehearsal(fault, 0, WORKERS[case.layout], directory, layout=layout, from_iteration=NEVER, job=job)
+    until = time.monotonic() + PACE_S
     with calm.log.open("wb") as log, running(calm, log, watched=False):
-        time.sleep(PACE_S + 10)
-    found = sorted(paces(calm.log))
+        while time.monotonic() < until and len(paces(calm.log)) <= PACE_LINES:
+            time.sleep(0.5)
+    found = sorted(paces(calm.log)[1:])
     seconds = round(found[len(found) // 2] / 1000, 5)
     append(out, {"kind": "pace", "key": key, "seconds": seconds, "paces_ms": found, "machine": machine_facts()})
     return seconds

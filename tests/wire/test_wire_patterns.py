@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eroica.errors import InputError
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.rows import NUMBERS, RowsOfAll, RowTable
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.wire.codec import decode_record, encode_record
 from eroica.wire.patterns import pack_pattern, unpack_pattern
@@ -137,6 +139,70 @@ def test_a_key_that_is_none_is_refused() -> None:
     plain["functions"][0]["key"] = {"kind": "nonsense", "name": "x"}
     with pytest.raises(ValueError, match="nonsense"):
         unpack_pattern(msgspec.msgpack.encode(plain))
+
+
+def test_rows_stay_columns_until_somebody_asks_for_one() -> None:
+    rows = tuple(
+        FunctionPattern(
+            key=key(name), beta=0.1 * at, resource=("cpu", "nic")[at % 2], count=at, per_iteration_us=b"x" * at
+        )
+        for at, name in enumerate("abcd")
+    )
+    sent = msgspec.structs.replace(pattern(), functions=rows)
+    read = unpack_pattern(pack_pattern(sent)).functions
+    assert isinstance(read, RowTable) and read == rows and rows == read and len(read) == 4
+    assert (read[-1], read[1:3], list(read)) == (rows[-1], rows[1:3], list(rows))
+    assert type(read[0].count) is int and type(read[0].beta) is float
+    with pytest.raises(IndexError):
+        read[4]
+    together = RowsOfAll([read, RowTable.of(()), RowTable.of(rows[:2])])
+    assert list(together) == [*rows, *rows[:2]] and together[5] == rows[1]
+    assert together.series(np.asarray([3, 5])) == [b"xxx", b"x"]
+
+
+def key(name: str) -> FunctionKey:
+    return FunctionKey(kind="compute", name=name)
+
+
+def numbers(**changed: float) -> bytes:
+    return np.asarray([[changed.get(name, 0.0)] for name in NUMBERS]).tobytes()
+
+
+ONE = {"keys": [msgspec.msgpack.encode(key("a"))], "numbers": numbers(), "resources": ["cpu"],
+       "resource": np.zeros(1, np.int32).tobytes(), "series": b"", "ends": np.zeros(1, np.int64).tobytes()}  # fmt: skip
+
+
+def test_one_row_written_by_hand_is_read() -> None:
+    plain = msgspec.to_builtins(pattern(), builtin_types=(bytes,))
+    read = unpack_pattern(msgspec.msgpack.encode({**plain, "functions": ONE}))
+    assert list(read.functions) == [FunctionPattern(key=key("a"), beta=0.0, resource="cpu")]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"keys": []},
+        {"keys": ONE["keys"] * 2},
+        {"keys": [b"\xc1"]},
+        {"keys": [msgspec.msgpack.encode({"kind": "nonsense", "name": "x"})]},
+        {"numbers": numbers()[:-8]},
+        {"numbers": numbers()[:-3]},
+        {"numbers": numbers(count=-1)},
+        {"numbers": numbers(count=1e300)},
+        {"numbers": numbers(resource_samples=float("nan"))},
+        {"resource": np.ones(1, np.int32).tobytes()},
+        {"resource": np.asarray([-1], np.int32).tobytes()},
+        {"resource": b""},
+        {"resources": []},
+        {"ends": np.asarray([5], np.int64).tobytes()},
+        {"ends": np.asarray([-5], np.int64).tobytes()},
+        {"series": b"more"},
+    ],
+)
+def test_columns_that_do_not_fit_together_are_refused(changed: dict[str, object]) -> None:
+    plain = msgspec.to_builtins(pattern(), builtin_types=(bytes,))
+    with pytest.raises(ValueError, match=r"."):
+        unpack_pattern(msgspec.msgpack.encode({**plain, "functions": {**ONE, **changed}}))
 
 
 def test_damaged_bytes_are_an_input_error() -> None:

@@ -26,28 +26,38 @@ _LEADS = 0.8
 def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     """The causes; the first with the growth of the iteration as its gain, less what the others gain, if that is more.
 
+    What somebody expects of an iteration is no measurement: a gain that a rule knows stands against it.
+
     Args:
         view: The window.
         causes: In order of falling gain.
     """
-    growth = _growth(view)
-    if not causes or growth <= 0:
+    inside, growth = _growth(view)
+    if not causes or inside <= 0:
         return list(causes)
     first, others = causes[0], sum(cause.gain for cause in causes[1:])
     found = first.candidate
     excess = max(found.excess_us, 0.0) / max(view.iteration_us, 1e-9)
     held_W = held_share(view.fleet)[list(found.workers)]
     held = float(held_W.mean()) if held_W.size and found.cause in _OF_PROCESSES else 0.0
-    seen = max(first.gain, min(max(excess, held), growth))
-    rest = growth - others
-    if first.gain >= rest or seen < _ACCOUNTS * growth or first.gain < _LEADS * (first.gain + others):
+    seen = max(first.gain, min(max(excess, held), inside))
+    rest, is_known = growth - others, found.gain is not None and view.context.window.purpose != "slow"
+    if is_known or first.gain >= rest or seen < _ACCOUNTS * inside or first.gain < _LEADS * (first.gain + others):
         return list(causes)
     return [msgspec.structs.replace(first, gain=rest, is_growth=True), *causes[1:]]
 
 
-def _growth(view: View) -> float:
-    """By which share of itself the iteration has grown, where somebody finds the job slow; else 0."""
+def _growth(view: View) -> tuple[float, float]:
+    """By which share of itself the iteration has grown, where somebody finds the job slow; else 0.
+
+    Returns:
+        Inside windows, from the healthy one to this one; and as the job itself saw it, where no window makes iterations
+        longer: from its best stretch to when this window was asked for.
+    """
     before = view.baseline_us
     if view.is_trace or not view.is_slow or not before or view.iteration_us <= 0:
-        return 0.0
-    return max(1 - before / view.iteration_us, 0.0)
+        return 0.0, 0.0
+    inside = max(1 - before / view.iteration_us, 0.0)
+    current_s = view.context.window.current_iteration_s
+    told = view.slowdown_us / (current_s * 1e6) if current_s and view.context.window.purpose == "slow" else inside
+    return inside, told

@@ -126,7 +126,8 @@ def frame_in_children(view: View, members: Sequence[int], reference: str) -> Foc
     """
     keys = view.fleet.keys
     rows = [at for at, key in enumerate(keys) if key.thread == "loader" and not is_idle_stack(key.stack)]
-    return _in_rows(view, rows, members, reference) or frame_in_threads(view, members, reference)
+    loops = [row for row in rows if keys[row].phase == "input"]  # beside threads that serve others
+    return _in_rows(view, loops or rows, members, reference) or frame_in_threads(view, members, reference)
 
 
 def frame_in_threads(view: View, members: Sequence[int], reference: str) -> Focus | None:

@@ -2,18 +2,20 @@
 
 A window makes iterations a little longer, and a loader that limits the job by less than that is hardly waited for while
 anybody looks. What its processes do tells it all the same: they worked a part of the time when the job was healthy, and
-work all of it now, and a batch takes them longer than an iteration did. Asked only where nothing else explains a job
-that has got slower.
+work all of it now, and a batch takes them longer than an iteration did, or than one may. Asked only where nothing but
+loading explains a slow job.
 
 Array suffixes: W workers.
 """
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH
 from eroica.diagnosis.loading import frame_in_children, is_idle_stack
 from eroica.diagnosis.reading import describe, doing, python_cause
@@ -23,6 +25,8 @@ from eroica.localize.fleet import Fleet
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
+#: What else may be seen of loaders that set the pace.
+LOADING = frozenset({"slow-data-loading", "slow-storage-read"})
 #: Who limits the job works most of the time in a window, too, in which there is more room to wait.
 _MOSTLY_BUSY = 0.75
 #: A batch must take them this much longer than when the job was healthy.
@@ -33,27 +37,64 @@ _LIMITS = 0.95
 _DOUBT = 0.85
 
 
+class _Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What iterations take, and what the loaders need for one.
+
+    Attributes:
+        best_us: An iteration at the job's best, or as somebody expects it.
+        current_us: An iteration outside the window.
+        busy: Share of the time in which the loaders work, mean over the accused.
+        batch_us: What they need for a batch, same mean.
+        before_us: The same in the healthy window; None without one.
+    """
+
+    best_us: float
+    current_us: float
+    busy: float
+    batch_us: float
+    before_us: float | None
+
+    @property
+    def gain(self) -> float:
+        return 1 - self.best_us / self.current_us
+
+
 def find_saturated_loading(view: View) -> list[Candidate]:
     """Workers whose loader processes set the pace of a job that has got slower."""
-    window = view.context.window
-    if view.is_trace or not view.is_slow or view.suspects.baseline is None or not view.slowdown_us:
+    window, past = view.context.window, view.suspects.baseline
+    best_us, current_us = view.stated_baseline_us or 0.0, (window.current_iteration_s or 0.0) * 1e6
+    if window.purpose == "expected":
+        best_us = view.settings.expected_iteration_s * 1e6
+    told = past is not None or window.purpose == "expected"
+    if view.is_trace or not view.is_slow or not told or not 0 < best_us < current_us:
         return []
-    current_us, best_us = float(window.current_iteration_s or 0) * 1e6, float(view.stated_baseline_us or 0)
-    busy_W, before_us = _busy_share(view.fleet), view.then(_batch_us)
-    batch_us = _batch_us(view.fleet)
-    late_W = (busy_W >= _MOSTLY_BUSY) & (batch_us >= _GROWN * before_us)
+    busy_W, batch_us, before_us = _busy_share(view.fleet), _batch_us(view.fleet), view.then(_batch_us)
+    late_W = (busy_W >= _MOSTLY_BUSY) & ~(batch_us < _GROWN * before_us)
     late_W &= (batch_us >= best_us * (1 + view.settings.slowdown)) & (batch_us >= _LIMITS * current_us)
-    members = tuple(np.flatnonzero(late_W).tolist())
-    inside = frame_in_children(view, members, "baseline") if members else None
+    members = np.flatnonzero(late_W)
+    inside = frame_in_children(view, members.tolist(), "baseline") if members.size else None
     if inside is None:
         return []
+    pace = _Pace(
+        best_us=best_us,
+        current_us=current_us,
+        busy=float(busy_W[members].mean()),
+        batch_us=float(batch_us[members].mean()),
+        before_us=float(before_us[members].mean()) if past is not None else None,
+    )
+    return [_candidate(view, tuple(members.tolist()), inside, pace)]
+
+
+def _candidate(view: View, members: tuple[int, ...], inside: Focus, pace: _Pace) -> Candidate:
     everybody = len(members) >= JOB_WIDE * view.workers
+    whose = f"all {view.workers} workers" if everybody else name_workers([view.fleet.ranks[at] for at in members])
+    batch, best, now = (format_ms(each) for each in (pace.batch_us, pace.best_us, pace.current_us))
+    then, usual = ("", "should take") if pace.before_us is None else (", {} when the job was healthy", "took at best")
+    then = then.format(format_ms(pace.before_us or 0.0))
     done = doing(view, inside.functions, members)
     removed_WI = np.zeros_like(view.fleet.iteration_us)
-    removed_WI[list(members)] = view.slowdown_us
-    batch, before = (format_ms(float(each_W[list(members)].mean())) for each_W in (batch_us, before_us))
-    whose = f"all {view.workers} workers" if everybody else name_workers([view.fleet.ranks[at] for at in members])
-    found = Candidate(
+    removed_WI[list(members)] = pace.current_us - pace.best_us
+    return Candidate(
         cause=python_cause(done, is_input=True),
         scope="all" if everybody else "some",
         workers=members,
@@ -61,28 +102,26 @@ def find_saturated_loading(view: View) -> list[Candidate]:
         focus=inside,
         kind="python",
         removed_us=removed_WI,
-        mean_us=current_us,
-        reference_us=best_us,
-        reference="slowdown",
+        mean_us=pace.current_us,
+        reference_us=pace.best_us,
+        reference="expectation" if pace.before_us is None else "slowdown",
         strength=3 * LEAST_STRENGTH,
         coverage=inside.share,
         agreement=None,
         least_gain=view.settings.min_gain,
         evidence=(
-            f"The loader processes of {whose} work {percent(float(busy_W[list(members)].mean()))} of the time, most of "
-            f"it in {inside.label}: a batch takes them {batch}, {before} when the job was healthy.",
-            f"Iterations took {format_ms(best_us)} at best and take {format_ms(current_us)} now; none can take less "
-            "than its batch.",
+            f"The loader processes of {whose} work {percent(pace.busy)} of the time, most of it in {inside.label}: a "
+            f"batch takes them {batch}{then}.",
+            f"Iterations {usual} {best} and take {now} now; none can take less than its batch.",
             *describe(done),
         ),
-        gain=view.slowdown_us / current_us,
+        gain=pace.gain,
         sentence=(
-            f"The loader processes of {whose} need {batch} for a batch, most of it in {inside.label}, against {before} "
-            f"when the job was healthy: iterations take {format_ms(current_us)} instead of {format_ms(best_us)}."
+            f"The loader processes of {whose} need {batch} for a batch, most of it in {inside.label}{then}: iterations "
+            f"take {now} instead of {best}."
         ),
         doubt=_DOUBT,
     )
-    return [found]
 
 
 def _busy_share(fleet: Fleet) -> Floats:

@@ -30,7 +30,7 @@ from eroica.diagnosis.paths import find_group_transfers
 from eroica.diagnosis.pauses import find_pauses
 from eroica.diagnosis.python_code import find_python
 from eroica.diagnosis.rotating import find_rotating
-from eroica.diagnosis.saturated import find_saturated_loading
+from eroica.diagnosis.saturated import LOADING, find_saturated_loading
 from eroica.diagnosis.setup import attribute_to_setup, find_misconfiguration
 from eroica.diagnosis.simulate import share_gains, simulated_gain
 from eroica.diagnosis.single_operators import find_slow_operators
@@ -98,8 +98,16 @@ def find_causes(view: View) -> list[Cause]:
         causes += select_causes(view, _with_culprits(view, find_unexplained(view, explained)))
     if all(is_concealing(cause.candidate) for cause in causes):
         causes = select_causes(view, find_sibling_processes(view) or find_misconfiguration(view)) or causes
-    causes = causes or select_causes(view, find_saturated_loading(view))
+    if all(cause.candidate.cause in LOADING for cause in causes):
+        causes = _widest(causes, select_causes(view, find_saturated_loading(view)))
     return [*causes, *(_remarks(view, causes) if view.is_trace else _smaller(view, causes))]
+
+
+def _widest(causes: list[Cause], limit: list[Cause]) -> list[Cause]:
+    """The causes; instead the limit that loaders set, where nothing else is known, or some of all that it holds for."""
+    wider = any(one.candidate.scope == "all" for one in limit) and all(one.candidate.scope == "some" for one in causes)
+    dearer = sum(cause.gain for cause in limit) > sum(cause.gain for cause in causes)
+    return limit if limit and (not causes or (wider and dearer)) else causes
 
 
 def _of_all_rules(view: View) -> list[Candidate]:

@@ -149,6 +149,7 @@ class WanderingLoad(LoadImbalance):
     """In each iteration another worker, drawn anew, has a batch `times` as large: nobody has more work in the end."""
 
     name: ClassVar[str] = "wandering-load"
+    times: float = 8
 
     def wrap_collate(self, collate: Any, place: Place) -> Any:
         """A function that repeats items when it is this worker's turn."""
