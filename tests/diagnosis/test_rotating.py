@@ -161,3 +161,26 @@ def test_a_function_of_one_worker_alone_is_not_one_worker_after_another(seed: in
     verdict = judge(OneThenAnother(), workers=2, seed=seed)
     assert not [one for one in verdict.findings if one.scope == "rotating"], verdict.summary
     assert verdict.cause is None or verdict.cause.workers == (0,)
+
+
+class WanderingData:
+    """In each iteration another worker has a batch several times as large; the optimizer does not mind."""
+
+    def apply(self, draft: Draft) -> None:
+        """Longer forward and backward, by turns."""
+        factor_WI = np.ones(draft.shape)
+        turns = draft.noise.integers(0, draft.shape[0], draft.shape[1])
+        factor_WI[turns, np.arange(draft.shape[1])] = 4.0
+        for key in draft.time_us:
+            if key.kind == "compute" and key.phase in ("forward", "backward"):
+                draft.time_us[key] = draft.time_us[key] * factor_WI
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("baseline", [False, True])
+def test_data_that_wanders_from_the_start_is_told_from_a_crowded_host(baseline: bool, seed: int) -> None:
+    plan = FleetPlan(workers=4, cores=2, seed=seed)
+    before = synthesize(plan, [WanderingData()], 1) if baseline else []
+    patterns = synthesize(FleetPlan(workers=4, cores=2, seed=seed, draw=1), [WanderingData()], 2)
+    found = only_cause(analyze("job", synthesize_window(patterns, "manual", before), patterns, before))
+    assert found.cause == "load-imbalance"
