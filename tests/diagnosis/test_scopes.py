@@ -187,7 +187,8 @@ def test_stages_of_one_worker_each_stay_healthy_against_their_past(seed: int) ->
 
 
 def test_without_peers_and_without_a_past_nothing_can_be_told() -> None:
-    verdict = judge(SlowCompute((2,), 1.8), baseline=False, workers=4, stages=4, **DEVICES)
+    trouble = SlowCompute((2,), 1.8, "nothing_of_note")
+    verdict = judge(trouble, baseline=False, workers=4, stages=4, **DEVICES)
     assert verdict.verdict == "undetermined"
     assert "a role of its own, and there is no baseline window" in verdict.summary
     assert not any("no worker is to blame" in note for note in verdict.coverage.notes)

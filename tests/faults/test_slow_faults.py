@@ -163,8 +163,8 @@ def test_one_worker_has_larger_batches() -> None:
 
 def test_the_larger_batch_wanders_and_exactly_one_worker_has_it() -> None:
     rows = [[shape[0] for shape in batches(FaultPlan("wandering-load"), 60, worker=worker)] for worker in range(4)]
-    assert [sorted(turn) for turn in zip(*rows, strict=True)] == [[2, 2, 2, 8]] * 60
-    assert all(max(mine) == 8 for mine in rows)
+    assert [sorted(turn) for turn in zip(*rows, strict=True)] == [[2, 2, 2, 16]] * 60
+    assert all(max(mine) == 16 for mine in rows)
 
 
 def test_a_batch_ramp_rises_in_steps_on_all_workers_alike() -> None:

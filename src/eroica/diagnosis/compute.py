@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.held import find_held
 from eroica.diagnosis.lateness import (
     JOB_WIDE,
     LEAST_AGREEMENT,
@@ -57,7 +58,7 @@ def find_compute(view: View) -> list[Candidate]:
     if not rows:
         return []
     slow = [*_slow_workers(view, rows), *_slow_roles(view, rows), *_slow_job(view, rows)]
-    return [*slow, *_more_work(view, rows)]
+    return [*slow, *find_held(view, {worker for one in slow for worker in one.workers}), *_more_work(view, rows)]
 
 
 def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:

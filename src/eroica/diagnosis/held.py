@@ -1,0 +1,87 @@
+"""Workers whose processes were stopped, or held back by a quota, while the others' were not.
+
+Nobody needs a peer or a healthy window to see that: a training process has no reason to stand still on its own. Told of
+those alone that no other rule accuses: with somebody to compare with, operators say how much is lost.
+
+Array suffixes: W workers, I iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import NOTHING
+from eroica.diagnosis.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH
+from eroica.diagnosis.speed import held_share, host_fact
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import name_workers
+from eroica.model.shares import percent
+
+CAUSE = "compute-slow"
+#: Share of the time from which a process is held for no good reason, and by how much the others must be held less.
+_LONG = 0.2
+#: What follows from the host's word, not from the window run again.
+_DOUBT = 0.9
+_NEXT_STEP = (
+    "Find out who stops the process (kill -STOP, a debugger, a scheduler that suspends jobs) or what quota holds it "
+    "back (cpu.max and cpu.stat of its cgroup), and take that away."
+)
+
+
+def find_held(view: View, accused: Iterable[int]) -> Iterator[Candidate]:
+    """The workers that were held for long, for whom the others wait.
+
+    Args:
+        view: The window.
+        accused: Workers (indices) that slow computation is laid at already.
+    """
+    if view.is_trace:
+        return
+    held_W = held_share(view.fleet)
+    late_W = held_W >= _LONG
+    if not late_W.any() or late_W.mean() >= JOB_WIDE:
+        return
+    late_W &= held_W - float(np.median(held_W[~late_W])) >= _LONG
+    lost_W = held_W * view.fleet.busy_us.mean(axis=1)
+    waits_W = np.median(view.wait_us[held_W < _LONG]) - view.wait_us
+    agreement_W = np.clip(waits_W / np.maximum(lost_W, 1e-9), 0.0, 1.0)
+    late_W &= agreement_W >= LEAST_AGREEMENT
+    late_W[list(accused)] = False
+    members = np.flatnonzero(late_W)
+    if members.size:
+        yield _candidate(view, members, held_W, float(agreement_W[members].min()))
+
+
+def _candidate(view: View, members: NDArray[np.intp], held_W: NDArray[np.float64], agreement: float) -> Candidate:
+    busy_WI = view.fleet.busy_us
+    removed_WI = np.zeros_like(busy_WI)
+    removed_WI[members] = held_W[members, None] * busy_WI[members]
+    mean_us, held = float(busy_WI[members].mean()), float(held_W[members].mean())
+    whom = name_workers([view.fleet.ranks[at] for at in members])
+    stopped = float(np.nan_to_num(host_fact(view.fleet, "stopped"))[members].mean())
+    how = "stopped" if stopped >= held / 2 else "held back by a CPU quota"
+    whose, be = ("The process", "is") if members.size == 1 else ("The processes", "are")
+    return Candidate(
+        cause=CAUSE,
+        scope="some",
+        workers=tuple(members.tolist()),
+        functions=(),
+        focus=NOTHING,
+        kind="compute",
+        removed_us=removed_WI,
+        mean_us=mean_us,
+        reference_us=mean_us * (1 - held),
+        reference="expectation",
+        strength=3 * LEAST_STRENGTH,
+        coverage=1.0,
+        agreement=agreement,
+        least_gain=view.settings.min_gain,
+        evidence=(f"{whose} of {whom} {be} {how} {percent(held)} of the time, those of the others are not.",),
+        sentence=f"{whose} of {whom} {be} {how} {percent(held)} of the time, and the others wait.",
+        next_step=_NEXT_STEP,
+        doubt=_DOUBT,
+    )

@@ -1,0 +1,53 @@
+"""A process that is stopped while the others are not needs nobody to be compared with."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Finding
+from eroica.pipeline import analyze
+from eroica.testing import FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
+
+seeds = pytest.mark.parametrize("seed", range(3))
+
+
+def pipeline(*troubles: Trouble, seed: int) -> list[WorkerPattern]:
+    """Two stages of one worker each."""
+    return synthesize(FleetPlan(workers=2, stages=2, seed=seed), troubles)
+
+
+def causes(patterns: list[WorkerPattern]) -> list[Finding]:
+    verdict = analyze("job", synthesize_window(patterns), patterns)
+    return [one for one in verdict.findings if one.role == "cause"]
+
+
+@seeds
+@pytest.mark.parametrize(("fact", "told"), [("stopped", "stopped 7"), ("throttled", "held back by a CPU quota 7")])
+def test_a_stage_that_stands_still_most_of_the_time_is_slow(fact: str, told: str, seed: int) -> None:
+    found = causes(pipeline(SlowCompute((0,), 4.0, fact), seed=seed))
+    assert [(one.cause, one.workers, one.scope) for one in found] == [("compute-slow", (0,), "some")]
+    assert any(told in sentence for sentence in found[0].evidence)
+    assert found[0].gain is not None and 0.4 < found[0].gain < 0.9
+
+
+@seeds
+def test_a_stage_that_takes_long_without_being_held_is_not(seed: int) -> None:
+    assert not causes(pipeline(SlowCompute((0,), 4.0, "nothing_of_note"), seed=seed))
+
+
+@seeds
+def test_a_job_that_is_stopped_as_a_whole_accuses_nobody(seed: int) -> None:
+    paused = [
+        msgspec.structs.replace(one, host_facts={**one.host_facts, "stopped": 0.5}) for one in pipeline(seed=seed)
+    ]
+    assert not causes(paused)
+
+
+@seeds
+def test_with_peers_their_operators_tell_how_much(seed: int) -> None:
+    patterns = synthesize(FleetPlan(workers=4, seed=seed), [SlowCompute((2,), 3.0)])
+    (found,) = causes(patterns)
+    assert (found.cause, found.workers) == ("compute-slow", (2,))
+    assert any("An operator takes" in sentence for sentence in found.evidence)
