@@ -157,12 +157,12 @@ def _in_rows(view: View, rows: list[int], members: Sequence[int], reference: str
     if reference == "peers":
         usual_R = np.nan_to_num(median_of_others(total_RW, view.fleet.roles)[:, list(members)]).mean(axis=1)
     elif reference == "baseline" and view.suspects.baseline is not None:
-        usual_R = _beforeframe_in_children(view, rows, members)
+        usual_R = _before_in_children(view, rows, members)
     found = find_focus(keys, rows, time_R - usual_R, time_R)
     return found or find_focus(keys, rows, time_R, time_R)
 
 
-def _beforeframe_in_children(view: View, rows: Sequence[int], members: Sequence[int]) -> Floats:
+def _before_in_children(view: View, rows: Sequence[int], members: Sequence[int]) -> Floats:
     past = view.suspects.baseline
     assert past is not None
     places = {key: place for place, key in enumerate(past.keys)}
