@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -30,7 +31,39 @@ COUNTS = ("count", "resource_samples", "active_iterations")
 _read_numbers = attrgetter(*NUMBERS)
 
 
-class RowTable(Sequence[FunctionPattern]):
+class _MadeRows(Sequence[FunctionPattern]):
+    """Rows that are made when somebody asks for one."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _row(self, at: int) -> FunctionPattern:
+        """The row at a place that exists."""
+
+    @overload
+    def __getitem__(self, at: int) -> FunctionPattern: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[FunctionPattern, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> FunctionPattern | tuple[FunctionPattern, ...]:
+        if isinstance(at, slice):
+            return tuple(map(self._row, range(*at.indices(len(self)))))
+        return self._row(range(len(self))[at])
+
+    def __iter__(self) -> Iterator[FunctionPattern]:
+        return map(self._row, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self)!r})"
+
+
+class RowTable(_MadeRows):
     """Rows of one worker, made when somebody asks for one.
 
     Attributes:
@@ -84,28 +117,6 @@ class RowTable(Sequence[FunctionPattern]):
     def __len__(self) -> int:
         return len(self.keys)
 
-    @overload
-    def __getitem__(self, at: int) -> FunctionPattern: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[FunctionPattern, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> FunctionPattern | tuple[FunctionPattern, ...]:
-        if isinstance(at, slice):
-            return tuple(map(self._row, range(*at.indices(len(self)))))
-        return self._row(range(len(self))[at])
-
-    def __iter__(self) -> Iterator[FunctionPattern]:
-        return map(self._row, range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"RowTable({list(self)!r})"
-
     def _row(self, at: int) -> FunctionPattern:
         values: dict[str, Any] = dict(zip(NUMBERS, self.numbers[:, at].tolist(), strict=True))
         values |= {name: int(values[name]) for name in COUNTS}
@@ -117,7 +128,7 @@ class RowTable(Sequence[FunctionPattern]):
         )
 
 
-class RowsOfAll(Sequence[FunctionPattern]):
+class RowsOfAll(_MadeRows):
     """Rows of all workers, one worker after another.
 
     Attributes:
@@ -139,17 +150,6 @@ class RowsOfAll(Sequence[FunctionPattern]):
 
     def __len__(self) -> int:
         return int(self.starts[-1])
-
-    @overload
-    def __getitem__(self, at: int) -> FunctionPattern: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[FunctionPattern, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> FunctionPattern | tuple[FunctionPattern, ...]:
-        if isinstance(at, slice):
-            return tuple(map(self._row, range(*at.indices(len(self)))))
-        return self._row(range(len(self))[at])
 
     def _row(self, at: int) -> FunctionPattern:
         worker = int(np.searchsorted(self.starts, at, side="right")) - 1
