@@ -22,8 +22,6 @@ _LEAST_GAIN = 0.05
 _LEAST_UNDER_WAY = 0.5
 #: A path is seen by one flow, a host by all of its flows.
 _COVERAGE = {"both": 1.0, "outgoing": 1.0, "incoming": 1.0, "path": 0.5}
-
-
 #: The link was measured itself, so standard errors of the time lost need be fewer (a link that comes and goes makes
 #: iterations jumpy), and count for more.
 _LEAST_STRENGTH = 1.5

@@ -33,9 +33,9 @@ _FEWEST_ITERATIONS = 10
 #: Workers and iterations of a healthy job differ; the last of four to 64 leads by up to 19 % of the usual time on busy
 #: cores, and by 2 % on devices.
 _LEAD_CPU = 0.25
-#: On hosts with fewer cores than workers somebody leads in most iterations, by 21 % of the usual time at most (median
-#: of a window's iterations, 63 healthy windows of four workers on two cores). Three times that is no crowd, if the
-#: optimizer shows that it is the data.
+#: On hosts with few cores somebody leads in most iterations, by 21 % of the usual time at most (median of a window's
+#: iterations, 63 healthy windows of two to four workers on two cores). Three times that is no crowd, if the optimizer
+#: shows that it is the data.
 _LEAD_CROWDED = 0.6
 _LEAD_DEVICE = 0.08
 #: Share of the lateness that a function must hold to be named.
