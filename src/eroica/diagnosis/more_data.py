@@ -17,8 +17,9 @@ from eroica.localize.fleet import Fleet
 Floats = NDArray[np.float64]
 _WITH_DATA = frozenset({"forward", "backward"})
 _WITHOUT_DATA = frozenset({"optimizer"})
-#: The optimizer may share this much of the slowness: larger tensors push it out of caches.
-_MOST_SHARED = 0.3
+#: The optimizer may share this much of the slowness: none is expected with more data, all of it on a slow processor, and
+#: on crowded cores noise moves either by up to half.
+_MOST_SHARED = 0.5
 #: More data is computed on: the processor is busy for so much of the additional time, which a thread that waits for a
 #: core is not.
 _COMPUTES = 0.35
