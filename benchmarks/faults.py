@@ -292,7 +292,6 @@ def record(case: Case, rehearsal: Rehearsal, rename: dict[str, str]) -> dict[str
             "verdict": expected.verdict,
             "causes": sorted(filter(None, expected.causes)),
             "scope": expected.scope,
-            "workers": list(expected.workers),
             "function": rename.get(expected.function, expected.function),
         },
         "said": said(verdict),

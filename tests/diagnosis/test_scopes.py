@@ -186,6 +186,21 @@ def test_stages_of_one_worker_each_stay_healthy_against_their_past(seed: int) ->
         assert (verdict.verdict, verdict.findings) == ("healthy", ())
 
 
+@seeds
+@pytest.mark.parametrize("workers", [2, 4])
+def test_one_function_that_has_always_made_a_stage_long_is_no_structure(seed: int, workers: int) -> None:
+    plan = {"workers": workers, "stages": 2, "seed": seed}
+    hook = BackwardHook(tuple(range(0, workers, 2)), 60)
+    patterns = synthesize(FleetPlan(**plan), [hook], 2)
+    past = synthesize(FleetPlan(**plan, draw=1), [hook], 1)
+    verdict = analyze("job", synthesize_window(patterns, "slow", past), patterns, past)
+    found = cause(verdict)
+    assert (found.cause, found.workers) == ("python-on-critical-path", hook.workers), verdict.summary
+    assert found.function.name == "scale_grad" and "extra duty" not in verdict.summary
+    assert found.confidence < 0.95
+    assert not any("structurally" in note for note in verdict.coverage.notes)
+
+
 def test_without_peers_and_without_a_past_nothing_can_be_told() -> None:
     trouble = SlowCompute((2,), 1.8, "nothing_of_note")
     verdict = judge(trouble, baseline=False, workers=4, stages=4, **DEVICES)

@@ -110,9 +110,9 @@ def test_each_part_of_an_answer_is_judged_by_itself() -> None:
     assert other == {"verdict": True, "cause": False, "workers": False, "file": True, "function": False}
 
 
-def test_where_nobody_is_the_one_any_workers_are_right_and_where_two_are_only_both() -> None:
+def test_where_nobody_is_the_one_any_workers_are_right_and_of_a_stage_none_is() -> None:
     assert judge_parts(verdict("sibling-process", (1, 3)), "burners", 0)["workers"]
-    assert judge_parts(verdict("stage-imbalance", (0, 2)), "heavy-stage", 2)["workers"]
+    assert judge_parts(verdict("stage-imbalance", (), scope="all"), "heavy-stage", 2)["workers"]
     assert not judge_parts(verdict("stage-imbalance", (2,)), "heavy-stage", 2)["workers"]
 
 

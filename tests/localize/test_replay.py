@@ -25,9 +25,13 @@ ITERATIONS = 12
 
 
 def judged(
-    programs: Sequence[Sequence[Step]], groups: Sequence[ProcessGroup], starts: Sequence[float] = (), **how: object
+    programs: Sequence[Sequence[Step]],
+    groups: Sequence[ProcessGroup],
+    starts: Sequence[float] = (),
+    buffered: bool = True,
+    **how: object,
 ) -> tuple[Fleet, Arrivals, list[Played]]:
-    played = play(programs, groups, starts)
+    played = play(programs, groups, starts, buffered)
     fleet = build_fleet(patterns_of_played(played, groups, **how), Settings(one_off_fraction=0.0))
     arrivals = read_arrivals(fleet)
     return msgspec.structs.replace(fleet, replay=arrivals.replay), arrivals, played
@@ -101,6 +105,26 @@ def test_the_gain_of_a_slow_stage_is_what_the_job_gains_without_it() -> None:
     truth = 1 - mean_us(healthy) / mean_us(played)
     removed = np.zeros_like(fleet.iteration_us)
     removed[0] = 4 * 3 * (SLOW - FAST)
+    assert simulated_gain(fleet, removed) == pytest.approx(truth, abs=0.02)
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_sender_waits_for_a_late_receiver_where_sends_are_not_buffered(buffered: bool) -> None:
+    """The second stage sends two gradients; the first one works long on each before it asks for the next."""
+
+    def both(long_us: float) -> tuple[Fleet, list[Played]]:
+        first = [Step("work", FAST), Step("send", 100.0, "0", 1)]
+        first += [Step("recv", 100.0, "0", 1), Step("work", long_us)] * 2
+        second = [Step("recv", 100.0, "0", 0), *[Step("work", FAST), Step("send", 100.0, "0", 0)] * 2]
+        programs = [[*steps, Step("iteration")] * ITERATIONS for steps in (first, second)]
+        fleet, _, played = judged(programs, [everybody(2)], buffered=buffered)
+        return fleet, played
+
+    fleet, played = both(40_000.0)
+    truth = 1 - mean_us(both(FAST)[1]) / mean_us(played)
+    removed = np.zeros_like(fleet.iteration_us)
+    removed[0] = 2 * (40_000.0 - FAST)
+    assert fleet.replay is not None
     assert simulated_gain(fleet, removed) == pytest.approx(truth, abs=0.02)
 
 

@@ -12,7 +12,7 @@ from eroica.diagnosis.frames import Focus
 from eroica.model.verdict import ResourceUse
 
 Floats = NDArray[np.float64]
-Reference = Literal["peers", "baseline", "expectation", "slowdown"]
+Reference = Literal["peers", "baseline", "expectation", "slowdown", "stages"]
 
 FindingKind = Literal["compute", "memory", "collective", "python", "other"]
 

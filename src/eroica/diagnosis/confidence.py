@@ -15,7 +15,7 @@ _HALF_STRENGTH = 2.5
 #: was compared with something weaker than peers or a baseline.
 _UNCOVERED = 0.5
 _UNCONFIRMED = 0.6
-_WEAK_REFERENCE = {"peers": 1.0, "baseline": 1.0, "expectation": 0.9, "slowdown": 0.7}
+_WEAK_REFERENCE = {"peers": 1.0, "baseline": 1.0, "expectation": 0.9, "slowdown": 0.7, "stages": 0.85}
 _HIGHEST = 0.99
 #: Few iterations alike to the last digit (sampled, rounded) say no more than so many times what is known without them,
 #: unless these are so many that they cannot be alike by accident.

@@ -246,8 +246,9 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
     excess = _with_sampling(view, spent, excess)
     over_W = _stands_out(view, excess, 0.0)
     late_W = _job_wide(excess, over_W)
+    aim = _share_of_rest(view, excess, share)
     if late_W.any():
-        yield _lateness("expectation", excess, spent, late_W, None)
+        yield _lateness("expectation", aim, spent, late_W, None)
         return
     for own_W in (view.fleet.roles == role for role in np.unique(view.fleet.roles[over_W])):
         if own_W.all():
@@ -255,7 +256,14 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
         waits = float(np.median(view.wait_us[~own_W])) - view.wait_us
         agreement_W = np.clip(waits / np.maximum(excess.excess_us, 1e-9), 0.0, 1.0)
         for role_W in late_roles(view, over_W & own_W, agreement_W):
-            yield _lateness("expectation", excess, spent, role_W, float(agreement_W[role_W].min()))
+            yield _lateness("expectation", aim, spent, role_W, float(agreement_W[role_W].min()))
+
+
+def _share_of_rest(view: View, excess: Excess, share: float) -> Excess:
+    """Against the share of an iteration that has got as short as it then is, not of this one."""
+    rest_W = np.maximum(view.iteration_us - excess.mean_us, 0.0)
+    reference_W = np.minimum(excess.reference_us, share / max(1 - share, 1e-9) * rest_W)
+    return msgspec.structs.replace(excess, reference_us=reference_W)
 
 
 def _allowed(view: View, factor_W: Floats) -> Floats:

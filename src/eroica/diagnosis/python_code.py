@@ -66,9 +66,14 @@ def find_python(view: View) -> list[Candidate]:
     return [candidate for phase in _PHASES for candidate in _in_phase(view, phase)]
 
 
+def python_rows(view: View, phases: Sequence[str] = _PHASES) -> list[int]:
+    """Rows of Python that these rules judge."""
+    rows = view.rows(kinds=frozenset({"python"}), phases=frozenset(phases))
+    return [row for row in rows if not _is_judged_elsewhere(view.fleet.keys[row].stack)]
+
+
 def _in_phase(view: View, phase: str) -> Iterator[Candidate]:
-    rows = view.rows(kinds=frozenset({"python"}), phases=frozenset({phase}))
-    rows = [row for row in rows if not _is_judged_elsewhere(view.fleet.keys[row].stack)]
+    rows = python_rows(view, (phase,))
     expected = view.settings.expected_python if view.fleet.has_accelerator else None
     if not rows:
         return
@@ -131,8 +136,8 @@ def _narrowed(view: View, rows: list[int], late: Lateness) -> Candidate | None:
     if focus.is_specific:
         own = _same_reference(view, list(focus.functions), late)
         if own is not None:
-            return _candidate(view, focus.functions, focus, own)
-    return _candidate(view, tuple(rows), focus, late)
+            return accuse_python(view, focus.functions, focus, own)
+    return accuse_python(view, tuple(rows), focus, late)
 
 
 def _same_reference(view: View, functions: list[int], late: Lateness) -> Lateness | None:
@@ -141,7 +146,8 @@ def _same_reference(view: View, functions: list[int], late: Lateness) -> Latenes
     return next((own for own in found if own.reference == late.reference), None)
 
 
-def _candidate(view: View, functions: tuple[int, ...], focus: Focus, late: Lateness) -> Candidate:
+def accuse_python(view: View, functions: tuple[int, ...], focus: Focus, late: Lateness) -> Candidate:
+    """The candidate that names a function of Python, and says what it does there."""
     done = doing(view, focus.functions or functions, late.workers)
     inside = frame_in_threads(view, late.workers, late.reference)
     beside = () if inside is None else _beside(view, inside, late)
@@ -200,4 +206,4 @@ def _explains_slowdown(view: View, rows: list[int]) -> Iterator[Candidate]:
         strength=strength,
         agreement=None,
     )
-    yield _candidate(view, focus.functions, focus, late)
+    yield accuse_python(view, focus.functions, focus, late)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.speed import operators
+from eroica.diagnosis.stage_code import find_code_of_stage
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
@@ -58,11 +59,19 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def find_long_stages(view: View) -> list[Candidate]:
-    """The stage that all others wait for, where that is a cause: in recordings, and against an expectation."""
-    if not view.is_trace and view.context.window.purpose != "expected":
-        return []
+    """The stage that all others wait for: where one Python function makes it long, that is the cause.
+
+    Structure is a cause in recordings, and against an expectation.
+    """
     found = _longest(view)
-    return [] if found is None else [_candidate(view, found, _runs(view, found))]
+    if found is None:
+        return []
+    own_W = _runs(view, found)
+    code = find_code_of_stage(view, own_W, found.busy_us - found.others_us)
+    if code is not None:
+        return [code]
+    is_cause = view.is_trace or view.context.window.purpose == "expected"
+    return [_candidate(view, found, own_W)] if is_cause else []
 
 
 def describe_long_stage(view: View, accused: Collection[int] = ()) -> tuple[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import list_numbers, name_workers
@@ -123,7 +125,8 @@ def is_extra_duty(view: View, found: Candidate) -> bool:
     if found.kind not in ("python", "other") or [view.fleet.ranks[worker] for worker in found.workers] != [0]:
         return False
     rows = list(found.focus.functions)
-    others = sorted(set(range(view.workers)).difference(found.workers))
+    own = found.workers[0]
+    others = [other for other in np.flatnonzero(view.fleet.roles == view.fleet.roles[own]).tolist() if other != own]
     if not rows or not others or found.focus.share < _MOST:
         return False
     if any(view.fleet.keys[row].phase == "input" for row in rows):  # everybody loads data, if from other files

@@ -27,6 +27,7 @@ _REFERENCES = {
     "peers": "{whose} peers spend {}",
     "baseline": "in the healthy baseline window it was {}",
     "expectation": "at most {} is expected",
+    "stages": "the other stages spend {}",
     "slowdown": "it may have been {} before the job got slower",
 }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import msgspec
 import numpy as np
@@ -153,12 +154,15 @@ def _waits_for_untold(fleet: Fleet, records: Records) -> bool:
 def _replay(ledger: Ledger, roles_W: NDArray[np.intp]) -> tuple[Replay | None, tuple[str, ...]]:
     """The window as it can be run again, or why it cannot; no word where the records do not tell ends at all.
 
-    Waiting in communication that did not pair is first taken for waiting, and for own time if the window does not come
-    out like that.
+    Senders that stand still are first taken to wait for their receivers, and waiting in communication that did not pair
+    for waiting; then for time of their own if the window does not come out like that.
     """
     least = 1.0
-    for wait_WI in (ledger.wait_WI, None):
-        graph = build_graph(ledger.blocks, ledger.edge_WJ, ledger.whole_from, wait_WI)
+    readings = [ledger.blocks]
+    if any(block.holds_leaders for block in ledger.blocks):
+        readings.append([block.without_held_leaders() for block in ledger.blocks])
+    for blocks, wait_WI in product(readings, (ledger.wait_WI, None)):
+        graph = build_graph(blocks, ledger.edge_WJ, ledger.whole_from, wait_WI)
         if graph is None:
             return None, ()
         if graph.iterations < min(_FEWEST_REPLAYED, ledger.edge_WJ.shape[1] - 1):

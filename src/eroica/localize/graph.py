@@ -134,7 +134,7 @@ def _flatten(blocks: Sequence[MeetingBlock]) -> _Flat:
             "worker": block.members[..., None],
             "meeting": first + block.meetings,
             "group": block.group[:, None, None],
-            "waits": block.waits[:, None],
+            "waits": block.waits,
         }
         for name, values in spread.items():
             columns[name].append(np.broadcast_to(values, block.end_us.shape).swapaxes(1, 2).ravel())

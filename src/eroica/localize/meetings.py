@@ -24,7 +24,8 @@ class MeetingBlock(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         duration_us: float64 [G, M, K].
         critical_us: Critical part of each. float64 [G, M, K].
         end_us: Ends on each member's own clock, from the start of its window. float64 [G, M, K].
-        waits: Whether a member waits for the others; who does not leaves as soon as it is done itself. bool [M].
+        waits: Whether a member waits for the others; who does not leaves as soon as it is done itself. bool [G, M, K].
+        is_one_way: Whether the first member alone is known to wait, for the second one.
         transfer_us: What the execution takes once all have come. float64 [G, K].
         wait_us: Critical waiting as it is judged. float64 [G, M, K].
         share: Each member's share of the blame. float64 [G, M, K].
@@ -39,9 +40,23 @@ class MeetingBlock(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     end_us: Floats
     waits: Flags
     transfer_us: Floats
+    is_one_way: bool = False
     wait_us: Floats = msgspec.field(default_factory=lambda: np.zeros((0, 0, 0)))
     share: Floats = msgspec.field(default_factory=lambda: np.zeros((0, 0, 0)))
     columns: Places = msgspec.field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.intp))
+
+    @property
+    def holds_leaders(self) -> bool:
+        """Whether a sender or a root was seen to stand still, too."""
+        return self.is_one_way and bool(self.waits[:, 1].any())
+
+    def without_held_leaders(self) -> MeetingBlock:
+        """The same, with senders and roots that wait for nobody."""
+        if not self.holds_leaders:
+            return self
+        waits_GMK = self.waits.copy()
+        waits_GMK[:, 1] = False
+        return msgspec.structs.replace(self, waits=waits_GMK)
 
     @property
     def meetings(self) -> Places:

@@ -281,6 +281,8 @@ def _book(ledger: Ledger, pairs: Sequence[_Pair], timed: bool, members: Sequence
     share_P2K[:, 1] = wait_P2K[:, 0] > SKEW_FLOOR_OTHER_US
     columns_P2K = ledger.columns_of(both_P2, iteration_P2K)
     first_P = ledger.first_chained(columns_P2K)
+    waits_P2K = np.ones(critical_P2K.shape, dtype=np.bool_)  # a send is over once it is buffered, or only when received
+    waits_P2K[:, 1] = critical_P2K[:, 1] > transfer_PK + SKEW_FLOOR_OTHER_US
     for first in np.unique(first_P).tolist():
         block, at = None, np.flatnonzero(first_P == first).tolist()
         if timed and first < duration_P2K.shape[2]:
@@ -291,8 +293,9 @@ def _book(ledger: Ledger, pairs: Sequence[_Pair], timed: bool, members: Sequence
                 duration_us=duration_P2K[at, :, first:],
                 critical_us=critical_P2K[at, :, first:],
                 end_us=np.stack([(pairs[pair][1].end[first:], pairs[pair][2].end[first:]) for pair in at]),
-                waits=np.asarray([True, False]),
+                waits=waits_P2K[at, :, first:],
                 transfer_us=transfer_PK[at, first:],
+                is_one_way=True,
             )
         ledger.enter(both_P2[at], wait_P2K[at], share_P2K[at], columns_P2K[at], block)
 

@@ -162,7 +162,7 @@ def _block(
         duration_us=part.duration_us[None, :, first:].copy(),
         critical_us=critical_MK[None, :, first:].copy(),
         end_us=end_MK[None],
-        waits=np.ones(len(part.members), dtype=np.bool_),
+        waits=np.ones((1, *end_MK.shape), dtype=np.bool_),
         transfer_us=part.duration_us[None, :, first:].min(axis=1),
     )
 

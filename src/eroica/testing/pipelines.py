@@ -69,7 +69,10 @@ class Played(NamedTuple):
 
 
 def play(
-    programs: Sequence[Sequence[Step]], groups: Sequence[ProcessGroup], starts: Sequence[float] = ()
+    programs: Sequence[Sequence[Step]],
+    groups: Sequence[ProcessGroup],
+    starts: Sequence[float] = (),
+    buffered: bool = True,
 ) -> list[Played]:
     """Play programs out, one worker each, until all are done.
 
@@ -77,17 +80,23 @@ def play(
         programs: Steps of each rank.
         groups: All groups of the job.
         starts: When each worker's window begins.
+        buffered: A send is over when it has left; else when the receiver has come for it, too.
 
     Raises:
         ValueError: They wait for each other in a circle.
     """
-    return _Stage(programs, groups, starts).play()
+    return _Stage(programs, groups, starts, buffered).play()
 
 
 class _Stage:
     def __init__(
-        self, programs: Sequence[Sequence[Step]], groups: Sequence[ProcessGroup], starts: Sequence[float]
+        self,
+        programs: Sequence[Sequence[Step]],
+        groups: Sequence[ProcessGroup],
+        starts: Sequence[float],
+        buffered: bool,
     ) -> None:
+        self.buffered = buffered
         self.programs, self.members = programs, {group.name: group.ranks for group in groups}
         self.clock = list(starts) or [0.0] * len(programs)
         self.played = [Played([], [start]) for start in self.clock]
@@ -162,7 +171,8 @@ class _Stage:
         if step.does in _TOGETHER:
             whom = self.members[step.group]
         else:
-            whom = (rank,) if step.does == "send" or step.peer == rank else (rank, step.peer)
+            alone = step.peer == rank or (step.does == "send" and self.buffered)
+            whom = (rank,) if alone else (rank, step.peer)
         return max(came[one] for one in whom) + step.time_us if all(one in came for one in whom) else None
 
     def _leave(
