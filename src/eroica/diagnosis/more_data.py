@@ -17,8 +17,8 @@ from eroica.localize.fleet import Fleet
 Floats = NDArray[np.float64]
 _WITH_DATA = frozenset({"forward", "backward"})
 _WITHOUT_DATA = frozenset({"optimizer"})
-#: The optimizer may share this much of the slowness: with more data it shares nothing, on a slow processor all of it, and
-#: noise moves both alike.
+#: The optimizer may share this much of the slowness: with more data it shares nothing, on a slow processor all of it,
+#: and noise moves both alike.
 _MOST_SHARED = 0.5
 #: More data is computed on: the processor is busy for so much of the additional time, which a thread that waits for a
 #: core is not.
