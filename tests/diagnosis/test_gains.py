@@ -57,6 +57,22 @@ def test_nobody_finds_the_job_slow_so_its_growth_says_nothing(seed: int) -> None
 
 
 @seeds
+@pytest.mark.parametrize(("cause", "settled"), [("sibling-process", True), ("python-on-critical-path", False)])
+def test_who_lacks_cores_loses_more_than_busy_times_show(cause: str, settled: bool, seed: int) -> None:
+    before = synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1)
+    patterns = synthesize(FleetPlan(workers=4, seed=seed), [SlowCompute((0, 1, 2, 3), 2.2)], 2)
+    context = WindowContext(job="job", window=synthesize_window(patterns, "slow", before), expected_workers=4)
+    view = View(localize(patterns, before, Settings()), context, Settings())
+    growth = 1 - view.baseline_us / view.iteration_us
+    found = find_causes(view)[0].candidate
+    small = msgspec.structs.replace(found, cause=cause, mean_us=found.reference_us * 1.05)
+    (settled_one,) = settle_gains(view, [Cause(candidate=small, gain=0.45 * growth)])
+    assert settled_one.is_growth == settled
+    (tiny,) = settle_gains(view, [Cause(candidate=small, gain=0.2 * growth)])
+    assert not tiny.is_growth
+
+
+@seeds
 @pytest.mark.parametrize(("fact", "settled"), [("stopped", True), ("nothing_of_note", False)])
 def test_a_process_that_is_stopped_loses_more_than_its_own_functions_show(fact: str, settled: bool, seed: int) -> None:
     before = synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1)

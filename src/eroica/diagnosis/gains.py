@@ -17,6 +17,10 @@ from eroica.diagnosis.view import View
 
 #: The cause must account for this share of the growth, by the window run again or by its own excess.
 _ACCOUNTS = 0.6
+#: Who lacks cores lacks them for what is no work of its own, too: threads that send, receive and load, and those that
+#: wake up late. Busy times show about half of that.
+_OF_CORES = frozenset({"cpu-contention", "sibling-process", "misconfiguration"})
+_ACCOUNTS_FOR_CORES = 0.35
 #: Causes of whole processes: one that is stopped or throttled for a share of the time loses that, whatever it does.
 _OF_PROCESSES = frozenset({"compute-slow", "misconfiguration"})
 #: And it must account for this share of what all causes gain together.
@@ -42,7 +46,8 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     held = float(held_W.mean()) if held_W.size and found.cause in _OF_PROCESSES else 0.0
     seen = max(first.gain, min(max(excess, held), inside))
     rest, is_known = growth - others, found.gain is not None and view.context.window.purpose != "slow"
-    if is_known or first.gain >= rest or seen < _ACCOUNTS * inside or first.gain < _LEADS * (first.gain + others):
+    accounts = _ACCOUNTS_FOR_CORES if found.cause in _OF_CORES else _ACCOUNTS
+    if is_known or first.gain >= rest or seen < accounts * inside or first.gain < _LEADS * (first.gain + others):
         return list(causes)
     return [msgspec.structs.replace(first, gain=rest, is_growth=True), *causes[1:]]
 
