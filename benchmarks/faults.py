@@ -184,6 +184,7 @@ def all_cases(options: argparse.Namespace) -> Iterator[Case]:
         for layout in layouts
         for fault in names
         if layout.removeprefix("dp-") in EXPECTED[fault].layouts and onset in EXPECTED[fault].onsets
+        if EXPECTED[fault].in_copies or not layout.startswith("dp-")
     ]
     if options.smoke:
         wanted = list({case.fault: case for case in reversed(wanted)}.values())

@@ -131,6 +131,7 @@ def test_parts_together_are_all_runs_and_no_run_twice(benchmark: ModuleType, tmp
 def test_only_layouts_and_onsets_that_a_fault_can_have(benchmark: ModuleType, tmp_path: Path) -> None:
     found = {(case.layout, case.onset) for case in benchmark.all_cases(options(tmp_path, faults="load-imbalance"))}
     assert found == {("ddp", "start"), ("ddp", "middle"), ("fsdp2", "start"), ("fsdp2", "middle")}
+    assert [case.layout for case in benchmark.all_cases(options(tmp_path, faults="heavy-stage"))] == ["pipeline"]
 
 
 def test_a_run_that_stands_in_the_file_is_not_done_again(benchmark: ModuleType, tmp_path: Path) -> None:

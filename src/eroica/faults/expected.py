@@ -30,6 +30,8 @@ class Expectation:
         worker: The only worker that can have it, where it matters; None = anyone.
         alone: One worker has it, though others of its host may suffer as much.
         layouts: Layouts in which it can be.
+        in_copies: Whether it costs anything where copies of a pipeline share few cores: then all their work together
+            sets the pace, however it is divided.
         onsets: When it can begin, at the job's "start" or in its "middle".
         job: Arguments that the training needs for it.
         calm_job: Arguments of the same job without it, where it lies in them; None = the same.
@@ -46,6 +48,7 @@ class Expectation:
     worker: int | None = None
     alone: bool = False
     layouts: tuple[str, ...] = LAYOUTS
+    in_copies: bool = True
     onsets: tuple[str, ...] = ("start", "middle")
     job: tuple[str, ...] = ()
     calm_job: tuple[str, ...] | None = None
@@ -149,6 +152,7 @@ _STEPS: dict[str, Expectation] = {
         "stage-imbalance",
         "all",  # nobody is to blame for how the model was cut
         layouts=("pipeline",),
+        in_copies=False,
         onsets=("start",),
         job=("--layers", "5", "--first-layers", "4"),
         calm_job=("--layers", "5"),
