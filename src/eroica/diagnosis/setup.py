@@ -26,6 +26,7 @@ from eroica.diagnosis.setup_rules import (
 )
 from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
+from eroica.diagnosis.whereabouts import name_accused
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import excess_over_baseline
 from eroica.localize.fleet import Fleet
@@ -95,6 +96,39 @@ def attribute_to_setup(view: View, candidates: Sequence[Candidate]) -> list[Cand
     return [_attributed(setups, candidate) for candidate in candidates]
 
 
+def set_up_otherwise(view: View, candidate: Candidate, workers: Sequence[int], factor: float) -> Candidate | None:
+    """A candidate as misconfiguration of some workers of other roles than the rest; None where no setting explains it.
+
+    Which stage a worker runs does not decide how many threads it has.
+
+    Args:
+        view: The window.
+        candidate: What else would be said.
+        workers: Who takes longer (indices).
+        factor: How many times as long they take as everybody else.
+    """
+    setups, own_W = Setups(view), np.isin(np.arange(view.workers), workers)
+    own, others = ([setups.kinds[at] for at in np.unique(setups.of_W[side])] for side in (own_W, ~own_W))
+    if view.is_trace or not all(own) or not others or not all(others):
+        return None
+    waiting, queue = _waiting(view, workers, "peers")
+    loss = Loss(cause="compute-slow", factor=factor, waiting=waiting, queue=queue, on_device=view.fleet.has_accelerator)
+    pairs = [(one, others) for one in own]
+    proof = [one for one in _differences(pairs, frozenset({"compute-slow"}), loss) if one.is_proof]
+    if not proof:
+        return None
+    whom, whose = _whom(view, workers), "for all others"
+    return msgspec.structs.replace(
+        candidate,
+        cause=CAUSE,
+        scope="some",
+        workers=tuple(workers),
+        sentence="",
+        subject=_subject(proof[0], whom, whose),
+        evidence=(*candidate.evidence, *(one.sentence(whom, whose) for one in proof[:_MOST_NAMED])),
+    )
+
+
 def find_misconfiguration(view: View) -> list[Candidate]:
     """A job that got slower than in its healthy window for no known reason, and was set up otherwise then."""
     before_us = view.baseline_us
@@ -139,7 +173,7 @@ def _attributed(setups: Setups, candidate: Candidate) -> Candidate:
     loss = _loss(view, candidate, cause)
     workers, causes = candidate.workers, frozenset({cause})
     found = _against_peers(setups, workers, causes, loss) if some else _against_baseline(view, workers, causes, loss)
-    whom, whose = _ranks(view, workers), "for the peers" if some else "in the healthy window"
+    whom, whose = _whom(view, workers), "for the peers" if some else "in the healthy window"
     proof = [one for one in found if one.is_proof] if candidate.cause not in _MEASURED else []
     told = [one.sentence(whom, whose) for one in proof[:_MOST_NAMED]]
     beside = [one.phrase(whom, whose) for one in found if one not in proof][:_MOST_NAMED]
@@ -150,8 +184,12 @@ def _attributed(setups: Setups, candidate: Candidate) -> Candidate:
     return msgspec.structs.replace(candidate, cause=CAUSE, subject=_subject(proof[0], whom, whose), evidence=evidence)
 
 
+def _whom(view: View, workers: Sequence[int]) -> str:
+    return _ranks(view, workers) if len(workers) == view.workers else name_accused(view, workers)[0]
+
+
 def _subject(first: Difference, whom: str, whose: str) -> str:
-    be = "is" if whom.startswith("worker ") else "are"
+    be = "is" if whom.startswith(("worker ", "host ")) else "are"
     capital = whom[0].upper() + whom[1:]
     return f"{capital} {be} set up differently: {first.rule.name} is {first.own}, and {first.other} {whose}"
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.setup import set_up_otherwise
 from eroica.diagnosis.speed import operators
 from eroica.diagnosis.stage_code import find_code_of_stage
 from eroica.diagnosis.view import View
@@ -34,6 +35,9 @@ _ALIKE = 0.5
 _AS_BEFORE = 0.6
 #: Share of the excess that the other stages must be seen to wait.
 _LEAST_WAITED = 0.4
+#: A stage of one worker without a past: structure is as likely as a slow worker.
+_OR_ITS_WORKER = 0.5
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -59,7 +63,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def find_long_stages(view: View) -> list[Candidate]:
-    """The stage that all others wait for: where one Python function makes it long, that is the cause.
+    """The stage that all others wait for: where one Python function or a setting makes it long, that is the cause.
 
     Structure is a cause in recordings, and against an expectation.
     """
@@ -70,8 +74,22 @@ def find_long_stages(view: View) -> list[Candidate]:
     code = find_code_of_stage(view, own_W, found.busy_us - found.others_us)
     if code is not None:
         return [code]
+    candidate = _candidate(view, found, own_W)
+    above_WI = np.where(own_W[:, None], np.maximum(view.fleet.busy_us - found.others_us, 0.0), 0.0)
+    longer = msgspec.structs.replace(
+        candidate,
+        removed_us=above_WI,
+        gain=None,
+        reference_us=found.others_us,
+        reference="stages",
+        evidence=candidate.evidence[:2],
+        doubt=1.0,
+    )
+    otherwise = set_up_otherwise(view, longer, found.workers, found.busy_us / max(found.others_us, 1e-9))
+    if otherwise is not None:
+        return [otherwise]
     is_cause = view.is_trace or view.context.window.purpose == "expected"
-    return [_candidate(view, found, own_W)] if is_cause else []
+    return [candidate] if is_cause else []
 
 
 def describe_long_stage(view: View, accused: Collection[int] = ()) -> tuple[str, str]:
@@ -90,7 +108,7 @@ def describe_long_stage(view: View, accused: Collection[int] = ()) -> tuple[str,
     before = "It was so in the baseline window, too."
     if view.suspects.baseline is None:
         before = "Whether it has always been so, a baseline window would tell."
-    if view.suspects.baseline is None and len(found.workers) == 1:
+    if _may_be_its_worker(view, found):
         who = name_workers([view.fleet.ranks[found.workers[0]]])
         text = f"{_called(found)[0].upper()}{_called(found)[1:]} ({who}) takes {times}: by structure, or {who} is slow."
         return text, f"{text} With one worker a stage, only a baseline window would tell which."
@@ -120,6 +138,11 @@ def _longest(view: View) -> Stage | None:
         others_us=max(time for place, time in means.items() if place != longest),
         microbatches=_microbatches(view),
     )
+
+
+def _may_be_its_worker(view: View, stage: Stage) -> bool:
+    """Whether the stage may as well be one slow worker: there is only one, and no baseline window."""
+    return not view.is_trace and view.suspects.baseline is None and len(stage.workers) == 1
 
 
 def _runs(view: View, stage: Stage) -> NDArray[np.bool_]:
@@ -203,22 +226,32 @@ def _candidate(view: View, stage: Stage, own_W: NDArray[np.bool_]) -> Candidate:
         evidence=tuple(_evidence(view, stage, own_W)),
         gain=balanced_gain(stage, view.iteration_us),
         sentence=_sentence(view, stage),
+        doubt=_OR_ITS_WORKER if _may_be_its_worker(view, stage) else 1.0,
     )
 
 
 def _called(stage: Stage) -> str:
-    name = {0: "first", stage.stages - 1: "last"}.get(stage.place, f"{stage.place + 1}.")
-    return f"the {name} of {stage.stages} pipeline stages"
+    ordinal = _ORDINALS[stage.place] if stage.place < len(_ORDINALS) else f"number {stage.place + 1}"
+    return f"the {'last' if stage.place == stage.stages - 1 else ordinal} of {stage.stages} pipeline stages"
 
 
 def _sentence(view: View, stage: Stage) -> str:
     who = name_workers([view.fleet.ranks[worker] for worker in stage.workers])
     called = _called(stage)
+    doubted = _may_be_its_worker(view, stage)
+    is_long = "is long, by structure or because its worker is slow" if doubted else "is structurally long"
+    end = "only a baseline window would tell which" if doubted else "no worker is to blame"
     return (
-        f"{called[0].upper()}{called[1:]} ({who}) is structurally long: it computes {format_ms(stage.busy_us)} of each "
+        f"{called[0].upper()}{called[1:]} ({who}) {is_long}: it computes {format_ms(stage.busy_us)} of each "
         f"{format_ms(view.iteration_us)} iteration, the others at most {format_ms(stage.others_us)}, and they wait; "
-        f"no worker is to blame."
+        f"{end}."
     )
+
+
+def _span(times_us: Floats) -> str:
+    """Such as "20 ms" or "20 ms to 25 ms"."""
+    least, most = format_ms(float(times_us.min())), format_ms(float(times_us.max()))
+    return least if least == most else f"{least} to {most}"
 
 
 def _evidence(view: View, stage: Stage, own_W: NDArray[np.bool_]) -> list[str]:
@@ -227,10 +260,9 @@ def _evidence(view: View, stage: Stage, own_W: NDArray[np.bool_]) -> list[str]:
     passes = (
         f"{stage.microbatches} microbatches" if stage.microbatches else "many microbatches (their number is unknown)"
     )
+    who = f"All {own.size} workers of the stage compute" if own.size > 1 else "The worker of the stage computes"
     return [
-        f"All {len(stage.workers)} workers of the stage compute {format_ms(float(own.min()))} to "
-        f"{format_ms(float(own.max()))} per iteration, all others {format_ms(float(others.min()))} to "
-        f"{format_ms(float(others.max()))}.",
+        f"{who} {_span(own)} per iteration, all others {_span(others)}.",
         f"The other stages spend {waits[0]} per iteration in communication, this one {waits[1]}.",
         f"Spread evenly, every stage would take {format_ms(stage.balanced_us)}; the longest sets the pace of {passes}.",
     ]

@@ -99,9 +99,15 @@ def _too_little(view: View) -> str:
         wanted = f"at least {view.fewest_iterations} are needed; {MORE_STEPS if view.is_trace else LONGER_WINDOW}"
         return f"the workers share {view.iterations} iteration, {wanted}"
     if _has_no_measure(view):
-        return f"every one of {view.workers} workers has a role of its own, and there is no baseline window"
+        return (
+            f"every one of {view.workers} workers has a role of its own, and there is no baseline window; leave that on, "
+            "or state which workers do the same work (setting roles)"
+        )
     if not view.has_enough:
-        return f"only {view.workers} of {view.context.expected_workers} workers reported"
+        return (
+            f"only {view.workers} of {view.context.expected_workers} workers reported; start all of them with Eroica, "
+            "and let their hosts reach the collector"
+        )
     return ""
 
 
@@ -144,15 +150,18 @@ def _doubted(view: View, doubted: Cause) -> str:
 def _unexplained(view: View) -> str:
     now, before = format_ms(view.iteration_us), view.stated_baseline_us or view.baseline_us
     text = f"Iterations take {now}" + (f" instead of {format_ms(before)}" if before else "")
-    lacking = []
+    lacking, wanted = [], []
     if view.suspects.baseline is None:
         lacking.append("there is no baseline window of the healthy job to compare with")
+        wanted.append("leave the baseline window on, or compare with a healthy run (eroica diff)")
     if not any(pattern.samples_used for pattern in view.fleet.patterns):
         lacking.append("there are no Python stacks")
+        wanted.append("let stacks be sampled")
     if view.workers > 1 and not view.suspects.arrivals.executions:
         lacking.append("no collective could be matched between workers")
     why = ", and ".join(lacking) or "no worker stands out among its peers or against the job's own healthy window"
-    return f"{text}, but no function accounts for it: {why}."
+    what = "; ".join(wanted) or "open another window while it is slow (eroica profile)"
+    return f"{text}, but no function accounts for it: {why}. {what[0].upper()}{what[1:]}."
 
 
 def _all_wait(view: View) -> str:

@@ -37,9 +37,12 @@ SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to
 #: A replay of fewer iterations, where more were captured, is no measure: its ends are half of it.
 _FEWEST_REPLAYED = 4
 _TOO_FEW = "too many collectives to replay several iterations: gains are estimated from busy times"
-#: Receives from nobody knows whom spoil a replay from this share of all time on.
+#: Waiting for nobody knows whom spoils a replay from this share of all time on.
 _MUCH_UNTOLD = 0.05
 _UNTOLD = "receives name no sender, so the window is not replayed: gains are estimated from busy times"
+#: Some wait in these, and no record tells for whom.
+_OF_ONE = frozenset({"reduce", "gather"})
+_UNJUDGED = "waiting in a reduce or gather is laid at nobody's door, so gains are estimated from busy times"
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -120,7 +123,8 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     settle_single_iteration(ledger)
     book_receives(ledger, fleet, timed)
     ledger.settle()
-    replay, why = (None, (_UNTOLD,)) if _waits_for_untold(fleet, timed) else _replay(ledger, fleet.roles)
+    untold = _waits_for_untold(fleet, timed)
+    replay, why = (None, (untold,)) if untold else _replay(ledger, fleet.roles)
     return Arrivals(
         waited_us=ledger.waited,
         blamed_us=ledger.blamed,
@@ -137,18 +141,21 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     )
 
 
-def _waits_for_untold(fleet: Fleet, records: Records) -> bool:
-    """Whether receives whose sender no record names hold much of a window.
+def _waits_for_untold(fleet: Fleet, records: Records) -> str:
+    """Why a window cannot be replayed: much of it is waiting in what no record tells for whom. "" where it is not.
 
-    In a replay nothing makes them shorter, so whoever a stage waits for would seem to cost nothing. Recorded traces
-    claim no more than what their replay shows.
+    In a replay nothing makes that shorter, so whoever is waited for would seem to cost nothing. Of receives that name
+    no sender recorded traces claim no more than what their replay shows.
     """
-    untold = 0.0
+    receives, others = 0.0, 0.0
     for (_, kind), owners in records.items():
         for worker, record in owners.items():
-            if kind == "recv" and not record.peers and not is_recorded(fleet.patterns[worker]):
-                untold += float(decode_series(record.critical_us, np.float32).sum())
-    return untold > _MUCH_UNTOLD * float(fleet.iteration_us.sum())
+            if kind in _OF_ONE:
+                others += float(decode_series(record.critical_us, np.float32).sum())
+            elif kind == "recv" and not record.peers and not is_recorded(fleet.patterns[worker]):
+                receives += float(decode_series(record.critical_us, np.float32).sum())
+    much = _MUCH_UNTOLD * float(fleet.iteration_us.sum())
+    return _UNTOLD if receives > much else _UNJUDGED if others > much else ""
 
 
 def _replay(ledger: Ledger, roles_W: NDArray[np.intp]) -> tuple[Replay | None, tuple[str, ...]]:
