@@ -366,6 +366,8 @@ def healthy_pace_s(case: Case, out: Path, directory: Path) -> float:
         while time.monotonic() < until and len(paces(calm.log)) <= PACE_LINES:
             time.sleep(0.5)
     found = sorted(paces(calm.log)[1:])
+    if not found:
+        return 0.0  # the run tells nothing to Eroica, and no gain can be compared
     seconds = round(found[len(found) // 2] / 1000, 5)
     append(out, {"kind": "pace", "key": key, "seconds": seconds, "paces_ms": found, "machine": machine_facts()})
     return seconds

@@ -55,7 +55,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     cases = [Case(what, layout, busy) for busy in (False, True) for what in BEHAVIOURS for layout in WORKERS]
     each = -(-options.windows // len(cases))
-    known = Counter(line["job"] for line in read_lines(options.out) if line["kind"] == "window")
+    lines = {line["key"]: line for line in read_lines(options.out) if line["kind"] == "window"}
+    known = Counter(line["job"] for line in lines.values())
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:
         task = progress.add_task("", total=each * len(cases))

@@ -128,7 +128,7 @@ def watch_fr(case: Case, directory: Path, _: Path | None) -> Answer:
         more = () if len(list(dumps.iterdir())) == WORKERS else ("--allow-incomplete-ranks",)
         again = read_fr(*call([analyzer, str(dumps), *more]))
         text = f"{answer.error}; with the groups named by hand: {again.said}"
-        answer = again._replace(said=text, error=answer.error)
+        answer = again._replace(said=text)
     return answer
 
 

@@ -140,7 +140,7 @@ def as_rival(run: Line) -> Line:
         "said": found,
         "error": "",
         "ran": True,
-        "names_worker": parts["workers"] if one else None,
+        "names_worker": parts["workers"] if one else (False if said.get("scope") == "some" and len(who) == 1 else None),
         "names_area": None if healthy else parts["cause"],
         "names_function": named if place and not healthy else None,
         "alarms_on_healthy": not run["right"] if healthy else None,

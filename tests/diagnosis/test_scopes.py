@@ -201,11 +201,51 @@ def test_one_function_that_has_always_made_a_stage_long_is_no_structure(seed: in
     assert not any("structurally" in note for note in verdict.coverage.notes)
 
 
+@seeds
+def test_a_function_that_has_always_made_a_stage_long_has_not_made_the_job_slower(seed: int) -> None:
+    plan, hook = {"workers": 4, "stages": 2, "seed": seed}, BackwardHook((0, 2), 60)
+    patterns = synthesize(FleetPlan(**plan), [hook, SlowLoader((0,), 80)], 2)
+    past = synthesize(FleetPlan(**plan, draw=1), [hook], 1)
+    verdict = analyze("job", synthesize_window(patterns, "slow", past), patterns, past)
+    assert (cause(verdict).cause, cause(verdict).workers) == ("slow-data-loading", (0,)), verdict.summary
+
+
+@seeds
+@pytest.mark.parametrize("baseline", [True, False])
+def test_a_stage_on_a_host_with_fewer_threads_is_not_long_by_structure(seed: int, baseline: bool) -> None:
+    def set_up(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
+        common = {"cores": "16", "affinity_cores": "16"}
+        return [
+            msgspec.structs.replace(one, setup={**common, "torch_threads": "1" if at == 2 else "4"})
+            for at, one in enumerate(patterns)
+        ]
+
+    plan, slow = {"workers": 4, "stages": 4, "per_host": 1, "seed": seed}, SlowCompute((2,), 2.0, "nothing_of_note")
+    patterns = set_up(synthesize(FleetPlan(**plan), [slow], 2))
+    past = set_up(synthesize(FleetPlan(**plan, draw=1), [slow], 1)) if baseline else []
+    window = msgspec.structs.replace(synthesize_window(patterns, "expected"), baseline_iteration_s=0.06)
+    verdict = analyze("job", window, patterns, past, settings=Settings(expected_iteration_s=0.06))
+    assert (cause(verdict).cause, cause(verdict).workers) == ("misconfiguration", (2,)), verdict.summary
+    assert any("1 for worker 2 and 4 for all others" in sentence for sentence in cause(verdict).evidence)
+
+
+@seeds
+def test_with_one_worker_a_stage_and_no_past_structure_is_a_guess(seed: int) -> None:
+    plan, slow = {"workers": 4, "stages": 4, "seed": seed}, SlowCompute((2,), 2.0, "nothing_of_note")
+    patterns = synthesize(FleetPlan(**plan), [slow], 2)
+    window = msgspec.structs.replace(synthesize_window(patterns, "expected"), baseline_iteration_s=0.06)
+    verdict = analyze("job", window, patterns, settings=Settings(expected_iteration_s=0.06))
+    found = cause(verdict)
+    assert found.cause == "stage-imbalance" and found.confidence <= 0.5
+    assert "only a baseline window would tell which" in verdict.summary
+    assert "no worker is to blame" not in verdict.summary
+
+
 def test_without_peers_and_without_a_past_nothing_can_be_told() -> None:
     trouble = SlowCompute((2,), 1.8, "nothing_of_note")
     verdict = judge(trouble, baseline=False, workers=4, stages=4, **DEVICES)
     assert verdict.verdict == "undetermined"
-    assert "a role of its own, and there is no baseline window" in verdict.summary
+    assert "a role of its own, and there is no baseline window; leave that on" in verdict.summary
     assert not any("no worker is to blame" in note for note in verdict.coverage.notes)
 
 

@@ -107,7 +107,7 @@ def baseline_of(run: SavedRun | None, window: SavedWindow) -> Sequence[WorkerPat
     if window.purpose in ALONE:
         return ()
     for earlier in reversed(run.windows if run is not None else ()):
-        if earlier.purpose == "baseline" and earlier.pattern_files and earlier.window_id != window.window_id:
+        if earlier.purpose == "baseline" and earlier.pattern_files and earlier.window_id < window.window_id:
             try:
                 return usable_patterns(earlier)[1]
             except InputError:

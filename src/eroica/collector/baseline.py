@@ -148,6 +148,9 @@ class Baseline:
         self.patterns, self._done = history.baseline, True
         taken_in = history.baseline[0].window_id
         self._taken_s = next((w.current_iteration_s for w in history.windows if w.window_id == taken_in), None)
+        self._was_slow = any(
+            line.purpose == "early" and line.verdict == "slow" and line.window_id > taken_in for line in history.lines
+        )
         self._await_return()
 
     def _await_return(self) -> None:

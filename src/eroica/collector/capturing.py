@@ -64,7 +64,8 @@ class Capturing:
             baseline_iteration_s=wanted.baseline_s or span.best_s(training),
             current_iteration_s=wanted.current_s or slowest_s,
         )
-        lead_s = span.lead(slowest_s, self._settings) * slowest_s
+        slowest_s = max(slowest_s, wanted.current_s or 0.0)
+        lead_s = span.distance(training, first) * slowest_s
         ranks = frozenset(status.worker.global_rank for status in training)
         self.current = Underway(window, wanted, now, now + 3 * lead_s + 10 * slowest_s + 10.0, ranks)
         self._give("probe", window)
@@ -130,7 +131,8 @@ class Capturing:
             current_iteration_s=wanted.current_s or iteration_s,
         )
         current.phase = "window"
-        lead_s = span.lead(iteration_s, self._settings) * iteration_s
+        iteration_s = max(iteration_s, wanted.current_s or 0.0)
+        lead_s = span.distance(training, first) * iteration_s
         current.deadline = now + 3 * (lead_s + length * iteration_s) + self._settings.window_deadline_s
         self._give("window", current.window)
         self._ledger.show(current.window, "window")

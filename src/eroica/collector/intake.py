@@ -19,6 +19,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.rows import RowTable
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup, Worker
+from eroica.summarize.setup import bounded_setup
 from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WorkerStatus, WorkerTrigger
 
 MAX_WORKERS = 200_000
@@ -174,7 +175,8 @@ def clean_pattern(pattern: WorkerPattern) -> WorkerPattern:
     rows = RowTable.of(pattern.functions).numbers
     if not (np.isfinite(rows).all() and finite(msgspec.to_builtins(rest, builtin_types=(bytes,)))):
         raise InputError(f"the pattern of worker {worker.global_rank} has numbers that are none")
-    return msgspec.structs.replace(pattern, worker=worker, notes=clean_texts(pattern.notes))
+    notes, setup = clean_texts(pattern.notes), bounded_setup(pattern.setup)
+    return msgspec.structs.replace(pattern, worker=worker, notes=notes, setup=setup)
 
 
 def finite(tree: Any) -> bool:

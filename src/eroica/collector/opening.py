@@ -27,6 +27,11 @@ _EARLY_TRIES = 2
 #: What comes and goes is looked at for so many of its periods, but no longer than this.
 _PERIODS = 1.25
 _LONGEST_WINDOW_S = 60.0
+#: No iteration is taken for shorter than this, seconds, and no window asked for more of them.
+_SHORTEST_S = 1e-6
+_MOST_ITERATIONS = 100_000
+#: Windows that nobody's trigger asked for: that they are healthy says nothing against a trigger.
+_OF_OURS = ("early",)
 
 
 @dataclass(frozen=True)
@@ -106,13 +111,16 @@ class Opening:
         return Wanted(first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s)
 
     def _whole_period(self, trigger: WorkerTrigger) -> Wanted:
-        """A window in which slowness that comes and goes is there once: it may be over before the window opens."""
+        """A window in which slowness that comes and goes is there once: it may be over before the window opens.
+
+        As far as the budget of trace events goes.
+        """
         seconds = max(self._settings.window_s, min(_PERIODS * trigger.period_s, _LONGEST_WINDOW_S))
         return Wanted(
             trigger.kind,
             trigger.reason,
             seconds,
-            iterations=math.ceil(seconds / trigger.current_s),
+            iterations=min(math.ceil(seconds / max(trigger.current_s, _SHORTEST_S)), _MOST_ITERATIONS),
             baseline_s=trigger.baseline_s,
             current_s=trigger.current_s,
             pace_s=trigger.baseline_s,
@@ -136,7 +144,7 @@ class Opening:
     def judged(self, now: float, purpose: WindowPurpose, verdict: Verdict) -> None:
         """A window has its verdict: a pause follows, longer each time, but not after one that somebody asked for."""
         self._suspected = ""
-        if purpose == "manual" or (purpose == "early" and verdict.verdict == "healthy"):
+        if purpose == "manual" or (purpose in _OF_OURS and verdict.verdict == "healthy"):
             return
         if verdict.verdict == "healthy":
             self.absolved += 1
@@ -149,4 +157,5 @@ class Opening:
 
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended."""
-        self.absolved = sum(line.verdict == "healthy" and line.purpose != "manual" for line in history.lines)
+        triggered = (line for line in history.lines if line.purpose not in ("manual", *_OF_OURS))
+        self.absolved = sum(line.verdict == "healthy" for line in triggered)

@@ -46,6 +46,11 @@ def first_iteration(training: Sequence[WorkerStatus], iteration_s: float, settin
     return max(status.iteration for status in training) + lead(iteration_s, settings)
 
 
+def distance(training: Iterable[WorkerStatus], first: int) -> int:
+    """Iterations that the worker who is farthest behind has before it."""
+    return first - min(status.iteration for status in training)
+
+
 def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int, settings: Settings) -> int:
     """Length of the window: the wanted time, what statistics need, and the tightest budget.
 
@@ -57,8 +62,8 @@ def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int,
         settings: Tunables.
     """
     asked = wanted.iterations or math.ceil(wanted.seconds / max(iteration_s, _SHORTEST_S))
-    budget = max_events // events
-    return max(settings.min_window_iterations, min(asked, settings.max_window_iterations, budget))
+    most = asked if wanted.pace_s else settings.max_window_iterations  # slowness that comes and goes shows in a period
+    return max(settings.min_window_iterations, min(asked, most, max_events // events))
 
 
 def objection(length: int, events: int) -> str:

@@ -35,6 +35,7 @@ _SIBLING = 0.25
 #: A gain that follows from counting cores, not from the window run again.
 _DOUBT = 0.9
 _MOST_RANGE = 4096
+_LONGEST_PART = 16
 _NEXT_STEP = (
     "Let the workers use the idle cores: look for taskset, numactl, a cpuset of the container or the scheduler's "
     "binding (srun --cpu-bind, --cpus-per-task), and give each worker cores of its own."
@@ -97,7 +98,7 @@ def cores_of(listed: str) -> frozenset[int]:
     found: set[int] = set()
     for part in filter(None, listed.split(",")):
         first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
+        if not first.isdecimal() or not (last or first).isdecimal() or len(part) > _LONGEST_PART:
             return frozenset()
         found.update(range(int(first), min(int(last or first), int(first) + _MOST_RANGE) + 1))
     return frozenset(found)

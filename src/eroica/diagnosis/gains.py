@@ -46,6 +46,7 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     held = float(held_W.mean()) if held_W.size and found.cause in _OF_PROCESSES else 0.0
     seen = max(first.gain, min(max(excess, held), inside))
     rest, is_known = growth - others, found.gain is not None and view.context.window.purpose != "slow"
+    is_known |= found.reference == "stages"  # what has always been so has not grown
     accounts = _ACCOUNTS_FOR_CORES if found.cause in _OF_CORES else _ACCOUNTS
     if is_known or first.gain >= rest or seen < accounts * inside or first.gain < _LEADS * (first.gain + others):
         return list(causes)

@@ -255,7 +255,7 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
             continue
         waits = float(np.median(view.wait_us[~own_W])) - view.wait_us
         agreement_W = np.clip(waits / np.maximum(excess.excess_us, 1e-9), 0.0, 1.0)
-        for role_W in late_roles(view, over_W & own_W, agreement_W):
+        for role_W in late_roles(view, over_W, np.where(own_W, agreement_W, 0.0)):
             yield _lateness("expectation", aim, spent, role_W, float(agreement_W[role_W].min()))
 
 

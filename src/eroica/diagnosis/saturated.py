@@ -69,7 +69,9 @@ def find_saturated_loading(view: View) -> list[Candidate]:
     if view.is_trace or not view.is_slow or not told or not 0 < best_us < current_us:
         return []
     busy_W, batch_us, before_us = _busy_share(view.fleet), _batch_us(view.fleet), view.then(_batch_us)
-    late_W = (busy_W >= _MOSTLY_BUSY) & ~(batch_us < _GROWN * before_us)
+    late_W = busy_W >= _MOSTLY_BUSY
+    if past is not None:  # whoever was not there then is compared with nothing
+        late_W &= batch_us >= _GROWN * before_us
     late_W &= (batch_us >= best_us * (1 + view.settings.slowdown)) & (batch_us >= _LIMITS * current_us)
     members = np.flatnonzero(late_W)
     inside = frame_in_children(view, members.tolist(), "baseline") if members.size else None

@@ -44,6 +44,8 @@ from eroica.diagnosis.view import View
 Floats = NDArray[np.float64]
 #: A general cause must cost twice as much as a specific one to stand before it.
 _GENERAL = 0.5
+#: What accounts for less than this share of a slowdown leaves room for what takes the cores of everybody.
+_MINOR = 0.3
 #: Standard errors that a cause in a recording must be worth once the small number of iterations is allowed for.
 _LEAST_BELIEVED = 2.5
 _LEAST_BELIEVED_ONCE = 1.5
@@ -96,11 +98,22 @@ def find_causes(view: View) -> list[Cause]:
     explained = {worker for cause in causes for worker in cause.candidate.workers}
     if not any(cause.candidate.scope == "some" for cause in causes):
         causes += select_causes(view, _with_culprits(view, find_unexplained(view, explained)))
-    if all(is_concealing(cause.candidate) for cause in causes):
+    if all(is_concealing(cause.candidate) for cause in causes) or _are_minor(view, causes):
         causes = select_causes(view, find_sibling_processes(view) or find_misconfiguration(view)) or causes
     if all(cause.candidate.cause in LOADING for cause in causes):
         causes = _widest(causes, select_causes(view, find_saturated_loading(view)))
     return [*causes, *(_remarks(view, causes) if view.is_trace else _smaller(view, causes))]
+
+
+def _are_minor(view: View, causes: Sequence[Cause]) -> bool:
+    """Whether a job that got slower since its healthy window has done so by far more than what was found.
+
+    Where cores are short, some function is always slower, too.
+    """
+    before_us = view.baseline_us
+    if not view.is_slow or view.suspects.baseline is None or not before_us:
+        return False
+    return sum(cause.gain for cause in causes) < _MINOR * (1 - before_us / max(view.iteration_us, 1e-9))
 
 
 def _widest(causes: list[Cause], limit: list[Cause]) -> list[Cause]:

@@ -154,8 +154,12 @@ def queued_share(fleet: Fleet) -> Floats:
 
 
 def held_share(fleet: Fleet) -> Floats:
-    """Share of the time in which a worker's process was not allowed to run: stopped, or over its quota. float64 [W]."""
-    return np.asarray(np.nan_to_num(host_fact(fleet, "stopped")) + np.nan_to_num(host_fact(fleet, "throttled")))
+    """Share of the time in which a worker's process was not allowed to run: stopped, or over its quota. float64 [W].
+
+    The kernel adds the throttled time of all processors up, so several threads make it more than all of the time.
+    """
+    held_W = np.nan_to_num(host_fact(fleet, "stopped")) + np.nan_to_num(host_fact(fleet, "throttled"))
+    return np.asarray(np.clip(held_W, 0.0, 1.0))
 
 
 def weighted_mean(values: Sequence[float] | Floats, weights: Sequence[float] | Floats) -> float:

@@ -2,7 +2,8 @@
 
 A stage of its own has no peers, and a baseline window taken with the function in place shows nothing new. But how a
 model is cut decides how many operators a stage runs, not how long its Python takes: where one of the user's functions
-holds most of what the stage takes beyond all others, and they wait, it is named, with a doubt.
+holds most of what the stage takes beyond all others, and they wait, it is named, with a doubt. But a job that has got
+slower since its healthy window has not for what was there before.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.frames import find_focus
+from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH, Lateness, measure
 from eroica.diagnosis.python_code import accuse_python, python_rows
 from eroica.diagnosis.view import View
@@ -21,6 +22,16 @@ from eroica.localize.excess import standard_error
 _EXPLAINS_MOST = 0.6
 #: And the least share of the iteration it must take.
 _LEAST_SHARE = 0.2
+
+
+def _is_older(view: View, focus: Focus, own_W: NDArray[np.bool_], now_us: float) -> bool:
+    """Whether the job got slower since a healthy window, and the function has taken most of its time then already."""
+    before_us = view.baseline_us
+    if view.context.window.purpose != "slow" or view.suspects.baseline is None or not before_us:
+        return False
+    then_us = float(np.nan_to_num(view.suspects.before_us[list(focus.functions)]).sum(axis=0)[own_W].mean())
+    grown_us = view.iteration_us - before_us
+    return grown_us >= view.settings.slowdown * before_us and now_us - then_us < _EXPLAINS_MOST * grown_us
 
 
 def find_code_of_stage(view: View, own_W: NDArray[np.bool_], over_us: float) -> Candidate | None:
@@ -46,7 +57,7 @@ def find_code_of_stage(view: View, own_W: NDArray[np.bool_], over_us: float) -> 
     excess_W = mean_W[own_W] - reference_us
     strength = float(np.median(excess_W / np.maximum(standard_error(spent.time_us[own_W]), 1e-9)))
     least = max(_EXPLAINS_MOST * over_us, _LEAST_SHARE * view.iteration_us)
-    if excess_W.min() < least or strength < LEAST_STRENGTH:
+    if excess_W.min() < least or strength < LEAST_STRENGTH or _is_older(view, focus, own_W, float(excess_W.mean())):
         return None
     removed_WI = np.zeros_like(spent.steady_us)
     removed_WI[own_W] = np.maximum(spent.steady_us[own_W] - reference_us, 0.0)

@@ -164,7 +164,7 @@ def _replay(ledger: Ledger, roles_W: NDArray[np.intp]) -> tuple[Replay | None, t
     Senders that stand still are first taken to wait for their receivers, and waiting in communication that did not pair
     for waiting; then for time of their own if the window does not come out like that.
     """
-    least = 1.0
+    least, why = 1.0, ""
     readings = [ledger.blocks]
     if any(block.holds_leaders for block in ledger.blocks):
         readings.append([block.without_held_leaders() for block in ledger.blocks])
@@ -175,13 +175,15 @@ def _replay(ledger: Ledger, roles_W: NDArray[np.intp]) -> tuple[Replay | None, t
         if graph.iterations < min(_FEWEST_REPLAYED, ledger.edge_WJ.shape[1] - 1):
             return None, (_TOO_FEW,)
         replay = prepare_replay(graph, roles_W)
-        if replay is None:
-            return None, ("the order of the collectives cannot be replayed: gains are estimated from busy times",)
+        if replay is None:  # they wait for each other in a circle, which other readings may not
+            why = "the order of the collectives cannot be replayed: gains are estimated from busy times"
+            continue
         if replay.error <= TOLERANCE:
             return replay, _sample(graph.iterations, ledger.edge_WJ.shape[1] - 1)
         least = min(least, replay.error)
-    missed = f"a replay of the window misses its duration by {percent(least)}"
-    return None, (f"{missed}: gains are estimated from busy times",)
+    if least < 1.0 or not why:
+        why = f"a replay of the window misses its duration by {percent(least)}: gains are estimated from busy times"
+    return None, (why,)
 
 
 def _sample(replayed: int, captured: int) -> tuple[str, ...]:

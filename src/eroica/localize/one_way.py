@@ -282,7 +282,10 @@ def _book(ledger: Ledger, pairs: Sequence[_Pair], timed: bool, members: Sequence
     columns_P2K = ledger.columns_of(both_P2, iteration_P2K)
     first_P = ledger.first_chained(columns_P2K)
     waits_P2K = np.ones(critical_P2K.shape, dtype=np.bool_)  # a send is over once it is buffered, or only when received
-    waits_P2K[:, 1] = critical_P2K[:, 1] > transfer_PK + SKEW_FLOOR_OTHER_US
+    if not members:  # the root of a broadcast is one and the same in a pair with each of its members
+        waits_P2K[:, 1] = critical_P2K[:, 1] > transfer_PK + SKEW_FLOOR_OTHER_US
+    else:
+        waits_P2K[:, 1] = False
     for first in np.unique(first_P).tolist():
         block, at = None, np.flatnonzero(first_P == first).tolist()
         if timed and first < duration_P2K.shape[2]:

@@ -11,7 +11,7 @@ from eroica.errors import EroicaError, InputError
 from eroica.localize.whole import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.model.window import Window
+from eroica.model.window import ALONE, Window
 from eroica.offline.part import Part
 from eroica.offline.standstills import standstill_window
 from eroica.pipeline import analyze
@@ -41,7 +41,8 @@ def parts_of_saved(path: Path, settings: Settings, problems: list[EroicaError]) 
     for window in windows:
         job = saved.job if isinstance(saved, SavedRun) and window.verdict is None else job_of(window)
         try:
-            part = examine_window(job, window, baselines.get(job, ()), settings)
+            baseline = () if window.purpose in ALONE else baselines.get(job, ())
+            part = examine_window(job, window, baseline, settings)
         except InputError as error:
             problems.append(error)
             continue

@@ -150,7 +150,7 @@ def _table(wire: WireTable) -> RowTable:
             raise ValueError("a count in it is none")
         if not 0 <= resource.min() <= resource.max() < len(wire.resources):
             raise ValueError("a row's resource has no name")
-        if ends[0] < 0 or ends[-1] != len(wire.series) or (np.diff(ends) < 0).any():
+        if ends[0] < 0 or ends[-1] != len(wire.series) or (ends[1:] < ends[:-1]).any():
             raise ValueError("its series have no ends")
     return RowTable(
         keys=tuple(map(_KEYS.__getitem__, wire.keys)),
