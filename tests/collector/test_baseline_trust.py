@@ -12,7 +12,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
-from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WorkerStatus
+from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WindowLine, WorkerStatus
 
 
 class Job:
@@ -136,6 +136,28 @@ def test_a_collector_that_was_started_again_still_knows_how_fast_the_job_was_the
     again.windows.resume(History(last_id=taken.window_id, windows=(taken,), baseline=baseline))
     again.train(0.15, best_s, 2)
     assert bool(again.look(0.15, best_s).baseline) == trusted
+
+
+def test_a_collector_that_was_started_again_still_knows_that_the_job_was_slow_from_its_start() -> None:
+    first = Job()
+    first.train(0.1, 0.1)
+    baseline = first.windows.baseline
+    number = baseline[0].window_id
+    taken = Window(
+        window_id=number, purpose="baseline", reason="", first_iteration=1, last_iteration=2, current_iteration_s=0.1
+    )
+    lines = (
+        WindowLine(window_id=number, purpose="baseline", phase="done", verdict="undetermined"),
+        WindowLine(window_id=number + 1, purpose="early", phase="done", verdict="slow"),
+        WindowLine(window_id=number + 2, purpose="early", phase="done", verdict="healthy"),
+    )
+    again = Job()
+    again.windows.resume(History(last_id=number + 2, lines=lines, windows=(taken,), baseline=baseline))
+    again.train(0.1, 0.1, 2)
+    assert again.windows.absolved == 0
+    work = again.look(0.15, 0.1)
+    assert not work.baseline
+    assert "slow from its start" in unused(work)[0]
 
 
 def test_a_baseline_window_in_which_the_job_got_slow_is_not_used() -> None:

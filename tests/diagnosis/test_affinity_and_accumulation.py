@@ -90,7 +90,8 @@ def test_in_a_job_that_nobody_finds_slow_they_are_as_somebody_wanted_them() -> N
 
 
 @pytest.mark.parametrize(
-    ("listed", "cores"), [("0-3,8", {0, 1, 2, 3, 8}), ("5", {5}), ("", set()), ("all", set()), ("1-x", set())]
+    ("listed", "cores"),
+    [("0-3,8", {0, 1, 2, 3, 8}), ("5", {5}), ("", set()), ("all", set()), ("1-x", set()), ("9" * 5000, set())],
 )
 def test_lists_of_cores(listed: str, cores: set[int]) -> None:
     assert cores_of(listed) == cores

@@ -37,6 +37,15 @@ def test_a_stage_that_takes_long_without_being_held_is_not(seed: int) -> None:
     assert not causes(pipeline(SlowCompute((0,), 4.0, "nothing_of_note"), seed=seed))
 
 
+def test_a_quota_that_holds_many_threads_takes_all_of_the_time_and_no_more() -> None:
+    patterns = pipeline(SlowCompute((0,), 4.0, "throttled"), seed=0)
+    held = {**patterns[0].host_facts, "throttled": 5.3}
+    patterns[0] = msgspec.structs.replace(patterns[0], host_facts=held)
+    (found,) = causes(patterns)
+    assert any("quota 100 % of the time" in sentence for sentence in found.evidence)
+    assert found.gain is not None and 0 < found.gain < 1
+
+
 @seeds
 def test_a_job_that_is_stopped_as_a_whole_accuses_nobody(seed: int) -> None:
     paused = [

@@ -229,6 +229,48 @@ def test_a_broadcast_of_an_unknown_root_is_not_judged() -> None:
     assert arrivals.executions == 0
 
 
+def test_who_a_reduce_waits_for_costs_what_it_costs_though_no_record_tells_the_root() -> None:
+    """Gradients are reduced to rank 0, which sends the weights back: all wait for worker 2."""
+
+    def reduced(slow_us: float) -> tuple[Fleet, Arrivals, list[Played]]:
+        steps = [Step("reduce", 300.0, "0", 0), Step("broadcast", 300.0, "0", 0), Step("iteration")]
+        programs = [[Step("work", slow_us if rank == 2 else 20_000.0), *steps] * ITERATIONS for rank in range(4)]
+        played = play(programs, [everybody(4)])
+        patterns = [
+            msgspec.structs.replace(
+                one, collectives=tuple(msgspec.structs.replace(record, peers=b"") for record in one.collectives)
+            )
+            for one in patterns_of_played(played, [everybody(4)])
+        ]
+        fleet = build_fleet(patterns, Settings(one_off_fraction=0.0))
+        arrivals = read_arrivals(fleet)
+        return msgspec.structs.replace(fleet, replay=arrivals.replay), arrivals, played
+
+    fleet, arrivals, played = reduced(32_000.0)
+    removed = np.zeros_like(fleet.iteration_us)
+    removed[2] = 12_000.0
+    truth = 1 - mean_us(reduced(20_000.0)[2]) / mean_us(played)
+    assert simulated_gain(fleet, removed) == pytest.approx(truth, abs=0.03)
+    assert any("no record names the roots" in note for note in arrivals.notes)
+
+
+def test_senders_that_would_wait_in_a_circle_are_read_as_buffered() -> None:
+    """Both send, then receive; now and then a send takes long by itself."""
+    steps = {0: (Step("send", 100.0, "0", 1), Step("recv", 100.0, "0", 1))}
+    steps[1] = (Step("send", 100.0, "0", 0), Step("recv", 100.0, "0", 0))
+    long = {rank: (one[0]._replace(time_us=20_000.0), one[1]) for rank, one in steps.items()}
+    programs = [
+        [
+            step
+            for at in range(ITERATIONS)
+            for step in (Step("work", 5_000.0), *(long if at % 4 == 3 else steps)[rank], Step("iteration"))
+        ]
+        for rank in (0, 1)
+    ]
+    _, arrivals, _ = judged(programs, [everybody(2)])
+    assert arrivals.replay is not None and arrivals.replay.error < 0.05, arrivals.notes
+
+
 def test_an_all_to_all_passes_on_what_its_last_one_waited_elsewhere() -> None:
     """Worker 0 is slow; worker 1 waits for it in their own group, and so comes last to the all-to-all of 1 and 2."""
     groups = [

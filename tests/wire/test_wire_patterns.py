@@ -196,6 +196,7 @@ def test_one_row_written_by_hand_is_read() -> None:
         {"resources": []},
         {"ends": np.asarray([5], np.int64).tobytes()},
         {"ends": np.asarray([-5], np.int64).tobytes()},
+        {"ends": np.asarray([2**63 - 1], np.int64).tobytes()},
         {"series": b"more"},
     ],
 )

@@ -41,8 +41,8 @@ _TOO_FEW = "too many collectives to replay several iterations: gains are estimat
 _MUCH_UNTOLD = 0.05
 _UNTOLD = "receives name no sender, so the window is not replayed: gains are estimated from busy times"
 #: Some wait in these, and no record tells for whom.
-_OF_ONE = frozenset({"reduce", "gather"})
-_UNJUDGED = "waiting in a reduce or gather is laid at nobody's door, so gains are estimated from busy times"
+_TO_ROOT = frozenset({"reduce", "gather"})
+_UNJUDGED = "no record names the roots of its broadcasts or reduces: gains are estimated from busy times"
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -150,7 +150,7 @@ def _waits_for_untold(fleet: Fleet, records: Records) -> str:
     receives, others = 0.0, 0.0
     for (_, kind), owners in records.items():
         for worker, record in owners.items():
-            if kind in _OF_ONE:
+            if kind in _TO_ROOT or (kind in FROM_ROOT and not record.peers):
                 others += float(decode_series(record.critical_us, np.float32).sum())
             elif kind == "recv" and not record.peers and not is_recorded(fleet.patterns[worker]):
                 receives += float(decode_series(record.critical_us, np.float32).sum())

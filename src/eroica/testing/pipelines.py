@@ -173,6 +173,8 @@ class _Stage:
         else:
             alone = step.peer == rank or (step.does == "send" and self.buffered)
             whom = (rank,) if alone else (rank, step.peer)
+        if step.does == "reduce":  # its root waits for all, and the others for nobody
+            whom = self.members[step.group] if step.peer == rank else (rank,)
         return max(came[one] for one in whom) + step.time_us if all(one in came for one in whom) else None
 
     def _leave(
