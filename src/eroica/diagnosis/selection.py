@@ -106,12 +106,12 @@ def find_causes(view: View) -> list[Cause]:
 
 
 def _are_minor(view: View, causes: Sequence[Cause]) -> bool:
-    """Whether a job that got slower since its healthy window has done so by far more than what was found.
+    """Whether a job is slower than in its healthy window, or than expected, by far more than what was found.
 
     Where cores are short, some function is always slower, too.
     """
     before_us = view.baseline_us
-    if not view.is_slow or view.suspects.baseline is None or not before_us:
+    if not view.is_slow or not before_us:
         return False
     return sum(cause.gain for cause in causes) < _MINOR * (1 - before_us / max(view.iteration_us, 1e-9))
 
