@@ -61,12 +61,12 @@ def in_order(lines: Iterable[Run]) -> list[Run]:
 
 
 def first_tries(lines: Iterable[Run]) -> list[Run]:
-    """Runs by key, the first of each: made before anything was mended for them."""
+    """Runs by key, the first of each: made before anything was changed for them."""
     return list({line["key"]: line for line in reversed(in_order(lines))}.values())
 
 
 def mended(lines: Iterable[Run]) -> list[tuple[Run, Run]]:
-    """Runs that were wrong, each with the same one done again, which was right."""
+    """Runs that were wrong, each with the one of the same key made later, which was right."""
     runs = in_order(lines)
     last = {line["key"]: line for line in runs}
     first_wrong = {line["key"]: line for line in reversed(runs) if not line["right"]}

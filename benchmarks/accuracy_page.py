@@ -58,6 +58,12 @@ def reasons() -> dict[str, str]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
+def changed_faults() -> dict[str, dict[str, str]]:
+    """Since when a fault is what it is, and what it was before."""
+    path = RESULTS / "changed.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
 def page(
     runs: Sequence[Run],
     why: dict[str, str],
@@ -94,7 +100,7 @@ def summary(
         ("", "measured", "wanted"),
         [
             ("faulty runs right", words(accuracy.share(faulty)), "97.5 % of at least 200"),
-            ("... the first time each was made, before anything was mended for it", words(accuracy.share(first)), ""),
+            ("... the first time each was made, before anything was changed for it", words(accuracy.share(first)), ""),
             ("faults right in at least 80 % of their runs", f"{len(by_fault) - len(weak)} of {len(by_fault)}", "all"),
             ("healthy runs without a cause", words(accuracy.share(healthy)), "all"),
             ("windows opened by hand on healthy jobs, without a cause", words(accuracy.share(windows)), "all of 300"),
@@ -241,8 +247,12 @@ def wrong(runs: Sequence[Run], why: dict[str, str]) -> Iterator[str]:
 
 
 def was_wrong(mended: Sequence[tuple[Run, Run]]) -> Iterator[str]:
+    changed = changed_faults()
     yield "## What was wrong before\n"
-    yield "These runs were wrong once; Eroica was mended, and the same run was made again. Only the later one counts.\n"
+    yield (
+        "These runs were wrong once and were made again; only the later one counts. In between Eroica was mended, or the "
+        "fault itself was changed: then the table says how, and the two are not the same run.\n"
+    )
     rows = [
         (
             f"`{before['key']}`",
@@ -250,10 +260,18 @@ def was_wrong(mended: Sequence[tuple[Run, Run]]) -> Iterator[str]:
             before.get("revision") or "unknown",
             after["said"].get("cause", after["said"]["verdict"]),
             after.get("revision") or "unknown",
+            how_changed(before, after, changed) or "Eroica",
         )
         for before, after in mended
     ]
-    yield from table(("run", "said", "revision", "says now", "revision"), rows) if rows else iter(["None.\n"])
+    names = ("run", "said", "revision", "says now", "revision", "what was changed")
+    yield from table(names, rows) if rows else iter(["None.\n"])
+
+
+def how_changed(before: Run, after: Run, changed: dict[str, dict[str, str]]) -> str:
+    """What became of the fault between two runs of it, "" if nothing."""
+    change = changed.get(before["fault"])
+    return change["what"] if change and before["when"] < change["since"] <= after["when"] else ""
 
 
 def missed(run: Run) -> str:
