@@ -250,8 +250,8 @@ def was_wrong(mended: Sequence[tuple[Run, Run]]) -> Iterator[str]:
     changed = changed_faults()
     yield "## What was wrong before\n"
     yield (
-        "These runs were wrong once and were made again; only the later one counts. In between Eroica was mended, or the "
-        "fault itself was changed: then the table says how, and the two are not the same run.\n"
+        "These runs were wrong once and were made again; only the later one counts. In between Eroica was mended, or "
+        "the fault itself was changed: then the table says how, and the two are not the same run.\n"
     )
     rows = [
         (

@@ -184,3 +184,13 @@ def test_data_that_wanders_from_the_start_is_told_from_a_crowded_host(baseline: 
     patterns = synthesize(FleetPlan(workers=4, cores=2, seed=seed, draw=1), [WanderingData()], 2)
     found = only_cause(analyze("job", synthesize_window(patterns, "manual", before), patterns, before))
     assert found.cause == "load-imbalance"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_many_devices_a_few_iterations_are_enough_not_to_call_wandering_pauses_healthy(seed: int) -> None:
+    plan = {"workers": 256, "accelerator": True, "iterations": 4, "seed": seed, "baseline": False}
+    verdict = judge(WanderingPause(60, frame="shuffle (project/mix.py:5)"), purpose="manual", **plan)  # type: ignore[arg-type]
+    assert verdict.verdict != "healthy"
+    assert "shuffle" in verdict.summary
+    calm = judge(purpose="manual", **plan)  # type: ignore[arg-type]
+    assert calm.verdict == "healthy", calm.summary

@@ -28,8 +28,11 @@ from eroica.diagnosis.words import format_ms
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
-#: Fewer iterations do not show that the culprit changes.
+#: Fewer iterations do not show that the culprit changes, unless there are many workers to draw from, and devices: on
+#: processors the last of many is late for no reason.
 _FEWEST_ITERATIONS = 10
+_FEWEST_DRAWS = 3
+_MANY_WORKERS = 64
 #: Workers and iterations of a healthy job differ; the last of four to 64 leads by up to 19 % of the usual time on busy
 #: cores, and by 2 % on devices.
 _LEAD_CPU = 0.25
@@ -54,7 +57,8 @@ def find_rotating(view: View) -> list[Candidate]:
     if view.is_trace or view.workers < 2:
         return []
     uneven = list(find_uneven_loads(view))
-    if uneven or view.iterations < _FEWEST_ITERATIONS:
+    many = view.workers >= _MANY_WORKERS and view.fleet.has_accelerator
+    if uneven or view.iterations < (_FEWEST_DRAWS if many else _FEWEST_ITERATIONS):
         return uneven
     turns = take_turns(view.fleet)
     at = turns.iterations_with(_least_lead(view))
