@@ -261,6 +261,19 @@ def test_stated_roles_decide_who_is_compared() -> None:
 # --- all ---
 
 
+@seeds
+def test_a_function_in_all_stages_explains_a_slow_start_by_what_it_takes_along_the_pipeline(seed: int) -> None:
+    """Nobody waits for it alone, and no stage shows all of it."""
+    calm = synthesize(FleetPlan(workers=4, stages=2, cores=2, seed=seed))
+    calm_s = synthesize_window(calm).current_iteration_s or 0.0
+    patterns = synthesize(FleetPlan(workers=4, stages=2, cores=2, seed=seed), [SlowPython(25.0)], 2)
+    window = msgspec.structs.replace(synthesize_window(patterns, "expected"), baseline_iteration_s=calm_s)
+    window = msgspec.structs.replace(window, current_iteration_s=calm_s + 0.060)
+    verdict = analyze("job", window, patterns, settings=Settings(expected_iteration_s=calm_s))
+    found = [one for one in causes(verdict) if one.cause == "python-on-critical-path"]
+    assert [one.scope for one in found] == ["all"], verdict.summary
+
+
 def test_what_got_slower_on_everybody_is_told_with_what_it_was() -> None:
     verdict = judge(SlowPython(15), workers=4)
     assert cause(verdict).scope == "all"

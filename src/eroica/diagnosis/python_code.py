@@ -32,8 +32,11 @@ Floats = NDArray[np.float64]
 _PHASES = ("forward", "backward", "optimizer", "other")
 #: Share of a stated slowdown that a function must explain where there is no baseline window to compare with.
 _EXPLAINS_MOST = 0.6
-#: And the least share of the iteration it must then hold.
+#: The same where workers share few cores: what one computes longer, others wait for cores longer.
+_EXPLAINS_CROWDED = 0.35
+#: And the least share of the iteration it must then hold, along the pipeline and on each worker.
 _LEAST_SHARE = 0.10
+_LEAST_ON_EACH = 0.05
 #: Share of the time in which the training thread waits for another one, from which the function there is named.
 _MOSTLY_THREADS = 0.4
 #: Another thread that is busy for this share of the iteration is worth a sentence.
@@ -192,9 +195,11 @@ def _explains_slowdown(view: View, rows: list[int]) -> Iterator[Candidate]:
     spent = measure(view, focus.functions)
     time_WI = spent.time_us
     mean_W = time_WI.mean(axis=1)
-    least = max(_EXPLAINS_MOST * view.slowdown_us, _LEAST_SHARE * view.iteration_us)
+    explained = _EXPLAINS_CROWDED if view.is_crowded.all() else _EXPLAINS_MOST
+    least = max(explained * view.slowdown_us, _LEAST_SHARE * view.iteration_us)
     strength = float(np.median(mean_W / np.maximum(standard_error(time_WI), 1e-9)))
-    if mean_W.min() < least or strength < LEAST_STRENGTH:
+    is_everywhere = mean_W.min() >= _LEAST_ON_EACH * view.iteration_us
+    if not is_everywhere or _along_stages(view, mean_W) < least or strength < LEAST_STRENGTH:
         return
     usual = max(float(mean_W.mean()) - view.slowdown_us, 0.0)
     late = Lateness(
@@ -207,3 +212,12 @@ def _explains_slowdown(view: View, rows: list[int]) -> Iterator[Candidate]:
         agreement=None,
     )
     yield accuse_python(view, focus.functions, focus, late)
+
+
+def _along_stages(view: View, mean_W: Floats) -> float:
+    """What passes through all stages of a pipeline spends in a function; without stages, what each worker does."""
+    places = set(view.stages)
+    if None in places:
+        return float(mean_W.min())
+    place_W = np.asarray(view.stages, dtype=np.intp)
+    return float(sum(mean_W[place_W == place].min() for place in places))
