@@ -37,7 +37,7 @@ _LEAST_TAKEN = 0.3
 _LEAST_QUEUED = 0.2
 #: Stacks are sampled of some loader processes only: these must be seen to compute for this share of what was taken.
 _LEAST_SAMPLED = 0.2
-#: Without a healthy window training threads must wait for a core this share of the time.
+#: Without a healthy window training threads must wait for a core this share of the time outside collectives.
 _OFTEN_QUEUED = 0.35
 #: What accounts for so much of the lost time by either of the two accounts for all of it: so few cores are shared that
 #: processes that take them turn by turn cost more than their own time.
@@ -128,8 +128,8 @@ def _is_oversubscribed(view: View, members: list[int], taken_us: float, queued_u
     """Without a healthy window: more loader processes than cores, which use much of them while training waits."""
     setups = [view.fleet.patterns[at].setup for at in members]
     loaders = sum(number(setup.get("loader_workers")) or 0.0 for setup in setups)
-    whole_us = max(view.iteration_us, 1e-9)
-    return loaders > cores and taken_us >= _LEAST_TAKEN * whole_us * cores and queued_us >= _OFTEN_QUEUED * whole_us
+    whole_us, busy_us = max(view.iteration_us, 1e-9), float(view.fleet.busy_us[members].mean())
+    return loaders > cores and taken_us >= _LEAST_TAKEN * whole_us * cores and queued_us >= _OFTEN_QUEUED * busy_us
 
 
 def looks_like(candidate: Candidate, crowd: Candidate) -> bool:
