@@ -109,6 +109,11 @@ def summary(
             ("median time from trigger to verdict", f"{number(accuracy.median(delays))} s, window included", ""),
         ],
     )
+    yield (
+        "\nWhoever was wrong was looked into, Eroica was mended, and the run was made again: so the first row says how "
+        "much of what it was mended for it gets right now, and the second what to expect of a job that it has never "
+        "seen. The true figure for your jobs lies between the two.\n"
+    )
 
 
 def per_fault(faulty: Sequence[Run]) -> Iterator[str]:
