@@ -111,8 +111,8 @@ def summary(
     )
     yield (
         "\nWhoever was wrong was looked into, Eroica was mended, and the run was made again: so the first row says how "
-        "much of what it was mended for it gets right now, and the second what to expect of a job that it has never "
-        "seen. The true figure for your jobs lies between the two.\n"
+        "much of what it was mended for it gets right now, and the second what to expect of jobs that it has never "
+        "seen.\n"
     )
 
 
