@@ -9,6 +9,7 @@ that stand in the output file already are skipped. Lines: "window".
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -50,6 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="raw results, one JSON object a line; appended to")
     parser.add_argument("--windows", type=int, default=300, help="of all jobs together")
+    parser.add_argument("--keep", type=Path, help="keep the directories of jobs with a wrong window here")
     parser.add_argument("--until", default="", help="start no job after this time of day, as 07:30")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -67,7 +69,7 @@ def main() -> int:
             if known[case.key] >= each:
                 progress.advance(task, each)
                 continue
-            for line in windows_of(case, each):
+            for line in windows_of(case, each, options.keep):
                 append(options.out, line)
                 progress.advance(task)
     lines = [line for line in read_lines(options.out) if line["kind"] == "window"]
@@ -78,9 +80,9 @@ def main() -> int:
     return 1 if alarms else 0
 
 
-def windows_of(case: Case, count: int) -> Iterator[dict[str, Any]]:
-    """Verdicts of one job's windows, as they come."""
-    strangers = Strangers()
+def windows_of(case: Case, count: int, keep: Path | None) -> Iterator[dict[str, Any]]:
+    """Verdicts of one job's windows, as they come; the directory of a job with a wrong one can be kept."""
+    strangers, all_right = Strangers(), True
     with tempfile.TemporaryDirectory(prefix="eroica-windows-") as name:
         directory = Path(name).resolve()
         job = Rehearsal(
@@ -92,9 +94,13 @@ def windows_of(case: Case, count: int) -> Iterator[dict[str, Any]]:
             with job.log.open("wb") as log, running(job, log):
                 ready = wait_for_baseline(job)
                 for number in range(1, count + 1):
-                    yield record(case, number, open_window(job) if ready else said(None))
+                    line = record(case, number, open_window(job) if ready else said(None))
+                    all_right &= line["right"]
+                    yield line
         finally:
             strangers.end()
+        if keep is not None and not all_right:
+            shutil.copytree(directory, keep / f"{case.key.replace('/', '-')}-{time.strftime('%H%M%S')}", symlinks=True)
 
 
 def wait_for_baseline(job: Rehearsal) -> bool:

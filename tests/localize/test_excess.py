@@ -67,3 +67,12 @@ def test_a_worker_without_baseline_has_no_excess_over_it() -> None:
     assert excess.excess_us[0] == 10
     assert np.isnan(excess.excess_us[1])
     assert excess.strength[1] == 0
+
+
+def test_what_a_short_baseline_saw_once_by_luck_has_not_grown_for_sure() -> None:
+    """Sampled time: 22 samples of 10 ms in 5 s now, 2 in 2 s then, where the truth is 3.4 a second in both."""
+    now, then = np.zeros((1, 300)), np.zeros((1, 120))
+    now[0, ::14], then[0, ::60] = 10_000.0, 10_000.0
+    assert excess_over_baseline(now, then).strength[0] < 3.0
+    steady = excess_over_baseline(np.full((1, 300), 900.0) + now / 10, np.full((1, 120), 100.0) + then / 10)
+    assert steady.strength[0] > 10.0

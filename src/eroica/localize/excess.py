@@ -129,16 +129,22 @@ def _paired_error(time_WI: Floats, roles_W: NDArray[np.intp], scale_W: Floats) -
 def excess_over_baseline(time_WI: Floats, before_WJ: Floats, factor_W: Floats | None = None) -> Excess:
     """Time above the same worker's in the job's healthy baseline window.
 
+    What was seen once or twice in a short baseline window scatters little there by luck: both windows are taken to
+    scatter alike (the pooled variance), as they do if nothing has changed.
+
     Args:
         time_WI: Critical microseconds per iteration now. float64 [W, I].
         before_WJ: The same then; rows of NaN where a worker has no baseline. float64 [W, J].
         factor_W: By how much the earlier time is scaled first. float64 [W].
     """
     scale_W = np.ones(time_WI.shape[0]) if factor_W is None else factor_W
+    now_W, then_W = mean_error(time_WI), np.nan_to_num(standard_error(before_WJ), posinf=np.inf) * scale_W
+    count, counted = time_WI.shape[1], before_WJ.shape[1]
+    if count > 1 and counted > 1:
+        pooled_W = ((now_W * count) ** 2 + (then_W * counted) ** 2) / (count + counted)
+        then_W = np.maximum(then_W, np.sqrt(pooled_W / counted))
     return Excess(
-        mean_us=time_WI.mean(axis=1),
-        reference_us=before_WJ.mean(axis=1) * scale_W,
-        error_us=np.hypot(mean_error(time_WI), np.nan_to_num(standard_error(before_WJ), posinf=np.inf) * scale_W),
+        mean_us=time_WI.mean(axis=1), reference_us=before_WJ.mean(axis=1) * scale_W, error_us=np.hypot(now_W, then_W)
     )
 
 
