@@ -116,9 +116,11 @@ def wait_for_baseline(job: Rehearsal) -> bool:
 
 def open_window(job: Rehearsal) -> dict[str, Any]:
     """Ask for a window and wait for what is said of it."""
-    before = {line.window_id for line in (job.status() or _NOTHING).windows}
-    job.ask_for_window()
     end = time.monotonic() + WINDOW_S
+    before = {line.window_id for line in (job.status() or _NOTHING).windows}
+    while not job.ask_for_window() and time.monotonic() < end:  # refused while another window is open
+        time.sleep(1.0)
+        before = {line.window_id for line in (job.status() or _NOTHING).windows}
     while time.monotonic() < end:
         for line in (job.status() or _NOTHING).windows:
             if (
