@@ -48,7 +48,7 @@ class Settings:
     # --- blocked jobs ---
     silence_s: float = _setting(10.0, "No hooked event for at least so long may mean a blocked worker, s.")
     silence_iterations: float = _setting(5.0, "... and for so many mean iterations.", "EROICA 4.1")
-    silence_pauses: float = _setting(2.0, "... and for so many times the longest pause that the job has survived.")
+    silence_pauses: float = _setting(2.0, "... and for so many times the longest pause that the worker has survived.")
     silence_learning_s: float = _setting(300.0, "The same limit while the iteration pattern is not known yet, s.")
     second_look_s: float = _setting(2.0, "Pause between the two looks at a silent job, s.")
     look_deadline_s: float = _setting(8.0, "Agents that have not handed in their looks by then are left out, s.")

@@ -116,7 +116,10 @@ CATALOG: dict[str, CatalogEntry] = {
     ),
     "load-imbalance": CatalogEntry(
         title="Uneven work",
-        meaning="These workers run more operators than their peers, each at normal speed.",
+        meaning=(
+            "These workers have more to compute than their peers, at the usual speed: more operators, or the same ones "
+            "on larger tensors."
+        ),
         next_step=(
             "Give each worker the same amount of work: balance samples by length, shard tables and experts evenly."
         ),
@@ -213,8 +216,8 @@ CATALOG: dict[str, CatalogEntry] = {
         title="Different settings",
         meaning="Slow workers are set up differently from their peers, or from how they were while all was well.",
         next_step=(
-            "Set the named setting to what the peers have (job script, module files, container image, cgroup or "
-            "scheduler limits of that host), and restart the workers concerned."
+            "Set the named setting to what the peers have, or to what it was in the healthy window (job script, module "
+            "files, container image, cgroup or scheduler limits of that host), and restart the workers concerned."
         ),
     ),
     "unknown": CatalogEntry(
