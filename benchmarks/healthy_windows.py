@@ -32,6 +32,9 @@ BEHAVIOURS = ("none", "evaluation", "checkpoints", "learning-rate")
 BUSY_S, IDLE_S = 0.33, 0.67
 START_S = 120.0
 WINDOW_S = 90.0
+#: A request that no window has followed by then is made again.
+RETRY_S = 5.0
+OVER = ("done", "failed", "given up")
 
 
 class Case(NamedTuple):
@@ -115,20 +118,17 @@ def wait_for_baseline(job: Rehearsal) -> bool:
 
 
 def open_window(job: Rehearsal) -> dict[str, Any]:
-    """Ask for a window and wait for what is said of it."""
-    end = time.monotonic() + WINDOW_S
-    before = {line.window_id for line in (job.status() or _NOTHING).windows}
-    while not job.ask_for_window() and time.monotonic() < end:  # refused while another window is open
-        time.sleep(1.0)
-        before = {line.window_id for line in (job.status() or _NOTHING).windows}
+    """Ask for a window and wait for what is said of it; while another one is open, that one is what is answered."""
+    end, asked_at = time.monotonic() + WINDOW_S, -RETRY_S
+    known = {line.window_id for line in (job.status() or _NOTHING).windows}
     while time.monotonic() < end:
-        for line in (job.status() or _NOTHING).windows:
-            if (
-                line.window_id not in before
-                and line.purpose == "manual"
-                and line.phase in ("done", "failed", "given up")
-            ):
-                return said(read_verdict(job.run / "windows" / str(line.window_id) / "verdict.json"))
+        lines = (job.status() or _NOTHING).windows
+        mine = [line for line in lines if line.window_id not in known and line.purpose == "manual"]
+        if mine and mine[0].phase in OVER:
+            return said(read_verdict(job.run / "windows" / str(mine[0].window_id) / "verdict.json"))
+        if not mine and all(line.phase in OVER for line in lines) and time.monotonic() - asked_at >= RETRY_S:
+            job.ask_for_window()
+            asked_at = time.monotonic()
         time.sleep(0.25)
     return said(None)
 

@@ -245,7 +245,7 @@ def test_without_peers_and_without_a_past_nothing_can_be_told() -> None:
     trouble = SlowCompute((2,), 1.8, "nothing_of_note")
     verdict = judge(trouble, baseline=False, workers=4, stages=4, **DEVICES)
     assert verdict.verdict == "undetermined"
-    assert "a role of its own, and there is no baseline window; leave that on" in verdict.summary
+    assert "a role of its own, and there is no baseline window of a healthy job; let one be taken" in verdict.summary
     assert not any("no worker is to blame" in note for note in verdict.coverage.notes)
 
 

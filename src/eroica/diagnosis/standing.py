@@ -100,8 +100,8 @@ def _too_little(view: View) -> str:
         return f"the workers share {view.iterations} iteration, {wanted}"
     if _has_no_measure(view):
         return (
-            f"every one of {view.workers} workers has a role of its own, and there is no baseline window; leave that "
-            "on, or state which workers do the same work (setting roles)"
+            f"every one of {view.workers} workers has a role of its own, and there is no baseline window of a healthy "
+            "job; let one be taken, or state which workers do the same work (setting roles)"
         )
     if not view.has_enough:
         return (
