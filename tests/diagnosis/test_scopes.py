@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from eroica.diagnosis import selection
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import WindowPurpose
@@ -291,3 +292,13 @@ def test_a_stage_that_reads_data_slowly_from_the_start_is_named_though_it_has_no
     found = verdict.cause
     assert found is not None
     assert (found.cause, found.workers, found.scope) == ("slow-data-loading", (0,), "some"), verdict.summary
+
+
+@seeds
+def test_a_small_change_that_nobody_has_noticed_is_no_cause(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Healthy jobs on busy cores show such changes from window to window."""
+    assert judge(SlowPython(4.5), seed=seed, purpose="manual", workers=4, jitter=0.01).cause is None
+    large = judge(SlowPython(15), seed=seed, purpose="manual", workers=4, jitter=0.01)
+    assert cause(large).cause == "python-on-critical-path"
+    monkeypatch.setattr(selection, "_LEAST_CHANGE", 0.0)
+    assert judge(SlowPython(4.5), seed=seed, purpose="manual", workers=4, jitter=0.01).cause is not None
