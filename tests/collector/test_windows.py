@@ -184,6 +184,17 @@ def test_a_probe_that_nobody_answers_is_given_up_and_cancelled() -> None:
     assert "given up" in fleet.windows.status().windows[0].phase
 
 
+def test_workers_that_are_far_apart_do_not_keep_the_collector_from_giving_up() -> None:
+    """An actor and a critic count iterations of their own: the one behind never gets to the other's window."""
+    fleet = manual_fleet()
+    fleet.step()
+    fleet.change(1, iteration=1_000_000_000)
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step(4000)
+    assert fleet.windows.status().windows[0].phase not in ("probe", "window")
+
+
 def trigger(count: int) -> WorkerTrigger:
     return WorkerTrigger(count=count, reason="34 % above the best", baseline_s=0.1, current_s=0.134)
 

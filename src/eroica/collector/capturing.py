@@ -22,6 +22,8 @@ Outcome = Literal["going on", "given up", "ready"]
 _PARKED_ITERATIONS = 5
 #: More orders than any window makes: agents take a serial number that they know for an old order.
 _ORDERS_OF_A_WINDOW = 4
+#: Nobody is waited for longer than three times this until a window begins, seconds, whatever pace was reported.
+_LONGEST_LEAD_S = 300.0
 
 
 class Capturing:
@@ -54,7 +56,8 @@ class Capturing:
             wanted: What to open.
         """
         slowest_s = span.slowest_s(training)
-        first = span.first_iteration(training, min(slowest_s, wanted.pace_s or slowest_s), self._settings)
+        pace_s = min(slowest_s, wanted.pace_s or slowest_s)
+        first = span.first_iteration(training, pace_s, self._settings)
         window = Window(
             window_id=wanted.window_id or self._ledger.new_id(),
             purpose=wanted.purpose,
@@ -65,7 +68,7 @@ class Capturing:
             current_iteration_s=wanted.current_s or slowest_s,
         )
         slowest_s = max(slowest_s, wanted.current_s or 0.0)
-        lead_s = span.distance(training, first) * slowest_s
+        lead_s = min(span.lead(pace_s, self._settings) * slowest_s, _LONGEST_LEAD_S)
         ranks = frozenset(status.worker.global_rank for status in training)
         self.current = Underway(window, wanted, now, now + 3 * lead_s + 10 * slowest_s + 10.0, ranks)
         self._give("probe", window)
@@ -123,7 +126,8 @@ class Capturing:
         """Order the window itself: the same iterations on every worker."""
         iteration_s = span.slowest_s(training)
         wanted = current.wanted
-        first = span.first_iteration(training, min(iteration_s, wanted.pace_s or iteration_s), self._settings)
+        pace_s = min(iteration_s, wanted.pace_s or iteration_s)
+        first = span.first_iteration(training, pace_s, self._settings)
         current.window = msgspec.structs.replace(
             current.window,
             first_iteration=first,
@@ -132,7 +136,7 @@ class Capturing:
         )
         current.phase = "window"
         iteration_s = max(iteration_s, wanted.current_s or 0.0)
-        lead_s = span.distance(training, first) * iteration_s
+        lead_s = min(span.lead(pace_s, self._settings) * iteration_s, _LONGEST_LEAD_S)
         current.deadline = now + 3 * (lead_s + length * iteration_s) + self._settings.window_deadline_s
         self._give("window", current.window)
         self._ledger.show(current.window, "window")

@@ -28,8 +28,8 @@ _EARLY_TRIES = 2
 _PERIODS = 1.25
 _LONGEST_WINDOW_S = 60.0
 #: No iteration is taken for shorter than this, seconds, and no window asked for more of them.
-_SHORTEST_S = 1e-6
-_MOST_ITERATIONS = 100_000
+SHORTEST_S = 1e-6
+_MOST_ITERATIONS = 5_000
 #: Windows that nobody's trigger asked for: that they are healthy says nothing against a trigger.
 _OF_OURS = ("early",)
 
@@ -120,7 +120,7 @@ class Opening:
             trigger.kind,
             trigger.reason,
             seconds,
-            iterations=min(math.ceil(seconds / max(trigger.current_s, _SHORTEST_S)), _MOST_ITERATIONS),
+            iterations=min(math.ceil(seconds / max(trigger.current_s, SHORTEST_S)), _MOST_ITERATIONS),
             baseline_s=trigger.baseline_s,
             current_s=trigger.current_s,
             pace_s=trigger.baseline_s,

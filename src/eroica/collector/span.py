@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from eroica.collector.opening import Wanted
+from eroica.collector.opening import SHORTEST_S, Wanted
 from eroica.settings import Settings
 from eroica.wire.messages import WorkerStatus
 
@@ -13,8 +13,6 @@ from eroica.wire.messages import WorkerStatus
 _HARD_EVENTS = 500_000
 #: Iterations between the order and the window, at least: one that is under way cannot be the first.
 _LEAST_LEAD = 2
-#: No iteration is taken for shorter than this, seconds.
-_SHORTEST_S = 1e-6
 
 
 def in_training(workers: Iterable[WorkerStatus]) -> list[WorkerStatus]:
@@ -38,17 +36,12 @@ def best_s(training: Iterable[WorkerStatus]) -> float | None:
 
 def lead(iteration_s: float, settings: Settings) -> int:
     """Iterations until the window opens, so that the order reaches everybody in time."""
-    return max(_LEAST_LEAD, math.ceil(settings.window_lead_s / max(iteration_s, _SHORTEST_S)))
+    return max(_LEAST_LEAD, math.ceil(settings.window_lead_s / max(iteration_s, SHORTEST_S)))
 
 
 def first_iteration(training: Sequence[WorkerStatus], iteration_s: float, settings: Settings) -> int:
     """The iteration that nobody reaches before the order does."""
     return max(status.iteration for status in training) + lead(iteration_s, settings)
-
-
-def distance(training: Iterable[WorkerStatus], first: int) -> int:
-    """Iterations that the worker who is farthest behind has before it."""
-    return first - min(status.iteration for status in training)
 
 
 def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int, settings: Settings) -> int:
@@ -61,7 +54,7 @@ def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int,
         max_events: The tightest budget for the whole window.
         settings: Tunables.
     """
-    asked = wanted.iterations or math.ceil(wanted.seconds / max(iteration_s, _SHORTEST_S))
+    asked = wanted.iterations or math.ceil(wanted.seconds / max(iteration_s, SHORTEST_S))
     most = asked if wanted.pace_s else settings.max_window_iterations  # slowness that comes and goes shows in a period
     return max(settings.min_window_iterations, min(asked, most, max_events // events))
 
