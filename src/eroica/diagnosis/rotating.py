@@ -161,9 +161,8 @@ def _held_up(view: View, turns: Turns, at: NDArray[np.intp]) -> Candidate:
     coverage = float(np.clip((own_RI.sum(axis=0).mean() - usual_R.sum()) / late_us, 0.0, 1.0)) if rows else 0.0
     removed = np.where(turns.above_us >= _least_lead(view) / 2 * turns.usual_us, np.maximum(turns.above_us, 0.0), 0.0)
     cause, doubt, why = _why_held(view, removed, coverage)
-    if (
-        cause != "cpu-contention" or view.suspects.baseline is None
-    ):  # who waits for cores more than before has no more data
+    waits_more = cause == "cpu-contention" and view.suspects.baseline is not None
+    if not waits_more:  # who waits for cores more than before has no more data
         cause, doubt, why = _more_data(view, rows, own_RI, usual_R) or (cause, doubt, why)
     focus = heaviest(view, rows, own_RI.mean(axis=1) - usual_R) if cause != "unknown" else NOTHING
     lost = float(turns.late_us[at].sum()) / view.iterations
