@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -25,6 +26,7 @@ CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 DESKTOP, PHONE = (1280, 900), (390, 844)
 #: A test machine may be busy; a page that needs longer is broken.
 PATIENCE_S = 20.0
+_MARK = "eroica-console-mark-"
 _FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -86,6 +88,7 @@ class Browser:
         self.driver = Chrome(options=_options(self._profile), service=Service(DRIVER))
         self.driver.set_script_timeout(PATIENCE_S)
         self.driver.set_page_load_timeout(PATIENCE_S)
+        self._marks = count()
         self._messages: list[Message] = []
         self._requests: list[str] = []
 
@@ -113,7 +116,8 @@ class Browser:
 
     def messages(self, *levels: str) -> list[Message]:
         """What the console says since `open`: of these levels, else of all ("SEVERE", "WARNING", "INFO", …)."""
-        self._messages += [Message(entry["level"], entry["message"]) for entry in self._log("browser")]
+        mark = f"{_MARK}{next(self._marks)}"
+        self.until(lambda: self._read_up_to(mark), "the console stays silent")
         return [message for message in self._messages if not levels or message.level in levels]
 
     def errors(self) -> list[str]:
@@ -220,6 +224,16 @@ class Browser:
     def _log(self, name: str) -> list[dict[str, Any]]:
         """What came in since it was last read."""
         return cast("list[dict[str, Any]]", self.driver.get_log(name))  # type: ignore[no-untyped-call]
+
+    def _read_up_to(self, mark: str) -> bool:
+        """Whether the console's messages are in up to a mark that is written now.
+
+        Messages reach the driver a little after the page said them; the mark comes after all of them.
+        """
+        self.script("console.debug(arguments[0])", mark)
+        entries = [Message(entry["level"], entry["message"]) for entry in self._log("browser")]
+        self._messages += [message for message in entries if _MARK not in message.text]
+        return any(mark in message.text for message in entries)
 
     def _forget(self) -> None:
         self.messages()
