@@ -126,6 +126,28 @@ def test_the_skew_comes_from_executions_the_usual_latecomer_did_not_own() -> Non
     assert exit_skew(mixed, 500.0) == 4000.0
 
 
+@pytest.mark.parametrize("second_us", [50_000, 15_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_two_who_are_late_each_at_a_place_of_its_own_do_not_hide_each_other(seed: int, second_us: int) -> None:
+    durations = 2000 + np.random.default_rng(seed).exponential(300, (4, 40))
+    durations[[0, 2, 3], 0::2] += 50_000  # worker 1 is late to the first of each iteration
+    durations[[0, 1, 3], 1::2] += second_us  # and worker 2 to the second
+    places = encode_series(np.repeat(np.arange(20, dtype=np.int32), 2))
+    arrivals = read_arrivals(fleet(*((record(row, iteration=places),) for row in durations), iterations=20))
+    waited = float(arrivals.waited_us.sum())
+    assert arrivals.blamed_us[1].sum() == pytest.approx(3 * 20 * 50_000, rel=0.05)
+    assert arrivals.blamed_us[2].sum() == pytest.approx(3 * 20 * second_us, rel=0.1)
+    assert sum(booked(arrivals)) == pytest.approx(2 * waited)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_by_chance_nobody_is_blamed_for_much_more_than_others_at_many_places(seed: int) -> None:
+    durations = 4000 + np.random.default_rng(seed).exponential(2500, (4, 240))
+    places = encode_series(np.repeat(np.arange(10, dtype=np.int32), 24))
+    arrivals = read_arrivals(fleet(*((record(row, iteration=places),) for row in durations), iterations=10))
+    assert arrivals.blamed_us.sum(axis=1).max() < 0.3 * arrivals.waited_us.sum()
+
+
 def reason(*records: CollectiveRecord) -> str:
     return pair_executions(records)[1]
 
@@ -165,10 +187,12 @@ def test_with_a_member_missing_nobody_is_blamed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["broadcast", "reduce", "gather", "scatter"])
-def test_kinds_that_release_members_early_blame_nobody(kind: str) -> None:
+def test_where_some_are_released_early_whom_all_others_wait_for_came_last_whoever_is_the_root(kind: str) -> None:
     early, late = record(np.full(5, 9e4), kind=kind), record(np.full(5, 1e3), kind=kind)
-    arrivals = read_arrivals(fleet((early,), (late,), iterations=5))
-    assert arrivals.blamed_us.sum() == 0
+    arrivals = read_arrivals(fleet((early,), (late,), (early,), iterations=5))
+    assert arrivals.blamed_us.sum(axis=1) == pytest.approx([0, 2 * 5 * 8.9e4, 0], rel=1e-3)
+    two_left_early = read_arrivals(fleet((early,), (late,), (late,), (early,), iterations=5))
+    assert two_left_early.blamed_us.sum() == 0
 
 
 def test_a_receive_waits_for_its_sender_and_a_send_for_nobody() -> None:

@@ -223,10 +223,23 @@ def test_members_of_a_broadcast_wait_for_its_root() -> None:
     assert arrivals.blame_share([0]) == 1
 
 
-def test_a_broadcast_of_an_unknown_root_is_not_judged() -> None:
-    _, arrivals, _ = rooted(15_000.0, peers=False)
-    assert arrivals.waited_us.sum() == 0
-    assert arrivals.executions == 0
+def test_a_late_root_is_blamed_for_its_broadcast_though_no_record_names_it() -> None:
+    fleet, arrivals, played = rooted(15_000.0, peers=False)
+    assert arrivals.blame_share([0]) == 1
+    assert arrivals.waited_us.sum() == pytest.approx(2 * ITERATIONS * 10_000.0, rel=0.05)
+    removed = np.zeros_like(fleet.iteration_us)
+    removed[0] = 10_000.0
+    truth = 1 - mean_us(rooted(5_000.0)[2]) / mean_us(played)
+    assert arrivals.replay is not None, arrivals.notes
+    assert simulated_gain(msgspec.structs.replace(fleet, replay=arrivals.replay), removed) == pytest.approx(
+        truth, abs=0.02
+    )
+
+
+def test_whoever_leaves_a_broadcast_of_an_unknown_root_early_is_not_blamed() -> None:
+    """Worker 0 sends and goes on; the others are as slow as it is."""
+    _, arrivals, _ = rooted(5_000.0, peers=False)
+    assert arrivals.blamed_us.sum() == 0
 
 
 def test_who_a_reduce_waits_for_costs_what_it_costs_though_no_record_tells_the_root() -> None:

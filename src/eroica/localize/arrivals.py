@@ -26,6 +26,7 @@ from eroica.localize.matching import Matched, is_recorded, pair_executions
 from eroica.localize.one_way import FROM_ROOT, book_from_root, book_receives
 from eroica.localize.replay import TOLERANCE, Replay, prepare_replay
 from eroica.localize.together import book_synchronizing, book_unnamed, settle_single_iteration
+from eroica.localize.untold import book_untold
 from eroica.model.pattern import CollectiveRecord
 from eroica.model.shares import percent
 from eroica.summarize.series import decode_series
@@ -40,8 +41,10 @@ _TOO_FEW = "too many collectives to replay several iterations: gains are estimat
 #: Waiting for nobody knows whom spoils a replay from this share of all time on.
 _MUCH_UNTOLD = 0.05
 _UNTOLD = "receives name no sender, so the window is not replayed: gains are estimated from busy times"
-#: Some wait in these, and no record tells for whom.
+#: The root waits for some.
 _TO_ROOT = frozenset({"reduce", "gather"})
+#: Iterations from which who is last again and again shows where no root is named.
+_FEWEST_UNTOLD = 3
 _UNJUDGED = "no record names the roots of its broadcasts or reduces: gains are estimated from busy times"
 
 
@@ -97,10 +100,11 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
 
     In all-reduce, all-gather, reduce-scatter, all-to-all and barrier: wait = duration - shortest duration in the group.
     A receive waits for its sender alone, and members of a broadcast or scatter for its root, where the records say who
-    that is; reduce and gather release their members early and are not judged. Only the part on the waiter's critical
-    path counts. Executions pair by the group's own sequence numbers, or by their order where every member has equally
-    many; unpaired, nobody is blamed. Nor is anybody where members are missing, but for recorded traces whose ends
-    confirm the pairing: there the late among those present are, and what they are blamed for is a lower bound.
+    that is; else, and in reduce and gather, only whom all others wait for is judged (`localize.untold`). Only the part
+    on the waiter's critical path counts. Executions pair by the group's own sequence numbers, or by their order where
+    every member has equally many; unpaired, nobody is blamed. Nor is anybody where members are missing, but for
+    recorded traces whose ends confirm the pairing: there the late among those present are, and what they are blamed for
+    is a lower bound.
 
     Blame is passed on to where delays began (`localize.propagation`), as far as the records tell when executions ended.
     """
@@ -108,11 +112,12 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     groups = _groups(fleet)
     timed = _records(fleet)
     records = _without_doubtful_ends(fleet, timed)
+    told: dict[tuple[str, str], float] = {}
     for (group, kind), owners in sorted(records.items()):
         members = groups.get(group)
         together = kind in SYNCHRONIZING
-        if kind in FROM_ROOT and members is not None:
-            _book_rooted(ledger, fleet, (group, kind), members, owners, timed[group, kind])
+        if kind in FROM_ROOT | _TO_ROOT and members is not None:
+            told[group, kind] = _book_rooted(ledger, fleet, (group, kind), members, owners, timed[group, kind])
         elif together and members is not None:
             book_synchronizing(ledger, fleet, (group, kind), members, owners, timed[group, kind])
         elif together and len(owners) > 1 and all(record.end_us for record in owners.values()):
@@ -123,7 +128,7 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     settle_single_iteration(ledger)
     book_receives(ledger, fleet, timed)
     ledger.settle()
-    untold = _waits_for_untold(fleet, timed)
+    untold = _waits_for_untold(fleet, timed, told)
     replay, why = (None, (untold,)) if untold else _replay(ledger, fleet.roles)
     return Arrivals(
         waited_us=ledger.waited,
@@ -141,16 +146,21 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     )
 
 
-def _waits_for_untold(fleet: Fleet, records: Records) -> str:
+def _waits_for_untold(fleet: Fleet, records: Records, told: Mapping[tuple[str, str], float]) -> str:
     """Why a window cannot be replayed: much of it is waiting in what no record tells for whom. "" where it is not.
 
     In a replay nothing makes that shorter, so whoever is waited for would seem to cost nothing. Of receives that name
     no sender recorded traces claim no more than what their replay shows.
+
+    Args:
+        fleet: The window.
+        records: All records.
+        told: Of critical time in rooted kinds, by group and kind, what is known for whom, microseconds.
     """
-    receives, others = 0.0, 0.0
+    receives, others = 0.0, -sum(told.values())
     for (_, kind), owners in records.items():
         for worker, record in owners.items():
-            if kind in _TO_ROOT or (kind in FROM_ROOT and not record.peers):
+            if kind in FROM_ROOT | _TO_ROOT:
                 others += float(decode_series(record.critical_us, np.float32).sum())
             elif kind == "recv" and not record.peers and not is_recorded(fleet.patterns[worker]):
                 receives += float(decode_series(record.critical_us, np.float32).sum())
@@ -229,12 +239,22 @@ def _book_rooted(
     ranks: tuple[int, ...],
     owners: Mapping[int, CollectiveRecord],
     timed: Mapping[int, CollectiveRecord],
-) -> None:
-    """Executions that begin at a root; nobody is judged unless all members are there and name it."""
+) -> float:
+    """Executions with a root; nobody is judged unless all members are there.
+
+    Returns:
+        Critical time in those of which it is known who waits for whom, microseconds.
+    """
     present = {fleet.ranks[worker]: worker for worker in owners}
     members = [present[rank] for rank in ranks if rank in present]
     if len(members) < len(ranks):
-        return
-    places, reason = pair_executions([owners[worker] for worker in members], uneven_exit(fleet.carriers, name[0]))
-    if not reason:
-        book_from_root(ledger, fleet, name[0], timed, members, places)
+        return 0.0
+    records = [owners[worker] for worker in members]
+    places, reason = pair_executions(records, uneven_exit(fleet.carriers, name[0]))
+    if reason:
+        return 0.0
+    if name[1] in FROM_ROOT and book_from_root(ledger, fleet, name[0], timed, members, places):
+        return sum(float(decode_series(record.critical_us, np.float32).sum()) for record in records)
+    if fleet.columns.shape[1] < _FEWEST_UNTOLD:
+        return 0.0
+    return book_untold(ledger, fleet, name, members, places, [timed[worker] for worker in members])

@@ -1,6 +1,8 @@
 """Who came last to an execution of a collective, and who does so again and again.
 
-Array suffixes: M members of a group, K matched executions, I iterations.
+A site is the n-th execution of an iteration: the same place in the code, as far as anybody can tell.
+
+Array suffixes: M members of a group, K matched executions, I iterations, S sites.
 """
 
 from __future__ import annotations
@@ -20,26 +22,50 @@ _LATE_TOGETHER = 0.5
 _NEARLY_LAST = 0.15
 #: Share of the ends that lie within the measured skew.
 _MOST_ENDS = 0.9
+#: Executions at a site from which it shows who is usually last there.
+_FEWEST_AT_SITE = 5
+#: And from which one who is late there alone is more than chance, of however many sites.
+_ENOUGH_AT_SITE = 8
 
 
-def exit_skew(duration_MK: Floats, floor_us: float) -> float:
+def sites_of(column_K: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Number of each execution within its iteration. intp [K].
+
+    Args:
+        column_K: Iteration of each execution, in order of time.
+    """
+    begins_K = np.flatnonzero(np.diff(column_K, prepend=column_K[:1] - 1))
+    places_K = np.arange(column_K.size)
+    return places_K - np.repeat(begins_K, np.diff(np.append(begins_K, column_K.size)))
+
+
+def exit_skew(duration_MK: Floats, floor_us: float, site_K: NDArray[np.intp] | None = None) -> float:
     """How unevenly members leave, from gaps that no constant latecomer explains, microseconds.
 
     The gap between the shortest and the next duration mixes a late arrival with uneven leaving. Gaps of executions
-    whose shortest member is not the one that is shortest most often show the latter: three quarters of them lie below
-    the skew.
+    whose shortest member is not the one that is shortest most often, there or at all, show the latter: three quarters
+    of them lie below the skew.
 
     Args:
         duration_MK: Durations of the matched executions. float64 [M, K].
         floor_us: Least skew to be expected of this backend.
+        site_K: Where each was called: two can be late, each at a place of its own. None = all at one.
     """
     if duration_MK.shape[1] == 0:
         return floor_us
     owner_K = duration_MK.argmin(axis=0)
-    usual = np.bincount(owner_K, minlength=duration_MK.shape[0]).argmax()
+    usual_K = _usual_owner(owner_K, np.zeros_like(owner_K) if site_K is None else site_K, duration_MK.shape[0])
     shortest_2K = np.partition(duration_MK, 1, axis=0)[:2]
-    gaps = (shortest_2K[1] - shortest_2K[0])[owner_K != usual]
+    gaps = (shortest_2K[1] - shortest_2K[0])[owner_K != usual_K]
     return max(float(np.quantile(gaps, 0.75)), floor_us) if gaps.size else floor_us
+
+
+def _usual_owner(owner_K: NDArray[np.intp], site_K: NDArray[np.intp], members: int) -> NDArray[np.intp]:
+    """Who is shortest most often at the site of each execution; at a site with few of them, of all. intp [K]."""
+    count_SM = np.zeros((int(site_K.max()) + 1, members), dtype=np.intp)
+    np.add.at(count_SM, (site_K, owner_K), 1)
+    usual_S = np.where(count_SM.sum(axis=1) < _FEWEST_AT_SITE, count_SM.sum(axis=0).argmax(), count_SM.argmax(axis=1))
+    return np.asarray(usual_S[site_K])
 
 
 def shares_of_blame(duration_MK: Floats, skew_us: float) -> Floats:
@@ -63,16 +89,20 @@ def shares_of_blame(duration_MK: Floats, skew_us: float) -> Floats:
     return np.where(clear_K, late_MK / count_K, 0.0)
 
 
-def keep_repeated(share_MK: Floats, wait_MK: Floats, columns_MK: NDArray[np.intp]) -> Floats:
+def keep_repeated(
+    share_MK: Floats, wait_MK: Floats, columns_MK: NDArray[np.intp], site_K: NDArray[np.intp] | None = None
+) -> Floats:
     """Shares of those who come last again and again; who does so by chance keeps none.
 
     A member is among the late of an iteration if the waiting laid at it there is at least half of what is laid at
-    anybody. It must be so in clearly more of the iterations than its turn would be.
+    anybody. It must be so in clearly more of the iterations than its turn would be; or it must come last in as many
+    executions at one site, and keeps its shares there.
 
     Args:
         share_MK: Shares of blame. float64 [M, K].
         wait_MK: Critical waiting. float64 [M, K].
         columns_MK: Iteration of each execution on each member, -1 = does not count. intp [M, K].
+        site_K: Where each was called; None = all at one.
     """
     counted = (columns_MK >= 0).all(axis=0)
     if not counted.any():
@@ -85,7 +115,19 @@ def keep_repeated(share_MK: Floats, wait_MK: Floats, columns_MK: NDArray[np.intp
     if not blamed.any():
         return share_MK
     often_M = (blame_MI[:, blamed] >= highest_I[blamed] / 2).mean(axis=1)
-    return np.asarray(share_MK * is_often(often_M, share_MK.shape[0])[:, None])
+    kept_MK = np.broadcast_to(is_often(often_M, share_MK.shape[0])[:, None], share_MK.shape)
+    if site_K is not None:
+        kept_MK = kept_MK | _often_at_sites(share_MK, site_K)
+    return np.asarray(share_MK * kept_MK)
+
+
+def _often_at_sites(share_MK: Floats, site_K: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Whether a member comes last at the site of each execution clearly more often than its turn. bool [M, K]."""
+    late_SM = np.zeros((int(site_K.max()) + 1, share_MK.shape[0]))
+    np.add.at(late_SM, site_K, (share_MK > 0).T)
+    count_S = np.bincount(site_K, minlength=late_SM.shape[0])
+    often_SM = is_often(late_SM / count_S[:, None].clip(1), share_MK.shape[0]) & (count_S >= _ENOUGH_AT_SITE)[:, None]
+    return np.asarray(often_SM[site_K].T)
 
 
 def is_often(often_M: Floats, members: int) -> NDArray[np.bool_]:

@@ -12,7 +12,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.blame import exit_skew, is_often, keep_repeated, measured_skew, nearly_last, shares_of_blame
+from eroica.localize.blame import (
+    exit_skew,
+    is_often,
+    keep_repeated,
+    measured_skew,
+    nearly_last,
+    shares_of_blame,
+    sites_of,
+)
 from eroica.localize.fleet import Fleet
 from eroica.localize.leaving import recorded_skew_floor, skew_floor, uneven_exit
 from eroica.localize.ledger import Ledger
@@ -103,8 +111,9 @@ def _book(
 ) -> None:
     """Book the waiting in matched executions; in a single recorded iteration once all kinds of the group are known."""
     duration_MK, end_MK = stacked(records, places, "duration_us"), stacked_ends(records, places)
-    columns_MK = _columns(ledger, members, records, places)
-    skew = exit_skew(duration_MK, skew_floor(fleet.carriers, name[0]))
+    columns_MK = columns_of_all(ledger, members, records, places)
+    site_K = sites_of(columns_MK[0])
+    skew = exit_skew(duration_MK, skew_floor(fleet.carriers, name[0]), site_K)
     if end_MK.shape[1] >= FEWEST_VERIFIED:
         skew = measured_skew(end_MK, recorded_skew_floor(fleet.carriers, name[0]))
     ledger.skew[name] = skew
@@ -118,19 +127,19 @@ def _book(
         members=tuple(members),
         duration_us=duration_MK,
         wait_us=wait_MK,
-        share=share_MK if alone else keep_repeated(share_MK, wait_MK, columns_MK),
+        share=share_MK if alone else keep_repeated(share_MK, wait_MK, columns_MK, site_K),
         nearly_last=nearly_last(duration_MK, skew) if end_MK.shape[1] else np.zeros(duration_MK.shape, np.bool_),
         end_us=end_MK,
         columns=columns_MK,
     )
-    block = _block(ledger, part, critical_MK, timed or records, places)
+    block = block_of(ledger, part, critical_MK, timed or records, places)
     if alone:
         ledger.pending.append((part, block))
     else:
         ledger.book(part, block)
 
 
-def _columns(
+def columns_of_all(
     ledger: Ledger,
     members: Sequence[int],
     records: Sequence[CollectiveRecord],
@@ -143,7 +152,7 @@ def _columns(
     return ledger.columns_of(members, np.stack(iterations))
 
 
-def _block(
+def block_of(
     ledger: Ledger,
     part: Matched,
     critical_MK: Floats,

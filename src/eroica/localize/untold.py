@@ -1,0 +1,78 @@
+"""Waiting in broadcasts, reduces, gathers and scatters whose root no record names.
+
+Who waits for whom depends on the root, and on the tree or the ring that carries the data; whoever is not waited for
+leaves early. But where all members but one wait, they wait for that one: a late root of a broadcast, or of two members
+the later one. In other executions nobody is blamed.
+
+Array suffixes: M members of a group, K matched executions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.localize.blame import exit_skew, keep_repeated, sites_of
+from eroica.localize.fleet import Fleet
+from eroica.localize.leaving import skew_floor
+from eroica.localize.ledger import Ledger
+from eroica.localize.matching import Matched, stacked
+from eroica.localize.together import block_of, columns_of_all
+from eroica.model.pattern import CollectiveRecord
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
+
+
+def book_untold(
+    ledger: Ledger,
+    fleet: Fleet,
+    name: tuple[str, str],
+    members: Sequence[int],
+    places: Sequence[Places],
+    records: Sequence[CollectiveRecord],
+) -> float:
+    """Enter the executions in which all but one wait.
+
+    Args:
+        ledger: Where they are entered.
+        fleet: The window.
+        name: Group and kind.
+        members: Indices of all members.
+        places: Positions of the matched executions, of each member.
+        records: Of each member.
+
+    Returns:
+        Critical time of their members that is explained so, microseconds.
+    """
+    duration_MK, critical_MK = (stacked(records, places, name) for name in ("duration_us", "critical_us"))
+    columns_MK = columns_of_all(ledger, members, records, places)
+    site_K = sites_of(columns_MK[0])
+    share_MK = _last_of_all(duration_MK, exit_skew(duration_MK, skew_floor(fleet.carriers, name[0]), site_K))
+    wait_MK = np.minimum(duration_MK - duration_MK.min(axis=0), critical_MK)
+    share_MK = keep_repeated(share_MK, wait_MK, columns_MK, site_K)
+    told_K = share_MK.any(axis=0)
+    if not told_K.any():
+        return 0.0
+    part = Matched(
+        group=name[0],
+        kind=name[1],
+        members=tuple(members),
+        duration_us=duration_MK[:, told_K],
+        wait_us=wait_MK[:, told_K],
+        share=share_MK[:, told_K],
+        nearly_last=np.zeros((len(members), int(told_K.sum())), np.bool_),
+        end_us=np.zeros((len(members), 0)),
+        columns=columns_MK[:, told_K],
+    )
+    ledger.book(part, block_of(ledger, part, critical_MK[:, told_K], records, [at[told_K] for at in places]))
+    return float(critical_MK[:, told_K].sum())
+
+
+def _last_of_all(duration_MK: Floats, skew_us: float) -> Floats:
+    """1 for the member that all others are seen to wait for, else 0. float64 [M, K]."""
+    shortest_2K = np.partition(duration_MK, 1, axis=0)[:2]
+    clear_K = shortest_2K[1] - shortest_2K[0] > skew_us
+    return np.asarray((np.arange(duration_MK.shape[0])[:, None] == duration_MK.argmin(axis=0)) & clear_K, np.float64)
