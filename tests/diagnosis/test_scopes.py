@@ -211,19 +211,30 @@ def test_a_function_that_has_always_made_a_stage_long_has_not_made_the_job_slowe
     assert (cause(verdict).cause, cause(verdict).workers) == ("slow-data-loading", (0,)), verdict.summary
 
 
+def set_up_with_fewer_threads(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
+    """Worker 2 computes with one thread, the others with four."""
+    common = {"cores": "16", "affinity_cores": "16"}
+    return [
+        msgspec.structs.replace(one, setup={**common, "torch_threads": "1" if at == 2 else "4"})
+        for at, one in enumerate(patterns)
+    ]
+
+
+@seeds
+def test_a_setting_that_a_long_stage_has_always_had_has_not_made_the_job_slower(seed: int) -> None:
+    plan, slow = {"workers": 4, "stages": 4, "per_host": 1, "seed": seed}, SlowCompute((2,), 2.0, "nothing_of_note")
+    patterns = set_up_with_fewer_threads(synthesize(FleetPlan(**plan), [slow, SlowPython(20.0)], 2))
+    past = set_up_with_fewer_threads(synthesize(FleetPlan(**plan, draw=1), [slow], 1))
+    verdict = analyze("job", synthesize_window(patterns, "slow", past), patterns, past)
+    assert [one.cause for one in causes(verdict)] == ["python-on-critical-path"], verdict.summary
+
+
 @seeds
 @pytest.mark.parametrize("baseline", [True, False])
 def test_a_stage_on_a_host_with_fewer_threads_is_not_long_by_structure(seed: int, baseline: bool) -> None:
-    def set_up(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
-        common = {"cores": "16", "affinity_cores": "16"}
-        return [
-            msgspec.structs.replace(one, setup={**common, "torch_threads": "1" if at == 2 else "4"})
-            for at, one in enumerate(patterns)
-        ]
-
     plan, slow = {"workers": 4, "stages": 4, "per_host": 1, "seed": seed}, SlowCompute((2,), 2.0, "nothing_of_note")
-    patterns = set_up(synthesize(FleetPlan(**plan), [slow], 2))
-    past = set_up(synthesize(FleetPlan(**plan, draw=1), [slow], 1)) if baseline else []
+    patterns = set_up_with_fewer_threads(synthesize(FleetPlan(**plan), [slow], 2))
+    past = set_up_with_fewer_threads(synthesize(FleetPlan(**plan, draw=1), [slow], 1)) if baseline else []
     window = msgspec.structs.replace(synthesize_window(patterns, "expected"), baseline_iteration_s=0.06)
     verdict = analyze("job", window, patterns, past, settings=Settings(expected_iteration_s=0.06))
     assert (cause(verdict).cause, cause(verdict).workers) == ("misconfiguration", (2,)), verdict.summary

@@ -32,6 +32,7 @@ USUAL = {
     "cpu_quota": "none",
     "env:OMP_NUM_THREADS": "4",
     "loader_workers": "4",
+    "memory_limit_gib": "16",
     "nice": "0",
     "torch": "2.13.0",
     "torch_threads": "4",
@@ -74,6 +75,7 @@ def causes(verdict: Verdict) -> list[str]:
         ({"cpu_quota": "0.5"}, "CPU quota in cores is 0.5 for worker 2 and none"),
         ({"anomaly_mode": "on"}, "anomaly mode is on for worker 2 and off"),
         ({"env_CUDA_LAUNCH_BLOCKING": "1"}, "CUDA_LAUNCH_BLOCKING is 1 for worker 2 and not set"),
+        ({"env_TORCHDYNAMO_DISABLE": "1"}, "TORCHDYNAMO_DISABLE is 1 for worker 2 and not set"),
     ],
 )
 def test_a_slow_worker_with_a_setting_of_its_own_is_misconfigured(
@@ -113,6 +115,7 @@ NEUTRAL = [
     {"env_KMP_AFFINITY": "granularity=fine,compact"},
     {"env_MALLOC_CHECK_": "0"},
     {"env_PYTHONMALLOC": "pymalloc"},
+    {"memory_limit_gib": "8"},
 ]
 
 
@@ -125,7 +128,8 @@ def test_a_difference_of_which_nobody_knows_what_is_slower_is_told_and_not_accus
     assert causes(verdict) == ["compute-slow"], verdict.summary
     told = [one for one in verdict.findings[0].evidence if one.startswith("Settings differ there: ")]
     (name,) = changed
-    assert len(told) == 1 and name.removeprefix("env_") in told[0] and "for worker 2" in told[0]
+    name = {"memory_limit_gib": "memory limit in GiB"}.get(name, name.removeprefix("env_"))
+    assert len(told) == 1 and name in told[0] and "for worker 2" in told[0]
 
 
 @seeds
@@ -239,6 +243,29 @@ def test_communication_settings_are_mentioned_beside_slow_communication_only(see
     verdict = verdict_on([SlowPython(40)], seed, blocked, then=blocked)
     assert causes(verdict) == ["python-on-critical-path"]
     assert not any("NCCL_P2P_DISABLE" in sentence for sentence in verdict.findings[0].evidence)
+
+
+@seeds
+@pytest.mark.parametrize(
+    ("fact", "before", "now", "told"),
+    [
+        ("nccl", "2.26.2", "2.27.3", "NCCL's version is 2.27.3 for all 4 workers and 2.26.2 in the healthy window"),
+        ("env_NCCL_TOPO_FILE", "a.xml", "b.xml", "NCCL_TOPO_FILE is b.xml"),
+        ("env_NCCL_MAX_NCHANNELS", None, "1", "NCCL_MAX_NCHANNELS is 1"),
+    ],
+)
+def test_what_decides_how_data_travels_is_told_where_it_became_another(
+    seed: int, fact: str, before: str | None, now: str, told: str
+) -> None:
+    everybody = range(4)
+    verdict = verdict_on(
+        [SlowLink(40)],
+        seed,
+        lambda all_: set_up(all_, everybody, **{fact: now}),
+        then=lambda all_: set_up(all_, everybody, **{fact: before}),
+    )
+    assert causes(verdict) == ["slow-collective-everywhere"], verdict.summary
+    assert any(told in sentence for sentence in verdict.findings[0].evidence), verdict.findings[0].evidence
 
 
 def test_without_facts_nothing_changes() -> None:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.buckets import find_piece
 from eroica.diagnosis.candidate import Candidate, Reference
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_RATIO, LEAST_STRENGTH
@@ -145,8 +146,15 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
     heaviest = max(rows, key=lambda at: float(view.fleet.critical_us[at].mean()))
     key = view.fleet.keys[heaviest]
     focus = whole_rows(key.name, rows)
+    piece = find_piece(view, [at for at in rows if view.fleet.keys[at].name == key.name])
+    may_wait, sentence = _may_wait(view), ""
+    is_setting = piece is not None and common.reference == "expectation" and not may_wait
+    if may_wait:
+        sentence = _exposed(view, key.name, float(now_I.mean()))
+    elif piece is not None and is_setting:
+        sentence = piece.describe(view, float(now_I.mean()))
     return Candidate(
-        cause="slow-collective-everywhere",
+        cause="misconfiguration" if is_setting else "slow-collective-everywhere",
         scope="all",
         workers=tuple(range(view.workers)),
         functions=tuple(rows),
@@ -161,9 +169,10 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
         agreement=None,
         least_gain=max(_LEAST_GAIN, view.settings.min_gain),
         is_general=True,
-        evidence=(_nobody_is_late(view),),
-        sentence=_exposed(view, key.name, float(now_I.mean())) if _may_wait(view) else "",
-        doubt=_UNTOLD if _may_wait(view) else 1.0,
+        evidence=(*([piece.sentence] if piece is not None else []), _nobody_is_late(view)),
+        sentence=sentence,
+        next_step=piece.next_step if is_setting and piece is not None else "",
+        doubt=_UNTOLD if may_wait or is_setting else 1.0,
     )
 
 

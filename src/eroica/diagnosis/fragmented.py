@@ -14,11 +14,11 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import common_wait
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.rows import record_of
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import mean_error
 from eroica.localize.fleet import Fleet
-from eroica.model.pattern import CollectiveRecord
 from eroica.summarize.collectives import collective_kind
 from eroica.summarize.series import decode_series
 
@@ -81,7 +81,9 @@ def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
     calls = float(np.median(count_W[members])) if members.size else 0.0
     if calls < _LEAST_CALLS:
         return None
-    records = [_record(fleet, int(worker), key.group, key.name) for worker in members[:_MOST_READ]]
+    if collective_kind(key.name) in _NOT_JUDGED:
+        return None
+    records = [record_of(fleet, int(worker), key) for worker in members[:_MOST_READ]]
     sizes = [decode_series(record.elements, np.int64) for record in records if record is not None and record.elements]
     known = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
     known = known[known > 0]
@@ -90,14 +92,6 @@ def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
     mean = float(known[known <= _TINY].mean())
     tiny_calls = calls * float((known <= _TINY).mean())
     return _Tiny(row, calls, mean, max(1.0, tiny_calls * mean / _BUCKET) + calls - tiny_calls)
-
-
-def _record(fleet: Fleet, worker: int, group: str, name: str) -> CollectiveRecord | None:
-    """The record behind a row."""
-    kind = collective_kind(name)
-    records = fleet.patterns[worker].collectives
-    found = (record for record in records if record.group == group and record.kind == kind)
-    return next(found, None) if kind not in _NOT_JUDGED else None
 
 
 def _is_new(view: View, found: list[_Tiny], calls: float) -> bool:

@@ -12,7 +12,10 @@ from eroica.diagnosis.lateness import Lateness
 from eroica.diagnosis.speed import weighted_mean
 from eroica.diagnosis.view import View
 from eroica.localize.expectation import expected_beta
+from eroica.localize.fleet import Fleet
+from eroica.model.pattern import CollectiveRecord, FunctionKey
 from eroica.model.verdict import DurationSummary, PatternSummary, ResourceUse
+from eroica.summarize.collectives import collective_kind
 
 Floats = NDArray[np.float64]
 #: Fewer samples than this on all accused together are too few to say how much of a resource they use.
@@ -26,6 +29,13 @@ def reference_of_rows(view: View, rows: Sequence[int], late: Lateness) -> Floats
     if source is None:
         return np.zeros(len(rows))
     return np.asarray(np.nan_to_num(source[list(rows)][:, members]).mean(axis=1))
+
+
+def record_of(fleet: Fleet, worker: int, key: FunctionKey) -> CollectiveRecord | None:
+    """The executions behind a row of a collective, as one worker (index) saw them; None where it has none."""
+    kind = collective_kind(key.name)
+    records = fleet.patterns[worker].collectives
+    return next((record for record in records if record.group == key.group and record.kind == kind), None)
 
 
 def summarize_pattern(view: View, candidate: Candidate) -> PatternSummary:

@@ -164,6 +164,13 @@ def _on_cores(_own: Setup, _other: Setup, loss: Loss) -> bool:
     return not loss.on_device
 
 
+#: What decides over which path, in which way and in what portions data travels.
+_TRANSPORT_VARIABLES = """
+    NCCL_SOCKET_IFNAME NCCL_SOCKET_NTHREADS NCCL_NSOCKS_PERTHREAD NCCL_IB_HCA NCCL_IB_GID_INDEX NCCL_IB_TC
+    NCCL_IB_QPS_PER_CONNECTION NCCL_NET NCCL_NET_PLUGIN NCCL_NET_GDR_LEVEL NCCL_P2P_LEVEL NCCL_ALGO NCCL_PROTO
+    NCCL_BUFFSIZE NCCL_NTHREADS NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_CROSS_NIC NCCL_NVLS_ENABLE NCCL_TOPO_FILE
+    NCCL_GRAPH_FILE GLOO_SOCKET_IFNAME GLOO_DEVICE_TRANSPORT
+"""
 #: Values of MKL_CBWR (MKL's conditional numerical reproducibility) that forbid what processors of today can do.
 OLD_INSTRUCTIONS = ("compatible", "sse2", "sse3", "ssse3", "sse4_1", "sse4_2")
 _ON = _among("1", "on", "true", "yes", "y")
@@ -210,6 +217,7 @@ RULES = (
         fact="deterministic", causes=COMPUTE | MEMORY | MORE_WORK, worse=_ON, text="torch.use_deterministic_algorithms"
     ),
     Rule(fact="cudnn_deterministic", causes=COMPUTE, worse=_ON, text="cudnn.deterministic"),
+    Rule(fact="cudnn_benchmark", causes=COMPUTE, worse=_among("off"), text="cudnn.benchmark", is_proof=False),
     Rule(fact="mkldnn", causes=COMPUTE, worse=_among("off"), text="torch.backends.mkldnn.enabled"),
     Rule(fact="env:MKL_CBWR", causes=COMPUTE, worse=_among(*OLD_INSTRUCTIONS)),
     Rule(fact="env:ATEN_CPU_CAPABILITY", causes=COMPUTE, worse=_among("default")),
@@ -231,6 +239,22 @@ RULES = (
         text="torch.autograd anomaly mode",
     ),
     Rule(fact="env:CUDA_LAUNCH_BLOCKING", causes=COMPUTE | WAITING, worse=_ON),
+    Rule(fact="env:PYTORCH_NO_CUDA_MEMORY_CACHING", causes=COMPUTE | WAITING | MEMORY, worse=_ON),
+    *(
+        Rule(fact=f"env:{name}", causes=COMPUTE | PYTHON | MORE_WORK, worse=_ON)
+        for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
+    ),
+    *(
+        Rule(fact=f"env:{name}", causes=MEMORY, worse=_differs, is_proof=False)
+        for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    ),
+    Rule(
+        fact="memory_limit_gib",
+        causes=COMPUTE | LOADING | READING | MEMORY,
+        worse=_less,
+        text="memory limit in GiB",
+        is_proof=False,
+    ),
     Rule(fact="env:TORCH_DISTRIBUTED_DEBUG", causes=COMPUTE | COMMUNICATION | FRAGMENTED, worse=_among("detail")),
     Rule(fact="loader_workers", causes=LOADING | READING, worse=_less, text="num_workers of its DataLoader"),
     Rule(
@@ -250,8 +274,9 @@ RULES = (
     ),
     *(
         Rule(fact=f"env:{name}", causes=COMMUNICATION, worse=_differs, is_proof=False)
-        for name in ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_ALGO", "NCCL_PROTO", "NCCL_NET", "GLOO_SOCKET_IFNAME")
+        for name in _TRANSPORT_VARIABLES.split()
     ),
+    Rule(fact="nccl", causes=COMMUNICATION, worse=_differs, text="NCCL's version", is_proof=False),
     Rule(fact="env:NCCL_DEBUG", causes=COMMUNICATION, worse=_among("trace")),
     Rule(fact="env:PYTHONDEVMODE", causes=PYTHON | LOADING, worse=_ON),
     Rule(fact="env:PYTHONTRACEMALLOC", causes=PYTHON | LOADING, worse=_more),
@@ -261,7 +286,7 @@ RULES = (
     ),
 )
 #: Differences between workers worth a word though nobody is slow.
-TOLD = frozenset(rule.fact for rule in RULES) | {"torch", "python", "nvidia_driver", "kernel", "cpu"}
+TOLD = frozenset(rule.fact for rule in RULES) | {"torch", "python", "cuda", "nvidia_driver", "kernel", "cpu"}
 #: Values known to be slow wherever they are: setting, values, what they can explain, and why.
 BAD: tuple[tuple[str, tuple[str, ...], frozenset[str], str], ...] = (
     (
@@ -281,6 +306,12 @@ BAD: tuple[tuple[str, tuple[str, ...], frozenset[str], str], ...] = (
         ("on",),
         COMPUTE | MEMORY | MORE_WORK,
         "Deterministic algorithms are on; some of them are far slower.",
+    ),
+    (
+        "env:PYTORCH_NO_CUDA_MEMORY_CACHING",
+        ("1",),
+        COMPUTE | WAITING | MEMORY,
+        "PYTORCH_NO_CUDA_MEMORY_CACHING=1 asks the driver for every tensor: for looking for errors, not for training.",
     ),
     (
         "env:TORCH_DISTRIBUTED_DEBUG",

@@ -24,14 +24,25 @@ _EXPLAINS_MOST = 0.6
 _LEAST_SHARE = 0.2
 
 
-def _is_older(view: View, focus: Focus, own_W: NDArray[np.bool_], now_us: float) -> bool:
-    """Whether the job got slower since a healthy window, and the function has taken most of its time then already."""
+def is_older(view: View, now_us: float, then_us: float) -> bool:
+    """Whether the job got slower since its healthy window, and what took so long now and then accounts for little.
+
+    Args:
+        view: The window.
+        now_us: What something costs in each iteration.
+        then_us: What it cost in the healthy window.
+    """
     before_us = view.baseline_us
     if view.context.window.purpose != "slow" or view.suspects.baseline is None or not before_us:
         return False
-    then_us = float(np.nan_to_num(view.suspects.before_us[list(focus.functions)]).sum(axis=0)[own_W].mean())
     grown_us = view.iteration_us - before_us
     return grown_us >= view.settings.slowdown * before_us and now_us - then_us < _EXPLAINS_MOST * grown_us
+
+
+def _was_there(view: View, focus: Focus, own_W: NDArray[np.bool_], now_us: float) -> bool:
+    """Whether the function took most of its time in the healthy window already."""
+    then_RW = np.nan_to_num(view.suspects.before_us[list(focus.functions)])
+    return is_older(view, now_us, float(then_RW.sum(axis=0)[own_W].mean()))
 
 
 def find_code_of_stage(view: View, own_W: NDArray[np.bool_], over_us: float) -> Candidate | None:
@@ -57,7 +68,7 @@ def find_code_of_stage(view: View, own_W: NDArray[np.bool_], over_us: float) -> 
     excess_W = mean_W[own_W] - reference_us
     strength = float(np.median(excess_W / np.maximum(standard_error(spent.time_us[own_W]), 1e-9)))
     least = max(_EXPLAINS_MOST * over_us, _LEAST_SHARE * view.iteration_us)
-    if excess_W.min() < least or strength < LEAST_STRENGTH or _is_older(view, focus, own_W, float(excess_W.mean())):
+    if excess_W.min() < least or strength < LEAST_STRENGTH or _was_there(view, focus, own_W, float(excess_W.mean())):
         return None
     removed_WI = np.zeros_like(spent.steady_us)
     removed_WI[own_W] = np.maximum(spent.steady_us[own_W] - reference_us, 0.0)

@@ -18,7 +18,7 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.setup import set_up_otherwise
 from eroica.diagnosis.speed import operators
-from eroica.diagnosis.stage_code import find_code_of_stage
+from eroica.diagnosis.stage_code import find_code_of_stage, is_older
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
@@ -86,7 +86,7 @@ def find_long_stages(view: View) -> list[Candidate]:
         doubt=1.0,
     )
     otherwise = set_up_otherwise(view, longer, found.workers, found.busy_us / max(found.others_us, 1e-9))
-    if otherwise is not None:
+    if otherwise is not None and not is_older(view, found.busy_us - found.others_us, _over_before(view, own_W)):
         return [otherwise]
     is_cause = view.is_trace or view.context.window.purpose == "expected"
     return [candidate] if is_cause else []
@@ -158,6 +158,14 @@ def _was_long(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:
     now = float(busy_W[own_W].mean() / max(float(busy_W[~own_W].mean()), 1e-9)) - 1
     then = float(np.nanmean(before_W[own_W]) / max(float(np.nanmean(before_W[~own_W])), 1e-9)) - 1
     return then >= _AS_BEFORE * now
+
+
+def _over_before(view: View, own_W: NDArray[np.bool_]) -> float:
+    """What the stage took beyond the others in the healthy window, microseconds; 0 where there is none."""
+    before_W = view.then(lambda past: np.asarray(past.busy_us.mean(axis=1)))
+    if np.isnan(before_W[own_W]).all() or np.isnan(before_W[~own_W]).all():
+        return 0.0
+    return float(np.nanmean(before_W[own_W]) - np.nanmax(before_W[~own_W]))
 
 
 def _stands_out(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:

@@ -22,6 +22,7 @@ _TORCH = {
 }
 _CUDA = {
     "cuda": "version.cuda",
+    "nccl": "cuda.nccl.version",
     "cudnn_benchmark": "backends.cudnn.benchmark",
     "cudnn_deterministic": "backends.cudnn.deterministic",
 }
@@ -92,4 +93,6 @@ def _ask(question: Callable[[], Any]) -> Any:
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ".".join(map(str, value))[:80]
     return str(value)[:80]
