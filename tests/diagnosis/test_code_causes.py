@@ -423,3 +423,15 @@ def test_a_few_large_copies_stand_out_among_hundreds_of_small_ones(seed: int) ->
     found = analyze("job", synthesize_window(now, "slow", before), now, before).cause
     assert found is not None
     assert (found.cause, found.workers) == ("memory-operation-storm", (0,))
+
+
+# --- what runs elsewhere ---
+
+
+@pytest.mark.parametrize("use", [0.03, 0.85])
+def test_how_busy_the_loader_process_is_is_told_not_the_thread_that_waits_for_it(use: float) -> None:
+    verdict = verdict_on(SlowLoader((2,), 60), loader_workers=2, loader_use=use)
+    found = only_cause(verdict, "slow-data-loading", (2,))
+    assert found.resource is not None and found.resource.mean == pytest.approx(use, abs=0.01)
+    assert ("It waits rather than computes" in verdict.summary) == (use < 0.3), verdict.summary
+    assert ("It keeps a core busy" in verdict.summary) == (use > 0.7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import BusyHost, FleetPlan, SlowCompute, synthesize, synthesize_window
+from eroica.testing import BusyHost, FleetPlan, SlowCompute, SlowLoader, synthesize, synthesize_window
 
 COUNTING = ("run (threading.py:980)", "count (project/stats.py:12)")
 LOADING = ("_worker_loop (torch/utils/data/_utils/worker.py:240)", "parse (project/dataset.py:90)")
@@ -108,3 +109,55 @@ def test_without_any_of_the_three_measurements_they_are_not(
 ) -> None:
     verdict = crowded(seed, used_s, queue, busy)
     assert all("data loaders' own processes" not in text for text in (verdict.summary, *verdict.coverage.notes))
+
+
+# --- some of the workers take the cores of all, or their own thread takes theirs ---
+
+
+def reading(patterns: Sequence[WorkerPattern], worker: int, used_s: float) -> list[WorkerPattern]:
+    """The patterns on full hosts, where the loaders of one worker alone compute more."""
+    changed = []
+    for one in busy_loaders(patterns, 0.002, 0.5, 0.99):
+        iterations = one.last_iteration - one.first_iteration
+        if one.worker.global_rank == worker:
+            cores = one.host_facts["cores_worker"] + used_s * iterations / one.duration_s
+            more = row(LOADING, "loader", 1.25 * used_s * iterations, 0.8)
+            facts = {**one.host_facts, "cores_worker": cores}
+            one = msgspec.structs.replace(one, functions=(*one.functions[:-1], more), host_facts=facts)  # noqa: PLW2901
+        changed.append(one)
+    return changed
+
+
+@seeds
+def test_loaders_of_one_worker_that_take_the_cores_of_all_are_its_slow_loading(seed: int) -> None:
+    plan = FleetPlan(workers=4, seed=seed, loader_workers=4)
+    before = busy_loaders(synthesize(replace(plan, seed=seed + 100), (), 1), 0.002, 0.1, 0.6)
+    troubles = [BusyHost((0, 1, 2, 3), 1.6), SlowLoader((2,), 60)]
+    patterns = reading(synthesize(plan, troubles, 2), 2, 0.2)
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+    found = verdict.cause
+    assert found is not None
+    assert (found.cause, found.workers, found.scope) == ("slow-data-loading", (2,), "some"), verdict.summary
+    assert "cpu-contention" not in [one.cause for one in verdict.findings if one.role == "cause"]
+    assert any("Training threads wait" in text for text in found.evidence)
+
+
+@seeds
+def test_a_thread_that_computes_less_is_named_where_the_training_thread_only_waits_longer(seed: int) -> None:
+    """It computes as long as its peers, and waits for the rest: for the lock, or for a core."""
+    plan = FleetPlan(workers=4, seed=seed)
+    before = synthesize(replace(plan, seed=seed + 100), (), 1)
+    waiting = with_thread(synthesize(plan, [SlowCompute((2,), 1.9, fact="nothing_of_note")], 2), (2,), 0.4)
+    computing = [
+        msgspec.structs.replace(
+            one,
+            functions=tuple(
+                msgspec.structs.replace(row, mu=0.9) if row.key.thread == "training" else row for row in one.functions
+            ),
+        )
+        for one in waiting
+    ]
+    found = analyze("job", synthesize_window(waiting, "slow", before), waiting, before).cause
+    assert found is not None and (found.workers, found.function.name) == ((2,), "count")
+    found = analyze("job", synthesize_window(computing, "slow", before), computing, before).cause
+    assert found is not None and found.cause == "compute-slow"

@@ -87,11 +87,22 @@ def test_hold_ups_while_run_queues_are_as_before_are_no_contention() -> None:
 @fleets
 @known
 def test_samples_of_different_length_are_uneven_loads(workers: int, accelerator: bool, baseline: bool) -> None:
-    verdict = judge(VariableLengths(0.25), workers=workers, accelerator=accelerator, baseline=baseline)
+    spread = 0.25 if accelerator else 0.5
+    verdict = judge(VariableLengths(spread), workers=workers, accelerator=accelerator, baseline=baseline)
     found = only_cause(verdict)
     assert found.cause == "load-imbalance"
     assert "different amounts of work at the same speed, another one the most each time" in verdict.summary
     assert any("the optimizer's operators by" in line for line in found.evidence)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("purpose", ["manual", "slow"])
+def test_differences_no_larger_than_what_waiting_for_a_core_makes_are_no_uneven_loads(
+    seed: int, purpose: WindowPurpose
+) -> None:
+    """Threads of these fleets wait for a core 20 to 30 % of the time."""
+    verdict = judge(VariableLengths(0.15), seed=seed, purpose=purpose, workers=4, cores=8)
+    assert [one.cause for one in verdict.findings if one.role == "cause"] == [], verdict.summary
 
 
 def test_loads_that_were_as_uneven_when_the_job_was_healthy_are_not_what_made_it_slow() -> None:

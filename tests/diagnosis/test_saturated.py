@@ -90,3 +90,16 @@ def test_without_a_healthy_window_what_is_expected_of_an_iteration_tells(seed: i
         found = analyze("job", window, now, settings=Settings(expected_iteration_s=expected_s)).cause
         assert (found is not None and found.cause == "slow-data-loading" and found.scope == "all") == named
         assert found is None or "should take" in " ".join(found.evidence)
+
+
+@seeds
+def test_without_a_healthy_window_what_the_job_has_been_at_best_tells(seed: int) -> None:
+    """A baseline that is refused, for the job was slow in it, leaves the trigger's figures."""
+    now = fleet(seed, 0.97, draw=1)
+    window = synthesize_window(now, "slow")
+    mean_s = float(window.current_iteration_s or 0)
+    window = msgspec.structs.replace(window, baseline_iteration_s=BEST * mean_s, current_iteration_s=OUTSIDE * mean_s)
+    found = analyze("job", window, now).cause
+    assert found is not None and (found.cause, found.scope) == ("slow-data-loading", "all")
+    idle = fleet(seed, 0.6, draw=1)
+    assert analyze("job", window, idle).cause is None

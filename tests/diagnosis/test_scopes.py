@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from eroica.diagnosis import selection
@@ -19,9 +20,11 @@ from eroica.testing import (
     SlowLoader,
     SlowPython,
     Trouble,
+    UnevenWork,
     synthesize,
     synthesize_window,
 )
+from eroica.testing.fleet import Draft
 from eroica.testing.scope_troubles import ExtraDuty, SlowStage
 
 DEVICES = {"accelerator": True, "iterations": 20}
@@ -270,7 +273,45 @@ def test_stated_roles_decide_who_is_compared() -> None:
     assert online.verdict == "undetermined" and "this job has ranks 0 to 7 only" in online.summary
 
 
+@seeds
+def test_a_stage_of_one_worker_that_runs_more_operators_than_before_has_more_work(seed: int) -> None:
+    plan = {"workers": 2, "stages": 2, "seed": seed}
+    patterns = synthesize(FleetPlan(**plan, draw=1), [UnevenWork((0,), 1.2)], 2)
+    past = synthesize(FleetPlan(**plan), (), 1)
+    verdict = analyze("job", synthesize_window(patterns, "slow", past), patterns, past)
+    found = cause(verdict)
+    assert (found.cause, found.workers, found.scope) == ("load-imbalance", (0,), "some"), verdict.summary
+    assert any("in the baseline window" in text and "operators per iteration" in text for text in found.evidence)
+
+
 # --- all ---
+
+
+@seeds
+def test_what_one_worker_alone_does_is_not_the_whole_jobs_though_all_take_longer(seed: int) -> None:
+    """Worker 1 runs a function of its own, and in the same phase worker 0 takes longer for others."""
+
+    class Both:
+        def apply(self, draft: Draft) -> None:
+            for worker, ms, name in ((1, 40.0, "redact (project/log.py:8)"), (0, 9.0, "gather (project/wrap.py:30)")):
+                time_WI = np.zeros(draft.shape)
+                time_WI[worker] = ms * 1e3
+                draft.add(draft.forward_frame(name), time_WI, 1.0, 0.9)
+
+    verdict = judge(Both(), seed=seed, workers=2)
+    first = cause(verdict)
+    assert (first.workers, first.function.name, first.scope) == ((1,), "redact", "some"), verdict.summary
+
+
+@seeds
+def test_frames_that_enter_a_collective_are_its_waiting_and_no_code(seed: int) -> None:
+    class Entering:
+        def apply(self, draft: Draft) -> None:
+            frames = ("step (project/own.py:4)", "all_gather_single (torch/distributed/distributed_c10d.py:4291)")
+            draft.add(draft.forward_frame(*frames), np.full(draft.shape, 15e3), 1.0, 0.5)
+
+    verdict = judge(Entering(), seed=seed, workers=4)
+    assert all(one.cause != "python-on-critical-path" for one in causes(verdict)), verdict.summary
 
 
 @seeds

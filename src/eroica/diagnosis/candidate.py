@@ -83,6 +83,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     stands_for: frozenset[str] = frozenset()
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether the named function runs on another thread or in a loader process, and its rows only wait for it."""
+        return not set(self.focus.functions) <= set(self.functions)
+
+    @property
     def excess_us(self) -> float:
         """Mean excess per iteration on the accused."""
         return self.mean_us - self.reference_us

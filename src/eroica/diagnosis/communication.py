@@ -12,6 +12,7 @@ from eroica.diagnosis.buckets import find_piece
 from eroica.diagnosis.candidate import Candidate, Reference
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_RATIO, LEAST_STRENGTH
+from eroica.diagnosis.speed import host_fact
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
@@ -27,7 +28,7 @@ _LEAST_GAIN = 0.05
 #: Collectives that take less than this share of the waiters' excess are not worth a line.
 _LEAST_SHARE = 0.1
 _MOST_SYMPTOMS = 3
-#: With more workers than cores a transfer takes its turn on the cores too, and so varies this much.
+#: Without a core to spare a transfer takes its turn on the cores too, and so varies this much.
 _CROWDED_RATIO = 2.0
 #: Doubt left where waiting for somebody without a trace cannot be excluded.
 _UNTOLD = 0.6
@@ -131,9 +132,17 @@ def _against_baseline(view: View) -> _Common:
     past, now_I = view.suspects.baseline, common_wait(_transfers(view))
     if past is None or not view.is_slow:
         return _Common(now_I=now_I, allowed_us=np.inf, reference="baseline")
-    ratio = _CROWDED_RATIO if view.is_crowded.any() and not view.fleet.has_accelerator else LEAST_RATIO
+    ratio = _CROWDED_RATIO if _lacks_cores(view) else LEAST_RATIO
     before_us = float(common_wait(past.wait_us).mean())
     return _Common(now_I=now_I, allowed_us=before_us * (1 + ratio), reference="baseline")
+
+
+def _lacks_cores(view: View) -> bool:
+    """Whether transfers run on the host, and some host has no core for them beside each worker's training thread."""
+    if view.fleet.has_accelerator:
+        return False
+    cores_W = host_fact(view.fleet, "cpu_count")
+    return any(float(cores_W[members[0]]) < 2 * len(members) for members in view.homes.values())
 
 
 def _is_pipeline(view: View) -> bool:

@@ -58,7 +58,8 @@ def find_compute(view: View) -> list[Candidate]:
     if not rows:
         return []
     slow = [*_slow_workers(view, rows), *_slow_roles(view, rows), *_slow_job(view, rows)]
-    return [*slow, *find_held(view, {worker for one in slow for worker in one.workers}), *_more_work(view, rows)]
+    more = [*_more_work(view, rows), *_more_work_of_roles(view, rows)]
+    return [*slow, *find_held(view, {worker for one in slow for worker in one.workers}), *more]
 
 
 def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
@@ -265,6 +266,36 @@ def _more_work(view: View, rows: list[int]) -> Iterator[Candidate]:
         f"{_whose(members)} peers; {percent(work.mean())} of their time is the additional work, at normal speed."
     )
     yield _candidate(view, "load-imbalance", late, float((work / np.maximum(work + longer, 1e-9)).mean()), (evidence,))
+
+
+def _more_work_of_roles(view: View, rows: list[int]) -> Iterator[Candidate]:
+    """Roles whose workers all run more operators than in the baseline window, while the other roles' do not.
+
+    A pipeline stage of one worker has no peers; what it runs more since is its own.
+    """
+    if view.suspects.baseline is None or np.unique(view.fleet.roles).size < 2:
+        return
+    fleet, speed = view.fleet, view.speed_change
+    more_W = np.nan_to_num(speed.more_work)
+    over_W = more_W >= _MOSTLY_WORK * (more_W + np.maximum(np.nan_to_num(speed.slower), 0.0))
+    over_W &= more_W >= _MORE_WORK
+    if not over_W.any():
+        return
+    time_WI = fleet.series(rows)
+    excess = excess_over_baseline(time_WI, view.before(rows))
+    agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
+    over_W &= excess.strength >= LEAST_STRENGTH * view.strictness
+    count, before = fleet.count[rows].sum(axis=0), view.then(lambda past: past.count[operators(past)].sum(axis=0))
+    for late_W in late_roles(view, over_W, agreement_W):
+        members = np.flatnonzero(late_W)
+        reference_W = np.maximum(excess.mean_us * (1 - more_W), np.nan_to_num(excess.reference_us))
+        late = _lateness("baseline", members, excess, reference_W, time_WI, agreement_W)
+        evidence = (
+            f"{count[members].mean():.0f} operators per iteration against {np.nanmean(before[members]):.0f} in the "
+            f"baseline window; {percent(more_W[members].mean())} of their time is the additional work, at normal speed."
+        )
+        found = _candidate(view, "load-imbalance", late, float(np.clip(more_W[members].mean(), 0, 1)), (evidence,))
+        yield msgspec.structs.replace(found, is_general=False)
 
 
 def _lateness(

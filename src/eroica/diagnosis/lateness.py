@@ -149,7 +149,12 @@ def _worth_reading(view: View, functions: Sequence[int], expected_share: float |
 
 
 def late_against_peers(
-    view: View, spent: Spent, least_strength: float = LEAST_STRENGTH, *, excused: bool = True
+    view: View,
+    spent: Spent,
+    least_strength: float = LEAST_STRENGTH,
+    *,
+    excused: bool = True,
+    least_ratio: float = LEAST_RATIO,
 ) -> Iterator[Lateness]:
     """Some workers above the median of their peers, for whom those wait.
 
@@ -161,10 +166,11 @@ def late_against_peers(
         least_strength: Excess in standard errors from which it counts.
         excused: A worker on which every operator is slower is allowed that much more time here too: its slowness is a
             cause of its own.
+        least_ratio: Excess relative to the peers' time from which it counts.
     """
     allowed_W = _allowed(view, view.speed.factor) if excused else None
     excess = _with_sampling(view, spent, excess_over_peers(spent.time_us, view.fleet.roles, allowed_W))
-    over_W = _stands_out(view, excess, LEAST_RATIO, least_strength)
+    over_W = _stands_out(view, excess, least_ratio, least_strength)
     agreement_W = view.deficit_us / np.maximum(excess.excess_us, 1e-9)
     late_W = over_W & (agreement_W >= LEAST_AGREEMENT)
     if late_W.any():

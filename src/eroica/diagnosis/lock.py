@@ -8,6 +8,8 @@ Array suffixes: W workers, I iterations, R rows.
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -32,9 +34,9 @@ CAUSE = "python-on-critical-path"
 _KINDS = frozenset({"python", "compute", "memory", "other"})
 _PHASES = frozenset({"input", "forward", "backward", "optimizer", "other"})
 #: A thread that keeps so much of a core busy leaves the lock only when it is made to, every few milliseconds.
-_BUSY = 0.4
+_BUSY = 0.3
 #: And it must be so much busier than on the peers or than before: one that was always there has no news.
-_BUSIER = 0.3
+_BUSIER = 0.25
 #: No row may hold more of the excess: then it is that function, not the lock.
 _MOST_IN_ONE = 0.5
 #: A process that was stopped or throttled for this share of the time starves for that reason.
@@ -44,11 +46,16 @@ _WAITS = frozenset({"network", "file", "sync", "thread", "save", "log", "service
 #: The training thread runs for at most this share of its own time (what waits for a core taken off), where it would
 #: compute for more.
 _STARVED = 0.5
+#: Or it computes as long as elsewhere, and this share of what it takes longer it waits, for the lock or for a core.
+_WAITS_LONGER = 0.75
 #: Being starved of the lock is evidence of its own: standard errors of the time lost need be fewer, and count for more.
 _LEAST_STRENGTH = 1.5
+_LEAST_RATIO = 0.25
 _CORROBORATION = 4.0
 #: What rules for single functions make of it.
 _SLOWER_TOO = frozenset({"compute-slow", "python-on-critical-path", "slow-data-loading"})
+#: Where threads begin.
+_STARTS = re.compile(r"\((?:threading|concurrent/futures/thread|multiprocessing/pool)\.py:")
 _NEXT_STEP = (
     "Let another process do what this thread does (multiprocessing, with its result through a queue), let it work in "
     "native code that gives the lock back, or do it less often."
@@ -63,13 +70,13 @@ def find_lock_contention(view: View) -> list[Candidate]:
     if not (busy_W >= _BUSY).any():
         return []
     rows = _own_rows(view)
-    starved_W = (busy_W >= _BUSY) & (busy_W - _usual(view, busy_W) >= _BUSIER) & (_running(view, rows) <= _STARVED)
-    starved_W &= held_share(view.fleet) <= _HELD
+    starved_W = (_running(view, rows) <= _STARVED) | _only_waits_longer(view)
+    starved_W &= (busy_W >= _BUSY) & (busy_W - _usual(view, busy_W) >= _BUSIER) & (held_share(view.fleet) <= _HELD)
     if not starved_W.any():
         return []
     spent = measure(view, rows)
     found = [
-        *late_against_peers(view, spent, _LEAST_STRENGTH, excused=False),
+        *late_against_peers(view, spent, _LEAST_STRENGTH, excused=False, least_ratio=_LEAST_RATIO),
         *late_against_baseline(view, spent, _LEAST_STRENGTH, excused=False),
     ]
     return [
@@ -83,6 +90,28 @@ def _own_rows(view: View) -> list[int]:
     """Rows of the training thread in which it would run, not those in which it is known to wait."""
     rows = view.rows(kinds=_KINDS, phases=_PHASES)
     return [row for row in rows if activity_of(view.fleet.keys[row].stack) not in _WAITS]
+
+
+def _only_waits_longer(view: View) -> NDArray[np.bool_]:
+    """Workers whose training thread computes as long as on the peers, or as before, but runs later. bool [W]."""
+    own_W, idle_W = _own_us(view.fleet)
+    longer_W, idle_more_W = (
+        each_W - np.fmin(median_of_others(each_W, view.fleet.roles), view.then(lambda past, at=at: _own_us(past)[at]))
+        for at, each_W in enumerate((own_W, idle_W))
+    )
+    return np.asarray((longer_W > 0) & (idle_more_W >= _WAITS_LONGER * longer_W), dtype=np.bool_)
+
+
+def _own_us(fleet: Fleet) -> tuple[Floats, Floats]:
+    """Time of the training thread in which it would run, and the part in which it does not. float64 [W] each."""
+    rows = [
+        at
+        for at, key in enumerate(fleet.keys)
+        if key.thread in ("training", "autograd") and key.kind in _KINDS and activity_of(key.stack) not in _WAITS
+    ]
+    time_RW = fleet.critical_us[rows]
+    own_W = time_RW.sum(axis=0)
+    return own_W, np.asarray(own_W - (time_RW * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0))
 
 
 def _usual(view: View, busy_W: Floats) -> Floats:
@@ -102,12 +131,22 @@ def _is_spread(view: View, rows: list[int], late: Lateness) -> bool:
 
 
 def _busy_beside(fleet: Fleet) -> Floats:
-    """Cores that the busiest Python frame of another thread uses. float64 [W]."""
-    rows = [at for at, key in enumerate(fleet.keys) if key.thread == "background" and key.kind == "python"]
-    if not rows:
-        return np.zeros(len(fleet.ranks))
-    share_RW = fleet.total_us[rows] / np.maximum(fleet.iteration_us.mean(axis=1), 1e-9)
-    return np.asarray((share_RW * np.nan_to_num(fleet.pattern[rows, :, 1])).max(axis=0))
+    """Cores that Python of the busiest other thread uses, all that its own code calls taken together. float64 [W]."""
+    programs: dict[str, list[int]] = defaultdict(list)
+    for at, key in enumerate(fleet.keys):
+        if key.thread == "background" and key.kind == "python":
+            programs[_program(key.stack)].append(at)
+    used_PW = [
+        (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0) for rows in programs.values()
+    ]
+    whole_W = np.maximum(fleet.iteration_us.mean(axis=1), 1e-9)
+    return np.asarray(np.max(used_PW, axis=0) / whole_W if used_PW else np.zeros(len(fleet.ranks)))
+
+
+def _program(stack: Sequence[str]) -> str:
+    """What a thread runs: the outermost function that is not the library's that started it."""
+    own = (frame for frame in stack if not _STARTS.search(frame))
+    return next(own, "").partition(":")[0]
 
 
 def _running(view: View, rows: Sequence[int]) -> Floats:

@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.saturated import LOADING
 from eroica.diagnosis.setup_rules import number
+from eroica.diagnosis.simulate import simulated_gain
 from eroica.diagnosis.speed import host_fact, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
@@ -45,6 +47,9 @@ _MOSTLY = 0.5
 _TRAINING = frozenset({"training", "autograd"})
 #: Causes that are only what it looks like where somebody has no core.
 _LOOKS_LIKE = frozenset({"compute-slow", CAUSE, "python-on-critical-path", "slow-collective-everywhere"})
+_WITHOUT_CORES = frozenset({"compute-slow", CAUSE})
+#: The loaders of at most half of the workers hold this share of what all take.
+_BY_FEW = 0.7
 _NEXT_STEP = (
     "Use fewer loader processes (num_workers) than the host has cores for, or make each sample cheaper: do what this "
     "function does once and keep the result, or do it for whole batches."
@@ -144,6 +149,30 @@ def looks_like(candidate: Candidate, crowd: Candidate) -> bool:
         return crowd.scope == "all"
     own = candidate.cause == "python-on-critical-path" and candidate.focus.is_own and candidate.reference == "baseline"
     return set(candidate.workers) <= set(crowd.workers) and not own
+
+
+def blame_loading(view: View, crowd: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates where loading of some workers is slow, and their loaders alone take the cores of the whole crowd.
+
+    That loading is the cause then, and costs what the crowd costs; who computes slowly beside it only looks like one.
+
+    Returns:
+        Nothing where the loaders of all take the cores.
+    """
+    change = _change(view)
+    if change is None or crowd.cause != CAUSE:
+        return []
+    taken_W = np.nan_to_num(change.taken_us).clip(0.0)
+    most_us = _BY_FEW * float(taken_W[list(crowd.workers)].sum())
+    for at, one in enumerate(candidates):
+        few = one.scope == "some" and 2 * len(one.workers) <= len(crowd.workers)
+        if one.cause not in LOADING or not few or float(taken_W[list(one.workers)].sum()) < most_us:
+            continue
+        gain = max(simulated_gain(view.fleet, one.removed_us), crowd.gain or 0.0)
+        culprit = msgspec.structs.replace(one, gain=gain, evidence=(*one.evidence, *crowd.evidence))
+        beside = [other for other in (*candidates[:at], *candidates[at + 1 :]) if other.cause not in _WITHOUT_CORES]
+        return [culprit, *beside]
+    return []
 
 
 def _beside_training_us(fleet: Fleet) -> Floats:

@@ -12,6 +12,7 @@ from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import (
+    JOB_WIDE,
     LEAST_STRENGTH,
     Lateness,
     accuse,
@@ -41,6 +42,8 @@ _LEAST_ON_EACH = 0.05
 _MOSTLY_THREADS = 0.4
 #: Another thread that is busy for this share of the iteration is worth a sentence.
 _BUSY_BESIDE = 0.3
+#: Where a frame lies that enters a collective.
+_COLLECTIVES = "(torch/distributed/distributed_c10d.py:"
 #: What a well-known library does there, and what to do about it.
 _MEANINGS: dict[str, str] = {
     "compile": "That is a compiler: code is compiled again while the job trains.",
@@ -91,10 +94,12 @@ def _in_phase(view: View, phase: str) -> Iterator[Candidate]:
 def _is_judged_elsewhere(stack: Sequence[str]) -> bool:
     """Whether a stack is nobody's Python or another rule's.
 
-    A leaf that waits for the C++ autograd engine is a gap between operators; saving and logging have a rule that knows
-    that they may come every so many iterations.
+    A leaf that waits for the C++ autograd engine is a gap between operators, and one that enters a collective a part of
+    that; saving and logging have a rule that knows that they may come every so many iterations.
     """
-    return bool(stack) and (is_engine_frame(stack[-1]) or activity_of(stack) in ("save", "log"))
+    if not stack:
+        return False
+    return is_engine_frame(stack[-1]) or _COLLECTIVES in stack[-1] or activity_of(stack) in ("save", "log")
 
 
 def _judged(view: View, rows: list[int], expected: float | None) -> Iterator[Lateness]:
@@ -140,7 +145,15 @@ def _narrowed(view: View, rows: list[int], late: Lateness) -> Candidate | None:
         own = _same_reference(view, list(focus.functions), late)
         if own is not None:
             return accuse_python(view, focus.functions, focus, own)
+        if late.agreement is None and not _is_common(view, focus, late):
+            return None
     return accuse_python(view, tuple(rows), focus, late)
+
+
+def _is_common(view: View, focus: Focus, late: Lateness) -> bool:
+    """Whether most of the accused spend about as much time under a frame; one of them alone is not the whole job."""
+    own_W = view.fleet.critical_us[list(focus.functions)][:, list(late.workers)].sum(axis=0)
+    return bool((own_W >= own_W.mean() / 2).mean() >= JOB_WIDE)
 
 
 def _same_reference(view: View, functions: list[int], late: Lateness) -> Lateness | None:

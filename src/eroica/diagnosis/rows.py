@@ -72,8 +72,13 @@ def _pattern(view: View, rows: list[int], workers: list[int]) -> tuple[float, fl
 
 
 def summarize_resource(view: View, candidate: Candidate) -> ResourceUse | None:
-    """Utilization of the resource that bounds the candidate's rows; None if it was sampled too seldom to tell."""
+    """Utilization of the resource that bounds the candidate's rows; None if it was sampled too seldom to tell.
+
+    Where the training thread only waits for what runs in another one, of what it waits for.
+    """
     fleet, rows = view.fleet, list(candidate.functions)
+    if candidate.is_elsewhere:
+        rows = list(candidate.focus.functions)
     samples_FW, which_FW = fleet.samples[rows], fleet.resource[rows]
     counts = np.bincount(which_FW[samples_FW > 0], minlength=len(fleet.resources))
     if not counts.any():
@@ -83,7 +88,8 @@ def summarize_resource(view: View, candidate: Candidate) -> ResourceUse | None:
     accused, others = _sides(view, candidate)
     if (samples_FW * used_FW)[:, accused].sum() < _FEWEST_SAMPLES:
         return None
-    mu_FW, time_FW = fleet.pattern[rows, :, 1], fleet.critical_us[rows]
+    mu_FW = fleet.pattern[rows, :, 1]
+    time_FW = (fleet.total_us if candidate.is_elsewhere else fleet.critical_us)[rows]
     means = [
         weighted_mean(mu_FW[:, side][used_FW[:, side]], time_FW[:, side][used_FW[:, side]])
         for side in (accused, others)

@@ -65,7 +65,7 @@ def find_saturated_loading(view: View) -> list[Candidate]:
     best_us, current_us = view.stated_baseline_us or 0.0, (window.current_iteration_s or 0.0) * 1e6
     if window.purpose == "expected":
         best_us = view.settings.expected_iteration_s * 1e6
-    told = past is not None or window.purpose == "expected"
+    told = past is not None or window.purpose in ("expected", "slow")
     if view.is_trace or not view.is_slow or not told or not 0 < best_us < current_us:
         return []
     busy_W, batch_us, before_us = _busy_share(view.fleet), _batch_us(view.fleet), view.then(_batch_us)

@@ -19,13 +19,14 @@ from eroica.diagnosis.confidence import believed_strength
 from eroica.diagnosis.fragmented import find_fragmented
 from eroica.diagnosis.garbage import find_collections
 from eroica.diagnosis.host import find_host_bound
+from eroica.diagnosis.inside import put_operators_inside
 from eroica.diagnosis.latecomers import find_latecomers
 from eroica.diagnosis.link import find_slow_links
 from eroica.diagnosis.loading import find_slow_loading
 from eroica.diagnosis.lock import find_lock_contention
 from eroica.diagnosis.memory import find_memory_storms
 from eroica.diagnosis.neighbors import attribute_to_neighbors, find_sibling_processes, is_concealing
-from eroica.diagnosis.oversubscription import find_oversubscription, looks_like
+from eroica.diagnosis.oversubscription import blame_loading, find_oversubscription, looks_like
 from eroica.diagnosis.paths import find_group_transfers
 from eroica.diagnosis.pauses import find_pauses
 from eroica.diagnosis.python_code import find_python
@@ -48,6 +49,8 @@ _GENERAL = 0.5
 _MINOR = 0.3
 #: On busy cores some function takes up to 5 % of the iteration more in one healthy window than in another.
 _LEAST_CHANGE = 0.08
+#: And takes up to 3.5 % more on one worker than on another.
+_LEAST_DIFFERENCE = 0.05
 #: Standard errors that a cause in a recording must be worth once the small number of iterations is allowed for.
 _LEAST_BELIEVED = 2.5
 _LEAST_BELIEVED_ONCE = 1.5
@@ -127,9 +130,12 @@ def _widest(causes: list[Cause], limit: list[Cause]) -> list[Cause]:
 
 def _of_all_rules(view: View) -> list[Candidate]:
     """What the rules suspect; where workers lack cores for a known reason, without what that only looks like."""
-    candidates = _with_culprits(view, [candidate for rule in _RULES for candidate in rule(view)])
+    suspected = put_operators_inside(view, [candidate for rule in _RULES for candidate in rule(view)])
+    candidates = _with_culprits(view, suspected)
     short = [one for one in (*find_narrow_affinity(view), *find_oversubscription(view)) if _is_believed(view, one)][:1]
-    return [*short, *(one for one in candidates if not any(looks_like(one, other) for other in short))]
+    others = [one for one in candidates if not any(looks_like(one, other) for other in short)]
+    by_few = blame_loading(view, short[0], others) if short else []
+    return by_few or [*short, *others]
 
 
 def _smaller(view: View, causes: Sequence[Cause]) -> list[Cause]:
@@ -207,9 +213,11 @@ def _is_believed(view: View, candidate: Candidate) -> bool:
 
 
 def _least_gain(view: View, candidate: Candidate) -> float:
-    """From which gain a candidate counts: in a job that nobody finds slow, changes since then must stand out more."""
-    is_change = candidate.reference == "baseline" and not view.is_slow and not view.fleet.has_accelerator
-    return max(candidate.least_gain, _LEAST_CHANGE) if is_change else candidate.least_gain
+    """From which gain a candidate counts: in a job on CPUs that nobody finds slow it must stand out more."""
+    if view.is_slow or view.is_trace or view.fleet.has_accelerator:
+        return candidate.least_gain
+    least = {"baseline": _LEAST_CHANGE, "peers": _LEAST_DIFFERENCE}.get(candidate.reference, 0.0)
+    return max(candidate.least_gain, least if candidate.kind == "python" or least == _LEAST_CHANGE else 0.0)
 
 
 def _weight(cause: Cause) -> float:

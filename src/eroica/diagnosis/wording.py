@@ -74,7 +74,7 @@ def _does(view: View, found: Candidate, iteration: str) -> str:
     who, ending = _subject(view, found)
     time, more = f"{format_ms(found.mean_us)} of each {iteration} iteration", format_ms(found.excess_us)
     name = found.focus.label
-    in_other = not set(found.focus.functions) <= set(found.functions)
+    in_other = found.is_elsewhere
     where = _other_place(view, found)
     data = f"{who} wait{ending} {time} for data that {name}"
     sentences = {
@@ -126,8 +126,8 @@ def _limit(view: View, found: Candidate, resource: ResourceUse | None) -> str:
     """Whether it computes or waits; a thread that is often without a core computes less than it would."""
     if resource is None or resource.name != "cpu" or found.kind != "python":
         return ""
-    waits_W = np.nan_to_num(queued_share(view.fleet))
-    queued = float(waits_W[list(found.workers) or slice(None)].mean())
+    waits_W = np.nan_to_num(queued_share(view.fleet))  # of training threads
+    queued = 0.0 if found.is_elsewhere else float(waits_W[list(found.workers) or slice(None)].mean())
     if resource.mean < 0.7 and queued >= _OFTEN_QUEUED and resource.mean >= _ALLOWED * (1 - queued):
         return f"It computes whenever it has a core, for which it waits {percent(queued)} of the time."
     if resource.mean < 0.3:

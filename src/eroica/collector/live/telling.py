@@ -90,6 +90,8 @@ class Telling:
         if self.readers:
             self.look()
         self._closed = True
+        if self._looking is not None:
+            self._looking.cancel()
         self.wake()
 
     async def follow(self, last_id: str = "") -> AsyncGenerator[bytes, None]:

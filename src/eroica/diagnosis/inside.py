@@ -1,0 +1,124 @@
+"""Operators that one Python function of the user's calls: they are what that function does.
+
+Operators, memory operations and collectives stand before the Python around them, so a loop over tiny tensors shows as
+more operators, and the function only as what is left between them. Stacks are sampled inside operators, too: where the
+samples under a function cover them, and its peers, or the healthy window, hardly know the function, it is the cause and
+they are its cost.
+
+Array suffixes: W workers, I iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms
+from eroica.localize.fleet import Fleet
+
+Floats = NDArray[np.float64]
+#: What a function's operators may look like. A storm of copies that holds most of it stays a cause of its own.
+_LOOKS_LIKE = frozenset({"load-imbalance", "compute-slow", "memory-operation-storm", "fragmented-collectives"})
+_STORM = "memory-operation-storm"
+_MOST = 0.6
+#: Time inside operators that is worth a word, as a share of what is left between them.
+_LEAST_INSIDE = 0.2
+#: Share of the iteration that it must take by itself: of less, samples are too few.
+_LEAST_OWN = 0.05
+#: Who does not have the trouble spends at most this share of the time under the function.
+_HARDLY = 1 / 3
+#: A candidate that costs more than this many times what the function's operators do is something else.
+_TOO_LARGE = 1.5
+
+
+def put_operators_inside(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates; functions have their operators' time, and what those looked like is gone."""
+    found = list(candidates)
+    for one in candidates:
+        inside_us = _inside(view, one) if _may_call(one) else 0.0
+        if inside_us <= 0 or any(_is_storm(other, one, inside_us) for other in found):
+            continue
+        found = [other for other in found if other is one or not _is_part(other, one, inside_us)]
+        found[found.index(one)] = _with_operators(one, inside_us)
+    return found
+
+
+def _may_call(candidate: Candidate) -> bool:
+    own = candidate.cause == "python-on-critical-path" and candidate.focus.is_own and candidate.focus.is_specific
+    return own and candidate.gain is None and not candidate.is_elsewhere and candidate.scope != "rotating"
+
+
+def _is_part(candidate: Candidate, function: Candidate, inside_us: float) -> bool:
+    like = candidate.cause in _LOOKS_LIKE and candidate.scope == function.scope
+    return like and set(candidate.workers) <= set(function.workers) and candidate.excess_us <= _TOO_LARGE * inside_us
+
+
+def _is_storm(candidate: Candidate, function: Candidate, inside_us: float) -> bool:
+    same = candidate.cause == _STORM and bool(set(candidate.workers) & set(function.workers))
+    return same and candidate.excess_us >= _MOST * (function.excess_us + inside_us)
+
+
+def _inside(view: View, candidate: Candidate) -> float:
+    """Time per iteration that the accused have more in operators under the function, microseconds; 0: not its own."""
+    if candidate.excess_us < _LEAST_OWN * view.iteration_us:
+        return 0.0
+    members = list(candidate.workers)
+    whole_W = _under(view.fleet, candidate.focus.name)
+    own_us, other_us = float(whole_W[members].mean()), _reference(view, candidate, whole_W)
+    if other_us > _HARDLY * own_us:
+        return 0.0
+    inside_us = own_us - other_us - candidate.excess_us
+    if inside_us < _LEAST_INSIDE * candidate.excess_us:
+        return 0.0
+    more_us = _more_called(view, candidate)
+    return min(inside_us, more_us) if more_us >= _MOST * inside_us else 0.0
+
+
+def _under(fleet: Fleet, name: str) -> Floats:
+    """Time of the training thread in stacks with a function, operators included. float64 [W]."""
+    rows = [
+        at
+        for at, key in enumerate(fleet.keys)
+        if key.kind == "python" and key.thread == "training" and any(_names(key.stack, name))
+    ]
+    return np.asarray(fleet.total_us[rows].sum(axis=0))
+
+
+def _names(stack: Sequence[str], name: str) -> Iterator[bool]:
+    return (frame.startswith(f"{name} (") for frame in stack)
+
+
+def _reference(view: View, candidate: Candidate, whole_W: Floats) -> float:
+    """The same of the others, or of the healthy window; infinite where neither is known."""
+    past = view.suspects.baseline
+    if candidate.reference == "baseline" and past is not None:
+        same = [past.ranks.index(rank) for at in candidate.workers if (rank := view.fleet.ranks[at]) in past.ranks]
+        return float(_under(past, candidate.focus.name)[same].mean()) if same else np.inf
+    others = np.setdiff1d(np.arange(view.workers), candidate.workers)
+    return float(whole_W[others].mean()) if candidate.reference == "peers" and others.size else np.inf
+
+
+def _more_called(view: View, candidate: Candidate) -> float:
+    """How much longer the accused are in operators, and as a whole job in collectives, than those compared with."""
+    kinds = {"compute", "memory"} | ({"collective"} if candidate.scope == "all" else set())
+    rows = [at for at, key in enumerate(view.fleet.keys) if key.kind in kinds and view.fleet.critical_us[at].any()]
+    source = view.suspects.peers_us if candidate.reference == "peers" else view.suspects.before_us
+    more_RW = view.fleet.critical_us[rows] - np.nan_to_num(source[rows])
+    return float(more_RW[:, list(candidate.workers)].sum(axis=0).mean())
+
+
+def _with_operators(candidate: Candidate, inside_us: float) -> Candidate:
+    removed_WI = candidate.removed_us.copy()
+    removed_WI[list(candidate.workers)] += inside_us
+    text = f"Operators that it calls take {format_ms(inside_us)} more per iteration; that is counted in."
+    return msgspec.structs.replace(
+        candidate,
+        removed_us=removed_WI,
+        mean_us=candidate.mean_us + inside_us,
+        evidence=(*candidate.evidence, text),
+    )
