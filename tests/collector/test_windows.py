@@ -222,6 +222,22 @@ def test_a_trigger_opens_one_window_and_then_there_is_a_cooldown() -> None:
     assert fleet.windows.status().windows[-1].window_id == 2
 
 
+def test_what_a_window_asked_for_by_hand_has_slowed_down_opens_no_other_one() -> None:
+    fleet = manual_fleet(cooldown_s=500.0, window_s=1.0)
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    finish_window(fleet, "healthy")
+    fleet.change(0, trigger=trigger(1))
+    fleet.step(100)  # 10 s
+    assert not fleet.windows.busy
+    fleet.windows.asked(fleet.now, ProfileRequest())  # who asks need not wait
+    finish_window(fleet, "healthy")
+    fleet.step(350)
+    fleet.change(0, trigger=trigger(2))
+    fleet.step()
+    assert fleet.windows.busy and fleet.windows.status().windows[-1].purpose == "slow"
+
+
 def test_iterations_beyond_the_stated_expectation_open_a_window_that_knows_it() -> None:
     fleet = manual_fleet(window_s=1.0)
     expected = WorkerTrigger(count=1, kind="expected", reason="expected 0.05 s", baseline_s=0.05, current_s=0.1)
@@ -389,6 +405,7 @@ def test_a_window_by_hand_never_changes_the_trigger(word: str) -> None:
     fleet.windows.asked(fleet.now, ProfileRequest())
     finish_window(fleet, word)
     assert fleet.windows.absolved == 0
+    fleet.step(350)  # the short pause after it
     fleet.change(0, trigger=trigger(1))
     fleet.step()
     assert fleet.windows.busy

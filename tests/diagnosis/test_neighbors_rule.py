@@ -23,6 +23,7 @@ from eroica.testing import (
     synthesize,
     synthesize_window,
 )
+from eroica.testing.scope_troubles import WanderingHold
 from eroica.wire.codec import decode_record, encode_record
 
 BURNER = Neighbor(
@@ -139,6 +140,22 @@ def test_a_job_on_one_host_that_got_slower_for_all_names_what_came_since(seed: i
     assert (found.scope, found.workers) == ("all", (0, 1, 2, 3))
     assert "pid 777" in verdict.summary
     assert found.gain is not None and found.gain > 0.15
+
+
+@seeds
+@pytest.mark.parametrize("purpose", ["manual", "slow"])
+def test_workers_that_are_held_up_in_turn_beside_a_newcomer_are_not_slow_by_themselves(seed: int, purpose: str) -> None:
+    newcomer = msgspec.structs.replace(BURNER, cpu_cores=3.0)
+    fleet = {"workers": 4, "per_host": 4, "cores": 4}
+    full = {"host_busy": 0.97, "cpu_count": 4.0}
+    held = [WanderingHold(2.0)]
+    verdict = verdict_on(held, seed, lambda all_: beside(all_, ["node-0"], (newcomer,), **full), purpose, **fleet)
+    found = verdict.cause
+    assert found is not None
+    assert (found.cause, found.scope, found.workers) == ("sibling-process", "all", (0, 1, 2, 3)), verdict.summary
+    assert "pid 777" in verdict.summary
+    alone = verdict_on(held, seed, lambda all_: beside(all_, ["node-0"], (), **full), purpose, **fleet)
+    assert alone.cause is not None and alone.cause.cause != "sibling-process", alone.summary
 
 
 @seeds

@@ -20,6 +20,8 @@ from eroica.wire.messages import ProfileRequest, WorkerStatus, WorkerTrigger
 _LONGEST_COOLDOWN_S = 1800.0
 #: After a window that never opened the next one may come sooner than after a verdict.
 _AFTER_GIVING_UP_S = 30.0
+#: Pause after a window that somebody asked for.
+_AFTER_ASKED_S = 30.0
 #: Requests that wait; whoever asks more often than windows can be taken is refused.
 _MOST_REQUESTS = 8
 #: Times that an early window is tried.
@@ -142,9 +144,15 @@ class Opening:
         self._suspected, self._looks_left = reason, _EARLY_TRIES
 
     def judged(self, now: float, purpose: WindowPurpose, verdict: Verdict) -> None:
-        """A window has its verdict: a pause follows, longer each time, but not after one that somebody asked for."""
+        """A window has its verdict: a pause follows, longer each time; a short one after one that somebody asked for.
+
+        Capture and judgement slow a job down that has no core to spare, for as long as its last iterations remember.
+        """
         self._suspected = ""
-        if purpose == "manual" or (purpose in _OF_OURS and verdict.verdict == "healthy"):
+        if purpose == "manual":
+            self.quiet_until = max(self.quiet_until, now + min(self._settings.cooldown_s, _AFTER_ASKED_S))
+            return
+        if purpose in _OF_OURS and verdict.verdict == "healthy":
             return
         if verdict.verdict == "healthy":
             self.absolved += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -94,24 +94,35 @@ def _own_rows(view: View) -> list[int]:
 
 def _only_waits_longer(view: View) -> NDArray[np.bool_]:
     """Workers whose training thread computes as long as on the peers, or as before, but runs later. bool [W]."""
-    own_W, idle_W = _own_us(view.fleet)
-    longer_W, idle_more_W = (
-        each_W - np.fmin(median_of_others(each_W, view.fleet.roles), view.then(lambda past, at=at: _own_us(past)[at]))
-        for at, each_W in enumerate((own_W, idle_W))
-    )
-    return np.asarray((longer_W > 0) & (idle_more_W >= _WAITS_LONGER * longer_W), dtype=np.bool_)
+    longer_W, idle_W = (_beyond_usual(view, measured) for measured in (_own_us, _idle_us))
+    return np.asarray((longer_W > 0) & (idle_W >= _WAITS_LONGER * longer_W), dtype=np.bool_)
 
 
-def _own_us(fleet: Fleet) -> tuple[Floats, Floats]:
-    """Time of the training thread in which it would run, and the part in which it does not. float64 [W] each."""
-    rows = [
+def _beyond_usual(view: View, measured: Callable[[Fleet], Floats]) -> Floats:
+    """What is more than on the peers, or than in the healthy window, whichever was less. float64 [W]."""
+    now_W = measured(view.fleet)
+    return np.asarray(now_W - np.fmin(median_of_others(now_W, view.fleet.roles), view.then(measured)))
+
+
+def _would_run(fleet: Fleet) -> list[int]:
+    """Rows of the training thread in which it would run."""
+    return [
         at
         for at, key in enumerate(fleet.keys)
         if key.thread in ("training", "autograd") and key.kind in _KINDS and activity_of(key.stack) not in _WAITS
     ]
-    time_RW = fleet.critical_us[rows]
-    own_W = time_RW.sum(axis=0)
-    return own_W, np.asarray(own_W - (time_RW * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0))
+
+
+def _own_us(fleet: Fleet) -> Floats:
+    """Time per iteration in which the training thread would run. float64 [W]."""
+    return np.asarray(fleet.critical_us[_would_run(fleet)].sum(axis=0))
+
+
+def _idle_us(fleet: Fleet) -> Floats:
+    """The part of it in which it does not. float64 [W]."""
+    rows = _would_run(fleet)
+    used_W = (fleet.critical_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0)
+    return np.asarray(_own_us(fleet) - used_W)
 
 
 def _usual(view: View, busy_W: Floats) -> Floats:

@@ -97,6 +97,9 @@ def _attributed(hosts: Hosts, candidate: Candidate) -> Iterator[Candidate]:
     if candidate.cause in _LOADING:
         yield _beside_loading(hosts, candidate)
         return
+    if candidate.scope == "rotating" and candidate.cause in _ATTRIBUTABLE:
+        yield _instead_of_turns(hosts, candidate)
+        return
     held = any(fact(one, "stopped") + fact(one, "throttled") > HELD for one in accused)  # itself, not by what it lacks
     if candidate.cause not in _ATTRIBUTABLE or not accused or candidate.reference_us <= 0 or held:
         yield candidate
@@ -114,6 +117,20 @@ def _attributed(hosts: Hosts, candidate: Candidate) -> Iterator[Candidate]:
     yield _blaming(view, _of_workers(candidate, mine), taken)
     if rest:
         yield _of_workers(candidate, rest)
+
+
+def _instead_of_turns(hosts: Hosts, candidate: Candidate) -> Candidate:
+    """What others have taken of all hosts since the healthy window, of which workers then feel one after another."""
+    view, past = hosts.view, hosts.view.suspects.baseline
+    if past is None or past.mean_iteration_us >= view.iteration_us:
+        return candidate
+    lost = 1 - past.mean_iteration_us / view.iteration_us
+    taken = [_taken_since(hosts, host, lost) for host in hosts.workers]
+    known = [one for one in taken if one is not None]
+    if len(known) < len(taken):
+        return candidate
+    found = _job_candidate(view, past, known, tuple(range(view.workers)), lost)
+    return msgspec.structs.replace(found, evidence=(*found.evidence, *candidate.evidence))
 
 
 def _beside_loading(hosts: Hosts, candidate: Candidate) -> Candidate:
