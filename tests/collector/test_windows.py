@@ -238,6 +238,19 @@ def test_what_a_window_asked_for_by_hand_has_slowed_down_opens_no_other_one() ->
     assert fleet.windows.busy and fleet.windows.status().windows[-1].purpose == "slow"
 
 
+def test_who_asks_for_windows_again_and_again_does_not_keep_triggers_out() -> None:
+    fleet = manual_fleet(cooldown_s=500.0, window_s=1.0)
+    fleet.step()
+    for count in range(4):
+        fleet.windows.asked(fleet.now, ProfileRequest())
+        finish_window(fleet, "healthy")
+        fleet.change(0, trigger=trigger(count + 1))
+        fleet.step()
+        if fleet.windows.busy:
+            break
+    assert fleet.windows.status().windows[-1].purpose == "slow"
+
+
 def test_iterations_beyond_the_stated_expectation_open_a_window_that_knows_it() -> None:
     fleet = manual_fleet(window_s=1.0)
     expected = WorkerTrigger(count=1, kind="expected", reason="expected 0.05 s", baseline_s=0.05, current_s=0.1)

@@ -29,3 +29,11 @@ def test_as_much_in_pieces_is_slow_communication(seed: int) -> None:
     cause = found(16, seed)
     assert (cause.cause, cause.scope) == ("slow-collective-everywhere", "all")
     assert not any("one piece" in sentence for sentence in cause.evidence)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_piece_that_has_always_been_one_does_not_explain_a_network_that_got_slower(seed: int) -> None:
+    before, now = cases.copied_model(8, 1, seed), cases.copied_model(8, 1, seed, reduce_s=0.9)
+    cause = analyze("job", synthesize_window(now, "slow", before), now, before).cause
+    assert cause is not None and cause.cause == "slow-collective-everywhere"
+    assert any("in one all_reduce" in sentence for sentence in cause.evidence)

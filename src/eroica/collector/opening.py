@@ -150,7 +150,8 @@ class Opening:
         """
         self._suspected = ""
         if purpose == "manual":
-            self.quiet_until = max(self.quiet_until, now + min(self._settings.cooldown_s, _AFTER_ASKED_S))
+            if now >= self.quiet_until:  # who asks again and again does not keep triggers out
+                self.quiet_until = now + min(self._settings.cooldown_s, _AFTER_ASKED_S)
             return
         if purpose in _OF_OURS and verdict.verdict == "healthy":
             return

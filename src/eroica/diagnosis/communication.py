@@ -28,6 +28,8 @@ _LEAST_GAIN = 0.05
 #: Collectives that take less than this share of the waiters' excess are not worth a line.
 _LEAST_SHARE = 0.1
 _MOST_SYMPTOMS = 3
+#: Share of the time in collectives that one of them must take to be what is wrong with all.
+_MOST_OF_ALL = 0.6
 #: Without a core to spare a transfer takes its turn on the cores too, and so varies this much.
 _CROWDED_RATIO = 2.0
 #: Doubt left where waiting for somebody without a trace cannot be excluded.
@@ -157,7 +159,7 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
     focus = whole_rows(key.name, rows)
     piece = find_piece(view, [at for at in rows if view.fleet.keys[at].name == key.name])
     may_wait, sentence = _may_wait(view), ""
-    is_setting = piece is not None and common.reference == "expectation" and not may_wait
+    is_setting = piece is not None and not may_wait and _is_for_good(view, common, heaviest)
     if may_wait:
         sentence = _exposed(view, key.name, float(now_I.mean()))
     elif piece is not None and is_setting:
@@ -183,6 +185,15 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
         next_step=piece.next_step if is_setting and piece is not None else "",
         doubt=_UNTOLD if may_wait or is_setting else 1.0,
     )
+
+
+def _is_for_good(view: View, common: _Common, row: int) -> bool:
+    """Whether one collective holds most of what is too long, and no slowdown is asked about: a setting is older."""
+    name = view.fleet.keys[row].name
+    spent_R = {at: float(view.fleet.critical_us[at].mean()) for at in collectives(view)}
+    mine = sum(spent for at, spent in spent_R.items() if view.fleet.keys[at].name == name)
+    is_news = view.context.window.purpose == "slow" and view.suspects.baseline is not None
+    return common.reference == "expectation" and not is_news and mine >= _MOST_OF_ALL * sum(spent_R.values())
 
 
 def _may_wait(view: View) -> bool:

@@ -10,7 +10,7 @@ Array suffixes: W workers, I iterations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -23,7 +23,7 @@ from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
 #: What a function's operators may look like. A storm of copies that holds most of it stays a cause of its own.
-_LOOKS_LIKE = frozenset({"load-imbalance", "compute-slow", "memory-operation-storm", "fragmented-collectives"})
+_LOOKS_LIKE = frozenset({"load-imbalance", "memory-operation-storm", "fragmented-collectives"})
 _STORM = "memory-operation-storm"
 _MOST = 0.6
 #: Time inside operators that is worth a word, as a share of what is left between them.
@@ -37,8 +37,13 @@ _TOO_LARGE = 1.5
 
 
 def put_operators_inside(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates; functions have their operators' time, and what those looked like is gone."""
+    """The candidates; functions have their operators' time, and what those looked like is gone.
+
+    Where operators run on a device, and in recorded traces, stacks do not tell what runs meanwhile.
+    """
     found = list(candidates)
+    if view.fleet.has_accelerator or view.is_trace:
+        return found
     for one in candidates:
         inside_us = _inside(view, one) if _may_call(one) else 0.0
         if inside_us <= 0 or any(_is_storm(other, one, inside_us) for other in found):
@@ -68,8 +73,9 @@ def _inside(view: View, candidate: Candidate) -> float:
     if candidate.excess_us < _LEAST_OWN * view.iteration_us:
         return 0.0
     members = list(candidate.workers)
-    whole_W = _under(view.fleet, candidate.focus.name)
-    own_us, other_us = float(whole_W[members].mean()), _reference(view, candidate, whole_W)
+    frame = next((one for one in candidate.focus.stack if one.startswith(f"{candidate.focus.name} (")), "")
+    whole_W = _under(view.fleet, frame)
+    own_us, other_us = float(whole_W[members].mean()), _reference(view, candidate, frame, whole_W)
     if other_us > _HARDLY * own_us:
         return 0.0
     inside_us = own_us - other_us - candidate.excess_us
@@ -79,26 +85,21 @@ def _inside(view: View, candidate: Candidate) -> float:
     return min(inside_us, more_us) if more_us >= _MOST * inside_us else 0.0
 
 
-def _under(fleet: Fleet, name: str) -> Floats:
-    """Time of the training thread in stacks with a function, operators included. float64 [W]."""
+def _under(fleet: Fleet, frame: str) -> Floats:
+    """Time of the training thread in stacks with a frame, operators included. float64 [W]."""
     rows = [
         at
         for at, key in enumerate(fleet.keys)
-        if key.kind == "python" and key.thread == "training" and any(_names(key.stack, name))
+        if key.kind == "python" and key.thread == "training" and frame in key.stack
     ]
     return np.asarray(fleet.total_us[rows].sum(axis=0))
 
 
-def _names(stack: Sequence[str], name: str) -> Iterator[bool]:
-    return (frame.startswith(f"{name} (") for frame in stack)
-
-
-def _reference(view: View, candidate: Candidate, whole_W: Floats) -> float:
+def _reference(view: View, candidate: Candidate, frame: str, whole_W: Floats) -> float:
     """The same of the others, or of the healthy window; infinite where neither is known."""
-    past = view.suspects.baseline
-    if candidate.reference == "baseline" and past is not None:
-        same = [past.ranks.index(rank) for at in candidate.workers if (rank := view.fleet.ranks[at]) in past.ranks]
-        return float(_under(past, candidate.focus.name)[same].mean()) if same else np.inf
+    if candidate.reference == "baseline":
+        then_W = view.then(lambda past: _under(past, frame))[list(candidate.workers)]
+        return np.inf if np.isnan(then_W).all() else float(np.nanmean(then_W))
     others = np.setdiff1d(np.arange(view.workers), candidate.workers)
     return float(whole_W[others].mean()) if candidate.reference == "peers" and others.size else np.inf
 

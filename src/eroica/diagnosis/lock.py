@@ -121,7 +121,7 @@ def _own_us(fleet: Fleet) -> Floats:
 def _idle_us(fleet: Fleet) -> Floats:
     """The part of it in which it does not. float64 [W]."""
     rows = _would_run(fleet)
-    used_W = (fleet.critical_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0)
+    used_W = (fleet.critical_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1], nan=1.0)).sum(axis=0)
     return np.asarray(_own_us(fleet) - used_W)
 
 
@@ -142,7 +142,7 @@ def _is_spread(view: View, rows: list[int], late: Lateness) -> bool:
 
 
 def _busy_beside(fleet: Fleet) -> Floats:
-    """Cores that Python of the busiest other thread uses, all that its own code calls taken together. float64 [W]."""
+    """Cores that Python of other threads uses, at most of those that run one function. float64 [W]."""
     programs: dict[str, list[int]] = defaultdict(list)
     for at, key in enumerate(fleet.keys):
         if key.thread == "background" and key.kind == "python":

@@ -37,6 +37,8 @@ _ATTRIBUTABLE = frozenset({"cpu-contention", "compute-slow", "unknown"})
 _LOADING = frozenset({"slow-data-loading", "slow-storage-read"})
 _MOST_FACTOR = 10.0
 _MOST_HOSTS = 3
+#: Share of the iteration that has come since the healthy window from which turns are told as others' doing.
+_LEAST_LOST = 0.1
 
 
 def attribute_to_neighbors(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -122,14 +124,18 @@ def _attributed(hosts: Hosts, candidate: Candidate) -> Iterator[Candidate]:
 def _instead_of_turns(hosts: Hosts, candidate: Candidate) -> Candidate:
     """What others have taken of all hosts since the healthy window, of which workers then feel one after another."""
     view, past = hosts.view, hosts.view.suspects.baseline
-    if past is None or past.mean_iteration_us >= view.iteration_us:
+    if past is None or view.fleet.has_accelerator:
         return candidate
-    lost = 1 - past.mean_iteration_us / view.iteration_us
+    lost = 1 - past.mean_iteration_us / max(view.iteration_us, 1e-9)
+    if lost < _LEAST_LOST:
+        return candidate
     taken = [_taken_since(hosts, host, lost) for host in hosts.workers]
     known = [one for one in taken if one is not None]
     if len(known) < len(taken):
         return candidate
     found = _job_candidate(view, past, known, tuple(range(view.workers)), lost)
+    if (found.gain or 0.0) < _LEAST_LOST:
+        return candidate
     return msgspec.structs.replace(found, evidence=(*found.evidence, *candidate.evidence))
 
 
@@ -264,7 +270,7 @@ def _merged(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _is_same(view: View, one: Candidate, two: Candidate) -> bool:
-    if one.cause != CAUSE or two.cause != CAUSE or one.reference != two.reference:
+    if one.cause != CAUSE or two.cause != CAUSE or (one.reference, one.scope) != (two.reference, two.scope):
         return False
     hosts = [{view.fleet.patterns[worker].worker.host for worker in found.workers} for found in (one, two)]
     return bool(hosts[0] & hosts[1])

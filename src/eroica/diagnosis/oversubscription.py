@@ -164,15 +164,20 @@ def blame_loading(view: View, crowd: Candidate, candidates: Sequence[Candidate])
         return []
     taken_W = np.nan_to_num(change.taken_us).clip(0.0)
     most_us = _BY_FEW * float(taken_W[list(crowd.workers)].sum())
-    for at, one in enumerate(candidates):
+    for one in candidates:
         few = one.scope == "some" and 2 * len(one.workers) <= len(crowd.workers)
         if one.cause not in LOADING or not few or float(taken_W[list(one.workers)].sum()) < most_us:
             continue
         gain = max(simulated_gain(view.fleet, one.removed_us), crowd.gain or 0.0)
         culprit = msgspec.structs.replace(one, gain=gain, evidence=(*one.evidence, *crowd.evidence))
-        beside = [other for other in (*candidates[:at], *candidates[at + 1 :]) if other.cause not in _WITHOUT_CORES]
-        return [culprit, *beside]
+        return [culprit, *(other for other in candidates if other is not one and not _lacks_cores(other, crowd))]
     return []
+
+
+def _lacks_cores(candidate: Candidate, crowd: Candidate) -> bool:
+    """Whether a candidate is what workers of a crowd, or all in turn, look like without a core."""
+    within = bool(candidate.workers) and set(candidate.workers) <= set(crowd.workers)
+    return candidate.cause in _WITHOUT_CORES and (within or (not candidate.workers and crowd.scope == "all"))
 
 
 def _beside_training_us(fleet: Fleet) -> Floats:

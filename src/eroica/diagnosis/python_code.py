@@ -44,6 +44,8 @@ _MOSTLY_THREADS = 0.4
 _BUSY_BESIDE = 0.3
 #: Where a frame lies that enters a collective.
 _COLLECTIVES = "(torch/distributed/distributed_c10d.py:"
+#: What packs and unpacks objects there.
+_PICKLING = ("_object_to_tensor (", "_tensor_to_object (")
 #: What a well-known library does there, and what to do about it.
 _MEANINGS: dict[str, str] = {
     "compile": "That is a compiler: code is compiled again while the job trains.",
@@ -99,7 +101,8 @@ def _is_judged_elsewhere(stack: Sequence[str]) -> bool:
     """
     if not stack:
         return False
-    return is_engine_frame(stack[-1]) or _COLLECTIVES in stack[-1] or activity_of(stack) in ("save", "log")
+    enters = _COLLECTIVES in stack[-1] and not stack[-1].startswith(_PICKLING)
+    return is_engine_frame(stack[-1]) or enters or activity_of(stack) in ("save", "log")
 
 
 def _judged(view: View, rows: list[int], expected: float | None) -> Iterator[Lateness]:
@@ -134,7 +137,10 @@ def _by_frame(view: View, rows: list[int], reference: str) -> Iterator[Lateness]
 
 
 def _narrowed(view: View, rows: list[int], late: Lateness) -> Candidate | None:
-    """The candidate of the frame that holds most of the excess; of the whole phase where no frame does."""
+    """The candidate of the frame that holds most of the excess; of the whole phase where no frame does.
+
+    Nothing where a whole job is late and one worker's own function holds most of it: that is accused by itself.
+    """
     members = list(late.workers)
     time_R = view.fleet.critical_us[rows][:, members].mean(axis=1)
     excess_R = time_R - reference_of_rows(view, rows, late)

@@ -91,8 +91,9 @@ def _candidate(view: View, members: tuple[int, ...], inside: Focus, pace: _Pace)
     everybody = len(members) >= JOB_WIDE * view.workers
     whose = f"all {view.workers} workers" if everybody else name_workers([view.fleet.ranks[at] for at in members])
     batch, best, now = (format_ms(each) for each in (pace.batch_us, pace.best_us, pace.current_us))
-    then, usual = ("", "should take") if pace.before_us is None else (", {} when the job was healthy", "took at best")
-    then = then.format(format_ms(pace.before_us or 0.0))
+    is_stated = view.context.window.purpose == "expected"
+    then = "" if pace.before_us is None else f", {format_ms(pace.before_us)} when the job was healthy"
+    usual = "should take" if is_stated and pace.before_us is None else "took at best"
     done = doing(view, inside.functions, members)
     removed_WI = np.zeros_like(view.fleet.iteration_us)
     removed_WI[list(members)] = pace.current_us - pace.best_us
@@ -106,7 +107,7 @@ def _candidate(view: View, members: tuple[int, ...], inside: Focus, pace: _Pace)
         removed_us=removed_WI,
         mean_us=pace.current_us,
         reference_us=pace.best_us,
-        reference="expectation" if pace.before_us is None else "slowdown",
+        reference="expectation" if is_stated and pace.before_us is None else "slowdown",
         strength=3 * LEAST_STRENGTH,
         coverage=inside.share,
         agreement=None,

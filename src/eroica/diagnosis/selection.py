@@ -134,7 +134,7 @@ def _of_all_rules(view: View) -> list[Candidate]:
     candidates = _with_culprits(view, suspected)
     short = [one for one in (*find_narrow_affinity(view), *find_oversubscription(view)) if _is_believed(view, one)][:1]
     others = [one for one in candidates if not any(looks_like(one, other) for other in short)]
-    by_few = blame_loading(view, short[0], others) if short else []
+    by_few = blame_loading(view, short[0], [one for one in others if _is_believed(view, one)]) if short else []
     return by_few or [*short, *others]
 
 

@@ -165,7 +165,9 @@ def _over_before(view: View, own_W: NDArray[np.bool_]) -> float:
     before_W = view.then(lambda past: np.asarray(past.busy_us.mean(axis=1)))
     if np.isnan(before_W[own_W]).all() or np.isnan(before_W[~own_W]).all():
         return 0.0
-    return float(np.nanmean(before_W[own_W]) - np.nanmax(before_W[~own_W]))
+    place_W = np.asarray(view.stages, dtype=np.intp)
+    others = [before_W[place_W == place] for place in np.unique(place_W[~own_W])]
+    return float(np.nanmean(before_W[own_W]) - max(np.nanmean(one) for one in others if not np.isnan(one).all()))
 
 
 def _stands_out(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:

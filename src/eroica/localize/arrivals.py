@@ -155,12 +155,13 @@ def _waits_for_untold(fleet: Fleet, records: Records, told: Mapping[tuple[str, s
     Args:
         fleet: The window.
         records: All records.
-        told: Of critical time in rooted kinds, by group and kind, what is known for whom, microseconds.
+        told: Of critical time in kinds whose root is not named, by group and kind, what is known for whom,
+            microseconds.
     """
     receives, others = 0.0, -sum(told.values())
     for (_, kind), owners in records.items():
         for worker, record in owners.items():
-            if kind in FROM_ROOT | _TO_ROOT:
+            if kind in _TO_ROOT or (kind in FROM_ROOT and not record.peers):
                 others += float(decode_series(record.critical_us, np.float32).sum())
             elif kind == "recv" and not record.peers and not is_recorded(fleet.patterns[worker]):
                 receives += float(decode_series(record.critical_us, np.float32).sum())
@@ -243,7 +244,7 @@ def _book_rooted(
     """Executions with a root; nobody is judged unless all members are there.
 
     Returns:
-        Critical time in those of which it is known who waits for whom, microseconds.
+        Critical time in those of which it shows who waits for whom though no record names the root, microseconds.
     """
     present = {fleet.ranks[worker]: worker for worker in owners}
     members = [present[rank] for rank in ranks if rank in present]
@@ -254,7 +255,7 @@ def _book_rooted(
     if reason:
         return 0.0
     if name[1] in FROM_ROOT and book_from_root(ledger, fleet, name[0], timed, members, places):
-        return sum(float(decode_series(record.critical_us, np.float32).sum()) for record in records)
+        return 0.0
     if fleet.columns.shape[1] < _FEWEST_UNTOLD:
         return 0.0
     return book_untold(ledger, fleet, name, members, places, [timed[worker] for worker in members])

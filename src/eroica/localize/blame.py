@@ -24,8 +24,8 @@ _NEARLY_LAST = 0.15
 _MOST_ENDS = 0.9
 #: Executions at a site from which it shows who is usually last there.
 _FEWEST_AT_SITE = 5
-#: And from which one who is late there alone is more than chance, of however many sites.
-_ENOUGH_AT_SITE = 8
+#: Standard deviations beyond its turn from which one who is late at a site is no chance, of hundreds of sites.
+_BEYOND_TURN = 4.0
 
 
 def sites_of(column_K: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -104,7 +104,7 @@ def keep_repeated(
         columns_MK: Iteration of each execution on each member, -1 = does not count. intp [M, K].
         site_K: Where each was called; None = all at one.
     """
-    counted = (columns_MK >= 0).all(axis=0)
+    counted = np.asarray((columns_MK >= 0).all(axis=0), dtype=np.bool_)
     if not counted.any():
         return share_MK
     column_K = np.where(counted, columns_MK[0], 0)
@@ -117,17 +117,19 @@ def keep_repeated(
     often_M = (blame_MI[:, blamed] >= highest_I[blamed] / 2).mean(axis=1)
     kept_MK = np.broadcast_to(is_often(often_M, share_MK.shape[0])[:, None], share_MK.shape)
     if site_K is not None:
-        kept_MK = kept_MK | _often_at_sites(share_MK, site_K)
+        kept_MK = kept_MK | _often_at_sites(share_MK * counted, site_K, counted)
     return np.asarray(share_MK * kept_MK)
 
 
-def _often_at_sites(share_MK: Floats, site_K: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Whether a member comes last at the site of each execution clearly more often than its turn. bool [M, K]."""
+def _often_at_sites(share_MK: Floats, site_K: NDArray[np.intp], counted_K: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether a member comes last at the site of each execution far more often than its turn. bool [M, K]."""
     late_SM = np.zeros((int(site_K.max()) + 1, share_MK.shape[0]))
     np.add.at(late_SM, site_K, (share_MK > 0).T)
-    count_S = np.bincount(site_K, minlength=late_SM.shape[0])
-    often_SM = is_often(late_SM / count_S[:, None].clip(1), share_MK.shape[0]) & (count_S >= _ENOUGH_AT_SITE)[:, None]
-    return np.asarray(often_SM[site_K].T)
+    count_S1 = np.bincount(site_K, weights=counted_K, minlength=late_SM.shape[0])[:, None]
+    turn = 1 / share_MK.shape[0]
+    beyond_SM = (late_SM - turn * count_S1) / np.sqrt(np.maximum(count_S1 * turn * (1 - turn), 1e-9))
+    often_SM = is_often(late_SM / count_S1.clip(1), share_MK.shape[0]) & (beyond_SM >= _BEYOND_TURN)
+    return np.asarray((often_SM & (count_S1 >= _FEWEST_AT_SITE))[site_K].T)
 
 
 def is_often(often_M: Floats, members: int) -> NDArray[np.bool_]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from eroica.localize.blame import exit_skew, keep_repeated, sites_of
 from eroica.localize.fleet import Fleet
-from eroica.localize.leaving import skew_floor
+from eroica.localize.leaving import SKEW_FLOOR_OTHER_US, skew_floor
 from eroica.localize.ledger import Ledger
 from eroica.localize.matching import Matched, stacked
 from eroica.localize.together import block_of, columns_of_all
@@ -50,7 +50,8 @@ def book_untold(
     duration_MK, critical_MK = (stacked(records, places, name) for name in ("duration_us", "critical_us"))
     columns_MK = columns_of_all(ledger, members, records, places)
     site_K = sites_of(columns_MK[0])
-    share_MK = _last_of_all(duration_MK, exit_skew(duration_MK, skew_floor(fleet.carriers, name[0]), site_K))
+    floor_us = max(skew_floor(fleet.carriers, name[0]), SKEW_FLOOR_OTHER_US)  # a hop of the data is no waiting
+    share_MK = _last_of_all(duration_MK, exit_skew(duration_MK, floor_us, site_K))
     wait_MK = np.minimum(duration_MK - duration_MK.min(axis=0), critical_MK)
     share_MK = keep_repeated(share_MK, wait_MK, columns_MK, site_K)
     told_K = share_MK.any(axis=0)
