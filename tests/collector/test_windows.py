@@ -241,7 +241,7 @@ def test_what_a_window_asked_for_by_hand_has_slowed_down_opens_no_other_one() ->
 def test_who_asks_for_windows_again_and_again_does_not_keep_triggers_out() -> None:
     fleet = manual_fleet(cooldown_s=500.0, window_s=1.0)
     fleet.step()
-    for count in range(4):
+    for count in range(5):  # 40 s each
         fleet.windows.asked(fleet.now, ProfileRequest())
         finish_window(fleet, "healthy")
         fleet.change(0, trigger=trigger(count + 1))

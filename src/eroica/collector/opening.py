@@ -22,6 +22,8 @@ _LONGEST_COOLDOWN_S = 1800.0
 _AFTER_GIVING_UP_S = 30.0
 #: Pause after a window that somebody asked for.
 _AFTER_ASKED_S = 30.0
+#: Who asks again and again keeps triggers out for so long at most.
+_LONGEST_ASKED_S = 120.0
 #: Requests that wait; whoever asks more often than windows can be taken is refused.
 _MOST_REQUESTS = 8
 #: Times that an early window is tried.
@@ -72,6 +74,7 @@ class Opening:
     def __init__(self, settings: Settings) -> None:
         self.absolved = 0
         self.quiet_until = 0.0
+        self._asked_since = 0.0
         self._settings = settings
         self._cooldown_s = settings.cooldown_s
         self._requests: list[tuple[int, ProfileRequest]] = []
@@ -150,8 +153,11 @@ class Opening:
         """
         self._suspected = ""
         if purpose == "manual":
-            if now >= self.quiet_until:  # who asks again and again does not keep triggers out
-                self.quiet_until = now + min(self._settings.cooldown_s, _AFTER_ASKED_S)
+            pause_s = min(self._settings.cooldown_s, _AFTER_ASKED_S)
+            if now >= self.quiet_until + pause_s:
+                self._asked_since = now
+            until = min(now + pause_s, self._asked_since + _LONGEST_ASKED_S)
+            self.quiet_until = max(self.quiet_until, until)
             return
         if purpose in _OF_OURS and verdict.verdict == "healthy":
             return
