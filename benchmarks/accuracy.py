@@ -75,8 +75,14 @@ def mended(lines: Iterable[Run]) -> list[tuple[Run, Run]]:
 
 
 def windows(lines: Iterable[Run]) -> list[Run]:
-    """Windows opened by hand on healthy jobs, by key, the last of each."""
-    return list({line["key"]: line for line in lines if line["kind"] == "window"}.values())
+    """Windows opened by hand on healthy jobs, by key, the last of each; "was" is what one said that was wrong before."""
+    found: dict[str, Run] = {}
+    for line in lines:
+        if line["kind"] == "window":
+            earlier = found.get(line["key"])
+            was = None if earlier is None else earlier["said"] if not earlier["right"] else earlier["was"]
+            found[line["key"]] = {**line, "was": was}
+    return list(found.values())
 
 
 def is_faulty(run: Run) -> bool:

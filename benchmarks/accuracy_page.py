@@ -195,6 +195,12 @@ def by_hand(windows: Sequence[Run]) -> Iterator[str]:
     alarms = [f"`{one['key']}`: {one['said'].get('cause', 'no verdict')}" for one in windows if not one["right"]]
     yield from table(("layout", "machine", "without a cause"), rows) if rows else iter(["None so far.\n"])
     yield from ([f"Wrong: {'; '.join(alarms)}.\n"] if alarms else [])
+    was = [f"`{one['key']}`: {one['was'].get('cause', 'no verdict')}" for one in windows if one.get("was")]
+    if was:
+        yield (
+            f"{len(was)} of them named a cause when they were first made ({'; '.join(was)}); Eroica was mended, and all "
+            "windows of these jobs were made again.\n"
+        )
 
 
 def confidence(runs: Sequence[Run], first: Sequence[Run]) -> Iterator[str]:

@@ -107,7 +107,11 @@ def test_the_page_tells_what_windows_on_healthy_jobs_said(page: ModuleType, accu
          "said": {"cause": "cpu-contention"} if at == 1 else {}}
         for at in range(4)
     ]  # fmt: skip
+    again = {**lines[1], "right": True, "said": {"verdict": "healthy"}}
+    mended = "\n".join(page.page([run(0)], {}, accuracy.windows([*lines, again])))
+    assert "1 of them named a cause when they were first made" in mended and "4 of 4: 100 %" in mended
     text = "\n".join(page.page([run(0)], {}, accuracy.windows([*lines, lines[0]])))
+    assert "when they were first made" not in text
     assert "| windows opened by hand on healthy jobs, without a cause | 3 of 4: 75 %" in text
     assert "| ddp | busy | 3 of 4: 75 %" in text
     assert "Wrong: `none/ddp/busy/1`: cpu-contention." in text
