@@ -75,7 +75,7 @@ def mended(lines: Iterable[Run]) -> list[tuple[Run, Run]]:
 
 
 def windows(lines: Iterable[Run]) -> list[Run]:
-    """Windows opened by hand on healthy jobs, by key, the last of each; "was" is what one said that was wrong before."""
+    """Windows opened by hand on healthy jobs, the last of each key; "was" is what one said that was wrong before."""
     found: dict[str, Run] = {}
     for line in lines:
         if line["kind"] == "window":

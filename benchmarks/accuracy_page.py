@@ -198,8 +198,8 @@ def by_hand(windows: Sequence[Run]) -> Iterator[str]:
     was = [f"`{one['key']}`: {one['was'].get('cause', 'no verdict')}" for one in windows if one.get("was")]
     if was:
         yield (
-            f"{len(was)} of them named a cause when they were first made ({'; '.join(was)}); Eroica was mended, and all "
-            "windows of these jobs were made again.\n"
+            f"{len(was)} of them named a cause when they were first made ({'; '.join(was)}); Eroica was mended, and "
+            "all windows of these jobs were made again.\n"
         )
 
 
