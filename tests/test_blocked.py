@@ -119,7 +119,7 @@ def test_a_prefetch_thread_on_a_full_queue_is_named_in_renamed_and_moved_code(tm
 
 
 def test_a_worker_that_was_killed_is_named_when_the_job_has_failed(tmp_path: Path) -> None:
-    unhurried = ("--monitor-interval", "1")  # before it takes the status away, which the kernel keeps till then
+    unhurried = ("--monitor-interval", "5")  # before it takes the status away, which the kernel keeps till then
     fault = "dead-worker:worker=1,from_iteration=60"
     with watched(tmp_path, fault, 2, "--iterations", "100000", launcher=unhurried) as job:
         assert job.wait(120) == 1

@@ -172,7 +172,8 @@ class Blockages:
             return ""
         who = worker_list([worker.global_rank for worker in lost])
         ended = f"status {status}" if status > 0 else f"signal {-status}"
-        return f"the command ended with {ended}, and {who} vanished too close together to tell who went first"
+        near = "too close together" if len(lost) > 1 else "too close to the others' end"
+        return f"the command ended with {ended}, and {who} vanished {near} to tell who went first"
 
     @property
     def on(self) -> bool:
