@@ -89,9 +89,7 @@ def shares_of_blame(duration_MK: Floats, skew_us: float) -> Floats:
     return np.where(clear_K, late_MK / count_K, 0.0)
 
 
-def keep_repeated(
-    share_MK: Floats, wait_MK: Floats, columns_MK: NDArray[np.intp], site_K: NDArray[np.intp] | None = None
-) -> Floats:
+def keep_repeated(share_MK: Floats, wait_MK: Floats, columns_MK: NDArray[np.intp], site_K: NDArray[np.intp]) -> Floats:
     """Shares of those who come last again and again; who does so by chance keeps none.
 
     A member is among the late of an iteration if the waiting laid at it there is at least half of what is laid at
@@ -102,7 +100,7 @@ def keep_repeated(
         share_MK: Shares of blame. float64 [M, K].
         wait_MK: Critical waiting. float64 [M, K].
         columns_MK: Iteration of each execution on each member, -1 = does not count. intp [M, K].
-        site_K: Where each was called; None = all at one.
+        site_K: Where each was called. intp [K].
     """
     counted = np.asarray((columns_MK >= 0).all(axis=0), dtype=np.bool_)
     if not counted.any():
@@ -115,21 +113,23 @@ def keep_repeated(
     if not blamed.any():
         return share_MK
     often_M = (blame_MI[:, blamed] >= highest_I[blamed] / 2).mean(axis=1)
-    kept_MK = np.broadcast_to(is_often(often_M, share_MK.shape[0])[:, None], share_MK.shape)
-    if site_K is not None:
-        kept_MK = kept_MK | _often_at_sites(share_MK * counted, site_K, counted)
-    return np.asarray(share_MK * kept_MK)
+    often_M1 = is_often(often_M, share_MK.shape[0])[:, None]
+    return np.asarray(share_MK * (often_M1 | _often_at_sites(share_MK * counted, site_K, counted)))
 
 
 def _often_at_sites(share_MK: Floats, site_K: NDArray[np.intp], counted_K: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether a member comes last at the site of each execution far more often than its turn. bool [M, K]."""
-    late_SM = np.zeros((int(site_K.max()) + 1, share_MK.shape[0]))
-    np.add.at(late_SM, site_K, (share_MK > 0).T)
-    count_S1 = np.bincount(site_K, weights=counted_K, minlength=late_SM.shape[0])[:, None]
-    turn = 1 / share_MK.shape[0]
-    beyond_SM = (late_SM - turn * count_S1) / np.sqrt(np.maximum(count_S1 * turn * (1 - turn), 1e-9))
-    often_SM = is_often(late_SM / count_S1.clip(1), share_MK.shape[0]) & (beyond_SM >= _BEYOND_TURN)
-    return np.asarray((often_SM & (count_S1 >= _FEWEST_AT_SITE))[site_K].T)
+    members = share_MK.shape[0]
+    late = np.flatnonzero(share_MK.any(axis=1))  # of many members few are
+    late_SL = np.zeros((int(site_K.max()) + 1, late.size))
+    np.add.at(late_SL, site_K, (share_MK[late] > 0).T)
+    count_S1 = np.bincount(site_K, weights=counted_K, minlength=late_SL.shape[0])[:, None]
+    turn = 1 / members
+    beyond_SL = (late_SL - turn * count_S1) / np.sqrt(np.maximum(count_S1 * turn * (1 - turn), 1e-9))
+    often_SL = is_often(late_SL / count_S1.clip(1), members) & (beyond_SL >= _BEYOND_TURN)
+    found_MK = np.zeros(share_MK.shape, dtype=np.bool_)
+    found_MK[late] = (often_SL & (count_S1 >= _FEWEST_AT_SITE))[site_K].T
+    return found_MK
 
 
 def is_often(often_M: Floats, members: int) -> NDArray[np.bool_]:
