@@ -241,12 +241,17 @@ def _speed_evidence(members: NDArray[np.intp], speed: Speed, whom: str) -> tuple
     )
 
 
+def _additional_work(speed: Speed) -> tuple[Floats, NDArray[np.bool_]]:
+    """Part of the operators' time that is additional work, 0-1, and whether that is most of what is longer. [W]."""
+    more_W = np.nan_to_num(speed.more_work)
+    longer_W = more_W + np.maximum(np.nan_to_num(speed.slower), 0.0)
+    return more_W, np.asarray((more_W >= _MOSTLY_WORK * longer_W) & (more_W >= _MORE_WORK), dtype=np.bool_)
+
+
 def _more_work(view: View, rows: list[int]) -> Iterator[Candidate]:
     """Workers whose operators run more often than their peers', each at normal speed."""
     fleet, speed = view.fleet, view.speed
-    more_W = np.nan_to_num(speed.more_work)
-    mostly_W = more_W >= _MOSTLY_WORK * (more_W + np.maximum(np.nan_to_num(speed.slower), 0.0))
-    mostly_W &= more_W >= _MORE_WORK
+    more_W, mostly_W = _additional_work(speed)
     time_WI = _of_like_workers(view, mostly_W, lambda near: fleet.series(rows, near))
     excess = excess_over_peers(time_WI, fleet.roles)
     removed_W = np.minimum(more_W * excess.mean_us, np.nan_to_num(excess.excess_us))
@@ -275,10 +280,8 @@ def _more_work_of_roles(view: View, rows: list[int]) -> Iterator[Candidate]:
     """
     if view.suspects.baseline is None or np.unique(view.fleet.roles).size < 2:
         return
-    fleet, speed = view.fleet, view.speed_change
-    more_W = np.nan_to_num(speed.more_work)
-    over_W = more_W >= _MOSTLY_WORK * (more_W + np.maximum(np.nan_to_num(speed.slower), 0.0))
-    over_W &= more_W >= _MORE_WORK
+    fleet = view.fleet
+    more_W, over_W = _additional_work(view.speed_change)
     if not over_W.any():
         return
     time_WI = fleet.series(rows)

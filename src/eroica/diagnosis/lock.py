@@ -32,7 +32,6 @@ from eroica.model.verdict import ResourceUse
 Floats = NDArray[np.float64]
 CAUSE = "python-on-critical-path"
 _KINDS = frozenset({"python", "compute", "memory", "other"})
-_PHASES = frozenset({"input", "forward", "backward", "optimizer", "other"})
 #: A thread that keeps so much of a core busy leaves the lock only when it is made to, every few milliseconds.
 _BUSY = 0.3
 #: And it must be so much busier than on the peers or than before: one that was always there has no news.
@@ -88,8 +87,7 @@ def find_lock_contention(view: View) -> list[Candidate]:
 
 def _own_rows(view: View) -> list[int]:
     """Rows of the training thread in which it would run, not those in which it is known to wait."""
-    rows = view.rows(kinds=_KINDS, phases=_PHASES)
-    return [row for row in rows if activity_of(view.fleet.keys[row].stack) not in _WAITS]
+    return [row for row in _would_run(view.fleet) if view.fleet.critical_us[row].any()]
 
 
 def _only_waits_longer(view: View) -> NDArray[np.bool_]:

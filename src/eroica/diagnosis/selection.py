@@ -216,8 +216,10 @@ def _least_gain(view: View, candidate: Candidate) -> float:
     """From which gain a candidate counts: in a job on CPUs that nobody finds slow it must stand out more."""
     if view.is_slow or view.is_trace or view.fleet.has_accelerator:
         return candidate.least_gain
-    least = {"baseline": _LEAST_CHANGE, "peers": _LEAST_DIFFERENCE}.get(candidate.reference, 0.0)
-    return max(candidate.least_gain, least if candidate.kind == "python" or least == _LEAST_CHANGE else 0.0)
+    if candidate.reference == "baseline":
+        return max(candidate.least_gain, _LEAST_CHANGE)
+    is_function = candidate.reference == "peers" and candidate.kind == "python"
+    return max(candidate.least_gain, _LEAST_DIFFERENCE) if is_function else candidate.least_gain
 
 
 def _weight(cause: Cause) -> float:

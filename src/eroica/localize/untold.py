@@ -47,7 +47,7 @@ def book_untold(
     Returns:
         Critical time of their members that is explained so, microseconds.
     """
-    duration_MK, critical_MK = (stacked(records, places, name) for name in ("duration_us", "critical_us"))
+    duration_MK, critical_MK = (stacked(records, places, one) for one in ("duration_us", "critical_us"))
     columns_MK = columns_of_all(ledger, members, records, places)
     site_K = sites_of(columns_MK[0])
     floor_us = max(skew_floor(fleet.carriers, name[0]), SKEW_FLOOR_OTHER_US)  # a hop of the data is no waiting
