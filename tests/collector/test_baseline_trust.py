@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from eroica.collector.baseline import Baseline
@@ -12,6 +13,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
+from eroica.summarize.series import encode_series
 from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WindowLine, WorkerStatus
 
 
@@ -22,6 +24,7 @@ class Job:
         self.windows = Windows("j", Settings(baseline_window_s=1.0, window_s=1.0, window_lead_s=0.1, **settings))
         self.now = 0.0
         self.inside = 1.0
+        self.iterations_ms: tuple[float, ...] = ()
         self.work: list[Analyze] = []
         self.status = WorkerStatus(
             worker=Worker(global_rank=0, pid=7, host="h"), state="steady", iteration=100, steady=True
@@ -58,7 +61,7 @@ class Job:
             first_iteration=self.status.iteration - 1,
             last_iteration=self.status.iteration,
             duration_s=self.inside * (self.status.current_s or 1.0),
-            iteration_us=b"",
+            iteration_us=encode_series(1e3 * np.asarray(self.iterations_ms, dtype=np.float32)),
             wait_us=b"",
             functions=(),
         )
@@ -106,6 +109,33 @@ def test_a_little_off_the_best_it_is_used_where_the_job_is_far_slower_now(now_s:
     job = Job()
     job.train(0.12, 0.12)
     assert bool(job.look(now_s, 0.1).baseline) == trusted
+
+
+ONSET = (100.0,) * 6 + (180.0,) * 6
+
+
+@pytest.mark.parametrize(
+    ("inside_ms", "after_s", "trusted"),
+    [
+        pytest.param(ONSET, 0.18, False, id="slow ever since"),
+        pytest.param(ONSET, 0.1, True, id="a slow stretch, over"),
+        pytest.param((100.0,) * 12, 0.18, True, id="slow only after it"),
+        pytest.param(ONSET[::-1], 0.18, True, id="capturing cost the first iterations"),
+        pytest.param((100.0, 100.0, 180.0, 180.0), 0.18, True, id="too few iterations"),
+    ],
+)
+def test_a_baseline_window_in_whose_course_the_job_got_slow_is_not_used(
+    inside_ms: tuple[float, ...], after_s: float, trusted: bool
+) -> None:
+    job = Job()
+    job.iterations_ms = inside_ms
+    job.train(0.1, 0.1, 40)
+    assert job.windows.baseline
+    job.train(after_s, 0.1, 120)
+    work = job.look(0.18, 0.1)
+    assert bool(work.baseline) == trusted
+    if not trusted:
+        assert "became 1.8 times as long in the course of it" in unused(work)[0]
 
 
 def test_another_baseline_window_is_taken_in_its_place_but_only_near_the_best() -> None:

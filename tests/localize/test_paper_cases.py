@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from eroica.collector.recurrence import with_recurrence
 from eroica.compare import Run, compare
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.localize import localize
@@ -43,6 +44,12 @@ def slugs(verdict: Verdict) -> list[str]:
 def gains_fall(verdict: Verdict) -> bool:
     gains = [finding.gain or 0.0 for finding in causes(verdict)]
     return gains == sorted(gains, reverse=True)
+
+
+def slowest_groups(patterns: Sequence[WorkerPattern]) -> list[int]:
+    """Case 2's groups of 40, slowest transfers first: whoever comes last to a transfer waits for nobody."""
+    own_s = np.asarray([[row.total_s for row in one.functions if "SendRecv" in row.key.name] for one in patterns])
+    return np.argsort(-own_s.reshape(85, 40).min(axis=1)).tolist()
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +115,11 @@ def test_case_2_names_the_host_whose_interface_is_down(generation: Judged) -> No
 def test_case_2_names_the_hosts_of_slow_network_paths(generation: Judged) -> None:
     links = [finding for finding in causes(generation[0]) if finding.cause == "slow-link"]
     assert len(links) == 2
-    assert 15 <= len(links[1].hosts) <= 140
-    assert len(links[1].workers) == 8 * len(links[1].hosts)
-    assert not set(links[1].workers) & set(cases.VIDEO_SLOW_GROUP)
+    named = {worker // 40 for worker in links[1].workers}
+    assert links[1].workers == tuple(worker for worker in range(3400) if worker // 40 in named)
+    assert links[1].hosts == tuple(f"node-{host}" for host in range(425) if host // 5 in named)
+    assert len(named) >= 3
+    assert named <= set(slowest_groups(cases.video_generation())[1:17])  # a fifth; the slowest has the broken interface
     assert links[1].confidence < links[0].confidence
 
 
@@ -179,9 +188,14 @@ def test_case_4_blames_nobody_else(picture: Judged) -> None:
     assert gains_fall(picture[0])
 
 
-def test_case_4_another_window_throttles_another_set_on_the_same_hosts() -> None:
+def test_case_4_another_window_with_another_set_on_the_same_hosts_confirms_it(picture: Judged) -> None:
+    later, _ = judged(cases.text_to_picture(seed=1))
     assert set(cases.throttled_workers(0)) != set(cases.throttled_workers(1))
-    assert {one // 8 for one in cases.throttled_workers(1)} == set(cases.PICTURE_THROTTLED_HOSTS)
+    found = causes(with_recurrence(2, later, {1: picture[0]}))[1]
+    assert (found.cause, found.workers) == ("compute-slow", cases.throttled_workers(1))
+    assert found.hosts == causes(picture[0])[1].hosts
+    assert found.recurrence is not None
+    assert (found.recurrence.kind, found.recurrence.windows) == ("recurring", (1, 2))
 
 
 # --- the same where records tell when collectives ended ---
@@ -265,7 +279,7 @@ def test_one_of_eight_stages_may_differ(seed: int) -> None:
     patterns = synthesize(FleetPlan(workers=64, stages=8, seed=seed, iterations=6, accelerator=True, scale=50))
     verdict, flagged = judged(patterns)
     assert (verdict.verdict, verdict.findings) == ("healthy", ())
-    assert {name for name, why in flagged if why == "peers"} <= {"nccl:all_reduce"}
+    assert not [name for name, why in flagged if why == "peers"]
 
 
 # --- healthy accelerator fleets ---

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from statistics import median
 
+import numpy as np
+
 from eroica.collector.resume import History
+from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
 from eroica.settings import Settings
+from eroica.summarize.series import decode_series
 from eroica.wire.messages import WorkerStatus
 
 #: Windows opened for a baseline; a job in which so many came to nothing goes without.
@@ -20,6 +25,11 @@ _SMALL_PART = 0.2
 #: Capturing makes iterations longer, those of tiny operators by half; so much longer, the job got slow meanwhile,
 #: unless it was as fast as before right after the window, and the same was seen twice.
 _SLOWER_INSIDE = 2.0
+#: The last third of its iterations against the first: so much longer and as slow ever since, the slowdown began inside.
+_LONGER_AT_LAST = 1.3
+_THIRDS_FROM = 9
+#: Workers wait for each other, so a few tell how all iterations went.
+_LOOKED_AT = 64
 #: With fewer iterations hardly anything can be told from noise.
 _ENOUGH_ITERATIONS = 8
 #: A baseline window that takes the place of such a one opens only where everybody is this near to the best.
@@ -38,6 +48,7 @@ class Baseline:
         self._settings = settings
         self._taken_s: float | None = None
         self._over_at = math.inf
+        self._longer_at_last = 1.0
         self._came_back = False
         self._was_slow = False
         self._done = not settings.baseline_window
@@ -130,6 +141,8 @@ class Baseline:
         if self._is_slower_inside and not (self._came_back and self._tries > 1):
             inside = f"{1e3 * self._captured_s:.3g} ms"
             return f"iterations took {inside} in it, and {1e3 * taken_s:.3g} ms just before it opened"
+        if self._longer_at_last >= _LONGER_AT_LAST and not self._came_back:
+            return f"iterations became {self._longer_at_last:.2g} times as long in the course of it and stayed long"
         at = f"iterations took {1e3 * taken_s:.3g} ms when it was taken"
         if 0 < expected_s < taken_s:
             return f"{at}, and {1e3 * expected_s:.3g} ms are expected"
@@ -158,7 +171,21 @@ class Baseline:
         self._came_back = False
         last = max((pattern.last_iteration for pattern in self.patterns), default=math.inf)
         self._over_at = last + self._settings.mean_iterations
+        self._longer_at_last = _longer_at_last(self.patterns)
 
 
 def _near_best(training: Iterable[WorkerStatus]) -> bool:
     return all((status.current_s or 0.0) <= _NEAR_BEST * (status.baseline_s or 0.0) for status in training)
+
+
+def _longer_at_last(patterns: Sequence[WorkerPattern]) -> float:
+    """Median iteration of a window's last third over that of its first, of the median worker; 1 if unknown."""
+    ratios = []
+    for pattern in patterns[:: max(1, len(patterns) // _LOOKED_AT)]:
+        with suppress(InputError):  # damaged patterns are told of where the window is judged
+            iteration_us = decode_series(pattern.iteration_us, np.float32)
+            third = iteration_us.size // 3
+            first_us = float(np.median(iteration_us[:third])) if iteration_us.size >= _THIRDS_FROM else 0.0
+            if first_us > 0:
+                ratios.append(float(np.median(iteration_us[-third:])) / first_us)
+    return median(ratios) if ratios else 1.0

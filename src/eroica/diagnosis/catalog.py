@@ -213,8 +213,11 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     ),
     "misconfiguration": CatalogEntry(
-        title="Different settings",
-        meaning="Slow workers are set up differently from their peers, or from how they were while all was well.",
+        title="Misconfiguration",
+        meaning=(
+            "Slow workers are set up differently from their peers, or from how they were while all was well; or a "
+            "setting that all share does not suit the job."
+        ),
         next_step=(
             "Set the named setting to what the peers have, or to what it was in the healthy window (job script, module "
             "files, container image, cgroup or scheduler limits of that host), and restart the workers concerned."

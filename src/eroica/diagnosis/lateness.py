@@ -201,6 +201,28 @@ def late_against_baseline(
         yield _lateness("baseline", excess, spent, role_W, float(np.clip(agreement_W[role_W], 0, 1).min()))
 
 
+def late_as_all(view: View, spent: Spent, late_W: NDArray[np.bool_], strength: float, share: float | None) -> Lateness:
+    """Workers accused as the whole job though only some show it: above their own past, else above what one may spend.
+
+    Args:
+        view: The window.
+        spent: Their time.
+        late_W: Who. bool [W].
+        strength: Excess in standard errors of those that show it.
+        share: Share of the iteration that the group may take; None to compare with the baseline window.
+    """
+    mean_W = spent.time_us.mean(axis=1)
+    if share is None:
+        reference: Reference = "baseline"
+        before_W = np.nan_to_num(view.before(spent.functions).mean(axis=1))
+        excess = Excess(mean_us=mean_W, reference_us=before_W, error_us=mean_W)
+    else:
+        reference, limit_W = "expectation", np.full(view.workers, share * view.iteration_us)
+        excess = _share_of_rest(view, Excess(mean_us=mean_W, reference_us=limit_W, error_us=mean_W), share)
+    late = _lateness(reference, excess, spent, late_W, None)
+    return msgspec.structs.replace(late, strength=strength)
+
+
 def late_roles(view: View, over_W: NDArray[np.bool_], agreement_W: Floats) -> Iterator[NDArray[np.bool_]]:
     """The late of each role that is late as a whole, while most of all others are not. bool [W] each.
 

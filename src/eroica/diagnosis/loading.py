@@ -11,14 +11,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.frames import Focus, find_focus, is_own_frame, split_frame
-from eroica.diagnosis.lateness import Lateness, accuse, judge_group
+from eroica.diagnosis.frames import Focus, find_focus, split_frame
+from eroica.diagnosis.lateness import JOB_WIDE, Lateness, accuse, judge_group, late_as_all, measure
+from eroica.diagnosis.loader_children import IDLE_FILES, MOSTLY_BUSY, batch_us, busy_share, frame_in_children
 from eroica.diagnosis.reading import describe, doing, library_frame, python_cause
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
-from eroica.localize.excess import median_of_others
 
 Floats = NDArray[np.float64]
 #: Without an accelerator and without a healthy past, input is too slow from this share of the iteration on: loading on
@@ -26,6 +25,8 @@ Floats = NDArray[np.float64]
 _EXPECTED_ON_CPU = 0.25
 #: A prefetching loader stalls in bursts, every few iterations, which makes its excess jumpy.
 _LEAST_STRENGTH = 2.0
+#: Loader processes that need this share of the slowest ones' time for a batch would soon set the pace themselves.
+_AS_LONG = 0.85
 #: For a loader that keeps a core busy: no storage is to blame.
 _COMPUTE_LESS = (
     "Look at what this function computes per sample: do it once and keep the result, do it for whole batches, or "
@@ -33,21 +34,32 @@ _COMPUTE_LESS = (
 )
 _LOADER_FILE = "torch/utils/data/dataloader.py"
 _FETCH = "torch/utils/data/_utils/fetch.py"
-_WORKER_LOOP = "torch/utils/data/_utils/worker.py"
-#: Where a loader child waits for work or for room, with nothing to do with the data.
-_IDLE_FILES = frozenset(
-    {
-        "multiprocessing/queues.py", "multiprocessing/connection.py", "multiprocessing/synchronize.py", "selectors.py",
-        "threading.py", "queue.py", "torch/utils/data/_utils/worker.py", "multiprocessing/popen_fork.py",
-    }
-)  # fmt: skip
 
 
 def find_slow_loading(view: View) -> list[Candidate]:
     """Workers, or all, that wait for their next batch longer than their peers, than before or than one may."""
     rows = view.rows(kinds=frozenset({"python", "compute", "memory", "other"}), phases=frozenset({"input"}))
-    found = judge_group(view, rows, _expected_share(view), _LEAST_STRENGTH)
-    return [_candidate(view, rows, late) for late in found]
+    expected = _expected_share(view)
+    found = [_joined(view, rows, late, expected) for late in judge_group(view, rows, expected, _LEAST_STRENGTH)]
+    once = {(late.workers, late.agreement is None): late for late in found}
+    return [_candidate(view, rows, late) for late in once.values()]
+
+
+def _joined(view: View, rows: list[int], late: Lateness, expected_share: float | None) -> Lateness:
+    """Who waits longer than the peers, with those whose loader processes need about as long for a batch.
+
+    The slowest loader sets the pace and lets the others fill their queues: of equally slow ones chance says whose
+    worker waits, and to mend that one gains nothing.
+    """
+    members_W = np.isin(np.arange(view.workers), late.workers)
+    batch_W = np.nan_to_num(batch_us(view.fleet))
+    as_slow_W = (busy_share(view.fleet) >= MOSTLY_BUSY) & (batch_W >= _AS_LONG * batch_W[members_W].min())
+    joined_W = members_W | as_slow_W
+    if late.reference != "peers" or not as_slow_W[members_W].all() or not (as_slow_W & ~members_W).any():
+        return late
+    if joined_W.mean() < JOB_WIDE:
+        return msgspec.structs.replace(late, workers=tuple(int(worker) for worker in np.flatnonzero(joined_W)))
+    return late_as_all(view, measure(view, rows), joined_W, late.strength, expected_share)
 
 
 def _expected_share(view: View) -> float | None:
@@ -94,7 +106,7 @@ def _library_below_next(view: View, rows: Sequence[int], excess_R: Floats, time_
     if found is None or not found.is_specific or not found.stack:
         return None
     functions = tuple(rows[at] for at in found.functions)
-    if split_frame(found.stack[-1]).file in _IDLE_FILES:
+    if split_frame(found.stack[-1]).file in IDLE_FILES:
         return None
     return msgspec.structs.replace(found, functions=functions, stack=view.fleet.keys[functions[0]].stack)
 
@@ -117,73 +129,6 @@ def _above_next(stack: Sequence[str], name: str) -> bool:
     files = [split_frame(entry) for entry in stack]
     entry = next((at for at, frame in enumerate(files) if frame.file.endswith(_LOADER_FILE)), len(files))
     return entry < len(files) and all(frame.name != name for frame in files[entry:])
-
-
-def frame_in_children(view: View, members: Sequence[int], reference: str) -> Focus | None:
-    """The frame that keeps the loader's children busy, more than the peers' where it is compared with peers.
-
-    A loader of the user's own may fetch in a thread instead.
-    """
-    keys = view.fleet.keys
-    rows = [at for at, key in enumerate(keys) if key.thread == "loader" and not is_idle_stack(key.stack)]
-    loops = [row for row in rows if keys[row].phase == "input"]  # beside threads that serve others
-    return _in_rows(view, loops or rows, members, reference) or frame_in_threads(view, members, reference)
-
-
-def frame_in_threads(view: View, members: Sequence[int], reference: str) -> Focus | None:
-    """The user's own frame that other threads of these workers are busy in, for a training thread that waits for one.
-
-    Threads that only wait themselves, or that show no code of the user's, explain nothing.
-    """
-    rows = [
-        at
-        for at, key in enumerate(view.fleet.keys)
-        if key.thread == "background" and activity_of(key.stack) != "thread" and any(map(is_own_frame, key.stack))
-    ]
-    found = _in_rows(view, rows, members, reference)
-    least = view.settings.min_gain * view.iteration_us
-    if found is None or view.fleet.total_us[list(found.functions)][:, list(members)].sum(axis=0).mean() < least:
-        return None
-    return found
-
-
-def _in_rows(view: View, rows: list[int], members: Sequence[int], reference: str) -> Focus | None:
-    keys = view.fleet.keys
-    if not rows:
-        return None
-    total_RW = view.fleet.total_us[rows]
-    time_R = total_RW[:, list(members)].mean(axis=1)
-    usual_R = np.zeros(len(rows))
-    if reference == "peers":
-        usual_R = np.nan_to_num(median_of_others(total_RW, view.fleet.roles)[:, list(members)]).mean(axis=1)
-    elif reference == "baseline" and view.suspects.baseline is not None:
-        usual_R = _before_in_children(view, rows, members)
-    found = find_focus(keys, rows, time_R - usual_R, time_R)
-    return found or find_focus(keys, rows, time_R, time_R)
-
-
-def _before_in_children(view: View, rows: Sequence[int], members: Sequence[int]) -> Floats:
-    past = view.suspects.baseline
-    assert past is not None
-    places = {key: place for place, key in enumerate(past.keys)}
-    ranks = {view.fleet.ranks[worker] for worker in members}
-    columns = [column for column, rank in enumerate(past.ranks) if rank in ranks]
-    return np.asarray(
-        [
-            past.total_us[places[view.fleet.keys[row]], columns].mean() if view.fleet.keys[row] in places else 0.0
-            for row in rows
-        ]
-    )
-
-
-def is_idle_stack(stack: Sequence[str]) -> bool:
-    """Whether a loader child with this stack waits for orders or for room: no work on data is in progress."""
-    if not stack:
-        return True
-    files = [split_frame(entry).file for entry in stack]
-    loop = max((at for at, file in enumerate(files) if file.endswith(_WORKER_LOOP)), default=-1)
-    inner = files[loop + 1 :] if loop >= 0 else files[-1:]
-    return not inner or inner[0] in _IDLE_FILES
 
 
 def _next_itself(view: View, rows: Sequence[int], found: Focus | None) -> Focus:

@@ -20,7 +20,7 @@ from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.lateness import Lateness, accuse, late_against_baseline, late_against_peers, measure
-from eroica.diagnosis.loading import frame_in_threads
+from eroica.diagnosis.loader_children import frame_in_threads
 from eroica.diagnosis.speed import held_share, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers

@@ -21,7 +21,7 @@ from eroica.diagnosis.lateness import (
     late_against_peers,
     measure,
 )
-from eroica.diagnosis.loading import frame_in_threads
+from eroica.diagnosis.loader_children import frame_in_threads
 from eroica.diagnosis.reading import Doing, describe, doing, library_frame, python_cause
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View

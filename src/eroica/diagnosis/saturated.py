@@ -17,18 +17,15 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH
-from eroica.diagnosis.loading import frame_in_children, is_idle_stack
+from eroica.diagnosis.loader_children import MOSTLY_BUSY, batch_us, busy_share, frame_in_children
 from eroica.diagnosis.reading import describe, doing, python_cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
-from eroica.localize.fleet import Fleet
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
 #: What else may be seen of loaders that set the pace.
 LOADING = frozenset({"slow-data-loading", "slow-storage-read"})
-#: Who limits the job works most of the time in a window, too, in which there is more room to wait.
-_MOSTLY_BUSY = 0.75
 #: A batch must take them this much longer than when the job was healthy.
 _GROWN = 1.25
 #: And as long as this share of an iteration outside the window: there, they work all of it.
@@ -68,11 +65,11 @@ def find_saturated_loading(view: View) -> list[Candidate]:
     told = past is not None or window.purpose in ("expected", "slow")
     if view.is_trace or not view.is_slow or not told or not 0 < best_us < current_us:
         return []
-    busy_W, batch_us, before_us = _busy_share(view.fleet), _batch_us(view.fleet), view.then(_batch_us)
-    late_W = busy_W >= _MOSTLY_BUSY
+    busy_W, batch_W, before_W = busy_share(view.fleet), batch_us(view.fleet), view.then(batch_us)
+    late_W = busy_W >= MOSTLY_BUSY
     if past is not None:  # whoever was not there then is compared with nothing
-        late_W &= batch_us >= _GROWN * before_us
-    late_W &= (batch_us >= best_us * (1 + view.settings.slowdown)) & (batch_us >= _LIMITS * current_us)
+        late_W &= batch_W >= _GROWN * before_W
+    late_W &= (batch_W >= best_us * (1 + view.settings.slowdown)) & (batch_W >= _LIMITS * current_us)
     members = np.flatnonzero(late_W)
     inside = frame_in_children(view, members.tolist(), "baseline") if members.size else None
     if inside is None:
@@ -81,8 +78,8 @@ def find_saturated_loading(view: View) -> list[Candidate]:
         best_us=best_us,
         current_us=current_us,
         busy=float(busy_W[members].mean()),
-        batch_us=float(batch_us[members].mean()),
-        before_us=float(before_us[members].mean()) if past is not None else None,
+        batch_us=float(batch_W[members].mean()),
+        before_us=float(before_W[members].mean()) if past is not None else None,
     )
     return [_candidate(view, tuple(members.tolist()), inside, pace)]
 
@@ -125,16 +122,3 @@ def _candidate(view: View, members: tuple[int, ...], inside: Focus, pace: _Pace)
         ),
         doubt=_DOUBT,
     )
-
-
-def _busy_share(fleet: Fleet) -> Floats:
-    """Share of the time in which a worker's loader processes that were sampled work on data; NaN without any. [W]."""
-    rows = [at for at, key in enumerate(fleet.keys) if key.thread == "loader" and key.phase == "input"]
-    busy = [row for row in rows if not is_idle_stack(fleet.keys[row].stack)]
-    all_W, busy_W = fleet.total_us[rows].sum(axis=0), fleet.total_us[busy].sum(axis=0)
-    return np.asarray(np.divide(busy_W, all_W, out=np.full(all_W.shape, np.nan), where=all_W > 0))
-
-
-def _batch_us(fleet: Fleet) -> Floats:
-    """Time that all of a worker's loader processes together need for a batch; NaN without any. float64 [W]."""
-    return np.asarray(_busy_share(fleet) * fleet.iteration_us.mean(axis=1))

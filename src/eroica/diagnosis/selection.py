@@ -59,6 +59,8 @@ _LEAST_BELIEVED_ONCE = 1.5
 _DOUBTED = 1 / 3
 _LEAST_DOUBTED_GAIN = 0.06
 _MOST_DOUBTED = 9
+#: What lateness in turn is called where queues of batches run dry, now this worker's and now that one's.
+_IN_TURN = LOADING | {"unknown"}
 _RULES = (
     find_slow_loading,
     find_blocking,
@@ -244,8 +246,10 @@ def _taken(view: View, ranked: Sequence[Cause], slow_WI: Floats | None) -> Itera
 
 
 def _says_the_same(cause: Cause, other: Cause) -> bool:
-    """Same rows, on workers that overlap."""
+    """Same rows, on workers that overlap; or who is late in turn where the loaders of all set the pace."""
     one, two = cause.candidate, other.candidate
+    if one.scope == "rotating" and one.cause in _IN_TURN and two.scope == "all" and two.cause in LOADING:
+        return True
     same_rows = bool(set(one.functions) & set(two.functions))
     return is_same_kind(one.cause, two.cause) and same_rows and bool(set(one.workers) & set(two.workers))
 

@@ -1,0 +1,80 @@
+"""Loaders that are equally slow: chance says whose worker waits, so all that need as long for a batch are accused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.pipeline import analyze
+from eroica.testing import FleetPlan, synthesize, synthesize_window
+from eroica.testing.fleet import Draft
+
+seeds = pytest.mark.parametrize("seed", range(3))
+#: Worker 1 waits for its batch, the others hardly do.
+STALLS_MS = (2.0, 60.0, 4.0, 3.0)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What each worker waits for its batch, and the share of the time in which its loader processes work."""
+
+    stalls_ms: tuple[float, ...]
+    busy: tuple[float, ...]
+    in_turn: bool = False
+
+    def apply(self, draft: Draft) -> None:
+        """The rest of the time the processes wait for orders."""
+        noise = np.exp(draft.noise.normal(0, 0.1, draft.shape))
+        stalls_WI = 1e3 * np.asarray(self.stalls_ms)[:, None] * noise
+        if self.in_turn:
+            stalls_WI = draft.noise.permuted(stalls_WI, axis=0)
+        draft.add(draft.wait_for_batch(), stalls_WI, 1, 0.02)
+        whole_I = np.sum(list(draft.time_us.values()), axis=0).max(axis=0) + draft.transfer_us
+        busy_W1 = np.asarray(self.busy)[:, None]
+        for key in draft.child_us:
+            draft.child_us[key] = whole_I * (busy_W1 if key.name == "__getitem__" else 1 - busy_W1)
+
+
+def fleet(seed: int, loading: Loading, draw: int = 0) -> list[WorkerPattern]:
+    plan = FleetPlan(workers=4, seed=seed, draw=draw, loader_workers=1)
+    return synthesize(plan, [loading], draw + 1)
+
+
+def judged(seed: int, busy: tuple[float, ...], has_baseline: bool) -> Verdict:
+    before = fleet(seed, Loading((1.0,) * 4, (0.1,) * 4)) if has_baseline else ()
+    now = fleet(seed, Loading(STALLS_MS, busy), draw=1)
+    return analyze("job", synthesize_window(now, "slow" if has_baseline else "manual", before), now, before)
+
+
+@seeds
+@pytest.mark.parametrize("has_baseline", [True, False])
+@pytest.mark.parametrize(
+    ("busy", "scope", "workers"),
+    [
+        ((0.93, 0.98, 0.95, 0.96), "all", (0, 1, 2, 3)),
+        ((0.5, 0.98, 0.55, 0.6), "some", (1,)),
+        ((0.5, 0.98, 0.95, 0.6), "some", (1, 2)),
+    ],
+)
+def test_all_whose_processes_need_as_long_for_a_batch_are_accused(
+    busy: tuple[float, ...], scope: str, workers: tuple[int, ...], has_baseline: bool, seed: int
+) -> None:
+    verdict = judged(seed, busy, has_baseline)
+    found = verdict.cause
+    assert found is not None, verdict.summary
+    assert (found.cause, found.scope, found.workers) == ("slow-data-loading", scope, workers)
+    assert found.function.name == "__getitem__"
+    assert [finding.cause for finding in verdict.findings if finding.role == "cause"] == ["slow-data-loading"]
+
+
+@seeds
+def test_that_one_after_another_waits_for_them_is_no_cause_of_its_own(seed: int) -> None:
+    before = fleet(seed, Loading((1.0,) * 4, (0.1,) * 4))
+    now = fleet(seed, Loading((10.0, 60.0, 10.0, 10.0), (0.95,) * 4, in_turn=True), draw=1)
+    verdict = analyze("job", synthesize_window(now, "slow", before), now, before)
+    causes = [(found.cause, found.scope) for found in verdict.findings if found.role == "cause"]
+    assert causes == [("slow-data-loading", "all")]
