@@ -72,6 +72,9 @@ def analyze(
         verdict = undetermined(context, str(error))
     if window.kind == "trace":
         verdict = add_axis(verdict, latest)
+    elif verdict.window is not None:
+        compared = msgspec.structs.replace(verdict.window, compared_with=baseline[0].window_id if baseline else 0)
+        verdict = msgspec.structs.replace(verdict, window=compared)
     cost = msgspec.structs.replace(verdict.cost, localize_s=round(perf_counter() - start, 4))
     return msgspec.structs.replace(verdict, cost=cost)
 

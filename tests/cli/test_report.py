@@ -14,7 +14,9 @@ from eroica.cli import group, saved
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
+from eroica.offline.saved import parts_of_saved
 from eroica.pipeline import analyze
+from eroica.settings import Settings
 from eroica.testing import FleetPlan, SlowLoader, Standstill, Trouble, synthesize, synthesize_window
 from eroica.testing.standstill import EMPTY_QUEUE
 
@@ -24,7 +26,14 @@ def keep(run: Path, window_id: int, purpose: WindowPurpose, *troubles: Trouble) 
     patterns = synthesize(FleetPlan(iterations=20, draw=window_id), troubles, window_id)
     window = synthesize_window(patterns, purpose)
     save_patterns(run / "windows" / str(window_id), window, patterns)
-    verdict = analyze("resnet", window, patterns)
+    return keep_verdict(run, window_id, purpose, analyze("resnet", window, patterns), None)
+
+
+def keep_verdict(run: Path, window_id: int, purpose: str, verdict: Verdict, compared_with: int | None) -> Verdict:
+    """It says what it was compared with, or as before that was noted, nothing."""
+    assert verdict.window is not None
+    noted = msgspec.structs.replace(verdict.window, compared_with=compared_with)
+    verdict = msgspec.structs.replace(verdict, window=noted)
     if purpose != "baseline":
         Store(run).save_verdict(window_id, verdict)
     return verdict
@@ -214,6 +223,21 @@ def test_sentences_are_not_broken_in_a_pipe_and_lines_end_with_their_text(
 def test_a_width_that_was_asked_for_counts_in_a_pipe_too(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     assert max(map(len, call(run).output.splitlines())) <= 60
+
+
+@pytest.mark.parametrize(("noted", "number"), [(None, 2), (0, 0), (1, 1), (2, 2), (9, 0)])
+def test_it_is_compared_again_with_the_window_that_it_was_compared_with(
+    tmp_path: Path, noted: int | None, number: int
+) -> None:
+    """A job may have refused its later healthy window."""
+    keep(tmp_path, 1, "baseline")
+    keep(tmp_path, 2, "baseline")
+    keep_verdict(tmp_path, 3, "slow", keep(tmp_path, 3, "slow"), noted)
+    opened = open_run(tmp_path)
+    assert {one.window_id for one in saved.baseline_of(opened, opened.window(3))} == ({number} if number else set())
+    parts = parts_of_saved(tmp_path, Settings(), [])
+    again = {part.window.window_id: part.verdict.window for part in parts}[3]
+    assert again is not None and again.compared_with == number
 
 
 def test_a_window_that_confirms_a_slow_start_is_compared_with_nothing(tmp_path: Path) -> None:

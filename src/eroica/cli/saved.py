@@ -9,8 +9,7 @@ from eroica.archive.load import Saved, SavedRun, SavedWindow, open_saved
 from eroica.errors import InputError, UsageError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.model.window import ALONE
-from eroica.offline.saved import examine_window, job_of, usable_patterns
+from eroica.offline.saved import baseline_number, examine_window, job_of, usable_patterns
 from eroica.settings import Settings
 
 
@@ -104,15 +103,21 @@ def diagnose_again(run: SavedRun | None, window: SavedWindow, settings: Settings
 
 def baseline_of(run: SavedRun | None, window: SavedWindow) -> Sequence[WorkerPattern]:
     """Patterns of the healthy window that a window is compared with; none for those that are judged alone."""
-    if window.purpose in ALONE:
-        return ()
-    for earlier in reversed(run.windows if run is not None else ()):
-        if earlier.purpose == "baseline" and earlier.pattern_files and earlier.window_id < window.window_id:
-            try:
-                return usable_patterns(earlier)[1]
-            except InputError:
-                continue
+    earlier = {one.window_id: one for one in (run.windows if run is not None else ()) if _is_baseline(one)}
+    known = sorted(number for number in earlier if number < window.window_id)
+    while known:
+        number = baseline_number(window, known)
+        if number not in known:
+            return ()
+        try:
+            return usable_patterns(earlier[number])[1]
+        except InputError:
+            known.remove(number)
     return ()
+
+
+def _is_baseline(window: SavedWindow) -> bool:
+    return window.purpose == "baseline" and bool(window.pattern_files)
 
 
 def run_of(window: SavedWindow) -> SavedRun | None:

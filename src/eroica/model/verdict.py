@@ -14,13 +14,24 @@ VerdictWord = Literal["slow", "blocked", "healthy", "undetermined"]
 
 
 class VerdictWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """What the verdict was read from."""
+    """What the verdict was read from.
+
+    Attributes:
+        kind: Iterations of a running job, a look at one that stands still, or recorded traces.
+        first_iteration: First captured iteration.
+        last_iteration: Exclusive end.
+        duration_s: Seconds of the longest pattern.
+        reason: Why it was opened, one clause.
+        compared_with: Number of the job's healthy window that it was compared with, 0 for none; None where there is no
+            such window to know of, or nobody has noted it.
+    """
 
     kind: Literal["iterations", "blocked", "trace"]
     first_iteration: int | None = None
     last_iteration: int | None = None
     duration_s: float = 0.0
     reason: str = ""
+    compared_with: int | None = None
 
 
 class IterationTimes(msgspec.Struct, frozen=True, kw_only=True):

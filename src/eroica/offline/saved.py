@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from eroica.archive.load import SavedRun, SavedWindow, open_saved, read_blockage, read_patterns
@@ -36,18 +36,19 @@ def parts_of_saved(path: Path, settings: Settings, problems: list[EroicaError]) 
     windows = saved.windows if isinstance(saved, SavedRun) else (saved,)
     if not windows:
         problems.append(InputError(f"{path} holds no window of Eroica that can be diagnosed"))
-    baselines: dict[str, tuple[WorkerPattern, ...]] = {}
+    baselines: dict[str, dict[int, tuple[WorkerPattern, ...]]] = {}
     parts = []
     for window in windows:
         job = saved.job if isinstance(saved, SavedRun) and window.verdict is None else job_of(window)
         try:
-            baseline = () if window.purpose in ALONE else baselines.get(job, ())
-            part = examine_window(job, window, baseline, settings)
+            of_job = baselines.get(job, {})
+            which = baseline_number(window, of_job)
+            part = examine_window(job, window, of_job.get(which, ()), settings)
         except InputError as error:
             problems.append(error)
             continue
         if part.window.purpose == "baseline":
-            baselines[job] = part.patterns
+            baselines.setdefault(job, {})[window.window_id] = part.patterns
         parts.append(part)
     return [part for part in parts if part.window.purpose != "baseline"] or parts
 
@@ -55,6 +56,24 @@ def parts_of_saved(path: Path, settings: Settings, problems: list[EroicaError]) 
 def job_of(saved: SavedWindow) -> str:
     """Name of the job of a window: its verdict's, else the directory's."""
     return saved.verdict.job if saved.verdict is not None else saved.directory.resolve().name
+
+
+def baseline_number(window: SavedWindow, known: Iterable[int]) -> int:
+    """Number of the healthy window to compare a window with, 0 for none.
+
+    The one that it was compared with when it was judged first, for the job may have refused a later one; where nobody
+    noted that, the last one before it.
+
+    Args:
+        window: To be judged again.
+        known: Numbers of the job's baseline windows.
+    """
+    if window.purpose in ALONE:
+        return 0
+    read_from = window.verdict.window if window.verdict is not None else None
+    if read_from is not None and read_from.compared_with is not None:
+        return read_from.compared_with
+    return max((number for number in known if number < window.window_id or not window.window_id), default=0)
 
 
 def usable_patterns(window: SavedWindow) -> tuple[Window, tuple[WorkerPattern, ...], tuple[str, ...]]:
