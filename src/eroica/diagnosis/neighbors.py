@@ -23,6 +23,7 @@ from eroica.diagnosis.hosts import (
     name_use,
 )
 from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.taken import HELD, LARGE, LEAST_CORES, Taken, device_taken, host_taken, lack_of, usual_devices
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
@@ -33,8 +34,6 @@ Floats = NDArray[np.float64]
 CAUSE = "sibling-process"
 #: Causes that somebody else may have brought about.
 _ATTRIBUTABLE = frozenset({"cpu-contention", "compute-slow", "unknown"})
-#: Causes whose own function is named, and whose evidence says who else is busy there: loader processes need cores, too.
-_LOADING = frozenset({"slow-data-loading", "slow-storage-read"})
 _MOST_FACTOR = 10.0
 _MOST_HOSTS = 3
 #: Share of the iteration that has come since the healthy window from which turns are told as others' doing.
@@ -96,7 +95,7 @@ def _attributed(hosts: Hosts, candidate: Candidate) -> Iterator[Candidate]:
     """The candidate; where only some of its hosts have such neighbors, in two parts."""
     view = hosts.view
     accused = [view.fleet.patterns[worker] for worker in candidate.workers]
-    if candidate.cause in _LOADING:
+    if candidate.cause in INPUT_CAUSES:  # their own function is named: loader processes need cores, too
         yield _beside_loading(hosts, candidate)
         return
     if candidate.scope == "rotating" and candidate.cause in _ATTRIBUTABLE:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH
-from eroica.diagnosis.saturated import LOADING
+from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.setup_rules import number
 from eroica.diagnosis.simulate import simulated_gain
 from eroica.diagnosis.speed import host_fact, queued_share
@@ -166,7 +166,7 @@ def blame_loading(view: View, crowd: Candidate, candidates: Sequence[Candidate])
     most_us = _BY_FEW * float(taken_W[list(crowd.workers)].sum())
     for one in candidates:
         few = one.scope == "some" and 2 * len(one.workers) <= len(crowd.workers)
-        if one.cause not in LOADING or not few or float(taken_W[list(one.workers)].sum()) < most_us:
+        if one.cause not in INPUT_CAUSES or not few or float(taken_W[list(one.workers)].sum()) < most_us:
             continue
         gain = max(simulated_gain(view.fleet, one.removed_us), crowd.gain or 0.0)
         culprit = msgspec.structs.replace(one, gain=gain, evidence=(*one.evidence, *crowd.evidence))

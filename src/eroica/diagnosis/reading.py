@@ -20,6 +20,8 @@ from eroica.diagnosis.view import View
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
+#: What waiting for the next batch may be called.
+INPUT_CAUSES = frozenset({"slow-data-loading", "slow-storage-read"})
 #: Below this use of a core most of the time is waiting.
 WAITS = 0.5
 #: From this use on it computes, and the reader is told so.

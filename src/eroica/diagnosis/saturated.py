@@ -24,8 +24,6 @@ from eroica.diagnosis.words import format_ms, name_workers
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
-#: What else may be seen of loaders that set the pace.
-LOADING = frozenset({"slow-data-loading", "slow-storage-read"})
 #: A batch must take them this much longer than when the job was healthy.
 _GROWN = 1.25
 #: And as long as this share of an iteration outside the window: there, they work all of it.

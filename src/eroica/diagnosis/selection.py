@@ -30,8 +30,9 @@ from eroica.diagnosis.oversubscription import blame_loading, find_oversubscripti
 from eroica.diagnosis.paths import find_group_transfers
 from eroica.diagnosis.pauses import find_pauses
 from eroica.diagnosis.python_code import find_python
+from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.rotating import find_rotating
-from eroica.diagnosis.saturated import LOADING, find_saturated_loading
+from eroica.diagnosis.saturated import find_saturated_loading
 from eroica.diagnosis.setup import attribute_to_setup, find_misconfiguration
 from eroica.diagnosis.simulate import share_gains, simulated_gain
 from eroica.diagnosis.single_operators import find_slow_operators
@@ -60,7 +61,7 @@ _DOUBTED = 1 / 3
 _LEAST_DOUBTED_GAIN = 0.06
 _MOST_DOUBTED = 9
 #: What lateness in turn is called where queues of batches run dry, now this worker's and now that one's.
-_IN_TURN = LOADING | {"unknown"}
+_IN_TURN = INPUT_CAUSES | {"unknown"}
 _RULES = (
     find_slow_loading,
     find_blocking,
@@ -107,7 +108,7 @@ def find_causes(view: View) -> list[Cause]:
         causes += select_causes(view, _with_culprits(view, find_unexplained(view, explained)))
     if all(is_concealing(cause.candidate) for cause in causes) or _are_minor(view, causes):
         causes = select_causes(view, find_sibling_processes(view) or find_misconfiguration(view)) or causes
-    if all(cause.candidate.cause in LOADING for cause in causes):
+    if all(cause.candidate.cause in INPUT_CAUSES for cause in causes):
         causes = _widest(causes, select_causes(view, find_saturated_loading(view)))
     return [*causes, *(_remarks(view, causes) if view.is_trace else _smaller(view, causes))]
 
@@ -248,7 +249,7 @@ def _taken(view: View, ranked: Sequence[Cause], slow_WI: Floats | None) -> Itera
 def _says_the_same(cause: Cause, other: Cause) -> bool:
     """Same rows, on workers that overlap; or who is late in turn where the loaders of all set the pace."""
     one, two = cause.candidate, other.candidate
-    if one.scope == "rotating" and one.cause in _IN_TURN and two.scope == "all" and two.cause in LOADING:
+    if one.scope == "rotating" and one.cause in _IN_TURN and two.scope == "all" and two.cause in INPUT_CAUSES:
         return True
     same_rows = bool(set(one.functions) & set(two.functions))
     return is_same_kind(one.cause, two.cause) and same_rows and bool(set(one.workers) & set(two.workers))
