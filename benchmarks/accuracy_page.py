@@ -25,6 +25,8 @@ else:
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "faults"
 PAGE = HERE.parent / "docs" / "accuracy.md"
+#: First tries in a row of the table that shows them in their order.
+AT_A_TIME = 25
 #: A gain whose median error is larger is no measure of what a fault costs.
 _FAR_OFF = 0.4
 DIAGRAM = PAGE.parent / "pictures" / "calibration.svg"
@@ -80,6 +82,7 @@ def page(
     healthy = [run for run in runs if not accuracy.is_faulty(run)]
     yield HEAD
     yield from summary(faulty, healthy, windows, first)
+    yield from by_age([run for run in first if accuracy.is_faulty(run)])
     yield from per_fault(faulty)
     yield from per_place(faulty)
     yield from alarms(healthy)
@@ -120,6 +123,15 @@ def summary(
         "much of what it was mended for it gets right now, and the second what to expect of jobs that it has never "
         "seen.\n"
     )
+
+
+def by_age(first: Sequence[Run]) -> Iterator[str]:
+    """Whether what was mended for some runs holds for others: first tries in the order in which they were made."""
+    yield "## First tries, in the order in which they were made\n"
+    ordered = accuracy.in_order(first)
+    parts = [ordered[at : at + AT_A_TIME] for at in range(0, len(ordered), AT_A_TIME)]
+    rows = [(f"{1 + at * AT_A_TIME}-{at * AT_A_TIME + len(part)}", part) for at, part in enumerate(parts)]
+    yield from table(("runs", "right"), [(name, words(accuracy.share(part))) for name, part in rows])
 
 
 def per_fault(faulty: Sequence[Run]) -> Iterator[str]:

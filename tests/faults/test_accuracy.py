@@ -81,6 +81,12 @@ def test_of_a_run_that_was_done_again_the_last_counts(accuracy: ModuleType) -> N
     assert [line["right"] for line in accuracy.first_tries(lines)] == [False]
 
 
+def test_first_tries_stand_on_the_page_in_their_order(page: ModuleType) -> None:
+    first = [run(seed, right=seed >= 10, when=f"2000-01-{1 + seed:02}T00:00:00Z") for seed in range(30)]
+    text = "\n".join(page.page(first[::-1], {}, first=first[::-1]))
+    assert "| 1-25 | 15 of 25: 60 %" in text and "| 26-30 | 5 of 5: 100 %" in text
+
+
 def test_the_page_tells_what_was_right_and_why_the_rest_was_not(page: ModuleType) -> None:
     runs = [run(0), run(1), run(2, right=False), healthy(), healthy(found=True)]
     text = "\n".join(page.page(runs, {"slow-loader/ddp/middle/2": "it was noon"}))
