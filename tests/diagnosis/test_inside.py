@@ -23,14 +23,19 @@ seeds = pytest.mark.parametrize("seed", range(3))
 class TinyTensors:
     """A function loops over the elements of a tensor: so much by itself, so much in operators."""
 
-    def __init__(self, workers: Sequence[int], own_ms: float, inside_ms: float) -> None:
-        self.workers, self.own_ms, self.inside_ms = list(workers), own_ms, inside_ms
+    def __init__(self, workers: Sequence[int], own_ms: float, inside_ms: float, collecting_ms: float = 0.0) -> None:
+        self.workers, self.own_ms, self.inside_ms, self.collecting_ms = list(workers), own_ms, inside_ms, collecting_ms
 
     def apply(self, draft: Draft) -> None:
+        """Collections come in one iteration of ten, as long as ten would be."""
         on_WI = np.zeros(draft.shape)
         on_WI[self.workers] = 1e3
         draft.add(draft.loop_frame(*FRAMES, phase="other"), self.own_ms * on_WI, 1.0, 0.95)
         draft.add(SELECT, self.inside_ms * on_WI, 2000.0, 0.95)
+        if self.collecting_ms:
+            seldom_I = np.where(np.arange(draft.shape[1]) % 10 == 5, 10.0, 0.0)
+            collecting = FunctionKey(kind="gc", name="garbage collection", thread="training")
+            draft.add(collecting, self.collecting_ms * on_WI * seldom_I, 0.1, 1.0)
 
 
 def sampled_inside(patterns: Sequence[WorkerPattern], inside_ms: float) -> list[WorkerPattern]:
@@ -69,6 +74,14 @@ def test_a_loop_over_tiny_tensors_is_the_function_and_costs_what_its_operators_d
     truth = 1 - usual / now
     assert found.gain == pytest.approx(truth, abs=0.06)
     assert any("Operators that it calls take" in sentence for sentence in found.evidence), found.evidence
+
+
+@seeds
+def test_collections_that_it_sets_off_are_its_cost_too(seed: int) -> None:
+    verdict = judge(TinyTensors((0, 1, 2, 3), 20, 8, 6), 14, seed)
+    (found,) = causes(verdict)
+    assert (found.cause, found.function.name) == ("python-on-critical-path", "discount")
+    assert any("garbage collections in it take" in sentence for sentence in found.evidence), found.evidence
 
 
 @seeds

@@ -1,16 +1,16 @@
 """Operators that one Python function of the user's calls: they are what that function does.
 
-Operators, memory operations and collectives stand before the Python around them, so a loop over tiny tensors shows as
-more operators, and the function only as what is left between them. Stacks are sampled inside operators, too: where the
-samples under a function cover them, and its peers, or the healthy window, hardly know the function, it is the cause and
-they are its cost.
+Operators, memory operations, collectives and garbage collections stand before the Python around them, so a loop over
+tiny tensors shows as more operators, and the function only as what is left between them. Stacks are sampled inside
+operators, too: where the samples under a function cover them, and its peers, or the healthy window, hardly know the
+function, it is the cause and they are its cost.
 
 Array suffixes: W workers, I iterations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import msgspec
 import numpy as np
@@ -26,6 +26,9 @@ Floats = NDArray[np.float64]
 _LOOKS_LIKE = frozenset({"load-imbalance", "memory-operation-storm", "fragmented-collectives"})
 _STORM = "memory-operation-storm"
 _MOST = 0.6
+_COLLECTIONS = "garbage-collection"
+#: Of what the samples cover, this much must have come on top of what all others, or the healthy window, have, too.
+_GREW = 0.4
 #: Time inside operators that is worth a word, as a share of what is left between them.
 _LEAST_INSIDE = 0.2
 #: Share of the iteration that it must take by itself: of less, samples are too few.
@@ -44,12 +47,14 @@ def put_operators_inside(view: View, candidates: Sequence[Candidate]) -> list[Ca
     found = list(candidates)
     if view.fleet.has_accelerator or view.is_trace:
         return found
+    kinds = {"compute", "memory"} | ({"gc"} if all(one.cause != _COLLECTIONS for one in candidates) else set())
     for one in candidates:
-        inside_us = _inside(view, one) if _may_call(one) else 0.0
+        inside_us = _inside(view, one, kinds) if _may_call(one) else 0.0
         if inside_us <= 0 or any(_is_storm(other, one, inside_us) for other in found):
             continue
         found = [other for other in found if other is one or not _is_part(other, one, inside_us)]
-        found[found.index(one)] = _with_operators(one, inside_us)
+        collects = "gc" in kinds and _more_called(view, one, {"gc"}) >= _LEAST_INSIDE * inside_us
+        found[found.index(one)] = _with_operators(one, inside_us, collects)
     return found
 
 
@@ -68,8 +73,11 @@ def _is_storm(candidate: Candidate, function: Candidate, inside_us: float) -> bo
     return same and candidate.excess_us >= _MOST * (function.excess_us + inside_us)
 
 
-def _inside(view: View, candidate: Candidate) -> float:
-    """Time per iteration that the accused have more in operators under the function, microseconds; 0: not its own."""
+def _inside(view: View, candidate: Candidate, kinds: Set[str]) -> float:
+    """Time per iteration that the accused have more in rows of some kinds under the function, microseconds.
+
+    0 where that is not the function's own.
+    """
     if candidate.excess_us < _LEAST_OWN * view.iteration_us:
         return 0.0
     members = list(candidate.workers)
@@ -81,8 +89,10 @@ def _inside(view: View, candidate: Candidate) -> float:
     inside_us = own_us - other_us - candidate.excess_us
     if inside_us < _LEAST_INSIDE * candidate.excess_us:
         return 0.0
-    more_us = _more_called(view, candidate)
-    return min(inside_us, more_us) if more_us >= _MOST * inside_us else 0.0
+    more_us = _more_called(view, candidate, kinds)
+    if candidate.scope == "all":
+        more_us += max(_more_called(view, candidate, {"collective"}), 0.0)
+    return min(inside_us, more_us) if more_us >= _GREW * inside_us else 0.0
 
 
 def _under(fleet: Fleet, frame: str) -> Floats:
@@ -104,19 +114,19 @@ def _reference(view: View, candidate: Candidate, frame: str, whole_W: Floats) ->
     return float(whole_W[others].mean()) if candidate.reference == "peers" and others.size else np.inf
 
 
-def _more_called(view: View, candidate: Candidate) -> float:
-    """How much longer the accused are in operators, and as a whole job in collectives, than those compared with."""
-    kinds = {"compute", "memory"} | ({"collective"} if candidate.scope == "all" else set())
+def _more_called(view: View, candidate: Candidate, kinds: Set[str]) -> float:
+    """How much longer the accused are in rows of some kinds than those compared with, microseconds per iteration."""
     rows = [at for at, key in enumerate(view.fleet.keys) if key.kind in kinds and view.fleet.critical_us[at].any()]
     source = view.suspects.peers_us if candidate.reference == "peers" else view.suspects.before_us
     more_RW = view.fleet.critical_us[rows] - np.nan_to_num(source[rows])
     return float(more_RW[:, list(candidate.workers)].sum(axis=0).mean())
 
 
-def _with_operators(candidate: Candidate, inside_us: float) -> Candidate:
+def _with_operators(candidate: Candidate, inside_us: float, collects: bool) -> Candidate:
     removed_WI = candidate.removed_us.copy()
     removed_WI[list(candidate.workers)] += inside_us
-    text = f"Operators that it calls take {format_ms(inside_us)} more per iteration; that is counted in."
+    what = "Operators that it calls and garbage collections in it" if collects else "Operators that it calls"
+    text = f"{what} take {format_ms(inside_us)} more per iteration; that is counted in."
     return msgspec.structs.replace(
         candidate,
         removed_us=removed_WI,
