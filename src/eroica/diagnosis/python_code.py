@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -71,13 +72,34 @@ _NEXT_STEPS: dict[str, str] = {
 
 def find_python(view: View) -> list[Candidate]:
     """Functions that take longer on some workers than on their peers, or on all than before or than expected."""
-    return [candidate for phase in _PHASES for candidate in _in_phase(view, phase)]
+    found: dict[Hashable, list[Candidate]] = defaultdict(list)
+    for at, one in enumerate(candidate for phase in _PHASES for candidate in _in_phase(view, phase)):
+        alike = not one.is_elsewhere and one.focus.is_own and one.gain is None
+        found[(one.cause, one.scope, one.workers, one.reference, one.focus.label) if alike else at].append(one)
+    return [_together(parts) for parts in found.values()]
+
+
+def _together(parts: Sequence[Candidate]) -> Candidate:
+    """The same function on the same workers in several parts of the iteration is one finding."""
+    if len(parts) == 1:
+        return parts[0]
+    first = max(parts, key=lambda one: one.excess_us)
+    rows = tuple(sorted({row for one in parts for row in one.functions}))
+    named = tuple(sorted({row for one in parts for row in one.focus.functions}))
+    return msgspec.structs.replace(
+        first,
+        functions=rows,
+        focus=msgspec.structs.replace(first.focus, functions=named),
+        removed_us=np.sum([one.removed_us for one in parts], axis=0),
+        mean_us=sum(one.mean_us for one in parts),
+        reference_us=sum(one.reference_us for one in parts),
+    )
 
 
 def python_rows(view: View, phases: Sequence[str] = _PHASES) -> list[int]:
     """Rows of Python that these rules judge."""
     rows = view.rows(kinds=frozenset({"python"}), phases=frozenset(phases))
-    return [row for row in rows if not _is_judged_elsewhere(view.fleet.keys[row].stack)]
+    return [row for row in rows if not is_judged_elsewhere(view.fleet.keys[row].stack)]
 
 
 def _in_phase(view: View, phase: str) -> Iterator[Candidate]:
@@ -93,7 +115,7 @@ def _in_phase(view: View, phase: str) -> Iterator[Candidate]:
         yield from _explains_slowdown(view, rows)
 
 
-def _is_judged_elsewhere(stack: Sequence[str]) -> bool:
+def is_judged_elsewhere(stack: Sequence[str]) -> bool:
     """Whether a stack is nobody's Python or another rule's.
 
     A leaf that waits for the C++ autograd engine is a gap between operators, and one that enters a collective a part of

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.accumulation import find_exchange_per_pass
 from eroica.diagnosis.affinity import find_narrow_affinity
 from eroica.diagnosis.blocking import find_blocking
+from eroica.diagnosis.callers import name_callers
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import find_slow_communication
 from eroica.diagnosis.compute import find_compute
@@ -134,7 +135,7 @@ def _widest(causes: list[Cause], limit: list[Cause]) -> list[Cause]:
 def _of_all_rules(view: View) -> list[Candidate]:
     """What the rules suspect; where workers lack cores for a known reason, without what that only looks like."""
     suspected = put_operators_inside(view, [candidate for rule in _RULES for candidate in rule(view)])
-    candidates = _with_culprits(view, suspected)
+    candidates = name_callers(view, _with_culprits(view, suspected))
     short = [one for one in (*find_narrow_affinity(view), *find_oversubscription(view)) if _is_believed(view, one)][:1]
     others = [one for one in candidates if not any(looks_like(one, other) for other in short)]
     by_few = blame_loading(view, short[0], [one for one in others if _is_believed(view, one)]) if short else []
