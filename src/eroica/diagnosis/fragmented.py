@@ -35,20 +35,25 @@ _BUCKET = 6_250_000
 _SHARE_ALONE = 0.10
 _SHARE_MORE = 0.05
 _MORE = 1.5
-#: Kinds that wait for a partner rather than for data, or carry none.
-_NOT_JUDGED = frozenset({"send", "recv", "barrier"})
+#: Kinds that carry no data; and those that wait for a partner rather than for data, which are judged only where there
+#: are so many times as many as in the healthy window: one message has become many.
+_NOT_JUDGED = frozenset({"barrier"})
+_PARTNERS = frozenset({"send", "recv"})
+_CUT_UP = 4.0
+_SHORTER = 0.5
 _MOST_READ = 64
 
 
 class _Tiny(NamedTuple):
     """Collectives of one kind in one group that are many and tiny.
 
-    `row` is the kind's row, `calls` and `elements` are those of one iteration, `merged` the calls that would do.
+    `row` is the kind's row, `calls` are those of one iteration, `merged` the calls that would do; `mean_elements` of a
+    call, None for messages that the healthy window had fewer of.
     """
 
     row: int
     calls: float
-    mean_elements: float
+    mean_elements: float | None
     merged: float
 
 
@@ -56,7 +61,7 @@ def find_fragmented(view: View) -> list[Candidate]:
     """Kinds of collectives that are tiny and many, where even the last worker to arrive spends a share in them."""
     if view.workers < 2:
         return []
-    found = [tiny for row in _rows(view.fleet) if (tiny := _tiny(view.fleet, row)) is not None]
+    found = [tiny for row in _rows(view.fleet) if (tiny := _judged(view, row)) is not None]
     if not found:
         return []
     now_I = common_wait(view.fleet.series([tiny.row for tiny in found]))
@@ -73,6 +78,26 @@ def _rows(fleet: Fleet) -> list[int]:
     return [at for at, key in enumerate(fleet.keys) if key.kind == "collective" and fleet.critical_us[at].max() > 0]
 
 
+def _judged(view: View, row: int) -> _Tiny | None:
+    kind = collective_kind(view.fleet.keys[row].name)
+    if kind in _PARTNERS:
+        return _cut_up(view, row)
+    return None if kind in _NOT_JUDGED else _tiny(view.fleet, row)
+
+
+def _cut_up(view: View, row: int) -> _Tiny | None:
+    """Messages between partners that have become many times as many since the healthy window, and shorter."""
+    past, key = view.suspects.baseline, view.fleet.keys[row]
+    then = past.keys.index(key) if past is not None and key in past.keys else -1
+    if past is None or then < 0:
+        return None
+    calls, before = (float(np.median(count_W)) for count_W in (view.fleet.count[row], past.count[then]))
+    if calls < _LEAST_CALLS or not 0 < before <= calls / _CUT_UP:
+        return None
+    each_us, each_before_us = view.fleet.total_us[row].sum() / calls, past.total_us[then].sum() / before
+    return _Tiny(row, calls, None, before) if each_us <= _SHORTER * each_before_us else None
+
+
 def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
     """The kind of one row if it is many tiny calls on a typical worker that takes part."""
     key = fleet.keys[row]
@@ -80,8 +105,6 @@ def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
     members = np.flatnonzero(count_W > 0)
     calls = float(np.median(count_W[members])) if members.size else 0.0
     if calls < _LEAST_CALLS:
-        return None
-    if collective_kind(key.name) in _NOT_JUDGED:
         return None
     records = [record_of(fleet, int(worker), key) for worker in members[:_MOST_READ]]
     sizes = [decode_series(record.elements, np.int64) for record in records if record is not None and record.elements]
@@ -135,11 +158,16 @@ def _candidate(view: View, found: list[_Tiny], now_I: Floats, saved: float, stre
 
 
 def _evidence(view: View, found: list[_Tiny], calls: float, mean_us: float) -> list[str]:
-    sentences = [
-        f"{view.fleet.keys[tiny.row].name}: {tiny.calls:.0f} times per iteration, {tiny.mean_elements:.0f} elements "
-        f"each on average; {tiny.merged:.0f} would carry the same data."
-        for tiny in found
-    ]
+    sentences = [_counts(view.fleet.keys[tiny.row].name, tiny) for tiny in found]
     each = f"{mean_us / max(calls, 1e-9):.0f} us"
     sentences.append(f"Even the worker that arrives last spends {format_ms(mean_us)} in them, {each} a call.")
     return sentences
+
+
+def _counts(name: str, tiny: _Tiny) -> str:
+    if tiny.mean_elements is None:
+        return f"{name}: {tiny.calls:.0f} times per iteration, {tiny.merged:.0f} times when the job was healthy."
+    return (
+        f"{name}: {tiny.calls:.0f} times per iteration, {tiny.mean_elements:.0f} elements each on average; "
+        f"{tiny.merged:.0f} would carry the same data."
+    )

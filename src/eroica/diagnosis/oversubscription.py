@@ -1,7 +1,7 @@
-"""Loader processes of the job itself that take the cores from its training threads.
+"""Processes of the job itself, its loaders' or others that it has started, that take the cores from training threads.
 
 What a thread without a core delays, all others wait for, so every function of everybody seems to take longer. Three
-measurements tell what it is: the loader processes compute more in each iteration than in the healthy window, the
+measurements tell what it is: these processes compute more in each iteration than in the healthy window, the
 training threads wait longer for a core, and the hosts are full. Without a healthy window both must account for what an
 iteration takes beyond the one that is expected. Shares of time do not show it where cores were short before, so all of
 this is compared as time of an iteration.
@@ -11,8 +11,8 @@ Array suffixes: W workers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,10 +34,10 @@ Floats = NDArray[np.float64]
 CAUSE = "cpu-contention"
 #: A host on which so much of all cores is used has none left.
 _FULL = 0.85
-#: Share of the lost core time that the loader processes must use, and of the lost time that threads wait for a core.
+#: Share of the lost core time that these processes must use, and of the lost time that threads wait for a core.
 _LEAST_TAKEN = 0.3
 _LEAST_QUEUED = 0.2
-#: Stacks are sampled of some loader processes only: these must be seen to compute for this share of what was taken.
+#: Stacks are sampled of some of them only: these must be seen to compute for this share of what was taken.
 _LEAST_SAMPLED = 0.2
 #: Without a healthy window training threads must wait for a core this share of the time outside collectives.
 _OFTEN_QUEUED = 0.35
@@ -50,10 +50,19 @@ _LOOKS_LIKE = frozenset({"compute-slow", CAUSE, "python-on-critical-path", "slow
 _WITHOUT_CORES = frozenset({"compute-slow", CAUSE})
 #: The loaders of at most half of the workers hold this share of what all take.
 _BY_FEW = 0.7
-_NEXT_STEP = (
-    "Use fewer loader processes (num_workers) than the host has cores for, or make each sample cheaper: do what this "
-    "function does once and keep the result, or do it for whole batches."
-)
+#: Where a process that Python's multiprocessing has started begins.
+_CHILD = "BaseProcess._bootstrap (multiprocessing/process.py"
+
+
+class _Kind(NamedTuple):
+    """Processes beside the training ones: their rows, their core time per iteration [W], and words for them."""
+
+    rows: Callable[[Fleet], list[int]]
+    taken_us: Callable[[Fleet], Floats]
+    are_loaders: bool
+    which: str
+    who: str
+    next_step: str
 
 
 class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -62,7 +71,8 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         reference: Which of the two.
         lost_us: By how much iterations are longer.
-        taken_us: Core time per iteration that workers and their loaders use beside the training thread. float64 [W].
+        taken_us: Core time per iteration that workers, or processes of theirs, use beside the training thread.
+            float64 [W].
         queued_us: Time per iteration in which training threads have no core. float64 [W].
         strength: The longer iteration in standard errors.
     """
@@ -81,24 +91,29 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def find_oversubscription(view: View) -> list[Candidate]:
-    """All workers of hosts that their own loader processes fill."""
-    change = _change(view)
+    """All workers of hosts that their own loader processes, or others that they have started, fill."""
+    return [*_find(view, _LOADERS), *_find(view, _STARTED)]
+
+
+def _find(view: View, kind: _Kind) -> list[Candidate]:
+    change = _change(view, kind)
     if change is None:
         return []
-    crowded = sorted(at for members in view.homes.values() if _is_crowded(view, change, members) for at in members)
-    inside = _busiest_frame(view, crowded) if crowded else None
-    return [_candidate(view, change, crowded, inside)] if inside is not None else []
+    homes = view.homes.values()
+    crowded = sorted(at for members in homes if _is_crowded(view, kind, change, members) for at in members)
+    inside = _busiest_frame(view, kind, crowded) if crowded else None
+    return [_candidate(view, kind, change, crowded, inside)] if inside is not None else []
 
 
-def _change(view: View) -> _Change | None:
+def _change(view: View, kind: _Kind) -> _Change | None:
     """None where nobody finds the job slow, or nothing tells what it was before."""
     past, before_us = view.suspects.baseline, view.baseline_us
     if view.is_trace or not view.is_slow or not before_us or before_us >= view.iteration_us:
         return None
-    taken_W, queued_W = _beside_training_us(view.fleet), _queued_us(view.fleet)
+    taken_W, queued_W = kind.taken_us(view.fleet), _queued_us(view.fleet)
     before_WJ = np.full((view.workers, 2), before_us)
     if past is not None:
-        taken_W = taken_W - view.then(_beside_training_us)
+        taken_W = taken_W - view.then(kind.taken_us)
         queued_W = queued_W - view.then(_queued_us)
         before_WJ = np.broadcast_to(past.iteration_us.mean(axis=0), (view.workers, past.iteration_us.shape[1]))
     excess = excess_over_baseline(view.fleet.iteration_us, np.asarray(before_WJ))
@@ -111,30 +126,31 @@ def _change(view: View) -> _Change | None:
     )
 
 
-def _is_crowded(view: View, change: _Change, members: Sequence[int]) -> bool:
+def _is_crowded(view: View, kind: _Kind, change: _Change, members: Sequence[int]) -> bool:
     cores_W, busy_W = host_fact(view.fleet, "cpu_count"), host_fact(view.fleet, "host_busy")
     here = list(members)
     taken_us, queued_us = float(np.nansum(change.taken_us[here])), float(np.nan_to_num(change.queued_us[here]).mean())
     cores, busy = (float(np.nan_to_num(each_W[here]).max()) for each_W in (cores_W, busy_W))
     if busy < _FULL or taken_us < _LEAST_TAKEN * change.lost_us * cores:
         return False
-    if queued_us < _LEAST_QUEUED * change.lost_us or not _loaders_grew(view, here, taken_us):
+    if queued_us < _LEAST_QUEUED * change.lost_us or not _grew(view, kind, here, taken_us):
         return False
-    return change.reference == "baseline" or _is_oversubscribed(view, here, taken_us, queued_us, cores)
+    if change.reference == "baseline":
+        return True
+    short = taken_us >= _LEAST_TAKEN * view.iteration_us * cores
+    queued = queued_us >= _OFTEN_QUEUED * float(view.fleet.busy_us[here].mean())
+    return short and queued and (not kind.are_loaders or _loaders(view, here) > cores)
 
 
-def _loaders_grew(view: View, members: list[int], taken_us: float) -> bool:
-    """Whether the loader processes that were sampled, which need not be all, compute for much of what was taken."""
-    used_W = _loader_us(view.fleet) - np.nan_to_num(view.then(_loader_us))
+def _grew(view: View, kind: _Kind, members: list[int], taken_us: float) -> bool:
+    """Whether the processes that were sampled, which need not be all, compute for much of what was taken."""
+    used_W = _used_us(view.fleet, kind) - np.nan_to_num(view.then(lambda past: _used_us(past, kind)))
     return float(used_W[members].sum()) >= _LEAST_SAMPLED * taken_us
 
 
-def _is_oversubscribed(view: View, members: list[int], taken_us: float, queued_us: float, cores: float) -> bool:
-    """Without a healthy window: more loader processes than cores, which use much of them while training waits."""
-    setups = [view.fleet.patterns[at].setup for at in members]
-    loaders = sum(number(setup.get("loader_workers")) or 0.0 for setup in setups)
-    whole_us, busy_us = max(view.iteration_us, 1e-9), float(view.fleet.busy_us[members].mean())
-    return loaders > cores and taken_us >= _LEAST_TAKEN * whole_us * cores and queued_us >= _OFTEN_QUEUED * busy_us
+def _loaders(view: View, members: list[int]) -> float:
+    """Loader processes that these workers are set up to have."""
+    return sum(number(view.fleet.patterns[at].setup.get("loader_workers")) or 0.0 for at in members)
 
 
 def looks_like(candidate: Candidate, crowd: Candidate) -> bool:
@@ -159,8 +175,9 @@ def blame_loading(view: View, crowd: Candidate, candidates: Sequence[Candidate])
     Returns:
         Nothing where the loaders of all take the cores.
     """
-    change = _change(view)
-    if change is None or crowd.cause != CAUSE:
+    change = _change(view, _LOADERS)
+    by_loaders = crowd.cause == CAUSE and any(view.fleet.keys[row].thread == "loader" for row in crowd.focus.functions)
+    if change is None or not by_loaders:
         return []
     taken_W = np.nan_to_num(change.taken_us).clip(0.0)
     most_us = _BY_FEW * float(taken_W[list(crowd.workers)].sum())
@@ -190,20 +207,58 @@ def _beside_training_us(fleet: Fleet) -> Floats:
     return np.asarray(host_fact(fleet, "cores_worker") * fleet.iteration_us.mean(axis=1) - used_W)
 
 
+def _started_us(fleet: Fleet) -> Floats:
+    """Core time per iteration of the job's processes on a host that are no worker's own, shared out evenly. [W]."""
+    _, home_W = np.unique([pattern.worker.host for pattern in fleet.patterns], return_inverse=True)
+    job_W, worker_W = host_fact(fleet, "cores_job"), host_fact(fleet, "cores_worker")
+    workers_H, own_H = np.bincount(home_W), np.bincount(home_W, weights=np.nan_to_num(worker_W))
+    return np.asarray(np.maximum(job_W - own_H[home_W], 0.0) / workers_H[home_W] * fleet.iteration_us.mean(axis=1))
+
+
 def _loader_rows(fleet: Fleet) -> list[int]:
     return [at for at, key in enumerate(fleet.keys) if key.thread == "loader"]
 
 
-def _loader_us(fleet: Fleet) -> Floats:
-    """Core time per iteration of the loader processes that were sampled. float64 [W]."""
-    rows = _loader_rows(fleet)
+def _child_rows(fleet: Fleet) -> list[int]:
+    """Python in processes that workers have started and that load no data."""
+    keys = enumerate(fleet.keys)
+    return [at for at, key in keys if key.thread == "background" and any(_CHILD in frame for frame in key.stack[:1])]
+
+
+_LOADERS = _Kind(
+    rows=_loader_rows,
+    taken_us=_beside_training_us,
+    are_loaders=True,
+    which="The loader processes",
+    who="The data loaders' own processes",
+    next_step=(
+        "Use fewer loader processes (num_workers) than the host has cores for, or make each sample cheaper: do what "
+        "this function does once and keep the result, or do it for whole batches."
+    ),
+)
+_STARTED = _Kind(
+    rows=_child_rows,
+    taken_us=_started_us,
+    are_loaders=False,
+    which="Processes that the workers have started",
+    who="Processes that the job has started itself",
+    next_step=(
+        "Leave cores for them (CPU affinity, fewer threads or loaders), give them a lower priority (os.nice), make "
+        "what they do cheaper or less frequent, or do it on another host."
+    ),
+)
+
+
+def _used_us(fleet: Fleet, kind: _Kind) -> Floats:
+    """Core time per iteration of the processes that were sampled. float64 [W]."""
+    rows = kind.rows(fleet)
     return np.asarray((fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0))
 
 
-def _busiest_frame(view: View, members: Sequence[int]) -> Focus | None:
-    """The frame in which loader processes compute most; most of their threads only wait."""
+def _busiest_frame(view: View, kind: _Kind, members: Sequence[int]) -> Focus | None:
+    """The frame in which they compute most; most of their threads only wait."""
     fleet = view.fleet
-    rows = _loader_rows(fleet)
+    rows = kind.rows(fleet)
     used_R = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1]))[:, list(members)].mean(axis=1)
     return find_focus(fleet.keys, rows, used_R, used_R)
 
@@ -213,7 +268,7 @@ def _queued_us(fleet: Fleet) -> Floats:
     return np.asarray(queued_share(fleet) * fleet.iteration_us.mean(axis=1))
 
 
-def _candidate(view: View, change: _Change, crowd: list[int], inside: Focus) -> Candidate:
+def _candidate(view: View, kind: _Kind, change: _Change, crowd: list[int], inside: Focus) -> Candidate:
     fleet = view.fleet
     cores = float(np.nan_to_num(host_fact(fleet, "cpu_count"))[crowd].max())
     cost_us = change.cost_us(crowd, cores)
@@ -240,14 +295,14 @@ def _candidate(view: View, change: _Change, crowd: list[int], inside: Focus) -> 
         agreement=None,
         least_gain=view.settings.min_gain,
         evidence=(
-            f"The loader processes of a worker use {more} of core time per iteration{than}, most of it in "
+            f"{kind.which} use {more} of core time per iteration and worker{than}, most of it in "
             f"{inside.label}; {where} has {cores:.0f} cores, and they are all busy.",
             f"Training threads wait {queue}{than} for a core in each iteration.",
         ),
         gain=cost_us / max(view.iteration_us, 1e-9),
         sentence=(
-            f"The data loaders' own processes take the cores of {where} from the training threads, most of all in "
+            f"{kind.who} take the cores of {where} from the training threads, most of all in "
             f"{inside.label}: iterations take {now} instead of {before}."
         ),
-        next_step=_NEXT_STEP,
+        next_step=kind.next_step,
     )
