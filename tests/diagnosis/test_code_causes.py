@@ -389,6 +389,33 @@ def test_large_or_few_collectives_that_are_slow_are_the_networks(seed: int, call
     assert causes(verdict) == [("slow-collective-everywhere", EVERYBODY)]
 
 
+def messages(pattern: WorkerPattern, calls: int) -> WorkerPattern:
+    """So many receives per iteration, whose sizes nobody has recorded."""
+    cut = fragmented(pattern, calls, 0)
+    record = msgspec.structs.replace(cut.collectives[0], kind="recv", paired_by="order", elements=b"")
+    rows = tuple(
+        msgspec.structs.replace(row, key=msgspec.structs.replace(row.key, name="gloo:recv"))
+        if row.key.kind == "collective"
+        else row
+        for row in cut.functions
+    )
+    return msgspec.structs.replace(cut, collectives=(record,), functions=rows)
+
+
+@seeds
+@pytest.mark.parametrize(("before", "now", "named"), [(3, 300, True), (200, 300, False), (1, 3, False)])
+def test_messages_that_have_become_many_times_as_many_are_fragmented(
+    seed: int, before: int, now: int, named: bool
+) -> None:
+    healthy = [messages(one, before) for one in synthesize(FleetPlan(seed=seed + 10_000), (), 1)]
+    patterns = [messages(one, now) for one in synthesize(FleetPlan(seed=seed), (SlowLink(25),), 2)]
+    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
+    assert (("fragmented-collectives", EVERYBODY) in causes(verdict)) == named, verdict.summary
+    if named:
+        assert verdict.cause is not None
+        assert "gloo:recv: 300 times per iteration, 3 times when the job was healthy." in verdict.cause.evidence
+
+
 @seeds
 def test_tiny_collectives_that_wait_for_a_late_worker_are_its_symptom(seed: int) -> None:
     patterns = synthesize(FleetPlan(seed=seed), (SlowLoader((2,), 40),), 2)

@@ -15,6 +15,7 @@ from eroica.testing import BusyHost, FleetPlan, SlowCompute, SlowLoader, synthes
 
 COUNTING = ("run (threading.py:980)", "count (project/stats.py:12)")
 LOADING = ("_worker_loop (torch/utils/data/_utils/worker.py:240)", "parse (project/dataset.py:90)")
+PACKING = ("BaseProcess._bootstrap (multiprocessing/process.py:314)", "pack (project/snapshots.py:8)")
 seeds = pytest.mark.parametrize("seed", range(3))
 
 
@@ -109,6 +110,57 @@ def test_without_any_of_the_three_measurements_they_are_not(
 ) -> None:
     verdict = crowded(seed, used_s, queue, busy)
     assert all("data loaders' own processes" not in text for text in (verdict.summary, *verdict.coverage.notes))
+
+
+# --- processes that the job has started itself ---
+
+
+def with_children(patterns: Sequence[WorkerPattern], used_s: float, queue: float) -> list[WorkerPattern]:
+    """The patterns on a full host; worker 0 has started a process that computes `used_s` per iteration and worker."""
+    training = [
+        sum(row.critical_s * row.mu for row in one.functions if row.key.thread == "training") / one.duration_s
+        for one in patterns
+    ]
+    changed = []
+    for one, cores in zip(patterns, training, strict=True):
+        iterations = one.last_iteration - one.first_iteration
+        job = sum(training) + 4 * used_s * iterations / one.duration_s
+        facts = {"run_queue_wait": queue, "host_busy": 0.99, "cores_worker": cores, "cores_job": job, "cpu_count": 4.0}
+        more = (row(PACKING, "background", 5 * used_s * iterations, 0.8),) if one.worker.global_rank == 0 else ()
+        changed.append(
+            msgspec.structs.replace(one, functions=(*one.functions, *more), host_facts={**one.host_facts, **facts})
+        )
+    return changed
+
+
+@seeds
+@pytest.mark.parametrize(("used_s", "named"), [(0.05, True), (0.002, False)])
+def test_processes_that_the_job_has_started_are_named_where_they_take_the_cores(
+    seed: int, used_s: float, named: bool
+) -> None:
+    before = with_children(synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1), 0.002, 0.1)
+    slow = synthesize(FleetPlan(workers=4, seed=seed), [BusyHost((0, 1, 2, 3), 2.0)], 2)
+    patterns = with_children(slow, used_s, 0.6)
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+    assert ("Processes that the job has started itself" in verdict.summary) == named, verdict.summary
+    if named:
+        assert verdict.cause is not None
+        assert (verdict.cause.cause, verdict.cause.function.name) == ("cpu-contention", "pack")
+        assert "os.nice" in verdict.cause.next_step
+
+
+@seeds
+def test_they_hold_no_interpreter_lock_of_their_parents(seed: int) -> None:
+    before = synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1)
+    slow = synthesize(FleetPlan(workers=4, seed=seed), [SlowCompute((2,), 5.0, fact="nothing_of_note")], 2)
+    patterns = [
+        msgspec.structs.replace(one, functions=(*one.functions, row(PACKING, "background", one.duration_s, 0.9)))
+        if one.worker.global_rank == 2
+        else one
+        for one in slow
+    ]
+    found = analyze("job", synthesize_window(patterns, "manual", before), patterns, before).cause
+    assert found is not None and found.cause == "compute-slow"
 
 
 # --- some of the workers take the cores of all, or their own thread takes theirs ---

@@ -19,6 +19,7 @@ from eroica.localize.fleet import Fleet
 Floats = NDArray[np.float64]
 #: Who limits the job works most of the time in a window, too, in which there is more room to wait.
 MOSTLY_BUSY = 0.75
+_CHILD = "BaseProcess._bootstrap (multiprocessing/process.py"
 _WORKER_LOOP = "torch/utils/data/_utils/worker.py"
 #: Where a loader child waits for work or for room, with nothing to do with the data.
 IDLE_FILES = frozenset(
@@ -27,6 +28,11 @@ IDLE_FILES = frozenset(
         "threading.py", "queue.py", "torch/utils/data/_utils/worker.py", "multiprocessing/popen_fork.py",
     }
 )  # fmt: skip
+
+
+def is_child_process(stack: Sequence[str]) -> bool:
+    """Whether a stack begins where a process that Python's multiprocessing has started does, and no thread of ours."""
+    return bool(stack) and stack[0].startswith(_CHILD)
 
 
 def is_idle_stack(stack: Sequence[str]) -> bool:

@@ -20,7 +20,7 @@ from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.lateness import Lateness, accuse, late_against_baseline, late_against_peers, measure
-from eroica.diagnosis.loader_children import frame_in_threads
+from eroica.diagnosis.loader_children import frame_in_threads, is_child_process
 from eroica.diagnosis.speed import held_share, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
@@ -143,7 +143,7 @@ def _busy_beside(fleet: Fleet) -> Floats:
     """Cores that Python of other threads uses, at most of those that run one function. float64 [W]."""
     programs: dict[str, list[int]] = defaultdict(list)
     for at, key in enumerate(fleet.keys):
-        if key.thread == "background" and key.kind == "python":
+        if key.thread == "background" and key.kind == "python" and not is_child_process(key.stack):
             programs[_program(key.stack)].append(at)
     used_PW = [
         (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0) for rows in programs.values()

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.loader_children import is_child_process
 from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.setup_rules import number
 from eroica.diagnosis.simulate import simulated_gain
@@ -50,8 +51,6 @@ _LOOKS_LIKE = frozenset({"compute-slow", CAUSE, "python-on-critical-path", "slow
 _WITHOUT_CORES = frozenset({"compute-slow", CAUSE})
 #: The loaders of at most half of the workers hold this share of what all take.
 _BY_FEW = 0.7
-#: Where a process that Python's multiprocessing has started begins.
-_CHILD = "BaseProcess._bootstrap (multiprocessing/process.py"
 
 
 class _Kind(NamedTuple):
@@ -222,7 +221,7 @@ def _loader_rows(fleet: Fleet) -> list[int]:
 def _child_rows(fleet: Fleet) -> list[int]:
     """Python in processes that workers have started and that load no data."""
     keys = enumerate(fleet.keys)
-    return [at for at, key in keys if key.thread == "background" and any(_CHILD in frame for frame in key.stack[:1])]
+    return [at for at, key in keys if key.thread == "background" and is_child_process(key.stack)]
 
 
 _LOADERS = _Kind(

@@ -1,0 +1,107 @@
+"""Work in operators is told as the function that calls them, but not where all operators take longer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+
+from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.verdict import Finding, Verdict
+from eroica.pipeline import analyze
+from eroica.testing import FleetPlan, synthesize, synthesize_window
+from eroica.testing.fleet import Draft
+
+FRAMES = ("Module._call_impl (torch/nn/modules/module.py:1782)", "attend (project/attention.py:43)")
+SORT = FunctionKey(kind="compute", name="aten::sort", phase="forward", thread="training")
+SORT_BACKWARD = FunctionKey(kind="compute", name="SortBackward0", phase="backward", thread="training")
+EVERYBODY = (0, 1, 2, 3)
+seeds = pytest.mark.parametrize("seed", range(3))
+
+
+class Sorting:
+    """Operators of one function: so long in forward, so long their gradients in backward."""
+
+    def __init__(self, workers: Sequence[int], forward_ms: float, backward_ms: float = 0.0) -> None:
+        self.workers, self.forward_ms, self.backward_ms = list(workers), forward_ms, backward_ms
+
+    def apply(self, draft: Draft) -> None:
+        on_WI = np.zeros(draft.shape)
+        on_WI[self.workers] = 1e3
+        draft.add(SORT, self.forward_ms * on_WI, 4.0, 0.95)
+        if self.backward_ms:
+            draft.add(SORT_BACKWARD, self.backward_ms * on_WI, 4.0, 0.95)
+
+
+def called_by_attend(patterns: Sequence[WorkerPattern], workers: Sequence[int], ms: float) -> list[WorkerPattern]:
+    """The patterns with stacks that were sampled during the operators: the function takes hardly any time itself."""
+    key = FunctionKey(kind="python", name="attend", stack=(*LOOP, *FRAMES), phase="forward", thread="training")
+    changed = []
+    for one in patterns:
+        seconds = ms / 1e3 * (one.last_iteration - one.first_iteration)
+        more = FunctionPattern(
+            key=key, beta=0.0, mu=0.95, resource="cpu", resource_samples=200, total_s=seconds, count=40, max_s=0.1
+        )
+        has = one.worker.global_rank in workers
+        changed.append(msgspec.structs.replace(one, functions=(*one.functions, more)) if has else one)
+    return changed
+
+
+LOOP = ("<module> (project/train.py:1)", "main (project/train.py:40)")
+
+
+def judge(trouble: Sorting, seen_ms: float, seed: int, purpose: str = "slow", scale: float = 1.0) -> Verdict:
+    before = synthesize(FleetPlan(workers=4, seed=seed), (), 1)
+    now = synthesize(FleetPlan(workers=4, seed=seed, draw=1, scale=scale), [trouble], 2)
+    patterns = called_by_attend(now, trouble.workers, seen_ms)
+    return analyze("job", synthesize_window(patterns, purpose, before), patterns, before)  # type: ignore[arg-type]
+
+
+def causes(verdict: Verdict) -> list[Finding]:
+    return [one for one in verdict.findings if one.role == "cause"]
+
+
+@seeds
+def test_additional_work_of_one_worker_is_the_function_that_calls_it(seed: int) -> None:
+    verdict = judge(Sorting((1,), 60), 60, seed)
+    (found,) = causes(verdict)
+    assert (found.cause, found.workers, found.function.name) == ("python-on-critical-path", (1,), "attend")
+    assert any("aten::sort first" in sentence for sentence in found.evidence), found.evidence
+    usual, now = judge(Sorting((), 0), 0, seed).iteration.current_ms, verdict.iteration.current_ms
+    assert usual is not None and now is not None
+    assert found.gain == pytest.approx(1 - usual / now, abs=0.06)
+
+
+@seeds
+def test_where_samples_show_no_function_it_stays_uneven_work(seed: int) -> None:
+    assert [one.cause for one in causes(judge(Sorting((1,), 60), 5, seed))] == ["load-imbalance"]
+
+
+@seeds
+@pytest.mark.parametrize("backward_ms", [0.0, 40.0])
+def test_what_all_do_more_in_one_function_is_named_with_its_gradients(seed: int, backward_ms: float) -> None:
+    verdict = judge(Sorting(EVERYBODY, 40, backward_ms), 40, seed)
+    (found,) = causes(verdict)
+    assert (found.cause, found.scope, found.function.name) == ("python-on-critical-path", "all", "attend")
+    usual, now = judge(Sorting((), 0), 0, seed).iteration.current_ms, verdict.iteration.current_ms
+    assert usual is not None and now is not None
+    assert found.gain == pytest.approx(1 - usual / now, abs=0.06)
+    assert any("in backward" in sentence for sentence in found.evidence) == bool(backward_ms)
+
+
+@seeds
+def test_longer_operators_all_over_are_no_functions_doing(seed: int) -> None:
+    """Batches have grown: the function grows with them."""
+    verdict = judge(Sorting(EVERYBODY, 40), 40, seed, scale=2.0)
+    assert not [one for one in causes(verdict) if one.function.name == "attend"], verdict.summary
+
+
+@seeds
+def test_a_function_that_was_there_before_in_full_is_not_named(seed: int) -> None:
+    trouble = Sorting(EVERYBODY, 40)
+    before = called_by_attend(synthesize(FleetPlan(workers=4, seed=seed), [trouble], 1), EVERYBODY, 40)
+    now = synthesize(FleetPlan(workers=4, seed=seed, draw=1), [trouble], 2)
+    patterns = called_by_attend(now, EVERYBODY, 40)
+    assert not causes(analyze("job", synthesize_window(patterns, "manual", before), patterns, before))
