@@ -8,6 +8,7 @@ run the same training under other names, and are not told how long an iteration 
 """
 
 import argparse
+import calendar
 import importlib.metadata
 import json
 import os
@@ -44,6 +45,9 @@ HEALTHY_S = 40.0
 ANSWER_S = 60.0
 #: The pace of a healthy job: so many lines of it after the first, which tells of its start, and not forever.
 PACE_LINES, PACE_S = 4, 60.0
+#: It holds for so long: the speed of a shared machine varies by a third over a day.
+PACE_FRESH_S = 3600.0
+WHEN = "%Y-%m-%dT%H:%M:%SZ"
 #: Windows that nobody asked for by hand.
 TRIGGERED = ("slow", "expected", "early", "blocked")
 SMOKE = ("slow-loader", "load-imbalance", "none")
@@ -351,13 +355,13 @@ def said(verdict: Verdict | None) -> dict[str, Any]:
 
 
 def healthy_pace_s(case: Case, out: Path, directory: Path) -> float:
-    """Iteration of the same job without fault and without Eroica, measured once for each output file."""
+    """Iteration of the same job without fault and without Eroica; measured anew every hour, for machines vary."""
     wanted = EXPECTED[case.fault]
     fault, job = (case.fault, wanted.job) if wanted.calm_job is None else ("none", wanted.calm_job)
     key = f"pace/{case.layout}/{' '.join(job)}"
-    known = next((line["seconds"] for line in read_lines(out) if line["key"] == key), None)
-    if known is not None:
-        return float(known)
+    paced = [line for line in read_lines(out) if line["key"] == key and is_fresh(line.get("when", ""))]
+    if paced:
+        return float(paced[-1]["seconds"])
     directory.mkdir()
     layout = case.training_layout
     calm = Rehearsal(fault, 0, WORKERS[case.layout], directory, layout=layout, from_iteration=NEVER, job=job)
@@ -369,8 +373,14 @@ def healthy_pace_s(case: Case, out: Path, directory: Path) -> float:
     if not found:
         return 0.0  # the run tells nothing to Eroica, and no gain can be compared
     seconds = round(found[len(found) // 2] / 1000, 5)
-    append(out, {"kind": "pace", "key": key, "seconds": seconds, "paces_ms": found, "machine": machine_facts()})
+    line = {"kind": "pace", "key": key, "seconds": seconds, "paces_ms": found, "machine": machine_facts()}
+    append(out, {**line, "when": time.strftime(WHEN, time.gmtime())})
     return seconds
+
+
+def is_fresh(when: str) -> bool:
+    """Whether a pace was measured so recently that the machine is likely to be as fast still."""
+    return bool(when) and time.time() - calendar.timegm(time.strptime(when, WHEN)) < PACE_FRESH_S
 
 
 def paces(log: Path) -> list[float]:

@@ -11,7 +11,7 @@ import pytest
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, synthesize, synthesize_window
+from eroica.testing import FleetPlan, Trouble, synthesize, synthesize_window
 from eroica.testing.fleet import Draft
 
 FRAMES = ("Module._call_impl (torch/nn/modules/module.py:1782)", "attend (project/attention.py:43)")
@@ -52,9 +52,9 @@ def called_by_attend(patterns: Sequence[WorkerPattern], workers: Sequence[int], 
 LOOP = ("<module> (project/train.py:1)", "main (project/train.py:40)")
 
 
-def judge(trouble: Sorting, seen_ms: float, seed: int, purpose: str = "slow", scale: float = 1.0) -> Verdict:
+def judge(trouble: Sorting, seen_ms: float, seed: int, purpose: str = "slow") -> Verdict:
     before = synthesize(FleetPlan(workers=4, seed=seed), (), 1)
-    now = synthesize(FleetPlan(workers=4, seed=seed, draw=1, scale=scale), [trouble], 2)
+    now = synthesize(FleetPlan(workers=4, seed=seed, draw=1), [trouble], 2)
     patterns = called_by_attend(now, trouble.workers, seen_ms)
     return analyze("job", synthesize_window(patterns, purpose, before), patterns, before)  # type: ignore[arg-type]
 
@@ -88,20 +88,109 @@ def test_what_all_do_more_in_one_function_is_named_with_its_gradients(seed: int,
     usual, now = judge(Sorting((), 0), 0, seed).iteration.current_ms, verdict.iteration.current_ms
     assert usual is not None and now is not None
     assert found.gain == pytest.approx(1 - usual / now, abs=0.06)
-    assert any("in backward" in sentence for sentence in found.evidence) == bool(backward_ms)
+    assert any("Operators of backward" in sentence for sentence in found.evidence) == bool(backward_ms)
+
+
+class Scaled:
+    """Everything of some parts of the iteration takes so many times as long, or is run so many times as often."""
+
+    def __init__(self, phases: Sequence[str], longer: float = 1.0, oftener: float = 1.0) -> None:
+        self.phases, self.longer, self.oftener = phases, longer, oftener
+
+    def apply(self, draft: Draft) -> None:
+        for key in draft.time_us:
+            if key.phase in self.phases:
+                draft.time_us[key] = draft.time_us[key] * self.longer * self.oftener
+                draft.count[key] = draft.count[key] * self.oftener
+
+
+def in_attend(seed: int, draw: int, troubles: Sequence[Trouble], ms: float) -> list[WorkerPattern]:
+    """Stacks of `attend` were sampled during operators on everybody."""
+    made = synthesize(FleetPlan(workers=4, seed=seed, draw=draw), troubles, draw + 1)
+    return called_by_attend(made, EVERYBODY, ms)
+
+
+DATA = ("forward", "backward")
 
 
 @seeds
-def test_longer_operators_all_over_are_no_functions_doing(seed: int) -> None:
-    """Batches have grown: the function grows with them."""
-    verdict = judge(Sorting(EVERYBODY, 40), 40, seed, scale=2.0)
+@pytest.mark.parametrize("purpose", ["slow", "manual"])
+@pytest.mark.parametrize(
+    ("then", "now", "times"),
+    [
+        pytest.param([], [Scaled(DATA, longer=2.5)], 2.5, id="larger batches"),
+        pytest.param([], [Scaled(DATA, oftener=4.0)], 4.0, id="more micro-batches"),
+        pytest.param([], [Scaled((*DATA, "optimizer", "other"), longer=4.0)], 4.0, id="slow processors"),
+        pytest.param(
+            [Scaled(("optimizer",), longer=15.0)],
+            [Scaled(("optimizer",), longer=15.0), Scaled(DATA, longer=4.0)],
+            4.0,
+            id="larger batches beside a long optimizer",
+        ),
+    ],
+)
+def test_longer_operators_all_over_are_no_functions_doing(
+    seed: int, purpose: str, then: list[Trouble], now: list[Trouble], times: float
+) -> None:
+    before, patterns = in_attend(seed, 0, then, 8), in_attend(seed, 1, now, 8 * times)
+    verdict = analyze("job", synthesize_window(patterns, purpose, before), patterns, before)  # type: ignore[arg-type]
     assert not [one for one in causes(verdict) if one.function.name == "attend"], verdict.summary
 
 
 @seeds
 def test_a_function_that_was_there_before_in_full_is_not_named(seed: int) -> None:
-    trouble = Sorting(EVERYBODY, 40)
-    before = called_by_attend(synthesize(FleetPlan(workers=4, seed=seed), [trouble], 1), EVERYBODY, 40)
-    now = synthesize(FleetPlan(workers=4, seed=seed, draw=1), [trouble], 2)
-    patterns = called_by_attend(now, EVERYBODY, 40)
-    assert not causes(analyze("job", synthesize_window(patterns, "manual", before), patterns, before))
+    """Another one's operators have come on top."""
+    before = in_attend(seed, 0, [Sorting(EVERYBODY, 40)], 40)
+    patterns = in_attend(seed, 1, [Sorting(EVERYBODY, 90)], 40)
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+    assert not [one for one in causes(verdict) if one.function.name == "attend"], verdict.summary
+
+
+@seeds
+def test_a_storm_of_copies_keeps_its_name(seed: int) -> None:
+    class Copies(Sorting):
+        def apply(self, draft: Draft) -> None:
+            on_WI = np.zeros(draft.shape)
+            on_WI[self.workers] = self.forward_ms * 1e3
+            draft.add(FunctionKey(kind="compute", name="aten::copy_", phase="forward"), on_WI, 300.0, 0.95)
+
+    for workers in ((1,), EVERYBODY):
+        found = causes(judge(Copies(workers, 60), 60, seed))
+        assert [one.cause for one in found] == ["memory-operation-storm"]
+
+
+@seeds
+def test_where_one_worker_does_far_more_of_it_that_worker_is_named(seed: int) -> None:
+    class Uneven(Sorting):
+        def apply(self, draft: Draft) -> None:
+            super().apply(draft)
+            Sorting((1,), 60).apply(draft)
+
+    before = synthesize(FleetPlan(workers=4, seed=seed), (), 1)
+    now = synthesize(FleetPlan(workers=4, seed=seed, draw=1), [Uneven(EVERYBODY, 20)], 2)
+    patterns = called_by_attend(called_by_attend(now, EVERYBODY, 20), (1,), 60)
+    found = analyze("job", synthesize_window(patterns, "slow", before), patterns, before).cause
+    assert found is not None and found.workers == (1,)
+
+
+@seeds
+def test_work_that_peers_have_less_of_stays_uneven_and_says_where(seed: int) -> None:
+    class AnotherSort(Sorting):
+        def apply(self, draft: Draft) -> None:
+            on_WI = np.zeros(draft.shape)
+            on_WI[self.workers] = self.forward_ms * 1e3
+            draft.add(FunctionKey(kind="compute", name="aten::topk", phase="forward"), on_WI, 300.0, 0.95)
+
+    before = in_attend(seed, 0, [Sorting(EVERYBODY, 20)], 20)
+    more = synthesize(FleetPlan(workers=4, seed=seed, draw=1), [Sorting(EVERYBODY, 20), AnotherSort((1,), 60)], 2)
+    patterns = called_by_attend(called_by_attend(more, (0, 2, 3), 20), (1,), 80)
+    found = analyze("job", synthesize_window(patterns, "slow", before), patterns, before).cause
+    assert found is not None and (found.cause, found.workers) == ("load-imbalance", (1,))
+    assert any(text.startswith("Most of it lies in attend") for text in found.evidence), found.evidence
+
+
+def test_a_worker_that_the_healthy_window_did_not_have_is_compared_with_nothing() -> None:
+    before = in_attend(0, 0, [], 1)[:3]
+    patterns = in_attend(0, 1, [Sorting(EVERYBODY, 40)], 40)
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+    assert not [one for one in causes(verdict) if one.function.name == "attend"], verdict.summary

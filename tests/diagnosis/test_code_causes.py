@@ -412,7 +412,7 @@ def test_messages_that_have_become_many_times_as_many_are_fragmented(
     verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
     assert (("fragmented-collectives", EVERYBODY) in causes(verdict)) == named, verdict.summary
     if named:
-        assert verdict.cause is not None
+        assert verdict.cause is not None and "300 sends and receives" in verdict.summary
         assert "gloo:recv: 300 times per iteration, 3 times when the job was healthy." in verdict.cause.evidence
 
 

@@ -68,6 +68,7 @@ def test_all_whose_processes_need_as_long_for_a_batch_are_accused(
     assert found is not None, verdict.summary
     assert (found.cause, found.scope, found.workers) == ("slow-data-loading", scope, workers)
     assert found.function.name == "__getitem__"
+    assert found.gain is not None and found.gain > 0 and "excess -" not in " ".join(found.evidence)
     assert [finding.cause for finding in verdict.findings if finding.role == "cause"] == ["slow-data-loading"]
 
 

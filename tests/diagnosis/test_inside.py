@@ -85,10 +85,11 @@ def test_collections_that_it_sets_off_are_its_cost_too(seed: int) -> None:
 
 
 @seeds
-def test_operators_outside_the_function_stay_a_cause_of_their_own(seed: int) -> None:
+@pytest.mark.parametrize("own_ms", [20, 30, 60])
+def test_operators_outside_the_function_stay_a_cause_of_their_own(seed: int, own_ms: float) -> None:
     """The samples of the function do not cover them."""
-    verdict = judge(TinyTensors((1,), 20, 40), 0, seed)
-    assert [one.cause for one in causes(verdict)] == ["load-imbalance", "python-on-critical-path"], verdict.summary
+    verdict = judge(TinyTensors((1,), own_ms, 40), 0, seed)
+    assert {one.cause for one in causes(verdict)} == {"load-imbalance", "python-on-critical-path"}, verdict.summary
     assert not any("Operators that it calls" in text for one in causes(verdict) for text in one.evidence)
 
 

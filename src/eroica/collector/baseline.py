@@ -50,6 +50,7 @@ class Baseline:
         self._over_at = math.inf
         self._longer_at_last = 1.0
         self._came_back = False
+        self._stayed_long = False
         self._was_slow = False
         self._done = not settings.baseline_window
         self._tries = 0
@@ -103,14 +104,14 @@ class Baseline:
         """A longer window has confirmed that the job was slow already."""
         self._was_slow = True
 
-    def watch(self, training: Iterable[WorkerStatus]) -> None:
+    def watch(self, training: Sequence[WorkerStatus]) -> None:
         """How fast the job is; to be called as long as it trains."""
-        if self._came_back or not self._taken_s or not self.patterns:
+        is_past_it = bool(training) and all(status.iteration >= self._over_at for status in training)
+        if self._came_back or not self._taken_s or not self.patterns or not is_past_it:
             return
-        self._came_back = all(
-            status.iteration >= self._over_at and (status.current_s or math.inf) <= _FASTER_LATER * self._taken_s
-            for status in training
-        )
+        limit_s = _FASTER_LATER * self._taken_s
+        self._came_back = all((status.current_s or math.inf) <= limit_s for status in training)
+        self._stayed_long = not self._came_back
         if self._came_back and self._is_slower_inside and self._tries < 2:
             self._done = not self._settings.baseline_window  # a slow stretch, or capturing itself: another one tells
 
@@ -141,7 +142,7 @@ class Baseline:
         if self._is_slower_inside and not (self._came_back and self._tries > 1):
             inside = f"{1e3 * self._captured_s:.3g} ms"
             return f"iterations took {inside} in it, and {1e3 * taken_s:.3g} ms just before it opened"
-        if self._longer_at_last >= _LONGER_AT_LAST and not self._came_back:
+        if self._longer_at_last >= _LONGER_AT_LAST and self._stayed_long:
             return f"iterations became {self._longer_at_last:.2g} times as long in the course of it and stayed long"
         at = f"iterations took {1e3 * taken_s:.3g} ms when it was taken"
         if 0 < expected_s < taken_s:
@@ -168,7 +169,7 @@ class Baseline:
 
     def _await_return(self) -> None:
         """A mean of iterations that all came after the window tells whether these are as fast as before it."""
-        self._came_back = False
+        self._came_back = self._stayed_long = False
         last = max((pattern.last_iteration for pattern in self.patterns), default=math.inf)
         self._over_at = last + self._settings.mean_iterations
         self._longer_at_last = _longer_at_last(self.patterns)

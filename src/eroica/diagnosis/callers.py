@@ -2,48 +2,54 @@
 
 Such a function hardly takes time by itself, so operators show as more work and nothing names it. But stacks are sampled
 during operators, too. Where the samples under one function cover the additional work, and the peers, or the healthy
-window, know little of it, while most other operators take as long as ever, it is that function's. Batches that have
-grown, and slow processors, change all operators; they are other rules' matter.
+window, hardly know of it, while other operators of that part of the iteration take as long as ever, it is that
+function's. Batches that have grown, more of them, and slow processors change all operators: other rules' matter.
 
 Array suffixes: R rows, W workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.candidate import Candidate, Reference
+from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
-from eroica.diagnosis.lateness import accuse, late_against_baseline, measure
+from eroica.diagnosis.growth import has_grown
+from eroica.diagnosis.lateness import Lateness, accuse, late_against_baseline, measure
 from eroica.diagnosis.python_code import is_judged_elsewhere
 from eroica.diagnosis.speed import operators
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import median_of_others
+from eroica.localize.fleet import Fleet
 from eroica.model.pattern import FunctionKey
 
 Floats = NDArray[np.float64]
 _PYTHON = "python-on-critical-path"
-#: What the work of such a function looks like.
+#: What the work of such a function looks like; what has a name of its own keeps it.
 _WORK = frozenset({"load-imbalance", "compute-slow"})
-#: Others spend at most this share of the time under the function.
-_KNOWN = 0.5
-#: Of the additional work, the samples under the function cover this share.
+_STORM = "memory-operation-storm"
+#: Operators under the function take the others, or took when all was well, at most this share of the time.
+_HARDLY = 0.1
+_HARDLY_THEN = 1 / 3
+#: Additional work, and what the samples under the function say of it, agree up to this share.
 _COVERS = 0.6
-#: From this factor over all operators on, it is not one function's operators that take longer.
+#: From this factor over the operators of its part of the iteration on, it is not one function's that take longer.
 _ALTOGETHER = 1.3
-#: What all do more, each does at least this share of the mean more.
-_COMMON = 0.3
+#: Samples under a function miss this share of its operators' time.
+_INEXACT = 0.15
 #: An operator has grown if it takes this many times as long as in the healthy window.
 _GROWN = 1.5
+#: What all do more is what each does: nobody has more than this many times what the one with least has.
+_MOST_OF_LEAST = 1.5
 
 
 class _Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """A function, and the time of the training thread under it, operators included, microseconds per iteration."""
+    """A function, and what the training thread spends in operators under it, microseconds per iteration."""
 
     focus: Focus
     own_us: float
@@ -61,84 +67,107 @@ def name_callers(view: View, candidates: Sequence[Candidate]) -> list[Candidate]
     """
     if view.fleet.has_accelerator or view.is_trace:
         return list(candidates)
-    named = [_named(view, one, candidates) for one in candidates]
-    whole = {one.focus.label for one in named if one not in candidates}
-    kept = [one for one in named if one not in candidates or not (one.cause == _PYTHON and one.focus.label in whole)]
-    for one in _since(view, kept):
-        kept = [*(other for other in kept if other.cause != _PYTHON or other.focus.label != one.focus.label), one]
-    return kept
+    named: list[Candidate] = []
+    counted_in: set[int] = set()
+    for work in candidates:
+        caller = _caller_of(view, work, candidates)
+        own = [one for one in candidates if caller is not None and _is_of(one, caller, work)]
+        counted_in.update(map(id, own))
+        named.append(work if caller is None else _told(work, caller, own))
+    kept = [one for one, before in zip(named, candidates, strict=True) if id(before) not in counted_in]
+    return [*kept, *_since(view, kept)]
 
 
-def _named(view: View, work: Candidate, candidates: Sequence[Candidate]) -> Candidate:
-    """Work told as that of the function that calls it, with the time that another rule has seen of that function."""
-    caller = _caller_of(view, work)
-    if caller is None:
-        return work
-    own = [one for one in candidates if one.cause == _PYTHON and one.focus.label == caller.focus.label]
-    seen = [one.removed_us for one in own if one.workers == work.workers and one.gain is None]
-    return _as_function(msgspec.structs.replace(work, removed_us=sum(seen, start=work.removed_us)), caller)
+def _is_of(candidate: Candidate, caller: _Caller, work: Candidate) -> bool:
+    """Whether a candidate is the function's own Python on the same workers, which its operators come on top of."""
+    same = candidate.cause == _PYTHON and candidate.focus.label == caller.focus.label and candidate.gain is None
+    return same and _is_new(caller, _HARDLY) and candidate.workers == work.workers
 
 
-def _caller_of(view: View, candidate: Candidate) -> _Caller | None:
+def _is_new(caller: _Caller, share: float) -> bool:
+    return caller.other_us <= share * caller.own_us
+
+
+def _caller_of(view: View, work: Candidate, candidates: Sequence[Candidate]) -> _Caller | None:
     """The function that some workers' additional work is called by."""
-    own = candidate.cause in _WORK and candidate.scope == "some" and candidate.kind == "compute"
-    if not own or candidate.reference != "peers" or candidate.gain is not None:
+    own = work.cause in _WORK and work.scope == "some" and work.kind == "compute"
+    if not own or work.reference != "peers" or work.gain is not None:
         return None
-    if np.nanmax(view.speed.factor[list(candidate.workers)], initial=0.0) >= _ALTOGETHER:
+    if any(one.cause == _STORM and set(one.workers) & set(work.workers) for one in candidates):
         return None
-    found = _find_caller(view, candidate.workers, "peers")
-    return found if found is not None and found.excess_us >= _COVERS * candidate.excess_us else None
+    factor_W = view.speed.factor[list(work.workers)]
+    if np.isnan(factor_W).all() or np.nanmax(factor_W) >= _ALTOGETHER:
+        return None
+    time_W = {at: _inside_us(view.fleet, [at]) for at in _rows(view.fleet)}
+    usual_W = {at: median_of_others(each_W, view.fleet.roles) for at, each_W in time_W.items()}
+    caller = _find_caller(view, work.workers, time_W, usual_W)
+    if caller is None:
+        return None
+    under_W = _inside_us(view.fleet, _under(view.fleet, caller.focus))
+    others_W = median_of_others(under_W, view.fleet.roles)
+    members = list(work.workers)
+    caller = _Caller(
+        focus=caller.focus,
+        own_us=float(under_W[members].mean()),
+        other_us=float(np.nan_to_num(others_W[members]).mean()),
+    )
+    return caller if caller.excess_us >= _COVERS * work.excess_us else None
 
 
-def _find_caller(view: View, workers: Sequence[int], reference: Reference) -> _Caller | None:
-    """The own function that holds what these workers do more under any, less what the autograd engine runs."""
-    fleet, members = view.fleet, list(workers)
-    rows = [at for at, key in enumerate(fleet.keys) if _is_own_time(key)]
+def _find_caller(
+    view: View, workers: Sequence[int], time_W: dict[int, Floats], usual_W: dict[int, Floats]
+) -> _Caller | None:
+    """The own function that holds most of what these workers spend more in operators, but for the autograd engine's."""
+    rows, members = list(time_W), list(workers)
     if not rows:
         return None
-    total_RW = fleet.total_us[rows]
-    usual_RW = median_of_others(total_RW, fleet.roles) if reference == "peers" else _before(view, rows)
-    time_R, usual_R = (np.nan_to_num(part_RW[:, members]).mean(axis=1) for part_RW in (total_RW, usual_RW))
-    focus = find_focus(fleet.keys, rows, np.maximum(time_R - usual_R, 0.0), time_R)  # who waits less does not do less
+    time_R = np.asarray([np.nan_to_num(time_W[row][members]).mean() for row in rows])
+    usual_R = np.asarray([np.nan_to_num(usual_W[row][members]).mean() for row in rows])
+    more_R = np.maximum(time_R - usual_R, 0.0)  # who waits less does not do less
+    focus = find_focus(view.fleet.keys, rows, more_R, time_R)
     if focus is None or not (focus.is_own and focus.is_specific):
         return None
     held = np.isin(rows, focus.functions)
-    found = _Caller(focus=focus, own_us=float(time_R[held].sum()), other_us=float(usual_R[held].sum()))
-    floor_us = view.settings.min_gain * view.iteration_us
-    return found if found.other_us <= _KNOWN * found.own_us and found.excess_us >= floor_us else None
+    return _Caller(focus=focus, own_us=float(time_R[held].sum()), other_us=float(usual_R[held].sum()))
+
+
+def _rows(fleet: Fleet) -> list[int]:
+    """Python of the training thread, but for what loading and other rules judge; also what operators cover wholly."""
+    return [at for at, key in enumerate(fleet.keys) if _is_own_time(key)]
 
 
 def _is_own_time(key: FunctionKey) -> bool:
-    """Python of the training thread, but for what loading and other rules judge; also what operators cover wholly."""
     is_python = key.kind == "python" and key.thread == "training" and key.phase != "input"
     return is_python and not is_judged_elsewhere(key.stack)
 
 
-def _before(view: View, rows: Sequence[int]) -> Floats:
-    """Time of rows in the healthy window, operators under them included; 0 where they were not. float64 [R, W]."""
-    past, fleet = view.suspects.baseline, view.fleet
-    assert past is not None
-    places = {key: at for at, key in enumerate(past.keys)}
-    columns = {rank: column for column, rank in enumerate(past.ranks)}
-    before_RW = np.zeros((len(rows), view.workers))
-    for worker, rank in enumerate(fleet.ranks):
-        at = [places.get(fleet.keys[row], -1) for row in rows]
-        if rank in columns:
-            before_RW[:, worker] = [past.total_us[place, columns[rank]] if place >= 0 else 0.0 for place in at]
-    return before_RW
+def _under(fleet: Fleet, focus: Focus) -> list[int]:
+    """Rows below a function."""
+    frame = next((one for one in focus.stack if one.startswith(f"{focus.name} (")), "")
+    return [at for at in _rows(fleet) if frame in fleet.keys[at].stack]
 
 
-def _as_function(work: Candidate, caller: _Caller) -> Candidate:
-    """The same time, told as the function's."""
+def _inside_us(fleet: Fleet, rows: list[int]) -> Floats:
+    """Time of these rows during which an operator ran. float64 [W]."""
+    return np.asarray(np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0).sum(axis=0))
+
+
+def _told(work: Candidate, caller: _Caller, own: Sequence[Candidate]) -> Candidate:
+    """The work as the function's where others hardly have it; else as it was, with the place where most of it is."""
     focus = caller.focus
+    if not _is_new(caller, _HARDLY):
+        place = f"Most of it lies in {focus.label}: {format_ms(caller.own_us)}, elsewhere {format_ms(caller.other_us)}."
+        return msgspec.structs.replace(work, evidence=(*work.evidence, place))
+    own_us, usual_us = sum(one.mean_us for one in own), sum(one.reference_us for one in own)
     return msgspec.structs.replace(
         work,
         cause=_PYTHON,
         kind="python",
         focus=focus,
         functions=focus.functions,
-        mean_us=caller.own_us,
-        reference_us=caller.other_us,
+        removed_us=sum((one.removed_us for one in own), start=work.removed_us),
+        mean_us=caller.own_us + own_us,
+        reference_us=caller.other_us + usual_us,
         coverage=focus.share,
         subject="",
         sentence="",
@@ -153,52 +182,103 @@ def _calls(operator: str, excess_us: float) -> str:
 
 def _since(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
     """What all workers do more than in the healthy window in operators of one function."""
-    if view.suspects.baseline is None or np.nanmedian(view.speed_change.factor) >= _ALTOGETHER:
+    past = view.suspects.baseline
+    longer_us = view.iteration_us - past.mean_iteration_us if past is not None else 0.0
+    if past is None or not view.is_slow or longer_us < view.settings.min_gain * view.iteration_us:
         return []
-    caller = _find_caller(view, range(view.workers), "baseline")
-    everybody = [one.focus.label for one in candidates if one.cause == _PYTHON and one.scope == "all"]
-    if caller is None or caller.focus.label in everybody or not _is_common(view, caller):
+    if not set(view.fleet.ranks) <= set(past.ranks) or has_grown(view):
+        return []
+    caller = _caller_since(view, past)
+    everybody = [one for one in candidates if one.scope == "all"]
+    if caller is None or any(one.focus.label == caller.focus.label for one in everybody):
         return []
     phases = {view.fleet.keys[row].phase for row in caller.focus.functions}
-    grown = _grown(view, phases | ({"backward"} if "forward" in phases else set()))
-    own = [row for row in grown if view.fleet.keys[row].phase in phases]
-    more_R = _growth(view, own)
-    if not own or caller.excess_us < _COVERS * float(more_R.sum()):
+    if _grew_altogether(view, caller, phases):
         return []
+    late, evidence = _grown(view, caller, phases)
+    if late is None:
+        return []
+    cost_us = float(late.removed_us.mean())
+    if any(float(one.removed_us.mean()) >= _COVERS * cost_us for one in everybody):
+        return []
+    removed_WI = late.removed_us * min(1.0, longer_us / max(cost_us, 1e-9))  # it may have replaced other work
+    late = msgspec.structs.replace(late, removed_us=removed_WI, mean_us=caller.own_us, reference_us=caller.other_us)
+    least = view.settings.min_gain
+    return [accuse(late, _PYTHON, "python", caller.focus, caller.focus.functions, least, evidence)]
+
+
+def _caller_since(view: View, past: Fleet) -> _Caller | None:
+    """The function under which every worker's operators hardly took any time when all was well."""
+    places = {key: at for at, key in enumerate(past.keys)}
+    columns = {rank: column for column, rank in enumerate(past.ranks)}
+    order = [columns[rank] for rank in view.fleet.ranks]
+    nothing = np.zeros(view.workers)
+    rows = _rows(view.fleet)
+    then = {at: _inside_us(past, [places[key]])[order] for at in rows if (key := view.fleet.keys[at]) in places}
+    time_W = {at: _inside_us(view.fleet, [at]) for at in rows}
+    found = _find_caller(view, range(view.workers), time_W, {at: then.get(at, nothing) for at in rows})
+    if found is None:
+        return None
+    now_W = _inside_us(view.fleet, _under(view.fleet, found.focus))
+    before_W = _inside_us(past, _under(past, found.focus))[order]
+    own_us = float(np.median(now_W))
+    caller = _Caller(focus=found.focus, own_us=own_us, other_us=float(before_W.mean()))
+    enough = caller.excess_us >= view.settings.min_gain * view.iteration_us
+    return caller if enough and bool((before_W <= _HARDLY_THEN * now_W).all()) else None
+
+
+def _operators_in(view: View, phases: Set[str]) -> list[int]:
+    return [row for row in operators(view.fleet) if view.fleet.keys[row].phase in phases]
+
+
+def _grew_altogether(view: View, caller: _Caller, phases: Set[str]) -> bool:
+    """Whether the other operators of these parts of the iteration take longer too: more data, or slower processors.
+
+    Or forward runs more often: more batches for a step of the optimizer.
+    """
+    rows = _operators_in(view, phases)
+    now_R = view.fleet.critical_us[rows].mean(axis=1)
+    then_R = np.nan_to_num(view.suspects.before_us[rows]).mean(axis=1)
+    rest_us, rest_then_us = float(now_R.sum()) - caller.own_us, float(then_R.sum()) - caller.other_us
+    floor_us = view.settings.min_gain * view.iteration_us
+    if rest_us >= _ALTOGETHER * max(rest_then_us, floor_us) + _INEXACT * caller.own_us:
+        return True
+    return "forward" in phases and _ran_more_often(view, rows, then_R)
+
+
+def _ran_more_often(view: View, rows: Sequence[int], then_R: Floats) -> bool:
+    """Whether most operators, by their time of then, are called more often than in the healthy window."""
+    past = view.suspects.baseline
+    places = {key: at for at, key in enumerate(past.keys)} if past is not None else {}
+    known = [at for at, row in enumerate(rows) if view.fleet.keys[row] in places and then_R[at] > 0]
+    if past is None or not known:
+        return False
+    then = [float(past.count[places[view.fleet.keys[rows[at]]]].mean()) for at in known]
+    ratio_R = np.asarray([view.fleet.count[rows[at]].mean() for at in known]) / np.maximum(then, 1e-9)
+    order = np.argsort(ratio_R)
+    weight_R = np.cumsum(then_R[known][order])
+    return bool(ratio_R[order][int(np.searchsorted(weight_R, weight_R[-1] / 2))] >= _ALTOGETHER)
+
+
+def _grown(view: View, caller: _Caller, phases: Set[str]) -> tuple[Lateness | None, tuple[str, ...]]:
+    """Operators that have grown with the function, in forward with backward's; None where they are not its own."""
+    rows = _operators_in(view, phases | ({"backward"} if "forward" in phases else set()))
+    now_R = view.fleet.critical_us[rows].mean(axis=1)
+    then_R = np.nan_to_num(view.suspects.before_us[rows]).mean(axis=1)
+    grown = [row for row, now, then in zip(rows, now_R, then_R, strict=True) if now > max(_GROWN * then, 1e-9)]
+    more = {row: float(now - then) for row, now, then in zip(rows, now_R, then_R, strict=True)}
+    own = [row for row in grown if view.fleet.keys[row].phase in phases]
+    more_us = sum(more[row] for row in own)
+    if not own or not _COVERS * more_us <= caller.excess_us <= more_us / _COVERS:
+        return None, ()
     late = next((late for late in late_against_baseline(view, measure(view, grown), excused=False)), None)
     if late is None or late.agreement is not None:
-        return []
-    longer_us = view.iteration_us - view.suspects.baseline.mean_iteration_us
-    share = min(1.0, max(longer_us, 0.0) / max(float(late.removed_us.mean()), 1e-9))  # it may have replaced other work
-    removed_WI = late.removed_us * share
-    late = msgspec.structs.replace(late, removed_us=removed_WI, mean_us=caller.own_us, reference_us=caller.other_us)
-    first = view.fleet.keys[own[int(more_R.argmax())]].name
-    evidence = [_calls(first, float(more_R.sum()))]
-    if gradients := [row for row in grown if row not in own]:
-        evidence.append(f"Their gradients take {format_ms(float(_growth(view, gradients).sum()))} more in backward.")
-    least = view.settings.min_gain
-    return [accuse(late, _PYTHON, "python", caller.focus, caller.focus.functions, least, tuple(evidence))]
-
-
-def _is_common(view: View, caller: _Caller) -> bool:
-    """Whether every worker spends far more time under the function than then, and none far less than the others."""
-    rows = list(caller.focus.functions)
-    now_W = view.fleet.total_us[rows].sum(axis=0)
-    more_W = now_W - _before(view, rows).sum(axis=0)
-    return bool(((more_W >= _KNOWN * now_W) & (more_W >= _COMMON * more_W.mean())).all())
-
-
-def _grown(view: View, phases: set[str]) -> list[int]:
-    """Operators of these parts of the iteration that take far longer than in the healthy window."""
-    rows = [row for row in operators(view.fleet) if view.fleet.keys[row].phase in phases]
-    now_R = view.fleet.critical_us[rows].mean(axis=1)
-    more_R = _growth(view, rows)
-    return [
-        row for row, now, more in zip(rows, now_R, more_R, strict=True) if more > 0 and now >= _GROWN * (now - more)
-    ]
-
-
-def _growth(view: View, rows: Sequence[int]) -> Floats:
-    """How much longer operators take than in the healthy window, mean over workers. float64 [R]."""
-    before_RW = np.nan_to_num(view.suspects.before_us[list(rows)])
-    return np.asarray((view.fleet.critical_us[list(rows)] - before_RW).mean(axis=1))
+        return None, ()
+    first = view.fleet.keys[max(own, key=lambda row: more[row])].name
+    evidence = [_calls(first, more_us)]
+    if others := [row for row in grown if row not in own]:
+        evidence.append(f"Operators of backward take {format_ms(sum(more[row] for row in others))} more as well.")
+    mean_W1 = late.removed_us.mean(axis=1, keepdims=True)
+    common_us = _MOST_OF_LEAST * float(mean_W1.min())
+    shared_WI = late.removed_us * np.minimum(1.0, common_us / np.maximum(mean_W1, 1e-9))
+    return msgspec.structs.replace(late, removed_us=shared_WI), tuple(evidence)

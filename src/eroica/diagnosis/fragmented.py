@@ -91,11 +91,16 @@ def _cut_up(view: View, row: int) -> _Tiny | None:
     then = past.keys.index(key) if past is not None and key in past.keys else -1
     if past is None or then < 0:
         return None
-    calls, before = (float(np.median(count_W)) for count_W in (view.fleet.count[row], past.count[then]))
-    if calls < _LEAST_CALLS or not 0 < before <= calls / _CUT_UP:
+    now_W, then_W = view.fleet.count[row], past.count[then]
+    if not (now_W > 0).any() or not (then_W > 0).any():
         return None
-    each_us, each_before_us = view.fleet.total_us[row].sum() / calls, past.total_us[then].sum() / before
-    return _Tiny(row, calls, None, before) if each_us <= _SHORTER * each_before_us else None
+    calls, before = float(np.median(now_W[now_W > 0])), float(np.median(then_W[then_W > 0]))
+    ratios_W = view.speed_change.count_ratio
+    more_batches = 1.0 if np.isnan(ratios_W).all() else max(1.0, float(np.nanmedian(ratios_W)))
+    if calls < _LEAST_CALLS or calls < _CUT_UP * more_batches * before:
+        return None
+    each_us, each_then_us = view.fleet.total_us[row].sum() / now_W.sum(), past.total_us[then].sum() / then_W.sum()
+    return _Tiny(row, calls, None, before) if each_us <= _SHORTER * each_then_us else None
 
 
 def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
@@ -151,10 +156,15 @@ def _candidate(view: View, found: list[_Tiny], now_I: Floats, saved: float, stre
         least_gain=view.settings.min_gain,
         evidence=tuple(_evidence(view, found, calls, mean_us)),
         sentence=(
-            f"All {view.workers} workers run {calls:.0f} tiny collectives in each {format_ms(view.iteration_us)} "
+            f"All {view.workers} workers run {calls:.0f} {_what(found)} in each {format_ms(view.iteration_us)} "
             f"iteration, {format_ms(mean_us)} of it: what they cost is the calls, not the data."
         ),
     )
+
+
+def _what(found: list[_Tiny]) -> str:
+    cut_up = all(tiny.mean_elements is None for tiny in found)
+    return "sends and receives, many times as many as when the job was healthy," if cut_up else "tiny collectives"
 
 
 def _evidence(view: View, found: list[_Tiny], calls: float, mean_us: float) -> list[str]:

@@ -27,8 +27,9 @@ _LOOKS_LIKE = frozenset({"load-imbalance", "memory-operation-storm", "fragmented
 _STORM = "memory-operation-storm"
 _MOST = 0.6
 _COLLECTIONS = "garbage-collection"
-#: Of what the samples cover, this much must have come on top of what all others, or the healthy window, have, too.
-_GREW = 0.4
+#: Of what the samples cover, this much must have come on top of what all others, or the healthy window, have, too;
+#: less of it where collections do, which come seldom.
+_GREW, _GREW_COLLECTING = 0.6, 0.4
 #: Time inside operators that is worth a word, as a share of what is left between them.
 _LEAST_INSIDE = 0.2
 #: Share of the iteration that it must take by itself: of less, samples are too few.
@@ -92,7 +93,9 @@ def _inside(view: View, candidate: Candidate, kinds: Set[str]) -> float:
     more_us = _more_called(view, candidate, kinds)
     if candidate.scope == "all":
         more_us += max(_more_called(view, candidate, {"collective"}), 0.0)
-    return min(inside_us, more_us) if more_us >= _GREW * inside_us else 0.0
+    collects = "gc" in kinds and _more_called(view, candidate, {"gc"}) >= _LEAST_INSIDE * inside_us
+    least_us = (_GREW_COLLECTING if collects else _GREW) * inside_us
+    return min(inside_us, more_us) if more_us >= least_us else 0.0
 
 
 def _under(fleet: Fleet, frame: str) -> Floats:

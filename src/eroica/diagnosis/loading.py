@@ -57,9 +57,15 @@ def _joined(view: View, rows: list[int], late: Lateness, expected_share: float |
     joined_W = members_W | as_slow_W
     if late.reference != "peers" or not as_slow_W[members_W].all() or not (as_slow_W & ~members_W).any():
         return late
+    spent = measure(view, rows)
     if joined_W.mean() < JOB_WIDE:
-        return msgspec.structs.replace(late, workers=tuple(int(worker) for worker in np.flatnonzero(joined_W)))
-    return late_as_all(view, measure(view, rows), joined_W, late.strength, expected_share)
+        workers = tuple(int(worker) for worker in np.flatnonzero(joined_W))
+        joined = msgspec.structs.replace(late, workers=workers, mean_us=float(spent.time_us[joined_W].mean()))
+    else:
+        joined = late_as_all(view, spent, joined_W, late.strength, expected_share)
+    if joined.mean_us > joined.reference_us:
+        return joined
+    return msgspec.structs.replace(joined, mean_us=late.mean_us)  # of those that do wait
 
 
 def _expected_share(view: View) -> float | None:
@@ -77,7 +83,8 @@ def _candidate(view: View, rows: list[int], late: Lateness) -> Candidate:
     focus = find_loading_frame(view, rows, late)
     done = doing(view, focus.functions or rows, late.workers)
     cause = python_cause(done, is_input=True)
-    evidence = (*_child_evidence(view, focus), *_leaf_evidence(view, focus), *describe(done))
+    beside = (*_child_evidence(view, focus), *_pace_evidence(view, late.workers))
+    evidence = (*beside, *_leaf_evidence(view, focus), *describe(done))
     accused = accuse(late, cause, "python", focus, rows, view.settings.min_gain, evidence)
     return msgspec.structs.replace(accused, next_step=_COMPUTE_LESS) if done.computes else accused
 
@@ -152,3 +159,12 @@ def _child_evidence(view: View, focus: Focus) -> tuple[str, ...]:
     busy = view.fleet.total_us[list(focus.functions)].sum(axis=0)
     each = ", ".join(f"{busy[at] / 1e3:.1f}" for at in np.argsort(-busy)[:8])
     return (f"It runs inside {where}: {each} ms per iteration on the workers, longest first.",)
+
+
+def _pace_evidence(view: View, workers: Sequence[int]) -> tuple[str, ...]:
+    """Of several workers whose loader processes never rest: how long these need, for not all of the workers wait."""
+    members = list(workers)
+    if len(members) < 2 or not (busy_share(view.fleet)[members] >= MOSTLY_BUSY).all():
+        return ()
+    each = ", ".join(f"{us / 1e3:.0f}" for us in batch_us(view.fleet)[members[:8]])
+    return (f"Their loader processes need {each} ms for a batch and hardly rest; the slowest one's worker waits most.",)

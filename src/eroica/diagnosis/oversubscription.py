@@ -91,7 +91,8 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 def find_oversubscription(view: View) -> list[Candidate]:
     """All workers of hosts that their own loader processes, or others that they have started, fill."""
-    return [*_find(view, _LOADERS), *_find(view, _STARTED)]
+    found = [*_find(view, _LOADERS), *_find(view, _STARTED)]
+    return sorted(found, key=lambda one: one.gain or 0.0, reverse=True)
 
 
 def _find(view: View, kind: _Kind) -> list[Candidate]:
@@ -210,7 +211,7 @@ def _started_us(fleet: Fleet) -> Floats:
     """Core time per iteration of the job's processes on a host that are no worker's own, shared out evenly. [W]."""
     _, home_W = np.unique([pattern.worker.host for pattern in fleet.patterns], return_inverse=True)
     job_W, worker_W = host_fact(fleet, "cores_job"), host_fact(fleet, "cores_worker")
-    workers_H, own_H = np.bincount(home_W), np.bincount(home_W, weights=np.nan_to_num(worker_W))
+    workers_H, own_H = np.bincount(home_W), np.bincount(home_W, weights=worker_W)  # unknown where one worker's are
     return np.asarray(np.maximum(job_W - own_H[home_W], 0.0) / workers_H[home_W] * fleet.iteration_us.mean(axis=1))
 
 

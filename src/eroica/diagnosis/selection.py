@@ -196,6 +196,7 @@ def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
     slow_WI = _slow_transfers(measured)
     gains = share_gains(view.fleet, [candidate.removed_us for candidate in inside], slow_WI)
     causes = [Cause(candidate=candidate, gain=gain) for candidate, gain in zip(inside, gains, strict=True)]
+    causes = [cause for cause in causes if not any(_is_in_turn(cause, other) for other in causes)]
     chosen = list(_taken(view, sorted(causes, key=_weight, reverse=True), slow_WI))
     measured += _communication(view, candidates)
     chosen += [cause for cause in measured if cause.gain >= _least_gain(view, cause.candidate)]
@@ -248,12 +249,17 @@ def _taken(view: View, ranked: Sequence[Cause], slow_WI: Floats | None) -> Itera
 
 
 def _says_the_same(cause: Cause, other: Cause) -> bool:
-    """Same rows, on workers that overlap; or who is late in turn where the loaders of all set the pace."""
+    """Same rows, on workers that overlap."""
     one, two = cause.candidate, other.candidate
-    if one.scope == "rotating" and one.cause in _IN_TURN and two.scope == "all" and two.cause in INPUT_CAUSES:
-        return True
     same_rows = bool(set(one.functions) & set(two.functions))
     return is_same_kind(one.cause, two.cause) and same_rows and bool(set(one.workers) & set(two.workers))
+
+
+def _is_in_turn(cause: Cause, other: Cause) -> bool:
+    """Who is late in turn, where the loaders of all set the pace and cost about as much or more."""
+    one, two = cause.candidate, other.candidate
+    turns = one.scope == "rotating" and one.cause in _IN_TURN
+    return turns and two.scope == "all" and two.cause in INPUT_CAUSES and other.gain >= _GENERAL * cause.gain
 
 
 def _communication(view: View, candidates: Sequence[Candidate]) -> Iterator[Cause]:
