@@ -37,7 +37,7 @@ _EXPLAINS_MOST = 0.6
 #: The same where workers share few cores: what one computes longer, others wait for cores longer.
 _EXPLAINS_CROWDED = 0.35
 #: And the least share of the iteration it must then hold, along the pipeline and on each worker.
-_LEAST_SHARE = 0.10
+_LEAST_SHARE = 0.08
 _LEAST_ON_EACH = 0.05
 #: Share of the time in which the training thread waits for another one, from which the function there is named.
 _MOSTLY_THREADS = 0.4
