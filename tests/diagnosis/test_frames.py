@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -117,3 +118,12 @@ LOOP = ("run (multiprocessing/process.py:9)", "_worker_loop (torch/utils/data/_u
 )
 def test_a_loader_child_is_idle_only_while_it_waits_for_orders(rest: tuple[str, ...], idle: bool) -> None:
     assert is_idle_stack((*LOOP, *rest)) is idle
+
+
+def test_the_entry_of_a_focus_is_its_own_frame_and_not_an_outer_one_of_the_same_name() -> None:
+    """Before Python 3.11 every module's method is just "forward"."""
+    outer, inner = "forward (project/model.py:10)", "forward (project/attention.py:43)"
+    keys = [FunctionKey(kind="python", name="forward", stack=stack) for stack in ((outer, inner), (outer,))]
+    focus = find_focus(keys, [0, 1], np.asarray([50.0, 0.0]), np.asarray([50.0, 30.0]))
+    assert focus is not None and (focus.label, focus.entry) == ("forward (attention.py:43)", inner)
+    assert msgspec.structs.replace(focus, stack=()).entry == ""

@@ -117,6 +117,12 @@ class Focus(msgspec.Struct, frozen=True, kw_only=True):
         """For sentences: "__getitem__ (dataset.py:41)"."""
         return f"{self.name} ({self.place})" if self.place else self.name
 
+    @property
+    def entry(self) -> str:
+        """The frame as its stack has it, "" where it has none. A name alone is not enough: modules nest `forward`."""
+        frames = ((one, split_frame(one)) for one in self.stack)
+        return next((one for one, frame in frames if (frame.name, frame.place) == (self.name, self.place)), "")
+
 
 #: For findings that name none.
 NOTHING = Focus(name=NO_FUNCTION, place="", stack=(), functions=(), share=0.0, is_own=False, is_specific=False)

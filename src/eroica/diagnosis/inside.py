@@ -82,7 +82,7 @@ def _inside(view: View, candidate: Candidate, kinds: Set[str]) -> float:
     if candidate.excess_us < _LEAST_OWN * view.iteration_us:
         return 0.0
     members = list(candidate.workers)
-    frame = next((one for one in candidate.focus.stack if one.startswith(f"{candidate.focus.name} (")), "")
+    frame = candidate.focus.entry
     whole_W = _under(view.fleet, frame)
     own_us, other_us = float(whole_W[members].mean()), _reference(view, candidate, frame, whole_W)
     if other_us > _HARDLY * own_us:
