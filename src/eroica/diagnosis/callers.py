@@ -21,7 +21,7 @@ from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.growth import has_grown
 from eroica.diagnosis.lateness import Lateness, accuse, late_against_baseline, measure
 from eroica.diagnosis.python_code import is_judged_elsewhere
-from eroica.diagnosis.speed import operators
+from eroica.diagnosis.speed import operators, speed_against_baseline
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import median_of_others
@@ -100,23 +100,18 @@ def _caller_of(view: View, work: Candidate, candidates: Sequence[Candidate]) -> 
         return None
     time_W = {at: _inside_us(view.fleet, [at]) for at in _rows(view.fleet)}
     usual_W = {at: median_of_others(each_W, view.fleet.roles) for at, each_W in time_W.items()}
-    caller = _find_caller(view, work.workers, time_W, usual_W)
-    if caller is None:
+    focus = _find_focus(view, work.workers, time_W, usual_W)
+    if focus is None:
         return None
-    under_W = _inside_us(view.fleet, _under(view.fleet, caller.focus))
-    others_W = median_of_others(under_W, view.fleet.roles)
-    members = list(work.workers)
-    caller = _Caller(
-        focus=caller.focus,
-        own_us=float(under_W[members].mean()),
-        other_us=float(np.nan_to_num(others_W[members]).mean()),
-    )
+    under_W, members = _inside_us(view.fleet, _under(view.fleet, focus)), list(work.workers)
+    others_W = np.nan_to_num(median_of_others(under_W, view.fleet.roles))
+    caller = _Caller(focus=focus, own_us=float(under_W[members].mean()), other_us=float(others_W[members].mean()))
     return caller if caller.excess_us >= _COVERS * work.excess_us else None
 
 
-def _find_caller(
+def _find_focus(
     view: View, workers: Sequence[int], time_W: dict[int, Floats], usual_W: dict[int, Floats]
-) -> _Caller | None:
+) -> Focus | None:
     """The own function that holds most of what these workers spend more in operators, but for the autograd engine's."""
     rows, members = list(time_W), list(workers)
     if not rows:
@@ -125,10 +120,7 @@ def _find_caller(
     usual_R = np.asarray([np.nan_to_num(usual_W[row][members]).mean() for row in rows])
     more_R = np.maximum(time_R - usual_R, 0.0)  # who waits less does not do less
     focus = find_focus(view.fleet.keys, rows, more_R, time_R)
-    if focus is None or not (focus.is_own and focus.is_specific):
-        return None
-    held = np.isin(rows, focus.functions)
-    return _Caller(focus=focus, own_us=float(time_R[held].sum()), other_us=float(usual_R[held].sum()))
+    return focus if focus is not None and focus.is_own and focus.is_specific else None
 
 
 def _rows(fleet: Fleet) -> list[int]:
@@ -143,8 +135,8 @@ def _is_own_time(key: FunctionKey) -> bool:
 
 def _under(fleet: Fleet, focus: Focus) -> list[int]:
     """Rows below a function."""
-    frame = next((one for one in focus.stack if one.startswith(f"{focus.name} (")), "")
-    return [at for at in _rows(fleet) if frame in fleet.keys[at].stack]
+    entry = focus.entry
+    return [at for at in _rows(fleet) if entry in fleet.keys[at].stack]
 
 
 def _inside_us(fleet: Fleet, rows: list[int]) -> Floats:
@@ -216,13 +208,12 @@ def _caller_since(view: View, past: Fleet) -> _Caller | None:
     rows = _rows(view.fleet)
     then = {at: _inside_us(past, [places[key]])[order] for at in rows if (key := view.fleet.keys[at]) in places}
     time_W = {at: _inside_us(view.fleet, [at]) for at in rows}
-    found = _find_caller(view, range(view.workers), time_W, {at: then.get(at, nothing) for at in rows})
-    if found is None:
+    focus = _find_focus(view, range(view.workers), time_W, {at: then.get(at, nothing) for at in rows})
+    if focus is None:
         return None
-    now_W = _inside_us(view.fleet, _under(view.fleet, found.focus))
-    before_W = _inside_us(past, _under(past, found.focus))[order]
-    own_us = float(np.median(now_W))
-    caller = _Caller(focus=found.focus, own_us=own_us, other_us=float(before_W.mean()))
+    now_W = _inside_us(view.fleet, _under(view.fleet, focus))
+    before_W = _inside_us(past, _under(past, focus))[order]
+    caller = _Caller(focus=focus, own_us=float(np.median(now_W)), other_us=float(before_W.mean()))
     enough = caller.excess_us >= view.settings.min_gain * view.iteration_us
     return caller if enough and bool((before_W <= _HARDLY_THEN * now_W).all()) else None
 
@@ -231,40 +222,31 @@ def _operators_in(view: View, phases: Set[str]) -> list[int]:
     return [row for row in operators(view.fleet) if view.fleet.keys[row].phase in phases]
 
 
+def _now_and_then(view: View, rows: list[int]) -> tuple[Floats, Floats]:
+    """Mean time of operators over the workers, and in the healthy window. float64 [R] each."""
+    then_RW = np.nan_to_num(view.suspects.before_us[rows])
+    return np.asarray(view.fleet.critical_us[rows].mean(axis=1)), np.asarray(then_RW.mean(axis=1))
+
+
 def _grew_altogether(view: View, caller: _Caller, phases: Set[str]) -> bool:
     """Whether the other operators of these parts of the iteration take longer too: more data, or slower processors.
 
     Or forward runs more often: more batches for a step of the optimizer.
     """
     rows = _operators_in(view, phases)
-    now_R = view.fleet.critical_us[rows].mean(axis=1)
-    then_R = np.nan_to_num(view.suspects.before_us[rows]).mean(axis=1)
+    now_R, then_R = _now_and_then(view, rows)
     rest_us, rest_then_us = float(now_R.sum()) - caller.own_us, float(then_R.sum()) - caller.other_us
     floor_us = view.settings.min_gain * view.iteration_us
     if rest_us >= _ALTOGETHER * max(rest_then_us, floor_us) + _INEXACT * caller.own_us:
         return True
-    return "forward" in phases and _ran_more_often(view, rows, then_R)
-
-
-def _ran_more_often(view: View, rows: Sequence[int], then_R: Floats) -> bool:
-    """Whether most operators, by their time of then, are called more often than in the healthy window."""
-    past = view.suspects.baseline
-    places = {key: at for at, key in enumerate(past.keys)} if past is not None else {}
-    known = [at for at, row in enumerate(rows) if view.fleet.keys[row] in places and then_R[at] > 0]
-    if past is None or not known:
-        return False
-    then = [float(past.count[places[view.fleet.keys[rows[at]]]].mean()) for at in known]
-    ratio_R = np.asarray([view.fleet.count[rows[at]].mean() for at in known]) / np.maximum(then, 1e-9)
-    order = np.argsort(ratio_R)
-    weight_R = np.cumsum(then_R[known][order])
-    return bool(ratio_R[order][int(np.searchsorted(weight_R, weight_R[-1] / 2))] >= _ALTOGETHER)
+    times_W = speed_against_baseline(view.suspects, frozenset(phases)).count_ratio
+    return "forward" in phases and bool((times_W >= _ALTOGETHER).any())
 
 
 def _grown(view: View, caller: _Caller, phases: Set[str]) -> tuple[Lateness | None, tuple[str, ...]]:
     """Operators that have grown with the function, in forward with backward's; None where they are not its own."""
     rows = _operators_in(view, phases | ({"backward"} if "forward" in phases else set()))
-    now_R = view.fleet.critical_us[rows].mean(axis=1)
-    then_R = np.nan_to_num(view.suspects.before_us[rows]).mean(axis=1)
+    now_R, then_R = _now_and_then(view, rows)
     grown = [row for row, now, then in zip(rows, now_R, then_R, strict=True) if now > max(_GROWN * then, 1e-9)]
     more = {row: float(now - then) for row, now, then in zip(rows, now_R, then_R, strict=True)}
     own = [row for row in grown if view.fleet.keys[row].phase in phases]

@@ -167,4 +167,4 @@ def _pace_evidence(view: View, workers: Sequence[int]) -> tuple[str, ...]:
     if len(members) < 2 or not (busy_share(view.fleet)[members] >= MOSTLY_BUSY).all():
         return ()
     each = ", ".join(f"{us / 1e3:.0f}" for us in batch_us(view.fleet)[members[:8]])
-    return (f"Their loader processes need {each} ms for a batch and hardly rest; the slowest one's worker waits most.",)
+    return (f"Their loader processes need {each} ms for a batch and hardly rest: a little decides who waits.",)
