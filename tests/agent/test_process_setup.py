@@ -10,15 +10,14 @@ import msgspec
 import pytest
 
 from eroica.agent.setup import (
-    ALLOWED,
     format_listed,
-    is_allowed,
     parse_affinity,
     parse_environment,
     parse_listed,
     parse_quota,
     process_setup,
 )
+from eroica.wire.variables import ALLOWED, is_allowed
 
 SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "geheim-1",

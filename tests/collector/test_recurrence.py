@@ -108,8 +108,16 @@ def test_one_host_of_several_is_the_same_place_even_if_another_of_its_workers_is
 
 
 def test_on_a_single_host_the_host_tells_nothing() -> None:
-    cause = cause_of(final(window(found("cpu-contention", 0)), window(found("cpu-contention", 1))))
+    cause = cause_of(final(*(window(found("cpu-contention", worker)) for worker in (0, 1, 2))))
     assert cause.recurrence is not None and cause.recurrence.kind == "rotating"
+
+
+def test_twice_on_different_workers_is_not_yet_rotating() -> None:
+    """It may be two troubles, the first of which was mended."""
+    verdict = final(window(found("slow-data-loading", 2)), window(found("slow-data-loading", 5)))
+    assert verdict.verdict == "undetermined"
+    assert [one.workers for one in verdict.findings] == [(2,), (5,)]
+    assert "Another window while the job is slow would settle it" in verdict.summary
 
 
 def test_a_worker_that_takes_over_for_good_does_not_rotate_and_is_the_one_named() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from eroica.diagnosis.affinity import cores_of
+from eroica.diagnosis.cores import listed_cores
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
@@ -94,7 +94,7 @@ def test_in_a_job_that_nobody_finds_slow_they_are_as_somebody_wanted_them() -> N
     [("0-3,8", {0, 1, 2, 3, 8}), ("5", {5}), ("", set()), ("all", set()), ("1-x", set()), ("9" * 5000, set())],
 )
 def test_lists_of_cores(listed: str, cores: set[int]) -> None:
-    assert cores_of(listed) == cores
+    assert listed_cores(listed) == cores
 
 
 # --- gradients ---

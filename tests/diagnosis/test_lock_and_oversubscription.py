@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
+import numpy as np
 import pytest
 
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import BusyHost, FleetPlan, SlowCompute, SlowLoader, synthesize, synthesize_window
+from eroica.testing import BusyHost, Draft, FleetPlan, SlowCompute, SlowLoader, synthesize, synthesize_window
 
 COUNTING = ("run (threading.py:980)", "count (project/stats.py:12)")
 LOADING = ("_worker_loop (torch/utils/data/_utils/worker.py:240)", "parse (project/dataset.py:90)")
-PACKING = ("BaseProcess._bootstrap (multiprocessing/process.py:314)", "pack (project/snapshots.py:8)")
+PACKING = ("<module> (project/publish.py:1)", "pack (project/snapshots.py:8)")
 seeds = pytest.mark.parametrize("seed", range(3))
 
 
@@ -54,6 +55,30 @@ def test_a_thread_that_computes_in_python_is_named_for_all_that_gets_slower(seed
     assert "holds Python's interpreter lock" in verdict.summary and "stats.py:12" in verdict.summary
     assert [one.cause for one in verdict.findings if one.role == "cause"] == ["python-on-critical-path"]
     assert "another process" in found.next_step
+
+
+@dataclass(frozen=True)
+class Sleeps:
+    """A function in which all training threads sleep, on some workers for `ms` more: they get the lock back late."""
+
+    workers: tuple[int, ...]
+    ms: float
+
+    def apply(self, draft: Draft) -> None:
+        """One function of the forward pass."""
+        key = draft.forward_frame("sync (project/device.py:9)")
+        draft.add(key, np.full(draft.shape, 40e3), 1, 0.03)
+        draft.time_us[key][list(self.workers)] += self.ms * 1e3
+
+
+@seeds
+@pytest.mark.parametrize(("use", "named"), [(0.9, "count"), (0.02, "sync")])
+def test_the_one_function_that_sleeps_longer_is_not_what_holds_the_lock(seed: int, use: float, named: str) -> None:
+    before = synthesize(FleetPlan(workers=4, seed=seed + 100), [Sleeps((), 0.0)], 1)
+    patterns = with_thread(synthesize(FleetPlan(workers=4, seed=seed), [Sleeps((2,), 50.0)], 2), (2,), use)
+    found = analyze("job", synthesize_window(patterns, "slow", before), patterns, before).cause
+    assert found is not None
+    assert (found.cause, found.workers, found.function.name) == ("python-on-critical-path", (2,), named)
 
 
 @seeds
@@ -126,7 +151,7 @@ def with_children(patterns: Sequence[WorkerPattern], used_s: float, queue: float
         iterations = one.last_iteration - one.first_iteration
         job = sum(training) + 4 * used_s * iterations / one.duration_s
         facts = {"run_queue_wait": queue, "host_busy": 0.99, "cores_worker": cores, "cores_job": job, "cpu_count": 4.0}
-        more = (row(PACKING, "background", 5 * used_s * iterations, 0.8),) if one.worker.global_rank == 0 else ()
+        more = (row(PACKING, "child", 5 * used_s * iterations, 0.8),) if one.worker.global_rank == 0 else ()
         changed.append(
             msgspec.structs.replace(one, functions=(*one.functions, *more), host_facts={**one.host_facts, **facts})
         )
@@ -154,7 +179,7 @@ def test_they_hold_no_interpreter_lock_of_their_parents(seed: int) -> None:
     before = synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1)
     slow = synthesize(FleetPlan(workers=4, seed=seed), [SlowCompute((2,), 5.0, fact="nothing_of_note")], 2)
     patterns = [
-        msgspec.structs.replace(one, functions=(*one.functions, row(PACKING, "background", one.duration_s, 0.9)))
+        msgspec.structs.replace(one, functions=(*one.functions, row(PACKING, "child", one.duration_s, 0.9)))
         if one.worker.global_rank == 2
         else one
         for one in slow

@@ -269,15 +269,50 @@ def on_device(patterns: Sequence[WorkerPattern], workers: Sequence[int], utiliza
 
 
 @seeds
-@pytest.mark.parametrize("utilization", [0.35, 0.0])
-def test_processes_on_a_slow_workers_device_are_named(seed: int, utilization: float) -> None:
-    """EROICA, section 6.3: idle inference processes on the same host took part of the device."""
+def test_processes_on_a_slow_workers_device_are_named(seed: int) -> None:
+    """EROICA, section 6.3: inference processes on the same host took part of the device."""
     verdict = verdict_on(
-        [SlowCompute((3,), 1.4, "none")], seed, lambda all_: on_device(all_, [3], utilization), accelerator=True
+        [SlowCompute((3,), 1.4, "none")], seed, lambda all_: on_device(all_, [3], 0.35), accelerator=True
     )
     found = verdict.cause
     assert found is not None and (found.cause, found.workers) == ("sibling-process", (3,)), verdict.summary
     assert "infer (pid 903)" in " ".join(found.evidence)
+
+
+@seeds
+def test_a_process_that_only_holds_memory_of_a_slow_device_is_told_and_not_blamed(seed: int) -> None:
+    verdict = verdict_on(
+        [SlowCompute((3,), 1.4, "none")], seed, lambda all_: on_device(all_, [3], 0.0), accelerator=True
+    )
+    found = verdict.cause
+    assert found is not None and (found.cause, found.workers) == ("compute-slow", (3,)), verdict.summary
+    assert any("infer (pid 903)" in line and "nobody saw it compute" in line for line in found.evidence)
+
+
+@seeds
+def test_what_a_lower_clock_accounts_for_is_nobody_elses_doing(seed: int) -> None:
+    """A throttled device that somebody else uses a little, too: the clock alone makes it that slow."""
+
+    def now(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
+        return [
+            msgspec.structs.replace(
+                one,
+                host_facts={
+                    **one.host_facts,
+                    "gpu_sm_clock": 0.69 if one.worker.global_rank == 3 else 0.97,
+                    "gpu_slowed": 0.8 if one.worker.global_rank == 3 else 0.0,
+                },
+            )
+            for one in on_device(patterns, [3], 0.35)
+        ]
+
+    verdict = verdict_on([SlowCompute((3,), 1.4, "none")], seed, now, accelerator=True)
+    found = verdict.cause
+    assert found is not None and (found.cause, found.workers) == ("compute-slow", (3,)), verdict.summary
+    assert "Its device ran at 69 % of its highest clock; the peers' at 97 %." in found.evidence
+    assert any(
+        line.startswith("Heat, a power brake or the device itself held its clock back 80 %") for line in found.evidence
+    )
 
 
 @seeds

@@ -13,6 +13,7 @@ from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.testing import (
+    BackwardHook,
     BusyHost,
     FleetPlan,
     SlowCompute,
@@ -204,6 +205,8 @@ def test_a_loader_without_processes_of_its_own_explains_slow_loading(seed: int) 
     found = verdict.cause
     assert found is not None and (found.cause, found.workers) == ("misconfiguration", (1,)), verdict.summary
     assert found.function.name == "_read_block"
+    assert found.next_step.endswith(CATALOG["misconfiguration"].next_step)
+    assert "is set up differently: num_workers of its DataLoader is 0, and 4 for the peers" in verdict.summary
     usual = verdict_on([SlowLoader((1,), 40)], seed, set_up)
     assert causes(usual) == ["slow-data-loading"]
 
@@ -218,6 +221,8 @@ def test_settings_that_differ_on_a_healthy_job_are_a_note_if_few_and_no_cause(se
     many = {"torch_threads": "1", "nice": "5", "torch": "2.12.0", "loader_workers": "1"}
     verdict = verdict_on([], seed, lambda all_: set_up(all_, [3], **many), purpose)
     assert not any(note.startswith("Settings differ") for note in verdict.coverage.notes)
+    slow = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [3], **many), purpose)
+    assert any(note.startswith("Settings differ") and note.endswith("; and 1 more.") for note in slow.coverage.notes)
     verdict = verdict_on([], seed, set_up, purpose)
     assert not any("etting" in note for note in verdict.coverage.notes)
 
@@ -281,7 +286,7 @@ def test_more_threads_than_cores_are_told_where_threads_wait_for_a_core(seed: in
     many = lambda all_: set_up(all_, range(4), torch_threads="16")  # noqa: E731
     verdict = verdict_on([SlowCompute((0, 1, 2, 3), 1.8, "run_queue_wait")], seed, many, then=many)
     assert causes(verdict) == ["cpu-contention"], verdict.summary
-    assert any("64 computing threads together share the 16 cores" in one for one in verdict.findings[0].evidence)
+    assert any("64 computing threads together share the 8 cores" in one for one in verdict.findings[0].evidence)
 
 
 def test_every_cause_that_settings_explain_is_one_of_the_catalog() -> None:
@@ -313,3 +318,46 @@ def test_reads_that_wait_are_explained_by_fewer_loader_processes_and_not_by_fewe
     assert causes(cores) == ["slow-storage-read"]
     loaders = verdict_on([reads], seed, lambda all_: set_up(all_, [1], loader_workers="0"))
     assert causes(loaders) == ["misconfiguration"]
+
+
+@seeds
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"loader_workers": "3"}, False),  # a quarter fewer
+        ({"loader_workers": "2"}, True),
+        ({"loader_prefetch_factor": "1"}, False),
+        ({"loader_persistent_workers": "off"}, False),
+        ({"affinity_cores": "4"}, False),  # as many as its loaders and itself can use
+        ({"affinity_cores": "2"}, True),
+        ({"env_PYTHONDEVMODE": "1"}, True),
+    ],
+)
+def test_a_loader_setting_explains_slow_loading_only_from_a_size_that_is_felt(
+    seed: int, changed: dict[str, str], named: bool
+) -> None:
+    own = {name.replace("env_", "env:", 1): value for name, value in changed.items()}
+
+    def now(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
+        usual = set_up(patterns, range(4), loader_prefetch_factor="2", loader_persistent_workers="on")
+        return [
+            msgspec.structs.replace(one, setup={**one.setup, **own}) if one.worker.global_rank == 1 else one
+            for one in usual
+        ]
+
+    verdict = verdict_on([SlowLoader((1,), 40)], seed, now)
+    assert causes(verdict) == ["misconfiguration" if named else "slow-data-loading"], verdict.summary
+
+
+@seeds
+def test_python_that_only_one_worker_runs_is_not_explained_by_its_quota(seed: int) -> None:
+    verdict = verdict_on([BackwardHook((1,), 80)], seed, lambda all_: set_up(all_, [1], cpu_quota="1.5"))
+    assert causes(verdict) == ["python-on-critical-path"], verdict.summary
+
+
+@seeds
+def test_versions_that_differ_on_a_slow_host_are_told(seed: int) -> None:
+    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [2], torch="2.12.0"))
+    assert causes(verdict) == ["compute-slow"]
+    told = [one for one in verdict.findings[0].evidence if one.startswith("Settings differ there: ")]
+    assert told == ["Settings differ there: PyTorch's version is 2.12.0 for worker 2 and 2.13.0 for the peers."]

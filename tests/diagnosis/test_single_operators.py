@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
+from eroica.model.pattern import Neighbor
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.testing import FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
@@ -43,6 +45,25 @@ def test_one_slow_operator_of_one_worker_is_named(seed: int, accelerator: bool) 
     assert any("as on the peers" in sentence for sentence in verdict.cause.evidence)
     assert "shapes" in verdict.cause.next_step
     assert len([finding for finding in verdict.findings if finding.role == "cause"]) == 1
+
+
+def test_neither_a_busy_neighbor_nor_fewer_cores_account_for_one_operator() -> None:
+    """All operators would be slower."""
+    patterns = []
+    for one in synthesize(FleetPlan(seed=2, per_host=1), [SlowOperator("aten::gelu", (1,), 30.0)], 2):
+        mine = one.worker.global_rank == 1
+        facts = {"cores_worker": 1.0, "cores_outside": 12.0 if mine else 0.0, "host_busy": 0.9, "cpu_count": 16.0}
+        burner = Neighbor(name="make", pid=77, cpu_cores=12.0)
+        patterns.append(
+            msgspec.structs.replace(
+                one,
+                host_facts={**one.host_facts, **facts},
+                neighbors=(burner,) if mine else (),
+                setup={"torch_threads": "1" if mine else "8", "affinity_cores": "16"},
+            )
+        )
+    found = analyze("job", synthesize_window(patterns, "slow"), patterns).cause
+    assert found is not None and (found.cause, found.function.name) == ("compute-slow", "aten::gelu")
 
 
 def test_a_worker_that_is_slow_altogether_is_not_told_operator_by_operator() -> None:

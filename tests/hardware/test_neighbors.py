@@ -89,6 +89,23 @@ def test_an_idle_process_is_not_followed(started: list[subprocess.Popen[str]], t
     assert not any(device.startswith(f"{idle.pid}/") for device in found)
 
 
+def test_a_sleeping_process_that_holds_much_memory_is_followed(
+    started: list[subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleep = "import time; held = bytearray(60_000_000); print('up', flush=True); time.sleep(60)"
+    worker, holder, light = (start("-c", code) for code in (sleep, sleep, sleep.replace("60_000_000", "1")))
+    started += [worker, holder, light]
+    for one in started:
+        assert one.stdout is not None and one.stdout.readline() == "up\n"
+    monkeypatch.setattr(neighbors, "_MUCH_MEMORY", 50_000_000)
+    writer = SampleWriter(tmp_path)
+    NeighborProbe(writer, Household([worker.pid])).close()
+    writer.close()
+    held = {one.channel.device: one.value[-1] for one in read_samples(tmp_path).named("neighbor_memory")}
+    assert [value > 50_000_000 for device, value in held.items() if device.startswith(f"{holder.pid}/")] == [True]
+    assert not any(device.startswith((f"{light.pid}/", f"{worker.pid}/")) for device in held)
+
+
 def test_another_rank_of_the_same_job_is_no_neighbor_and_one_of_another_job_is(
     started: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -77,6 +77,36 @@ def test_blame_handed_out_and_withheld_is_what_was_waited(seed: int, members: in
     assert (arrivals.waited_us <= durations * hidden * 1.001 + 1e-6).all()
 
 
+@pytest.mark.parametrize(("critical", "told"), [(0.3, True), (1.0, False)])
+def test_a_window_in_which_senders_go_on_meanwhile_is_not_replayed(critical: float, told: bool) -> None:
+    """An asynchronous send lasts until it is received, but holds its worker up only where that waits for it."""
+    lasting = np.full(6, 40_000.0)
+    held = encode_series((critical * lasting).astype(np.float32))
+    peer = encode_series(np.full(6, 1, dtype=np.int32))
+    send = record(lasting, kind="send", peers=peer, critical_us=held)
+    receive = record(np.full(6, 500.0), kind="recv", peers=encode_series(np.zeros(6, dtype=np.int32)))
+    arrivals = read_arrivals(fleet((send,), (receive,), iterations=6))
+    assert any("sends go on beside other work" in note for note in arrivals.notes) == told
+
+
+@pytest.mark.parametrize("late_us", [0.0, 20_000.0])
+def test_who_brings_least_to_an_all_to_all_leaves_first_and_is_not_late_for_that(late_us: float) -> None:
+    """Literally, who spends least time in it came last: here it only has least to move."""
+    sizes = np.array([1000, 8000, 8000, 4000])
+    own = []
+    for rank, size in enumerate(sizes):
+        time = np.full(8, 5.0 * size + (late_us if rank != 3 else 0.0))
+        elements = encode_series(np.full(8, size, dtype=np.int64))
+        own.append((record(time, kind="all_to_all", elements=elements),))
+    arrivals = read_arrivals(fleet(*own, iterations=8))
+    if late_us:
+        assert arrivals.blame_share([3]) == 1
+        assert arrivals.waited_us.sum() == pytest.approx(3 * 8 * late_us, rel=0.01)
+    else:
+        assert arrivals.waited_us.sum() == pytest.approx(0.0, abs=1.0)
+    assert booked(arrivals)[0] == pytest.approx(booked(arrivals)[1])
+
+
 def test_waiting_that_hides_behind_the_backward_pass_costs_nothing() -> None:
     early, late = np.full(5, 40_000.0), np.full(5, 1000.0)
     hidden = record(early, critical_us=encode_series(np.zeros(5, dtype=np.float32)))

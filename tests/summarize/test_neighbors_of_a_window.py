@@ -76,6 +76,16 @@ def test_one_that_lived_for_a_part_of_the_window_counts_by_that_part(store: Stor
     assert one.age_s == pytest.approx(67.0)
 
 
+def test_one_that_sleeps_on_much_of_the_memory_is_kept_among_many_busy_ones(store: Store) -> None:
+    store.gauge("memory_available", "host", (-1.0, 0.5), (11.0, 0.5), capacity=10_000.0)
+    for pid in range(1, 13):
+        store.neighbor(pid, "make", 0.06)
+    store.counter("neighbor_cpu", "77/cache", (-1.0, 0), (11.0, 0))
+    store.gauge("neighbor_memory", "77/cache", (-1.0, 6000), (11.0, 6000))
+    found = find_neighbors(window(), store.read())
+    assert (found[0].name, found[0].memory_bytes, len(found)) == ("cache", 6000, MOST_NEIGHBORS)
+
+
 def test_the_heaviest_are_kept_and_those_outside_the_window_or_light_are_not(store: Store) -> None:
     for pid in range(1, 13):
         store.neighbor(pid, f"p{pid}", pid / 10)
@@ -151,3 +161,12 @@ def test_a_damaged_list_of_settings_is_refused(tmp_path: Path, content: bytes) -
     path.write_bytes(content)
     with pytest.raises(InputError):
         read_setup(path)
+
+
+def test_what_the_driver_says_of_the_workers_own_device(store: Store) -> None:
+    for device, clock, reasons in (("gpu0/a", 0.9, 0x4), ("gpu1/b", 0.5, 0x44)):
+        store.gauge("gpu_sm_clock", device, (-1.0, clock), (11.0, clock))
+        store.gauge("gpu_throttle", device, (-1.0, 0.0), (5.0, 0.0), (11.0, reasons))
+    facts = host_facts(window(worker=Worker(global_rank=0, pid=PID, device="cuda:1", device_uuid="b")), store.read())
+    assert facts["gpu_sm_clock"] == pytest.approx(0.5)
+    assert facts["gpu_slowed"] == facts["gpu_power_capped"] == pytest.approx(0.5)

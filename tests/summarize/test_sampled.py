@@ -206,7 +206,7 @@ def test_other_threads_are_counted_by_what_they_are():
     }
     assert found == {
         ("background", "Thread.run"): 100 * MS,
-        ("background", "read"): 100 * MS,
+        ("child", "read"): 100 * MS,
         ("loader", "Data.__getitem__"): 55 * MS,
     }
     assert (count.used, count.dropped) == (30, 2)

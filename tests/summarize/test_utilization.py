@@ -10,7 +10,7 @@ from eroica.model.window import ClockPair
 from eroica.model.worker import Worker
 from eroica.summarize.clock import WallClock
 from eroica.summarize.sweep import Layer
-from eroica.summarize.utilization import _of_gpu, find_resources, measure_use, role_of
+from eroica.summarize.utilization import find_resources, measure_use, of_device, role_of
 
 MS = 1_000_000
 CLOCK = WallClock([ClockPair(realtime_ns=10**15, monotonic_ns=0)])
@@ -107,7 +107,7 @@ def test_what_never_bounds_has_no_resource():
 )
 def test_a_workers_device_is_found_by_its_uuid_and_else_by_its_index(device, uuid, expected):
     candidates = [series([1.0, 1.0], "gpu_sm_clock", name) for name in ("gpu0/aaa", "gpu1/bbb")]
-    found = _of_gpu(candidates, Worker(global_rank=0, device=device, device_uuid=uuid))
+    found = of_device(candidates, Worker(global_rank=0, device=device, device_uuid=uuid))
     assert (found and found.channel.device) == expected
 
 

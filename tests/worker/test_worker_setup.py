@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from eroica.summarize.setup import joined_setup
 from eroica.worker.setup import loader_setup, torch_setup
 
 
@@ -24,7 +26,19 @@ def test_torchs_switches_and_threads_are_told_as_short_texts() -> None:
     assert all(isinstance(value, str) and len(value) <= 80 for value in facts.values())
 
 
+def test_a_variable_that_the_script_sets_itself_is_told_and_a_secret_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    monkeypatch.setenv("HF_TOKEN", "geheim")
+    facts = torch_setup()
+    assert facts["env:CUDA_LAUNCH_BLOCKING"] == "1" and "geheim" not in "".join(facts.values())
+    begun_with = {"env:CUDA_LAUNCH_BLOCKING": "0", "env:NCCL_DEBUG": "INFO", "affinity": "0-3"}
+    joined = joined_setup(facts, begun_with)
+    assert (joined["env:CUDA_LAUNCH_BLOCKING"], joined["affinity"]) == ("1", "0-3") and "env:NCCL_DEBUG" not in joined
+    assert joined_setup({}, begun_with) == begun_with
+
+
 def test_a_torch_that_tells_nothing_and_none_at_all_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"HF_TOKEN": "geheim"})
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="0"))
     assert torch_setup() == {"python": ".".join(map(str, sys.version_info[:3])), "torch": "0"}
     monkeypatch.delitem(sys.modules, "torch")

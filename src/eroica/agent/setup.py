@@ -1,6 +1,6 @@
 """How a worker's process is set up, read from outside: cores, priority, quota, kernel, and an allow-list of variables.
 
-Nothing is read that is not on the list: an environment holds secrets.
+Of the environment nothing is read that is not on the list (`eroica.wire.variables`).
 """
 
 from __future__ import annotations
@@ -11,59 +11,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from eroica.hardware.cgroup import parse_membership, parse_mounts, stat_files
+from eroica.wire.variables import told_variables
 
-#: Variables whose values may leave the host, by whole names: a prefix would let through names of anybody's choice.
-_NAMES = """
-    OMP_NUM_THREADS OMP_THREAD_LIMIT OMP_PROC_BIND OMP_PLACES OMP_DYNAMIC OMP_NESTED OMP_SCHEDULE OMP_WAIT_POLICY
-    OMP_MAX_ACTIVE_LEVELS OMP_STACKSIZE MKL_NUM_THREADS MKL_DYNAMIC MKL_DOMAIN_NUM_THREADS MKL_ENABLE_INSTRUCTIONS
-    MKL_CBWR ATEN_CPU_CAPABILITY MKL_THREADING_LAYER KMP_AFFINITY KMP_BLOCKTIME KMP_HW_SUBSET KMP_SETTINGS KMP_TPAUSE
-    GOMP_CPU_AFFINITY GOMP_SPINCOUNT OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_ALGO
-    NCCL_PROTO NCCL_NET NCCL_NET_PLUGIN NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE NCCL_IB_DISABLE NCCL_IB_HCA
-    NCCL_IB_TIMEOUT NCCL_IB_RETRY_CNT NCCL_IB_GID_INDEX NCCL_IB_TC NCCL_IB_QPS_PER_CONNECTION NCCL_NET_GDR_LEVEL
-    NCCL_SOCKET_IFNAME NCCL_SOCKET_NTHREADS NCCL_NSOCKS_PERTHREAD NCCL_BUFFSIZE NCCL_NTHREADS NCCL_MIN_NCHANNELS
-    NCCL_MAX_NCHANNELS NCCL_CROSS_NIC NCCL_NVLS_ENABLE NCCL_LAUNCH_MODE NCCL_ASYNC_ERROR_HANDLING NCCL_BLOCKING_WAIT
-    NCCL_CHECKS_DISABLE NCCL_CUMEM_ENABLE NCCL_TOPO_FILE NCCL_GRAPH_FILE GLOO_SOCKET_IFNAME GLOO_DEVICE_TRANSPORT
-    TP_SOCKET_IFNAME
-    TORCH_DISTRIBUTED_DEBUG TORCH_CPP_LOG_LEVEL TORCH_SHOW_CPP_STACKTRACES TORCH_NCCL_BLOCKING_WAIT
-    TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_HIGH_PRIORITY TORCH_NCCL_ENABLE_TIMING
-    TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_COMPILE_DISABLE TORCHDYNAMO_DISABLE
-    NVIDIA_TF32_OVERRIDE PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF PYTORCH_NO_CUDA_MEMORY_CACHING PYTORCH_JIT
-    CUDA_LAUNCH_BLOCKING CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER CUDA_MODULE_LOADING CUDA_CACHE_DISABLE
-    CUDA_AUTO_BOOST CUBLAS_WORKSPACE_CONFIG MALLOC_ARENA_MAX MALLOC_CHECK_ MALLOC_PERTURB_ MALLOC_TRIM_THRESHOLD_
-    MALLOC_MMAP_THRESHOLD_ MALLOC_TOP_PAD_ MALLOC_MMAP_MAX_ LD_PRELOAD PYTHONDEVMODE PYTHONMALLOC
-    PYTHONPROFILEIMPORTTIME PYTHONTRACEMALLOC PYTHONFAULTHANDLER PYTHONUNBUFFERED PYTHONOPTIMIZE PYTHONASYNCIODEBUG
-    PYTHONDONTWRITEBYTECODE
-"""
-ALLOWED = frozenset(_NAMES.split())
 NO_LIMIT = "none"
 """A quota that could be read, and is none."""
-_HIDDEN = "(hidden)"
 _LONGEST_VALUE = 80
-_MOST_VARIABLES = 40
-
-
-def is_allowed(name: str) -> bool:
-    """Whether the value of an environment variable may be looked at."""
-    return name in ALLOWED
 
 
 def parse_environment(environ: bytes) -> dict[str, str]:
-    """Allowed variables of `/proc/<pid>/environ`, as "env:NAME".
-
-    Of paths only the last part is kept, of accounts and addresses nothing at all. Long values are cut.
-    """
-    found: dict[str, str] = {}
-    for pair in environ.split(b"\0"):
-        name, equals, value = pair.decode("utf-8", "replace").partition("=")
-        if equals and is_allowed(name) and len(found) < _MOST_VARIABLES:
-            found[f"env:{name}"] = _without_places(value)[:_LONGEST_VALUE]
-    return found
-
-
-def _without_places(value: str) -> str:
-    if "@" in value or "://" in value:  # somebody's name, and perhaps a password before it
-        return _HIDDEN
-    return value.rstrip("/").rpartition("/")[2]
+    """Allowed variables of `/proc/<pid>/environ`, with which the process was started (`eroica.wire.variables`)."""
+    pairs = (pair.decode("utf-8", "replace").partition("=") for pair in environ.split(b"\0"))
+    return told_variables((name, value) for name, equals, value in pairs if equals)
 
 
 def parse_affinity(status: str) -> tuple[str, int]:

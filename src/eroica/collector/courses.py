@@ -36,6 +36,8 @@ _VAGUER = {
 _VAGUE_SUPPORT = 0.5
 #: A gain where none is known: a cause that counts costs a few percent at least, most cost more.
 _TYPICAL_GAIN = 0.1
+#: Windows from which a cause that is on other workers each time is said to wander.
+_FEWEST_TURNS = 3
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,12 @@ def _components(alike: Sequence[Sighting], many_hosts: bool) -> list[list[Sighti
 
 
 def _fold(groups: list[list[Sighting]]) -> list[list[Sighting]]:
-    """The same cause on other workers, never in one window with the first: it wandered."""
+    """The same cause on other workers, never in one window with the first: it wandered.
+
+    Seen twice only, it may as well be two troubles, one after the other.
+    """
+    if len({one.window_id for group in groups for one in group}) < _FEWEST_TURNS:
+        return [list(group) for group in groups]
     folded: list[list[Sighting]] = []
     for group in sorted(groups, key=lambda group: (min(one.window_id for one in group), -len(group))):
         windows = {one.window_id for one in group}

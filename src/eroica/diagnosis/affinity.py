@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.cores import bound_to, listed_cores
 from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.speed import queued_share
@@ -34,11 +35,9 @@ _LEAST_GROWN = 0.1
 _SIBLING = 0.25
 #: A gain that follows from counting cores, not from the window run again.
 _DOUBT = 0.9
-_MOST_RANGE = 4096
-_LONGEST_PART = 16
 _NEXT_STEP = (
-    "Let the workers use the idle cores: look for taskset, numactl, a cpuset of the container or the scheduler's "
-    "binding (srun --cpu-bind, --cpus-per-task), and give each worker cores of its own."
+    "Let the workers use the idle cores, if those are yours: look for taskset, numactl, a cpuset of the container or "
+    "the scheduler's binding (srun --cpu-bind, --cpus-per-task), and give each worker cores of its own."
 )
 
 
@@ -79,29 +78,17 @@ def _narrow(view: View, host: str, members: Sequence[int]) -> _Narrow | None:
     patterns = [view.fleet.patterns[at] for at in members]
     facts = patterns[0].host_facts
     cores, job = facts.get("cpu_count", 0.0), facts.get("cores_job", 0.0)
-    told = [cores_of(one.setup.get("affinity", "")) for one in patterns]
-    allowed = frozenset[int]().union(*told)
-    siblings = frozenset[int]().union(*(cores_of(one.setup.get("siblings", "")) for one in patterns)) - allowed
+    allowed = bound_to(patterns)
+    siblings = frozenset[int]().union(*(listed_cores(one.setup.get("siblings", "")) for one in patterns)) - allowed
     idle = cores * (1 - facts.get("host_busy", 1.0))
     idle -= (1 - _SIBLING) * min(idle, len(siblings))
     queued = float(np.nan_to_num(queued_share(view.fleet)[list(members)]).mean())
     before = float(np.nan_to_num(view.then(queued_share)[list(members)]).mean())
     if queued < _LEAST_QUEUED or idle < _LEAST_IDLE or queued - before < _LEAST_GROWN:
         return None
-    if not all(told) or len(allowed) >= cores or job < _BUSY * len(allowed):
+    if not allowed or len(allowed) >= cores or job < _BUSY * len(allowed):
         return None
     return _Narrow(members=list(members), host=host, allowed=len(allowed), cores=cores, idle=idle, queued=queued)
-
-
-def cores_of(listed: str) -> frozenset[int]:
-    """The cores of a list like "0-3,8"; none where it cannot be read."""
-    found: set[int] = set()
-    for part in filter(None, listed.split(",")):
-        first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or len(part) > _LONGEST_PART:
-            return frozenset()
-        found.update(range(int(first), min(int(last or first), int(first) + _MOST_RANGE) + 1))
-    return frozenset(found)
 
 
 def _candidate(view: View, found: list[_Narrow]) -> Candidate:

@@ -50,6 +50,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         is_remark: Worth knowing beside a cause though it costs nothing by itself.
         is_general: Everything is slower everywhere, which other causes bring about too: it stands behind a specific
             cause unless it costs far more.
+        is_one_operator: One operator takes longer while others do not: nothing that slows all of them is behind it.
         stands_for: Further causes that other rules see in the same time of the same workers.
     """
 
@@ -80,6 +81,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     may_be_recording: bool = False
     is_remark: bool = False
     is_general: bool = False
+    is_one_operator: bool = False
     stands_for: frozenset[str] = frozenset()
 
     @property
@@ -91,3 +93,15 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def excess_us(self) -> float:
         """Mean excess per iteration on the accused."""
         return self.mean_us - self.reference_us
+
+    def told_as(self, cause: str, subject: str, evidence: tuple[str, ...]) -> Candidate:
+        """The same time under another cause; sentence and advice were those of the old one.
+
+        Args:
+            cause: Slug in the catalog.
+            subject: Who does what.
+            evidence: What speaks for it, beside what has been said.
+        """
+        return msgspec.structs.replace(
+            self, cause=cause, subject=subject, evidence=(*self.evidence, *evidence), sentence="", next_step=""
+        )

@@ -12,7 +12,6 @@ from eroica.diagnosis.buckets import find_piece
 from eroica.diagnosis.candidate import Candidate, Reference
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_RATIO, LEAST_STRENGTH
-from eroica.diagnosis.speed import host_fact
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
@@ -143,8 +142,7 @@ def _lacks_cores(view: View) -> bool:
     """Whether transfers run on the host, and some host has no core for them beside each worker's training thread."""
     if view.fleet.has_accelerator:
         return False
-    cores_W = host_fact(view.fleet, "cpu_count")
-    return any(float(cores_W[members[0]]) < 2 * len(members) for members in view.homes.values())
+    return any(view.cores[host].allowed < 2 * len(members) for host, members in view.homes.items())
 
 
 def _is_pipeline(view: View) -> bool:

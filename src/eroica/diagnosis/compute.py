@@ -48,6 +48,9 @@ _SAME_COUNT = 0.05
 _MORE_WORK = 0.10
 _MOSTLY_WORK = 0.6
 _UNLIKE_OTHERS = "Workers of other roles compute as fast as then, so it is not how the work was divided."
+#: A device's clock is lower than the peers' from this share of theirs on.
+_LOWER_CLOCK = 0.97
+_OFTEN_CAPPED = 0.1
 #: Contention explains the slowness if waiting for a core explains this share of it.
 _EXPLAINED_BY_QUEUE = 0.5
 
@@ -214,10 +217,12 @@ def _split_by_queue(
 
 
 def _host_evidence(view: View, members: NDArray[np.intp]) -> Iterator[str]:
+    yield from _clock_evidence(view, members)
     wording = {
         "stopped": "The process was stopped (state T) {} of the time; peers {}.",
         "throttled": "Its CPU quota held it back {} of the time; peers {}.",
         "run_queue_wait": "Its training thread waited for a core {} of the time; peers {}.",
+        "gpu_slowed": "Heat, a power brake or the device itself held its clock back {} of the time; peers {}.",
     }
     others = np.setdiff1d(np.arange(view.workers), members)
     for name, text in wording.items():
@@ -226,6 +231,19 @@ def _host_evidence(view: View, members: NDArray[np.intp]) -> Iterator[str]:
         peers = weighted_mean(fact_W[others], np.ones(others.size))
         if own > 0.02:
             yield text.format(percent(own), percent(0.0 if np.isnan(peers) else peers))
+
+
+def _clock_evidence(view: View, members: NDArray[np.intp]) -> Iterator[str]:
+    """A device that runs at a lower clock than the peers', and its driver's word for why."""
+    clock_W = host_fact(view.fleet, "gpu_sm_clock")
+    others_W = np.delete(clock_W, members)
+    if np.isnan(clock_W[members]).all() or np.isnan(others_W).all():
+        return
+    own, peers = float(np.nanmean(clock_W[members])), float(np.nanmedian(others_W))
+    if own <= _LOWER_CLOCK * peers:
+        capped = float(np.nan_to_num(host_fact(view.fleet, "gpu_power_capped")[members]).mean())
+        why = f"; the power limit held it back {percent(capped)} of the time" if capped >= _OFTEN_CAPPED else ""
+        yield f"Its device ran at {percent(own)} of its highest clock; the peers' at {percent(peers)}{why}."
 
 
 def _whose(members: NDArray[np.intp]) -> str:

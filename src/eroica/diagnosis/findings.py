@@ -18,6 +18,20 @@ from eroica.model.verdict import DurationSummary, Finding, FindingFunction, Patt
 
 #: A recording should hold at least so many iterations, and the next one twice as many as this one.
 _FEW_STEPS = 5
+#: What a machine can have brought about; work and code go where they are sent.
+_OF_HOSTS = frozenset(
+    {
+        "compute-slow",
+        "cpu-contention",
+        "sibling-process",
+        "misconfiguration",
+        "slow-link",
+        "link-fallback",
+        "slow-storage-read",
+        "slow-data-loading",
+        "unknown",
+    }
+)
 
 
 def build_findings(view: View, causes: Sequence[Cause]) -> tuple[Finding, ...]:
@@ -65,13 +79,13 @@ def _cause(view: View, order: int, cause: Cause, waiting: Sequence[Waiting], exp
         scope=found.scope,
         hosts=found.hosts or _hosts(view, found.workers),
         resource=found.resource or summarize_resource(view, found),
-        pattern=summarize_pattern(view, found) if found.functions or not view.is_trace else None,
+        pattern=summarize_pattern(view, found) if found.functions else None,
         duration=summarize_durations(view, found),
         gain=round(cause.gain, 4),
         confidence=estimate_confidence(view, found, cause.gain),
         explains=tuple(explains),
         evidence=describe_evidence(view, cause, waiting),
-        next_step=(host_step(view, found.workers) if found.scope == "some" else "")
+        next_step=(host_step(view, found.workers) if found.scope == "some" and found.cause in _OF_HOSTS else "")
         + (found.next_step or _next_step(view, found.cause)),
     )
 

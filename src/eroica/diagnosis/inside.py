@@ -32,8 +32,9 @@ _COLLECTIONS = "garbage-collection"
 _GREW, _GREW_COLLECTING = 0.6, 0.4
 #: Time inside operators that is worth a word, as a share of what is left between them.
 _LEAST_INSIDE = 0.2
-#: Share of the iteration that it must take by itself: of less, samples are too few.
-_LEAST_OWN = 0.05
+#: Share of the iteration that it must take with its operators, and by itself: of less, samples are too few.
+_LEAST_WHOLE = 0.05
+_LEAST_OWN = 0.02
 #: Who does not have the trouble spends at most this share of the time under the function.
 _HARDLY = 1 / 3
 #: A candidate that costs more than this many times what the function's operators do is something else.
@@ -85,7 +86,7 @@ def _inside(view: View, candidate: Candidate, kinds: Set[str]) -> float:
     frame = candidate.focus.entry
     whole_W = _under(view.fleet, frame)
     own_us, other_us = float(whole_W[members].mean()), _reference(view, candidate, frame, whole_W)
-    if other_us > _HARDLY * own_us:
+    if other_us > _HARDLY * own_us or own_us < _LEAST_WHOLE * view.iteration_us:
         return 0.0
     inside_us = own_us - other_us - candidate.excess_us
     if inside_us < _LEAST_INSIDE * candidate.excess_us:

@@ -5,7 +5,7 @@ Threads that a loader of the user's own fetches in are read the same way. Array 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,14 @@ from eroica.diagnosis.frames import Focus, find_focus, is_own_frame, split_frame
 from eroica.diagnosis.view import View
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
+from eroica.model.pattern import ThreadRole
 
 Floats = NDArray[np.float64]
 #: Who limits the job works most of the time in a window, too, in which there is more room to wait.
 MOSTLY_BUSY = 0.75
-_CHILD = "BaseProcess._bootstrap (multiprocessing/process.py"
+#: Threads that share the training thread's interpreter lock, and all that it may wait for beside its loaders.
+OWN_THREADS: frozenset[ThreadRole] = frozenset({"background"})
+_OTHERS: frozenset[ThreadRole] = frozenset({"background", "child"})
 _WORKER_LOOP = "torch/utils/data/_utils/worker.py"
 #: Where a loader child waits for work or for room, with nothing to do with the data.
 IDLE_FILES = frozenset(
@@ -28,11 +31,6 @@ IDLE_FILES = frozenset(
         "threading.py", "queue.py", "torch/utils/data/_utils/worker.py", "multiprocessing/popen_fork.py",
     }
 )  # fmt: skip
-
-
-def is_child_process(stack: Sequence[str]) -> bool:
-    """Whether a stack begins where a process that Python's multiprocessing has started does, and no thread of ours."""
-    return bool(stack) and stack[0].startswith(_CHILD)
 
 
 def is_idle_stack(stack: Sequence[str]) -> bool:
@@ -61,7 +59,7 @@ def batch_us(fleet: Fleet) -> Floats:
 def frame_in_children(view: View, members: Sequence[int], reference: str) -> Focus | None:
     """The frame that keeps the loader's children busy, more than the peers' where it is compared with peers.
 
-    A loader of the user's own may fetch in a thread instead.
+    A loader of the user's own may fetch in a thread or in a process of its own instead.
     """
     keys = view.fleet.keys
     rows = [at for at, key in enumerate(keys) if key.thread == "loader" and not is_idle_stack(key.stack)]
@@ -69,21 +67,33 @@ def frame_in_children(view: View, members: Sequence[int], reference: str) -> Foc
     return _in_rows(view, loops or rows, members, reference) or frame_in_threads(view, members, reference)
 
 
-def frame_in_threads(view: View, members: Sequence[int], reference: str) -> Focus | None:
+def frame_in_threads(
+    view: View, members: Sequence[int], reference: str, roles: Collection[ThreadRole] = _OTHERS
+) -> Focus | None:
     """The user's own frame that other threads of these workers are busy in, for a training thread that waits for one.
+
+    Threads of processes that they have started count, too, unless `roles` says otherwise.
 
     Threads that only wait themselves, or that show no code of the user's, explain nothing.
     """
     rows = [
         at
         for at, key in enumerate(view.fleet.keys)
-        if key.thread == "background" and activity_of(key.stack) != "thread" and any(map(is_own_frame, key.stack))
+        if key.thread in roles and activity_of(key.stack) != "thread" and any(map(is_own_frame, key.stack))
     ]
     found = _in_rows(view, rows, members, reference)
     least = view.settings.min_gain * view.iteration_us
     if found is None or view.fleet.total_us[list(found.functions)][:, list(members)].sum(axis=0).mean() < least:
         return None
     return found
+
+
+def where_it_runs(view: View, rows: Sequence[int]) -> str:
+    """Where functions run that are not the training thread's, in words."""
+    threads = {view.fleet.keys[row].thread for row in rows}
+    if "loader" in threads:
+        return "a loader process"
+    return "a process that the worker has started" if "child" in threads else "another thread"
 
 
 def _in_rows(view: View, rows: list[int], members: Sequence[int], reference: str) -> Focus | None:

@@ -14,10 +14,18 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus, split_frame
 from eroica.diagnosis.lateness import JOB_WIDE, Lateness, accuse, judge_group, late_as_all, measure
-from eroica.diagnosis.loader_children import IDLE_FILES, MOSTLY_BUSY, batch_us, busy_share, frame_in_children
+from eroica.diagnosis.loader_children import (
+    IDLE_FILES,
+    MOSTLY_BUSY,
+    batch_us,
+    busy_share,
+    frame_in_children,
+    where_it_runs,
+)
 from eroica.diagnosis.reading import describe, doing, library_frame, python_cause
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
+from eroica.model.pattern import ASIDE
 
 Floats = NDArray[np.float64]
 #: Without an accelerator and without a healthy past, input is too slow from this share of the iteration on: loading on
@@ -153,9 +161,9 @@ def _next_itself(view: View, rows: Sequence[int], found: Focus | None) -> Focus:
 
 def _child_evidence(view: View, focus: Focus) -> tuple[str, ...]:
     keys = view.fleet.keys
-    if not focus.functions or keys[focus.functions[0]].thread not in ("loader", "background"):
+    if not focus.functions or keys[focus.functions[0]].thread not in ASIDE:
         return ()
-    where = "the data loader's processes" if keys[focus.functions[0]].thread == "loader" else "another thread"
+    where = where_it_runs(view, focus.functions)
     busy = view.fleet.total_us[list(focus.functions)].sum(axis=0)
     each = ", ".join(f"{busy[at] / 1e3:.1f}" for at in np.argsort(-busy)[:8])
     return (f"It runs inside {where}: {each} ms per iteration on the workers, longest first.",)

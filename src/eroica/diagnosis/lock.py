@@ -20,7 +20,7 @@ from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.lateness import Lateness, accuse, late_against_baseline, late_against_peers, measure
-from eroica.diagnosis.loader_children import frame_in_threads, is_child_process
+from eroica.diagnosis.loader_children import OWN_THREADS, frame_in_threads
 from eroica.diagnosis.speed import held_share, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
@@ -36,7 +36,7 @@ _KINDS = frozenset({"python", "compute", "memory", "other"})
 _BUSY = 0.3
 #: And it must be so much busier than on the peers or than before: one that was always there has no news.
 _BUSIER = 0.25
-#: No row may hold more of the excess: then it is that function, not the lock.
+#: No row may hold more of the excess, but for one that only waits longer: then it is that function, not the lock.
 _MOST_IN_ONE = 0.5
 #: A process that was stopped or throttled for this share of the time starves for that reason.
 _HELD = 0.05
@@ -143,7 +143,7 @@ def _busy_beside(fleet: Fleet) -> Floats:
     """Cores that Python of other threads uses, at most of those that run one function. float64 [W]."""
     programs: dict[str, list[int]] = defaultdict(list)
     for at, key in enumerate(fleet.keys):
-        if key.thread == "background" and key.kind == "python" and not is_child_process(key.stack):
+        if key.thread == "background" and key.kind == "python":
             programs[_program(key.stack)].append(at)
     used_PW = [
         (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0) for rows in programs.values()
@@ -167,10 +167,9 @@ def _running(view: View, rows: Sequence[int]) -> Floats:
 
 
 def _candidate(view: View, rows: list[int], late: Lateness, busy_W: Floats) -> Candidate | None:
-    inside = frame_in_threads(view, late.workers, late.reference)
-    if inside is None or not _is_spread(view, rows, late):
+    inside, members = frame_in_threads(view, late.workers, late.reference, OWN_THREADS), list(late.workers)
+    if inside is None or not (_is_spread(view, rows, late) or _only_waits_longer(view)[members].all()):
         return None
-    members = list(late.workers)
     running_W = _running(view, rows)
     running, busy = float(running_W[members].mean()), percent(float(busy_W[members].mean()))
     evidence = (

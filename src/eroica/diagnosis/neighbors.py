@@ -24,10 +24,11 @@ from eroica.diagnosis.hosts import (
 )
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.reading import INPUT_CAUSES
+from eroica.diagnosis.speed import host_fact
 from eroica.diagnosis.taken import HELD, LARGE, LEAST_CORES, Taken, device_taken, host_taken, lack_of, usual_devices
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
-from eroica.localize.excess import excess_over_baseline
+from eroica.localize.excess import excess_over_baseline, median_of_others
 from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
@@ -35,6 +36,9 @@ CAUSE = "sibling-process"
 #: Causes that somebody else may have brought about.
 _ATTRIBUTABLE = frozenset({"cpu-contention", "compute-slow", "unknown"})
 _MOST_FACTOR = 10.0
+#: What a lower clock of the device leaves of the slowness must be at least this share of it.
+_LEAST_BY_OTHERS = 0.5
+_LEAST_CLOCK = 0.01
 _MOST_HOSTS = 3
 #: Share of the iteration that has come since the healthy window from which turns are told as others' doing.
 _LEAST_LOST = 0.1
@@ -105,10 +109,17 @@ def _attributed(hosts: Hosts, candidate: Candidate) -> Iterator[Candidate]:
     if candidate.cause not in _ATTRIBUTABLE or not accused or candidate.reference_us <= 0 or held:
         yield candidate
         return
+    if candidate.is_one_operator:
+        yield candidate
+        return
     factor = min(candidate.mean_us / candidate.reference_us, _MOST_FACTOR)
     theirs = sorted({one.worker.host for one in accused})
     take = _taken_by_device if view.fleet.has_accelerator and candidate.kind == "compute" else _taken_by_host
     taken = take(hosts, candidate, theirs, factor)
+    unseen = tuple(one.what for one in taken if not one.is_seen)
+    if unseen:
+        candidate = msgspec.structs.replace(candidate, evidence=(*candidate.evidence, *unseen[:_MOST_HOSTS]))
+        taken = [one for one in taken if one.is_seen]
     if len(taken) < len(theirs) and (not taken or candidate.scope == "all"):
         yield candidate
         return
@@ -161,13 +172,8 @@ def _of_workers(candidate: Candidate, workers: Sequence[int]) -> Candidate:
 
 
 def _blaming(view: View, candidate: Candidate, taken: Sequence[Taken]) -> Candidate:
-    return msgspec.structs.replace(
-        candidate,
-        cause=CAUSE,
-        subject=_subject(view, candidate, taken),
-        evidence=(*candidate.evidence, *(one.what for one in taken)),
-        doubt=candidate.doubt * min(one.doubt for one in taken),
-    )
+    told = candidate.told_as(CAUSE, _subject(view, candidate, taken), tuple(one.what for one in taken))
+    return msgspec.structs.replace(told, doubt=candidate.doubt * min(one.doubt for one in taken))
 
 
 def _subject(view: View, candidate: Candidate, taken: Sequence[Taken]) -> str:
@@ -179,9 +185,24 @@ def _subject(view: View, candidate: Candidate, taken: Sequence[Taken]) -> str:
 
 
 def _taken_by_device(hosts: Hosts, candidate: Candidate, theirs: Sequence[str], factor: float) -> list[Taken]:
+    """Devices that run more slowly by themselves owe that to nobody who is on them."""
+    left = factor / _clock_ratio(hosts.view, candidate)
+    if left - 1 < _LEAST_BY_OTHERS * (factor - 1):
+        return []
     usual, members = usual_devices(hosts.view, candidate), _members(hosts, candidate)
-    found = (device_taken(hosts.view, usual, host, members[host], factor) for host in theirs)
+    found = (device_taken(hosts.view, usual, host, members[host], left) for host in theirs)
     return [one for one in found if one is not None]
+
+
+def _clock_ratio(view: View, candidate: Candidate) -> float:
+    """How many times as high the clock of the others' devices is, or was; at least 1, and 1 where nobody looked."""
+    own_W = host_fact(view.fleet, "gpu_sm_clock")
+    usual_W = median_of_others(own_W, view.fleet.roles)
+    if candidate.reference == "baseline":
+        usual_W = view.then(lambda past: host_fact(past, "gpu_sm_clock"))
+    members = list(candidate.workers)
+    ratio_W = usual_W[members] / np.maximum(own_W[members], _LEAST_CLOCK)
+    return 1.0 if np.isnan(ratio_W).all() else max(float(np.nanmedian(ratio_W)), 1.0)
 
 
 def _taken_by_host(hosts: Hosts, candidate: Candidate, theirs: Sequence[str], factor: float) -> list[Taken]:

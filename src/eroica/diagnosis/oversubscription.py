@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.cores import Cores
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH
-from eroica.diagnosis.loader_children import is_child_process
 from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.setup_rules import number
 from eroica.diagnosis.simulate import simulated_gain
@@ -72,6 +72,7 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         lost_us: By how much iterations are longer.
         taken_us: Core time per iteration that workers, or processes of theirs, use beside the training thread.
             float64 [W].
+        sampled_us: The part of it in the processes whose stacks were sampled, which need not be all. float64 [W].
         queued_us: Time per iteration in which training threads have no core. float64 [W].
         strength: The longer iteration in standard errors.
     """
@@ -79,6 +80,7 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     reference: Literal["baseline", "expectation"]
     lost_us: float
     taken_us: Floats
+    sampled_us: Floats
     queued_us: Floats
     strength: float
 
@@ -99,8 +101,7 @@ def _find(view: View, kind: _Kind) -> list[Candidate]:
     change = _change(view, kind)
     if change is None:
         return []
-    homes = view.homes.values()
-    crowded = sorted(at for members in homes if _is_crowded(view, kind, change, members) for at in members)
+    crowded = sorted(at for host in view.homes if _is_crowded(view, kind, change, host) for at in view.homes[host])
     inside = _busiest_frame(view, kind, crowded) if crowded else None
     return [_candidate(view, kind, change, crowded, inside)] if inside is not None else []
 
@@ -111,6 +112,7 @@ def _change(view: View, kind: _Kind) -> _Change | None:
     if view.is_trace or not view.is_slow or not before_us or before_us >= view.iteration_us:
         return None
     taken_W, queued_W = kind.taken_us(view.fleet), _queued_us(view.fleet)
+    sampled_W = _sampled_us(view.fleet, kind) - np.nan_to_num(view.then(lambda past: _sampled_us(past, kind)))
     before_WJ = np.full((view.workers, 2), before_us)
     if past is not None:
         taken_W = taken_W - view.then(kind.taken_us)
@@ -121,31 +123,25 @@ def _change(view: View, kind: _Kind) -> _Change | None:
         reference="expectation" if past is None else "baseline",
         lost_us=view.iteration_us - before_us,
         taken_us=taken_W,
+        sampled_us=sampled_W,
         queued_us=queued_W,
         strength=max(float(np.nanmedian(excess.strength)), LEAST_STRENGTH * 0.5),
     )
 
 
-def _is_crowded(view: View, kind: _Kind, change: _Change, members: Sequence[int]) -> bool:
-    cores_W, busy_W = host_fact(view.fleet, "cpu_count"), host_fact(view.fleet, "host_busy")
-    here = list(members)
+def _is_crowded(view: View, kind: _Kind, change: _Change, host: str) -> bool:
+    here, cores = view.homes[host], view.cores[host].allowed
     taken_us, queued_us = float(np.nansum(change.taken_us[here])), float(np.nan_to_num(change.queued_us[here]).mean())
-    cores, busy = (float(np.nan_to_num(each_W[here]).max()) for each_W in (cores_W, busy_W))
-    if busy < _FULL or taken_us < _LEAST_TAKEN * change.lost_us * cores:
+    if not view.cores[host].busy >= _FULL or taken_us < _LEAST_TAKEN * change.lost_us * cores:
         return False
-    if queued_us < _LEAST_QUEUED * change.lost_us or not _grew(view, kind, here, taken_us):
+    sampled_us = float(change.sampled_us[here].sum())
+    if queued_us < _LEAST_QUEUED * change.lost_us or sampled_us < _LEAST_SAMPLED * taken_us:
         return False
     if change.reference == "baseline":
         return True
     short = taken_us >= _LEAST_TAKEN * view.iteration_us * cores
     queued = queued_us >= _OFTEN_QUEUED * float(view.fleet.busy_us[here].mean())
     return short and queued and (not kind.are_loaders or _loaders(view, here) > cores)
-
-
-def _grew(view: View, kind: _Kind, members: list[int], taken_us: float) -> bool:
-    """Whether the processes that were sampled, which need not be all, compute for much of what was taken."""
-    used_W = _used_us(view.fleet, kind) - np.nan_to_num(view.then(lambda past: _used_us(past, kind)))
-    return float(used_W[members].sum()) >= _LEAST_SAMPLED * taken_us
 
 
 def _loaders(view: View, members: list[int]) -> float:
@@ -221,8 +217,7 @@ def _loader_rows(fleet: Fleet) -> list[int]:
 
 def _child_rows(fleet: Fleet) -> list[int]:
     """Python in processes that workers have started and that load no data."""
-    keys = enumerate(fleet.keys)
-    return [at for at, key in keys if key.thread == "background" and is_child_process(key.stack)]
+    return [at for at, key in enumerate(fleet.keys) if key.thread == "child"]
 
 
 _LOADERS = _Kind(
@@ -249,7 +244,7 @@ _STARTED = _Kind(
 )
 
 
-def _used_us(fleet: Fleet, kind: _Kind) -> Floats:
+def _sampled_us(fleet: Fleet, kind: _Kind) -> Floats:
     """Core time per iteration of the processes that were sampled. float64 [W]."""
     rows = kind.rows(fleet)
     return np.asarray((fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0))
@@ -268,13 +263,18 @@ def _queued_us(fleet: Fleet) -> Floats:
     return np.asarray(queued_share(fleet) * fleet.iteration_us.mean(axis=1))
 
 
+def _of_cores(cores: Cores) -> str:
+    return f"{cores.allowed:.0f} {'of its ' if cores.allowed < cores.total else ''}cores for the job"
+
+
 def _candidate(view: View, kind: _Kind, change: _Change, crowd: list[int], inside: Focus) -> Candidate:
     fleet = view.fleet
-    cores = float(np.nan_to_num(host_fact(fleet, "cpu_count"))[crowd].max())
+    hosts = sorted({fleet.patterns[at].worker.host for at in crowd})
+    largest = max((view.cores[host] for host in hosts), key=lambda one: one.allowed)
+    cores = largest.allowed
     cost_us = change.cost_us(crowd, cores)
     removed_WI = np.zeros_like(fleet.iteration_us)
     removed_WI[crowd] = cost_us
-    hosts = sorted({fleet.patterns[at].worker.host for at in crowd})
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
     more, queue = (format_ms(float(np.nanmean(each[crowd]))) for each in (change.taken_us, change.queued_us))
     now, before = format_ms(view.iteration_us), format_ms(view.iteration_us - cost_us)
@@ -296,7 +296,7 @@ def _candidate(view: View, kind: _Kind, change: _Change, crowd: list[int], insid
         least_gain=view.settings.min_gain,
         evidence=(
             f"{kind.which} use {more} of core time per iteration and worker{than}, most of it in "
-            f"{inside.label}; {where} has {cores:.0f} cores, and they are all busy.",
+            f"{inside.label}; {where} has {_of_cores(largest)}, and they are all busy.",
             f"Training threads wait {queue}{than} for a core in each iteration.",
         ),
         gain=cost_us / max(view.iteration_us, 1e-9),

@@ -22,7 +22,7 @@ from eroica.diagnosis.lateness import (
     late_against_peers,
     measure,
 )
-from eroica.diagnosis.loader_children import frame_in_threads
+from eroica.diagnosis.loader_children import frame_in_threads, where_it_runs
 from eroica.diagnosis.reading import Doing, describe, doing, library_frame, python_cause
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
@@ -211,11 +211,12 @@ def _waits_for_threads(view: View, functions: tuple[int, ...], late: Lateness) -
 
 
 def _beside(view: View, inside: Focus, late: Lateness) -> tuple[str, ...]:
-    """What another thread of the accused does meanwhile, if that is much: it may hold the interpreter lock."""
+    """What another thread or process of the accused does meanwhile, if that is much."""
     busy_us = float(view.fleet.total_us[list(inside.functions)][:, list(late.workers)].sum(axis=0).mean())
     if busy_us < _BUSY_BESIDE * view.iteration_us:
         return ()
-    return (f"Another thread is in {inside.label} for {format_ms(busy_us)} of each iteration.",)
+    where = where_it_runs(view, inside.functions).capitalize()
+    return (f"{where} is in {inside.label} for {format_ms(busy_us)} of each iteration.",)
 
 
 def _leaf(view: View, focus: Focus, done: Doing) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from eroica.diagnosis.activities import Activity, activity_of
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.speed import weighted_mean
 from eroica.diagnosis.view import View
+from eroica.model.pattern import ASIDE
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
@@ -30,6 +31,8 @@ _COMPUTES = 0.7
 MOSTLY = 0.6
 #: Share of the named function's time that its thread must have been in the wait for a disk, to say so without frames.
 _LEAST_ON_DISK = 0.4
+#: Fewer samples than this on all accused together are too few to say how much of a resource they use.
+FEWEST_SAMPLES = 5
 #: A thread always gets some time: what is measured of the queue is a mean of the window.
 _LEAST_ALLOWED = 0.05
 
@@ -39,7 +42,7 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         activity: What most of their time is spent on, by frames; "" where no library says.
-        busy: Use of a core meanwhile, 0-1; NaN if nobody looked.
+        busy: Use of a core meanwhile, 0-1; NaN if nobody looked often enough to say.
         allowed: Share of their time in which their thread did not stand in the run queue without a core, 0-1.
         on_disk: Share of their time that their threads were in the uninterruptible wait for a disk, 0-1.
     """
@@ -76,13 +79,14 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True):
 def doing(view: View, functions: Sequence[int], workers: Sequence[int]) -> Doing:
     """What some rows do on some workers (indices)."""
     rows = list(functions)
-    in_other = bool(rows) and view.fleet.keys[rows[0]].thread in ("loader", "background")
+    in_other = bool(rows) and view.fleet.keys[rows[0]].thread in ASIDE
     time_RW = (view.fleet.total_us if in_other else view.fleet.critical_us)[rows][:, list(workers)]
     time_R = time_RW.sum(axis=1)
     use = view.fleet.pattern[rows][:, list(workers), 1]
+    seen = float(view.fleet.samples[rows][:, list(workers)].sum()) >= FEWEST_SAMPLES
     return Doing(
         activity=_mostly(view, rows, time_R),
-        busy=weighted_mean(use.ravel(), time_RW.ravel()),
+        busy=weighted_mean(use.ravel(), time_RW.ravel()) if seen else np.nan,
         on_disk=_on_disk(view, workers, time_RW.sum(axis=0), "loader_disk_wait" if in_other else "disk_wait"),
         allowed=1.0 if in_other else _allowed(view, workers, time_RW.sum(axis=0)),
     )

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.lateness import Lateness
+from eroica.diagnosis.reading import FEWEST_SAMPLES
 from eroica.diagnosis.speed import weighted_mean
 from eroica.diagnosis.view import View
 from eroica.localize.expectation import expected_beta
@@ -18,8 +19,6 @@ from eroica.model.verdict import DurationSummary, PatternSummary, ResourceUse
 from eroica.summarize.collectives import collective_kind
 
 Floats = NDArray[np.float64]
-#: Fewer samples than this on all accused together are too few to say how much of a resource they use.
-_FEWEST_SAMPLES = 5
 
 
 def reference_of_rows(view: View, rows: Sequence[int], late: Lateness) -> Floats:
@@ -86,7 +85,7 @@ def summarize_resource(view: View, candidate: Candidate) -> ResourceUse | None:
     name = min(fleet.resources, key=lambda one: (-counts[fleet.resources.index(one)], one))
     used_FW = (which_FW == fleet.resources.index(name)) & (samples_FW > 0)
     accused, others = _sides(view, candidate)
-    if (samples_FW * used_FW)[:, accused].sum() < _FEWEST_SAMPLES:
+    if (samples_FW * used_FW)[:, accused].sum() < FEWEST_SAMPLES:
         return None
     mu_FW = fleet.pattern[rows, :, 1]
     time_FW = (fleet.total_us if candidate.is_elsewhere else fleet.critical_us)[rows]

@@ -136,7 +136,7 @@ def _of_all_rules(view: View) -> list[Candidate]:
     """What the rules suspect; where workers lack cores for a known reason, without what that only looks like."""
     suspected = put_operators_inside(view, [candidate for rule in _RULES for candidate in rule(view)])
     candidates = name_callers(view, _with_culprits(view, suspected))
-    short = [one for one in (*find_narrow_affinity(view), *find_oversubscription(view)) if _is_believed(view, one)][:1]
+    short = [one for one in (*find_oversubscription(view), *find_narrow_affinity(view)) if _is_believed(view, one)][:1]
     others = [one for one in candidates if not any(looks_like(one, other) for other in short)]
     by_few = blame_loading(view, short[0], [one for one in others if _is_believed(view, one)]) if short else []
     return by_few or [*short, *others]

@@ -118,15 +118,9 @@ def set_up_otherwise(view: View, candidate: Candidate, workers: Sequence[int], f
     if not proof:
         return None
     whom, whose = _whom(view, workers), "for all others"
-    return msgspec.structs.replace(
-        candidate,
-        cause=CAUSE,
-        scope="some",
-        workers=tuple(workers),
-        sentence="",
-        subject=_subject(proof[0], whom, whose),
-        evidence=(*candidate.evidence, *(one.sentence(whom, whose) for one in proof[:_MOST_NAMED])),
-    )
+    told = tuple(one.sentence(whom, whose) for one in proof[:_MOST_NAMED])
+    found = candidate.told_as(CAUSE, _subject(proof[0], whom, whose), told)
+    return msgspec.structs.replace(found, scope="some", workers=tuple(workers))
 
 
 def find_misconfiguration(view: View) -> list[Candidate]:
@@ -155,9 +149,10 @@ def setup_notes(view: View, causes: Collection[str]) -> Iterator[str]:
     if view.is_trace or not all(facts):
         return
     differing = _differing(view) if _GENERAL.issuperset(causes) else []
-    if 0 < len(differing) <= _MOST_DIFFERENCES:
-        told = "; ".join(_by_value(view, name) for name in differing)
-        yield f"Settings differ between workers: {told}."
+    if differing and (causes or view.is_slow or len(differing) <= _MOST_DIFFERENCES):
+        told = "; ".join(_by_value(view, name) for name in differing[:_MOST_DIFFERENCES])
+        more = len(differing) - _MOST_DIFFERENCES
+        yield f"Settings differ between workers: {told}{f'; and {more} more' if more > 0 else ''}."
     if not causes and view.is_slow:
         yield from (text for text in known_bad(view, range(view.workers), None))
 
@@ -169,19 +164,33 @@ def _attributed(setups: Setups, candidate: Candidate) -> Candidate:
     view, cause = setups.view, _MEASURED.get(candidate.cause, candidate.cause)
     if not candidate.workers or candidate.cause == CAUSE:
         return candidate
-    some = candidate.scope == "some" and candidate.reference == "peers"
-    loss = _loss(view, candidate, cause)
-    workers, causes = candidate.workers, frozenset({cause})
-    found = _against_peers(setups, workers, causes, loss) if some else _against_baseline(view, workers, causes, loss)
-    whom, whose = _whom(view, workers), "for the peers" if some else "in the healthy window"
+    workers = candidate.workers
+    found, whose = _compared(setups, candidate, cause)
+    whom = _whom(view, workers)
     proof = [one for one in found if one.is_proof] if candidate.cause not in _MEASURED else []
     told = [one.sentence(whom, whose) for one in proof[:_MOST_NAMED]]
     beside = [one.phrase(whom, whose) for one in found if one not in proof][:_MOST_NAMED]
     told += [f"Settings differ there: {'; '.join(beside)}."] if beside else []
-    evidence = (*candidate.evidence, *told, *known_bad(view, workers, cause))
+    told += known_bad(view, workers, cause)
     if not proof:
-        return msgspec.structs.replace(candidate, evidence=evidence)
-    return msgspec.structs.replace(candidate, cause=CAUSE, subject=_subject(proof[0], whom, whose), evidence=evidence)
+        return msgspec.structs.replace(candidate, evidence=(*candidate.evidence, *told))
+    return candidate.told_as(CAUSE, _subject(proof[0], whom, whose), tuple(told))
+
+
+def _compared(setups: Setups, candidate: Candidate, cause: str) -> tuple[list[Difference], str]:
+    """Settings in which the accused are worse off, and than whom, in words.
+
+    Some of a role are compared with its others, unless their own past accuses them; what is more than expected may also
+    have come with a setting.
+    """
+    view, workers, causes = setups.view, candidate.workers, frozenset({cause})
+    found: list[Difference] = []
+    if candidate.scope == "some" and candidate.reference in ("peers", "expectation"):
+        found = _against_peers(setups, workers, causes, _loss(view, candidate, cause, "peers"))
+    if (candidate.reference == "peers" and candidate.scope == "some") or any(one.is_proof for one in found):
+        return found, "for the peers"
+    loss = _loss(view, candidate, cause, candidate.reference)
+    return _against_baseline(view, workers, causes, loss), "in the healthy window"
 
 
 def _whom(view: View, workers: Sequence[int]) -> str:
@@ -194,15 +203,16 @@ def _subject(first: Difference, whom: str, whose: str) -> str:
     return f"{capital} {be} set up differently: {first.rule.name} is {first.own}, and {first.other} {whose}"
 
 
-def _loss(view: View, candidate: Candidate, cause: str) -> Loss:
-    factor = candidate.mean_us / candidate.reference_us if candidate.reference_us > 0 else 1.0
-    waiting, queue = _waiting(view, candidate.workers, candidate.reference)
+def _loss(view: View, candidate: Candidate, cause: str, reference: str) -> Loss:
+    factor = candidate.mean_us / candidate.reference_us if candidate.reference_us > 0 else np.inf
+    waiting, queue = _waiting(view, candidate.workers, reference)
     return Loss(
         cause=cause,
         factor=max(factor, 1.0),
         waiting=waiting,
         queue=queue,
         on_device=view.fleet.has_accelerator and candidate.kind == "compute",
+        is_one_operator=candidate.is_one_operator,
     )
 
 

@@ -53,9 +53,9 @@ def _oversubscribed(view: View, host: str) -> str:
     here = [view.fleet.patterns[worker] for worker in view.homes[host]]
     each = [number(one.setup.get("torch_threads")) or 0.0 for one in here]
     threads = sum(each)
-    cores = here[0].host_facts.get("cpu_count", 0.0)
+    cores = view.cores[host].allowed
     waiting = float(np.mean([one.host_facts.get("run_queue_wait", 0.0) for one in here]))
-    if not cores or max(each) <= 1 or threads < OVERSUBSCRIBED * cores or waiting < LEAST_QUEUE:
+    if np.isnan(cores) or max(each) <= 1 or threads < OVERSUBSCRIBED * cores or waiting < LEAST_QUEUE:
         return ""
     return (
         f"{len(here)} workers with {threads:.0f} computing threads together share the {cores:.0f} cores of "
@@ -66,9 +66,8 @@ def _oversubscribed(view: View, host: str) -> str:
 def _single_threaded(view: View, host: str) -> str:
     here = [view.fleet.patterns[worker] for worker in view.homes[host]]
     each = [number(one.setup.get("torch_threads")) or 0.0 for one in here]
-    cores = here[0].host_facts.get("cpu_count", 0.0)
-    idle = (1 - here[0].host_facts.get("host_busy", 1.0)) * cores
-    if view.fleet.has_accelerator or set(each) != {1.0} or idle < 3 * len(here):
+    cores, idle = view.cores[host].allowed, view.cores[host].idle
+    if view.fleet.has_accelerator or set(each) != {1.0} or not idle >= 3 * len(here):
         return ""
     return (
         f"Each worker computes with one thread while {idle:.0f} of the {cores:.0f} cores of {host or 'their host'} "
@@ -79,4 +78,4 @@ def _single_threaded(view: View, host: str) -> str:
 def _has_many_loaders(view: View, host: str) -> bool:
     here = [view.fleet.patterns[worker] for worker in view.homes[host]]
     loaders = sum(number(one.setup.get("loader_workers")) or 0.0 for one in here)
-    return loaders > here[0].host_facts.get("cpu_count", np.inf)
+    return loaders > view.cores[host].allowed

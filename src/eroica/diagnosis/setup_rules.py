@@ -35,6 +35,14 @@ LEAST_QUEUE = 0.1
 _LEAST_QUEUED = 0.3
 #: Fewer cores must account for this share of what is lost.
 _LEAST_EXPLAINED = 0.5
+#: So many times fewer cores, or loader processes, are felt at all; and loading hides behind the iteration up to some
+#: number of them, so that no ratio of times says how many it lacks.
+_FELT = 1.2
+_FELT_IN_LOADING = 1.5
+#: Half the clock of a processor that is held at its lowest, or a little more, is lost to its governor.
+_MOST_BY_GOVERNOR = 4.0
+#: What a loader without processes of its own counts as.
+_NO_LOADERS = 0.5
 #: An interpreter and its helpers.
 _INTERPRETERS_CORES = 2.0
 #: Cores where nothing says how many there are.
@@ -52,6 +60,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
         queue: The same against other hosts' workers only, or all of it where there are none: who crowds a host makes
             everybody there wait.
         on_device: What is slow runs on a device and needs no cores.
+        is_one_operator: Other operators are as fast as anywhere: no lack of cores is behind it.
     """
 
     cause: str
@@ -59,6 +68,12 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     waiting: float
     queue: float
     on_device: bool = False
+    is_one_operator: bool = False
+
+    @property
+    def is_of_cores(self) -> bool:
+        """Whether more cores, or faster ones, could make it shorter."""
+        return not self.on_device and not self.is_one_operator
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -120,11 +135,18 @@ def _differs(own: str | None, other: str | None) -> bool:
 
 def _lacks_cores(own: Setup, other: Setup, loss: Loss) -> bool:
     """Fewer cores of use than the other has, by as much as the time lost asks for."""
-    if loss.on_device:
+    if not loss.is_of_cores:
         return False
     ratio = _usable(other, loss.cause) / max(_usable(own, loss.cause), 0.01)
-    least = _LEAST_EXPLAINED * (loss.factor - 1) if loss.cause in COMPUTE else 0.0
-    return ratio > 1 and ratio - 1 >= least
+    if loss.cause in LOADING:
+        return ratio >= _FELT_IN_LOADING
+    return ratio >= _FELT and ratio - 1 >= _LEAST_EXPLAINED * (loss.factor - 1)
+
+
+def _lacks_loaders(own: Setup, other: Setup, _loss: Loss) -> bool:
+    """Fewer loader processes than the other has, by a number that is felt; none at all always is."""
+    here, there = (number(one.get("loader_workers")) or _NO_LOADERS for one in (own, other))
+    return there >= _FELT_IN_LOADING * here
 
 
 def _usable(setup: Setup, cause: str) -> float:
@@ -157,11 +179,11 @@ def _queues(_own: Setup, _other: Setup, loss: Loss) -> bool:
 
 def _holds_much(waiting: float, loss: Loss) -> bool:
     lost = 1 - 1 / max(loss.factor, 1.0)
-    return not loss.on_device and waiting >= max(LEAST_QUEUE, _LEAST_QUEUED * lost)
+    return loss.is_of_cores and waiting >= max(LEAST_QUEUE, _LEAST_QUEUED * lost)
 
 
-def _on_cores(_own: Setup, _other: Setup, loss: Loss) -> bool:
-    return not loss.on_device
+def _is_by_governor(_own: Setup, _other: Setup, loss: Loss) -> bool:
+    return loss.is_of_cores and loss.factor <= _MOST_BY_GOVERNOR
 
 
 #: What decides over which path, in which way and in what portions data travels.
@@ -210,7 +232,7 @@ RULES = (
         fact="governor",
         causes=COMPUTE | PYTHON,
         worse=_among("powersave", "conservative"),
-        explains=_on_cores,
+        explains=_is_by_governor,
         text="CPU governor",
     ),
     Rule(
@@ -256,11 +278,27 @@ RULES = (
         is_proof=False,
     ),
     Rule(fact="env:TORCH_DISTRIBUTED_DEBUG", causes=COMPUTE | COMMUNICATION | FRAGMENTED, worse=_among("detail")),
-    Rule(fact="loader_workers", causes=LOADING | READING, worse=_less, text="num_workers of its DataLoader"),
     Rule(
-        fact="loader_prefetch_factor", causes=LOADING | READING, worse=_less, text="prefetch_factor of its DataLoader"
+        fact="loader_workers",
+        causes=LOADING | READING,
+        worse=_less,
+        explains=_lacks_loaders,
+        text="num_workers of its DataLoader",
     ),
-    Rule(fact="loader_persistent_workers", causes=LOADING | READING, worse=_among("off"), text="persistent_workers"),
+    Rule(
+        fact="loader_prefetch_factor",
+        causes=LOADING | READING,
+        worse=_less,
+        text="prefetch_factor of its DataLoader",
+        is_proof=False,
+    ),
+    Rule(
+        fact="loader_persistent_workers",
+        causes=LOADING | READING,
+        worse=_among("off"),
+        text="persistent_workers",
+        is_proof=False,
+    ),
     Rule(
         fact="loader_pin_memory",
         causes=LOADING | READING | MEMORY,
@@ -277,6 +315,17 @@ RULES = (
         for name in _TRANSPORT_VARIABLES.split()
     ),
     Rule(fact="nccl", causes=COMMUNICATION, worse=_differs, text="NCCL's version", is_proof=False),
+    *(
+        Rule(fact=fact, causes=COMPUTE | PYTHON | COMMUNICATION, worse=_differs, text=text, is_proof=False)
+        for fact, text in (
+            ("torch", "PyTorch's version"),
+            ("python", "Python's version"),
+            ("cuda", "CUDA's version"),
+            ("nvidia_driver", "NVIDIA driver"),
+            ("kernel", "kernel"),
+            ("cpu", "processor"),
+        )
+    ),
     Rule(fact="env:NCCL_DEBUG", causes=COMMUNICATION, worse=_among("trace")),
     Rule(fact="env:PYTHONDEVMODE", causes=PYTHON | LOADING, worse=_ON),
     Rule(fact="env:PYTHONTRACEMALLOC", causes=PYTHON | LOADING, worse=_more),
@@ -286,7 +335,7 @@ RULES = (
     ),
 )
 #: Differences between workers worth a word though nobody is slow.
-TOLD = frozenset(rule.fact for rule in RULES) | {"torch", "python", "cuda", "nvidia_driver", "kernel", "cpu"}
+TOLD = frozenset(rule.fact for rule in RULES)
 #: Values known to be slow wherever they are: setting, values, what they can explain, and why.
 BAD: tuple[tuple[str, tuple[str, ...], frozenset[str], str], ...] = (
     (

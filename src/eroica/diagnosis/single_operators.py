@@ -98,7 +98,7 @@ def _candidate(view: View, members: tuple[int, ...], found: list[tuple[int, Late
     least = view.settings.min_gain
     evidence = tuple(_evidence(view, members, row) for row in rows[:3])
     accused = accuse(late, "compute-slow", "compute", focus, rows, least, evidence)
-    return msgspec.structs.replace(accused, doubt=_DOUBT, next_step=_NEXT_STEP)
+    return msgspec.structs.replace(accused, doubt=_DOUBT, next_step=_NEXT_STEP, is_one_operator=True)
 
 
 def _evidence(view: View, members: tuple[int, ...], row: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.catalog import CATALOG
 from eroica.diagnosis.communication import common_wait
 from eroica.diagnosis.growth import describe_growth, has_grown
 from eroica.diagnosis.neighbors import unexplained_neighbors
@@ -136,7 +137,8 @@ def _only_the_start(view: View, causes: Sequence[Cause], findings: Sequence[Find
 
 def _doubted(view: View, doubted: Cause) -> str:
     found = doubted.candidate
-    what = f"{found.focus.label} ({found.cause})" if found.focus.functions else f"Something unknown ({found.cause})"
+    title = CATALOG[found.cause].title
+    what = f"{found.focus.label} ({title[0].lower()}{title[1:]})" if found.focus.functions else title
     if found.is_latecomer and not found.focus.functions:
         what = "Waiting for a late start into collectives"
     who = name_workers([view.fleet.ranks[worker] for worker in found.workers]) if found.workers else "changing workers"
@@ -171,16 +173,20 @@ def _all_wait(view: View) -> str:
         who, share = name_workers([view.fleet.ranks[worst]], capital=True), f"{percent(_for_nobody(view)[worst])}"
         return (
             f"{who} spends {share} of the iteration in collectives, and for none of the recorded workers: that may be "
-            f"the transfer, or {ranks}, of which there is no trace."
+            f"the transfer, or {ranks}, of which there is no trace. Traces of all ranks would tell."
         )
-    return f"All workers that reported wait in collectives; {ranks} did not report."
+    return (
+        f"All workers that reported wait in collectives; {ranks} did not report. Start all of them with Eroica, and "
+        "let their hosts reach the collector."
+    )
 
 
 def _contradiction(view: View) -> str:
     return (
         f"Collectives of the recorded workers do not pair ({view.suspects.arrivals.contradicted}): events are missing, "
-        "or these traces were not recorded together. Nothing else in them costs "
-        f"{percent(view.settings.min_gain)} of the iteration ({format_ms(view.iteration_us)})."
+        "or these traces were not recorded together. Nothing else stands out in them "
+        f"({format_ms(view.iteration_us)} per iteration). Record the same steps on all ranks, in one run, and let no "
+        "file be cut short."
     )
 
 
@@ -223,14 +229,15 @@ def _longer(view: View) -> str:
 
 
 def _healthy(view: View) -> str:
-    least, now = f"{percent(view.settings.min_gain)}", format_ms(view.iteration_us)
+    now = format_ms(view.iteration_us)
     if view.is_trace:
         whose = f"the trace of {name_workers(view.fleet.ranks)}" if view.context.missing else "what was recorded"
-        return f"No cause found: nothing in {whose} costs {least} of the iteration ({now})."
+        return f"No cause found: nothing stands out in {whose} ({now} per iteration)."
     structure, _ = describe_long_stage(view)
     if structure:
         return f"No cause found: no worker is slower than it should be. {structure}{_unjudged(view)}"
-    text = f"No cause found: nothing in this window costs {least} of the iteration ({now}).{_unjudged(view)}"
+    text = f"No cause found: no worker is slower than its peers, and no function stands out ({now} per iteration)."
+    text += _unjudged(view)
     if view.context.window.purpose == "slow" and view.stated_baseline_us:
         return f"{text} The slowdown was over when the window opened."
     return text

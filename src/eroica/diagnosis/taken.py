@@ -22,11 +22,12 @@ _LEAST_QUEUED = 0.3
 _FULL = 0.85
 LARGE = 0.25
 _DOUBT_UNSURE = 0.8
-#: Processes that hold memory of the device without being seen to compute.
-_DOUBT_UNSEEN = 0.7
-#: Share of the time in which somebody lacks memory, and of the host's memory that one process holds.
+#: Share of the time in which somebody lacks memory, and of the host's memory that those who hold much of it hold.
 _LEAST_PRESSURE = 0.1
 _LEAST_MEMORY = 0.2
+_MUCH_EACH = 0.1
+#: Who takes the cores waits for them, too, this share of the time.
+_LEAST_WAIT = 0.05
 #: Interrupts and brief processes belong to nobody either.
 _LEAST_UNSEEN = 0.5
 HELD = 0.05
@@ -41,6 +42,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
         short: The same in a few words.
         share: Part of what the workers lacked, 0-1.
         doubt: Factor on the confidence.
+        is_seen: They were seen to take it; who only holds memory of a device is worth a word, and proves nothing.
     """
 
     host: str
@@ -48,6 +50,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     short: str
     share: float
     doubt: float = 1.0
+    is_seen: bool = True
 
 
 class Lack(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +109,8 @@ def _crowded(compared: Compared, worker: WorkerPattern, more: float, unseen: flo
     queue = (
         f"; training threads wait for a core {percent(lack.waiting)} more of their time" if lack.waiting >= HELD else ""
     )
+    theirs = max((one.run_queue_wait for one in compared.newcomers(worker.neighbors)), default=0.0)
+    queue += f", and these processes up to {percent(theirs)} of theirs" if queue and theirs >= _LEAST_WAIT else ""
     usual = compared.usual("cores_unseen" if unseen > more else "cores_outside")
     if more > compared.more_on_host("cores_outside"):
         usual = f"{usual}, but these have come since, and the host is full"
@@ -133,17 +138,20 @@ def _stolen(worker: WorkerPattern, steal: float, share: float) -> Taken:
 
 
 def _memory_taken(compared: Compared, worker: WorkerPattern) -> Taken | None:
-    """One process that holds much of a host's memory while tasks wait for memory."""
-    pressure, total = compared.more_on_host("memory_pressure"), fact(worker, "memory_bytes")
-    largest = max(worker.neighbors, key=lambda one: one.memory_bytes, default=None)
-    if largest is None or pressure < _LEAST_PRESSURE or largest.memory_bytes < _LEAST_MEMORY * max(total, 1.0):
+    """Processes that hold much of a host's memory while tasks wait for memory."""
+    pressure, total = compared.more_on_host("memory_pressure"), max(fact(worker, "memory_bytes"), 1.0)
+    large = [one for one in worker.neighbors if one.memory_bytes >= _MUCH_EACH * total]
+    taken = total * (1 - fact(worker, "memory_available"))  # pages that processes share count for each of them
+    held = min(sum(one.memory_bytes for one in large), taken)
+    if pressure < _LEAST_PRESSURE or held < _LEAST_MEMORY * total:
         return None
-    host, gib = worker.worker.host or "its host", largest.memory_bytes / 2**30
+    large.sort(key=lambda one: -one.memory_bytes)
+    host, gib, hold = worker.worker.host or "its host", held / 2**30, "holds" if len(large) == 1 else "hold"
     what = (
-        f"On {host} {list_processes([largest])} holds {gib:.1f} of {total / 2**30:.0f} GiB of memory, and tasks wait "
+        f"On {host} {list_processes(large)} {hold} {gib:.1f} of {total / 2**30:.0f} GiB of memory, and tasks wait "
         f"for memory {percent(pressure)} more of the time than where nobody is slow."
     )
-    short = f"{list_processes([largest])}, which holds {gib:.1f} GiB of memory on {host}"
+    short = f"{list_processes(large)}, which {hold} {gib:.1f} GiB of memory on {host}"
     return Taken(host=worker.worker.host, what=what, short=short, share=_LEAST_TAKEN)
 
 
@@ -180,19 +188,21 @@ def device_taken(view: View, others: UsualDevices, host: str, members: Sequence[
         return None
     more = min(_device_share(some) for some in beside) - others.share
     lost = 1 - 1 / factor
-    unseen = not any(there.device_utilization for some in beside for there in some) and not others.held
-    if more < _LEAST_TAKEN * lost and not (unseen and others.known):
+    unseen = not any(there.device_utilization for some in beside for there in some)
+    if more < _LEAST_TAKEN * lost and not (unseen and others.known and not others.held):
         return None
     named = _distinct(one for some in beside for one in some)
     devices = sorted({one.device for some in beside for one in some})
     text = ", ".join(_on_device(one) for one in named[:MOST_NAMED])
     what = (
-        f"On {host or 'its host'} {text}; the job's own processes aside, devices of workers that are not slow give "
-        f"others {percent(others.share)} of their time."
+        f"On {host or 'its host'} {text}; nobody saw it compute there."
+        if unseen
+        else f"On {host or 'its host'} {text}; the job's own processes aside, devices of workers that are not slow "
+        f"give others {percent(others.share)} of their time."
     )
     short = f"{list_processes(named)} on {' and '.join(devices)} of {host or 'its host'}"
     share = min(max(more, 0.0) / max(lost, 1e-9), 1.0)
-    return Taken(host=host, what=what, short=short, share=share, doubt=_DOUBT_UNSEEN if unseen else 1.0)
+    return Taken(host=host, what=what, short=short, share=share, is_seen=not unseen)
 
 
 def _device_share(neighbors: Iterable[Neighbor]) -> float:

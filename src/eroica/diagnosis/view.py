@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.context import WindowContext
-from eroica.diagnosis.speed import Speed, host_fact, speed_against_baseline, speed_against_peers
+from eroica.diagnosis.cores import Cores, cores_of_host
+from eroica.diagnosis.speed import Speed, speed_against_baseline, speed_against_peers
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
@@ -114,10 +115,15 @@ class View:
 
     @cached_property
     def is_crowded(self) -> NDArray[np.bool_]:
-        """Workers whose host has fewer cores than workers of this job: they take turns, nobody's fault. bool [W]."""
-        hosts = [pattern.worker.host for pattern in self.fleet.patterns]
-        cores_W = host_fact(self.fleet, "cpu_count")
-        return np.asarray([len(self.homes[host]) for host in hosts] > cores_W, dtype=np.bool_)
+        """Workers of a host on which fewer cores are theirs than there are workers: they take turns. bool [W]."""
+        crowded = {host: len(members) > self.cores[host].allowed for host, members in self.homes.items()}
+        return np.asarray([crowded[pattern.worker.host] for pattern in self.fleet.patterns], dtype=np.bool_)
+
+    @cached_property
+    def cores(self) -> dict[str, Cores]:
+        """What the job may use of each host."""
+        patterns = self.fleet.patterns
+        return {host: cores_of_host(patterns[at] for at in members) for host, members in self.homes.items()}
 
     @cached_property
     def homes(self) -> dict[str, list[int]]:

@@ -8,6 +8,8 @@ import numpy as np
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import Waiting
+from eroica.diagnosis.lateness import LEAST_AGREEMENT
+from eroica.diagnosis.loader_children import where_it_runs
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
@@ -75,7 +77,7 @@ def _does(view: View, found: Candidate, iteration: str) -> str:
     time, more = f"{format_ms(found.mean_us)} of each {iteration} iteration", format_ms(found.excess_us)
     name = found.focus.label
     in_other = found.is_elsewhere
-    where = _other_place(view, found)
+    where = where_it_runs(view, found.focus.functions)
     data = f"{who} wait{ending} {time} for data that {name}"
     sentences = {
         "slow-data-loading": f"{data} makes in {where}"
@@ -96,12 +98,6 @@ def _does(view: View, found: Candidate, iteration: str) -> str:
     return sentences.get(found.cause, late)
 
 
-def _other_place(view: View, found: Candidate) -> str:
-    """Where the named function runs, if not on the training thread."""
-    threads = {view.fleet.keys[row].thread for row in found.focus.functions}
-    return "a loader process" if "loader" in threads else "another thread"
-
-
 def _times(found: Candidate) -> str:
     return f"{found.mean_us / max(found.reference_us, 1e-9):.1f} times"
 
@@ -111,11 +107,21 @@ def _rest(view: View, found: Candidate) -> str:
     others = view.workers - len(found.workers)
     if found.scope == "some" and others > 0:
         whom = "it" if name_accused(view, found.workers)[1] else "them"
+        waiting = _waiting_for(view, found)
+        if 0 < waiting < others:
+            return f"; {waiting} of the other {others} workers wait{'s' if waiting == 1 else ''} for {whom}."
         return f"; the other {f'{others} workers wait' if others > 1 else 'worker waits'} for {whom}."
     if found.reference == "baseline":
         before = format_ms(found.reference_us) if found.reference_us >= 10 else "nothing"
         return f", against {before} when the job was healthy."
     return "."
+
+
+def _waiting_for(view: View, found: Candidate) -> int:
+    """How many of the others are seen to wait for somebody for a good part of what the accused are late."""
+    waited_W = view.suspects.arrivals.waited_us.mean(axis=1)
+    others = np.setdiff1d(np.arange(view.workers), found.workers)
+    return int((waited_W[others] >= LEAST_AGREEMENT * found.excess_us).sum())
 
 
 def _who_waits(view: View, found: Candidate) -> str:

@@ -1,6 +1,7 @@
 """What other processes of the host take while a window is open: surveys of /proc from its start to its end.
 
-A process that stays below a twentieth of a core is not followed, and nothing is asked of it but one file. Children that
+A process that stays below a twentieth of a core and a tenth of the memory is not followed, and nothing is asked of it
+but one file. Children that
 lived too briefly to be seen count for the parent that waited for them (a build, a shell loop).
 """
 
@@ -15,7 +16,9 @@ from eroica.hardware.processes import threads_of
 from eroica.hardware.writer import Channel, SampleWriter, Track
 
 LEAST_CORES = 0.05
-"""Cores from which a process is followed."""
+"""Cores from which a process is followed..."""
+LEAST_MEMORY = 0.1
+"""...or share of the host's memory, though it sleeps."""
 MOST_FOLLOWED = 48
 MOST_THREADS = 32
 """Threads whose waiting for a core is read, of each process followed."""
@@ -24,6 +27,7 @@ _PERIOD_NS = 2_000_000_000
 _SHARE_OF_CORE = 200
 _JIFFY_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _TICKS = os.sysconf("SC_CLK_TCK")
+_MUCH_MEMORY = LEAST_MEMORY * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 Key = tuple[int, int]
 
@@ -146,9 +150,10 @@ class NeighborProbe:
             key, before = (process.pid, process.start), self._earlier(process)
             used = process.total_ns - self._paid.get(key, 0)
             grown = max(0, used - before)
-            whose = self._whose(process, grown >= least_ns)
+            heavy = grown >= least_ns or process.resident_bytes >= _MUCH_MEMORY
+            whose = self._whose(process, heavy)
             self._sums[whose] += grown
-            if whose == "outside" and grown >= least_ns:
+            if whose == "outside" and heavy:
                 self._follow(process, before)
             if key in self._followed:
                 self._followed[key].put_cpu(now_ns, used)

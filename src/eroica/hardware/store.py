@@ -64,6 +64,10 @@ class Series:
         """Fraction of each interval in which the series had exactly `value`, float64 [N]: `ord("D")` of "state"."""
         return _mean_over(self._edges, (self.value == value).astype(np.float64), start_ns, end_ns)
 
+    def share_with(self, bits: int, start_ns: ArrayLike, end_ns: ArrayLike) -> NDArray[np.float64]:
+        """Fraction of each interval in which the series, a bit mask, had any of `bits`, float64 [N]."""
+        return _mean_over(self._edges, (self.value.astype(np.int64) & bits != 0).astype(np.float64), start_ns, end_ns)
+
     @cached_property
     def _edges(self) -> NDArray[np.int64]:
         return np.concatenate(([np.int64(self.start_ns)], self.t_ns))

@@ -13,6 +13,7 @@ from eroica.errors import InputError
 from eroica.localize.arrivals import Arrivals, read_arrivals
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet, build_fleet
+from eroica.localize.group_names import tell_groups_apart
 from eroica.localize.like_rows import LikeRows, join_like
 from eroica.localize.rule import Behavior, Flagged, flag_functions
 from eroica.localize.suspects import SuspectRow, Suspects
@@ -43,6 +44,7 @@ def localize(patterns: Sequence[WorkerPattern], baseline: Sequence[WorkerPattern
     """
     if not patterns:
         raise InputError("no worker handed over a pattern for this window; look into the workers' notes")
+    patterns, baseline = tell_groups_apart(patterns, baseline)
     fleet = build_fleet(patterns, settings)
     if fleet.iteration_us.shape[1] == 0:
         raise InputError("the workers captured no iteration in common")

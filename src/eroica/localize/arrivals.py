@@ -45,6 +45,9 @@ _UNTOLD = "receives name no sender, so the window is not replayed: gains are est
 _TO_ROOT = frozenset({"reduce", "gather"})
 #: Iterations from which who is last again and again shows where no root is named.
 _FEWEST_UNTOLD = 3
+#: Sends and receives that last so many times as long as they hold their worker up go on beside its other work.
+_BESIDE_WORK = 1.5
+_ASYNCHRONOUS = "sends go on beside other work, so the window is not replayed: gains are estimated from busy times"
 _UNJUDGED = "no record names the roots of its broadcasts or reduces: gains are estimated from busy times"
 
 
@@ -128,7 +131,7 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     settle_single_iteration(ledger)
     book_receives(ledger, fleet, timed)
     ledger.settle()
-    untold = _waits_for_untold(fleet, timed, told)
+    untold = _waits_for_untold(fleet, timed, told) or _goes_on_beside_work(fleet, timed)
     replay, why = (None, (untold,)) if untold else _replay(ledger, fleet.roles)
     return Arrivals(
         waited_us=ledger.waited,
@@ -167,6 +170,21 @@ def _waits_for_untold(fleet: Fleet, records: Records, told: Mapping[tuple[str, s
                 receives += float(decode_series(record.critical_us, np.float32).sum())
     much = _MUCH_UNTOLD * float(fleet.iteration_us.sum())
     return _UNTOLD if receives > much else _UNJUDGED if others > much else ""
+
+
+def _goes_on_beside_work(fleet: Fleet, records: Records) -> str:
+    """Why a window cannot be replayed: whoever sends goes on meanwhile, and waits later or never. "" where it can.
+
+    Online only; under NCCL sends hold a stream, which is all that a trace of a device is about.
+    """
+    lasting, critical = 0.0, 0.0
+    for (_, kind), owners in records.items():
+        for worker, record in owners.items():
+            if kind == "send" and not is_recorded(fleet.patterns[worker]) and not fleet.has_accelerator:
+                lasting += float(decode_series(record.duration_us, np.float32).sum())
+                critical += float(decode_series(record.critical_us, np.float32).sum())
+    is_much = critical > _MUCH_UNTOLD * float(fleet.iteration_us.sum())
+    return _ASYNCHRONOUS if is_much and lasting > _BESIDE_WORK * critical else ""
 
 
 def _replay(ledger: Ledger, roles_W: NDArray[np.intp]) -> tuple[Replay | None, tuple[str, ...]]:

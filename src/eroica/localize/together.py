@@ -39,6 +39,8 @@ from eroica.summarize.series import decode_series
 
 Floats = NDArray[np.float64]
 _MOST_LISTED = 8
+#: Kinds in which members may bring and get unequally much, and leave once they have theirs.
+_UNEVEN = frozenset({"all_to_all"})
 
 
 def book_synchronizing(
@@ -111,6 +113,8 @@ def _book(
 ) -> None:
     """Book the waiting in matched executions; in a single recorded iteration once all kinds of the group are known."""
     duration_MK, end_MK = stacked(records, places, "duration_us"), stacked_ends(records, places)
+    if name[1] in _UNEVEN:
+        duration_MK = without_larger_shares(duration_MK, records, places)
     columns_MK = columns_of_all(ledger, members, records, places)
     site_K = sites_of(columns_MK[0])
     skew = exit_skew(duration_MK, skew_floor(fleet.carriers, name[0]), site_K)
@@ -137,6 +141,29 @@ def _book(
         ledger.pending.append((part, block))
     else:
         ledger.book(part, block)
+
+
+def without_larger_shares(
+    duration_MK: Floats, records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]]
+) -> Floats:
+    """Durations less what members need longer because they move more data than the one that moves least.
+
+    At the rate of whoever was fastest for its size, who did not wait: nobody's own transfer can have been shorter.
+    Where sizes are not known, or equal, nothing changes.
+
+    Args:
+        duration_MK: Microseconds. float64 [M, K].
+        records: One per member; of `elements` what the library writes down, which are those that it sends.
+        places: Which executions of each record pair. intp [K] each.
+    """
+    if not all(record.elements for record in records):
+        return duration_MK
+    size_MK = np.stack(
+        [decode_series(record.elements, np.int64)[at] for record, at in zip(records, places, strict=True)]
+    ).astype(np.float64)
+    least_K, sizes_known_K = size_MK.min(axis=0), (size_MK > 0).all(axis=0)
+    rate_K = (duration_MK / np.maximum(size_MK, 1.0)).min(axis=0)
+    return np.asarray(duration_MK - np.where(sizes_known_K, rate_K * (size_MK - least_K), 0.0))
 
 
 def columns_of_all(

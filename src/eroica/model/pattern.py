@@ -16,7 +16,10 @@ from eroica.model.worker import ProcessGroup, Worker
 
 FunctionKind = Literal["compute", "memory", "collective", "python", "gc", "other"]
 Phase = Literal["input", "forward", "backward", "optimizer", "other"]
-ThreadRole = Literal["training", "autograd", "collective", "device", "background", "loader"]
+ThreadRole = Literal["training", "autograd", "collective", "device", "background", "loader", "child"]
+#: Threads that are never critical themselves: others of the process, of its data loaders' processes, and of other
+#: processes that it has started.
+ASIDE: frozenset[ThreadRole] = frozenset({"background", "loader", "child"})
 
 
 class FunctionKey(msgspec.Struct, frozen=True, kw_only=True, order=True, gc=False):

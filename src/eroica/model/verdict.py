@@ -22,8 +22,8 @@ class VerdictWindow(msgspec.Struct, frozen=True, kw_only=True):
         last_iteration: Exclusive end.
         duration_s: Seconds of the longest pattern.
         reason: Why it was opened, one clause.
-        compared_with: Number of the job's healthy window that it was compared with, 0 for none; None where there is no
-            such window to know of, or nobody has noted it.
+        compared_with: Number of the healthy window that it was given to compare with, 0 for none; None where there is
+            no such window to know of, or nobody has noted it.
     """
 
     kind: Literal["iterations", "blocked", "trace"]

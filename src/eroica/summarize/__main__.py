@@ -64,7 +64,7 @@ def summarize_files(capture_path: Path, hardware: Path, out: Path) -> None:
     from eroica.hardware.store import read_samples
     from eroica.settings import load_settings
     from eroica.summarize.pattern import summarize_worker
-    from eroica.summarize.setup import SETUP_FILE, read_setup
+    from eroica.summarize.setup import SETUP_FILE, joined_setup, read_setup
     from eroica.trace.flight import read_flight
     from eroica.trace.kineto import read_trace
     from eroica.trace.stacks import read_stacks
@@ -75,7 +75,7 @@ def summarize_files(capture_path: Path, hardware: Path, out: Path) -> None:
     notes: list[str] = []
     setup_path = capture_path.with_name(SETUP_FILE)
     outside = _optional(lambda: read_setup(setup_path), notes, setup_path)
-    capture = msgspec.structs.replace(capture, setup={**capture.setup, **(outside or {})})
+    capture = msgspec.structs.replace(capture, setup=joined_setup(capture.setup, outside or {}))
     stacks_path = _beside(capture_path, capture.stacks_path or "stacks.json")
     stacks = _optional(lambda: read_stacks(stacks_path, stacks_path.with_name("stacks.meta.json")), notes, stacks_path)
     samples = _optional(lambda: read_samples(hardware), notes, hardware / "samples.bin")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from eroica.model.pattern import CollectiveRecord, FunctionPattern, Synchronization
+from eroica.model.pattern import ASIDE, CollectiveRecord, FunctionPattern, Synchronization
 
 _SERIES_SHARE = 3
 _LEAST_SERIES_BETA = 0.001
@@ -70,7 +70,7 @@ def fit_rows(
 def _rank(row: FunctionPattern, window_s: float) -> float:
     if row.key.kind in ("gc", "collective"):
         return 1.0
-    if row.key.thread in ("background", "loader"):
+    if row.key.thread in ASIDE:
         return _EXPLAINING_BETA if row.total_s >= _EXPLAINING_SHARE * window_s else 0.0
     return row.beta
 

@@ -7,6 +7,11 @@ import math
 from eroica.hardware.store import Samples, Series
 from eroica.model.window import Capture
 from eroica.summarize.neighbors import cores_used
+from eroica.summarize.utilization import of_device
+
+#: NVML's reasons for a lower clock that are nobody's wish: the hardware slows itself down, heat, a power brake.
+_SLOWED_DOWN = 0x08 | 0x20 | 0x40 | 0x80
+_POWER_CAP = 0x04
 
 
 def channel_rates(capture: Capture, samples: Samples | None) -> dict[str, float]:
@@ -32,7 +37,9 @@ def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
         "io_pressure" as the fraction of the window in which some task of the host lacked it; "memory_available" as a
         fraction of "memory_bytes"; "cores_worker" (this worker and its loader processes), "cores_job" (all processes
         of the job on this host), "cores_outside" (visible processes that are neither the job's nor Eroica's) and
-        "cores_unseen" (what the host's cores did beyond all that) in cores.
+        "cores_unseen" (what the host's cores did beyond all that) in cores. Of the worker's own device "gpu_sm_clock"
+        (mean fraction of the highest clock), "gpu_slowed" and "gpu_power_capped" (fractions of the window in which heat
+        or the hardware itself, and the power limit, held the clock back).
     """
     if samples is None:
         return {}
@@ -47,6 +54,7 @@ def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
         "memory_available": _mean(samples.find("memory_available", "host"), window),
         **{f"{kind}_pressure": _mean(samples.find("pressure", kind), window) for kind in ("cpu", "memory", "io")},
     }
+    facts |= _device_facts(capture, samples, window)
     cores = len(samples.devices("cpu_host"))
     if cores:
         facts["cpu_count"] = float(cores)
@@ -68,6 +76,21 @@ def _cores_used(capture: Capture, samples: Samples, window: tuple[int, int], bus
         "cores_outside": outside,
         "cores_unseen": max(busy - job - outside - ours, 0.0),
     }
+
+
+def _device_facts(capture: Capture, samples: Samples, window: tuple[int, int]) -> dict[str, float]:
+    """What the driver says of the worker's own device."""
+    clock = of_device(samples.named("gpu_sm_clock"), capture.worker)
+    reasons = of_device(samples.named("gpu_throttle"), capture.worker)
+    return {
+        "gpu_sm_clock": _mean(clock, window),
+        "gpu_slowed": _with_bits(reasons, _SLOWED_DOWN, window),
+        "gpu_power_capped": _with_bits(reasons, _POWER_CAP, window),
+    }
+
+
+def _with_bits(series: Series | None, bits: int, window: tuple[int, int]) -> float:
+    return math.nan if series is None else float(series.share_with(bits, *window))
 
 
 def _mean(series: Series | None, window: tuple[int, int]) -> float:

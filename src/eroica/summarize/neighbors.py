@@ -13,8 +13,10 @@ from eroica.summarize.utilization import own_device
 
 #: A record takes some 100 bytes on the wire.
 MOST_NEIGHBORS = 8
-#: Cores, and share of a device's time, from which a process is worth a record. Memory on a device always is.
+#: Cores, share of the host's memory, and of a device's time, from which a process is worth a record. Memory on a device
+#: always is.
 LEAST_CORES = 0.05
+LEAST_MEMORY = 0.1
 _LEAST_UTILIZATION = 0.01
 _LONGEST_NAME = 64
 
@@ -22,7 +24,7 @@ Window = tuple[int, int]
 
 
 def find_neighbors(capture: Capture, samples: Samples | None) -> tuple[Neighbor, ...]:
-    """Processes that belong neither to the job nor to Eroica, those on the worker's device first, then by cores.
+    """Processes that belong neither to the job nor to Eroica, those on the worker's device first, then the heaviest.
 
     Args:
         capture: Says which worker and when.
@@ -32,11 +34,20 @@ def find_neighbors(capture: Capture, samples: Samples | None) -> tuple[Neighbor,
         return ()
     window = (capture.boundaries_ns[0], capture.boundaries_ns[-1])
     found = {one.pid: one for one in (_on_host(samples, device, window) for device in samples.devices("neighbor_cpu"))}
-    found = {pid: one for pid, one in found.items() if one.cpu_cores >= LEAST_CORES}
+    memory, cores = _memory_bytes(samples), max(len(samples.devices("cpu_host")), 1)
+
+    def share(one: Neighbor) -> float:
+        return max(one.cpu_cores / cores, one.memory_bytes / memory)
+
+    found = {
+        pid: one
+        for pid, one in found.items()
+        if one.cpu_cores >= LEAST_CORES or one.memory_bytes >= LEAST_MEMORY * memory
+    }
     for one in _on_device(capture, samples, window):
         before = found.get(one.pid)
         found[one.pid] = one if before is None else _with_device(before, one)
-    ranked = sorted(found.values(), key=lambda one: (not one.device, -one.device_utilization, -one.cpu_cores, one.pid))
+    ranked = sorted(found.values(), key=lambda one: (not one.device, -one.device_utilization, -share(one), one.pid))
     return tuple(ranked[:MOST_NEIGHBORS])
 
 
@@ -44,6 +55,12 @@ def cores_used(samples: Samples, window: Window) -> tuple[float, float, float]:
     """Cores that the job's processes used, those of all others, and Eroica's; NaN where nobody looked."""
     job, outside, ours = (samples.find("survey_cpu", whose) for whose in ("job", "outside", "ours"))
     return _over_window(job, window), _over_window(outside, window), _over_window(ours, window)
+
+
+def _memory_bytes(samples: Samples) -> float:
+    """Memory of the host; infinite where nobody looked."""
+    free = samples.find("memory_available", "host")
+    return free.channel.capacity if free is not None and free.channel.capacity > 0 else math.inf
 
 
 def _on_host(samples: Samples, device: str, window: Window) -> Neighbor:

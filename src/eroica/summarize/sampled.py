@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import FunctionKey, Phase, ThreadRole
+from eroica.model.pattern import ASIDE, FunctionKey, Phase, ThreadRole
 from eroica.summarize.clock import WallClock
 from eroica.summarize.functions import Functions
 from eroica.summarize.phases import is_apply_frame, is_engine_frame, split_frame, stack_phase
@@ -94,11 +94,11 @@ def stack_function(stack: tuple[str, ...], role: ThreadRole) -> FunctionKey:
     above it stand the frames its parent had when it forked.
     """
     kept = tuple(frame for frame in stack[:-1] if not _is_own(frame)) + stack[-1:]
-    if role in ("loader", "background"):
+    if role in ASIDE:
         begins = [place for place, frame in enumerate(kept) if _begins_child(frame)]
         kept = kept[begins[-1] :] if begins else kept
     phase: Phase = stack_phase(kept)
-    if role in ("loader", "background") and any("torch/utils/data/" in frame for frame in kept):
+    if role in ASIDE and any("torch/utils/data/" in frame for frame in kept):
         phase = "input"
     return FunctionKey(kind="python", name=split_frame(stack[-1])[0][:200], stack=kept, phase=phase, thread=role)
 
@@ -380,7 +380,7 @@ def other_threads(
     for number, thread in enumerate(timeline.threads):
         if thread.process_id == process_id and thread.thread_id in (training_thread, *autograd):
             continue
-        role: ThreadRole = "loader" if thread.process_id in loaders - {process_id} else "background"
+        role = _role_beside(thread.process_id, process_id, loaders)
         monotonic, stack = restore_samples(*timeline.of_thread(number), timeline.rate_hz)
         identified = [reader.identify(timeline.stacks[one], role)[0] for one in stack.tolist()]
         time = clock.from_monotonic(monotonic)
@@ -393,8 +393,15 @@ def other_threads(
     return runs, threads, SampleCount(used, dropped)
 
 
+def _role_beside(process_id: int, own: int, loaders: set[int]) -> ThreadRole:
+    """What a thread is that is not the training one's nor the engine's."""
+    if process_id == own:
+        return "background"
+    return "loader" if process_id in loaders else "child"
+
+
 def _loader_processes(timeline: StackTimeline) -> set[int]:
-    """Processes that were seen in torch's loader loop; other children (compilers, trackers) are background."""
+    """Processes that were seen in torch's loader loop; other children may be anything."""
     looping = [any(frame.startswith(_LOADER_LOOP) for frame in stack) for stack in timeline.stacks]
     threads = np.unique(timeline.thread[np.array(looping, dtype=np.bool_)[timeline.stack]]) if looping else ()
     return {timeline.threads[int(number)].process_id for number in threads}

@@ -16,6 +16,7 @@ MOST_BYTES = 3000
 _LONGEST_NAME = 60
 _LONGEST_VALUE = 80
 _LARGEST_FILE = 64_000
+_VARIABLE = "env:"
 
 
 def read_setup(path: Path) -> dict[str, str]:
@@ -33,11 +34,18 @@ def read_setup(path: Path) -> dict[str, str]:
         raise InputError(f"{path} holds no facts: {error}") from error
 
 
+def joined_setup(own: Mapping[str, str], outside: Mapping[str, str]) -> dict[str, str]:
+    """What the worker says of itself and what its agent saw; of variables those that it has, not what it began with."""
+    has_looked = "python" in own
+    seen = {name: value for name, value in outside.items() if not (has_looked and name.startswith(_VARIABLE))}
+    return {**own, **seen}
+
+
 def bounded_setup(facts: Mapping[str, str]) -> dict[str, str]:
     """As many facts as fit into `MOST_BYTES`, each cut to its length, in order of name, variables last."""
     kept: dict[str, str] = {}
     left = MOST_BYTES
-    for name in sorted(facts, key=lambda name: (name.startswith("env:"), name))[:MOST_FACTS]:
+    for name in sorted(facts, key=lambda name: (name.startswith(_VARIABLE), name))[:MOST_FACTS]:
         value = "".join(letter for letter in facts[name] if letter.isprintable())[:_LONGEST_VALUE]
         left -= len(name.encode()) + len(value.encode()) + 4
         if len(name) > _LONGEST_NAME or left < 0:

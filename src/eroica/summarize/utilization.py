@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.hardware.store import Samples, Series
-from eroica.model.pattern import FunctionKey
+from eroica.model.pattern import ASIDE, FunctionKey
 from eroica.model.window import Capture
 from eroica.model.worker import Worker
 from eroica.summarize.clock import WallClock
@@ -62,9 +62,9 @@ def find_resources(capture: Capture, samples: Samples | None) -> dict[str, Resou
     worker = capture.worker
     found = {
         "training": _resource("cpu", samples.find("cpu", f"{worker.pid}/{capture.training_thread_id}")),
-        "collective": _resource("pcie", _of_gpu(samples.named("gpu_pcie_tx"), worker))
+        "collective": _resource("pcie", of_device(samples.named("gpu_pcie_tx"), worker))
         or _resource("nic", _busiest([*samples.named("rdma"), *samples.named("net")])),
-        "device": _resource("sm", _of_gpu(samples.named("gpu_sm_clock"), worker)),
+        "device": _resource("sm", of_device(samples.named("gpu_sm_clock"), worker)),
     }
     return {role: resource for role, resource in found.items() if resource is not None}
 
@@ -80,8 +80,8 @@ def _busiest(candidates: Sequence[Series]) -> Series | None:
     return max(span, key=lambda pair: pair[1])[0] if span else None
 
 
-def _of_gpu(candidates: Sequence[Series], worker: Worker) -> Series | None:
-    """The worker's own device's series."""
+def of_device(candidates: Sequence[Series], worker: Worker) -> Series | None:
+    """Of one channel's series that of the worker's own device; None where there is none."""
     named = [one.channel.device.partition("/") for one in candidates]
     at = own_device([(name, uuid) for name, _, uuid in named], worker)
     return None if at is None else candidates[at]
@@ -100,7 +100,7 @@ def own_device(devices: Sequence[tuple[str, str]], worker: Worker) -> int | None
 
 def role_of(key: FunctionKey) -> str:
     """Which resource a function is bounded by, empty for none."""
-    if key.thread in ("background", "loader", "autograd") or key.kind in ("memory", "other"):
+    if key.thread in ASIDE or key.thread == "autograd" or key.kind in ("memory", "other"):
         return ""
     if key.kind == "collective":
         return "collective"

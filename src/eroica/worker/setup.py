@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from eroica.wire.variables import told_variables
 
 _LOADER = {
     "loader_workers": "_num_workers",
@@ -40,8 +43,11 @@ _UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError,
 
 
 def torch_setup() -> dict[str, str]:
-    """Versions, threads and the switches that change how fast torch computes. Nothing is imported or initialized."""
-    facts = {"python": ".".join(map(str, sys.version_info[:3]))}
+    """Versions, threads, switches and variables that change how fast torch computes; nothing is imported for it.
+
+    A script may set variables itself; what it was started with stands in `/proc`.
+    """
+    facts = {"python": ".".join(map(str, sys.version_info[:3])), **told_variables(os.environ.items())}
     torch = sys.modules.get("torch")
     if torch is None:
         return facts

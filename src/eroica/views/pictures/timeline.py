@@ -30,7 +30,7 @@ _MOST_SLICES = 700
 _LEAST_LETTERS = 8
 #: Share of the iteration below which neighbors of one Python function are drawn as one.
 _GAP = 0.004
-_ORDER = ("training", "autograd", "device", "collective", "background", "loader")
+_ORDER = ("training", "autograd", "device", "collective", "background", "loader", "child")
 
 
 def draw(material: Material) -> Picture | None:
