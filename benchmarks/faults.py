@@ -50,7 +50,7 @@ PACE_FRESH_S = 3600.0
 WHEN = "%Y-%m-%dT%H:%M:%SZ"
 #: Windows that nobody asked for by hand.
 TRIGGERED = ("slow", "expected", "early", "blocked")
-SMOKE = ("slow-loader", "load-imbalance", "none")
+SMOKE = ("slow-loader", "none")
 #: Names of the training's code and others for them: no rule may know them.
 RENAMED = {
     "TokenWindows": "CaptionStore",
@@ -156,7 +156,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--seeds", default="0", help="numbers with commas between them")
     parser.add_argument("--onset", default="start,middle", help="start, middle or both with a comma")
     parser.add_argument("--again", default="", help="only these runs, by key (slow-loader/ddp/middle/0), known or not")
-    parser.add_argument("--smoke", action="store_true", help="a few minutes: three faults in one layout")
+    parser.add_argument("--smoke", action="store_true", help="two minutes: a fault and none, in one layout")
     parser.add_argument("--until", default="", help="start no run after this time of day, as 07:30")
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds until a job is stopped without answer")
     parser.add_argument("--keep", type=Path, help="keep the directories of wrong runs here")

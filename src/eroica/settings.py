@@ -1,25 +1,106 @@
 """Every tunable of Eroica, with unit, default and source. Standard library only.
 
 A value comes from, first wins: a command's flag or a keyword of `eroica.watch`; the variable `EROICA_<NAME>`; the file
-`eroica.toml` (working directory, or `EROICA_CONFIG`); the default below. `docs/settings.md` is made from this file.
+`eroica.toml` (where the job was started, or `EROICA_CONFIG`); the default below. What a setting may be stands beside it
+and is checked here. `docs/settings.md` is made from this file.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from eroica.errors import UsageError
 from eroica.stated_roles import parse_roles
 
+#: Where a job's settings file is: a path, or empty for none. Whoever starts the job sets it for all its processes.
+CONFIG = "EROICA_CONFIG"
 
-def _setting(default: Any, doc: str, source: str = "ours", secret: bool = False) -> Any:
-    return field(default=default, repr=not secret, metadata={"doc": doc, "source": source, "secret": secret})
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers from `least` to `most`, both included; never NaN or infinity.
+
+    Attributes:
+        above: Without `least` itself.
+    """
+
+    least: float
+    most: float = math.inf
+    above: bool = False
+
+    def permits(self, number: float) -> bool:
+        """It is one of them."""
+        high_enough = number > self.least if self.above else number >= self.least
+        return math.isfinite(number) and high_enough and number <= self.most
+
+    def __str__(self) -> str:
+        if self.most == math.inf:
+            return f"{_figure(self.least)} or more"
+        first = f"above {_figure(self.least)}, up" if self.above else _figure(self.least)
+        return f"{first} to {_figure(self.most)}"
+
+
+@dataclass(frozen=True)
+class Words:
+    """One of these words.
+
+    Attributes:
+        several: Any of them, with commas between.
+    """
+
+    words: tuple[str, ...]
+    several: bool = False
+
+    def permits(self, text: str) -> bool:
+        """It is one of them; where there may be several, each is."""
+        if not self.several:
+            return text in self.words
+        return {word.strip().lower() for word in text.split(",")} <= {"", *self.words}
+
+    def __str__(self) -> str:
+        return f"any of {', '.join(self.words)}, with commas" if self.several else f"one of {', '.join(self.words)}"
+
+
+def _figure(number: float) -> str:
+    return f"{int(number):,}" if number == int(number) else f"{number:g}"
+
+
+#: A fraction.
+SHARE = Numbers(0, 1)
+#: Seconds; eleven days are as good as for ever, and no clock overflows.
+SECONDS = Numbers(0, 1_000_000)
+#: Seconds of something that must take time.
+LENGTH_S = Numbers(0, 1_000_000, above=True)
+#: Iterations, events, executions, peers.
+COUNT = Numbers(1, 1_000_000_000)
+FACTOR = Numbers(0, 1_000_000)
+
+
+def _setting(
+    default: Any, doc: str, allowed: Numbers | Words | None = None, source: str = "ours", secret: bool = False
+) -> Any:
+    """A tunable; every number says what it may be."""
+    facts = {"doc": doc, "allowed": allowed, "source": source, "secret": secret}
+    return field(default=default, repr=not secret, metadata=facts)
+
+
+def allowed(setting: Field[Any]) -> str:
+    """What a setting may be, in words."""
+    if isinstance(setting.default, bool):
+        return "true or false"
+    limits = setting.metadata["allowed"]
+    if isinstance(setting.default, int):
+        return f"a whole number, {limits}"
+    if isinstance(setting.default, float):
+        return f"a number, {limits}"
+    return "text" if limits is None else str(limits)
 
 
 @dataclass(frozen=True)
@@ -27,31 +108,53 @@ class Settings:
     """All tunables; `Settings()` is the default, `load_settings` adds file and environment."""
 
     # --- iteration detection (EROICA, section 4.1) ---
-    learn_repeats: int = _setting(10, "Identical event sequences that fix the iteration pattern (M).", "EROICA 4.1")
-    relearn_events: int = _setting(200, "Events without a matched iteration before learning again (K).", "EROICA 4.1")
-    warmup_iterations: int = _setting(10, "Iterations after (re)learning that no mean contains.")
+    learn_repeats: int = _setting(
+        10, "Identical event sequences that fix the iteration pattern (M).", Numbers(2, 1000), "EROICA 4.1"
+    )
+    relearn_events: int = _setting(
+        200, "Events without a matched iteration before learning again (K).", COUNT, "EROICA 4.1"
+    )
+    warmup_iterations: int = _setting(
+        10, "Iterations after (re)learning that no mean contains.", Numbers(0, 1_000_000_000)
+    )
 
     # --- slow trigger ---
-    mean_iterations: int = _setting(50, "Iterations in a mean (N).", "EROICA 4.1")
-    slowdown: float = _setting(0.05, "Fraction above the best mean that counts as slower.", "EROICA 4.1")
-    horizon_iterations: int = _setting(5000, "How far back the best mean may lie.")
-    spread_factor: float = _setting(5.0, "The rise must also exceed this many spreads of the job's own means.")
-    one_off_fraction: float = _setting(0.04, "Slowest iterations left out of each mean (evaluation, checkpoint).")
-    confirm_iterations: int = _setting(25, "Iterations over which a rise must hold before a window is asked for.")
-    expected_iteration_s: float = _setting(0.0, "Iterations longer than this are slow from the start, s; 0 = unknown.")
+    mean_iterations: int = _setting(50, "Iterations in a mean (N).", Numbers(8, 100_000), "EROICA 4.1")
+    slowdown: float = _setting(
+        0.05, "Fraction above the best mean that counts as slower.", Numbers(0, 1000), "EROICA 4.1"
+    )
+    horizon_iterations: int = _setting(5000, "How far back the best mean may lie.", COUNT)
+    spread_factor: float = _setting(5.0, "The rise must also exceed this many spreads of the job's own means.", FACTOR)
+    one_off_fraction: float = _setting(
+        0.04, "Slowest iterations left out of each mean (evaluation, checkpoint).", Numbers(0, 0.9)
+    )
+    confirm_iterations: int = _setting(
+        25, "Iterations over which a rise must hold before a window is asked for...", Numbers(5, 100_000)
+    )
+    confirm_s: float = _setting(4.0, "...and seconds: somebody who took the cores for a moment is gone then.", SECONDS)
+    expected_iteration_s: float = _setting(
+        0.0, "Iterations longer than this are slow from the start, s; 0 = unknown.", SECONDS
+    )
     early_gain: float = _setting(
         0.1,
         "A job whose baseline window already shows a cause of this gain is looked at again, for longer; 1 = never.",
+        SHARE,
     )
-    cooldown_s: float = _setting(120.0, "Pause between two windows nobody asked for by hand, s.")
+    cooldown_s: float = _setting(120.0, "Pause between two windows nobody asked for by hand, s.", SECONDS)
 
     # --- blocked jobs ---
-    silence_s: float = _setting(10.0, "No hooked event for at least so long may mean a blocked worker, s.")
-    silence_iterations: float = _setting(5.0, "... and for so many mean iterations.", "EROICA 4.1")
-    silence_pauses: float = _setting(2.0, "... and for so many times the longest pause that the worker has survived.")
-    silence_learning_s: float = _setting(300.0, "The same limit while the iteration pattern is not known yet, s.")
-    second_look_s: float = _setting(2.0, "Pause between the two looks at a silent job, s.")
-    look_deadline_s: float = _setting(8.0, "Agents that have not handed in their looks by then are left out, s.")
+    silence_s: float = _setting(10.0, "No hooked event for at least so long may mean a blocked worker, s.", SECONDS)
+    silence_iterations: float = _setting(5.0, "... and for so many mean iterations.", FACTOR, "EROICA 4.1")
+    silence_pauses: float = _setting(
+        2.0, "... and for so many times the longest pause that the worker has survived.", FACTOR
+    )
+    silence_learning_s: float = _setting(
+        300.0, "The same limit while the iteration pattern is not known yet, s.", SECONDS
+    )
+    second_look_s: float = _setting(2.0, "Pause between the two looks at a silent job, s.", SECONDS)
+    look_deadline_s: float = _setting(
+        8.0, "Agents that have not handed in their looks by then are left out, s.", SECONDS
+    )
     answering_thread: bool = _setting(
         True, "A sleeping thread in each worker tells the agent, when asked, what it waits for."
     )
@@ -69,64 +172,93 @@ class Settings:
     )
 
     # --- window ---
-    window_s: float = _setting(20.0, "Wanted length of a window, s.", "EROICA 3.1")
-    min_window_iterations: int = _setting(2, "Fewest iterations of a window.")
-    max_window_iterations: int = _setting(200, "Most iterations of a window; more add nothing to the statistics.")
-    window_lead_s: float = _setting(1.0, "Time between fixing the iterations and the first of them, s.")
-    max_window_events: int = _setting(150_000, "Budget of trace events per worker and window.")
-    window_deadline_s: float = _setting(60.0, "After the window's end: latest time for a worker's patterns, s.")
+    window_s: float = _setting(20.0, "Wanted length of a window, s.", LENGTH_S, "EROICA 3.1")
+    min_window_iterations: int = _setting(2, "Fewest iterations of a window.", COUNT)
+    max_window_iterations: int = _setting(
+        200, "Most iterations of a window; more add nothing to the statistics.", COUNT
+    )
+    window_lead_s: float = _setting(1.0, "Time between fixing the iterations and the first of them, s.", SECONDS)
+    max_window_events: int = _setting(150_000, "Budget of trace events per worker and window.", COUNT)
+    hard_window_events: int = _setting(
+        1_000_000,
+        "No window opens whose fewest iterations make more trace events per worker: each stops the training for 4 µs "
+        "and takes 1.2 kB of its memory.",
+        COUNT,
+    )
+    window_deadline_s: float = _setting(
+        60.0, "After the window's end: latest time for a worker's patterns, s.", SECONDS
+    )
     baseline_window: bool = _setting(True, "Capture one short window while the job is healthy, to compare with later.")
-    baseline_after_iterations: int = _setting(60, "Iterations before the baseline window.")
-    baseline_window_s: float = _setting(3.0, "Length of the baseline window, s; longer where iterations are long.")
-    healthy_backoff: float = _setting(2.0, "After a window that found nothing, the trigger's margin grows by this.")
+    baseline_after_iterations: int = _setting(60, "Iterations before the baseline window.", Numbers(0, 1_000_000_000))
+    baseline_window_s: float = _setting(
+        3.0, "Length of the baseline window, s; longer where iterations are long.", LENGTH_S
+    )
+    healthy_backoff: float = _setting(
+        2.0, "After a window that found nothing, the trigger's margin grows by this.", Numbers(1, 1000)
+    )
 
     # --- capture ---
-    sampling_hz: int = _setting(100, "Python stack samples per second and worker.")
-    sampler: str = _setting("auto", "Who samples stacks: auto, outside (py-spy), inside (a thread), none.")
+    sampling_hz: int = _setting(100, "Python stack samples per second and worker.", Numbers(1, 1000))
+    sampler: str = _setting(
+        "auto",
+        "Who samples stacks: auto, outside (py-spy), inside (a thread), none.",
+        Words(("auto", "outside", "inside", "none")),
+    )
     trace_python_calls: bool = _setting(
         False,
         "Trace every Python call of the workers instead of sampling stacks: slow, unbounded, blind to loader children.",
     )
-    keep_traces: bool = _setting(False, "Keep raw traces after their summary.")
-    scratch_bytes: int = _setting(2_000_000_000, "Most bytes of raw traces on a host; above it windows get shorter.")
+    keep_traces: bool = _setting(False, "Keep raw traces after their summary, up to half of `scratch_bytes`.")
+    scratch_bytes: int = _setting(
+        2_000_000_000, "Most bytes of raw traces on a host; above it windows get shorter.", Numbers(0)
+    )
     hardware: bool = _setting(True, "Sample hardware channels during windows.")
-    thread_state_hz: int = _setting(1000, "Thread states and run-queue wait, samples per second.")
+    thread_state_hz: int = _setting(1000, "Thread states and run-queue wait, samples per second.", Numbers(1, 10_000))
 
     # --- reading trace files ---
     max_trace_bytes: int = _setting(
-        20_000_000_000, "Most bytes of one unpacked trace file that are read; the rest is left out, and said so."
+        20_000_000_000,
+        "Most bytes of one unpacked trace file that are read; the rest is left out, and said so.",
+        Numbers(1),
     )
-    max_trace_events: int = _setting(20_000_000, "Most events of one trace file that are kept; the same.")
-    readers: int = _setting(0, "Trace files read at the same time; 0 = as many as there are cores.")
+    max_trace_events: int = _setting(20_000_000, "Most events of one trace file that are kept; the same.", Numbers(1))
+    readers: int = _setting(0, "Trace files read at the same time; 0 = as many as there are cores.", Numbers(0, 10_000))
 
     # --- summarize (EROICA, section 4.2) ---
     critical_share: float = _setting(
-        0.8, "Share of the utilization that a critical duration must hold.", "EROICA Alg. 1"
+        0.8, "Share of the utilization that a critical duration must hold.", SHARE, "EROICA Alg. 1"
     )
-    pattern_bytes: int = _setting(24_000, "Byte budget of function rows of one worker on the wire.")
+    pattern_bytes: int = _setting(
+        24_000, "Byte budget of function rows of one worker on the wire.", Numbers(1000, 200_000)
+    )
     timeline_bytes: int = _setting(
         4000,
         "Most bytes of a worker's timeline, for pictures (1,500 in jobs of more than 1,024 workers); 0 = none.",
+        Numbers(0, 200_000),
     )
-    collective_executions: int = _setting(512, "Executions kept per process group and kind of collective.")
+    collective_executions: int = _setting(512, "Executions kept per process group and kind of collective.", COUNT)
 
     # --- localize (EROICA, section 4.3) ---
-    beta_gate: float = _setting(0.01, "A function must hold more than this fraction of the window.", "EROICA eq. 11")
-    expected_python: float = _setting(0.01, "Highest expected beta of a Python function.", "EROICA 4.3")
-    expected_collective: float = _setting(0.30, "Highest expected beta of a collective.", "EROICA 4.3")
-    expected_memory: float = _setting(0.05, "Highest expected beta of memory operations (the paper is silent).")
-    expected_host: float = _setting(
-        0.40, "Highest share of a recorded iteration in which the device may wait for the host."
+    beta_gate: float = _setting(
+        0.01, "A function must hold more than this fraction of the window.", SHARE, "EROICA eq. 11"
     )
-    peer_distance: float = _setting(0.4, "Manhattan distance at which two patterns differ (delta).", "EROICA eq. 10")
-    peers: int = _setting(100, "Peers each worker is compared with; one shared sample (N).", "EROICA eq. 9")
-    mad_factor: float = _setting(5.0, "Multiplier of the median absolute deviation (k).", "EROICA eq. 11")
-    mad_floor: float = _setting(0.1, "Least margin above the median of the peer distance: the MAD is usually 0.")
-    beta_floor: float = _setting(0.02, "Differences of beta below this are noise, whatever the maximum.")
-    utilization_floor: float = _setting(0.1, "The same for mu and sigma.")
+    expected_python: float = _setting(0.01, "Highest expected beta of a Python function.", SHARE, "EROICA 4.3")
+    expected_collective: float = _setting(0.30, "Highest expected beta of a collective.", SHARE, "EROICA 4.3")
+    expected_memory: float = _setting(0.05, "Highest expected beta of memory operations (the paper is silent).", SHARE)
+    expected_host: float = _setting(
+        0.40, "Highest share of a recorded iteration in which the device may wait for the host.", SHARE
+    )
+    peer_distance: float = _setting(
+        0.4, "Manhattan distance at which two patterns differ (delta).", Numbers(0, 3), "EROICA eq. 10"
+    )
+    peers: int = _setting(100, "Peers each worker is compared with; one shared sample (N).", COUNT, "EROICA eq. 9")
+    mad_factor: float = _setting(5.0, "Multiplier of the median absolute deviation (k).", FACTOR, "EROICA eq. 11")
+    mad_floor: float = _setting(0.1, "Least margin above the median of the peer distance: the MAD is usually 0.", SHARE)
+    beta_floor: float = _setting(0.02, "Differences of beta below this are noise, whatever the maximum.", SHARE)
+    utilization_floor: float = _setting(0.1, "The same for mu and sigma.", SHARE)
 
     # --- diagnose ---
-    min_gain: float = _setting(0.03, "A cause must cost at least this fraction of the iteration.")
+    min_gain: float = _setting(0.03, "A cause must cost at least this fraction of the iteration.", SHARE)
 
     # --- telling others ---
     webhook_url: str = _setting(
@@ -135,9 +267,13 @@ class Settings:
         "eroica.toml.",
         secret=True,
     )
-    webhook_format: str = _setting("slack", "What is sent: slack (a text), or json (text and whole verdict).")
+    webhook_format: str = _setting(
+        "slack", "What is sent: slack (a text), or json (text and whole verdict).", Words(("slack", "json"))
+    )
     webhook_on: str = _setting(
-        "slow,blocked", "Verdicts that are sent: any of slow, blocked, undetermined, healthy, with commas."
+        "slow,blocked",
+        "Verdicts that are sent: any of slow, blocked, undetermined, healthy, with commas.",
+        Words(("slow", "blocked", "undetermined", "healthy"), several=True),
     )
     metrics_listen: str = _setting(
         "", "Where Prometheus finds the metrics, HOST:PORT, beside the collector's own address; empty = only there."
@@ -152,17 +288,17 @@ class Settings:
     )
 
     # --- processes ---
-    poll_hz: float = _setting(20.0, "How often the agent looks at the beats, per second.")
-    report_s: float = _setting(0.25, "Pause between two reports of an agent to the collector, s.")
-    agent_silence_s: float = _setting(60.0, "No agent for so long: the collector takes the job for ended, s.")
+    poll_hz: float = _setting(20.0, "How often the agent looks at the beats, per second.", Numbers(1, 1000))
+    report_s: float = _setting(0.25, "Pause between two reports of an agent to the collector, s.", LENGTH_S)
+    agent_silence_s: float = _setting(60.0, "No agent for so long: the collector takes the job for ended, s.", LENGTH_S)
     sealed_memory: bool = _setting(
         True, "Workers tell how far they are in memory that nobody can cut short; off where agents cannot reach it."
     )
-    job_end_grace_s: float = _setting(30.0, "Without `eroica run`: no worker for so long ends the job, s.")
+    job_end_grace_s: float = _setting(30.0, "Without `eroica run`: no worker for so long ends the job, s.", SECONDS)
     footer: bool = _setting(True, "A live line at the bottom of the terminal of `eroica run`, where that is safe.")
-    farewell_s: float = _setting(2.0, "How long the collector still answers after its last verdict, s.")
+    farewell_s: float = _setting(2.0, "How long the collector still answers after its last verdict, s.", SECONDS)
     pages: bool = _setting(True, "Draw each verdict as a page, index.html in the run directory and in its windows.")
-    page_limit_s: float = _setting(60.0, "Drawing a page is given up after so long, s.")
+    page_limit_s: float = _setting(60.0, "Drawing a page is given up after so long, s.", LENGTH_S)
     page_hosts: str = _setting(
         "", "Names beside loopback under which the live page may be opened (a proxy's), separated by commas."
     )
@@ -180,10 +316,10 @@ def load_settings(
         directory: Where `eroica.toml` is looked for, default the working directory.
 
     Raises:
-        UsageError: A name is unknown, a value has the wrong type or form, or the file cannot be read.
+        UsageError: A name is unknown, a value is not what the setting may be, or the file cannot be read.
     """
     environ = os.environ if environ is None else environ
-    values: dict[str, Any] = dict(_from_file(environ, directory or Path()))
+    values: dict[str, Any] = dict(_from_file(config_file(environ, directory)))
     for item in fields(Settings):
         text = environ.get(f"EROICA_{item.name.upper()}")
         if text is not None:
@@ -194,15 +330,36 @@ def load_settings(
     for name, value in values.items():
         if name not in known:
             raise UsageError(f"unknown setting {name!r}; `eroica settings` lists them all")
-        checked[name] = _convert(name, value, known[name].default)
+        checked[name] = _convert(value, known[name])
     parse_roles(checked.get("roles", ""))
     return replace(Settings(), **checked)
 
 
-def _from_file(environ: Mapping[str, str], directory: Path) -> Mapping[str, Any]:
-    named = environ.get("EROICA_CONFIG")
-    path = Path(named or directory / "eroica.toml")
-    if not path.is_file() or not (named or _may_decide(path)):
+def config_file(environ: Mapping[str, str], directory: Path | None = None) -> Path | None:
+    """The file that settings come from: what `EROICA_CONFIG` names, else `eroica.toml` here; None for none.
+
+    Args:
+        environ: Environment. An empty `EROICA_CONFIG` says that there is none.
+        directory: Where it is looked for, default the working directory.
+    """
+    named = environ.get(CONFIG)
+    if named == "":
+        return None
+    path = Path(named or (directory or Path()) / "eroica.toml")
+    try:
+        return path if path.is_file() and (named or _may_decide(path)) else None
+    except OSError:  # where we may not look
+        return None
+
+
+def pinned_config(environ: Mapping[str, str]) -> dict[str, str]:
+    """`EROICA_CONFIG` as all processes of a job started here shall find it, wherever they go (`os.chdir`)."""
+    path = config_file(environ)
+    return {CONFIG: environ.get(CONFIG, "") if path is None else str(path.absolute())}
+
+
+def _from_file(path: Path | None) -> Mapping[str, Any]:
+    if path is None:
         return {}
     if sys.version_info >= (3, 11):
         import tomllib
@@ -220,21 +377,30 @@ def _may_decide(found: Path) -> bool:
     return not everybody or found.lstat().st_uid in (0, os.getuid())
 
 
-def _convert(name: str, value: Any, default: Any) -> Any:
-    """`value` in the type of `default`."""
+def _convert(value: Any, setting: Field[Any]) -> Any:
+    """`value` in the type of the setting, if it is one that the setting may have.
+
+    Raises:
+        UsageError: It is not.
+    """
+    limits = setting.metadata["allowed"]
     try:
-        if isinstance(default, bool):
-            if isinstance(value, bool):
-                return value
-            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[str(value).lower()]
-        if isinstance(default, int):
-            number = float(value)
-            if number != int(number):
-                raise ValueError
-            return int(number)
-        if isinstance(default, float):
-            return float(value)
+        converted = _typed(value, setting.default)
+        if limits is None or limits.permits(converted):
+            return converted
     except (ValueError, KeyError, TypeError, OverflowError):
-        kind = "true or false" if isinstance(default, bool) else f"a number, like {default!r}"
-        raise UsageError(f"setting {name} cannot be {value!r}; it wants {kind}") from None
-    return str(value)
+        pass
+    raise UsageError(f"setting {setting.name} cannot be {value!r}; it wants {allowed(setting)}")
+
+
+def _typed(value: Any, default: Any) -> Any:
+    if isinstance(default, bool):
+        if isinstance(value, bool):
+            return value
+        return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[str(value).lower()]
+    if isinstance(default, int):
+        number = float(value)
+        if number != int(number):
+            raise ValueError
+        return int(number)
+    return float(value) if isinstance(default, float) else str(value)

@@ -80,6 +80,21 @@ def test_iterations_between_two_polls_are_not_lost(tmp_path: Path, sleeper: subp
     assert only(roster).current_s == pytest.approx(0.02)
 
 
+def test_a_few_iterations_tell_how_long_one_takes_also_after_another_pattern_was_learned(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    writer = register(tmp_path, sleeper.pid)
+    roster = Roster(tmp_path, Settings(), Clock())
+    writer.beat(0, 0, 0, beat.LEARNING, 0)
+    roster.scan()
+    known = []
+    for iteration, seconds in enumerate((0, 90, 30, 30, 30, 5, 5, 5), 1):
+        writer.beat(iteration, iteration, seconds * 10**9, beat.STEADY, int(iteration > 4))
+        roster.poll()
+        known.append(only(roster).current_s and round(only(roster).current_s or 0.0))
+    assert known == [None, None, None, 30, None, None, None, 5]
+
+
 def test_iterations_slowed_by_our_own_window_do_not_count(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     writer = register(tmp_path, sleeper.pid)
     roster = Roster(tmp_path, Settings(), Clock())

@@ -64,22 +64,47 @@ def test_a_checkpoint_every_so_many_steps_is_no_slowdown(every: int) -> None:
     assert watch(changed(job, lambda i, d: d * 10 if i % every == 0 else d)) == []
 
 
+@pytest.mark.parametrize("iteration_s", [0.01, 0.05])
+def test_somebody_who_takes_the_cores_for_a_moment_is_no_slowdown(iteration_s: float) -> None:
+    """Short iterations: fifty of them pass while a compiler runs."""
+    settings = Settings()
+    rng, moment = random.Random(7), round(3.5 / (1.5 * iteration_s))
+
+    def job(long: int) -> Iterator[float]:
+        for at in range(6000):
+            yield iteration_s * math.exp(0.03 * rng.gauss(0, 1)) * (1.5 if 3000 <= at < 3000 + long else 1.0)
+
+    assert watch(job(moment), settings) == []
+    found = watch(job(4 * moment), settings)
+    assert found and (found[0][0] - 3000) * 1.5 * iteration_s <= settings.confirm_s + 100 * 1.5 * iteration_s
+
+
 def test_a_slow_warm_up_is_neither_a_slowdown_nor_a_baseline() -> None:
     job = changed(healthy(random.Random(5), 3000, 0.1, drift=0.02), lambda i, d: d * 5 if i <= 30 else d)
     assert watch(job) == []
 
 
-@pytest.mark.parametrize(("step", "noise", "limit"), [(1.1, 0.03, 100), (1.2, 0.08, 100), (1.35, 0.1, 100)])
+def test_the_first_iterations_after_another_pattern_was_learned_are_left_out_too() -> None:
+    job = Slowdown(Settings())
+    for iteration in range(1, 401):
+        job.observe(iteration, 0.05)
+    job.restart()
+    for iteration in range(401, 461):
+        job.observe(iteration, 5.0 if iteration <= 410 else 0.02)
+    assert job.baseline_s == pytest.approx(0.02) == job.current_s
+
+
+@pytest.mark.parametrize(("step", "noise"), [(1.1, 0.03), (1.2, 0.08), (1.35, 0.1)])
 @pytest.mark.parametrize("healthy_iterations", [210, 2000])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_step_up_is_found_within_100_iterations(
-    step: float, noise: float, limit: int, healthy_iterations: int, seed: int
+def test_a_step_up_is_found_within_100_iterations_or_the_seconds_that_it_must_hold(
+    step: float, noise: float, healthy_iterations: int, seed: int
 ) -> None:
     job = healthy(random.Random(seed), healthy_iterations + 400, noise)
     found = watch(changed(job, lambda i, d: d * step if i > healthy_iterations else d))
     after = [iteration - healthy_iterations for iteration, _ in found]
     assert after
-    assert 0 < after[0] <= limit
+    assert 0 < after[0] <= 100 + Settings().confirm_s / (0.05 * step)
 
 
 @pytest.mark.parametrize(("step", "noise"), [(1.3, 0.02), (1.3, 0.05), (2.2, 0.05), (2.2, 0.15)])
@@ -92,7 +117,7 @@ def test_a_job_that_got_slow_early_is_found_too(step: float, noise: float, left_
     seen = ((i, duration) for i, duration in enumerate(job, 1) if i not in left_out)
     found = [i for i, duration in seen if trigger_of.observe(i, duration)]
     assert found
-    assert found[0] <= max(onset, 130) + 220
+    assert found[0] <= max(onset, 130) + 220 + Settings().confirm_s / (0.05 * step)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +159,7 @@ def test_long_pauses_in_one_of_ten_iterations_are_found() -> None:
 
 def test_iterations_above_what_the_user_expects_are_slow_from_the_start() -> None:
     found = watch(healthy(random.Random(7), 200, 0.05), Settings(expected_iteration_s=0.03))
-    assert found[0][0] <= 80
+    assert found[0][0] <= 80 + Settings().confirm_s / 0.05
     assert found[0][1].kind == "expected"
     assert watch(healthy(random.Random(7), 200, 0.05), Settings(expected_iteration_s=0.08)) == []
 

@@ -1,19 +1,206 @@
-"""What a window may cost the host."""
+"""One window on a host: how long it is waited for, and what is said when a sampler fails."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import sys
+import time
+import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from eroica.agent.window import event_budget
+import pytest
+
+from eroica.agent import window
+from eroica.agent.roster import LocalWorker
+from eroica.agent.scratch import Scratch
+from eroica.agent.window import HostWindow
+from eroica.model.worker import Worker
+from eroica.settings import Settings
+from eroica.wire import beat
+from eroica.wire.messages import OrderMessage
+from eroica.worker import session
+from eroica.worker.capture import SAVING, STATES, Capturer
+
+FACTS = {
+    "global_rank": 0, "local_rank": 0, "world_size": 1, "host": "h", "pid": os.getpid(), "device": "cpu",
+    "training_thread_id": os.getpid(), "torch": "2.13.0",
+}  # fmt: skip
 
 
-def test_the_scratch_cap_is_shared_by_the_workers_of_a_host(tmp_path: Path) -> None:
-    alone = event_budget(tmp_path, 1, 1_000_000)
-    assert 1000 < alone < 10_000
-    assert event_budget(tmp_path, 4, 1_000_000) == alone // 4
-    assert event_budget(tmp_path, 0, 1_000_000) == alone
+class FastLoop(asyncio.SelectorEventLoop):
+    """Time passes at once when nobody has anything to do."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
+            self.now = max(self.now, self._scheduled[0].when())  # type: ignore[attr-defined]
+        super()._run_once()  # type: ignore[misc]
 
 
-def test_a_full_disk_leaves_the_least_budget_and_a_missing_directory_none(tmp_path: Path) -> None:
-    assert event_budget(tmp_path, 1, 0) == 1
-    assert event_budget(tmp_path / "gone", 1, 1_000_000) == 0
+async def at_once(work: Callable[..., Any], *arguments: Any) -> Any:
+    return work(*arguments)
+
+
+class Profiler:
+    """Records nothing."""
+
+    on_device, waits = False, True
+
+    def __call__(self, python_calls: bool) -> Profiler:
+        return self
+
+    def prepare(self) -> None: ...
+
+    start = pause = stop = prepare
+
+    def save(self, path: Path) -> int:
+        path.write_text(json.dumps([{"ph": "X"}] * 10))
+        return 0
+
+    def drop(self) -> int:
+        return 0
+
+
+class Training:
+    """A worker with the real guest's capture, whose iterations all take as long."""
+
+    def __init__(self, directory: Path, loop: FastLoop, iteration_s: float) -> None:
+        self.iteration_s = iteration_s
+        self.writer = beat.BeatWriter.create(directory, FACTS)
+        worker = Worker(global_rank=0, pid=os.getpid(), world_size=1, host="h")
+        self.local = LocalWorker(beat.BeatReader.open(self.writer.path), worker, Settings(), loop.time)
+        door = types.SimpleNamespace(exists=True, taken=False, ours=False)
+        self._capturer = Capturer(
+            FACTS, self.writer.answer, door, lambda work: work(), lambda act, *more: act(*more), Settings(),
+            make_tracer=Profiler(),
+        )  # type: ignore[arg-type]  # fmt: skip
+        self._loop = loop
+
+    async def train(self, first: int, last: int) -> None:
+        for iteration in range(first, last + 1):
+            await asyncio.sleep(self.iteration_s)
+            end_ns = round(self._loop.now * 1e9)
+            self.writer.beat(iteration, end_ns, round(self.iteration_s * 1e9), STATES[self._capturer.phase], 0)
+            self.local.poll()
+            order = self.writer.new_order() if self._capturer.phase != SAVING else None
+            if order is not None:
+                self._capturer.take(order, iteration)
+            self._capturer.boundary(iteration, end_ns)
+
+    def close(self) -> None:
+        self.local.close()
+        self.writer.remove()
+
+
+class Sampler:
+    """py-spy that only says how long it was asked to last."""
+
+    asked_s = 0.0
+
+    def __init__(self, pid: int, directory: Path, hz: int, longest_s: int, most_children: int) -> None:
+        Sampler.asked_s = longest_s
+
+    def start(self) -> None: ...
+
+    interrupt = start
+
+    def stop(self) -> tuple[str, ...]:
+        return ()
+
+
+@pytest.mark.parametrize("iteration_s", [0.5, 45.0, 100.0, 600.0])
+def test_a_window_is_waited_for_as_long_as_its_iterations_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, iteration_s: float
+) -> None:
+    loop = FastLoop()
+    clock = types.SimpleNamespace(monotonic_ns=lambda: round(loop.now * 1e9), time_ns=time.time_ns)
+    monkeypatch.setattr(session, "time", clock)
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    monkeypatch.setattr(window, "StackSampler", Sampler)
+    settings = Settings(sampler="outside", hardware=False)
+    training, scratch = Training(tmp_path, loop, iteration_s), Scratch(tmp_path / "scratch", settings)
+    captured: list[dict[str, Any]] = []
+    delivered: list[tuple[int, bytes]] = []
+    regrets: list[str] = []
+    stopped: list[str] = []
+
+    async def deliver(rank: int, pattern: bytes) -> None:
+        delivered.append((rank, pattern))
+
+    async def regret(window_id: int, rank: int, why: str) -> None:
+        regrets.append(why)
+
+    async def summarize(self: HostWindow, directory: Path) -> str:
+        captured.append(json.loads((directory / "capture.json").read_bytes()))
+        (directory / "pattern").write_bytes(b"p")
+        return ""
+
+    def stop(self: HostWindow, really: Callable[[HostWindow], None] = HostWindow._stop_samplers) -> None:
+        stopped.append(training.local.result().status)
+        really(self)
+
+    monkeypatch.setattr(HostWindow, "_run_summary", summarize)
+    monkeypatch.setattr(HostWindow, "_stop_samplers", stop)
+
+    async def live() -> None:
+        await training.train(1, 15)
+        order = OrderMessage(
+            serial=1, window_id=7, kind="window", purpose="slow", first_iteration=18, last_iteration=20
+        )
+        one = HostWindow(order, [training.local], scratch, settings, (True, ""), deliver, regret)
+        one.start()
+        going_on = asyncio.create_task(training.train(16, 40))
+        await one.follow()
+        going_on.cancel()
+        await asyncio.gather(going_on, return_exceptions=True)
+
+    try:
+        loop.run_until_complete(live())
+    finally:
+        loop.close()
+        training.close()
+    assert (delivered, regrets) == ([(0, b"p")], [])
+    assert (captured[0]["first_iteration"], captured[0]["last_iteration"]) == (18, 20)
+    assert stopped[0] in ("closed", "done")  # nothing was cut off before
+    assert Sampler.asked_s >= 5 * iteration_s
+    assert not scratch.window(7).exists()
+
+
+def one_window(tmp_path: Path, **settings: Any) -> HostWindow:
+    order = OrderMessage(serial=1, window_id=7, kind="window", purpose="slow", first_iteration=1, last_iteration=2)
+    chosen = Settings(**settings)
+    return HostWindow(order, [], Scratch(tmp_path, chosen), chosen, (False, "no ptrace"), None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("code", "note"),
+    [("print('x'); raise SystemExit('no room left')", "no room left"), ("raise SystemExit(3)", "exit status 3"),
+     ("import os; os.kill(os.getpid(), 9)", "ended by signal 9"), ("", "")],
+)  # fmt: skip
+def test_a_hardware_sampler_that_fails_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, note: str
+) -> None:
+    monkeypatch.setattr(window, "program", lambda *_: [sys.executable, "-c", code])
+    one = one_window(tmp_path)
+    one._start_hardware()
+    assert one._hardware is not None
+    one._hardware.wait()
+    one._stop_samplers()
+    assert one.notes == ([f"hardware channels are missing or end early: {note}"] if note else [])
+
+
+def test_where_ptrace_is_forbidden_the_note_says_that_loader_processes_are_not_seen(tmp_path: Path) -> None:
+    one = one_window(tmp_path)
+    one._workers = [object()]  # type: ignore[list-item]
+    assert one._inside_hz() == 100
+    assert one.notes == [
+        "Python stacks come from a thread inside each worker, and none from data-loader processes: no ptrace"
+    ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eroica.cli.nodes import Part, enclosing, home_of, part_of
+from eroica.cli.nodes import Part, enclosing, home_of, part_of, tasks_share
 from eroica.wire.address import Address, announce
 from eroica.wire.network import Endpoint, endpoint_of, good_token, listening
 from eroica.wire.places import places
@@ -30,6 +30,12 @@ def test_one_task_on_each_slurm_node_works_and_one_of_all_speaks() -> None:
     assert [part.collector for part in parts] == [True, False, True, False]
     assert [part.speaks for part in parts] == [True, False, False, False]
     assert not any(part.variables or part.problem for part in parts)
+
+
+def test_only_tasks_of_one_slurm_step_share_a_name() -> None:
+    assert tasks_share({**STEP, "SLURM_PROCID": "2"})
+    assert not tasks_share({**STEP, "SLURM_STEP_NUM_TASKS": "1"})  # a shell on a node of the allocation
+    assert not tasks_share({**BATCH, "SLURM_NTASKS": "4"}) and not tasks_share({})
 
 
 @pytest.mark.parametrize("command", [["srun", *TRAIN], ["bash", "launch.sh"]])

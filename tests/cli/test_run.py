@@ -47,8 +47,14 @@ def test_a_missing_and_a_forbidden_command_say_so_like_a_shell(tmp_path: Path) -
     assert run(tmp_path, str(plain)).returncode == 126
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
-def test_a_signal_sent_to_eroica_reaches_the_command_once(tmp_path: Path, number: signal.Signals) -> None:
+FOR_THE_COMMAND = [
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGXCPU, signal.SIGPWR, signal.SIGVTALRM),
+    *(signal.SIGPROF, signal.SIGIO, signal.SIGABRT, signal.SIGRTMIN + 1, signal.SIGRTMAX),
+]
+
+
+@pytest.mark.parametrize("number", FOR_THE_COMMAND)
+def test_a_signal_sent_to_eroica_reaches_the_command_once(tmp_path: Path, number: int) -> None:
     log = tmp_path / "log"
     code = f"""
 import signal, time, pathlib
@@ -68,6 +74,29 @@ raise SystemExit(40 + len(got))
         time.sleep(0.02)
     process.send_signal(number)
     assert process.wait(60) == 41
+
+
+def test_told_to_stop_it_stops_with_the_command_and_goes_on_with_it(tmp_path: Path) -> None:
+    names = {name: tmp_path / name for name in ("pid", "end")}
+    script = f"echo $$ > {names['pid']}; while [ ! -e {names['end']} ]; do sleep 0.02; done; exit 6"
+    arguments = [*EROICA, "run", "--quiet", "--out", str(tmp_path / "out"), "--", "/bin/sh", "-c", script]
+    # a group of its own, but not an orphaned process group, in which nobody is stopped
+    process = subprocess.Popen(arguments, preexec_fn=os.setpgrp)  # noqa: PLW1509 - no threads here
+    while not names["pid"].exists() or not names["pid"].read_text():
+        time.sleep(0.02)
+    both = (process.pid, int(names["pid"].read_text()))
+
+    def states() -> set[str]:
+        return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in both}
+
+    process.send_signal(signal.SIGTSTP)
+    end = time.monotonic() + 20
+    while states() != {"T"} and time.monotonic() < end:
+        time.sleep(0.02)
+    assert states() == {"T"}
+    process.send_signal(signal.SIGCONT)
+    names["end"].touch()
+    assert process.wait(60) == 6
 
 
 def test_descriptors_that_were_handed_to_eroica_reach_the_command(tmp_path: Path) -> None:

@@ -154,6 +154,23 @@ def test_stopped_helpers_hold_nobody_up_and_are_gone_afterwards(watch: Callable[
     assert not [*job.run.glob("collector.json"), *job.run.glob("hosts/*.json")]  # they listen nowhere any more
 
 
+@pytest.mark.parametrize(("killed", "keep"), [(False, False), (True, False), (True, True)])
+def test_raw_traces_go_with_the_job_also_where_the_agent_could_not_tidy_up_unless_they_shall_be_kept(
+    watch: Callable[..., Watched], tmp_path: Path, killed: bool, keep: bool
+) -> None:
+    variables = {"EROICA_SCRATCH_DIR": str(tmp_path / "scratch"), "EROICA_KEEP_TRACES": str(keep).lower()}
+    job = watch(environment=variables)
+    job.wait_until_up()
+    wait_for(lambda: any((tmp_path / "scratch").glob("*/*")))
+    (scratch,) = (tmp_path / "scratch").glob("*/*")
+    (scratch / "window-1").mkdir()
+    (scratch / "window-1" / "trace.json").write_text("[]")
+    if killed:
+        os.kill(job.helper("agent"), signal.SIGSTOP)  # so that `eroica run` has to kill it
+    job.finish()
+    assert scratch.exists() == keep == (scratch / "window-1").exists()
+
+
 def test_a_run_directory_that_cannot_be_written_leaves_the_command_alone(watch: Callable[..., Watched]) -> None:
     job = watch(run=Path("/proc/eroica-cannot-be"))
     took_s, said = job.finish()

@@ -126,12 +126,41 @@ def test_the_event_budget_shortens_the_window_but_never_below_two_iterations() -
 
 def test_a_window_whose_two_iterations_would_stop_the_training_for_seconds_is_not_opened() -> None:
     fleet = manual_fleet()
-    fleet.events = 300_000
+    fleet.events = 600_000
     fleet.step()
     fleet.windows.asked(fleet.now, ProfileRequest())
     fleet.step(20)
     line = fleet.windows.status().windows[0]
-    assert line.phase == "given up" and "300000 trace events" in line.summary
+    assert line.phase == "given up" and "600000 trace events" in line.summary
+    assert "hard_window_events to 1200000" in line.summary
+
+
+def test_a_trigger_is_not_probed_again_and_again_where_no_window_can_open() -> None:
+    fleet = manual_fleet(cooldown_s=100.0)
+    fleet.events = 600_000
+    fleet.change(0, trigger=trigger(1))
+    fleet.step(20)
+    for count in range(2, 9):  # 70 s
+        fleet.change(0, trigger=trigger(count))
+        fleet.step(100)
+    assert len(fleet.windows.status().windows) == 1
+    fleet.step(300)
+    fleet.change(0, trigger=trigger(9))
+    fleet.step(20)
+    assert len(fleet.windows.status().windows) == 2
+
+
+@pytest.mark.parametrize(("events", "hard"), [(300_000, 1_000_000), (600_000, 2_000_000)])
+def test_a_window_of_many_events_opens_within_the_hard_limit_and_says_what_it_costs(events: int, hard: int) -> None:
+    fleet = manual_fleet(hard_window_events=hard)
+    fleet.events = events
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step(20)
+    order = fleet.windows.order
+    assert order is not None and (order.kind, order.last_iteration - order.first_iteration) == ("window", 2)
+    (note,) = (note for note in fleet.windows.notes if "stands still" in note)
+    assert f"2 iterations make {2 * events} trace events" in note
 
 
 def test_the_host_with_the_least_scratch_space_sets_the_length_for_everybody() -> None:
@@ -345,6 +374,21 @@ def test_patterns_of_another_window_are_ignored() -> None:
     fleet.windows.pattern_arrived(fleet.now, late)
     fleet.deliver(0, 1)
     assert len(fleet.work) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "current_s", "missing"),
+    [("learning", None, "10 equal ones are needed"), ("steady", None, "three are needed"), ("steady", 30.0, "")],
+)
+def test_a_request_that_comes_too_early_is_told_what_is_missing(
+    state: str, current_s: float | None, missing: str
+) -> None:
+    fleet = manual_fleet()
+    for rank in (0, 1):
+        fleet.change(rank, state=state, iteration=12, current_s=current_s, baseline_s=None)
+    fleet.step()
+    refused = fleet.windows.asked(fleet.now, ProfileRequest()).refused
+    assert missing in refused and bool(refused) == bool(missing)
 
 
 def test_a_window_is_refused_before_anybody_trains_and_after_the_end() -> None:

@@ -1,14 +1,18 @@
 import builtins
 import math
+import os
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from eroica.errors import UnavailableError
-from eroica.hardware import nvidia
-from eroica.hardware.store import read_samples
+from eroica.hardware import nvidia, nvidia_neighbors, sampler
+from eroica.hardware.processes import Target
+from eroica.hardware.sampler import Sampler
+from eroica.hardware.store import Samples, read_samples
 from eroica.hardware.writer import SampleWriter
 
 
@@ -18,9 +22,10 @@ class FakeNvml:
     class NVMLError(Exception):
         pass
 
-    def __init__(self, devices: int = 1, refused: tuple[str, ...] = ()) -> None:
+    def __init__(self, devices: int = 1, refused: tuple[str, ...] = (), lost: tuple[int, ...] = ()) -> None:
         self.devices = devices
         self.refused = refused
+        self.lost = lost
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("nvml") and name in object.__getattribute__(self, "refused"):
@@ -36,7 +41,12 @@ class FakeNvml:
         return self.devices
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index in self.lost:
+            raise self.NVMLError("GPU is lost")
         return index
+
+    def nvmlDeviceGetComputeRunningProcesses(self, _handle: int) -> list[SimpleNamespace]:
+        return []
 
     def nvmlDeviceGetUUID(self, handle: int) -> str:
         return f"GPU-uuid-{handle}"
@@ -77,7 +87,7 @@ def _values(readings: list[tuple[Any, Callable[[], float]]]) -> dict[str, float]
 
 
 def test_clocks_power_memory_and_links_are_fractions_of_what_the_device_states() -> None:
-    readings, notes = nvidia.device_readings(FakeNvml(), 0)
+    readings, notes = nvidia.device_readings(FakeNvml(), 0, 0)
     values = _values(readings)
     assert not notes
     assert values["gpu_sm_clock"] == pytest.approx(0.5)
@@ -90,7 +100,7 @@ def test_clocks_power_memory_and_links_are_fractions_of_what_the_device_states()
 
 
 def test_what_a_device_does_not_answer_is_left_out_and_named() -> None:
-    readings, notes = nvidia.device_readings(FakeNvml(refused=("nvmlDeviceGetPcieThroughput",)), 0)
+    readings, notes = nvidia.device_readings(FakeNvml(refused=("nvmlDeviceGetPcieThroughput",)), 0, 0)
     assert not {"gpu_pcie_tx", "gpu_pcie_rx"} & set(_values(readings))
     assert len(readings) == 6
     assert notes == ["gpu_pcie_tx of gpu0 left out: Not Supported", "gpu_pcie_rx of gpu0 left out: Not Supported"]
@@ -115,6 +125,53 @@ def test_readings_of_the_device_threads_end_up_in_the_store(tmp_path, monkeypatc
     assert clock is not None
     assert set(clock.value.tolist()) == {0.5}
     assert clock.channel.rate_hz <= 50.0
+
+
+def sampled(directory: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Samples:
+    """What the whole sampler writes on a host with this driver."""
+    monkeypatch.setattr(sampler, "_need_nvidia_driver", lambda: None)
+    for module in (nvidia, nvidia_neighbors):
+        monkeypatch.setattr(module, "load_nvml", lambda: nvml)
+    monkeypatch.setattr(nvidia.NvidiaProbe, "pause_s", 0.0005)
+    Sampler([Target(os.getpid(), os.getpid())], directory, hz=100).run(lambda: False, seconds=0.2)
+    samples = read_samples(directory)
+    assert samples.named("cpu_host") and samples.find("state", f"{os.getpid()}/{os.getpid()}") is not None
+    return samples
+
+
+def test_a_device_that_fell_off_the_bus_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = sampled(tmp_path, FakeNvml(devices=3, lost=(1,)), monkeypatch)
+    assert samples.devices("gpu_sm_clock") == ("gpu0/uuid-0", "gpu2/uuid-2")
+    assert "gpu1 left out: GPU is lost" in samples.notes
+    assert "processes on NVIDIA devices cannot be seen: gpu1 left out: GPU is lost" in samples.notes
+
+
+@pytest.mark.parametrize("nvml", [FakeNvml(refused=("nvmlDeviceGetCount",)), FakeNvml(devices=1, lost=(0,))])
+def test_a_driver_that_fails_costs_only_the_channels_of_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml
+) -> None:
+    samples = sampled(tmp_path, nvml, monkeypatch)
+    assert not samples.named("gpu_sm_clock") and any("no NVIDIA channels" in note for note in samples.notes)
+
+
+def test_what_nobody_thought_of_costs_only_its_own_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = sampled(tmp_path, FakeNvml(devices="two"), monkeypatch)  # type: ignore[arg-type]
+    assert any(note.startswith("left out: TypeError: ") for note in samples.notes)
+
+
+def test_a_device_that_is_lost_during_the_window_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lost(FakeNvml):
+        asked = 0
+
+        def nvmlDeviceGetClockInfo(self, handle: int, _kind: int) -> int:
+            self.asked += handle
+            if handle and self.asked > 2:
+                raise self.NVMLError("GPU is lost")
+            return 990
+
+    samples = sampled(tmp_path, Lost(devices=2), monkeypatch)
+    assert "gpu1 did not answer all the time: GPU is lost" in samples.notes
+    assert not any("gpu0" in note for note in samples.notes)
 
 
 def test_a_host_without_devices_says_so(tmp_path) -> None:

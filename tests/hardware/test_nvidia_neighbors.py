@@ -94,7 +94,7 @@ def test_ids_of_another_namespace_are_not_believed(tmp_path: Path, monkeypatch: 
 
 def test_a_driver_that_lists_nobody_says_so(tmp_path: Path) -> None:
     writer = SampleWriter(tmp_path)
-    with pytest.raises(UnavailableError, match="cannot be seen: Not Supported"):
+    with pytest.raises(UnavailableError, match="cannot be seen: gpu0: Not Supported"):
         NvidiaNeighborProbe(writer, Household([os.getpid()]), FakeNvml((), lists=False))
     writer.close()
 

@@ -6,7 +6,9 @@ import ast
 import gc
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +16,10 @@ from typing import Any
 import pytest
 
 import eroica.worker
-from eroica.wire.beat import Order
+from eroica.wire.beat import FAILED, ORDER_FAILED, WINDOW, BeatReader, BeatWriter, Order
 from eroica.worker import attach, lookout
 from eroica.worker.answering import Answering
+from eroica.worker.capture import Capturer
 from eroica.worker.hooks import Guest
 from eroica.worker.sampling import StackSampler
 from eroica.worker.session import CollectionLog, Session
@@ -75,6 +78,79 @@ def test_a_loader_hook_that_fails(guest: Guest, monkeypatch: pytest.MonkeyPatch)
 def test_a_profiler_that_we_make_way_for_starts_whatever_fails_with_us(guest: Guest) -> None:
     guest._capturer = SimpleNamespace(make_way=breaks, collapse=lambda text: None)  # type: ignore[assignment]
     assert guest.door._passing(lambda: "profiling", starts=True)() == "profiling"
+
+
+class Profiler:
+    """One that only notes what it is told."""
+
+    on_device = False
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.calls.append(name) or 0
+
+
+@pytest.fixture
+def profiler(guest: Guest, tmp_path: Path) -> Iterator[Profiler]:
+    """That of a window of iterations 10 to 13, open at the guest."""
+    one = Profiler()
+    guest._thread, guest._beats = threading.get_ident(), BeatWriter.create(tmp_path, {})
+    guest._capturer = Capturer(
+        {}, guest._answer, SimpleNamespace(exists=True, taken=False), guest._in_background, guest.guard.run,
+        guest._settings, make_tracer=lambda _: one,
+    )  # type: ignore[arg-type]  # fmt: skip
+    guest._capturer.take(Order(5, WINDOW, 0, 10, 13, 0, 0, str(tmp_path)), 9)
+    pass_boundaries(guest, 9, 10)
+    assert one.calls == ["prepare", "start"]
+    yield one
+    reader = BeatReader.open(guest._beats.path)
+    seen, told = reader.beat(), reader.result()
+    reader.close()
+    guest._beats.remove()
+    assert seen is not None and seen.state == FAILED
+    assert told.status == ORDER_FAILED and "no such luck" in told.note
+
+
+def pass_boundaries(guest: Guest, first: int, last: int) -> None:
+    assert guest._capturer is not None
+    for iteration in range(first, last + 1):
+        guest.guard.run(guest._capturer.boundary, iteration, time.monotonic_ns())
+
+
+@pytest.mark.parametrize("name", ["park", "settled", "close"])
+def test_a_window_whose_end_fails_is_shown_and_records_nothing_any_more(
+    guest: Guest, profiler: Profiler, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(Session, name, breaks)
+    pass_boundaries(guest, 11, 20)
+    assert profiler.calls[-1] == "pause"
+    assert "stop" not in profiler.calls
+
+
+def stepped(guest: Guest) -> None:
+    guest.hooks.stepped(object())
+
+
+def loaded(guest: Guest) -> None:
+    guest.hooks.loaded(object())
+
+
+def profiled(guest: Guest) -> None:
+    assert guest.door._passing(lambda: "profiling", starts=True)() == "profiling"
+
+
+@pytest.mark.parametrize("event", [stepped, loaded, profiled])
+def test_a_failure_in_another_thread_stops_the_profiler_at_the_next_event_of_its_own(
+    guest: Guest, profiler: Profiler, event: Callable[[Guest], None]
+) -> None:
+    guest._in_background(breaks).join()
+    assert profiler.calls == ["prepare", "start"]
+    event(guest)
+    assert profiler.calls == ["prepare", "start", "pause", "stop", "drop"]
+    event(guest)
+    assert len(profiler.calls) == 5
 
 
 def test_an_optimizer_that_goes_away(guest: Guest, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -132,6 +132,65 @@ def test_watch_refuses_settings_that_do_not_exist_and_hands_on_those_that_do() -
     assert given.stdout == "1.5\n"
 
 
+def test_a_setting_that_is_none_is_as_if_not_given() -> None:
+    given = python(
+        "import eroica, os; w = eroica.watch(expected_iteration_s=None, slowdown=None, window_s=4);"
+        "from eroica.settings import load_settings as l;"
+        "print(sorted(n for n in os.environ if n.startswith('EROICA_') and n != 'EROICA_CONFIG'), l().window_s)"
+    )
+    assert given.stdout == "['EROICA_WINDOW_S'] 4.0\n", given.stderr
+
+
+def test_an_impossible_value_is_refused_and_leaves_nothing_behind() -> None:
+    refused = python(
+        "import eroica, os\n"
+        "try: eroica.watch(window_s=5, sampler='inisde')\n"
+        "except eroica.EroicaError as error: print(error, [n for n in os.environ if n.startswith('EROICA_')])"
+    )
+    assert refused.stdout == ("setting sampler cannot be 'inisde'; it wants one of auto, outside, inside, none []\n"), (
+        refused.stderr
+    )
+
+
+def test_the_end_of_watching_gives_the_environment_back(tmp_path: Path) -> None:
+    code = (
+        "import eroica, os; before = dict(os.environ)\n"
+        "with eroica.watch(window_s=4, cooldown_s=9, slowdown=0.5):\n"
+        "    inside = dict(os.environ); os.environ['EROICA_SLOWDOWN'] = '0.7'\n"
+        "after = dict(os.environ); changed = after.pop('EROICA_SLOWDOWN')\n"
+        "print(inside['EROICA_WINDOW_S'], inside['EROICA_COOLDOWN_S'], before == after, changed)"
+    )
+    assert python(code, EROICA_COOLDOWN_S="60", KINETO_LOG_LEVEL="1").stdout == "4 9 True 0.7\n"
+
+
+def test_settings_that_come_too_late_are_named(tmp_path: Path) -> None:
+    code = (
+        "import eroica; w = eroica.watch(expected_iteration_s=1.5, window_s=7, learn_repeats=5, cooldown_s=None);"
+        "print(w.unheeded)"
+    )
+    here = {"EROICA_RUN_DIR": str(tmp_path / "run"), "EROICA_RUNTIME_DIR": str(tmp_path), "EROICA_JOB": "j"}
+    assert python(code, **here).stdout == "()\n" and not (tmp_path / "run").exists()
+    launched = python(code, **here, EROICA_LAUNCHED="1@here", EROICA_WINDOW_S="7")
+    assert launched.stdout == "('expected_iteration_s',)\n", launched.stderr
+    (log,) = (tmp_path / "run" / "log").iterdir()
+    assert "not heeded: expected_iteration_s: agent and collector were running already" in log.read_text()
+    host = {"EROICA_HOST": "a"}
+    agents = tmp_path / f"eroica-{os.getuid()}" / "j@a"
+    agents.mkdir(parents=True)
+    (agents / "run").touch()
+    assert python(code, **here, **host).stdout == "('expected_iteration_s', 'window_s')\n"
+
+
+def test_settings_hold_where_the_training_goes_to_another_directory(tmp_path: Path) -> None:
+    (tmp_path / "eroica.toml").write_text("window_s = 6\n")
+    (tmp_path / "outputs").mkdir()
+    code = (
+        f"import os; os.chdir({str(tmp_path)!r}); import eroica.auto; os.chdir('outputs');"
+        "from eroica.settings import load_settings; print(load_settings().window_s)"
+    )
+    assert python(code).stdout == "6.0\n"
+
+
 def test_auto_never_raises() -> None:
     ran = python("import eroica.auto; print('training')", EROICA_SLOWDOWN="many")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "training\n", "")

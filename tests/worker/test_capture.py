@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import json
+import queue
 import sys
 import threading
 import time
@@ -17,12 +19,14 @@ import pytest
 
 from eroica.errors import CaptureError
 from eroica.model.window import Capture
+from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.beat import Order, Result
 from eroica.worker import capture, surroundings
 from eroica.worker.capture import IDLE, OPEN, PARKED, SAVING, STANDING, Capturer
 from eroica.worker.hooks import Guest
 from eroica.worker.sampling import StackSampler
+from eroica.worker.session import Session
 from eroica.worker.tracer import count_events
 
 WORKER = {
@@ -36,7 +40,8 @@ class Notebook:
 
     def __init__(self, fails_at: str = "", events: int = 100) -> None:
         self.calls: list[str] = []
-        self.python_calls = False
+        self.python_calls = self.on_device = False
+        self.waits = True
         self._fails_at = fails_at
         self._events = events
 
@@ -90,7 +95,7 @@ class Desk:
         self.saves: list[Callable[[], None]] = []
         self.patient = patient
         self.capturer = Capturer(
-            WORKER, self.results.append, self.door, self._in_background, directly, 100.0, make_tracer=self.tracer
+            WORKER, self.results.append, self.door, self._in_background, directly, Settings(), make_tracer=self.tracer
         )  # type: ignore[arg-type]
 
     def _in_background(self, work: Callable[[], None]) -> threading.Thread:
@@ -296,6 +301,35 @@ def test_a_budget_never_closes_a_window_before_it_has_two_iterations(tmp_path: P
     assert (found.first_iteration, found.last_iteration) == (20, 22)
 
 
+def pass_in_time(desk: Desk, monkeypatch: pytest.MonkeyPatch, ends_s: dict[int, float]) -> None:
+    """Let iterations end at these seconds."""
+    now_s = 0.0
+    clock = types.SimpleNamespace(monotonic_ns=lambda: round(now_s * 1e9), time_ns=time.time_ns)
+    monkeypatch.setattr("eroica.worker.session.time", clock)
+    for iteration, now_s in ends_s.items():
+        desk.capturer.boundary(iteration, round(now_s * 1e9))
+
+
+@pytest.mark.parametrize("iteration_s", [0.1, 100.0, 1000.0])
+def test_a_window_holds_its_two_iterations_however_long_they_are(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, iteration_s: float
+) -> None:
+    desk.capturer.take(desk.order(10, 12), 7)
+    pass_in_time(desk, monkeypatch, {i: i * iteration_s for i in range(8, 16)})
+    assert desk.statuses == ["accepted", "open", "closed", "done"]
+    assert (desk.results[-1].last_iteration, desk.results[-1].note) == (12, "")
+
+
+def test_a_window_in_which_iterations_became_far_longer_closes_early_with_two_of_them(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.capturer.take(desk.order(10, 30), 7)
+    ends_s = {i: float(i) for i in range(8, 11)}
+    pass_in_time(desk, monkeypatch, {**ends_s, **{i: 10.0 + 200.0 * (i - 10) for i in range(11, 16)}})
+    assert desk.results[-1].last_iteration == 12
+    assert "longest time" in desk.results[-1].note
+
+
 @pytest.mark.parametrize(
     ("name", "note"),
     [("process_groups", "no process groups"), ("thread_names", "no thread names"), ("flight_dump", "no flight rec")],
@@ -314,6 +348,26 @@ def test_a_torch_that_cannot_be_asked_costs_a_note_and_not_the_window(
     found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
     assert (found.process_groups, found.flight_path) == ((), "")
     assert any(line.startswith(note) and "'_world'" in line for line in found.notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no json",
+        '{"pg_status": {"0": {}}}',
+        '{"pg_status": {"0": {"last_enqueued_collective": 1}}, "entries": [{"id": 1}]}',
+    ],
+)
+def test_a_record_of_collectives_in_another_form_costs_a_note_and_not_the_window(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(surroundings, "_recorded", lambda with_collectives: text.encode())
+    desk.capturer.take(desk.order(10, 11), 9)
+    desk.pass_boundaries(9, 13)
+    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "save", "drop"]
+    assert desk.statuses[-1] == "done"
+    found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
+    assert [note.partition(":")[0] for note in found.notes] == ["no open collectives"]
 
 
 def test_the_time_for_giving_memory_back_at_a_boundary_counts_as_stall(
@@ -343,6 +397,19 @@ def test_a_sampler_that_fails_prints_nothing_and_says_so(
     found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
     assert any("stacks ended early: KeyError: 'no such frame'" in note for note in found.notes)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("task", "is_main"), [(0, True), (-1, False)])
+def test_in_torchs_own_thread_of_a_backward_pass_the_main_thread_is_the_one_that_trains(
+    monkeypatch: pytest.MonkeyPatch, task: int, is_main: bool
+) -> None:
+    inner = types.SimpleNamespace(_current_graph_task_id=lambda: task)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(_C=inner))  # type: ignore[arg-type]
+    told: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+    _thread.start_new_thread(lambda: told.put(surroundings.training_thread()), ())
+    main = threading.main_thread()
+    assert surroundings.training_thread() == (main.native_id, main.ident)
+    assert (told.get(timeout=5) == (main.native_id, main.ident)) == is_main
 
 
 class Cuda:
@@ -503,9 +570,27 @@ def test_a_failure_of_ours_with_a_collective_open_stops_nothing(desk: Desk, reco
     recorder.enqueue(1)
     desk.capturer.take(desk.order(10, 11), 9)
     desk.pass_boundaries(9, 10)
-    desk.capturer.collapse("no such luck")
+    assert not desk.capturer.collapse("no such luck")
     assert desk.tracer.calls == ["prepare", "start", "pause"]
     assert desk.statuses[-1] == "failed"
+    answers = len(desk.results)
+    recorder.end(1)
+    assert any(desk.capturer.collapse("no such luck") for _ in range(4))
+    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "drop"]
+    assert len(desk.results) == answers
+
+
+def test_a_failure_in_another_thread_leaves_the_profiler_to_its_own(desk: Desk) -> None:
+    desk.capturer.take(desk.order(10, 13), 9)
+    desk.pass_boundaries(9, 10)
+    done: list[bool] = []
+    other = threading.Thread(target=lambda: done.append(desk.capturer.collapse("no such luck")))
+    other.start()
+    other.join()
+    assert (done, desk.tracer.calls) == ([False], ["prepare", "start"])
+    assert desk.capturer.collapse("no such luck")
+    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "drop"]
+    assert desk.capturer.collapse("no such luck")
 
 
 def test_a_users_profiler_while_a_window_is_parked_gets_its_place_and_the_window_is_kept(
@@ -532,6 +617,36 @@ def test_a_users_profiler_does_not_make_us_stop_ours_under_an_open_collective(
     desk.capturer.make_way()
     assert desk.tracer.calls[-2:] == ["stop", "drop"]
     assert desk.statuses.count("skipped") == 1
+
+
+def test_inside_a_backward_pass_the_profiler_is_let_be(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.capturer.take(desk.order(10, 13), 9)
+    desk.pass_boundaries(9, 11)
+    inside = [True]
+    monkeypatch.setattr(surroundings, "in_backward", lambda: inside[0])
+    desk.capturer.give_up("the iteration pattern changed")
+    assert not desk.capturer.collapse("no such luck")
+    assert desk.tracer.calls == ["prepare", "start"]
+    inside[0] = False
+    desk.pass_boundaries(12, 12)
+    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "drop"]
+    assert desk.results[-1].note == "the iteration pattern changed"
+
+
+def test_a_users_profiler_waits_once_for_collectives_that_stay_open(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch calls us twice for it: when it is prepared and when it starts."""
+    looks: list[None] = []
+    monkeypatch.setattr(Session, "settled", lambda session: bool(looks.append(None)))
+    monkeypatch.setattr(capture, "_PATIENCE_S", 0.05)
+    desk.capturer.take(desk.order(10, 13), 9)
+    desk.pass_boundaries(9, 11)
+    desk.capturer.make_way()
+    assert len(looks) > 2
+    looks.clear()
+    desk.capturer.make_way()
+    assert len(looks) == 2
 
 
 def test_a_parked_window_outlives_the_pattern_of_the_iterations(desk: Desk, recorder: Recorder) -> None:
@@ -585,6 +700,64 @@ def test_a_process_that_ends_with_a_collective_open_ends_with_its_profiler(
     desk.capturer.let_go("the training ended")
     assert desk.tracer.calls == ["prepare", "start", "pause"]
     assert (desk.statuses[-1], desk.results[-1].note) == ("skipped", "the training ended")
+
+
+@pytest.mark.parametrize("last", [9, 10, 11])
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_process_that_ends_while_its_device_works_does_not_wait_for_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, last: int, failing: bool
+) -> None:
+    def works() -> bool:
+        if failing:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return False
+
+    monkeypatch.setattr(surroundings, "device_idle", works)
+    monkeypatch.setattr(capture, "_PATIENCE_S", 0.0)
+    desk.tracer.on_device = True
+    desk.capturer.take(desk.order(10, 11), 9)
+    desk.pass_boundaries(9, last)
+    desk.capturer.let_go("the training ended")
+    assert "stop" not in desk.tracer.calls
+    assert ("pause" in desk.tracer.calls) == (last > 9)
+    assert (desk.statuses[-1], desk.results[-1].note) == ("skipped", "the training ended")
+
+
+@pytest.mark.parametrize(("last", "status"), [(9, "skipped"), (10, "skipped"), (11, "done")])
+def test_a_process_that_ends_with_its_device_at_rest_stops_the_profiler_without_waiting(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, last: int, status: str
+) -> None:
+    answers = [False, True]
+    monkeypatch.setattr(surroundings, "device_idle", lambda: answers.pop(0))
+    desk.tracer.on_device = True
+    desk.capturer.take(desk.order(10, 11), 9)
+    desk.pass_boundaries(9, last)
+    assert (desk.tracer.waits, len(answers)) == (True, 2)
+    desk.capturer.let_go("the training ended")
+    assert "stop" in desk.tracer.calls
+    assert (desk.tracer.waits, len(answers)) == (False, 0)
+    assert desk.statuses[-1] == status
+
+
+@pytest.mark.parametrize(
+    ("stream", "entries", "idle"),
+    [
+        (True, [], True),
+        (False, [], False),
+        (True, [{"state": "completed", "is_p2p": False}], True),
+        (True, [{"state": "started", "is_p2p": False}], False),
+        (True, [{"state": "scheduled", "is_p2p": True}], True),
+        (True, None, True),
+    ],
+)
+def test_a_device_is_at_rest_when_its_stream_and_nccls_record_say_so(
+    monkeypatch: pytest.MonkeyPatch, stream: bool, entries: list[dict[str, object]] | None, idle: bool
+) -> None:
+    cuda = types.SimpleNamespace(current_stream=lambda: types.SimpleNamespace(query=lambda: stream))
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
+    text = b"" if entries is None else json.dumps({"entries": entries}).encode()
+    monkeypatch.setattr(surroundings, "nccl_flight_dump", lambda: text)
+    assert surroundings.device_idle() == idle
 
 
 def test_a_process_that_ends_in_another_thread_leaves_the_profiler_alone(desk: Desk) -> None:

@@ -56,6 +56,34 @@ def test_the_hot_path_is_behind_the_same_border(tmp_path: Path) -> None:
     assert job.guard.failure is not None
 
 
+def test_what_is_owed_is_tried_after_a_failure_until_it_is_done(tmp_path: Path) -> None:
+    job, calls, tries = Job(tmp_path), [], []
+
+    def pay() -> bool:
+        tries.append(len(tries))
+        entry(None)  # it leads here itself
+        return len(tries) == 2
+
+    entry = job.guard.border(calls.append)
+    job.guard.owe(pay)
+    entry(1)
+    assert (calls, tries) == ([1], [])
+    job.guard.run(broken)
+    for _ in range(3):
+        entry(2)
+    assert (calls, tries) == ([1], [0, 1])
+
+
+def test_what_is_owed_and_fails_is_let_be(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.guard.owe(broken)  # type: ignore[arg-type]
+    entry = job.guard.border(broken)
+    for _ in range(3):
+        entry()
+    assert job.shown == ["ValueError: the disk is made of cheese"]
+    assert job.guard.stack.count("and at last") == 1
+
+
 def test_a_log_that_cannot_be_written_harms_nobody(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("in the way")
     job = Job(tmp_path)

@@ -163,6 +163,15 @@ def test_a_users_profiler_inside_our_window_works_and_ours_makes_way(host: Host)
     assert worker.beats[-1].iteration == 100
 
 
+def test_optimizers_that_step_inside_the_backward_pass_are_watched_but_not_captured(host: Host) -> None:
+    watched = host.run([sys.executable, str(PROGRAMS / "in_backward.py")], OneOrder(1, WINDOW))
+    assert (watched.returncode, watched.stdout, watched.stderr) == (0, "trained\n", "")
+    (worker,) = host.workers.values()
+    assert worker.beats[-1].iteration == 60
+    assert worker.results[-1].status == SKIPPED
+    assert "backward" in worker.results[-1].note
+
+
 @pytest.mark.parametrize("when", ["running", "prepared"])
 def test_a_users_profiler_that_was_there_first_is_left_alone(host: Host, when: str) -> None:
     watched = host.run([sys.executable, str(PROGRAMS / "own_profiler.py"), when], OneOrder(1, WINDOW))

@@ -43,6 +43,27 @@ def test_what_is_ours_is_silent_and_what_is_the_users_is_not() -> None:
     assert words("ours", "users", "ours") == words("users")
 
 
+STOPPED = """
+import torch
+from eroica.worker.tracer import Tracer
+
+torch.cuda.synchronize = lambda: print("waited")
+for waits in (True, False):
+    tracer = Tracer()
+    tracer.prepare()
+    tracer.start()
+    tracer.waits, tracer._profile.use_device = waits, "cuda"
+    tracer.stop()
+    print(waits, tracer._profile.kineto_results is not None, tracer.on_device)
+"""
+
+
+@pytest.mark.jobs
+def test_a_profiler_that_is_not_to_wait_for_the_device_stops_without() -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["waited", "True True False", "False True False"]
+
+
 def test_without_torch_the_environment_says_it() -> None:
     code = "import os; from eroica.worker import kineto; kineto.quiet_for_good(); print(os.environ['KINETO_LOG_LEVEL'])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "99\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
@@ -10,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 from eroica.agent.loop import Agent
 from eroica.settings import load_settings
@@ -17,16 +19,32 @@ from eroica.wire.logs import log_to
 from eroica.wire.places import Places, places, private_directory, write_private
 from eroica.worker.launch import program
 
+#: A worker that looks whether there is an agent holds the lock for microseconds.
+_LOOKED_FOR_S = 0.3
+_AGAIN_S = 0.02
+
 
 def _lock(where: Places) -> int | None:
-    """The host's lock for this job; None if another agent holds it."""
+    """The host's lock for this job; None if another agent holds it, and not only a worker that looks for one."""
     handle = os.open(where.runtime / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    return handle
+    end = time.monotonic() + _LOOKED_FOR_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except BlockingIOError:
+            if time.monotonic() > end:
+                os.close(handle)
+                return None
+        time.sleep(_AGAIN_S)
+
+
+def _use_cores_of_the_job() -> None:
+    """Leave the cores of the worker that started us, which may be bound to few, for those of its launcher."""
+    launcher = os.environ.get("EROICA_LAUNCHER", "")
+    with contextlib.suppress(OSError):
+        if launcher.isdecimal():
+            os.sched_setaffinity(0, os.sched_getaffinity(0) | os.sched_getaffinity(int(launcher)))
 
 
 def _start_collector(where: Places) -> None:
@@ -45,6 +63,9 @@ def _start_collector(where: Places) -> None:
 def main() -> None:
     """Serve this host until the job ends."""
     os.umask(0o077)  # what we and our children write is the user's alone
+    started_by_worker = os.environ.get("EROICA_STARTED_BY") == "worker"
+    if started_by_worker:
+        _use_cores_of_the_job()
     where = places(os.environ)
     for directory in (where.run, where.run / "log"):
         private_directory(directory)
@@ -54,22 +75,22 @@ def main() -> None:
     except OSError as error:
         logging.error("this host is not watched: %s", error)
         raise
-    try:
-        private_directory(where.scratch)
-    except OSError as error:  # each window will find out again
-        logging.warning("no window can be captured on this host: %s", error)
     if _lock(where) is None:
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by who started us, our children's ends would be lost
     os.environ.update(EROICA_JOB=where.job, EROICA_RUN_DIR=str(where.run))
     write_private(where.runtime / "run", os.fsencode(where.run) + b"\n")
-    _start_collector(where)
-    settings = load_settings()
     try:
+        settings = load_settings()
         run_decides = bool(os.environ.get("EROICA_LAUNCHED"))
-        our_parent = run_decides and os.environ.get("EROICA_STARTED_BY") != "worker"
+        our_parent = run_decides and not started_by_worker
         agent = Agent(where, settings, child_of_run=our_parent, ends_job=not run_decides)
+        try:
+            agent.scratch.prepare()
+        except OSError as error:  # each window will find out again
+            logging.warning("no window can be captured on this host: %s", error)
+        _start_collector(where)
         asyncio.run(agent.run())
     except Exception:  # last words of a process without a terminal; the beat files stay for the next agent
         logging.exception("the agent failed")
@@ -77,8 +98,7 @@ def main() -> None:
     if agent.leaves_workers:
         sys.exit(128 + signal.SIGTERM)
     shutil.rmtree(where.runtime, ignore_errors=True)
-    if not settings.keep_traces:
-        shutil.rmtree(where.scratch, ignore_errors=True)
+    agent.scratch.remove()
 
 
 if __name__ == "__main__":

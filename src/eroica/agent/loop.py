@@ -15,8 +15,9 @@ from eroica.agent.home import HomeFinder
 from eroica.agent.link import CollectorLink
 from eroica.agent.looks import Subject, take_looks
 from eroica.agent.roster import LocalWorker, Roster
+from eroica.agent.scratch import Scratch
 from eroica.agent.stacks import available
-from eroica.agent.window import HostWindow, event_budget
+from eroica.agent.window import HostWindow
 from eroica.model.look import HostLooks
 from eroica.settings import Settings
 from eroica.wire.codec import plain
@@ -39,6 +40,10 @@ class Agent:
         child_of_run: `eroica run` started this agent and ends it; else it ends by itself when its workers are gone.
         ends_job: Nobody but the agent notices that the job is over, so it tells the collector.
         clock: Seconds, monotonic.
+
+    Attributes:
+        roster: This host's workers.
+        scratch: The job's raw traces on this host.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class Agent:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.roster = Roster(where.runtime, settings, clock, self._watch)
+        self.scratch = Scratch(where.scratch, settings)
         self._where = where
         self._settings = settings
         self._child_of_run = child_of_run
@@ -62,6 +68,7 @@ class Agent:
         self._look = 0
         self._look_tasks: set[asyncio.Task[None]] = set()
         self._window_tasks: set[asyncio.Task[None]] = set()
+        self._followed: set[int] = set()
         self._windows: list[HostWindow] = []
         self._notes: list[str] = []
         self._outside: tuple[bool, str] | None = None
@@ -144,7 +151,7 @@ class Agent:
         return AgentReport(
             host=self._where.host,
             pid=os.getpid(),
-            event_budget=event_budget(self._where.scratch, len(self.roster.living), self._settings.scratch_bytes),
+            event_budget=self.scratch.event_budget(len(self.roster.living)),
             workers=tuple(worker.report() for worker in self.roster.workers.values()),
             summarizing=len(self._window_tasks),
             notes=tuple(dict.fromkeys(notes))[:_MAX_NOTES],
@@ -190,10 +197,11 @@ class Agent:
 
     def _pass_on(self, order: OrderMessage) -> None:
         log.info("order %d: %s", order.serial, order)
+        self.scratch.sweep({*self._followed, order.window_id})
         window = HostWindow(
             order,
             self.roster.living,
-            self._where.scratch,
+            self.scratch,
             self._settings,
             self._outside or (True, ""),
             lambda rank, pattern: self._deliver(order.window_id, rank, pattern),
@@ -207,17 +215,20 @@ class Agent:
             return
         if order.kind == "window":
             self._windows = [*self._windows[-3:], window]
+            self._followed.add(order.window_id)
             task = asyncio.create_task(self._follow(window))
             self._window_tasks.add(task)
             task.add_done_callback(self._window_tasks.discard)
 
     async def _follow(self, window: HostWindow) -> None:
         try:
-            await window.follow(self._settings.window_deadline_s + 5 * self._settings.window_s)
+            await window.follow()
         except Exception as error:  # one window lost must not cost the agent
             log.exception("window %d failed", window.order.window_id)
             self._notes.append(f"window {window.order.window_id} was lost on {self._where.host}: {error}")
             await window.give_up(f"its host lost the window: {error}")
+        finally:
+            self._followed.discard(window.order.window_id)
 
     async def _deliver(self, window_id: int, global_rank: int, pattern: bytes) -> None:
         for pause_s in _RETRY_S:

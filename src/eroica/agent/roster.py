@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -27,6 +28,8 @@ log = logging.getLogger("eroica.agent")
 _MAX_PID = 1 << 22
 _MAX_REFUSED = 20
 _RECENT = 50
+#: So many iterations tell how long one takes, roughly.
+_A_FEW = 3
 _STATES: tuple[WorkerState, ...] = ("learning", "steady", "capturing", "saving", "failed", "finished")
 _KINDS = {beat.PROBE: "probe", beat.WINDOW: "window", beat.CANCEL: "cancel"}
 
@@ -62,6 +65,7 @@ class LocalWorker:
         self._trigger: WorkerTrigger | None = None
         self._state: WorkerState = "learning"
         self._untold: tuple[int, int] = (0, 0)
+        self._learned_at = 0
 
     def poll(self, judge: bool = True) -> None:
         """Take in the iterations since the last poll.
@@ -76,6 +80,7 @@ class LocalWorker:
         before = self._seen.iteration if self._seen is not None else now.iteration
         if self._seen is not None and now.relearned != self._seen.relearned:
             self.slowdown.restart()
+            self._learned_at = now.iteration
         self._listen(now)
         self._seen = now
         durations = self.reader.durations(before, now.iteration)
@@ -122,6 +127,21 @@ class LocalWorker:
         recent = [duration for duration in self.reader.durations(iteration - _RECENT, iteration) if duration > 0]
         return sum(recent) * 1e-9 / len(recent) if recent else None
 
+    @property
+    def iteration(self) -> int:
+        """Iterations completed."""
+        return self._seen.iteration if self._seen is not None else 0
+
+    @property
+    def iteration_s(self) -> float | None:
+        """Mean of the recent iterations, seconds; the median before there are enough, None before there are a few."""
+        known = self.slowdown.current_s
+        if known is not None:
+            return known
+        after = max(self._learned_at, self.iteration - _RECENT)
+        recent = [duration for duration in self.reader.durations(after, self.iteration) if duration > 0]
+        return median(recent) * 1e-9 if len(recent) >= _A_FEW else None
+
     def look_alive(self, now: float) -> None:
         """Notice that the process ended, or that it signed off and may live on."""
         ending = self.process.ending
@@ -161,7 +181,7 @@ class LocalWorker:
             worker=self.worker,
             beat_file=self.reader.path,
             training_thread_id=self.training_thread_id,
-            iteration=self._seen.iteration if self._seen is not None else 0,
+            iteration=self.iteration,
             events=self.silence.heard,
             silent_s=self.silence.quiet_s,
             silent=self.silence.silent,
@@ -197,8 +217,8 @@ class LocalWorker:
         return WorkerStatus(
             worker=self.worker,
             state=self._state,
-            iteration=self._seen.iteration if self._seen is not None else 0,
-            current_s=self.slowdown.current_s,
+            iteration=self.iteration,
+            current_s=self.iteration_s,
             baseline_s=self.slowdown.baseline_s,
             steady=self.slowdown.steady,
             latest_s=total_ns * 1e-9 / count if count else None,

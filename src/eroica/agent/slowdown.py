@@ -9,7 +9,8 @@ Deviations, because one lucky iteration, an evaluation or a busy machine would r
   error inside a mean, and the high means that the job has lived through.
 - Means from after a clean step up are no past to compare with, however many they are: a job that got slow early would
   otherwise soon look as if it had always been so.
-- It must hold: every part of the last iterations is slower, not just a burst in them, and for some iterations more.
+- It must hold: every part of the last iterations is slower, not just a burst in them, and for some iterations and
+  seconds more.
 - The same is done with four times as many iterations, for faults that hit only one iteration in ten.
 - Stretches of slow iterations that come again and again are counted (`bursts`): no mean shows them for long.
 - The first iterations count for nothing.
@@ -193,7 +194,7 @@ class Slowdown:
 
     Args:
         settings: `mean_iterations`, `slowdown`, `horizon_iterations`, `spread_factor`, `one_off_fraction`,
-            `confirm_iterations`, `warmup_iterations`, `expected_iteration_s`, `healthy_backoff`,
+            `confirm_iterations`, `confirm_s`, `warmup_iterations`, `expected_iteration_s`, `healthy_backoff`,
             `baseline_after_iterations`.
     """
 
@@ -201,11 +202,13 @@ class Slowdown:
         self._settings = settings
         self._margin = 1.0
         self.restart()
+        self._learned_at: int | None = 0  # iterations before the pattern was learned; None = not known yet
 
     def restart(self) -> None:
         """The iterations mean something else from now on (another pattern was learned): forget the past."""
         self._scales = [Scale(factor, self._settings) for factor in (1, _LONG)]
         self._bursts = Bursts()
+        self._learned_at = None
         self._seen = 0
         self._held = 0
 
@@ -236,13 +239,16 @@ class Slowdown:
         """Take in one completed iteration.
 
         Args:
-            iteration: Its id; the first `warmup_iterations` ids are left out.
+            iteration: Its id; the first `warmup_iterations` of the job and after a restart are left out.
             duration_s: How long it took; values that are not positive (start unknown) are left out.
 
         Returns:
-            A trigger when the rise has held for `confirm_iterations`, and again as long as it holds.
+            A trigger when the rise has held for `confirm_iterations` and `confirm_s`, and again as long as it holds.
         """
-        if iteration <= self._settings.warmup_iterations or not 0.0 < duration_s < math.inf:
+        if self._learned_at is None:
+            self._learned_at = iteration - 1
+        warm_from = self._learned_at + self._settings.warmup_iterations
+        if iteration <= warm_from or not 0.0 < duration_s < math.inf:
             return None
         self._seen += 1
         for scale in self._scales:
@@ -267,6 +273,8 @@ class Slowdown:
         if scale.current is None or not scale.held or scale.held % scale.part:
             return None
         current = scale.current.value
+        if scale.held * current < self._settings.confirm_s:
+            return None
         if lowest is None:
             return Trigger("expected", expected, current, f"iterations take {current:.3g} s, expected {expected:.3g} s")
         rise = f"mean of the last {scale.size} iterations is {percent(current / lowest - 1.0)} above the best"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,34 +15,26 @@ from pathlib import Path
 import msgspec
 
 from eroica.agent.roster import LocalWorker
+from eroica.agent.scratch import Scratch
 from eroica.agent.setup import process_setup
 from eroica.agent.stacks import StackSampler, affordable_children, affordable_hz
 from eroica.errors import EroicaError
 from eroica.settings import Settings
 from eroica.summarize.setup import SETUP_FILE
-from eroica.wire import beat
+from eroica.wire import beat, patience
 from eroica.wire.messages import OrderMessage
 from eroica.wire.places import private_directory, write_private
 from eroica.worker.launch import program
 
 log = logging.getLogger("eroica.agent")
 _OVER = ("closed", "done", "missed", "skipped", "failed")
-_BYTES_PER_EVENT = 500  # of a saved trace, with the stacks sampled beside it; 344 measured on a small transformer
 _LOST = ("missed", "skipped", "failed")
+#: Workers of a job close a window within a few iterations of each other; who is so far behind does not take part.
+_MOST_BEHIND = 3.0
+_LEAST_BEHIND_S = 10.0
+_LONGEST_NOTE = 300
 Deliver = Callable[[int, bytes], Awaitable[None]]
 Regret = Callable[[int, int, str], Awaitable[None]]
-
-
-def event_budget(scratch: Path, workers: int, scratch_bytes: int) -> int:
-    """Trace events per worker that fit into the scratch directory; 0 where nobody can tell.
-
-    Half of the free disk at most, and `scratch_bytes` at most, for all workers of the host together.
-    """
-    try:
-        free = shutil.disk_usage(scratch).free
-    except OSError:
-        return 0
-    return max(1, min(scratch_bytes, free // 2) // (max(1, workers) * _BYTES_PER_EVENT))
 
 
 class HostWindow:
@@ -51,7 +43,7 @@ class HostWindow:
     Args:
         order: What the collector wants.
         workers: This host's living workers.
-        scratch: The host's scratch directory.
+        scratch: Where its files go.
         settings: Tunables.
         outside: Whether stacks can be sampled from outside, and if not, why.
         deliver: Called with (global rank, encoded pattern).
@@ -62,15 +54,16 @@ class HostWindow:
         self,
         order: OrderMessage,
         workers: list[LocalWorker],
-        scratch: Path,
+        scratch: Scratch,
         settings: Settings,
         outside: tuple[bool, str],
         deliver: Deliver,
         regret: Regret,
     ) -> None:
         self.order = order
-        self.directory = scratch / f"window-{order.window_id}"
+        self.directory = scratch.window(order.window_id)
         self.notes: list[str] = []
+        self._scratch = scratch
         self._workers = workers
         self._settings = settings
         self._outside = outside
@@ -78,6 +71,12 @@ class HostWindow:
         self._regret = regret
         self._stacks: dict[int, StackSampler] = {}
         self._hardware: subprocess.Popen[bytes] | None = None
+        lead = order.first_iteration - max((worker.iteration for worker in workers), default=order.first_iteration)
+        length = order.last_iteration - order.first_iteration
+        iteration_s = max((worker.iteration_s or 0.0 for worker in workers), default=0.0)
+        self._until_closed_s = patience.until_closed_s(lead, length, iteration_s, settings)
+        self._until_saved_s = patience.until_saved_s(iteration_s, settings)
+        self._behind_s = max(_LEAST_BEHIND_S, _MOST_BEHIND * iteration_s)
 
     def start(self) -> None:
         """Give every worker its order; for a real window, start the samplers. Takes tens of milliseconds."""
@@ -113,26 +112,27 @@ class HostWindow:
             except OSError as error:
                 self.notes.append(f"how process {pid} is set up is not known: {error}")
 
-    async def follow(self, give_up_after_s: float) -> None:
+    async def follow(self) -> None:
         """Wait until every worker closed its window, then summarize one after another; ends with the scratch empty."""
         try:
-            await self._follow(give_up_after_s)
+            await self._follow()
         finally:
             await asyncio.to_thread(self._stop_samplers)
-            if not self._settings.keep_traces:
-                await asyncio.to_thread(shutil.rmtree, self.directory, True)
+            note = await asyncio.to_thread(self._scratch.release, self.order.window_id)
+            if note:
+                self.notes.append(note)
 
     async def give_up(self, why: str) -> None:
         """Say for every worker that nothing will come."""
         for worker in self._workers:
             await self._regret(self.order.window_id, worker.worker.global_rank, why)
 
-    async def _follow(self, give_up_after_s: float) -> None:
+    async def _follow(self) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._all_over(), give_up_after_s)
+            await asyncio.wait_for(self._all_over(), self._until_closed_s)
         await asyncio.to_thread(self._stop_samplers)
         slots = asyncio.Semaphore(max(1, (os.cpu_count() or 1) // 2))
-        await asyncio.gather(*(self._summarize(worker, slots, give_up_after_s) for worker in self._workers))
+        await asyncio.gather(*(self._summarize(worker, slots) for worker in self._workers))
 
     # ------------------------------------------------------------------ samplers
 
@@ -154,13 +154,15 @@ class HostWindow:
         if mode == "outside":
             self.notes.append(f"Python stacks are missing: {reason}")
             return 0
-        self.notes.append(f"Python stacks come from a thread inside each worker: {reason}")
+        self.notes.append(
+            f"Python stacks come from a thread inside each worker, and none from data-loader processes: {reason}"
+        )
         return hz
 
     def _start_stacks(self, directories: Mapping[int, Path]) -> None:
         hz, children = affordable_hz(directories, self._settings.sampling_hz), affordable_children(len(directories))
         for pid, directory in directories.items():
-            sampler = StackSampler(pid, directory, hz, most_children=children)
+            sampler = StackSampler(pid, directory, hz, math.ceil(self._until_closed_s), most_children=children)
             try:
                 sampler.start()
                 self._stacks[pid] = sampler
@@ -171,20 +173,15 @@ class HostWindow:
         pairs = [f"{worker.worker.pid}:{worker.training_thread_id}" for worker in self._workers]
         arguments = [argument for pair in pairs for argument in ("--pid", pair)]
         directory = private_directory(self.directory / "hardware")
+        hz = max(1, self._settings.thread_state_hz)
         try:
-            self._hardware = subprocess.Popen(
-                program(
-                    "eroica.hardware",
-                    *arguments,
-                    "--out",
-                    str(directory),
-                    "--hz",
-                    str(max(1, self._settings.thread_state_hz)),
-                ),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+            with self._hardware_log.open("wb") as log:
+                self._hardware = subprocess.Popen(
+                    program("eroica.hardware", *arguments, "--out", str(directory), "--hz", str(hz)),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                )
         except OSError as error:
             self.notes.append(f"hardware channels are missing: {error}")
 
@@ -198,8 +195,10 @@ class HostWindow:
             except EroicaError as error:
                 self.notes.append(str(error))
         hardware, self._hardware = self._hardware, None
-        if hardware is None:
-            return
+        if hardware is not None:
+            self._stop_hardware(hardware)
+
+    def _stop_hardware(self, hardware: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             hardware.send_signal(signal.SIGTERM)
         try:
@@ -207,6 +206,13 @@ class HostWindow:
         except subprocess.TimeoutExpired:
             hardware.kill()
             hardware.wait()
+        if hardware.returncode not in (0, -signal.SIGTERM):  # it may be told to end before it can listen
+            why = _last_words(self._hardware_log, hardware.returncode)
+            self.notes.append(f"hardware channels are missing or end early: {why}")
+
+    @property
+    def _hardware_log(self) -> Path:
+        return self.directory / "hardware.log"
 
     # ------------------------------------------------------------------ waiting
 
@@ -216,12 +222,18 @@ class HostWindow:
         return result.status if mine else "nothing"
 
     async def _all_over(self) -> None:
+        """Every worker has closed its window, or those that go on with the job have, and some do not follow."""
+        loop, first_s = asyncio.get_running_loop(), None
         while not all(worker.ended or self._status(worker) in _OVER for worker in self._workers):
             await asyncio.sleep(0.1)
+            if first_s is None and any(self._status(worker) in _OVER for worker in self._workers):
+                first_s = loop.time()
+            if first_s is not None and loop.time() - first_s > self._behind_s:
+                return
 
-    async def _saved(self, worker: LocalWorker, limit_s: float) -> bool:
+    async def _saved(self, worker: LocalWorker) -> bool:
         loop = asyncio.get_running_loop()
-        end = loop.time() + limit_s
+        end = loop.time() + self._until_saved_s
         while loop.time() < end:
             status = self._status(worker)
             if status == "done":
@@ -233,23 +245,23 @@ class HostWindow:
 
     # ------------------------------------------------------------------ summaries
 
-    async def _summarize(self, worker: LocalWorker, slots: asyncio.Semaphore, limit_s: float) -> None:
+    async def _summarize(self, worker: LocalWorker, slots: asyncio.Semaphore) -> None:
         rank, window_id = worker.worker.global_rank, self.order.window_id
-        if not await self._saved(worker, limit_s):
+        if not await self._saved(worker):
             status = self._status(worker)
             if status not in _LOST:
                 await self._regret(window_id, rank, "the capture was never handed over")
             return
         directory = self.directory / str(worker.worker.pid)
         async with slots:
-            failure = await self._run_summary(directory, limit_s)
+            failure = await self._run_summary(directory)
         pattern = directory / "pattern"
         if failure or not pattern.exists():
             await self._regret(window_id, rank, f"the summary failed: {failure or 'no pattern written'}")
             return
         await self._deliver(rank, pattern.read_bytes())
 
-    async def _run_summary(self, directory: Path, limit_s: float) -> str:
+    async def _run_summary(self, directory: Path) -> str:
         """Summarize in a process of its own; returns why it failed, empty if it did not."""
         process = await asyncio.create_subprocess_exec(
             *program(
@@ -259,13 +271,27 @@ class HostWindow:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
         try:
-            _, stderr = await asyncio.wait_for(process.communicate(), limit_s)
+            _, stderr = await asyncio.wait_for(process.communicate(), self._until_saved_s)
         except asyncio.TimeoutError:
             process.kill()
             await process.wait()
-            return f"it took longer than {limit_s:.0f} s"
+            return f"it took longer than {self._until_saved_s:.0f} s"
         text = stderr.decode("utf-8", "replace").strip()
         if process.returncode:
             log.warning("summary of %s failed: %s", directory, text)
-            return text.splitlines()[-1][:300] if text else f"exit status {process.returncode}"
+            return _last_line(text) or f"exit status {process.returncode}"
         return ""
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1][:_LONGEST_NOTE] if lines else ""
+
+
+def _last_words(log: Path, status: int) -> str:
+    """What a program said last, else how it ended."""
+    try:
+        said = _last_line(log.read_text("utf-8", "replace"))
+    except OSError:
+        said = ""
+    return said or (f"exit status {status}" if status >= 0 else f"ended by signal {-status}")

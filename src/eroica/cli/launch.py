@@ -29,16 +29,15 @@ from eroica.wire.places import Places, places, private_directory
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _SI_KERNEL = 0x80
-_TERMINAL_SIGNALS = {signal.SIGINT, signal.SIGQUIT}
-_ENDING_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}
-_FORWARDED = {
-    *_ENDING_SIGNALS,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGWINCH,
-    signal.SIGCONT,
+_TERMINAL_SIGNALS = {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP}
+_ENDING_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGXCPU}
+#: What is for us alone: faults of our own code, ends of our children, writing to who has gone, the terminal's turns.
+_OURS = {
+    *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS, signal.SIGXFSZ),
+    *(signal.SIGCHLD, signal.SIGPIPE, signal.SIGTTIN, signal.SIGTTOU, signal.SIGKILL, signal.SIGSTOP),
 }
+#: All others are for the command, whoever sends them: schedulers' SIGXCPU, real-time signals of a framework.
+_FORWARDED = signal.valid_signals() - _OURS
 _ANSWER_S = 3.0  # for one question to the collector at the end
 _UP_S = 10.0  # for a collector that has just been started
 _STOPPED_S = 0.5
@@ -185,6 +184,10 @@ class Launch:
         if not from_terminal:  # the terminal has told the command already
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(caught.si_signo)
+        if caught.si_signo == signal.SIGTSTP:  # the shell waits for us, too, to stop
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
+            os.kill(os.getpid(), signal.SIGTSTP)
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
 
     # ------------------------------------------------------------------ the end
 
@@ -236,6 +239,8 @@ class Launch:
 
     def _end_helpers(self, patient: bool) -> None:
         """The agent has been told, or another node concludes: it hands in what it is at, and goes."""
+        from eroica.agent.scratch import Scratch
+
         if not patient:
             for helper in self._helpers:
                 helper.ask_to_end()
@@ -249,6 +254,7 @@ class Launch:
         runtime = self.where.runtime
         if self._part.agent and not any(runtime.glob("*.beat")):  # the agent tidies up, unless it was killed
             shutil.rmtree(runtime, ignore_errors=True)
+            Scratch(self.where.scratch, self._settings).remove()
 
     def _withdraw(self) -> None:
         """Take back the address of our collector, which has ended: one that was killed could not."""
@@ -271,7 +277,7 @@ class Launch:
         """What stands for a final verdict that never came."""
         from eroica.collector.history import lost_verdict
 
-        return lost_verdict(self.where.job, self.problems).to_json()
+        return lost_verdict(self.where.job, self.problems, was_watched=not self._part.refused).to_json()
 
     def _final_verdict(self) -> bytes:
         """Ask the collector, and once more a new one if it is dead or dies over it."""

@@ -36,6 +36,7 @@ class Part:
         speaks: It prints and writes the verdict.
         variables: More environment, for helpers and command.
         problem: Why the job is not watched from here; empty if all is well.
+        refused: Nobody watches it, for its name or its place is another job's.
     """
 
     agent: bool = True
@@ -43,6 +44,7 @@ class Part:
     speaks: bool = True
     variables: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
+    refused: bool = False
 
 
 def part_of(environ: Mapping[str, str], command: Sequence[str]) -> Part:
@@ -68,6 +70,15 @@ def part_of(environ: Mapping[str, str], command: Sequence[str]) -> Part:
     if _launches_elsewhere(environ, command):
         return _for_all_nodes()
     return Part(speaks=first)
+
+
+def tasks_share(environ: Mapping[str, str]) -> bool:
+    """We are one of several tasks of a Slurm step, which find each other by the step's name.
+
+    In a batch script, or in a shell on a node, each `eroica run` is a job of its own: there may be more than one.
+    """
+    tasks = environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS") or "1"
+    return {"SLURM_JOB_ID", "SLURM_STEP_ID"} <= environ.keys() and tasks != "1"
 
 
 def enclosing(environ: Mapping[str, str]) -> bool:

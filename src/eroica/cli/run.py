@@ -12,18 +12,19 @@ from pathlib import Path
 
 import click
 
+from eroica.cli.claim import Claim
 from eroica.cli.launch import Impatient, Launch
-from eroica.cli.nodes import Part, enclosing, part_of
+from eroica.cli.nodes import Part, enclosing, part_of, tasks_share
 from eroica.cli.options import settings_from
 from eroica.errors import UsageError
-from eroica.settings import Settings
+from eroica.settings import Settings, pinned_config
 from eroica.wire.places import Places, places
 
 _OF_ONE_JOB = ("EROICA_JOB", "EROICA_RUN_DIR", "EROICA_COLLECTOR", "EROICA_TOKEN")
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
-@click.option("--job", help="Name of the job; default: Slurm's or torchrun's, else one of its own.")
+@click.option("--job", help="Name of the job; default: the Slurm step's, else one of its own.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory; default eroica-report/<job>.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the job's final verdict here.")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting; `eroica settings` lists them.")
@@ -59,12 +60,15 @@ def run(  # noqa: PLR0913 - one for each option
     else:  # a job of its own inside another: nothing of that one's is ours
         ours = {name: value for name, value in os.environ.items() if name not in _OF_ONE_JOB}
         part = part_of(ours, command)
+    environment = _environment(ours, job, out, {**variables, **part.variables})
+    claim = Claim(places(environment))
+    part = _claimed(claim, part)
     footer = settings.footer and not no_footer
-    launch = Launch(_environment(ours, job, out, {**variables, **part.variables}), settings, part, footer)
+    launch = Launch({**environment, **part.variables}, settings, part, footer)
     status = launch.command(command)
     try:
         verdict = launch.finish()
-        if launch.concludes:
+        if launch.concludes or part.refused:
             _write_json(json_file, verdict or launch.no_verdict())
         if launch.started and not quiet and part.speaks:
             _print_verdict(verdict, launch.where, settings)
@@ -73,7 +77,23 @@ def run(  # noqa: PLR0913 - one for each option
         with contextlib.suppress(OSError):
             click.echo(f"eroica: no final verdict: {error}", err=True)
     finally:
+        claim.release()
         leave(status)
+
+
+def _claimed(claim: Claim, part: Part) -> Part:
+    """`part`; where the job's name or its run directory is another's, one that only runs the command and says why."""
+    if not part.collector:
+        return part
+    try:
+        taken = claim.take()
+    except OSError:  # `Launch` finds out, too, and says it
+        return part
+    if not taken:
+        return part
+    problem = f"the job runs unwatched: {taken}; give each job its own --job and --out, or leave both out"
+    unwatched = {"EROICA_DISABLE": "1"}
+    return Part(agent=False, collector=False, speaks=False, variables=unwatched, problem=problem, refused=True)
 
 
 def leave(status: int) -> None:
@@ -94,11 +114,11 @@ def leave(status: int) -> None:
 def _environment(
     ours: Mapping[str, str], job: str | None, out: Path | None, variables: Mapping[str, str]
 ) -> dict[str, str]:
-    environment = {**ours, **variables}
+    environment = {**ours, **pinned_config(ours), **variables}
     if job:
         environment["EROICA_JOB"] = job
-    elif "EROICA_JOB" not in environment and "SLURM_JOB_ID" not in environment:
-        environment["EROICA_JOB"] = time.strftime("%Y%m%d-%H%M%S-") + str(os.getpid())
+    elif "EROICA_JOB" not in environment and not tasks_share(environment):
+        environment["EROICA_JOB"] = _own_name(environment)
     if out is not None:
         with contextlib.suppress(OSError):  # where we may not look; the job runs unwatched and says so
             if out.exists() and not out.is_dir():
@@ -111,6 +131,12 @@ def _environment(
         EROICA_LAUNCHED=f"{os.getpid()}@{where.host}",
     )
     return environment
+
+
+def _own_name(environ: Mapping[str, str]) -> str:
+    """A name that no other job has, not even one of the same allocation."""
+    own = time.strftime("%Y%m%d-%H%M%S-") + str(os.getpid())
+    return "-".join(filter(None, (environ.get("SLURM_JOB_ID"), own)))
 
 
 def _write_json(path: Path | None, verdict: bytes | None) -> None:

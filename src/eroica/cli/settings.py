@@ -7,12 +7,12 @@ from dataclasses import fields
 import click
 
 from eroica.cli.output import say
-from eroica.settings import Settings, load_settings
+from eroica.settings import Settings, allowed, load_settings
 
 
 @click.command()
 def settings() -> None:
-    """List every setting: name, value now, default, meaning, source.
+    """List every setting: name, value now, default, meaning, what it may be, source.
 
     Set one with `--set NAME=VALUE`, the variable EROICA_<NAME>, or in eroica.toml.
     """
@@ -23,4 +23,4 @@ def settings() -> None:
         if item.metadata["secret"] and value:
             value, changed = "(set, not shown)", ""
         say(f"{item.name} = {value}{changed}")
-        say(f"    {item.metadata['doc']} [{item.metadata['source']}]")
+        say(f"    {item.metadata['doc']} [{allowed(item)}; {item.metadata['source']}]")

@@ -15,15 +15,12 @@ from eroica.collector.roll import Roll
 from eroica.collector.underway import Underway
 from eroica.model.window import Window
 from eroica.settings import Settings
+from eroica.wire import patience
 from eroica.wire.messages import OrderMessage, WorkerStatus
 
-Outcome = Literal["going on", "given up", "ready"]
-#: Iterations that a worker may need after the window before its profiler can be stopped.
-_PARKED_ITERATIONS = 5
+Outcome = Literal["going on", "given up", "too large", "ready"]
 #: More orders than any window makes: agents take a serial number that they know for an old order.
 _ORDERS_OF_A_WINDOW = 4
-#: Nobody is waited for longer than three times this until a window begins, seconds, whatever pace was reported.
-_LONGEST_LEAD_S = 300.0
 
 
 class Capturing:
@@ -68,9 +65,9 @@ class Capturing:
             current_iteration_s=wanted.current_s or slowest_s,
         )
         slowest_s = max(slowest_s, wanted.current_s or 0.0)
-        lead_s = min(span.lead(pace_s, self._settings) * slowest_s, _LONGEST_LEAD_S)
+        until_open_s = patience.until_open_s(span.lead(pace_s, self._settings), slowest_s)
         ranks = frozenset(status.worker.global_rank for status in training)
-        self.current = Underway(window, wanted, now, now + 3 * lead_s + 10 * slowest_s + 10.0, ranks)
+        self.current = Underway(window, wanted, now, now + until_open_s + 10 * slowest_s + 10.0, ranks)
         self._give("probe", window)
         self._ledger.show(window, "probe")
 
@@ -107,9 +104,13 @@ class Capturing:
         events = max(1, *(probe.events for probe in probes))
         iteration_s = span.slowest_s(training)
         length = span.iterations(current.wanted, iteration_s, events, self._max_events, self._settings)
-        objection = span.objection(length, events)
+        objection = span.objection(length, events, self._settings)
         if objection:
-            return self._give_up(current, objection)
+            self._give_up(current, objection)
+            return "too large"
+        burden = span.burden(length, events)
+        if burden:
+            self._ledger.note(f"window {current.window.window_id}: {burden}")
         self._order_window(now, current, training, length)
         return "going on"
 
@@ -136,17 +137,17 @@ class Capturing:
         )
         current.phase = "window"
         iteration_s = max(iteration_s, wanted.current_s or 0.0)
-        lead_s = min(span.lead(pace_s, self._settings) * iteration_s, _LONGEST_LEAD_S)
-        current.deadline = now + 3 * (lead_s + length * iteration_s) + self._settings.window_deadline_s
+        lead = span.lead(pace_s, self._settings)
+        current.deadline = now + patience.until_closed_s(lead, length, iteration_s, self._settings)
         self._give("window", current.window)
         self._ledger.show(current.window, "window")
 
     def _await_patterns(self, now: float, current: Underway, job_ended: bool) -> None:
         """The window is captured; a job that has ended waits no longer for patterns than was said then."""
         current.phase = "patterns"
-        parked_s = _PARKED_ITERATIONS * (current.window.current_iteration_s or 0.0)
+        until_saved_s = patience.until_saved_s(current.window.current_iteration_s or 0.0, self._settings)
         limit = current.deadline if job_ended else math.inf
-        current.deadline = min(limit, now + parked_s + self._settings.window_deadline_s)
+        current.deadline = min(limit, now + until_saved_s)
         self._ledger.show(current.window, "summarizing")
 
     def _give(self, kind: Literal["probe", "window", "cancel"], window: Window) -> None:

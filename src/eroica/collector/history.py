@@ -226,7 +226,7 @@ def _nothing_looked_wrong(
     if workers_seen and hints.slowed >= _NOT_HEALTHY:
         summary = (
             f"Iterations ended {hints.slowed:.1f} times as long as the job's best, but it was over before a window "
-            "could show why."
+            "could show why; run it longer, or open a window when it gets slow (eroica profile)."
         )
     elif workers_seen and hints.loss:
         summary = f"Iterations never looked slow, but {hints.loss}; the command's own output may say it."
@@ -258,13 +258,17 @@ def _nothing_looked_wrong(
     )
 
 
-def lost_verdict(job: str, problems: Sequence[str]) -> Verdict:
-    """The verdict of a job whose collector failed."""
+def lost_verdict(job: str, problems: Sequence[str], *, was_watched: bool = True) -> Verdict:
+    """The verdict of a job whose collector failed, or that was never watched."""
+    gone = (
+        "The job was not watched to its end: Eroica's collector is gone. What it had found lies in the run "
+        "directory (eroica report); its log is in log/."
+    )
     return Verdict(
         eroica_version=__version__,
         job=job,
         verdict="undetermined",
-        summary="The job was not watched to its end: Eroica's collector is gone.",
+        summary=gone if was_watched else f"Nothing was looked at: {'; '.join(problems)}.",
         window=None,
         iteration=IterationTimes(),
         coverage=Coverage(workers_expected=0, workers_reported=0, notes=tuple(problems)),

@@ -163,11 +163,21 @@ class Opening:
             return
         if verdict.verdict == "healthy":
             self.absolved += 1
+        self._pause(now)
+
+    def _pause(self, now: float) -> None:
         self.quiet_until = now + self._cooldown_s
         self._cooldown_s = min(2 * self._cooldown_s, max(self._settings.cooldown_s, _LONGEST_COOLDOWN_S))
 
-    def given_up(self, now: float) -> None:
-        """A window never opened: a short pause follows."""
+    def given_up(self, now: float, in_vain: bool = False) -> None:
+        """A window never opened: a short pause follows.
+
+        Args:
+            now: Seconds.
+            in_vain: Nor would the next one, and each probe costs the training something: a pause as after a verdict.
+        """
+        if in_vain:
+            self._pause(now)
         self.quiet_until = max(self.quiet_until, now + min(self._settings.cooldown_s, _AFTER_GIVING_UP_S))
 
     def resume(self, history: History) -> None:

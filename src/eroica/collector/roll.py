@@ -148,7 +148,7 @@ class Roll:
         """Somebody joined (or the job was started again) a moment ago, and not yet everybody is in full swing."""
         if self._joined_at is None or now - self._joined_at >= _GATHER_S:
             return False
-        return sum(status.current_s is not None for status in self.living) < self.world_size
+        return sum(status.baseline_s is not None for status in self.living) < self.world_size
 
     def agent_pid(self, host: str) -> int:
         """Of the host's agent; 0 if none ever reported."""

@@ -9,14 +9,16 @@ from eroica.collector.opening import SHORTEST_S, Wanted
 from eroica.settings import Settings
 from eroica.wire.messages import WorkerStatus
 
-#: Trace events of a worker that no window may exceed: about 2 s of stall at 4 microseconds for each.
-_HARD_EVENTS = 500_000
+#: From so many trace events of a worker on a window is a burden worth telling.
+_MANY_EVENTS = 500_000
+#: What one of them costs the training when recording ends, seconds.
+_STALL_S = 4e-6
 #: Iterations between the order and the window, at least: one that is under way cannot be the first.
 _LEAST_LEAD = 2
 
 
 def in_training(workers: Iterable[WorkerStatus]) -> list[WorkerStatus]:
-    """Workers in full swing: they are past their first iterations, and their pace is known."""
+    """Workers in full swing: their iterations are known, and roughly how long one takes."""
     return [
         status
         for status in workers
@@ -59,8 +61,21 @@ def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int,
     return max(settings.min_window_iterations, min(asked, most, max_events // events))
 
 
-def objection(length: int, events: int) -> str:
+def objection(length: int, events: int, settings: Settings) -> str:
     """Why a window of so many iterations, with so many events in each, cannot be captured; "" if it can."""
-    if length * events <= _HARD_EVENTS:
+    if length * events <= settings.hard_window_events:
         return ""
-    return f"one iteration makes {events} trace events: even {length} iterations would stop the training for seconds"
+    return (
+        f"one iteration makes {events} trace events: {length} iterations would stop the training for about "
+        f"{_STALL_S * length * events:.0f} s; set hard_window_events to {length * events} to allow that"
+    )
+
+
+def burden(length: int, events: int) -> str:
+    """What a window costs that is large, but not too large; "" for any other."""
+    if length * events <= _MANY_EVENTS:
+        return ""
+    return (
+        f"{length} iterations make {length * events} trace events: the training stands still for about "
+        f"{_STALL_S * length * events:.0f} s at its end"
+    )

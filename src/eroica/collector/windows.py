@@ -127,10 +127,20 @@ class Windows:
             busy = self.window.window_id
             return ProfileAnswer(window_id=busy, refused=f"window {busy} is open already; its verdict is coming")
         if not span.in_training(self.roll):
-            return ProfileAnswer(refused="no worker has finished its first iterations yet; try again in a moment")
+            return ProfileAnswer(refused=self._not_yet())
         if self.hold:
             return ProfileAnswer(refused="the job stands still; it is being looked at already")
         return ProfileAnswer(refused=self._opening.refusal) if self._opening.refusal else None
+
+    def _not_yet(self) -> str:
+        """What is missing before any window can open."""
+        living = self.roll.living
+        if not living:
+            return "no worker has been seen yet: a process becomes one at its first optimizer step"
+        if all(status.state == "learning" for status in living):
+            times = self._settings.learn_repeats
+            return f"no worker's iterations are known yet: {times} equal ones are needed (setting learn_repeats)"
+        return "no worker has completed the few iterations yet that tell how long one takes; three are needed"
 
     def analyzed(self, now: float, window_id: int, verdict: Verdict | None) -> None:
         """The analysis of a window is done; None if it failed."""
@@ -177,8 +187,8 @@ class Windows:
             self._maybe_open(now)
             return []
         outcome = self._capturing.advance(now, self.ended)
-        if outcome == "given up":
-            self._opening.given_up(now)
+        if outcome in ("given up", "too large"):
+            self._opening.given_up(now, in_vain=outcome == "too large")
         return self._analyze(current) if outcome == "ready" else []
 
     # ------------------------------------------------------------------ views

@@ -47,14 +47,32 @@ def pcie_capacity(generation: int, lanes: int) -> float:
     return _LANE_BYTES_PER_S.get(generation, math.nan) * lanes
 
 
-def device_readings(nvml: Any, index: int) -> tuple[list[Reading], list[str]]:
+def find_devices(nvml: Any) -> tuple[list[tuple[int, Any]], list[str]]:
+    """(index and handle of each device that answers, notes about those that do not, as one that fell off the bus).
+
+    Raises:
+        UnavailableError: The driver does not say how many there are.
+    """
+    try:
+        count = nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError as error:
+        raise UnavailableError(f"no NVIDIA channels: the driver counts no devices: {error}") from None
+    devices, notes = [], []
+    for index in range(count):
+        try:
+            devices.append((index, nvml.nvmlDeviceGetHandleByIndex(index)))
+        except nvml.NVMLError as error:
+            notes.append(f"gpu{index} left out: {error}")
+    return devices, notes
+
+
+def device_readings(nvml: Any, index: int, handle: Any) -> tuple[list[Reading], list[str]]:
     """(channels this device really answers for, notes about those it does not).
 
     "gpu_sm_clock" (fraction of the highest SM clock), "gpu_utilization", "gpu_memory_utilization" (fraction of time),
     "gpu_memory" (fraction used), "gpu_power" (fraction of the limit), "gpu_throttle" (NVML's bit mask of reasons),
     "gpu_pcie_tx" and "gpu_pcie_rx" (fraction of the link); device "gpu<index>/<uuid>", without uuid if there is none.
     """
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
     device = device_name(nvml, index, handle).rstrip("/")
     readings: list[Reading] = []
     notes: list[str] = []
@@ -146,7 +164,7 @@ class NvidiaProbe:
         nvml: The initialized `pynvml`, default `load_nvml()`.
 
     Raises:
-        UnavailableError: No library, no driver, no device.
+        UnavailableError: No library, no driver, no device that answers.
     """
 
     period_ns = 50_000_000
@@ -156,26 +174,34 @@ class NvidiaProbe:
         self._nvml = nvml or load_nvml()
         self._writer = writer
         self._queue: deque[tuple[int, int, float]] = deque(maxlen=_QUEUED)
+        self._silent: deque[str] = deque()
         self._stop = threading.Event()
-        self._threads = [self._start(index) for index in range(self._nvml.nvmlDeviceGetCount())]
+        devices, notes = find_devices(self._nvml)
+        self._threads = [self._start(index, handle) for index, handle in devices]
         if not self._threads:
-            raise UnavailableError("no NVIDIA channels: the driver knows no device")
+            raise UnavailableError(f"no NVIDIA channels: {'; '.join(notes) or 'the driver knows no device'}")
+        for note in notes:
+            self._writer.note(note)
 
-    def _start(self, index: int) -> threading.Thread:
-        readings, notes = device_readings(self._nvml, index)
+    def _start(self, index: int, handle: Any) -> threading.Thread:
+        readings, notes = device_readings(self._nvml, index, handle)
         for note in notes:
             self._writer.note(note)
         numbered = [(self._writer.declare(channel), read) for channel, read in readings]
-        thread = threading.Thread(target=self._collect, args=(numbered,), name=f"gpu{index}", daemon=True)
+        thread = threading.Thread(target=self._collect, args=(index, numbered), name=f"gpu{index}", daemon=True)
         thread.start()
         return thread
 
-    def _collect(self, readings: list[tuple[int, Callable[[], float]]]) -> None:
+    def _collect(self, index: int, readings: list[tuple[int, Callable[[], float]]]) -> None:
+        said = False
         while not self._stop.wait(self.pause_s):
             for number, read in readings:
                 try:
                     value = float(read())
-                except self._nvml.NVMLError:
+                except self._nvml.NVMLError as error:
+                    if not said:
+                        self._silent.append(f"gpu{index} did not answer all the time: {error}")
+                    said = True
                     continue
                 self._queue.append((number, time.monotonic_ns(), value))
 
@@ -183,6 +209,8 @@ class NvidiaProbe:
         """Write what came in since the last time."""
         while self._queue:
             self._writer.add(*self._queue.popleft())
+        while self._silent:
+            self._writer.note(self._silent.popleft())
 
     def close(self) -> None:
         """End the threads and write the rest."""

@@ -16,7 +16,7 @@ from eroica.hardware.household import (
     parse_process,
     read_processes,
 )
-from eroica.hardware.nvidia import device_name, load_nvml
+from eroica.hardware.nvidia import device_name, find_devices, load_nvml
 from eroica.hardware.writer import Channel, SampleWriter
 
 _MOST = 16
@@ -77,7 +77,7 @@ class NvidiaNeighborProbe:
         nvml: The initialized `pynvml`, default `load_nvml()`.
 
     Raises:
-        UnavailableError: No library, no driver, or it lists no processes.
+        UnavailableError: No library, no driver, or it lists the processes of no device.
     """
 
     period_ns = 1_000_000_000
@@ -90,13 +90,20 @@ class NvidiaNeighborProbe:
         self._channels: dict[tuple[int, int], tuple[int, int] | None] = {}
         self._since_us = time.time_ns() // 1000
         self._due_ns = 0
-        handles = [self._nvml.nvmlDeviceGetHandleByIndex(at) for at in range(self._nvml.nvmlDeviceGetCount())]
-        self._devices = [(handle, device_name(self._nvml, at, handle)) for at, handle in enumerate(handles)]
-        try:
-            for handle, _ in self._devices:
+        self._devices: list[tuple[Any, str]] = []
+        devices, hidden = find_devices(self._nvml)
+        for index, handle in devices:
+            try:
                 device_uses(self._nvml, handle, self._since_us)
-        except (self._nvml.NVMLError, AttributeError) as error:
-            raise UnavailableError(f"processes on NVIDIA devices cannot be seen: {error}") from None
+            except (self._nvml.NVMLError, AttributeError) as error:
+                hidden.append(f"gpu{index}: {error}")
+            else:
+                self._devices.append((handle, device_name(self._nvml, index, handle)))
+        if hidden:
+            reason = f"processes on NVIDIA devices cannot be seen: {'; '.join(hidden)}"
+            if not self._devices:
+                raise UnavailableError(reason)
+            writer.note(reason)
         household.sort(read_processes())
 
     def read(self) -> None:

@@ -157,8 +157,8 @@ class Sampler:
             self._writer.note(str(error))
         except FileNotFoundError:
             return None  # this host has no such device: nothing is missing
-        except (OSError, ValueError) as error:
-            self._writer.note(f"left out: {error}")
+        except Exception as error:  # noqa: BLE001 - the border of one probe: it must not cost the others
+            self._writer.note(f"left out: {_in_words(error)}")
         return None
 
     def _tcp(self, targets: Sequence[Target]) -> Probe:
@@ -193,9 +193,9 @@ class Sampler:
                 return
             try:
                 probe.read()
-            except (OSError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - the same border
                 failed = True
-                self._writer.note(f"{type(probe).__name__} stopped: {error}")
+                self._writer.note(f"{type(probe).__name__} stopped: {_in_words(error)}")
 
         return read
 
@@ -204,6 +204,11 @@ class Sampler:
             worker.mark()
         if self._pace.update(time.monotonic_ns(), time.process_time()):
             self._writer.note(f"sampling slowed down {self._pace.stretch:.1f} times to stay within its CPU budget")
+
+
+def _in_words(error: Exception) -> str:
+    """What failed; a defect of ours by its kind, too."""
+    return str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
 
 
 def _nvidia(writer: SampleWriter) -> Probe:

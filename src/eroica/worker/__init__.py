@@ -1,8 +1,11 @@
 """The guest in the user's training process.
 
-What it promises: never raise into the user's loop, never block it, print nothing, no device synchronization outside a
-window, no collective of its own, no thread that wakes up without being asked, and nothing at all after its first
-failure, which is kept, logged once and visible to the agent. Standard library only, and torch once the user has it.
+What it promises: never raise into the user's loop, print nothing, no collective of its own, no thread that wakes up
+without being asked, and nothing at all after its first failure, which is kept, logged once and visible to the agent,
+but to take down a profiler of ours that stands then. It never waits for anybody, and for the device once for a window,
+when its profiler is stopped, two or more iterations later. The exceptions are bounded: 2 s for open collectives where
+the user's own profiler starts or the process ends inside a window, and 10 s there for a complete window to be saved.
+Standard library only, and torch once the user has it.
 """
 
 from __future__ import annotations

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
-from eroica.settings import load_settings
+from eroica.settings import load_settings, pinned_config
+from eroica.wire.places import places, private_directory, private_file
+from eroica.worker.guard import log_of_this_process
 from eroica.worker.hooks import Guest
 from eroica.worker.kineto import quiet_for_good
 from eroica.worker.lookout import LOADERS, OPTIMIZERS, look_away, look_out
@@ -96,8 +100,24 @@ def detach() -> None:
     _attachment.guest.guard.run(_attachment.detach)
 
 
+#: Settings that the training process itself reads, when it becomes a worker: for them no other process must be told.
+_OF_THE_WORKER = frozenset(
+    ("learn_repeats", "relearn_events", "answering_thread", "stack_signal", "sealed_memory", "worker_failures_raise")
+)
+
+
 class Watch:
-    """What `watch` returns: use it as a context manager to end watching, or ignore it."""
+    """What `watch` returns: use it as a context manager to end watching, or ignore it.
+
+    Attributes:
+        unheeded: Settings that came too late: agent and collector were running already. The worker's log says so, too.
+    """
+
+    def __init__(self, variables: Mapping[str, str], unheeded: Iterable[str]) -> None:
+        self.unheeded = tuple(unheeded)
+        self._before = {name: os.environ.get(name) for name in variables}
+        self._ours = dict(variables)
+        os.environ.update(variables)
 
     def __enter__(self) -> Watch:
         return self
@@ -106,27 +126,69 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         detach()
+        for name, before in self._before.items():
+            if os.environ.get(name) != self._ours[name]:
+                continue  # somebody has changed it since: theirs
+            if before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
 
 
 def watch(**settings: Any) -> Watch:
     """Watch this process from here on; the first worker of a host starts what else is needed.
 
+    The settings go into this process's environment, for the processes that are started from here on: loader children,
+    and the host's agent and the job's collector, if they are not running yet. Call it before the first iteration. Under
+    `eroica run` agent and collector were started before this process and keep the settings that they have: give them
+    to `eroica run` (`--set NAME=VALUE`) instead.
+
     Args:
-        **settings: Any of `eroica settings`, e.g. `expected_iteration_s=1.0`; they hold for the whole job on this host.
+        **settings: Any of `eroica settings`, e.g. `expected_iteration_s=1.0`; None is as if it were not given.
 
     Returns:
-        A context manager that ends watching; without `with` it goes on until the process ends.
+        A context manager that ends watching and takes the settings back; without `with` both stay until the process
+        ends. Its `unheeded` names the settings that came too late.
 
     Raises:
         UsageError: A setting is unknown or has an impossible value.
     """
-    load_settings(settings)
-    for name, value in settings.items():
-        os.environ[f"EROICA_{name.upper()}"] = str(value)
+    given = {name: value for name, value in settings.items() if value is not None}
+    wanted, before = load_settings(given), load_settings()
+    late = [
+        name for name in given
+        if name not in _OF_THE_WORKER and getattr(wanted, name) != getattr(before, name)
+    ]  # fmt: skip
+    unheeded = late if late and _agent_has_begun() else []
+    variables = {f"EROICA_{name.upper()}": str(value) for name, value in given.items()}
+    watching = Watch({**pinned_config(os.environ), **variables}, unheeded)
     if not _DISABLED:
+        if unheeded:
+            _attachment.guest.guard.run(_say_unheeded, unheeded)
         _attachment.guest.guard.run(_attachment.guest.welcome)
         _attachment.guest.guard.run(look_out)
-    return Watch()
+    return watching
+
+
+def _agent_has_begun() -> bool:
+    """Somebody else started this job's agent and collector, or an agent of this host is at work."""
+    if "EROICA_LAUNCHED" in os.environ:
+        return True
+    try:
+        return (places(os.environ).runtime / "run").exists()
+    except OSError:  # where we may not look
+        return False
+
+
+def _say_unheeded(names: Iterable[str]) -> None:
+    """A line in the worker's log, if that can be written."""
+    path, appending = log_of_this_process(), os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    reason = "agent and collector were running already; give them to `eroica run --set` or to the environment"
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} watch: not heeded: {', '.join(names)}: {reason}\n"
+    with contextlib.suppress(OSError):
+        private_directory(path.parent)
+        with os.fdopen(private_file(path, appending), "a", encoding="utf-8") as file:
+            file.write(line)
 
 
 def step() -> None:

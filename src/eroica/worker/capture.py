@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from eroica.errors import CaptureError
-from eroica.wire import beat
+from eroica.settings import Settings
+from eroica.wire import beat, patience
 from eroica.wire.beat import Order, Result
 from eroica.worker import setup, surroundings
 from eroica.worker.session import Session
@@ -41,7 +42,7 @@ class Capturer:
         door: Knows of other profilers.
         in_background: Runs a function on a thread of its own and returns the thread.
         run: Runs our code behind the guest's border.
-        longest_s: A window that stays open longer is closed at the next boundary.
+        settings: How long a window may stay open; see `eroica.wire.patience`.
         make_tracer: For tests.
     """
 
@@ -52,7 +53,7 @@ class Capturer:
         door: ProfilerDoor,
         in_background: Callable[[Callable[[], None]], threading.Thread],
         run: Callable[..., Any],
-        longest_s: float = 120.0,
+        settings: Settings,
         make_tracer: Callable[[bool], Tracer] = Tracer,
     ) -> None:
         self.phase = IDLE
@@ -61,7 +62,9 @@ class Capturer:
         self._door = door
         self._in_background = in_background
         self._run = run
-        self._longest_ns = round(longest_s * 1e9)
+        self._settings = settings
+        self._longest_s = 0.0
+        self._before_ns = 0
         self._make_tracer = make_tracer
         self._session: Session | None = None
         self._saving: threading.Thread | None = None
@@ -69,6 +72,7 @@ class Capturer:
         self._thread = threading.get_ident()
         self._give_up = ""
         self._waited = 0
+        self._patience_s = 0.0
 
     @property
     def busy(self) -> bool:
@@ -90,7 +94,8 @@ class Capturer:
         if status == beat.ACCEPTED:
             python_calls = bool(order.flags & beat.TRACE_PYTHON_CALLS)
             self._session = Session(order, self._make_tracer(python_calls), self._run)
-            self.phase, self._give_up, self._waited = WAITING, "", 0
+            self.phase, self._give_up, self._waited, self._patience_s = WAITING, "", 0, _PATIENCE_S
+            self._before_ns = 0
         self._tell(order, status, note=note)
 
     def boundary(self, iteration: int, end_ns: int) -> int:
@@ -112,7 +117,7 @@ class Capturer:
             return session.stall_ns - before
         try:
             if self.phase == WAITING:
-                self._wait(session, iteration)
+                self._wait(session, iteration, end_ns)
             elif self.phase == OPEN:
                 self._go_on(session, iteration, end_ns)
             else:
@@ -129,19 +134,23 @@ class Capturer:
                 self._session.loader_setup = setup.loader_setup(iterator)
 
     def make_way(self) -> None:
-        """Somebody else wants to profile now: they come first. Waits for open collectives, 2 s at most."""
+        """Somebody else wants to profile now: they come first.
+
+        Waits for open collectives, 2 s at most for a window. Where one stays open longer, ours has to stand, and torch
+        refuses theirs.
+        """
         session = self._session
         if session is None or self.phase == SAVING or not session.prepared:
             return
         note = "another profiler was started in the training"
-        if threading.get_ident() != self._thread:
+        if not self._at_hand():
             self._give_up = note
             return
         if self.phase == OPEN:
             session.park()
             self.phase = STANDING
             self._tell(session.order, beat.SKIPPED, session, note=note)
-        settled = self.phase == WAITING or self._await_settled(session)
+        settled = self.phase == WAITING or self._await(session.settled)
         if settled and self.phase == PARKED:
             self._finish(session)
         else:
@@ -152,7 +161,7 @@ class Capturer:
         session = self._session
         if session is None or self.phase in (SAVING, STANDING):
             return
-        if threading.get_ident() != self._thread and session.prepared:
+        if session.prepared and not self._at_hand():
             if self.phase != PARKED:
                 self._give_up = note
         elif self.phase != PARKED:
@@ -161,14 +170,23 @@ class Capturer:
             self._finish(session)
 
     def let_go(self, note: str) -> None:
-        """The process ends: save a complete window, and stop the profiler if it is safe, else let it end with us."""
+        """The process ends: save a complete window, and stop the profiler if it is safe, else let it end with us.
+
+        It is not where the device still works: one that waits for a peer that has died would never let us go.
+        """
         session = self._session
         if session is None or self.phase == SAVING:
             return
-        if threading.get_ident() != self._thread and session.prepared:  # only its own thread can stop it
+        if session.prepared and not self._at_hand():
             session.quiet()
             self._leave_standing(session, beat.SKIPPED, note)
-        elif self.phase == PARKED and self._await_settled(session):
+            return
+        session.tracer.waits = False
+        if session.prepared and not self._await(session.idle):
+            session.abandon()
+            self._leave_standing(session, beat.SKIPPED, note)
+            return
+        if self.phase == PARKED and self._await(session.settled):
             self._finish(session)
         else:
             self._dismiss(beat.SKIPPED, note)
@@ -178,11 +196,27 @@ class Capturer:
         if self._session is not None:
             self._session.collections.off()
 
-    def collapse(self, failure: str) -> None:
-        """Something of ours failed: leave no profiler running."""
+    def collapse(self, failure: str) -> bool:
+        """Something of ours failed: leave no profiler running; where even that fails, one that records nothing.
+
+        Returns:
+            False if there is still one to stop: call it again, later and in the training thread.
+        """
         session = self._session
-        if session is not None and session.prepared and threading.get_ident() == self._thread:
-            self._dismiss(beat.ORDER_FAILED, failure)
+        if session is None or not session.prepared:
+            return True
+        if not self._at_hand():
+            return False
+        try:
+            if self.phase == STANDING:
+                self._settle(session)
+            else:
+                self._dismiss(beat.ORDER_FAILED, failure)
+        finally:
+            if self._session is session and session.prepared and self.phase != STANDING:
+                session.abandon()
+                self.phase = STANDING
+        return self._session is None
 
     def finish(self, patience_s: float) -> None:
         """The process ends: wait a little for a save in progress."""
@@ -204,6 +238,8 @@ class Capturer:
             return beat.SKIPPED, "this process has not imported torch"
         if self._door.taken:
             return beat.SKIPPED, "another profiler is active in the training"
+        if surroundings.in_backward():
+            return beat.SKIPPED, "optimizers step inside the backward pass, where no profiler can be started"
         return beat.ACCEPTED, ""
 
     def _tell(self, order: Order, status: int, session: Session | None = None, events: int = 0, note: str = "") -> None:
@@ -219,8 +255,9 @@ class Capturer:
 
     # ------------------------------------------------------------------ boundaries
 
-    def _wait(self, session: Session, iteration: int) -> None:
-        first = session.order.first_iteration
+    def _wait(self, session: Session, iteration: int, end_ns: int) -> None:
+        first, last = session.order.first_iteration, session.order.last_iteration
+        before_ns, self._before_ns = self._before_ns, end_ns
         if iteration > first:
             self._dismiss(beat.MISSED, f"already at iteration {iteration}, the window opens at {first}")
             return
@@ -234,6 +271,8 @@ class Capturer:
             if not session.prepared:
                 session.prepare()
             if iteration == first:
+                iteration_s = (end_ns - before_ns) * 1e-9 if before_ns else 0.0
+                self._longest_s = patience.open_s(last - first, iteration_s, self._settings)
                 session.open()
                 self.phase = OPEN
                 self._tell(session.order, beat.OPEN, session)
@@ -242,9 +281,10 @@ class Capturer:
         session.boundaries_ns.append(end_ns)
         order = session.order
         expected = session.iterations * self._events_per_iteration
-        too_many = session.iterations >= _LEAST_ITERATIONS and 0 < _OVER_BUDGET * order.max_events < expected
-        too_long = end_ns - session.boundaries_ns[0] > self._longest_ns
-        if iteration < order.last_iteration and not too_many and not too_long:
+        too_many = 0 < _OVER_BUDGET * order.max_events < expected
+        too_long = (end_ns - session.boundaries_ns[0]) * 1e-9 > self._longest_s
+        enough = session.iterations >= _LEAST_ITERATIONS and (too_many or too_long)
+        if iteration < order.last_iteration and not enough:
             return
         if iteration < order.last_iteration:
             why = "its event budget" if too_many else "its longest time"
@@ -266,16 +306,19 @@ class Capturer:
         else:
             self._take_down(session)
 
-    def _await_settled(self, session: Session) -> bool:
-        """Whether no collective can report to the profiler any more, soon at least."""
-        end = time.monotonic() + _PATIENCE_S
-        while not session.settled():
-            if time.monotonic() > end:
-                return False
+    def _await(self, question: Callable[[], bool]) -> bool:
+        """Whether a question is answered with yes, soon at least: all waiting for one window takes 2 s at most."""
+        began = time.monotonic()
+        while not (answer := question()) and time.monotonic() - began < self._patience_s:
             time.sleep(_LOOK_AGAIN_S)
-        return True
+        self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
+        return answer
 
     # ------------------------------------------------------------------ the profiler's end
+
+    def _at_hand(self) -> bool:
+        """The profiler can be stopped here: only in its own thread, and in no backward pass."""
+        return threading.get_ident() == self._thread and not surroundings.in_backward()
 
     def _finish(self, session: Session) -> None:
         """A complete window whose profiler may be stopped."""

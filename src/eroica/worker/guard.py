@@ -51,6 +51,8 @@ def _was_handed_its_caller(frame: FrameType) -> bool:
 class Guard:
     """Runs our code; keeps the first failure with its stack, logs it once, and runs nothing any more after it.
 
+    Except what is owed: a profiler of ours that stands when something fails still has to go.
+
     KeyboardInterrupt, SystemExit and the like are the user's and pass, and so does what a signal's handler raises while
     our code runs: neither counts as our failure.
 
@@ -63,6 +65,7 @@ class Guard:
     def __init__(self, log_path: Callable[[], Path], on_failure: Callable[[str], None], raises: bool = False) -> None:
         self.failure: str | None = None
         self.stack = ""
+        self._owed: Callable[[], bool] | None = None
         self._log_path = log_path
         self._on_failure = on_failure
         self._raises = raises
@@ -91,13 +94,19 @@ class Guard:
                 except Exception as error:  # this is the border, too
                     if self.passes(error):
                         raise
+            elif self._owed is not None:
+                self._pay()
 
         guarded._torchdynamo_disable = True  # type: ignore[attr-defined]
         return guarded
 
+    def owe(self, act: Callable[[], bool]) -> None:
+        """What was begun before a failure and must end after it: called wherever `border` leads, until it is True."""
+        self._owed = act
+
     def clear(self) -> None:
         """Forget the failure: a forked child starts afresh."""
-        self.failure, self.stack = None, ""
+        self.failure, self.stack, self._owed = None, "", None
 
     def passes(self, error: Exception) -> bool:
         """Whether the user's code gets to see the error; if it is ours, it is written down."""
@@ -114,6 +123,17 @@ class Guard:
                 act()
             except Exception as second:  # noqa: BLE001 - nowhere left to report to but here
                 self.stack += f"\nand then {type(second).__name__}: {second}"
+
+    def _pay(self) -> None:
+        act, self._owed = self._owed, None  # it may lead here again itself
+        try:
+            if act is not None and not act():
+                self._owed = act
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                self._owed = act
+                raise
+            self.stack += f"\nand at last {type(error).__name__}: {error}"
 
     def _tell(self) -> None:
         self._on_failure(self.failure or "")

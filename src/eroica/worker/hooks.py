@@ -6,6 +6,7 @@ more and one look for an order. A process becomes a worker at its first optimize
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import weakref
@@ -38,9 +39,9 @@ class Guest:
     """
 
     def __init__(self) -> None:
-        self.door = ProfilerDoor(lambda: self.guard.run(self._make_way))
         raises = os.environ.get("EROICA_WORKER_FAILURES_RAISE", "").lower() in ("1", "true", "yes")
         self.guard = Guard(log_of_this_process, self._show_failure, raises)
+        self.door = ProfilerDoor(self.guard.border(self._make_way))
         self.hooks = make_hooks(self.guard, self.stepped, self.loaded, self._ordered)
         self._settings = Settings()
         self._begin()
@@ -186,9 +187,7 @@ class Guest:
             witness.end()
             raise
         beats.beat(0, facts["start_monotonic_ns"], 0, beat.LEARNING, 0)
-        self._capturer = Capturer(
-            facts, self._answer, self.door, self._in_background, self.guard.run, 60.0 + 3 * self._settings.window_s
-        )
+        self._capturer = Capturer(facts, self._answer, self.door, self._in_background, self.guard.run, self._settings)
         self._witness = witness
         witness.listen()
         self._in_background(lambda: self._find_agent(where))
@@ -209,7 +208,8 @@ class Guest:
             if self._beats is not None:
                 self._beats.answer(result)
 
-    def _make_way(self) -> None:
+    def _make_way(self, _: object) -> None:
+        """Somebody else's profiler is about to start."""
         self._take_back()
         if self._capturer is not None:
             self._capturer.make_way()
@@ -219,9 +219,9 @@ class Guest:
     def end(self) -> None:
         """The process ends or lets us go: sign off.
 
-        Only the saving of a complete window is waited for: half a second as a rule, and 10 s at most, after at most 2 s
-        for collectives that were open at its end. Tearing the process down under it could crash it, which is worse than
-        the wait.
+        Only inside a window is anything waited for: the saving of a complete one, half a second as a rule, and 10 s at
+        most, after at most 2 s for collectives that were open at its end and for a device that still works. Tearing the
+        process down under it could crash it, which is worse than the wait.
         """
         self._take_back()
         beats, capturer, witness = self._beats, self._capturer, self._witness
@@ -258,10 +258,12 @@ class Guest:
 
     def _show_failure(self, text: str) -> None:
         """After a failure: no profiler stays on, and the agent can read what it was."""
-        self._take_back()
-        if self._capturer is not None:
-            self._capturer.collapse(text)
-        if self._beats is None:
-            return
-        self._show(self._beats, beat.FAILED)
-        self._answer(Result(0, beat.ORDER_FAILED, 0, 0, 0, 0, 0, 0, text))
+        capturer, beats = self._capturer, self._beats
+        try:
+            if capturer is not None and not capturer.collapse(text):
+                self.guard.owe(functools.partial(capturer.collapse, text))
+        finally:
+            self._take_back()
+            if beats is not None:
+                self._show(beats, beat.FAILED)
+                self._answer(Result(0, beat.ORDER_FAILED, 0, 0, 0, 0, 0, 0, text))

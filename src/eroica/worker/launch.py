@@ -51,6 +51,8 @@ def start_agent(where: Places) -> None:
         "EROICA_HOST": where.host,
         "EROICA_RUN_DIR": str(where.run),
         "EROICA_STARTED_BY": "worker",
+        # who started all workers of this host may use what they may together; a shell is nobody to go by
+        "EROICA_LAUNCHER": str(os.getppid()) if "LOCAL_RANK" in os.environ else "",
     }
     shell = ["/bin/sh", "-c", _DETACH, "sh", *program("eroica.agent")]
     with subprocess.Popen(

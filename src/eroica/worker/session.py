@@ -14,6 +14,7 @@ from eroica.wire import beat
 from eroica.wire.beat import Order
 from eroica.wire.places import write_private
 from eroica.worker import setup, surroundings
+from eroica.worker.guard import raised_by_signal_handler
 from eroica.worker.sampling import StackSampler
 from eroica.worker.tracer import Tracer, count_events
 
@@ -117,16 +118,28 @@ class Session:
         before = time.monotonic_ns()
         self.tracer.pause()
         self.quiet()
-        self._enqueued = surroundings.collectives_enqueued()
+        self._enqueued = self._ask("open collectives", surroundings.collectives_enqueued) or {}
         self._clocks.append(_clock_pair())
         self.stall_ns += time.monotonic_ns() - before
 
     def settled(self) -> bool:
-        """Every collective that was enqueued when the window was parked has completed."""
+        """Every collective that was enqueued when the window was parked has completed, or nobody can tell."""
         before = time.monotonic_ns()
-        settled = surroundings.collectives_completed(self._enqueued, self._clocks[-1]["realtime_ns"])
+        completed = self._ask("open collectives", self._collectives_completed)
+        if completed is None:
+            self._enqueued = {}
         self.stall_ns += time.monotonic_ns() - before
-        return settled
+        return completed is not False
+
+    def idle(self) -> bool:
+        """Stopping the profiler would not have to wait for the device, as far as it can be asked without waiting."""
+        return not self.tracer.on_device or self._ask("state of the device", surroundings.device_idle) is True
+
+    def abandon(self) -> None:
+        """Record no further, and leave the profiler standing for good. Asks nobody anything, so it cannot fail."""
+        self.quiet()
+        if self._clocks:  # it was opened
+            self.tracer.pause()
 
     def close(self) -> None:
         """Take the profiler down. Idempotent."""
@@ -196,8 +209,15 @@ class Session:
         try:
             return question()
         except _UNFAMILIAR as error:
-            self.notes.append(f"no {what}: {type(error).__name__}: {error}")
+            if raised_by_signal_handler(error):
+                raise
+            note = f"no {what}: {type(error).__name__}: {error}"
+            if note not in self.notes:
+                self.notes.append(note)
             return None
+
+    def _collectives_completed(self) -> bool:
+        return surroundings.collectives_completed(self._enqueued, self._clocks[-1]["realtime_ns"])
 
     def _save_stacks(self, directory: Path) -> str:
         if self._sampler is None:

@@ -88,6 +88,7 @@ def identity(environ: Mapping[str, str], optimizer: Any) -> dict[str, Any]:
     """Everything on the identity page of the beat file. Call it in the training thread."""
     global_rank, local_rank, world_size = ranks(environ)
     torch, device = sys.modules.get("torch"), device_of(optimizer)
+    thread_id, thread_ident = training_thread()
     return {
         "global_rank": global_rank,
         "local_rank": local_rank,
@@ -98,8 +99,8 @@ def identity(environ: Mapping[str, str], optimizer: Any) -> dict[str, Any]:
         "device_uuid": device_uuid(device),
         "start_realtime_ns": time.time_ns(),
         "start_monotonic_ns": time.monotonic_ns(),
-        "training_thread_id": threading.get_native_id(),
-        "training_thread_ident": threading.get_ident(),
+        "training_thread_id": thread_id,
+        "training_thread_ident": thread_ident,
         "process_start": process_start(),
         **meeting_point(environ),
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -151,6 +152,27 @@ def process_start() -> int:
         return 0
 
 
+def in_backward() -> bool:
+    """This thread is inside a backward pass, as an optimizer is that steps in hooks of gradients.
+
+    torch gives each piece of it the state of the thread that began it, so a profiler started here is lost at its end.
+    """
+    ask = getattr(getattr(sys.modules.get("torch"), "_C", None), "_current_graph_task_id", None)
+    return ask is not None and ask() >= 0
+
+
+def training_thread() -> tuple[int, int]:
+    """Kernel thread id and Python's ident of the thread that trains.
+
+    That is this one, unless torch has started it for a backward pass: then the main one, which waits for that.
+    """
+    main, here = threading.main_thread(), threading.get_ident()
+    ours = {one.ident for one in threading.enumerate() if not isinstance(one, threading._DummyThread)}
+    if in_backward() and main.native_id and main.ident and here not in ours:
+        return main.native_id, main.ident
+    return threading.get_native_id(), here
+
+
 def in_loader_child() -> bool:
     """This process only loads data for another one."""
     data = sys.modules.get("torch.utils.data")
@@ -194,9 +216,22 @@ def flight_dump() -> bytes:
 def nccl_flight_dump() -> bytes:
     """The entries of NCCL's recorder as JSON; empty where there is none, as in builds without CUDA.
 
-    Asks the device what has ended, so it is for the answering thread of a job that stands still, not for the training.
+    Asks the device what has ended, so it is for a job that stands still or ends, not for the training.
     """
     return _dump("_dump_nccl_trace_json")
+
+
+def device_idle() -> bool:
+    """Whether the device has done its work, as far as it can be asked without waiting for it.
+
+    Asked are the calling thread's stream, which the training lets wait for its collectives, and NCCL's recorder for
+    collectives that nothing has waited for yet (it never learns the end of sends and receives in a batch). torch keeps
+    no list of all streams.
+    """
+    if not sys.modules["torch"].cuda.current_stream().query():
+        return False
+    entries = json.loads(nccl_flight_dump() or b"{}").get("entries", ())
+    return all(entry["state"] == "completed" or entry["is_p2p"] for entry in entries)
 
 
 def _dump(name: str) -> bytes:

@@ -26,9 +26,15 @@ class Tracer:
 
     Args:
         python_calls: Trace every Python call too: unbounded in time and memory.
+
+    Attributes:
+        on_device: The device's work is traced too.
+        waits: `stop` lets the device finish first; else what it has not finished is missing.
     """
 
     def __init__(self, python_calls: bool = False) -> None:
+        self.on_device = False
+        self.waits = True
         self._python_calls = python_calls
         self._profile: Any = None
         self._started = False
@@ -73,6 +79,8 @@ class Tracer:
         try:
             if not self._started:  # prepared only: it must be started to be closed
                 self._call("_start_trace")
+            if not self.waits:
+                self._profile.use_device = None  # all that torch goes by when it waits
             self._call("__exit__", None, None, None)
         finally:
             if self._paused:
@@ -121,9 +129,10 @@ class Tracer:
             config = _ExperimentalConfig(trace_only=not self._python_calls)
         except TypeError:  # before torch 2.10
             config = _ExperimentalConfig()
+        self.on_device = torch.cuda.is_initialized()
         return profile(
             use_kineto=True,
-            use_device="cuda" if torch.cuda.is_initialized() else None,
+            use_device="cuda" if self.on_device else None,
             with_stack=self._python_calls,
             experimental_config=config,
         )
@@ -163,8 +172,8 @@ class ProfilerDoor:
 
     def __init__(self, make_way: Callable[[], object]) -> None:
         self._make_way = make_way
-        self._originals: dict[str, Callable[..., Any]] = {}
-        self._others_active = False
+        self._placed: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # name to ours and the original
+        self._others_active: bool | None = None  # unknown until one has started or stopped
         self.ours = False
 
     @property
@@ -178,38 +187,43 @@ class ProfilerDoor:
         import torch.autograd
         from torch.autograd import profiler
 
-        return bool(
-            self._others_active
-            or torch.autograd._profiler_enabled()
-            or getattr(profiler, "_is_profiler_enabled", False)
-        )
+        others = self._others_active
+        if others is None:  # torch's own word, which stays true after a start that failed
+            others = getattr(profiler, "_is_profiler_enabled", False)
+        return bool(others or torch.autograd._profiler_enabled())
 
     def open(self) -> None:
         """Take our place. Idempotent."""
         from torch.autograd import profiler
 
-        if self._originals:
+        if self._placed:
             return
         for name in self._NAMES:
             original = getattr(profiler, name, None)
             if original is not None:
-                self._originals[name] = original
-                setattr(profiler, name, self._passing(original, starts=name != "_disable_profiler"))
+                ours = self._passing(original, starts=name != "_disable_profiler")
+                self._placed[name] = ours, original
+                setattr(profiler, name, ours)
 
     def close(self) -> None:
-        """Leave; torch is as it was. Idempotent."""
+        """Leave; torch is as it was, except where somebody has put something over ours since. Idempotent."""
         from torch.autograd import profiler
 
-        for name, original in self._originals.items():
-            setattr(profiler, name, original)
-        self._originals = {}
+        for name, (ours, original) in self._placed.items():
+            if getattr(profiler, name, None) is ours:
+                setattr(profiler, name, original)
+        self._placed = {}
+        self._others_active = None
 
     def _passing(self, original: Callable[..., Any], starts: bool) -> Callable[..., Any]:
         def pass_through(*arguments: Any, **named: Any) -> Any:
-            if not self.ours:
-                if starts:
-                    self._make_way()
-                self._others_active = starts
-            return original(*arguments, **named)
+            if self.ours:
+                return original(*arguments, **named)
+            if starts:
+                self._make_way()
+            self._others_active = False  # until it has succeeded
+            done = original(*arguments, **named)
+            self._others_active = starts
+            return done
 
         return pass_through
