@@ -22,13 +22,13 @@ def where(tmp_path: Path) -> Places:
 
 
 def test_an_agent_is_missing_until_somebody_holds_the_lock(where: Places) -> None:
-    assert launch.agent_is_missing(where)
-    assert launch.agent_is_missing(where)
+    assert launch.agent_is_missing(where.runtime)
+    assert launch.agent_is_missing(where.runtime)
     handle = os.open(where.runtime / "agent.lock", os.O_RDWR)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    assert not launch.agent_is_missing(where)
+    assert not launch.agent_is_missing(where.runtime)
     os.close(handle)
-    assert launch.agent_is_missing(where)
+    assert launch.agent_is_missing(where.runtime)
 
 
 def test_the_agent_is_started_with_the_jobs_places_and_as_nobodys_child(

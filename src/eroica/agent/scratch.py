@@ -6,7 +6,6 @@ With `keep_traces` finished windows stay, as far as half of `scratch_bytes` goes
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from eroica.settings import Settings
 from eroica.wire.places import belongs_to_us, private_directory, runtime_root, write_private
+from eroica.worker.launch import agent_is_missing
 
 #: Of a saved trace, with the stacks sampled beside it; 344 measured on a small transformer.
 _BYTES_PER_EVENT = 500
@@ -109,18 +109,11 @@ def _size(place: Path) -> int:
 
 
 def _is_watched(job: str) -> bool:
-    """Whether an agent of this host holds the lock of a job, by the name of its directories."""
+    """Whether an agent of this host serves a job, by the name of its directories; not if that cannot be asked."""
     try:
-        handle = os.open(runtime_root(os.environ) / job / "agent.lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+        return not agent_is_missing(runtime_root(os.environ) / job)
+    except OSError:  # the job's runtime directory is gone, as it is once it ended
         return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
 
 
 def _is_stale(place: Path) -> bool:

@@ -195,7 +195,7 @@ class Guest:
 
     @staticmethod
     def _find_agent(where: Places) -> None:
-        if launch.agent_is_missing(where):
+        if launch.agent_is_missing(where.runtime):
             launch.start_agent(where)
 
     def _in_background(self, work: Callable[[], None]) -> threading.Thread:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from eroica.wire.places import Places
 
@@ -15,9 +16,9 @@ _WITHOUT_CWD = (
 _DETACH = '"$@" </dev/null >/dev/null 2>&1 &'
 
 
-def agent_is_missing(where: Places) -> bool:
-    """No agent of this job holds the host's lock."""
-    handle = os.open(where.runtime / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+def agent_is_missing(runtime: Path) -> bool:
+    """No agent holds the host's lock of the job with this runtime directory."""
+    handle = os.open(runtime / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
