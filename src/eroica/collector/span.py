@@ -27,7 +27,7 @@ def in_training(workers: Iterable[WorkerStatus]) -> list[WorkerStatus]:
 
 
 def slowest_s(training: Iterable[WorkerStatus]) -> float:
-    """Highest mean of recent iterations, seconds; at least one worker."""
+    """Longest recent iteration of a worker (`WorkerStatus.current_s`), seconds; at least one worker."""
     return max(status.current_s or 0.0 for status in training)
 
 

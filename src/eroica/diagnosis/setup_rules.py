@@ -39,7 +39,7 @@ _LEAST_EXPLAINED = 0.5
 #: number of them, so that no ratio of times says how many it lacks.
 _FELT = 1.2
 _FELT_IN_LOADING = 1.5
-#: Half the clock of a processor that is held at its lowest, or a little more, is lost to its governor.
+#: A governor that holds a processor at its lowest clock makes it at most so many times as slow.
 _MOST_BY_GOVERNOR = 4.0
 #: What a loader without processes of its own counts as.
 _NO_LOADERS = 0.5

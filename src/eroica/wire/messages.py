@@ -54,8 +54,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         iteration: Completed iterations.
-        current_s: Mean of the recent iterations, None before there are enough.
-        baseline_s: Lowest such mean within the horizon.
+        current_s: Mean of the recent iterations; the median before there are enough, None before there are a few.
+        baseline_s: Lowest mean within the horizon, None before the first.
         steady: Enough healthy iterations for a baseline window.
         latest_s: Mean of the iterations completed since the report before, None if there were none.
         ended: The process is gone; `state` is the last one seen, or "gone" if it did not sign off.

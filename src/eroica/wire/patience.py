@@ -42,5 +42,5 @@ def until_closed_s(lead: int, iterations: int, iteration_s: float, settings: Set
 
 
 def until_saved_s(iteration_s: float, settings: Settings) -> float:
-    """Longest wait from a window's end until it is saved, and as long again until it is summarized, seconds."""
+    """Longest wait from a window's end until it is saved, seconds; the collector grants it for the summary, too."""
     return _PARKED_ITERATIONS * iteration_s + settings.window_deadline_s

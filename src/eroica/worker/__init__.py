@@ -3,8 +3,9 @@
 What it promises: never raise into the user's loop, print nothing, no collective of its own, no thread that wakes up
 without being asked, and nothing at all after its first failure, which is kept, logged once and visible to the agent,
 but to take down a profiler of ours that stands then. It never waits for anybody, and for the device once for a window,
-when its profiler is stopped, two or more iterations later. The exceptions are bounded: 2 s for open collectives where
-the user's own profiler starts or the process ends inside a window, and 10 s there for a complete window to be saved.
+when its profiler is stopped. The exceptions are bounded: 2 s for open collectives where the user's own profiler starts
+inside a window, 2 s each for those and for the device where the process ends there, and 10 s for a complete window to
+be saved.
 Standard library only, and torch once the user has it.
 """
 
