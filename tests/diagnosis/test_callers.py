@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import msgspec
@@ -72,6 +73,18 @@ def test_additional_work_of_one_worker_is_the_function_that_calls_it(seed: int) 
     usual, now = judge(Sorting((), 0), 0, seed).iteration.current_ms, verdict.iteration.current_ms
     assert usual is not None and now is not None
     assert found.gain == pytest.approx(1 - usual / now, abs=0.06)
+
+
+@seeds
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_stage_without_peers_is_compared_with_its_own_past(seed: int, stage: int) -> None:
+    plan = FleetPlan(workers=2, stages=2, seed=seed)
+    before = synthesize(plan, (), 1)
+    now = synthesize(dataclasses.replace(plan, draw=1), [Sorting((stage,), 60)], 2)
+    patterns = called_by_attend(now, (stage,), 60)
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)  # type: ignore[arg-type]
+    (found,) = causes(verdict)
+    assert (found.cause, found.workers, found.function.name) == ("python-on-critical-path", (stage,), "attend")
 
 
 @seeds

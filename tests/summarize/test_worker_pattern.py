@@ -54,7 +54,7 @@ def training(count, loader_ms=30, hook_ms=0):
         stretches.append((ms(loader_ms), ms(50), (SCRIPT, STEP)))
         events.note("DistributedDataParallel.forward", ms(loader_ms), ms(50)).add("aten::linear", ms(35), ms(50))
         events.add("aten::mm", ms(36), ms(49))
-        events.add("autograd::engine::evaluate_function: MmBackward0", ms(50), ms(80))
+        events.add("autograd::engine::evaluate_function: MmBackward0", ms(50), ms(71))
         events.add("aten::mm", ms(51), ms(70 - hook_ms))
         stretches.append((ms(50), ms(70 - hook_ms), (SCRIPT, STEP, *BACKWARD)))
         if hook_ms:

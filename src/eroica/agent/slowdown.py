@@ -12,6 +12,7 @@ Deviations, because one lucky iteration, an evaluation or a busy machine would r
 - It must hold: every part of the last iterations is slower, not just a burst in them, and for some iterations and
   seconds more.
 - The same is done with four times as many iterations, for faults that hit only one iteration in ten.
+- Where iterations take turns (several steps for one rollout), whole cycles are compared.
 - Stretches of slow iterations that come again and again are counted (`bursts`): no mean shows them for long.
 - The first iterations count for nothing.
 """
@@ -27,6 +28,7 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from eroica.agent.bursts import Bursts
+from eroica.agent.cycles import Cycles
 from eroica.model.shares import percent
 from eroica.settings import Settings
 
@@ -107,9 +109,13 @@ class Scale:
     Args:
         factor: This many times `mean_iterations` and `confirm_iterations`.
         settings: See `Slowdown`.
+        cycle: Durations are means over so many iterations, each of which is in so many of them.
+
+    Attributes:
+        seen: Durations taken in.
     """
 
-    def __init__(self, factor: int, settings: Settings) -> None:
+    def __init__(self, factor: int, settings: Settings, cycle: int = 1) -> None:
         self.size = size = factor * max(8, settings.mean_iterations)
         self.part = part = factor * max(_PARTS, settings.confirm_iterations // _PARTS * _PARTS)
         self.stride = part // _PARTS
@@ -118,10 +124,11 @@ class Scale:
         self.current: Mean | None = None
         self.held = 0
         self._settings = settings
+        self._overlap = math.sqrt(cycle)
         self._recent: deque[float] = deque(maxlen=size + part)
         self._waiting: deque[Mean] = deque()  # too young to compare with: a rise that began there shows only now
         self._past: deque[Mean] = deque(maxlen=max(2, settings.horizon_iterations // size))
-        self._seen = 0
+        self.seen = 0
         self._lowest = self._middle = self._worst = self._spread = math.nan
 
     @property
@@ -132,10 +139,10 @@ class Scale:
     def add(self, duration_s: float) -> None:
         """Take in one iteration."""
         self._recent.append(duration_s)
-        self._seen += 1
-        if self._seen % self.stride == 0 and len(self._recent) >= self.part:
+        self.seen += 1
+        if self.seen % self.stride == 0 and len(self._recent) >= self.part:
             self.current = self._mean(list(islice(self._recent, max(0, len(self._recent) - self.size), None)))
-        if self._seen % self.size == 0:
+        if self.seen % self.size == 0:
             self._keep_block()
 
     def slower(self, margin: float) -> float | None:
@@ -162,7 +169,8 @@ class Scale:
             yield durations[start : start + self.part]
 
     def _mean(self, durations: list[float]) -> Mean:
-        return trimmed_mean(durations, self._settings.one_off_fraction)
+        value, error = trimmed_mean(durations, self._settings.one_off_fraction)
+        return Mean(value, error * self._overlap)
 
     def _limit(self, margin: float) -> float:
         slowdown, spreads = margin * self._margin * self._settings.slowdown, margin * self._settings.spread_factor
@@ -206,11 +214,16 @@ class Slowdown:
 
     def restart(self) -> None:
         """The iterations mean something else from now on (another pattern was learned): forget the past."""
-        self._scales = [Scale(factor, self._settings) for factor in (1, _LONG)]
-        self._bursts = Bursts()
+        self._cycles = Cycles()
+        self._begin()
         self._learned_at = None
         self._seen = 0
         self._held = 0
+
+    def _begin(self) -> None:
+        """Nothing is known of the past."""
+        self._scales = [Scale(factor, self._settings, self._cycles.period) for factor in (1, _LONG)]
+        self._bursts = Bursts()
 
     @property
     def baseline_s(self) -> float | None:
@@ -251,11 +264,22 @@ class Slowdown:
         if iteration <= warm_from or not 0.0 < duration_s < math.inf:
             return None
         self._seen += 1
+        counted = self._cycles.add(duration_s)
+        if isinstance(counted, list):  # means of single iterations told nothing
+            self._begin()
+            for one in counted:
+                self._take(one)
+            return None
+        return self._take(counted)
+
+    def _take(self, duration_s: float) -> Trigger | None:
+        """Judge by one more duration, of an iteration or of the cycle that it ends."""
         for scale in self._scales:
             scale.add(duration_s)
-        looking = (scale for scale in self._scales if self._seen % scale.stride == 0)
+        looking = (scale for scale in self._scales if scale.seen % scale.stride == 0)
         found = [trigger for trigger in map(self._judge, looking) if trigger is not None]
-        recurrent = self._judge_bursts(duration_s)
+        is_whole = self._scales[0].seen % self._cycles.period == 0
+        recurrent = self._judge_bursts(duration_s) if is_whole else None
         return found[0] if found else recurrent
 
     def _judge_bursts(self, duration_s: float) -> Trigger | None:

@@ -11,12 +11,13 @@ Array suffixes: R rows, W workers.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.candidate import Candidate, Reference
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.growth import has_grown
 from eroica.diagnosis.lateness import Lateness, accuse, late_against_baseline, measure
@@ -46,6 +47,64 @@ _INEXACT = 0.15
 _GROWN = 1.5
 #: What all do more is what each does: nobody has more than this many times what the one with least has.
 _MOST_OF_LEAST = 1.5
+
+
+class _Usual(Protocol):
+    """What operators under Python usually take, microseconds per iteration. float64 [W]."""
+
+    def row(self, at: int) -> Floats:
+        """Those under one row."""
+
+    def under(self, focus: Focus) -> Floats:
+        """Those under a function, whatever it calls."""
+
+
+class _Peers(NamedTuple):
+    """With each worker's peers."""
+
+    fleet: Fleet
+
+    def row(self, at: int) -> Floats:
+        return self._usual([at])
+
+    def under(self, focus: Focus) -> Floats:
+        return self._usual(_under(self.fleet, focus))
+
+    def _usual(self, rows: list[int]) -> Floats:
+        return np.nan_to_num(median_of_others(_inside_us(self.fleet, rows), self.fleet.roles))
+
+
+class _Past(NamedTuple):
+    """On each worker itself when all was well; `order` finds today's workers among those of then."""
+
+    keys: Sequence[FunctionKey]
+    fleet: Fleet
+    places: dict[FunctionKey, int]
+    order: list[int]
+
+    def row(self, at: int) -> Floats:
+        place = self.places.get(self.keys[at])
+        return np.zeros(len(self.order)) if place is None else _inside_us(self.fleet, [place])[self.order]
+
+    def under(self, focus: Focus) -> Floats:
+        return _inside_us(self.fleet, _under(self.fleet, focus))[self.order]
+
+
+def _past(view: View) -> _Past | None:
+    """The healthy window, if it has all workers."""
+    past = view.suspects.baseline
+    if past is None or not set(view.fleet.ranks) <= set(past.ranks):
+        return None
+    columns = {rank: column for column, rank in enumerate(past.ranks)}
+    places = {key: at for at, key in enumerate(past.keys)}
+    return _Past(view.fleet.keys, past, places, [columns[rank] for rank in view.fleet.ranks])
+
+
+def _usual(view: View, reference: Reference) -> _Usual | None:
+    """What workers are compared with, None where that tells nothing of functions."""
+    if reference == "peers":
+        return _Peers(view.fleet)
+    return _past(view) if reference == "baseline" else None
 
 
 class _Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,33 +150,32 @@ def _is_new(caller: _Caller, share: float) -> bool:
 def _caller_of(view: View, work: Candidate, candidates: Sequence[Candidate]) -> _Caller | None:
     """The function that some workers' additional work is called by."""
     own = work.cause in _WORK and work.scope == "some" and work.kind == "compute"
-    if not own or work.reference != "peers" or work.gain is not None:
+    usual = _usual(view, work.reference) if own and work.gain is None else None
+    if usual is None:
         return None
     if any(one.cause == _STORM and set(one.workers) & set(work.workers) for one in candidates):
         return None
-    factor_W = view.speed.factor[list(work.workers)]
+    speed = view.speed if work.reference == "peers" else view.speed_change
+    factor_W = speed.factor[list(work.workers)]
     if np.isnan(factor_W).all() or np.nanmax(factor_W) >= _ALTOGETHER:
         return None
     time_W = {at: _inside_us(view.fleet, [at]) for at in _rows(view.fleet)}
-    usual_W = {at: median_of_others(each_W, view.fleet.roles) for at, each_W in time_W.items()}
-    focus = _find_focus(view, work.workers, time_W, usual_W)
+    focus = _find_focus(view, work.workers, time_W, usual)
     if focus is None:
         return None
     under_W, members = _inside_us(view.fleet, _under(view.fleet, focus)), list(work.workers)
-    others_W = np.nan_to_num(median_of_others(under_W, view.fleet.roles))
-    caller = _Caller(focus=focus, own_us=float(under_W[members].mean()), other_us=float(others_W[members].mean()))
+    other_us = float(usual.under(focus)[members].mean())
+    caller = _Caller(focus=focus, own_us=float(under_W[members].mean()), other_us=other_us)
     return caller if caller.excess_us >= _COVERS * work.excess_us else None
 
 
-def _find_focus(
-    view: View, workers: Sequence[int], time_W: dict[int, Floats], usual_W: dict[int, Floats]
-) -> Focus | None:
+def _find_focus(view: View, workers: Sequence[int], time_W: dict[int, Floats], usual: _Usual) -> Focus | None:
     """The own function that holds most of what these workers spend more in operators, but for the autograd engine's."""
     rows, members = list(time_W), list(workers)
     if not rows:
         return None
     time_R = np.asarray([np.nan_to_num(time_W[row][members]).mean() for row in rows])
-    usual_R = np.asarray([np.nan_to_num(usual_W[row][members]).mean() for row in rows])
+    usual_R = np.asarray([usual.row(row)[members].mean() for row in rows])
     more_R = np.maximum(time_R - usual_R, 0.0)  # who waits less does not do less
     focus = find_focus(view.fleet.keys, rows, more_R, time_R)
     return focus if focus is not None and focus.is_own and focus.is_specific else None
@@ -148,7 +206,8 @@ def _told(work: Candidate, caller: _Caller, own: Sequence[Candidate]) -> Candida
     """The work as the function's where others hardly have it; else as it was, with the place where most of it is."""
     focus = caller.focus
     if not _is_new(caller, _HARDLY):
-        place = f"Most of it lies in {focus.label}: {format_ms(caller.own_us)}, elsewhere {format_ms(caller.other_us)}."
+        usually = "before" if work.reference == "baseline" else "elsewhere"
+        place = f"Most of it lies in {focus.label}: {format_ms(caller.own_us)}, {usually} {format_ms(caller.other_us)}."
         return msgspec.structs.replace(work, evidence=(*work.evidence, place))
     own_us, usual_us = sum(one.mean_us for one in own), sum(one.reference_us for one in own)
     return msgspec.structs.replace(
@@ -174,11 +233,9 @@ def _calls(operator: str, excess_us: float) -> str:
 
 def _since(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
     """What all workers do more than in the healthy window in operators of one function."""
-    past = view.suspects.baseline
-    longer_us = view.iteration_us - past.mean_iteration_us if past is not None else 0.0
-    if past is None or not view.is_slow or longer_us < view.settings.min_gain * view.iteration_us:
-        return []
-    if not set(view.fleet.ranks) <= set(past.ranks) or has_grown(view):
+    past = _past(view)
+    longer_us = view.iteration_us - past.fleet.mean_iteration_us if past is not None else 0.0
+    if past is None or not view.is_slow or longer_us < view.settings.min_gain * view.iteration_us or has_grown(view):
         return []
     caller = _caller_since(view, past)
     everybody = [one for one in candidates if one.scope == "all"]
@@ -199,20 +256,13 @@ def _since(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
     return [accuse(late, _PYTHON, "python", caller.focus, caller.focus.functions, least, evidence)]
 
 
-def _caller_since(view: View, past: Fleet) -> _Caller | None:
+def _caller_since(view: View, past: _Past) -> _Caller | None:
     """The function under which every worker's operators hardly took any time when all was well."""
-    places = {key: at for at, key in enumerate(past.keys)}
-    columns = {rank: column for column, rank in enumerate(past.ranks)}
-    order = [columns[rank] for rank in view.fleet.ranks]
-    nothing = np.zeros(view.workers)
-    rows = _rows(view.fleet)
-    then = {at: _inside_us(past, [places[key]])[order] for at in rows if (key := view.fleet.keys[at]) in places}
-    time_W = {at: _inside_us(view.fleet, [at]) for at in rows}
-    focus = _find_focus(view, range(view.workers), time_W, {at: then.get(at, nothing) for at in rows})
+    time_W = {at: _inside_us(view.fleet, [at]) for at in _rows(view.fleet)}
+    focus = _find_focus(view, range(view.workers), time_W, past)
     if focus is None:
         return None
-    now_W = _inside_us(view.fleet, _under(view.fleet, focus))
-    before_W = _inside_us(past, _under(past, focus))[order]
+    now_W, before_W = _inside_us(view.fleet, _under(view.fleet, focus)), past.under(focus)
     caller = _Caller(focus=focus, own_us=float(np.median(now_W)), other_us=float(before_W.mean()))
     enough = caller.excess_us >= view.settings.min_gain * view.iteration_us
     return caller if enough and bool((before_W <= _HARDLY_THEN * now_W).all()) else None

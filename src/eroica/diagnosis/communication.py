@@ -10,15 +10,17 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.buckets import find_piece
 from eroica.diagnosis.candidate import Candidate, Reference
-from eroica.diagnosis.frames import whole_rows
+from eroica.diagnosis.exchanges import Change, find_change
+from eroica.diagnosis.frames import find_focus, whole_rows
 from eroica.diagnosis.lateness import LEAST_RATIO, LEAST_STRENGTH
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
 from eroica.localize.families import likeness_of_groups
 from eroica.localize.roles import stage_of
-from eroica.model.pattern import CollectiveRecord
+from eroica.model.pattern import CollectiveRecord, FunctionKey
 from eroica.summarize.collectives import collective_kind
+from eroica.summarize.phases import split_frame
 from eroica.summarize.series import decode_series
 
 Floats = NDArray[np.float64]
@@ -56,11 +58,15 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Common(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Time in collectives that nobody escapes, and how much of it may be; infinite where nothing is known."""
+    """Time in collectives that nobody escapes, and how much of it may be; infinite where nothing is known.
+
+    `change` says what became of the exchange itself since the healthy window.
+    """
 
     now_I: Floats
     allowed_us: float
     reference: Reference
+    change: Change | None = None
 
     @property
     def excess_us(self) -> float:
@@ -74,6 +80,11 @@ def collectives(view: View) -> list[int]:
         for at, key in enumerate(view.fleet.keys)
         if key.kind == "collective" and view.fleet.critical_us[at].max() > 0
     ]
+
+
+def _heaviest(view: View) -> int:
+    """The row of the collective that takes most."""
+    return max(collectives(view), key=lambda at: float(view.fleet.critical_us[at].mean()))
 
 
 def common_wait(wait_WI: Floats) -> Floats:
@@ -133,9 +144,10 @@ def _against_baseline(view: View) -> _Common:
     past, now_I = view.suspects.baseline, common_wait(_transfers(view))
     if past is None or not view.is_slow:
         return _Common(now_I=now_I, allowed_us=np.inf, reference="baseline")
-    ratio = _CROWDED_RATIO if _lacks_cores(view) else LEAST_RATIO
+    change = find_change(view, _heaviest(view))
+    ratio = _CROWDED_RATIO if change is None and _lacks_cores(view) else LEAST_RATIO
     before_us = float(common_wait(past.wait_us).mean())
-    return _Common(now_I=now_I, allowed_us=before_us * (1 + ratio), reference="baseline")
+    return _Common(now_I=now_I, allowed_us=before_us * (1 + ratio), reference="baseline", change=change)
 
 
 def _lacks_cores(view: View) -> bool:
@@ -152,7 +164,7 @@ def _is_pipeline(view: View) -> bool:
 
 def _candidate(view: View, rows: list[int], common: _Common, strength: float) -> Candidate:
     now_I, allowed = common.now_I, common.allowed_us
-    heaviest = max(rows, key=lambda at: float(view.fleet.critical_us[at].mean()))
+    heaviest = _heaviest(view)
     key = view.fleet.keys[heaviest]
     focus = whole_rows(key.name, rows)
     piece = find_piece(view, [at for at in rows if view.fleet.keys[at].name == key.name])
@@ -162,6 +174,13 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
         sentence = _exposed(view, key.name, float(now_I.mean()))
     elif piece is not None and is_setting:
         sentence = piece.describe(view, float(now_I.mean()))
+    elif common.change is not None:
+        sentence = (
+            f"{key.name} takes {format_ms(float(now_I.mean()))} of each {format_ms(view.iteration_us)} iteration on "
+            f"all workers although nobody arrives late: {common.change.reason}."
+        )
+    said = [one.sentence for one in (piece, common.change) if one is not None]
+    remedy = piece if is_setting else common.change
     return Candidate(
         cause="misconfiguration" if is_setting else "slow-collective-everywhere",
         scope="all",
@@ -178,11 +197,24 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
         agreement=None,
         least_gain=max(_LEAST_GAIN, view.settings.min_gain),
         is_general=True,
-        evidence=(*([piece.sentence] if piece is not None else []), _nobody_is_late(view)),
+        evidence=(*said, *_called_from(view, float(now_I.mean())), _nobody_is_late(view)),
         sentence=sentence,
-        next_step=piece.next_step if is_setting and piece is not None else "",
+        next_step=remedy.next_step if remedy is not None else "",
         doubt=_UNTOLD if may_wait or is_setting else 1.0,
     )
+
+
+def _called_from(view: View, mean_us: float) -> list[str]:
+    """The user's function in which most of this time is waited for, as far as stacks were sampled meanwhile."""
+    fleet = view.fleet
+    rows = [at for at, key in enumerate(fleet.keys) if key.thread == "training" and _waits_in_torch(key)]
+    inside_R = np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0).mean(axis=1)
+    focus = find_focus(fleet.keys, rows, inside_R, inside_R) if inside_R.sum() >= _MOST_OF_ALL * mean_us else None
+    return [f"Most of it is waited for in {focus.label}."] if focus is not None and focus.is_own else []
+
+
+def _waits_in_torch(key: FunctionKey) -> bool:
+    return bool(key.stack) and split_frame(key.stack[-1])[1].startswith("torch/distributed/")
 
 
 def _is_for_good(view: View, common: _Common, row: int) -> bool:

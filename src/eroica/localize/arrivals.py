@@ -183,7 +183,7 @@ def _goes_on_beside_work(fleet: Fleet, records: Records) -> str:
             if kind == "send" and not is_recorded(fleet.patterns[worker]) and not fleet.has_accelerator:
                 lasting += float(decode_series(record.duration_us, np.float32).sum())
                 critical += float(decode_series(record.critical_us, np.float32).sum())
-    is_much = critical > _MUCH_UNTOLD * float(fleet.iteration_us.sum())
+    is_much = lasting > _MUCH_UNTOLD * float(fleet.iteration_us.sum())
     return _ASYNCHRONOUS if is_much and lasting > _BESIDE_WORK * critical else ""
 
 

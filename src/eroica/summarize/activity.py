@@ -19,16 +19,19 @@ from numpy.typing import NDArray
 
 from eroica.model.pattern import FunctionKey, FunctionKind, ThreadRole
 from eroica.summarize.codes import distinct_codes
-from eroica.summarize.collectives import Execution
+from eroica.summarize.collectives import Execution, is_host_collective
 from eroica.summarize.functions import Functions
 from eroica.summarize.marks import ENGINE_PREFIX, is_backward_name
 from eroica.summarize.phases import PHASES, Parts, find_parts, phases_at
+from eroica.summarize.sampled import ThreadSamples
 from eroica.summarize.sweep import Layer, Times, distinct, empty_layer, first_come, inside, leaf_segments, paint, unite
+from eroica.summarize.waits import Spans, find_waits
 from eroica.trace.kineto import is_collective_kernel
 from eroica.trace.table import Category, EventTable
 
 _BACKWARD_PHASE = PHASES.index("backward")
 _ALLOCATIONS = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree", "hipHostMalloc")
+_TRANSPORT = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c10d_functional::")
 _MOST_AUTOGRAD = 128
 GARBAGE_COLLECTION = FunctionKey(kind="gc", name="garbage collection")
 
@@ -109,6 +112,8 @@ def gather_activity(
     outline: Outline,
     window: tuple[int, int],
     functions: Functions,
+    samples: ThreadSamples | None = None,
+    rate_hz: float = 1.0,
 ) -> Activity:
     """Sort a worker's events into layers.
 
@@ -119,19 +124,29 @@ def gather_activity(
         outline: Of the whole trace.
         window: Start and end, wall-clock nanoseconds.
         functions: Takes the functions found.
+        samples: Python of the training thread: tells collectives that it waits for from those that it goes on beside,
+            where host threads run them. None if nothing was sampled; then all are waited for.
+        rate_hz: Samples per second.
     """
+    spans = _spans_of(executions)
     if outline.has_accelerator:
         compute, memory, durations = _device(events, window, functions)
         wrappers = open_operators = empty_layer()
     else:
         compute, wrappers, open_operators, durations = _operators(events, outline, window, functions)
         memory = empty_layer()
+        if samples is not None:
+            busy = unite(
+                *(np.concatenate(both) for both in zip((compute.start, compute.end), collections, strict=True))
+            )
+            active = np.concatenate((_active(events, outline), *collections))
+            spans = find_waits(spans, active, busy, samples, rate_hz, window)
     runs, inner = _collections(collections, open_operators, window, functions)
     return Activity(
         compute=compute,
         wrappers=wrappers,
         memory=memory,
-        collectives=_collectives(executions, functions),
+        collectives=_collectives(executions, spans, functions),
         collections_in_operators=inner,
         collections=runs,
         durations=durations,
@@ -166,8 +181,8 @@ def _autograd_threads(events: EventTable, training_thread: int) -> tuple[tuple[i
 
 
 def is_transport(name: str) -> bool:
-    """Whether an operator only hands work to a process group."""
-    return name.startswith("c10d::")
+    """Whether an operator only hands work to a process group, or waits for it."""
+    return name.startswith(_TRANSPORT)
 
 
 def is_wrapper(name: str) -> bool:
@@ -302,12 +317,31 @@ def _collective_key(one: Execution) -> FunctionKey:
     return FunctionKey(kind="collective", name=one.name[:200], thread="collective", group=one.group)
 
 
-def _collectives(executions: Sequence[Execution], functions: Functions) -> Layer:
+def _spans_of(executions: Sequence[Execution]) -> Spans:
     start = np.array([one.start_ns for one in executions], dtype=np.int64)
-    end = np.array([one.end_ns for one in executions], dtype=np.int64)
+    return Spans(start, np.array([one.end_ns for one in executions], dtype=np.int64))
+
+
+def _active(events: EventTable, outline: Outline) -> Times:
+    """When the training thread certainly did something: its operators and notes began or ended.
+
+    It may wait within operators that hand work to a group, so that only their beginnings count; collectives that it
+    runs itself (`send`) may be over long after it went on.
+    """
+    host = (events.category == Category.OPERATOR) | (events.category == Category.ANNOTATION)
+    host &= (events.thread == outline.training_thread) & (events.start_ns < events.end_ns)
+    host &= ~events.names_where([is_host_collective(name) for name in events.strings])
+    waits = events.names_where([is_transport(name) for name in events.strings])
+    return np.concatenate((events.start_ns[host], events.end_ns[host & ~waits]))
+
+
+def _collectives(executions: Sequence[Execution], spans: Spans, functions: Functions) -> Layer:
+    """Of several at once, the one that is waited for first."""
     function = np.array([functions.number(_collective_key(one)) for one in executions], dtype=np.int32)
-    low, high, which = first_come(start, end)
-    return Layer(low, high, function[which], which.astype(np.int32))
+    order = np.argsort(spans.start, kind="stable")
+    order = order[spans.start[order] < spans.end[order]]
+    low, high, which = first_come(spans.start[order], spans.end[order])
+    return Layer(low, high, function[order[which]], order[which].astype(np.int32))
 
 
 def _collections(

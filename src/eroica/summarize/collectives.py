@@ -81,6 +81,11 @@ def collective_kind(name: str) -> str:
     return next((kind for part, kind in _KERNEL_KINDS if part in plain), name)
 
 
+def is_host_collective(name: str) -> bool:
+    """Whether an event is a collective that a thread of the host runs."""
+    return _SPAN.match(name) is not None
+
+
 def find_executions(
     events: EventTable, flight: Sequence[FlightEntry], groups: Sequence[ProcessGroup], window: tuple[int, int]
 ) -> list[Execution]:
@@ -112,7 +117,7 @@ def _clip(one: Execution, window: tuple[int, int]) -> Execution:
 
 def _spans(events: EventTable) -> list[_Span]:
     """Spans of collectives that run on host threads (those of NCCL only enqueue), sends widened to their call."""
-    chosen = events.names_where([_SPAN.match(name) is not None for name in events.strings])
+    chosen = events.names_where([is_host_collective(name) for name in events.strings])
     chosen &= (events.category == Category.ANNOTATION) | (events.category == Category.OPERATOR)
     spans = []
     for row in np.flatnonzero(chosen).tolist():

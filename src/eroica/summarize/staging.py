@@ -164,7 +164,16 @@ def walk(
     seen: list[Layer] = []
     for part in cut_slices(scene.events, scene.window, most):
         window = (part.start_ns, part.end_ns)
-        activity = gather_activity(part.events, executions, scene.collections, scene.outline, window, functions)
+        activity = gather_activity(
+            part.events,
+            executions,
+            scene.collections,
+            scene.outline,
+            window,
+            functions,
+            python.training,
+            python.rate_hz,
+        )
         scene.tally.add_durations(activity.durations, part)
         calls: Calls | None = None
         host: tuple[Layer, ...] = ()

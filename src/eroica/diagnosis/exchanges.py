@@ -1,0 +1,161 @@
+"""What workers exchange in an iteration, and how much of it they wait for, against the healthy window."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from eroica.diagnosis.rows import record_of
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms
+from eroica.localize.families import likeness_of_groups
+from eroica.localize.fleet import Fleet
+from eroica.summarize.series import decode_series
+
+#: So many times as much data, or as many calls, is another exchange; up to `_SAME` times it is the same one.
+_MORE = 1.5
+_SAME = 1.2
+#: Workers whose records are read for sizes.
+_MOST_READ = 16
+
+
+class Exchange(NamedTuple):
+    """Collectives of one kind in an iteration on a typical worker.
+
+    Attributes:
+        calls: How many.
+        elements: What they carry together, NaN where that is not recorded.
+        lasting_us: How long they last, one after the other.
+        waited_us: The part of it on the critical path.
+    """
+
+    calls: float
+    elements: float
+    lasting_us: float
+    waited_us: float
+
+
+class Change(NamedTuple):
+    """An exchange that is another one than in the healthy window, or no longer hidden."""
+
+    now: Exchange
+    then: Exchange
+
+    @property
+    def data(self) -> float:
+        """How many times as much is exchanged, NaN where that is not recorded."""
+        return self.now.elements / self.then.elements if self.then.elements > 0 else float("nan")
+
+    @property
+    def calls(self) -> float:
+        """How many times as many calls there are."""
+        return self.now.calls / self.then.calls
+
+    @property
+    def reason(self) -> str:
+        """In a clause."""
+        if self.data >= _MORE:
+            return f"workers exchange {self.data:.1f} times as much as in the healthy window"
+        if self.calls >= _MORE:
+            same = ", which carry as much as the fewer ones of then" if _is_same(self.data) else ""
+            return f"there are {self.calls:.1f} times as many calls as in the healthy window{same}"
+        return "nothing runs beside it any more, as it did in the healthy window"
+
+    @property
+    def sentence(self) -> str:
+        """For evidence."""
+        now, then = self.now, self.then
+        if max(np.nan_to_num(self.data), self.calls) >= _MORE:
+            return f"In each iteration: {_amount(now)}; in the healthy window {_amount(then)}."
+        return (
+            f"It lasts as long as in the healthy window, {format_ms(now.lasting_us)} in each iteration "
+            f"({format_ms(then.lasting_us)} then), but workers wait for {format_ms(now.waited_us)} of it instead of "
+            f"{format_ms(then.waited_us)}: what ran beside it no longer does."
+        )
+
+    @property
+    def next_step(self) -> str:
+        """What to do now."""
+        if self.data >= _MORE or (self.calls >= _MORE and np.isnan(self.data)):
+            return (
+                "Look for what was changed in the exchange: gradients sent after every backward pass of a step "
+                "(no_sync(), set_requires_gradient_sync(False)), a wider dtype, whole tensors where a part or a sum "
+                "would do."
+            )
+        if self.calls >= _MORE:
+            return "Send as much at once as before: one flat tensor, larger buckets, coalesced calls."
+        return (
+            "Find what makes workers wait at once: a missing async_op=True, wait() right after the call, collectives "
+            "that begin only when backward is over, a synchronization before the work that should run beside them."
+        )
+
+
+def _amount(one: Exchange) -> str:
+    calls = f"{one.calls:.0f} call{'s' * (round(one.calls) != 1)}"
+    return calls if np.isnan(one.elements) else f"{calls} with {one.elements / 1e6:.3g} million elements together"
+
+
+def _is_same(ratio: float) -> bool:
+    return 1 / _SAME <= ratio <= _SAME
+
+
+def find_change(view: View, row: int) -> Change | None:
+    """How an exchange differs from that of the healthy window; None where it does not, or that cannot be told.
+
+    Nor where each step has more batches than then: that is another matter.
+
+    Args:
+        view: The window.
+        row: Of a collective; those with its name in like groups are judged with it.
+    """
+    past, fleet = view.suspects.baseline, view.fleet
+    if past is None or view.is_trace or not set(fleet.ranks) <= set(past.ranks):
+        return None
+    like, name = likeness_of_groups(fleet.patterns), fleet.keys[row].name
+    kind = like.get(fleet.keys[row].group)
+    groups = {key.group for key in fleet.keys if key.kind == "collective" and like.get(key.group) == kind}
+    now, then = _measure(fleet, name, groups), _measure(past, name, groups)
+    ratios_W = view.speed_change.count_ratio
+    if not now.calls or not then.calls or (not np.isnan(ratios_W).all() and np.nanmedian(ratios_W) > _SAME):
+        return None
+    change = Change(now, then)
+    if max(np.nan_to_num(change.data), change.calls) >= _MORE:
+        return change
+    return change if _is_exposed(change, view.settings.min_gain * view.iteration_us) else None
+
+
+def _is_exposed(change: Change, least_us: float) -> bool:
+    """The same collectives last as long, but are waited for."""
+    now, then = change.now, change.then
+    same = _is_same(change.calls) and (np.isnan(change.data) or _is_same(change.data))
+    lasts = then.lasting_us > 0 and _is_same(now.lasting_us / then.lasting_us)
+    longer_us = now.waited_us - then.waited_us
+    return bool(same and lasts and longer_us >= max(least_us, (_MORE - 1) * then.waited_us))
+
+
+def _measure(fleet: Fleet, name: str, groups: set[str]) -> Exchange:
+    rows = [at for at, key in enumerate(fleet.keys) if key.name == name and key.group in groups]
+    if not rows:
+        return Exchange(0.0, float("nan"), 0.0, 0.0)
+    elements = [_elements(fleet, rows, worker) for worker in range(min(len(fleet.ranks), _MOST_READ))]
+    return Exchange(
+        calls=float(np.median(fleet.count[rows].sum(axis=0))),
+        elements=float(np.median(elements)),
+        lasting_us=float(fleet.total_us[rows].sum(axis=0).mean()),
+        waited_us=float(fleet.critical_us[rows].sum(axis=0).mean()),
+    )
+
+
+def _elements(fleet: Fleet, rows: list[int], worker: int) -> float:
+    """What one worker's collectives carry in an iteration; NaN where some do not say."""
+    total = 0.0
+    for row in rows:
+        calls = float(fleet.count[row, worker])
+        if calls:
+            record = record_of(fleet, worker, fleet.keys[row])
+            sizes = decode_series(record.elements, np.int64) if record is not None and record.elements else None
+            if sizes is None or not len(sizes) or not (sizes > 0).all():
+                return float("nan")
+            total += calls * float(sizes.mean())
+    return total

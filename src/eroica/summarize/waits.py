@@ -1,0 +1,180 @@
+"""When the training thread waits for a collective that host threads run beside it.
+
+A collective on a device is critical whenever nothing of a higher class runs. Gloo's threads work beside the training
+thread, which may go on: with Python that leaves no events, or asleep beside a device that nobody sees. There an open
+collective costs something only if it is waited for, and such a wait shows: it ends when the collective does. So time is
+cut at every sign of life of the training thread (an operator or note began or ended, the collector ran), and of each
+collective only the stretch in which it ended can be a wait. Samples cut that stretch further, to the stack that was
+there last. It waits if it was over with the collective, or with another one later, or if that is how it mostly is; a
+stack that goes on regardless is Python, and keeps its time. So does one that others often follow before the end: they
+wait, as briefly as not every time a sample shows it.
+
+Where a stretch holds no sample or is shorter than their period, it is a wait: samples tell nothing about it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.summarize.sampled import ThreadSamples
+from eroica.summarize.sweep import Times, distinct, inside
+
+#: A sign of life so soon after an end says that it was waited for.
+_AT_ONCE_NS = 1_000_000
+#: A group's thread may lose its core between waking who waits and noting the end; then nothing but moments are left
+#: between the last sign of life and the end.
+_NOTED_LATE_NS = 10_000_000
+_MOMENT_NS = 200_000
+#: Share of the ends within its runs with which a function is over if it waits.
+_MOSTLY = 0.5
+#: Up to this share of the samples of a function that waits, another one follows before the end.
+_FOLLOWED = 0.2
+
+
+class Spans(NamedTuple):
+    """Collectives of host threads, or what of them was waited for. C of them.
+
+    Attributes:
+        start: int64 [C].
+        end: Not before `start`. int64 [C].
+    """
+
+    start: Times
+    end: Times
+
+
+def find_waits(
+    spans: Spans,
+    active: Times,
+    busy: tuple[Times, Times],
+    samples: ThreadSamples,
+    rate_hz: float,
+    window: tuple[int, int],
+) -> Spans:
+    """Of each collective, the part that the training thread waited for; empty (end = start) where there is none.
+
+    Args:
+        spans: Collectives, clipped to the window.
+        active: Signs of life of the training thread, in any order. int64 [M].
+        busy: When it computed or collected garbage; disjoint, in order.
+        samples: Python of the training thread.
+        rate_hz: Samples per second.
+        window: Start and end.
+    """
+    cuts = distinct(np.concatenate((window, active[(active > window[0]) & (active < window[1])])).astype(np.int64))
+    low, high, is_late = _stretches(spans, cuts, busy)
+    start = np.maximum(spans.start, low)
+    end = np.maximum(np.minimum(spans.end, high), start)
+    inner = (samples.time_ns >= window[0]) & (samples.time_ns < window[1])
+    if not inner.any() or not len(start):
+        return Spans(start, end)
+    runs = _find_runs(samples.time_ns[inner], samples.function[inner], cuts, 1e9 / rate_hz)
+    return Spans(_since(Spans(start, end), high - end <= _AT_ONCE_NS, is_late, runs), end)
+
+
+def _stretches(spans: Spans, cuts: Times, busy: tuple[Times, Times]) -> tuple[Times, Times, NDArray[np.bool_]]:
+    """Between which signs of life each collective ended, and whether that is shortly before its end was noted."""
+    is_busy = inside(cuts[:-1] + np.diff(cuts) // 2, *busy)
+    place = np.clip(np.searchsorted(cuts, spans.end, side="left") - 1, 0, len(cuts) - 2)
+    own = np.minimum(spans.end, cuts[place + 1]) - np.maximum(spans.start, cuts[place])
+    free = np.flatnonzero(~is_busy & (np.diff(cuts) > _MOMENT_NS))
+    is_late = np.zeros(len(place), dtype=np.bool_)
+    if len(free):
+        before = free[np.maximum(np.searchsorted(free, place, side="left") - 1, 0)]
+        waited = np.minimum(spans.end, cuts[before + 1]) - np.maximum(spans.start, cuts[before])
+        is_late = (before < place) & (waited > _MOMENT_NS) & (cuts[before + 1] >= spans.end - _NOTED_LATE_NS)
+        is_late &= is_busy[place] | (own <= _MOMENT_NS)
+        place = np.where(is_late, before, place)
+    return cuts[place], cuts[place + 1], is_late
+
+
+class _Runs(NamedTuple):
+    """Samples in order, and runs of them: of one function, without a sign of life between. S samples, R runs.
+
+    Attributes:
+        time: int64 [S].
+        run: Number of its run. int64 [S].
+        tells: It lies in a stretch that is not shorter than a period. bool [S].
+        function: int32 [R].
+        since: Since when the run's function may have been there. int64 [R].
+        last: Its last sample. int64 [R].
+        period_ns: Of the samples.
+    """
+
+    time: Times
+    run: NDArray[np.int64]
+    tells: NDArray[np.bool_]
+    function: NDArray[np.int32]
+    since: Times
+    last: NDArray[np.int64]
+    period_ns: float
+
+
+def _find_runs(time: Times, function: NDArray[np.int32], cuts: Times, period_ns: float) -> _Runs:
+    stretch = np.clip(np.searchsorted(cuts, time, side="right") - 1, 0, len(cuts) - 2)
+    begins = np.append(True, (function[1:] != function[:-1]) | (stretch[1:] != stretch[:-1]))
+    first = np.flatnonzero(begins)
+    before = np.maximum(first - 1, 0)
+    is_change = (first > 0) & (stretch[before] == stretch[first])
+    middle = time[before] + (time[first] - time[before]) // 2
+    return _Runs(
+        time=time,
+        run=np.cumsum(begins) - 1,
+        tells=(np.diff(cuts) >= period_ns)[stretch],
+        function=function[first],
+        since=np.where(is_change, middle, cuts[stretch[first]]),
+        last=np.append(first[1:], len(time)) - 1,
+        period_ns=period_ns,
+    )
+
+
+def _since(waits: Spans, at_once: NDArray[np.bool_], is_late: NDArray[np.bool_], runs: _Runs) -> Times:
+    """Since when each collective was waited for: since the stack that was seen last, or since that was over, or never.
+
+    Args:
+        waits: Collectives, cut to the stretches in which they ended. C of them.
+        at_once: The thread showed life right after the end. bool [C].
+        is_late: It did so before the end, which may have been noted late. bool [C].
+        runs: Samples.
+    """
+    time, start, end = runs.time, waits.start, waits.end
+    at = np.maximum(np.searchsorted(time, end, side="left") - 1, 0)
+    seen = (time[at] >= start) & (time[at] < end) & runs.tells[at]
+    mine = runs.run[at]
+    is_over = seen & ~is_late & (at_once | (time[runs.last[mine]] <= end + runs.period_ns / 2))
+    reached, passed = _reached(runs, np.searchsorted(time, start, side="left")[is_over], mine[is_over])
+    is_over |= seen & ~is_late & reached[mine]
+    count = int(runs.function.max()) + 1
+    size = np.diff(np.append(-1, runs.last))
+    waiting = np.bincount(runs.function, weights=size * reached, minlength=count)
+    going_on = np.bincount(runs.function, weights=size * (passed & ~reached), minlength=count)
+    function = runs.function[mine]
+    ends = np.bincount(function[seen], minlength=count)
+    over = np.bincount(function[is_over], minlength=count)
+    is_wait = is_over | (over >= _MOSTLY * ends)[function]
+    is_whole = (going_on <= _FOLLOWED * (going_on + waiting))[function]
+    following = np.append(time[1:], time[-1] + round(runs.period_ns))[at]
+    rest = np.where(runs.last[mine] == at, time[at] + (following - time[at]) // 2, end)
+    since = np.where(is_whole, np.maximum(start, runs.since[mine]), np.minimum(rest, end))
+    return np.where(seen, np.minimum(np.where(is_wait, since, end), end), start)
+
+
+def _reached(
+    runs: _Runs, first: NDArray[np.int64], last: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Runs with which a collective was over, and those before them in its time. bool [R] each.
+
+    Args:
+        runs: R of them.
+        first: First sample in each such collective's time.
+        last: Its last run.
+    """
+    reached = np.zeros(len(runs.function), dtype=np.bool_)
+    reached[last] = True
+    steps = np.zeros(len(runs.function) + 1, dtype=np.int64)
+    np.add.at(steps, runs.run[first], 1)
+    np.add.at(steps, last, -1)
+    return reached, np.cumsum(steps)[:-1] > 0

@@ -1,0 +1,125 @@
+"""What became of the exchange since the healthy window: more data, more calls, or nothing beside it any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+
+from eroica.model.pattern import CollectiveRecord, FunctionPattern, WorkerPattern
+from eroica.model.verdict import Finding, Verdict
+from eroica.pipeline import analyze
+from eroica.summarize.series import encode_series
+from eroica.testing import FleetPlan, SlowLink, synthesize, synthesize_window
+
+seeds = pytest.mark.parametrize("seed", range(3))
+CORES = 4
+
+
+def judge(
+    seed: int,
+    ms: float,
+    then: Callable[[WorkerPattern], WorkerPattern] = lambda one: one,
+    now: Callable[[WorkerPattern], WorkerPattern] = lambda one: one,
+    purpose: str = "slow",
+) -> Verdict:
+    """Collectives take so many milliseconds more on all workers, on a host without cores to spare."""
+    past = [then(one) for one in synthesize(FleetPlan(seed=seed, cores=CORES), (), 1)]
+    patterns = [now(one) for one in synthesize(FleetPlan(seed=seed, draw=1, cores=CORES), (SlowLink(ms),), 2)]
+    return analyze("job", synthesize_window(patterns, purpose, past), patterns, past)  # type: ignore[arg-type]
+
+
+def carrying(pattern: WorkerPattern, elements: int, times: int = 1) -> WorkerPattern:
+    """Each of its collectives carries so many elements, and each is run so many times as often."""
+
+    def of_record(record: CollectiveRecord) -> CollectiveRecord:
+        sizes = np.full(record.executions, elements, np.int64)
+        return msgspec.structs.replace(record, elements=encode_series(sizes))
+
+    def of_row(row: FunctionPattern) -> FunctionPattern:
+        return msgspec.structs.replace(row, count=row.count * times) if row.key.kind == "collective" else row
+
+    return msgspec.structs.replace(
+        pattern,
+        collectives=tuple(map(of_record, pattern.collectives)),
+        functions=tuple(map(of_row, pattern.functions)),
+    )
+
+
+def hidden(pattern: WorkerPattern, ms: float) -> WorkerPattern:
+    """Its collectives last so many milliseconds longer in each iteration, beside other work."""
+
+    def of_row(row: FunctionPattern) -> FunctionPattern:
+        if row.key.kind != "collective":
+            return row
+        seconds = ms / 1e3 * (pattern.last_iteration - pattern.first_iteration)
+        return msgspec.structs.replace(row, total_s=row.total_s + seconds)
+
+    return msgspec.structs.replace(pattern, functions=tuple(map(of_row, pattern.functions)))
+
+
+def only(verdict: Verdict) -> Finding:
+    causes = [one for one in verdict.findings if one.role == "cause"]
+    assert len(causes) == 1, verdict.summary
+    return causes[0]
+
+
+@seeds
+def test_more_data_is_said(seed: int) -> None:
+    verdict = judge(seed, 40, lambda one: carrying(one, 1_000_000), lambda one: carrying(one, 4_000_000))
+    found = only(verdict)
+    assert found.cause == "slow-collective-everywhere"
+    assert "workers exchange 4.0 times as much as in the healthy window" in verdict.summary
+    wanted = "2 calls with 8 million elements together; in the healthy window 2 calls with 2 million elements together."
+    assert f"In each iteration: {wanted}" in found.evidence
+    assert "no_sync()" in found.next_step
+
+
+@seeds
+def test_more_calls_with_the_same_data_are_said(seed: int) -> None:
+    verdict = judge(seed, 40, lambda one: carrying(one, 1_000_000), lambda one: carrying(one, 250_000, 4))
+    assert "4.0 times as many calls as in the healthy window, which carry as much" in verdict.summary
+    assert "one flat tensor" in only(verdict).next_step
+
+
+@seeds
+def test_of_more_calls_whose_sizes_nobody_recorded_nothing_is_said_of_data(seed: int) -> None:
+    verdict = judge(seed, 40, lambda one: carrying(one, 0), lambda one: carrying(one, 0, 4))
+    assert "4.0 times as many calls as in the healthy window." in verdict.summary
+    assert "In each iteration: 8 calls; in the healthy window 2 calls." in only(verdict).evidence
+    assert "no_sync()" in only(verdict).next_step
+
+
+@seeds
+def test_what_was_hidden_and_is_waited_for_now_is_said(seed: int) -> None:
+    verdict = judge(seed, 40, lambda one: hidden(one, 52))
+    assert "nothing runs beside it any more" in verdict.summary
+    assert "async_op=True" in only(verdict).next_step
+
+
+@seeds
+def test_the_same_exchange_that_takes_longer_is_just_slow(seed: int) -> None:
+    verdict = judge(seed, 60)
+    assert only(verdict).cause == "slow-collective-everywhere"
+    assert not any(words in verdict.summary for words in ("exchange", "times as many", "beside it"))
+
+
+@seeds
+@pytest.mark.parametrize(("times", "is_told"), [(1, False), (4, True)])
+def test_another_exchange_is_told_on_busy_cores_already_when_it_takes_half_as_long_again(
+    seed: int, times: int, is_told: bool
+) -> None:
+    """Where cores are scarce, transfers that are as they were must take three times as long."""
+    verdict = judge(seed, 9, lambda one: carrying(one, 1_000_000), lambda one: carrying(one, times * 1_000_000))
+    assert [one.cause for one in verdict.findings if one.role == "cause"] == ["slow-collective-everywhere"] * is_told
+
+
+@seeds
+def test_where_nobody_finds_the_job_slow_nothing_is_said(seed: int) -> None:
+    def more(one: WorkerPattern) -> WorkerPattern:
+        return carrying(one, 4_000_000)
+
+    verdict = judge(seed, 0, lambda one: carrying(one, 1_000_000), more, "manual")
+    assert [one for one in verdict.findings if one.role == "cause"] == []
