@@ -194,3 +194,16 @@ def test_numbers_that_are_no_durations_are_left_out() -> None:
 def test_the_slowest_are_left_out_of_a_mean() -> None:
     assert trimmed_mean([1.0] * 48 + [100.0, 50.0], 0.04).value == 1.0
     assert trimmed_mean([1.0, 3.0], 0.0).value == 2.0
+
+
+@pytest.mark.parametrize(
+    ("horizon_s", "slower", "asks"), [(1800.0, 1.25, False), (1800.0, 1.8, True), (0.0, 1.25, True)]
+)
+def test_what_the_job_has_lived_through_in_the_last_half_hour_is_no_slowdown(
+    horizon_s: float, slower: float, asks: bool
+) -> None:
+    """Ten minutes at 69 ms, five at 45: a machine that others use is fast and slow by turns."""
+    levels = [(0.069, 8_700), (0.045, 6_700), (0.045 * slower, 1_000)]
+    rng = random.Random(5)
+    job = (level * math.exp(0.05 * rng.gauss(0, 1)) for level, count in levels for _ in range(count))
+    assert bool(watch(job, Settings(horizon_s=horizon_s))) == asks

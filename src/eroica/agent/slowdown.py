@@ -38,6 +38,10 @@ _PARTS = 5  # looks per part
 _FEWEST = {1: 2, _LONG: 3}  # means of the past without which nothing is compared
 _MAD_TO_SIGMA = 1.4826
 _LARGEST_MARGIN = 4.0
+#: However short iterations are: half an hour of means of 50 that take 50 ms each.
+_MOST_MEANS = 720
+#: A long past changes slowly: it is looked through so many times while it grows to twice its length.
+_LOOKS_BACK = 64
 _LIVED_THROUGH = 0.95
 _PART_OF_RISE = 0.5
 #: A step up: after so many means, all are so much higher than any before. One mean alone may be a lucky start.
@@ -104,7 +108,7 @@ def before_step(values: list[float]) -> int:
 
 
 class Scale:
-    """Means of `size` iterations, now and in the past. Memory: `size` durations and one mean per `size` of the horizon.
+    """Means of `size` iterations, now and in the past. Memory: `size` durations and the horizon's means, 720 or more.
 
     Args:
         factor: This many times `mean_iterations` and `confirm_iterations`.
@@ -113,6 +117,8 @@ class Scale:
 
     Attributes:
         seen: Durations taken in.
+        current: Mean of the last ones, None before there are enough.
+        lowest: Lowest mean within the horizon, None before the first.
     """
 
     def __init__(self, factor: int, settings: Settings, cycle: int = 1) -> None:
@@ -122,19 +128,16 @@ class Scale:
         self._fewest = _FEWEST[factor]
         self._margin = 1.0 if factor == 1 else _LONG_MARGIN
         self.current: Mean | None = None
+        self.lowest: float | None = None
         self.held = 0
         self._settings = settings
         self._overlap = math.sqrt(cycle)
         self._recent: deque[float] = deque(maxlen=size + part)
         self._waiting: deque[Mean] = deque()  # too young to compare with: a rise that began there shows only now
-        self._past: deque[Mean] = deque(maxlen=max(2, settings.horizon_iterations // size))
+        self._past: deque[Mean] = deque(maxlen=max(_MOST_MEANS, settings.horizon_iterations // size))
+        self._past_s = 0.0
         self.seen = 0
         self._lowest = self._middle = self._worst = self._spread = math.nan
-
-    @property
-    def lowest(self) -> float | None:
-        """Lowest mean within the horizon, None before the first."""
-        return min((mean.value for mean in (*self._past, *self._waiting)), default=None)
 
     def add(self, duration_s: float) -> None:
         """Take in one iteration."""
@@ -183,8 +186,21 @@ class Scale:
     def _keep_block(self) -> None:
         self._waiting.append(self._mean(list(islice(self._recent, len(self._recent) - self.size, None))))
         if len(self._waiting) > math.ceil(self.part / self.size) + 1:
-            self._past.append(self._waiting.popleft())
-            self._look_back()
+            self._remember(self._waiting.popleft())
+            if self.seen // self.size % max(1, len(self._past) // _LOOKS_BACK) == 0:
+                self._look_back()
+        self.lowest = min(mean.value for mean in (*self._past, *self._waiting))
+
+    def _remember(self, mean: Mean) -> None:
+        """Keep a mean, and let go of those from before the horizon: so many iterations and so many seconds ago."""
+        past = self._past
+        if len(past) == past.maxlen:
+            self._past_s -= past.popleft().value * self.size
+        past.append(mean)
+        self._past_s += mean.value * self.size
+        fewest = max(2, self._settings.horizon_iterations // self.size)
+        while len(past) > fewest and self._past_s - past[0].value * self.size > self._settings.horizon_s:
+            self._past_s -= past.popleft().value * self.size
 
     def _look_back(self) -> None:
         """Work out the past's lowest, middle and worst mean, and how far its means scatter (more if they are few)."""
@@ -201,7 +217,7 @@ class Slowdown:
     """The slow trigger of one worker.
 
     Args:
-        settings: `mean_iterations`, `slowdown`, `horizon_iterations`, `spread_factor`, `one_off_fraction`,
+        settings: `mean_iterations`, `slowdown`, `horizon_iterations`, `horizon_s`, `spread_factor`, `one_off_fraction`,
             `confirm_iterations`, `confirm_s`, `warmup_iterations`, `expected_iteration_s`, `healthy_backoff`,
             `baseline_after_iterations`.
     """
