@@ -89,6 +89,13 @@ def test_more_python_on_all_workers_is_found_from_the_slowdown_alone(seed: int) 
 
 
 @seeds
+def test_of_two_that_do_more_than_the_others_the_one_that_all_wait_for_is_accused(seed: int) -> None:
+    """Worker 3 takes 30 ms more than workers 0 and 1, too, but waits for worker 2 meanwhile."""
+    verdict = verdict_on(BackwardHook((2,), 90), BackwardHook((3,), 30), seed=seed, baseline=False)
+    check(verdict, "python-on-critical-path", (2,), "scale_grad")
+
+
+@seeds
 @pytest.mark.parametrize("ms", [30, 80, 200])
 def test_wandering_collections_accuse_nobody(seed: int, ms: float) -> None:
     verdict = verdict_on(GarbagePauses(ms), seed=seed)

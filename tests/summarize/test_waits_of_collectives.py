@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eroica.summarize.sampled import ThreadSamples
-from eroica.summarize.waits import Spans, find_waits
+from eroica.summarize.waits import Spans, Witness, find_waits
 
 MS = 1_000_000
 RATE_HZ = 200.0
@@ -29,12 +29,11 @@ def thread(*parts):
     return ThreadSamples(np.array(time, np.int64), np.array(function, np.int32), np.zeros(len(time), np.int8))
 
 
-def waits(spans, samples, active=(), busy=NOTHING, window=WINDOW, rate_hz=RATE_HZ):
+def waits(spans, samples, active=(), busy=NOTHING, awake=()):
     """Waits in milliseconds, None for a collective that is not waited for."""
     start, end = (np.array(side, np.int64) * MS for side in zip(*spans, strict=True))
-    found = find_waits(
-        Spans(start, end), (np.array(active, np.float64) * MS).astype(np.int64), busy, samples, rate_hz, window
-    )
+    signs, naps = ((np.array(moments, np.float64) * MS).astype(np.int64) for moments in (active, awake))
+    found = find_waits(Spans(start, end), signs, busy, Witness(samples, RATE_HZ, naps), WINDOW)
     return [
         (low / MS, high / MS) if low < high else None
         for low, high in zip(found.start.tolist(), found.end.tolist(), strict=True)
@@ -141,9 +140,19 @@ def test_a_window_that_ends_within_a_wait():
     assert waits([(400, 1000)], thread((1000, ALL_REDUCE)), [390]) == [(400, 1000)]
 
 
+def test_the_kernel_tells_naps_from_waits():
+    """One function sleeps beside the receive for 40 ms and then waits for it: only the state of the thread tells."""
+    begins = range(0, 500, 100)
+    calls = [(at, at + 60) for at in begins]
+    active = [one for at in begins for one in (at, at + 61)]
+    naps = [at + ms for at in begins for ms in range(1, 40)]
+    assert waits(calls, thread((500, TRAINING)), active) == calls
+    assert waits(calls, thread((500, TRAINING)), active, awake=naps) == [(at + 39, at + 60) for at in begins]
+
+
 def test_no_collectives():
     empty = np.empty(0, np.int64)
-    found = find_waits(Spans(empty, empty), empty, NOTHING, thread((100, TRAINING)), RATE_HZ, WINDOW)
+    found = find_waits(Spans(empty, empty), empty, NOTHING, Witness(thread((100, TRAINING)), RATE_HZ, empty), WINDOW)
     assert len(found.start) == len(found.end) == 0
 
 
@@ -243,8 +252,7 @@ def test_against_the_slow_twin(seed):
         Spans(*(np.array(side, np.int64) for side in zip(*spans, strict=True))),
         np.array(active, np.int64),
         (sides[0], sides[1]),
-        arrays,
-        RATE_HZ,
+        Witness(arrays, RATE_HZ, np.array([one for one in active if pick.random() < 0.2], np.int64)),
         window,
     )
     wanted = slow_waits(spans, active, busy, samples, RATE_HZ, window)

@@ -242,6 +242,8 @@ def _since(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
     if caller is None or any(one.focus.label == caller.focus.label for one in everybody):
         return []
     phases = {view.fleet.keys[row].phase for row in caller.focus.functions}
+    if "other" in phases:  # outside modules: its operators count as forward's until backward begins
+        phases.add("forward")
     if _grew_altogether(view, caller, phases):
         return []
     late, evidence = _grown(view, caller, phases)
@@ -308,8 +310,9 @@ def _grown(view: View, caller: _Caller, phases: Set[str]) -> tuple[Lateness | No
         return None, ()
     first = view.fleet.keys[max(own, key=lambda row: more[row])].name
     evidence = [_calls(first, more_us)]
-    if others := [row for row in grown if row not in own]:
-        evidence.append(f"Operators of backward take {format_ms(sum(more[row] for row in others))} more as well.")
+    others_us = sum(more[row] for row in grown if row not in own)
+    if others_us >= _HARDLY * more_us:
+        evidence.append(f"Operators of backward take {format_ms(others_us)} more as well.")
     mean_W1 = late.removed_us.mean(axis=1, keepdims=True)
     common_us = _MOST_OF_LEAST * float(mean_W1.min())
     shared_WI = late.removed_us * np.minimum(1.0, common_us / np.maximum(mean_W1, 1e-9))

@@ -147,7 +147,10 @@ def _against_baseline(view: View) -> _Common:
     change = find_change(view, _heaviest(view))
     ratio = _CROWDED_RATIO if change is None and _lacks_cores(view) else LEAST_RATIO
     before_us = float(common_wait(past.wait_us).mean())
-    return _Common(now_I=now_I, allowed_us=before_us * (1 + ratio), reference="baseline", change=change)
+    allowed_us = before_us * (1 + ratio)
+    if change is not None and now_I.mean() > allowed_us:  # then it is known what for
+        allowed_us = before_us
+    return _Common(now_I=now_I, allowed_us=allowed_us, reference="baseline", change=change)
 
 
 def _lacks_cores(view: View) -> bool:
@@ -196,7 +199,7 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
         coverage=float(view.fleet.critical_us[heaviest].mean() / view.fleet.critical_us[rows].mean(axis=1).sum()),
         agreement=None,
         least_gain=max(_LEAST_GAIN, view.settings.min_gain),
-        is_general=True,
+        is_general=common.change is None,
         evidence=(*said, *_called_from(view, float(now_I.mean())), _nobody_is_late(view)),
         sentence=sentence,
         next_step=remedy.next_step if remedy is not None else "",

@@ -25,6 +25,8 @@ LEAST_RATIO = 0.5
 JOB_WIDE = 0.6
 #: So few iterations may be alike by chance.
 _FEW_ITERATIONS = 9
+#: Who does more than its peers and is blamed for less than this share of what the most blamed one is, waits for it.
+_LEAST_OF_BLAME = 0.1
 #: Share of an excess that the others must be seen to wait for.
 LEAST_AGREEMENT = 0.4
 
@@ -172,9 +174,17 @@ def late_against_peers(
     excess = _with_sampling(view, spent, excess_over_peers(spent.time_us, view.fleet.roles, allowed_W))
     over_W = _stands_out(view, excess, least_ratio, least_strength)
     agreement_W = view.deficit_us / np.maximum(excess.excess_us, 1e-9)
-    late_W = over_W & (agreement_W >= LEAST_AGREEMENT)
+    late_W = _without_waiters(view, over_W & (agreement_W >= LEAST_AGREEMENT))
     if late_W.any():
         yield _lateness("peers", excess, spent, late_W, float(np.clip(agreement_W[late_W], 0, 1).min()))
+
+
+def _without_waiters(view: View, late_W: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Without those who do more than their peers, too, but whom nobody waits for: they wait themselves. bool [W]."""
+    blamed_W = np.where(late_W, view.suspects.arrivals.blamed_us.mean(axis=1), 0.0)
+    most = float(blamed_W.max(initial=0.0))
+    is_told = most >= view.settings.min_gain * view.iteration_us
+    return late_W & (blamed_W >= _LEAST_OF_BLAME * most) if is_told else late_W
 
 
 def late_against_baseline(

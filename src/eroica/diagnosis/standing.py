@@ -11,6 +11,7 @@ from eroica.diagnosis.catalog import CATALOG
 from eroica.diagnosis.communication import common_wait
 from eroica.diagnosis.growth import describe_growth, has_grown
 from eroica.diagnosis.neighbors import unexplained_neighbors
+from eroica.diagnosis.new_code import describe_new_code
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import setup_notes
 from eroica.diagnosis.stages import describe_long_stage
@@ -163,6 +164,9 @@ def _unexplained(view: View) -> str:
         lacking.append("no collective could be matched between workers")
     why = ", and ".join(lacking) or "no worker stands out among its peers or against the job's own healthy window"
     what = "; ".join(wanted) or "open another window while it is slow (eroica profile)"
+    new = describe_new_code(view)
+    if new:
+        return f"{text}, but no single function accounts for it. {new} Compare the two; {what}."
     return f"{text}, but no function accounts for it: {why}. {what[0].upper()}{what[1:]}."
 
 

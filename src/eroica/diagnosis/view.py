@@ -14,6 +14,7 @@ from eroica.diagnosis.cores import Cores, cores_of_host
 from eroica.diagnosis.speed import Speed, speed_against_baseline, speed_against_peers
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet, with_all_iterations
+from eroica.localize.moved import Moved, find_moved
 from eroica.localize.roles import stages_of
 from eroica.localize.suspects import Suspects
 from eroica.settings import Settings
@@ -224,6 +225,12 @@ class View:
             if key.kind in kinds and key.phase in phases and key.thread in _CRITICAL_THREADS and busy[index]
         ]
 
+    @cached_property
+    def moved(self) -> tuple[Moved, ...]:
+        """Functions with other callers than in the baseline window."""
+        past = self.suspects.baseline
+        return find_moved(self.fleet, past) if past is not None else ()
+
     def before(self, functions: list[int]) -> Floats:
         """Time of some functions in the baseline window, iteration by iteration; NaN without one. float64 [W, J]."""
         past = self.suspects.baseline
@@ -232,6 +239,12 @@ class View:
         places = {key: place for place, key in enumerate(past.keys)}
         known = [places[self.fleet.keys[index]] for index in functions if self.fleet.keys[index] in places]
         series = past.series(known)
+        for one in self.moved:
+            mine = sorted(set(one.now).intersection(functions))
+            if mine:
+                total = float(self.fleet.critical_us[list(one.now)].sum())
+                share = float(self.fleet.critical_us[mine].sum()) / total if total > 0 else 0.0
+                series = series + share * past.series(list(one.then))
         columns = {rank: column for column, rank in enumerate(past.ranks)}
         missing = np.full(series.shape[1], np.nan)
         return np.stack([series[columns[rank]] if rank in columns else missing for rank in self.fleet.ranks])

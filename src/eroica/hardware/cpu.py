@@ -14,6 +14,9 @@ from eroica.hardware.writer import Channel, SampleWriter, Track
 
 _JIFFY_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MONOTONIC_COARSE = 6
+_ASLEEP = ord("S")
+NAPPING = ord("N")
+"""State, beside the kernel's letters: asleep, but not until another thread wakes it (a timer, a pipe, a socket)."""
 
 
 def parse_state(stat: bytes) -> int:
@@ -66,6 +69,14 @@ def schedstat_counts() -> bool:
         return False
 
 
+def _is_nap(place: bytes) -> bool:
+    """Whether a thread that sleeps in this function of the kernel waits for no other thread: there they use futexes.
+
+    The kernel says "0" where it does not tell, or the thread is awake by now.
+    """
+    return len(place) > 1 and b"futex" not in place
+
+
 class ThreadProbe:
     """One thread's clock, and its state if wanted; file descriptors stay open.
 
@@ -74,7 +85,8 @@ class ThreadProbe:
         pid: Its process.
         tid: Kernel thread id.
         period_ns: How often `read` is going to be called.
-        state: Also sample the state (costs three times as much as the clocks).
+        state: Also sample the state (costs three times as much as the clocks): the kernel's letter for it, or
+            `NAPPING`.
 
     Raises:
         OSError: The thread is gone, or /proc does not show it to us.
@@ -84,8 +96,13 @@ class ThreadProbe:
         device = f"{pid}/{tid}"
         fine = schedstat_counts()
         self._descriptors: list[int] = []
-        self._clock = self._open(pid, tid, "schedstat" if fine else "stat")
-        self._state = self._open(pid, tid, "stat") if state else -1
+        try:
+            self._clock = self._open(pid, tid, "schedstat" if fine else "stat")
+            self._state = self._open(pid, tid, "stat") if state else -1
+        except OSError:
+            self._close_descriptors()
+            raise
+        self._place = self._open_if_shown(pid, tid, "wchan") if state else -1
         self._parse = parse_schedstat if fine else parse_stat_clock
         self._size = 96 if fine else 512
         self._last = b""
@@ -104,19 +121,27 @@ class ThreadProbe:
             self._state_number = writer.declare(Channel("state", device, "code", resolution_ns=period_ns))
 
     def _open(self, pid: int, tid: int, name: str) -> int:
-        try:
-            descriptor = os.open(f"/proc/{pid}/task/{tid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._close_descriptors()
-            raise
+        descriptor = os.open(f"/proc/{pid}/task/{tid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         self._descriptors.append(descriptor)
+        return descriptor
+
+    def _open_if_shown(self, pid: int, tid: int, name: str) -> int:
+        """-1 where the kernel does not show it to us."""
+        try:
+            descriptor = self._open(pid, tid, name)
+            os.pread(descriptor, 32, 0)
+        except OSError:
+            return -1
         return descriptor
 
     def read(self) -> None:
         """Sample; raises OSError or ValueError once the thread is gone."""
         now_ns = time.monotonic_ns()
         if self._state >= 0:
-            self._writer.add(self._state_number, now_ns, parse_state(os.pread(self._state, 96, 0)))
+            state = parse_state(os.pread(self._state, 96, 0))
+            if state == _ASLEEP and self._place >= 0 and _is_nap(os.pread(self._place, 32, 0)):
+                state = NAPPING
+            self._writer.add(self._state_number, now_ns, state)
         data = os.pread(self._clock, self._size, 0)
         if data == self._last:
             self._cpu.seen(now_ns)

@@ -15,6 +15,7 @@ from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet, build_fleet
 from eroica.localize.group_names import tell_groups_apart
 from eroica.localize.like_rows import LikeRows, join_like
+from eroica.localize.moved import find_moved, time_then
 from eroica.localize.rule import Behavior, Flagged, flag_functions
 from eroica.localize.suspects import SuspectRow, Suspects
 from eroica.model.pattern import WorkerPattern
@@ -68,6 +69,8 @@ def localize(patterns: Sequence[WorkerPattern], baseline: Sequence[WorkerPattern
 def align_baseline(fleet: Fleet, baseline: Fleet | None) -> Floats:
     """Baseline times on the fleet's functions and workers.
 
+    Functions whose callers have changed are compared with what they took under the earlier ones.
+
     Returns:
         Microseconds per iteration. float64 [F, W]; 0 where the worker did not run the function then, NaN where it has
         no baseline.
@@ -81,6 +84,10 @@ def align_baseline(fleet: Fleet, baseline: Fleet | None) -> Floats:
     for worker, rank in enumerate(fleet.ranks):
         if rank in columns:
             before[:, worker] = np.where(rows >= 0, baseline.critical_us[rows, columns[rank]], 0.0)
+    workers = [worker for worker, rank in enumerate(fleet.ranks) if rank in columns]
+    order = [columns[fleet.ranks[worker]] for worker in workers]
+    for one in find_moved(fleet, baseline):
+        before[np.ix_(one.now, workers)] = time_then(fleet, baseline, one, workers, order)
     return before
 
 

@@ -23,15 +23,16 @@ from eroica.summarize.collectives import Execution, is_host_collective
 from eroica.summarize.functions import Functions
 from eroica.summarize.marks import ENGINE_PREFIX, is_backward_name
 from eroica.summarize.phases import PHASES, Parts, find_parts, phases_at
-from eroica.summarize.sampled import ThreadSamples
 from eroica.summarize.sweep import Layer, Times, distinct, empty_layer, first_come, inside, leaf_segments, paint, unite
-from eroica.summarize.waits import Spans, find_waits
+from eroica.summarize.waits import Spans, Witness, find_waits
 from eroica.trace.kineto import is_collective_kernel
 from eroica.trace.table import Category, EventTable
 
 _BACKWARD_PHASE = PHASES.index("backward")
 _ALLOCATIONS = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree", "hipHostMalloc")
 _TRANSPORT = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c10d_functional::")
+#: Libraries whose waits sleep until another thread wakes them; others look again and again.
+_ASLEEP_WHILE_WAITING = "gloo:"
 _MOST_AUTOGRAD = 128
 GARBAGE_COLLECTION = FunctionKey(kind="gc", name="garbage collection")
 
@@ -112,8 +113,7 @@ def gather_activity(
     outline: Outline,
     window: tuple[int, int],
     functions: Functions,
-    samples: ThreadSamples | None = None,
-    rate_hz: float = 1.0,
+    witness: Witness | None = None,
 ) -> Activity:
     """Sort a worker's events into layers.
 
@@ -124,9 +124,8 @@ def gather_activity(
         outline: Of the whole trace.
         window: Start and end, wall-clock nanoseconds.
         functions: Takes the functions found.
-        samples: Python of the training thread: tells collectives that it waits for from those that it goes on beside,
-            where host threads run them. None if nothing was sampled; then all are waited for.
-        rate_hz: Samples per second.
+        witness: Tells collectives that the training thread waits for from those that it goes on beside, where host
+            threads run them. None if nothing was sampled; then all are waited for.
     """
     spans = _spans_of(executions)
     if outline.has_accelerator:
@@ -135,12 +134,14 @@ def gather_activity(
     else:
         compute, wrappers, open_operators, durations = _operators(events, outline, window, functions)
         memory = empty_layer()
-        if samples is not None:
+        if witness is not None:
             busy = unite(
                 *(np.concatenate(both) for both in zip((compute.start, compute.end), collections, strict=True))
             )
             active = np.concatenate((_active(events, outline), *collections))
-            spans = find_waits(spans, active, busy, samples, rate_hz, window)
+            if not all(one.name.startswith(_ASLEEP_WHILE_WAITING) for one in executions):
+                witness = witness._replace(awake=witness.awake[:0])
+            spans = find_waits(spans, active, busy, witness, window)
     runs, inner = _collections(collections, open_operators, window, functions)
     return Activity(
         compute=compute,

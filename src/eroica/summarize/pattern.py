@@ -70,7 +70,7 @@ def summarize_worker(
     clock = WallClock(capture.clocks)
     scene = set_scene(capture, events, flight, clock)
     tally = scene.tally
-    python = read_sampled(capture, scene, stacks, clock)
+    python = read_sampled(capture, scene, stacks, clock, samples)
     at_once = stacks is not None or samples is not None
     shown = shown_iteration(scene.tally.edges_ns)
     path, critical = walk(scene, python, len(events) if at_once else MOST_EVENTS, recorded, shown)

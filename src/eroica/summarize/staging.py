@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eroica.errors import InputError
+from eroica.hardware.store import Samples
 from eroica.model.window import Capture, FlightEntry
 from eroica.summarize.activity import Durations, Outline, collective_durations, find_outline, gather_activity
 from eroica.summarize.alignment import find_shift
@@ -32,6 +33,8 @@ from eroica.summarize.slices import MOST_EVENTS, cut_slices
 from eroica.summarize.spans import Staged
 from eroica.summarize.sweep import Layer, Times
 from eroica.summarize.tally import Tally
+from eroica.summarize.threads import awake_moments
+from eroica.summarize.waits import Witness
 from eroica.trace.stacks import StackTimeline
 from eroica.trace.table import EventTable
 
@@ -116,19 +119,29 @@ def _collections(capture: Capture, clock: WallClock) -> tuple[Times, Times]:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Everything sampled: the training thread, runs of all threads, the others' samples, how many counted."""
+    """Everything sampled: the training thread, runs of all threads, the others' samples, how many counted.
+
+    `awake` are moments at which the kernel showed the training thread to wait for no other thread.
+    """
 
     training: ThreadSamples | None
     runs: tuple[Runs, ...]
     threads: tuple[OtherThread, ...]
     count: SampleCount
     rate_hz: float
+    awake: Times
 
 
-def read_sampled(capture: Capture, scene: Scene, stacks: StackTimeline | None, clock: WallClock) -> Sampled:
+def read_sampled(
+    capture: Capture,
+    scene: Scene,
+    stacks: StackTimeline | None,
+    clock: WallClock,
+    hardware: Samples | None = None,
+) -> Sampled:
     """Samples of the window, on the clock of its trace; nothing of them where there are no stacks."""
     if stacks is None:
-        return Sampled(None, (), (), SampleCount(), 1.0)
+        return Sampled(None, (), (), SampleCount(), 1.0, np.empty(0, dtype=np.int64))
     window, functions = scene.window, scene.functions
     reader = StackReader(functions)
     pid, thread, autograd = capture.worker.pid, capture.training_thread_id, scene.outline.autograd_threads
@@ -141,7 +154,8 @@ def read_sampled(capture: Capture, scene: Scene, stacks: StackTimeline | None, c
     outer = len(training.time_ns) - inner
     count = SampleCount(count.used + inner, count.dropped + outer + torn + stacks.unreadable)
     runs = (sample_runs(training, window, stacks.rate_hz), *others)
-    return Sampled(training, runs, tuple(threads), count, stacks.rate_hz)
+    awake = clock.from_monotonic(awake_moments(capture, hardware))
+    return Sampled(training, runs, tuple(threads), count, stacks.rate_hz, awake)
 
 
 def _shift(
@@ -161,6 +175,7 @@ def walk(
         The critical path of the last slice (of all, if there is only one), and of what is shown of the window.
     """
     executions, functions = scene.executions, scene.functions
+    witness = None if python.training is None else Witness(python.training, python.rate_hz, python.awake)
     seen: list[Layer] = []
     for part in cut_slices(scene.events, scene.window, most):
         window = (part.start_ns, part.end_ns)
@@ -171,8 +186,7 @@ def walk(
             scene.outline,
             window,
             functions,
-            python.training,
-            python.rate_hz,
+            witness,
         )
         scene.tally.add_durations(activity.durations, part)
         calls: Calls | None = None

@@ -1,4 +1,4 @@
-"""What threads beside the training one used of a processor, and how long threads waited for a disk.
+"""What the kernel says of threads: their use of a processor, waiting for disks, waiting for no other thread.
 
 A loader child or a prefetching thread is never critical, but what it does explains why the training thread waits: near
 no use of its core it waits for something, near all of it computes.
@@ -10,12 +10,16 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from eroica.hardware.cpu import NAPPING
 from eroica.hardware.store import Samples
 from eroica.model.window import Capture
 from eroica.summarize.clock import WallClock
 from eroica.summarize.sampled import OtherThread
 from eroica.summarize.utilization import Use
+
+_AWAKE = [float(code) for code in (*b"RD", NAPPING)]
 
 
 def measure_threads(
@@ -65,6 +69,23 @@ def disk_facts(capture: Capture, samples: Samples | None, threads: Sequence[Othe
         "loader_disk_wait": _share(capture, samples, children),
     }
     return {name: round(value, 4) for name, value in facts.items() if value > 0}
+
+
+def awake_moments(capture: Capture, samples: Samples | None) -> NDArray[np.int64]:
+    """When the training thread was seen to run, to sleep until a timer or a file wakes it, or to wait for a disk.
+
+    One such sample alone may be a thread that is just being woken, and counts for nothing.
+
+    Returns:
+        CLOCK_MONOTONIC nanoseconds, rising. int64 [M]; none where states were not sampled.
+    """
+    device = f"{capture.worker.pid}/{capture.training_thread_id}"
+    series = samples.find("state", device) if samples is not None else None
+    if series is None:
+        return np.empty(0, dtype=np.int64)
+    awake = np.isin(series.value, _AWAKE)
+    beside = np.append(False, awake[:-1]) | np.append(awake[1:], False)
+    return series.t_ns[awake & beside]
 
 
 def _share(capture: Capture, samples: Samples, devices: Sequence[str]) -> float:

@@ -3,11 +3,11 @@
 A collective on a device is critical whenever nothing of a higher class runs. Gloo's threads work beside the training
 thread, which may go on: with Python that leaves no events, or asleep beside a device that nobody sees. There an open
 collective costs something only if it is waited for, and such a wait shows: it ends when the collective does. So time is
-cut at every sign of life of the training thread (an operator or note began or ended, the collector ran), and of each
-collective only the stretch in which it ended can be a wait. Samples cut that stretch further, to the stack that was
-there last. It waits if it was over with the collective, or with another one later, or if that is how it mostly is; a
-stack that goes on regardless is Python, and keeps its time. So does one that others often follow before the end: they
-wait, as briefly as not every time a sample shows it.
+cut at every sign of life of the training thread: an operator or note began or ended, the collector ran, the kernel saw
+it run or wait for a timer. Of each collective only the stretch in which it ended can be a wait. Samples cut that
+stretch further, to the stack that was there last. It waits if it was over with the collective, or with another one
+later, or if that is how it mostly is; a stack that goes on regardless is Python, and keeps its time. So does one that
+others often follow before the end: they wait, as briefly as not every time a sample shows it.
 
 Where a stretch holds no sample or is shorter than their period, it is a wait: samples tell nothing about it.
 """
@@ -34,6 +34,20 @@ _MOSTLY = 0.5
 _FOLLOWED = 0.2
 
 
+class Witness(NamedTuple):
+    """What tells whether the training thread waits.
+
+    Attributes:
+        samples: Its Python.
+        rate_hz: Samples per second.
+        awake: Moments at which the kernel showed it to wait for no other thread. int64 [M].
+    """
+
+    samples: ThreadSamples
+    rate_hz: float
+    awake: Times
+
+
 class Spans(NamedTuple):
     """Collectives of host threads, or what of them was waited for. C of them.
 
@@ -50,28 +64,27 @@ def find_waits(
     spans: Spans,
     active: Times,
     busy: tuple[Times, Times],
-    samples: ThreadSamples,
-    rate_hz: float,
+    witness: Witness,
     window: tuple[int, int],
 ) -> Spans:
     """Of each collective, the part that the training thread waited for; empty (end = start) where there is none.
 
     Args:
         spans: Collectives, clipped to the window.
-        active: Signs of life of the training thread, in any order. int64 [M].
+        active: Further signs of life of the training thread, in any order. int64 [M].
         busy: When it computed or collected garbage; disjoint, in order.
-        samples: Python of the training thread.
-        rate_hz: Samples per second.
+        witness: Of the training thread.
         window: Start and end.
     """
-    cuts = distinct(np.concatenate((window, active[(active > window[0]) & (active < window[1])])).astype(np.int64))
+    samples, signs = witness.samples, np.concatenate((active, witness.awake))
+    cuts = distinct(np.concatenate((window, signs[(signs > window[0]) & (signs < window[1])])).astype(np.int64))
     low, high, is_late = _stretches(spans, cuts, busy)
     start = np.maximum(spans.start, low)
     end = np.maximum(np.minimum(spans.end, high), start)
     inner = (samples.time_ns >= window[0]) & (samples.time_ns < window[1])
     if not inner.any() or not len(start):
         return Spans(start, end)
-    runs = _find_runs(samples.time_ns[inner], samples.function[inner], cuts, 1e9 / rate_hz)
+    runs = _find_runs(samples.time_ns[inner], samples.function[inner], cuts, 1e9 / witness.rate_hz)
     return Spans(_since(Spans(start, end), high - end <= _AT_ONCE_NS, is_late, runs), end)
 
 

@@ -1,0 +1,50 @@
+"""Code that runs now and did not in the healthy window: what a change of the job's own code looks like from outside."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.frames import is_own_frame, split_frame
+from eroica.diagnosis.view import View
+from eroica.localize.fleet import Fleet
+
+Floats = NDArray[np.float64]
+#: Share of the iteration that code must hold, with all that it calls.
+_MUCH = 0.3
+
+
+def describe_new_code(view: View) -> str:
+    """A sentence, "" where no large part of the iteration is new on all workers."""
+    past = view.suspects.baseline
+    if past is None or view.is_trace:
+        return ""
+    now, then = _inclusive(view.fleet), _inclusive(past)
+    new, gone = _largest(now, then, view.iteration_us), _largest(then, now, past.mean_iteration_us)
+    if not new:
+        return ""
+    instead = f"where they ran {gone} in the healthy window" if gone else "which they did not in the healthy window"
+    return f"All workers run {new} now, {instead}."
+
+
+def _inclusive(fleet: Fleet) -> dict[str, Floats]:
+    """Time under each of the user's frames on the training thread, microseconds per iteration. float64 [W] each."""
+    found: dict[str, Floats] = defaultdict(lambda: np.zeros(len(fleet.ranks)))
+    for at, key in enumerate(fleet.keys):
+        if key.kind == "python" and key.thread == "training":
+            for frame in set(key.stack):
+                if is_own_frame(frame):
+                    found[frame] = found[frame] + fleet.total_us[at]
+    return found
+
+
+def _largest(here: dict[str, Floats], there: dict[str, Floats], iteration_us: float) -> str:
+    """The frame that holds most of an iteration on every worker, and is not there in the other window."""
+    least = {frame: float(time_W.min()) for frame, time_W in here.items() if frame not in there}
+    much = {frame: time for frame, time in least.items() if time >= _MUCH * iteration_us}
+    if not much:
+        return ""
+    frame = split_frame(max(much, key=lambda one: (much[one], one)))
+    return f"{frame.name} ({frame.place})" if frame.place else frame.name
