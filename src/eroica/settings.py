@@ -124,7 +124,9 @@ class Settings:
         0.05, "Fraction above the best mean that counts as slower.", Numbers(0, 1000), "EROICA 4.1"
     )
     horizon_iterations: int = _setting(5000, "How far back the past reaches that iterations are compared with.", COUNT)
-    horizon_s: float = _setting(1800.0, "...and seconds: what the job has lived through counts so long.", SECONDS)
+    horizon_s: float = _setting(
+        1800.0, "...and seconds, whichever is longer: up to what was usual then, nothing is slow.", SECONDS
+    )
     spread_factor: float = _setting(5.0, "The rise must also exceed this many spreads of the job's own means.", FACTOR)
     one_off_fraction: float = _setting(
         0.04, "Slowest iterations left out of each mean (evaluation, checkpoint).", Numbers(0, 0.9)

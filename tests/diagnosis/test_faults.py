@@ -96,6 +96,12 @@ def test_of_two_that_do_more_than_the_others_the_one_that_all_wait_for_is_accuse
 
 
 @seeds
+def test_two_that_are_late_alike_are_both_accused(seed: int) -> None:
+    verdict = verdict_on(BackwardHook((2,), 60), BackwardHook((3,), 55), seed=seed, baseline=False, workers=8)
+    check(verdict, "python-on-critical-path", (2, 3), "scale_grad")
+
+
+@seeds
 @pytest.mark.parametrize("ms", [30, 80, 200])
 def test_wandering_collections_accuse_nobody(seed: int, ms: float) -> None:
     verdict = verdict_on(GarbagePauses(ms), seed=seed)

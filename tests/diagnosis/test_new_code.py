@@ -45,13 +45,21 @@ def test_what_all_run_now_and_what_they_ran_before() -> None:
     text = said(running(1, (NEW, BELOW), 80), running(0, (OLD, BELOW), 80))
     assert text == (
         "All workers run one_by_one (train.py:166) now, where they ran all_at_once (train.py:140) in the healthy "
-        "window."
+        "window: compare the two."
     )
 
 
 def test_code_that_takes_the_place_of_none() -> None:
     text = said(running(1, (NEW, BELOW), 80), running(0, (BELOW,), 80))
-    assert text == "All workers run one_by_one (train.py:166) now, which they did not in the healthy window."
+    assert text.startswith("All workers run one_by_one (train.py:166) now, which they did not in the healthy window")
+
+
+def test_one_sample_of_a_healthy_window_does_not_hide_it() -> None:
+    then = [
+        msgspec.structs.replace(one, functions=(*one.functions, *other.functions[-1:]))
+        for one, other in zip(running(0, (OLD,), 80), running(0, (NEW,), 1), strict=True)
+    ]
+    assert "one_by_one (train.py:166) now, where they ran all_at_once" in said(running(1, (NEW,), 80), then)
 
 
 @pytest.mark.parametrize(

@@ -86,3 +86,18 @@ def test_our_own_computing_shows_up_as_use_of_a_core(tmp_path) -> None:
     assert whole.mean_over([began], [ended])[0] * seconds == pytest.approx(0.1, abs=0.02)
     assert state.share_over(ord("R"), [began], [ended])[0] == pytest.approx(1.0)
     assert thread.channel.resolution_ns >= cpu.tick_ns()
+
+
+@pytest.mark.parametrize(
+    ("place", "naps"),
+    [
+        (b"hrtimer_nanosleep", True),
+        (b"do_poll.constprop.0", True),
+        (b"futex_do_wait", False),
+        (b"__futex_wait", False),
+        (b"0", False),
+        (b"", False),
+    ],
+)
+def test_who_waits_for_another_thread_does_not_nap(place: bytes, naps: bool) -> None:
+    assert cpu._is_nap(place) == naps

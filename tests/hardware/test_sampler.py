@@ -83,7 +83,8 @@ def test_a_running_worker_is_sampled_with_its_threads_and_children(worker: tuple
     assert share + waiting.mean_over(*span)[0] == pytest.approx(1.0, abs=0.08)
     assert busy.mean_over(*span)[0] == pytest.approx(share, abs=0.08)
     assert sum(state.share_over(code, *span)[0] for code in (ord("R"), ord("S"), NAPPING)) > 0.95
-    assert 0.05 < state.share_over(NAPPING, *span)[0] < 0.75
+    asleep = sum(state.share_over(code, *span)[0] for code in (ord("S"), NAPPING))  # some kernels do not tell which
+    assert 0.05 < asleep < 0.75
     assert samples.named("cpu_host")
     assert samples.named("net")
 

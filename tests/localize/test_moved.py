@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 import pytest
 
+from eroica.diagnosis.context import WindowContext
+from eroica.diagnosis.view import View
 from eroica.localize import localize
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
@@ -16,6 +20,7 @@ from eroica.testing.fleet import Draft
 
 WAIT, PARSE = "device_wait (project/train.py:92)", "parse (project/train.py:12)"
 OLD, NEW = "all_at_once (project/train.py:140)", "one_by_one (project/train.py:166)"
+OTHER = "last_stage (project/train.py:201)"
 
 
 def under(pattern: WorkerPattern, caller: str, leaf: str, ms: float) -> WorkerPattern:
@@ -69,21 +74,35 @@ def test_workers_without_a_past_have_none() -> None:
 
 
 class Calls:
-    """All workers spend so many milliseconds of each iteration in a function that is called so."""
+    """Workers spend so many milliseconds of each iteration in a function that is called so."""
 
-    def __init__(self, caller: str, leaf: str, ms: float) -> None:
+    def __init__(self, caller: str, leaf: str, ms: float, workers: Sequence[int] = (0, 1, 2, 3)) -> None:
         stack = ("main (project/train.py:1)", caller, leaf)
         self.key = FunctionKey(kind="python", name=leaf.split(" ", 1)[0], stack=stack)
-        self.ms = ms
+        self.ms, self.workers = ms, list(workers)
 
     def apply(self, draft: Draft) -> None:
-        draft.add(self.key, np.full(draft.shape, self.ms * 1e3) * draft.noise.normal(1.0, 0.05, draft.shape), 1.0, 1.0)
+        time_us = np.zeros(draft.shape)
+        time_us[self.workers] = self.ms * 1e3
+        draft.add(self.key, time_us * draft.noise.normal(1.0, 0.05, draft.shape), 1.0, 1.0)
 
 
 def verdict_on(now: list[Calls], then: list[Calls]) -> Verdict:
     past = synthesize(FleetPlan(), then, 1)
     patterns = synthesize(FleetPlan(draw=1), now, 2)
     return analyze("job", synthesize_window(patterns, "slow", past), patterns, past)  # type: ignore[arg-type]
+
+
+def test_each_worker_has_its_own_past_iteration_by_iteration() -> None:
+    """Stages call the same function from different places."""
+    then = synthesize(FleetPlan(), [Calls(OLD, WAIT, 48)], 1)
+    now = synthesize(FleetPlan(draw=1), [Calls(NEW, WAIT, 50, (0, 1)), Calls(OTHER, WAIT, 50, (2, 3))], 2)
+    context = WindowContext(job="job", window=synthesize_window(now, "slow", then), expected_workers=4)
+    view = View(localize(now, then, Settings()), context, Settings())
+    rows = {key.stack[-2]: at for at, key in enumerate(view.fleet.keys) if key.stack and key.stack[-1] == WAIT}
+    found = view.before([rows[NEW]]).mean(axis=1)
+    assert found == pytest.approx([48_000, 48_000, 0, 0], rel=0.05)
+    assert view.before(list(rows.values())).mean(axis=1) == pytest.approx([48_000] * 4, rel=0.05)
 
 
 def test_a_function_that_takes_what_it_took_is_not_blamed_for_its_new_caller() -> None:

@@ -11,7 +11,7 @@ from eroica.model.window import Capture, ClockPair
 from eroica.model.worker import Worker
 from eroica.summarize.clock import WallClock
 from eroica.summarize.sampled import OtherThread, ThreadSamples
-from eroica.summarize.threads import disk_facts, measure_threads
+from eroica.summarize.threads import awake_moments, disk_facts, measure_threads
 from eroica.summarize.utilization import Use
 
 MS = 1_000_000
@@ -23,6 +23,19 @@ def series(name: str, device: str, values: list[float], unit: str = "fraction") 
     times = np.arange(1, len(values) + 1, dtype=np.int64) * 10 * MS
     channel = Channel(name, device, unit, 1.0, resolution_ns=10 * MS)
     return Series(channel=channel, start_ns=0, t_ns=times, value=np.array(values, dtype=np.float64))
+
+
+def captured() -> Capture:
+    return Capture(
+        worker=Worker(global_rank=0, world_size=1, host="h", pid=40, device="cpu"),
+        window_id=1,
+        first_iteration=0,
+        last_iteration=2,
+        boundaries_ns=(0, 20 * MS, 40 * MS),
+        clocks=CLOCKS,
+        training_thread_id=40,
+        training_thread_ident=1,
+    )
 
 
 def child(functions: list[int], pid: int = 50) -> OtherThread:
@@ -57,16 +70,31 @@ def test_the_wait_for_a_disk_is_a_share_of_the_window_and_loader_children_add_up
             series("state", "51/51", [waits, waits, waits, waits], "code"),
         )
     )
-    capture = Capture(
-        worker=Worker(global_rank=0, world_size=1, host="h", pid=40, device="cpu"),
-        window_id=1,
-        first_iteration=0,
-        last_iteration=2,
-        boundaries_ns=(0, 20 * MS, 40 * MS),
-        clocks=CLOCKS,
-        training_thread_id=40,
-        training_thread_ident=1,
-    )
+    capture = captured()
     threads = [child([1]), child([1], pid=51)]
     assert disk_facts(capture, samples, threads) == pytest.approx({"disk_wait": 0.25, "loader_disk_wait": 1.5})
     assert disk_facts(capture, None, threads) == {}
+
+
+@pytest.mark.parametrize(
+    ("states", "awake"),
+    [
+        (b"SSSS", []),
+        (b"RRSS", [1, 2]),
+        (b"SRSS", []),
+        (b"SRDN", [2, 3, 4]),
+        (b"NSNN", [3, 4]),
+        (b"TTSS", []),
+        (b"R", []),
+        (b"", []),
+    ],
+)
+def test_who_runs_naps_or_waits_for_a_disk_waits_for_no_other_thread(states: bytes, awake: list[int]) -> None:
+    """One such sample alone may be a thread that is just being woken."""
+    samples = Samples(series=(series("state", "40/40", [float(code) for code in states], "code"),))
+    assert awake_moments(captured(), samples).tolist() == [number * 10 * MS for number in awake]
+
+
+def test_without_its_states_nothing_is_known_of_a_thread() -> None:
+    elsewhere = Samples(series=(series("state", "41/41", [float(ord("R"))] * 3, "code"),))
+    assert len(awake_moments(captured(), elsewhere)) == len(awake_moments(captured(), None)) == 0

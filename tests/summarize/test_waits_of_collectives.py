@@ -241,6 +241,7 @@ def test_against_the_slow_twin(seed):
     spans = sorted(tuple(sorted((moment(), moment() + step))) for _ in range(pick.randrange(1, 12)))
     spans = [(low, min(high, window[1])) for low, high in spans if low < min(high, window[1])] or [(0, window[1])]
     active = [moment() for _ in range(pick.choice((0, 3, 30, 200)))]
+    awake = [moment() + 1 for _ in range(pick.choice((0, 0, 5, 50)))]
     busy = [(active[0], active[0] + step)] if active and pick.random() < 0.5 else []
     times = sorted({moment() for _ in range(pick.choice((0, 2, 20, 80)))})
     samples = [(time, pick.choice((0, 0, 0, 1, 2))) for time in times]
@@ -252,9 +253,9 @@ def test_against_the_slow_twin(seed):
         Spans(*(np.array(side, np.int64) for side in zip(*spans, strict=True))),
         np.array(active, np.int64),
         (sides[0], sides[1]),
-        Witness(arrays, RATE_HZ, np.array([one for one in active if pick.random() < 0.2], np.int64)),
+        Witness(arrays, RATE_HZ, np.array(awake, np.int64)),
         window,
     )
-    wanted = slow_waits(spans, active, busy, samples, RATE_HZ, window)
+    wanted = slow_waits(spans, [*active, *awake], busy, samples, RATE_HZ, window)
     assert list(zip(found.start.tolist(), found.end.tolist(), strict=True)) == wanted
     assert all(low <= begin <= end <= high for (low, high), (begin, end) in zip(spans, wanted, strict=True))

@@ -234,7 +234,6 @@ class Slowdown:
         self._begin()
         self._learned_at = None
         self._seen = 0
-        self._held = 0
 
     def _begin(self) -> None:
         """Nothing is known of the past."""

@@ -166,7 +166,7 @@ def _caller_of(view: View, work: Candidate, candidates: Sequence[Candidate]) -> 
     under_W, members = _inside_us(view.fleet, _under(view.fleet, focus)), list(work.workers)
     other_us = float(usual.under(focus)[members].mean())
     caller = _Caller(focus=focus, own_us=float(under_W[members].mean()), other_us=other_us)
-    return caller if caller.excess_us >= _COVERS * work.excess_us else None
+    return caller if _COVERS * work.excess_us <= caller.excess_us <= work.excess_us / _COVERS else None
 
 
 def _find_focus(view: View, workers: Sequence[int], time_W: dict[int, Floats], usual: _Usual) -> Focus | None:

@@ -145,7 +145,8 @@ def _against_baseline(view: View) -> _Common:
     if past is None or not view.is_slow:
         return _Common(now_I=now_I, allowed_us=np.inf, reference="baseline")
     change = find_change(view, _heaviest(view))
-    ratio = _CROWDED_RATIO if change is None and _lacks_cores(view) else LEAST_RATIO
+    is_larger = change is not None and change.is_larger
+    ratio = LEAST_RATIO if is_larger or not _lacks_cores(view) else _CROWDED_RATIO
     before_us = float(common_wait(past.wait_us).mean())
     allowed_us = before_us * (1 + ratio)
     if change is not None and now_I.mean() > allowed_us:  # then it is known what for

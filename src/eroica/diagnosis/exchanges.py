@@ -53,6 +53,11 @@ class Change(NamedTuple):
         return self.now.calls / self.then.calls
 
     @property
+    def is_larger(self) -> bool:
+        """More data or more calls."""
+        return max(float(np.nan_to_num(self.data)), self.calls) >= _MORE
+
+    @property
     def reason(self) -> str:
         """In a clause."""
         if self.data >= _MORE:
@@ -66,7 +71,7 @@ class Change(NamedTuple):
     def sentence(self) -> str:
         """For evidence."""
         now, then = self.now, self.then
-        if max(np.nan_to_num(self.data), self.calls) >= _MORE:
+        if self.is_larger:
             return f"In each iteration: {_amount(now)}; in the healthy window {_amount(then)}."
         return (
             f"It lasts as long as in the healthy window, {format_ms(now.lasting_us)} in each iteration "
@@ -120,9 +125,7 @@ def find_change(view: View, row: int) -> Change | None:
     if not now.calls or not then.calls or (not np.isnan(ratios_W).all() and np.nanmedian(ratios_W) > _SAME):
         return None
     change = Change(now, then)
-    if max(np.nan_to_num(change.data), change.calls) >= _MORE:
-        return change
-    return change if _is_exposed(change, view.settings.min_gain * view.iteration_us) else None
+    return change if change.is_larger or _is_exposed(change, view.settings.min_gain * view.iteration_us) else None
 
 
 def _is_exposed(change: Change, least_us: float) -> bool:
@@ -138,7 +141,8 @@ def _measure(fleet: Fleet, name: str, groups: set[str]) -> Exchange:
     rows = [at for at, key in enumerate(fleet.keys) if key.name == name and key.group in groups]
     if not rows:
         return Exchange(0.0, float("nan"), 0.0, 0.0)
-    elements = [_elements(fleet, rows, worker) for worker in range(min(len(fleet.ranks), _MOST_READ))]
+    members = np.flatnonzero(fleet.count[rows].sum(axis=0) > 0)[:_MOST_READ].tolist()
+    elements = [_elements(fleet, rows, worker) for worker in members] or [float("nan")]
     return Exchange(
         calls=float(np.median(fleet.count[rows].sum(axis=0))),
         elements=float(np.median(elements)),

@@ -25,8 +25,10 @@ LEAST_RATIO = 0.5
 JOB_WIDE = 0.6
 #: So few iterations may be alike by chance.
 _FEW_ITERATIONS = 9
-#: Who does more than its peers and is blamed for less than this share of what the most blamed one is, waits for it.
+#: Who is blamed for less than this share of what the most blamed one is, and waits for at least that share of what it
+#: does more than its peers, is nobody whom they wait for.
 _LEAST_OF_BLAME = 0.1
+_MOST_OF_EXCESS = 0.5
 #: Share of an excess that the others must be seen to wait for.
 LEAST_AGREEMENT = 0.4
 
@@ -174,17 +176,22 @@ def late_against_peers(
     excess = _with_sampling(view, spent, excess_over_peers(spent.time_us, view.fleet.roles, allowed_W))
     over_W = _stands_out(view, excess, least_ratio, least_strength)
     agreement_W = view.deficit_us / np.maximum(excess.excess_us, 1e-9)
-    late_W = _without_waiters(view, over_W & (agreement_W >= LEAST_AGREEMENT))
+    late_W = _without_waiters(view, over_W & (agreement_W >= LEAST_AGREEMENT), np.nan_to_num(excess.excess_us))
     if late_W.any():
         yield _lateness("peers", excess, spent, late_W, float(np.clip(agreement_W[late_W], 0, 1).min()))
 
 
-def _without_waiters(view: View, late_W: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Without those who do more than their peers, too, but whom nobody waits for: they wait themselves. bool [W]."""
+def _without_waiters(view: View, late_W: NDArray[np.bool_], excess_W: Floats) -> NDArray[np.bool_]:
+    """Without those who do more than their peers, too, but wait themselves instead of being waited for. bool [W].
+
+    Those are blamed for hardly anything, and wait longer than the most blamed one by most of what they do more.
+    """
     blamed_W = np.where(late_W, view.suspects.arrivals.blamed_us.mean(axis=1), 0.0)
-    most = float(blamed_W.max(initial=0.0))
-    is_told = most >= view.settings.min_gain * view.iteration_us
-    return late_W & (blamed_W >= _LEAST_OF_BLAME * most) if is_told else late_W
+    first = int(blamed_W.argmax())
+    if blamed_W[first] < view.settings.min_gain * view.iteration_us:
+        return late_W
+    waits_W = view.wait_us - view.wait_us[first] >= _MOST_OF_EXCESS * excess_W
+    return np.asarray(late_W & ~(waits_W & (blamed_W < _LEAST_OF_BLAME * blamed_W[first])))
 
 
 def late_against_baseline(

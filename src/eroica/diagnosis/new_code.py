@@ -14,6 +14,8 @@ from eroica.localize.fleet import Fleet
 Floats = NDArray[np.float64]
 #: Share of the iteration that code must hold, with all that it calls.
 _MUCH = 0.3
+#: Of what it takes now, it took at most this share then.
+_HARDLY = 0.1
 
 
 def describe_new_code(view: View) -> str:
@@ -25,8 +27,9 @@ def describe_new_code(view: View) -> str:
     new, gone = _largest(now, then, view.iteration_us), _largest(then, now, past.mean_iteration_us)
     if not new:
         return ""
-    instead = f"where they ran {gone} in the healthy window" if gone else "which they did not in the healthy window"
-    return f"All workers run {new} now, {instead}."
+    if gone:
+        return f"All workers run {new} now, where they ran {gone} in the healthy window: compare the two."
+    return f"All workers run {new} now, which they did not in the healthy window: look what it does, and why it began."
 
 
 def _inclusive(fleet: Fleet) -> dict[str, Floats]:
@@ -36,14 +39,18 @@ def _inclusive(fleet: Fleet) -> dict[str, Floats]:
         if key.kind == "python" and key.thread == "training":
             for frame in set(key.stack):
                 if is_own_frame(frame):
-                    found[frame] = found[frame] + fleet.total_us[at]
+                    found[frame] += fleet.total_us[at]
     return found
 
 
 def _largest(here: dict[str, Floats], there: dict[str, Floats], iteration_us: float) -> str:
-    """The frame that holds most of an iteration on every worker, and is not there in the other window."""
-    least = {frame: float(time_W.min()) for frame, time_W in here.items() if frame not in there}
-    much = {frame: time for frame, time in least.items() if time >= _MUCH * iteration_us}
+    """The frame that holds most of an iteration on every worker, and hardly anything of one in the other window."""
+    least = {frame: float(time_W.min()) for frame, time_W in here.items()}
+    much = {
+        frame: time
+        for frame, time in least.items()
+        if time >= _MUCH * iteration_us and (frame not in there or float(there[frame].mean()) <= _HARDLY * time)
+    }
     if not much:
         return ""
     frame = split_frame(max(much, key=lambda one: (much[one], one)))

@@ -166,7 +166,8 @@ def _unexplained(view: View) -> str:
     what = "; ".join(wanted) or "open another window while it is slow (eroica profile)"
     new = describe_new_code(view)
     if new:
-        return f"{text}, but no single function accounts for it. {new} Compare the two; {what}."
+        missing = f" Besides, {why}." if lacking else ""
+        return f"{text}, but no single function accounts for it. {new}{missing} {what[0].upper()}{what[1:]}."
     return f"{text}, but no function accounts for it: {why}. {what[0].upper()}{what[1:]}."
 
 

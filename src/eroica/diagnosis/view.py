@@ -239,12 +239,17 @@ class View:
         places = {key: place for place, key in enumerate(past.keys)}
         known = [places[self.fleet.keys[index]] for index in functions if self.fleet.keys[index] in places]
         series = past.series(known)
+        columns = {rank: column for column, rank in enumerate(past.ranks)}
+        missing = np.full(series.shape[1], np.nan)
+
+        def of_today(series: Floats) -> Floats:
+            return np.stack([series[columns[rank]] if rank in columns else missing for rank in self.fleet.ranks])
+
+        found = of_today(series)
         for one in self.moved:
             mine = sorted(set(one.now).intersection(functions))
             if mine:
-                total = float(self.fleet.critical_us[list(one.now)].sum())
-                share = float(self.fleet.critical_us[mine].sum()) / total if total > 0 else 0.0
-                series = series + share * past.series(list(one.then))
-        columns = {rank: column for column, rank in enumerate(past.ranks)}
-        missing = np.full(series.shape[1], np.nan)
-        return np.stack([series[columns[rank]] if rank in columns else missing for rank in self.fleet.ranks])
+                all_W, own_W = (self.fleet.critical_us[list(rows)].sum(axis=0) for rows in (one.now, mine))
+                share_W = np.divide(own_W, all_W, out=np.zeros(all_W.shape), where=all_W > 0)
+                found += share_W[:, None] * of_today(past.series(list(one.then)))
+        return found

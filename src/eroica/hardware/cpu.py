@@ -70,9 +70,10 @@ def schedstat_counts() -> bool:
 
 
 def _is_nap(place: bytes) -> bool:
-    """Whether a thread that sleeps in this function of the kernel waits for no other thread: there they use futexes.
+    """Whether a thread that sleeps in this function of the kernel waits for no other thread.
 
-    The kernel says "0" where it does not tell, or the thread is awake by now.
+    Locks and gloo wait by futexes; who polls with pauses naps. The kernel says "0" where it does not tell, or the
+    thread is awake by now.
     """
     return len(place) > 1 and b"futex" not in place
 
@@ -85,8 +86,7 @@ class ThreadProbe:
         pid: Its process.
         tid: Kernel thread id.
         period_ns: How often `read` is going to be called.
-        state: Also sample the state (costs three times as much as the clocks): the kernel's letter for it, or
-            `NAPPING`.
+        state: Also sample the state, which costs more than the clocks: the kernel's letter for it, or `NAPPING`.
 
     Raises:
         OSError: The thread is gone, or /proc does not show it to us.
@@ -134,12 +134,19 @@ class ThreadProbe:
             return -1
         return descriptor
 
+    def _naps(self) -> bool:
+        try:
+            return _is_nap(os.pread(self._place, 32, 0))
+        except OSError:  # it is no longer shown to us; whether the thread is gone, the clocks tell
+            self._place = -1
+            return False
+
     def read(self) -> None:
         """Sample; raises OSError or ValueError once the thread is gone."""
         now_ns = time.monotonic_ns()
         if self._state >= 0:
             state = parse_state(os.pread(self._state, 96, 0))
-            if state == _ASLEEP and self._place >= 0 and _is_nap(os.pread(self._place, 32, 0)):
+            if state == _ASLEEP and self._place >= 0 and self._naps():
                 state = NAPPING
             self._writer.add(self._state_number, now_ns, state)
         data = os.pread(self._clock, self._size, 0)

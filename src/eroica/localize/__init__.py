@@ -84,10 +84,10 @@ def align_baseline(fleet: Fleet, baseline: Fleet | None) -> Floats:
     for worker, rank in enumerate(fleet.ranks):
         if rank in columns:
             before[:, worker] = np.where(rows >= 0, baseline.critical_us[rows, columns[rank]], 0.0)
-    workers = [worker for worker, rank in enumerate(fleet.ranks) if rank in columns]
-    order = [columns[fleet.ranks[worker]] for worker in workers]
+    workers = np.array([worker for worker, rank in enumerate(fleet.ranks) if rank in columns], dtype=np.intp)
+    order = np.array([columns[rank] for rank in fleet.ranks if rank in columns], dtype=np.intp)
     for one in find_moved(fleet, baseline):
-        before[np.ix_(one.now, workers)] = time_then(fleet, baseline, one, workers, order)
+        before[np.ix_(list(one.now), workers)] = time_then(fleet, baseline, one, workers, order)
     return before
 
 

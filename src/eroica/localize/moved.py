@@ -1,4 +1,4 @@
-"""Functions that others call than in the baseline window: Python is told apart by its whole stack.
+"""Functions that others call than in the baseline window, or in another part of the iteration: these tell Python apart.
 
 When a caller changes, all that it calls gets new stacks, and would look new though it takes what it took.
 """
@@ -6,7 +6,6 @@ When a caller changes, all that it calls gets new stacks, and would look new tho
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from eroica.localize.fleet import Fleet
 from eroica.model.pattern import FunctionKey
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
 
 
 class Moved(NamedTuple):
@@ -44,21 +44,21 @@ def _by_leaf(fleet: Fleet, known: set[FunctionKey]) -> dict[str, list[int]]:
     return rows
 
 
-def time_then(fleet: Fleet, past: Fleet, one: Moved, workers: Sequence[int], order: Sequence[int]) -> Floats:
-    """What a function took then, over its rows of now, by what each of them takes.
+def time_then(fleet: Fleet, past: Fleet, one: Moved, workers: Places, order: Places) -> Floats:
+    """What a function took then, divided among its rows of now in proportion to what they take now.
 
     Args:
         fleet: The window.
         past: The other one.
         one: The function.
-        workers: Indices in the window. A of them.
-        order: The same workers' indices then.
+        workers: Indices in the window. intp [A].
+        order: The same workers' indices then. intp [A].
 
     Returns:
         Microseconds per iteration. float64 [len(one.now), A].
     """
-    now_RA = fleet.critical_us[np.ix_(one.now, workers)]
-    then_A = past.critical_us[np.ix_(one.then, order)].sum(axis=0)
+    now_RA = fleet.critical_us[np.ix_(list(one.now), workers)]
+    then_A = past.critical_us[np.ix_(list(one.then), order)].sum(axis=0)
     total_A = now_RA.sum(axis=0)
     share_RA = np.divide(now_RA, total_A, out=np.zeros(now_RA.shape), where=total_A > 0)
     return np.asarray(share_RA * then_A)

@@ -45,6 +45,7 @@ def stage_window(
     stacks: StackTimeline | None,
     flight: Sequence[FlightEntry],
     recorded: bool = False,
+    hardware: Samples | None = None,
 ) -> Staged:
     """A worker's whole window for viewers of traces, instead of its pattern; arguments are those of `summarize_worker`.
 
@@ -56,7 +57,7 @@ def stage_window(
     """
     clock = WallClock(capture.clocks)
     scene = set_scene(capture, events, flight, clock)
-    python = read_sampled(capture, scene, stacks, clock)
+    python = read_sampled(capture, scene, stacks, clock, hardware)
     _, critical = walk(scene, python, len(events) if stacks is not None else MOST_EVENTS, recorded, scene.window)
     return staged(capture, scene, python, critical)
 

@@ -85,7 +85,8 @@ def awake_moments(capture: Capture, samples: Samples | None) -> NDArray[np.int64
         return np.empty(0, dtype=np.int64)
     awake = np.isin(series.value, _AWAKE)
     beside = np.append(False, awake[:-1]) | np.append(awake[1:], False)
-    return series.t_ns[awake & beside]
+    moments: NDArray[np.int64] = series.t_ns[awake & beside]
+    return moments
 
 
 def _share(capture: Capture, samples: Samples, devices: Sequence[str]) -> float:

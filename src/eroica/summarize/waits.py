@@ -1,15 +1,18 @@
 """When the training thread waits for a collective that host threads run beside it.
 
-A collective on a device is critical whenever nothing of a higher class runs. Gloo's threads work beside the training
-thread, which may go on: with Python that leaves no events, or asleep beside a device that nobody sees. There an open
-collective costs something only if it is waited for, and such a wait shows: it ends when the collective does. So time is
-cut at every sign of life of the training thread: an operator or note began or ended, the collector ran, the kernel saw
-it run or wait for a timer. Of each collective only the stretch in which it ended can be a wait. Samples cut that
-stretch further, to the stack that was there last. It waits if it was over with the collective, or with another one
-later, or if that is how it mostly is; a stack that goes on regardless is Python, and keeps its time. So does one that
-others often follow before the end: they wait, as briefly as not every time a sample shows it.
+A collective on a device is critical whenever nothing of a higher class runs; so are all where there is a device. Gloo's
+threads work beside the training thread, which may go on: with Python that leaves no events, or asleep beside a device
+that nobody sees. There an open collective costs something only if it is waited for, and such a wait shows: it ends when
+the collective does. So time is cut at every sign of life of the training thread: an operator or note began or ended,
+the collector ran, the kernel saw it run or wait for a timer. Of each collective only the stretch in which it ended can
+be a wait. (Who polls for it, with pauses, is taken for Python.)
 
-Where a stretch holds no sample or is shorter than their period, it is a wait: samples tell nothing about it.
+Samples cut that stretch further, to the stack that was there last. It waits if it was over when the collective was, or
+when a later one was, or is over with most of the collectives that end in it; then all of it is the wait. A stack that
+goes on regardless is Python, and keeps its time. If another stack often follows before the end, only what comes after
+is the wait: that other one waits, too briefly to be sampled each time.
+
+Where a stretch holds no sample or is shorter than their period, all of it is a wait: samples tell nothing about it.
 """
 
 from __future__ import annotations

@@ -107,7 +107,9 @@ def _from_window(directory: Path, settings: Settings) -> Drawn:
     stacks = _if_readable(lambda: read_stacks(directory / "stacks.json", directory / "stacks.meta.json"))
     samples = _if_readable(lambda: read_samples(directory.parent / "hardware"))
     flight = _if_readable(lambda: read_flight(directory / "flight.json"))
-    staged = stage_window(capture, read_trace(directory / "trace.json", settings), stacks, flight or [])
+    staged = stage_window(
+        capture, read_trace(directory / "trace.json", settings), stacks, flight or [], hardware=samples
+    )
     drawn = draw_whole(staged, channel_series(capture, samples, _MOST_BINS))
     return replace(drawn, clock=(capture.worker.host, capture.boundaries_ns[0]))
 
