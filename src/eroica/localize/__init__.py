@@ -87,7 +87,7 @@ def align_baseline(fleet: Fleet, baseline: Fleet | None) -> Floats:
     workers = np.array([worker for worker, rank in enumerate(fleet.ranks) if rank in columns], dtype=np.intp)
     order = np.array([columns[rank] for rank in fleet.ranks if rank in columns], dtype=np.intp)
     for one in find_moved(fleet, baseline):
-        before[np.ix_(list(one.now), workers)] = time_then(fleet, baseline, one, workers, order)
+        before[np.ix_(np.asarray(one.now, np.intp), workers)] = time_then(fleet, baseline, one, workers, order)
     return before
 
 

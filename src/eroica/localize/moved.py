@@ -57,8 +57,8 @@ def time_then(fleet: Fleet, past: Fleet, one: Moved, workers: Places, order: Pla
     Returns:
         Microseconds per iteration. float64 [len(one.now), A].
     """
-    now_RA = fleet.critical_us[np.ix_(list(one.now), workers)]
-    then_A = past.critical_us[np.ix_(list(one.then), order)].sum(axis=0)
+    now_RA = fleet.critical_us[np.ix_(np.asarray(one.now, np.intp), workers)]
+    then_A = past.critical_us[np.ix_(np.asarray(one.then, np.intp), order)].sum(axis=0)
     total_A = now_RA.sum(axis=0)
     share_RA = np.divide(now_RA, total_A, out=np.zeros(now_RA.shape), where=total_A > 0)
     return np.asarray(share_RA * then_A)
