@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 import pytest
 
-from eroica.model.pattern import Neighbor
+from eroica.model.pattern import FunctionKey, Neighbor
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.testing import FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
@@ -77,3 +78,39 @@ def test_a_worker_that_is_slow_altogether_is_not_told_operator_by_operator() -> 
 @pytest.mark.parametrize("plan", [{}, {"workers": 16}, {"accelerator": True}, {"cores": 2}, {"iterations": 3}])
 def test_uneven_operators_of_a_healthy_job_accuse_nobody(seed: int, plan: dict[str, object]) -> None:
     assert judged(seed=seed, **plan).findings == ()
+
+
+@dataclass(frozen=True)
+class HeavyOptimizer:
+    """The optimizer's operators take most of the time of all."""
+
+    ms: float
+
+    def apply(self, draft: Draft) -> None:
+        """On all workers alike."""
+        key = FunctionKey(kind="compute", name="aten::lerp_", phase="optimizer", thread="training")
+        draft.add(key, np.full(draft.shape, self.ms * 1e3), 40.0, 0.95)
+
+
+@dataclass(frozen=True)
+class MoreData:
+    """All operators on data of some workers take so many times as long; they run as often."""
+
+    workers: tuple[int, ...]
+    factor: float
+
+    def apply(self, draft: Draft) -> None:
+        """In forward and backward."""
+        for key in draft.time_us:
+            if key.kind == "compute" and key.phase in ("forward", "backward"):
+                draft.time_us[key][list(self.workers)] *= self.factor
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_operators_of_forward_and_backward_that_stand_out_are_more_data(seed: int) -> None:
+    """Beside a heavy optimizer, the worker is not slower altogether."""
+    verdict = judged(HeavyOptimizer(55.0), MoreData((1,), 2.2), seed=seed)
+    found = verdict.cause
+    assert found is not None, verdict.summary
+    assert (found.cause, found.workers) == ("load-imbalance", (1,)), verdict.summary
+    assert any("the tensors are larger" in sentence for sentence in found.evidence)

@@ -229,7 +229,7 @@ def slow_waits(spans, active, busy, samples, rate_hz, window):
     return found
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(100))
 def test_against_the_slow_twin(seed):
     pick = random.Random(seed)
     window = (0, pick.choice((50, 200, 400)) * MS)

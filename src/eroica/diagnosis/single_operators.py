@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING, Focus
 from eroica.diagnosis.lateness import LEAST_RATIO, Lateness, accuse, late_against_peers, measure
+from eroica.diagnosis.more_data import has_more_data, more_data_evidence
 from eroica.diagnosis.speed import operators
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
@@ -44,7 +45,16 @@ def find_slow_operators(view: View) -> list[Candidate]:
             members = tuple(worker for worker in late.workers if only_W[worker])
             if members:
                 by_workers[members].append((row, late))
-    return [_candidate(view, members, found) for members, found in by_workers.items()]
+    more_W = has_more_data(view) if by_workers else np.zeros(0, np.bool_)
+    return [
+        _candidate(view, members, found, _on_data(view, found) and bool(more_W[list(members)].all()))
+        for members, found in by_workers.items()
+    ]
+
+
+def _on_data(view: View, found: list[tuple[int, Lateness]]) -> bool:
+    """Whether operators of forward and of backward stand out: what they have in common is the data."""
+    return {"forward", "backward"} <= {view.fleet.keys[row].phase for row, _ in found}
 
 
 def _standing_out(view: View) -> list[int]:
@@ -73,8 +83,15 @@ def _is_only_this(view: View, row: int) -> NDArray[np.bool_]:
     return np.asarray(same_W & over_W & ~(view.speed.factor >= _SLOW_ALTOGETHER), dtype=np.bool_)
 
 
-def _candidate(view: View, members: tuple[int, ...], found: list[tuple[int, Lateness]]) -> Candidate:
-    """One candidate for all operators that stand out on the same workers, named by the one with most excess."""
+def _candidate(view: View, members: tuple[int, ...], found: list[tuple[int, Lateness]], has_more: bool) -> Candidate:
+    """One candidate for all operators that stand out on the same workers, named by the one with most excess.
+
+    Args:
+        view: The window.
+        members: The workers.
+        found: Rows, and by how much each is late.
+        has_more: These workers compute on more data than their peers: their other operators may be too short to show.
+    """
     found = sorted(found, key=lambda one: one[1].reference_us - one[1].mean_us)
     rows = tuple(row for row, _ in found)
     removed_WI = np.sum([late.removed_us for _, late in found], axis=0)
@@ -96,6 +113,9 @@ def _candidate(view: View, members: tuple[int, ...], found: list[tuple[int, Late
         agreement=first.agreement,
     )
     least = view.settings.min_gain
+    if has_more:
+        evidence = tuple(more_data_evidence(view, np.asarray(members, dtype=np.intp)))
+        return accuse(late, "load-imbalance", "compute", focus, rows, least, evidence)
     evidence = tuple(_evidence(view, members, row) for row in rows[:3])
     accused = accuse(late, "compute-slow", "compute", focus, rows, least, evidence)
     return msgspec.structs.replace(accused, doubt=_DOUBT, next_step=_NEXT_STEP, is_one_operator=True)
