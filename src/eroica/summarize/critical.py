@@ -7,6 +7,7 @@ that runs is critical. Where the paper is silent or would count a moment twice, 
 - a collector run takes the place of what it interrupts: of an open operator on the training thread, else of Python;
 - Python sampled inside a wrapping operator (a hook in the backward pass) comes before the wrapper's own time, which in
   turn comes before all other Python. Traced calls take the place of samples;
+- collectives that threads of the host run count only as far as the training thread waits for them (`waits`);
 - in recorded traces the host's own events come last (`host`).
 """
 
