@@ -18,6 +18,7 @@ from eroica.agent.roster import LocalWorker, Roster
 from eroica.agent.scratch import Scratch
 from eroica.agent.stacks import available
 from eroica.agent.window import HostWindow
+from eroica.hardware.processes import is_alive
 from eroica.model.look import HostLooks
 from eroica.settings import Settings
 from eroica.wire.codec import plain
@@ -73,6 +74,8 @@ class Agent:
         self._notes: list[str] = []
         self._outside: tuple[bool, str] | None = None
         self._parent = os.getppid()
+        launcher = os.environ.get("EROICA_LAUNCHED", "").partition("@")[0]  # it may have died before we looked
+        self._launcher = int(launcher) if launcher.isdecimal() else self._parent
         self._alone_since: float | None = None
         self._stop = False
         self._interrupted = False
@@ -248,7 +251,7 @@ class Agent:
         now = self._clock()
         self._alone_since = self._alone_since or now
         if self._child_of_run:
-            return os.getppid() != self._parent
+            return os.getppid() != self._parent or not is_alive(self._launcher)
         patience_s = self._settings.job_end_grace_s if self.roster.workers else self._settings.agent_silence_s
         if now - self._alone_since <= patience_s:
             return False
