@@ -8,9 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from eroica.diagnosis.context import WindowContext
+from eroica.diagnosis.exchanges import find_change
+from eroica.diagnosis.view import View
+from eroica.localize import localize
 from eroica.model.pattern import CollectiveRecord, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
+from eroica.settings import Settings
 from eroica.summarize.series import encode_series
 from eroica.testing import FleetPlan, SlowLink, synthesize, synthesize_window
 
@@ -123,3 +128,21 @@ def test_where_nobody_finds_the_job_slow_nothing_is_said(seed: int) -> None:
 
     verdict = judge(seed, 0, lambda one: carrying(one, 1_000_000), more, "manual")
     assert [one for one in verdict.findings if one.role == "cause"] == []
+
+
+def test_only_those_who_take_part_are_measured() -> None:
+    """A stage has the exchange, two others have not."""
+
+    def told(elements: int, draw: int) -> list[WorkerPattern]:
+        return [
+            carrying(one, elements, 1 if one.worker.global_rank < 2 else 0)
+            for one in synthesize(FleetPlan(workers=6, draw=draw), (), draw + 1)
+        ]
+
+    then, now = told(1_000_000, 0), told(3_000_000, 1)
+    context = WindowContext(job="job", window=synthesize_window(now, "slow", then), expected_workers=6)
+    view = View(localize(now, then, Settings()), context, Settings())
+    row = next(at for at, key in enumerate(view.fleet.keys) if key.kind == "collective")
+    change = find_change(view, row)
+    assert change is not None
+    assert (change.now.calls, change.data) == (pytest.approx(2.0), pytest.approx(3.0))

@@ -21,7 +21,7 @@ _MOST_READ = 16
 
 
 class Exchange(NamedTuple):
-    """Collectives of one kind in an iteration on a typical worker.
+    """Collectives of one kind in an iteration on a typical worker of those that take part.
 
     Attributes:
         calls: How many.
@@ -139,15 +139,15 @@ def _is_exposed(change: Change, least_us: float) -> bool:
 
 def _measure(fleet: Fleet, name: str, groups: set[str]) -> Exchange:
     rows = [at for at, key in enumerate(fleet.keys) if key.name == name and key.group in groups]
-    if not rows:
+    calls_W = fleet.count[rows].sum(axis=0)
+    members = np.flatnonzero(calls_W > 0)
+    if not members.size:
         return Exchange(0.0, float("nan"), 0.0, 0.0)
-    members = np.flatnonzero(fleet.count[rows].sum(axis=0) > 0)[:_MOST_READ].tolist()
-    elements = [_elements(fleet, rows, worker) for worker in members] or [float("nan")]
     return Exchange(
-        calls=float(np.median(fleet.count[rows].sum(axis=0))),
-        elements=float(np.median(elements)),
-        lasting_us=float(fleet.total_us[rows].sum(axis=0).mean()),
-        waited_us=float(fleet.critical_us[rows].sum(axis=0).mean()),
+        calls=float(np.median(calls_W[members])),
+        elements=float(np.median([_elements(fleet, rows, worker) for worker in members[:_MOST_READ].tolist()])),
+        lasting_us=float(fleet.total_us[rows].sum(axis=0)[members].mean()),
+        waited_us=float(fleet.critical_us[rows].sum(axis=0)[members].mean()),
     )
 
 
