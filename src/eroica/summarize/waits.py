@@ -31,6 +31,9 @@ _AT_ONCE_NS = 1_000_000
 #: between the last sign of life and the end.
 _NOTED_LATE_NS = 10_000_000
 _MOMENT_NS = 200_000
+#: Such stretches that are looked back through, and how much longer than the own one the wait must be.
+_LOOKED_BACK = 16
+_FAR_LONGER = 4
 #: Share of the ends within its runs with which a function is over if it waits.
 _MOSTLY = 0.5
 #: Up to this share of the samples of a function that waits, another one follows before the end.
@@ -81,29 +84,41 @@ def find_waits(
     """
     samples, signs = witness.samples, np.concatenate((active, witness.awake))
     cuts = distinct(np.concatenate((window, signs[(signs > window[0]) & (signs < window[1])])).astype(np.int64))
-    low, high, is_late = _stretches(spans, cuts, busy)
+    knows_states = len(witness.awake) > 0
+    low, high, is_late = _stretches(spans, cuts, busy, knows_states)
     start = np.maximum(spans.start, low)
     end = np.maximum(np.minimum(spans.end, high), start)
     inner = (samples.time_ns >= window[0]) & (samples.time_ns < window[1])
     if not inner.any() or not len(start):
         return Spans(start, end)
     runs = _find_runs(samples.time_ns[inner], samples.function[inner], cuts, 1e9 / witness.rate_hz)
-    return Spans(_since(Spans(start, end), high - end <= _AT_ONCE_NS, is_late, runs), end)
+    return Spans(_since(Spans(start, end), high - end <= _AT_ONCE_NS, is_late & (not knows_states), runs), end)
 
 
-def _stretches(spans: Spans, cuts: Times, busy: tuple[Times, Times]) -> tuple[Times, Times, NDArray[np.bool_]]:
-    """Between which signs of life each collective ended, and whether that is shortly before its end was noted."""
+def _stretches(
+    spans: Spans, cuts: Times, busy: tuple[Times, Times], knows_states: bool
+) -> tuple[Times, Times, NDArray[np.bool_]]:
+    """Between which signs of life each collective ended, and whether that is shortly before its end was noted.
+
+    Who waits for a future (DistributedDataParallel) goes on before the end is noted. Where the states of the thread are
+    known, a stretch far longer than the own one is no Python, and so the wait.
+    """
     is_busy = inside(cuts[:-1] + np.diff(cuts) // 2, *busy)
     place = np.clip(np.searchsorted(cuts, spans.end, side="left") - 1, 0, len(cuts) - 2)
     own = np.minimum(spans.end, cuts[place + 1]) - np.maximum(spans.start, cuts[place])
     free = np.flatnonzero(~is_busy & (np.diff(cuts) > _MOMENT_NS))
     is_late = np.zeros(len(place), dtype=np.bool_)
     if len(free):
-        before = free[np.maximum(np.searchsorted(free, place, side="left") - 1, 0)]
-        waited = np.minimum(spans.end, cuts[before + 1]) - np.maximum(spans.start, cuts[before])
-        is_late = (before < place) & (waited > _MOMENT_NS) & (cuts[before + 1] >= spans.end - _NOTED_LATE_NS)
-        is_late &= is_busy[place] | (own <= _MOMENT_NS)
-        place = np.where(is_late, before, place)
+        last = np.searchsorted(free, place, side="left") - 1
+        best, most = place, np.where(is_busy[place], 0, np.maximum(own, 0)) * (_FAR_LONGER if knows_states else 1)
+        may_be_late = is_busy[place] | (own <= _MOMENT_NS) | knows_states
+        for back in range(_LOOKED_BACK if knows_states else 1):
+            before = free[np.maximum(last - back, 0)]
+            waited = np.minimum(spans.end, cuts[before + 1]) - np.maximum(spans.start, cuts[before])
+            fits = (last >= back) & (waited > _MOMENT_NS) & (cuts[before + 1] >= spans.end - _NOTED_LATE_NS)
+            fits &= may_be_late & (waited > most)
+            best, most, is_late = np.where(fits, before, best), np.where(fits, waited, most), is_late | fits
+        place = best
     return cuts[place], cuts[place + 1], is_late
 
 
