@@ -89,10 +89,10 @@ def find_waits(
     start = np.maximum(spans.start, low)
     end = np.maximum(np.minimum(spans.end, high), start)
     inner = (samples.time_ns >= window[0]) & (samples.time_ns < window[1])
-    if not inner.any() or not len(start):
+    if not inner.any() or not len(start) or knows_states:  # states are finer than stacks, and leave no doubt
         return Spans(start, end)
     runs = _find_runs(samples.time_ns[inner], samples.function[inner], cuts, 1e9 / witness.rate_hz)
-    return Spans(_since(Spans(start, end), high - end <= _AT_ONCE_NS, is_late & (not knows_states), runs), end)
+    return Spans(_since(Spans(start, end), high - end <= _AT_ONCE_NS, is_late, runs), end)
 
 
 def _stretches(
