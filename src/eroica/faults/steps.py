@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -37,10 +36,8 @@ class BlockingLog(CalledFault):
 
     def build(self, place: Place) -> Any:
         """What logs, behind its server."""
-        self.server = start_program(STORAGE_PROGRAM, os.getpid(), 0, self.delay_s, stdout=subprocess.PIPE)
-        port = int(self.server.stdout.readline())
-        self.server.send_signal(signal.SIGUSR2)
-        return place.parts["log"](port)
+        self.server = start_program(STORAGE_PROGRAM, os.getpid(), 0, 0, self.delay_s, stdout=subprocess.PIPE)
+        return place.parts["log"](int(self.server.stdout.readline()))
 
     def stop(self) -> None:
         """No log, no server."""

@@ -1,10 +1,10 @@
 """A server for one worker: answers requests for blocks and takes lines, until it is told to be slow or silent.
 
-    python -I -S storage.py PID SECONDS [DELAY_S]
+    python -I -S storage.py PID SECONDS [NEXT_DELAY_S [DELAY_S]]
 
 Prints its port and listens on localhost only. From SIGUSR1 on it takes requests and answers none, for `SECONDS` (0 =
-for good). With SIGUSR2 each answer takes `DELAY_S` longer, with the next one no more. It ends when process PID does, or
-at SIGTERM. Standard library only, and no site packages.
+for good). Each answer takes `DELAY_S` longer; with SIGUSR2 `NEXT_DELAY_S` instead, with the next one `DELAY_S` again.
+It ends when process PID does, or at SIGTERM. Standard library only, and no site packages.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Blocks(BaseHTTPRequestHandler):
 def main() -> None:
     """Serve until the worker has ended."""
     pid, seconds = int(sys.argv[1]), float(sys.argv[2])
-    DELAYS_S[1] = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
+    DELAYS_S[:] = (float(sys.argv[4]) if len(sys.argv) > 4 else 0.0, float(sys.argv[3]) if len(sys.argv) > 3 else 0.0)
     ANSWERING.set()
 
     def fall_silent(*_: object) -> None:
@@ -66,10 +66,15 @@ def main() -> None:
 
     signal.signal(signal.SIGUSR1, fall_silent)
     signal.signal(signal.SIGUSR2, lambda *_: DELAYS_S.reverse())
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)  # a signal just before the wait below ends it, so that its handler runs
     server = ThreadingHTTPServer(("127.0.0.1", 0), Blocks)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_port, flush=True)
-    select.select([os.pidfd_open(pid)], [], [])
+    worker = os.pidfd_open(pid)
+    while worker not in select.select([worker, woken], [], [])[0]:
+        os.read(woken, 64)
     os._exit(0)
 
 
