@@ -90,6 +90,15 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
         base = self.file.rsplit("/", 1)[-1]
         return f"{base}:{self.line}" if base and self.line else base
 
+    @property
+    def label(self) -> str:
+        """For sentences: "__getitem__ (dataset.py:41)"."""
+        return _label(self.name, self.place)
+
+
+def _label(name: str, place: str) -> str:
+    return f"{name} ({place})" if place else name
+
 
 class Focus(msgspec.Struct, frozen=True, kw_only=True):
     """The frame a finding names.
@@ -115,7 +124,7 @@ class Focus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """For sentences: "__getitem__ (dataset.py:41)"."""
-        return f"{self.name} ({self.place})" if self.place else self.name
+        return _label(self.name, self.place)
 
     @property
     def entry(self) -> str:

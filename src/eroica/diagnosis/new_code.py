@@ -53,5 +53,4 @@ def _largest(here: dict[str, Floats], there: dict[str, Floats], iteration_us: fl
     }
     if not much:
         return ""
-    frame = split_frame(max(much, key=lambda one: (much[one], one)))
-    return f"{frame.name} ({frame.place})" if frame.place else frame.name
+    return split_frame(max(much, key=lambda one: (much[one], one))).label

@@ -14,7 +14,6 @@ from eroica.diagnosis.cores import Cores, cores_of_host
 from eroica.diagnosis.speed import Speed, speed_against_baseline, speed_against_peers
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet, with_all_iterations
-from eroica.localize.moved import Moved, find_moved
 from eroica.localize.roles import stages_of
 from eroica.localize.suspects import Suspects
 from eroica.settings import Settings
@@ -225,12 +224,6 @@ class View:
             if key.kind in kinds and key.phase in phases and key.thread in _CRITICAL_THREADS and busy[index]
         ]
 
-    @cached_property
-    def moved(self) -> tuple[Moved, ...]:
-        """Functions with other callers than in the baseline window."""
-        past = self.suspects.baseline
-        return find_moved(self.fleet, past) if past is not None else ()
-
     def before(self, functions: list[int]) -> Floats:
         """Time of some functions in the baseline window, iteration by iteration; NaN without one. float64 [W, J]."""
         past = self.suspects.baseline
@@ -246,7 +239,7 @@ class View:
             return np.stack([series[columns[rank]] if rank in columns else missing for rank in self.fleet.ranks])
 
         found = of_today(series)
-        for one in self.moved:
+        for one in self.suspects.moved:
             mine = sorted(set(one.now).intersection(functions))
             if mine:
                 all_W, own_W = (self.fleet.critical_us[list(rows)].sum(axis=0) for rows in (one.now, mine))

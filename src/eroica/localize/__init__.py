@@ -15,7 +15,7 @@ from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet, build_fleet
 from eroica.localize.group_names import tell_groups_apart
 from eroica.localize.like_rows import LikeRows, join_like
-from eroica.localize.moved import find_moved, time_then
+from eroica.localize.moved import Moved, find_moved, time_then
 from eroica.localize.rule import Behavior, Flagged, flag_functions
 from eroica.localize.suspects import SuspectRow, Suspects
 from eroica.model.pattern import WorkerPattern
@@ -50,26 +50,32 @@ def localize(patterns: Sequence[WorkerPattern], baseline: Sequence[WorkerPattern
     if fleet.iteration_us.shape[1] == 0:
         raise InputError("the workers captured no iteration in common")
     past = build_fleet(baseline, settings) if baseline else None
-    usable = past is not None and past.iteration_us.shape[1] > 0 and bool(set(past.ranks) & set(fleet.ranks))
-    before = align_baseline(fleet, past if usable else None)
+    if past is not None and (not past.iteration_us.shape[1] or set(past.ranks).isdisjoint(fleet.ranks)):
+        past = None
+    moved = find_moved(fleet, past) if past is not None else ()
+    before = align_baseline(fleet, past, moved)
     peers = median_of_others(fleet.critical_us, fleet.roles)
     arrivals = read_arrivals(fleet)
     return Suspects(
         fleet=msgspec.structs.replace(fleet, replay=arrivals.replay),
-        baseline=past if usable else None,
+        baseline=past,
         before_us=before,
         peers_us=peers,
         excess_us=np.where(np.isnan(before), fleet.critical_us - peers, fleet.critical_us - before),
+        moved=moved,
         abnormal=find_abnormal(fleet, peers, before, settings),
         arrivals=arrivals,
-        notes=() if usable or not baseline else ("the baseline window shares no worker with this one",),
+        notes=() if past is not None or not baseline else ("the baseline window shares no worker with this one",),
     )
 
 
-def align_baseline(fleet: Fleet, baseline: Fleet | None) -> Floats:
+def align_baseline(fleet: Fleet, baseline: Fleet | None, moved: Sequence[Moved]) -> Floats:
     """Baseline times on the fleet's functions and workers.
 
-    Functions whose callers have changed are compared with what they took under the earlier ones.
+    Args:
+        fleet: The window.
+        baseline: The healthy one.
+        moved: Functions whose callers have changed; they are compared with what they took under the earlier ones.
 
     Returns:
         Microseconds per iteration. float64 [F, W]; 0 where the worker did not run the function then, NaN where it has
@@ -86,7 +92,7 @@ def align_baseline(fleet: Fleet, baseline: Fleet | None) -> Floats:
             before[:, worker] = np.where(rows >= 0, baseline.critical_us[rows, columns[rank]], 0.0)
     workers = np.array([worker for worker, rank in enumerate(fleet.ranks) if rank in columns], dtype=np.intp)
     order = np.array([columns[rank] for rank in fleet.ranks if rank in columns], dtype=np.intp)
-    for one in find_moved(fleet, baseline):
+    for one in moved:
         before[np.ix_(np.asarray(one.now, np.intp), workers)] = time_then(fleet, baseline, one, workers, order)
     return before
 

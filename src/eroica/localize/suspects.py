@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from eroica.localize.arrivals import Arrivals
 from eroica.localize.fleet import Fleet
+from eroica.localize.moved import Moved
 from eroica.model.pattern import FunctionKey
 
 Floats = NDArray[np.float64]
@@ -46,6 +47,7 @@ class Suspects(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             worker has no baseline. float64 [F, W].
         peers_us: Median of the other workers of the same role. float64 [F, W]; NaN for a worker alone in its role.
         excess_us: Above the baseline where there is one, else above the peers. float64 [F, W].
+        moved: Functions with other callers than in the baseline window.
         abnormal: Rows that eq. 11 flags, in order of falling excess.
         arrivals: Who waits for whom.
         notes: What limits all this.
@@ -56,6 +58,7 @@ class Suspects(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     before_us: Floats
     peers_us: Floats
     excess_us: Floats
+    moved: tuple[Moved, ...]
     abnormal: tuple[SuspectRow, ...]
     arrivals: Arrivals
     notes: tuple[str, ...] = ()
