@@ -130,6 +130,7 @@ def test_a_worker_that_was_killed_is_named_when_the_job_has_failed(tmp_path: Pat
     assert "SIGKILL" in " ".join((verdict.summary, *cause.evidence)), verdict
 
 
+@pytest.mark.long
 def test_a_silence_that_ends_by_itself_is_a_note_and_no_verdict(tmp_path: Path) -> None:
     fault = "hang-lock:worker=1,from_iteration=60,seconds=12"
     with watched(tmp_path, fault, 2, "--iterations", "200") as job:

@@ -76,6 +76,7 @@ def test_the_same_seed_gives_the_same_losses_and_another_seed_others(script: Pat
     assert healthy == again != other
 
 
+@pytest.mark.long  # `test_online_loop` renames and moves, too
 def test_renamed_and_moved_faulty_code_does_the_same_to_the_job(script: Path, tmp_path: Path) -> None:
     moved = write_training(tmp_path / "elsewhere", package="captioner", rename=RENAMED)
     texts = [path.read_text(encoding="utf-8") for path in moved.parent.rglob("*.py")]

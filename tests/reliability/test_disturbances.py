@@ -19,7 +19,7 @@ HERE = (
 )  # fmt: skip
 #: torchrun's restart with gloo ends in more than one way by itself: one pair of equal jobs must be among so many.
 PAIRS = {"elastic-restart": 4}
-LONG = {"elastic-restart", "exception", "both-stopped"}
+LONG = {"elastic-restart", "exception", "both-stopped", "hostile-files"}
 NEED_ROOT = {each.name for each in DISTURBANCES if each.root}
 BY_NAME = {each.name: each for each in DISTURBANCES}
 
