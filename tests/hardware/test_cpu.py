@@ -89,15 +89,15 @@ def test_our_own_computing_shows_up_as_use_of_a_core(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "naps"),
+    ("place", "state"),
     [
-        (b"hrtimer_nanosleep", True),
-        (b"do_poll.constprop.0", True),
-        (b"futex_do_wait", False),
-        (b"__futex_wait", False),
-        (b"0", False),
-        (b"", False),
+        (b"hrtimer_nanosleep", cpu.NAPPING),
+        (b"do_poll.constprop.0", cpu.NAPPING),
+        (b"futex_do_wait", cpu.ASLEEP),
+        (b"__futex_wait", cpu.ASLEEP),
+        (b"0", cpu.HIDDEN),
+        (b"", cpu.HIDDEN),
     ],
 )
-def test_who_waits_for_another_thread_does_not_nap(place: bytes, naps: bool) -> None:
-    assert cpu._is_nap(place) == naps
+def test_who_waits_for_another_thread_does_not_nap(place: bytes, state: int) -> None:
+    assert cpu._kind_of_sleep(place) == state

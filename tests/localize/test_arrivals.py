@@ -236,3 +236,32 @@ def test_a_receive_waits_for_its_sender_and_a_send_for_nobody() -> None:
     arrivals = read_arrivals(fleet((send, fast_receive), (receive, slow_send), iterations=5))
     assert arrivals.blamed_us.sum(axis=1) == pytest.approx([150_000, 0], rel=1e-3)
     assert booked(arrivals)[0] == pytest.approx(booked(arrivals)[1])
+
+
+def one_link(receives: list[int], sends: list[int], told: list[bool]) -> Arrivals:
+    """Receives of worker 1 from worker 0, in these iterations of ten; it is not told of all of them."""
+    peers = [
+        encode_series(np.where(np.array(known), rank, -1).astype(np.int32)) for known, rank in ((told, 0), (True, 1))
+    ]
+    peers[1] = encode_series(np.full(len(sends), 1, dtype=np.int32))
+    iterations = [encode_series(np.array(one, dtype=np.int32)) for one in (receives, sends)]
+    receive = record(np.full(len(receives), 30_400.0), kind="recv", peers=peers[0], iteration=iterations[0])
+    send = record(np.full(len(sends), 400.0), kind="send", peers=peers[1], iteration=iterations[1])
+    return read_arrivals(fleet((send,), (receive,), iterations=10))
+
+
+def test_iterations_in_which_not_all_sides_are_told_cost_only_themselves() -> None:
+    """In iteration 4 there is something more to send, so that nothing tells to whom the receives of it go."""
+    everywhere = list(range(10))
+    told = [iteration != 4 for iteration in everywhere]
+    arrivals = one_link(everywhere, everywhere, told)
+    assert arrivals.blamed_us.sum(axis=1) == pytest.approx([9 * 30_000, 0], rel=1e-3)
+    assert not any("do not pair" in note for note in arrivals.notes)
+
+
+def test_where_most_iterations_do_not_agree_nobody_is_blamed() -> None:
+    everywhere = list(range(10))
+    arrivals = one_link(everywhere, everywhere, [iteration < 5 for iteration in everywhere])
+    assert arrivals.blamed_us.sum() == 0
+    assert any("receives of worker 1 from worker 0 do not pair" in note for note in arrivals.notes)
+    assert any("receives name no sender" in note for note in arrivals.notes)

@@ -99,7 +99,7 @@ def profiler(guest: Guest, tmp_path: Path) -> Iterator[Profiler]:
     guest._thread, guest._beats = threading.get_ident(), BeatWriter.create(tmp_path, {})
     guest._capturer = Capturer(
         {}, guest._answer, SimpleNamespace(exists=True, taken=False), guest._in_background, guest.guard.run,
-        guest._settings, make_tracer=lambda _: one,
+        guest._settings, make_tracer=lambda **_: one,
     )  # type: ignore[arg-type]  # fmt: skip
     guest._capturer.take(Order(5, WINDOW, 0, 10, 13, 0, 0, str(tmp_path)), 9)
     pass_boundaries(guest, 9, 10)

@@ -128,10 +128,63 @@ def test_sends_belong_to_the_group_whose_operations_skip_numbers():
     assert decode_series(record.peers, np.int32).tolist() == [1]
 
 
-def test_sends_in_a_larger_group_do_not_pair():
-    events = Events().note("gloo:send", WINDOW[0] + 40 * MS, WINDOW[0] + 41 * MS)
-    (found,) = find_executions(events.table(), [], (ProcessGroup(name="0", ranks=(0, 1, 2)),), WINDOW)
-    assert found.paired_by == "none"
+@pytest.mark.parametrize(
+    ("peers", "group"),
+    [((None, None), "0"), ((1, 3), ""), ((1, 2), "")],
+    ids=["not told", "to somebody outside the group", "to the worker itself"],
+)
+def test_sends_in_a_larger_group_do_not_pair_if_nothing_tells_to_whom_they_go(peers, group):
+    events = Events()
+    for number, peer in enumerate(peers):
+        said = CollectiveArguments("send", peer_in_group=peer) if peer is not None else None
+        start = WINDOW[0] + 20 * number * MS
+        events.add("c10d::send", start + MS, start + 4 * MS, arguments=said)
+        events.note("gloo:send", start + 2 * MS, start + 3 * MS)
+    found = find_executions(events.table(), [], (ProcessGroup(name="0", ranks=(0, 1, 5)),), WINDOW, rank=5)
+    assert [(one.group, one.paired_by, one.peer) for one in found] == 2 * [(group, "none", -1)]
+
+
+def test_sends_in_a_larger_group_pair_by_the_rank_in_the_group_that_their_call_names():
+    events = Events()
+    for number, (name, peer) in enumerate((("recv_", 0), ("send", 2), ("recv_", 2), ("send", 0))):
+        start, kind = WINDOW[0] + (10 + 10 * number) * MS, name.strip("_")
+        said = CollectiveArguments(kind, elements=64, peer_in_group=peer)
+        events.add(f"c10d::{name}", start, start + 2 * MS, arguments=said)
+        events.note(f"gloo:{kind}", start + MS, start + 3 * MS)
+    group = ProcessGroup(name="0", ranks=(3, 4, 5))
+    found = find_executions(events.table(), [], (group,), WINDOW, rank=4)
+    assert [(one.kind, one.peer, one.elements, one.paired_by) for one in found] == [
+        ("recv", 3, 64, "order"),
+        ("send", 5, 64, "order"),
+        ("recv", 5, 64, "order"),
+        ("send", 3, 64, "order"),
+    ]
+    receives, sends = collective_records(found, np.zeros(4, np.int64), np.array(WINDOW), (group,), 4, 512)
+    assert decode_series(receives.peers, np.int32).tolist() == [3, 5]
+    assert decode_series(sends.peers, np.int32).tolist() == [5, 3]
+    assert (receives.paired_by, sends.paired_by) == ("order", "order")
+
+
+def test_a_record_pairs_as_far_as_the_other_side_is_known():
+    group = ProcessGroup(name="0", ranks=(3, 4, 5))
+    executions = [
+        Execution(
+            row=number, name="gloo:send", kind="send", group="0", start_ns=WINDOW[0] + number * MS,
+            end_ns=WINDOW[0] + number * MS + 5, peer=peer, paired_by="none" if peer < 0 else "order",
+        )
+        for number, peer in enumerate((5, -1, 5, -1, -1))
+    ]  # fmt: skip
+
+    def pairing(limit):
+        (record,) = collective_records(executions, np.zeros(5, np.int64), np.array(WINDOW), (group,), 4, limit)
+        return record.paired_by, record.executions, record.dropped, decode_series(record.peers, np.int32).tolist()
+
+    assert pairing(512) == ("order", 5, 0, [5, -1, 5, -1, -1])
+    (record,) = collective_records(executions[3:], np.zeros(2, np.int64), np.array(WINDOW), (group,), 4, 512)
+    assert (record.paired_by, record.peers) == ("none", b"")
+    (series,) = collective_series(executions, np.zeros(5, np.int64), np.array(WINDOW), (group,), 4, 512)
+    cut = series.encode(2)
+    assert (cut.paired_by, cut.executions, cut.dropped, cut.peers) == ("none", 2, 3, b"")
 
 
 WORLD = ProcessGroup(name="0", description="default_pg", ranks=(0, 1, 2, 3))

@@ -87,6 +87,30 @@ def test_files_of_a_worker_become_its_pattern(files):
     assert not (files / "pattern.part").exists()
 
 
+def test_a_probe_tells_whom_sends_go_to(files):
+    facts = msgspec.json.decode((files / "capture.json").read_bytes())
+    facts["process_groups"] = [{"name": "0", "ranks": [0, 1, 2], "backend": "gloo"}]
+    (files / "capture.json").write_bytes(msgspec.json.encode(facts))
+
+    def trace(iterations, inputs):
+        rows = []
+        for number in range(iterations):
+            at = number * 50_000.0 + 1000
+            common = {"ph": "X", "pid": PID, "tid": TRAINING}
+            rows.append({**common, "cat": "cpu_op", "name": "c10d::send", "ts": at, "dur": 50.0, "args": inputs})
+            rows.append({**common, "cat": "user_annotation", "name": "gloo:send", "ts": at + 40, "dur": 900.0})
+        return json.dumps({"baseTimeNanoseconds": WALL, "traceEvents": rows})
+
+    (files / "trace.json").write_text(trace(3, {}))
+    assert run(files) == 0
+    (record,) = decode_record((files / "pattern").read_bytes(), WorkerPattern).collectives
+    assert (record.paired_by, record.peers) == ("none", b"")
+    (files / "probe.json").write_text(trace(1, {"Concrete Inputs": ["", "", "2", "0"], "Input Dims": [[[8]]]}))
+    assert run(files) == 0
+    (record,) = decode_record((files / "pattern").read_bytes(), WorkerPattern).collectives
+    assert (record.paired_by, decode_series(record.peers, np.int32).tolist()) == ("order", [2, 2, 2])
+
+
 def test_the_command_works_on_its_own_and_says_nothing(files):
     command = [
         sys.executable,
@@ -101,7 +125,9 @@ def test_the_command_works_on_its_own_and_says_nothing(files):
     assert decode_record((files / "pattern").read_bytes(), WorkerPattern).window_id == 1
 
 
-@pytest.mark.parametrize(("name", "text"), [("stacks.json", "broken"), ("flight.json", "{"), ("stacks.meta.json", "")])
+@pytest.mark.parametrize(
+    ("name", "text"), [("stacks.json", "broken"), ("flight.json", "{"), ("stacks.meta.json", ""), ("probe.json", "{")]
+)
 def test_what_is_damaged_but_optional_becomes_a_note(files, name, text, monkeypatch):
     monkeypatch.setattr("eroica.summarize.__main__._step_back", lambda: None)
     (files / name).write_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -85,16 +86,30 @@ def test_the_wait_for_a_disk_is_a_share_of_the_window_and_loader_children_add_up
         (b"SRDN", [2, 3, 4]),
         (b"NSNN", [3, 4]),
         (b"TTSS", []),
+        (b"RRSH", [1, 2]),
+        (b"RRHH", []),
         (b"R", []),
         (b"", []),
     ],
 )
 def test_who_runs_naps_or_waits_for_a_disk_waits_for_no_other_thread(states: bytes, awake: list[int]) -> None:
-    """One such sample alone may be a thread that is just being woken."""
+    """One such sample alone may be a thread that is just being woken; where sleep is hidden, nothing is told."""
     samples = Samples(series=(series("state", "40/40", [float(code) for code in states], "code"),))
-    assert awake_moments(captured(), samples).tolist() == [number * 10 * MS for number in awake]
+    assert moments(samples) == [number * 10 * MS for number in awake]
+
+
+def moments(samples: Samples | None, rate_hz: float = 100.0, until: int = 40) -> list[int]:
+    """Of a window from 10 ms on, milliseconds."""
+    window = msgspec.structs.replace(captured(), boundaries_ns=(10 * MS, 20 * MS, until * MS))
+    return awake_moments(window, samples, rate_hz).tolist()
+
+
+def test_states_tell_nothing_that_do_not_cover_the_window_or_are_rarer_than_stacks() -> None:
+    samples = Samples(series=(series("state", "40/40", [float(ord("R"))] * 4, "code"),))
+    assert len(moments(samples)) == 4
+    assert moments(samples, rate_hz=250.0) == moments(samples, until=45) == []
 
 
 def test_without_its_states_nothing_is_known_of_a_thread() -> None:
-    elsewhere = Samples(series=(series("state", "41/41", [float(ord("R"))] * 3, "code"),))
-    assert len(awake_moments(captured(), elsewhere)) == len(awake_moments(captured(), None)) == 0
+    elsewhere = Samples(series=(series("state", "41/41", [float(ord("R"))] * 4, "code"),))
+    assert moments(elsewhere) == moments(None) == []

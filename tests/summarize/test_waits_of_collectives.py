@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eroica.summarize.sampled import ThreadSamples
-from eroica.summarize.waits import Spans, Witness, find_waits
+from eroica.summarize.waits import Spans, Witness, find_waits, waits_elsewhere
 
 MS = 1_000_000
 RATE_HZ = 200.0
@@ -29,11 +29,11 @@ def thread(*parts):
     return ThreadSamples(np.array(time, np.int64), np.array(function, np.int32), np.zeros(len(time), np.int8))
 
 
-def waits(spans, samples, active=(), busy=NOTHING, awake=()):
+def waits(spans, samples, active=(), busy=NOTHING, awake=(), elsewhere=()):
     """Waits in milliseconds, None for a collective that is not waited for."""
     start, end = (np.array(side, np.int64) * MS for side in zip(*spans, strict=True))
-    signs, naps = ((np.array(moments, np.float64) * MS).astype(np.int64) for moments in (active, awake))
-    found = find_waits(Spans(start, end), signs, busy, Witness(samples, RATE_HZ, naps), WINDOW)
+    signs, naps, other = ((np.array(one, np.float64) * MS).astype(np.int64) for one in (active, awake, elsewhere))
+    found = find_waits(Spans(start, end), signs, busy, Witness(samples, RATE_HZ, naps, other), WINDOW)
     return [
         (low / MS, high / MS) if low < high else None
         for low, high in zip(found.start.tolist(), found.end.tolist(), strict=True)
@@ -160,19 +160,51 @@ def test_who_waits_for_a_future_goes_on_before_the_end_is_noted():
     assert waits(calls, thread(*parts), active, awake=awake) == [(at + 10, at + 60) for at in begins]
 
 
+def test_a_queue_that_is_waited_for_is_no_collective():
+    """A futex under both: the kernel does not tell a prefetching thread's queue from a collective, stacks do."""
+    begins = range(0, 500, 100)
+    calls = [(at, at + 60) for at in begins]
+    active = [one for at in begins for one in (at, at + 61)]
+    awake = [one for at in begins for one in (at + 62, at + 63)]
+    queue = [at + ms for at in begins for ms in range(0, 45, 5)]
+    assert waits(calls, thread((500, TRAINING)), active, awake=awake) == calls
+    found = waits(calls, thread((500, TRAINING)), active, awake=awake, elsewhere=queue)
+    assert found == [(at + 40, at + 60) for at in begins]
+
+
+@pytest.mark.parametrize(
+    ("leaf", "elsewhere"),
+    [
+        ("wait (threading.py:320)", True),
+        ("get (queue.py:171)", True),
+        ("select (selectors.py:415)", True),
+        ("_recv (multiprocessing/connection.py:395)", True),
+        ("wait (project/threading.py:320)", False),
+        ("get (queue_of_ours.py:3)", False),
+        ("synchronize (torch/distributed/distributed_c10d.py:3)", False),
+        ("wait", False),
+    ],
+)
+def test_what_waits_in_the_standard_library_waits_for_no_collective(leaf, elsewhere):
+    assert waits_elsewhere(("<module> (train.py:1)", leaf)) == elsewhere
+    assert not waits_elsewhere((leaf, "step (train.py:9)"))
+    assert not waits_elsewhere(())
+
+
 def test_no_collectives():
     empty = np.empty(0, np.int64)
-    found = find_waits(Spans(empty, empty), empty, NOTHING, Witness(thread((100, TRAINING)), RATE_HZ, empty), WINDOW)
+    witness = Witness(thread((100, TRAINING)), RATE_HZ, empty, empty)
+    found = find_waits(Spans(empty, empty), empty, NOTHING, witness, WINDOW)
     assert len(found.start) == len(found.end) == 0
 
 
 # --- against a slow twin ---
 
 
-def slow_waits(spans, active, busy, samples, rate_hz, window):
+def slow_waits(spans, active, awake, busy, samples, rate_hz, window):
     """The same, one collective after the other, over lists."""
     period = 1e9 / rate_hz
-    cuts = sorted({*window, *(one for one in active if window[0] < one < window[1])})
+    cuts = sorted({*window, *(one for one in (*active, *awake) if window[0] < one < window[1])})
     stretches = list(itertools.pairwise(cuts))
 
     def is_busy(stretch):
@@ -184,6 +216,12 @@ def slow_waits(spans, active, busy, samples, rate_hz, window):
     def ending(span):
         own = next(one for one in stretches if one[0] < span[1] <= one[1])
         free = [one for one in stretches if one[1] - one[0] > 200_000 and not is_busy(one) and one < own]
+        if awake:
+            best, most = own, 0 if is_busy(own) else 4 * max(0, shared(span, own))
+            for one in free[-16:][::-1]:
+                if one[1] >= span[1] - 10 * MS and shared(span, one) > max(most, 200_000):
+                    best, most = one, shared(span, one)
+            return best, best != own
         if not free or not (is_busy(own) or shared(span, own) <= 200_000):
             return own, False
         is_late = shared(span, free[-1]) > 200_000 and free[-1][1] >= span[1] - 10 * MS
@@ -206,7 +244,7 @@ def slow_waits(spans, active, busy, samples, rate_hz, window):
             for place, one in enumerate(runs)
             if start <= one[2][0] < end or start <= one[2][-1] < end or any(start <= time < end for time in one[2])
         ]
-        tells = before and runs[before[-1]][1][1] - runs[before[-1]][1][0] >= period
+        tells = before and not awake and runs[before[-1]][1][1] - runs[before[-1]][1][0] >= period
         last = before[-1] if tells else None
         over = last is not None and not is_late and (stretch[1] - end <= MS or runs[last][2][-1] <= end + period / 2)
         waits.append((start, end, last, over, is_late, before))
@@ -251,7 +289,8 @@ def test_against_the_slow_twin(seed):
     spans = sorted(tuple(sorted((moment(), moment() + step))) for _ in range(pick.randrange(1, 12)))
     spans = [(low, min(high, window[1])) for low, high in spans if low < min(high, window[1])] or [(0, window[1])]
     active = [moment() for _ in range(pick.choice((0, 3, 30, 200)))]
-    awake = []
+    awake = [moment() for _ in range(pick.choice((0, 0, 5, 50)))]
+    elsewhere = [moment() for _ in range(pick.choice((0, 0, 4)))]
     busy = [(active[0], active[0] + step)] if active and pick.random() < 0.5 else []
     times = sorted({moment() for _ in range(pick.choice((0, 2, 20, 80)))})
     samples = [(time, pick.choice((0, 0, 0, 1, 2))) for time in times]
@@ -263,9 +302,9 @@ def test_against_the_slow_twin(seed):
         Spans(*(np.array(side, np.int64) for side in zip(*spans, strict=True))),
         np.array(active, np.int64),
         (sides[0], sides[1]),
-        Witness(arrays, RATE_HZ, np.array(awake, np.int64)),
+        Witness(arrays, RATE_HZ, np.array(awake, np.int64), np.array(elsewhere, np.int64)),
         window,
     )
-    wanted = slow_waits(spans, [*active, *awake], busy, samples, RATE_HZ, window)
+    wanted = slow_waits(spans, [*active, *elsewhere], awake, busy, samples, RATE_HZ, window)
     assert list(zip(found.start.tolist(), found.end.tolist(), strict=True)) == wanted
     assert all(low <= begin <= end <= high for (low, high), (begin, end) in zip(spans, wanted, strict=True))

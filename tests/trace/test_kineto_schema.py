@@ -115,6 +115,34 @@ def test_begins_and_ends_become_events(tmp_path):
     assert table.open_events == 1
 
 
+@pytest.mark.parametrize(
+    ("inputs", "peer", "elements"),
+    [
+        ({"Concrete Inputs": ["", "", "1", "0"], "Input Dims": [[[4, 8]], [], [], []]}, 1, 32),
+        ({"Concrete Inputs": ["", "", "0", "0"], "Input Dims": [[[2], [3]], [], [], []]}, 0, 0),
+        ({"Concrete Inputs": ["", "", "2", "0"]}, 2, 0),
+        ({"Concrete Inputs": ["", "", "2", "0"], "Input Dims": [[[10**9, [4]]]]}, 2, 0),
+        ({"Concrete Inputs": ["", "", "2"], "Input Dims": [[[1] * 65]]}, 2, 0),
+    ],
+)
+def test_sends_and_receives_tell_the_other_side_if_their_inputs_were_recorded(tmp_path, inputs, peer, elements):
+    events = [event(name, start, 3, args=inputs) for start, name in ((1, "c10d::send"), (9, "c10d::recv_"))]
+    table = read(tmp_path, events)
+    assert [(one.name, one.peer_in_group, one.elements) for one in table.collectives.values()] == [
+        ("send", peer, elements),
+        ("recv", peer, elements),
+    ]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [{}, {"Concrete Inputs": [""]}, {"Concrete Inputs": 7}, {"Concrete Inputs": None},
+     {"Concrete Inputs": ["", "", "two"]}, {"Concrete Inputs": ["", "", "-5", "0"]}],
+)  # fmt: skip
+def test_sends_without_their_inputs_tell_nothing(tmp_path, inputs):
+    assert read(tmp_path, [event("c10d::send", 1, 3, args=inputs)]).collectives == {}
+
+
 def test_only_flow_events_are_an_empty_trace(tmp_path):
     assert len(read(tmp_path, [{"ph": "s", "id": 1, "pid": 1, "tid": 1, "ts": 0, "cat": "ac2g", "name": "ac2g"}])) == 0
 

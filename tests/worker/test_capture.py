@@ -22,12 +22,13 @@ from eroica.model.window import Capture
 from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.beat import Order, Result
+from eroica.wire.places import PROBE_FILE
 from eroica.worker import capture, surroundings
 from eroica.worker.capture import IDLE, OPEN, PARKED, SAVING, STANDING, Capturer
 from eroica.worker.hooks import Guest
 from eroica.worker.sampling import StackSampler
 from eroica.worker.session import Session
-from eroica.worker.tracer import count_events
+from eroica.worker.tracer import Tracer, survey
 
 WORKER = {
     "global_rank": 3, "local_rank": 1, "world_size": 8, "host": "here", "pid": 4, "device": "cpu",
@@ -40,14 +41,19 @@ class Notebook:
 
     def __init__(self, fails_at: str = "", events: int = 100) -> None:
         self.calls: list[str] = []
-        self.python_calls = self.on_device = False
+        self.python_calls = self.inputs = self.on_device = False
         self.waits = True
+        self.named = ""
         self._fails_at = fails_at
         self._events = events
 
-    def __call__(self, python_calls: bool) -> Notebook:
-        self.python_calls = python_calls
+    def __call__(self, python_calls: bool, inputs: bool) -> Notebook:
+        self.python_calls, self.inputs = python_calls, inputs
         return self
+
+    @property
+    def records_inputs(self) -> bool:
+        return self.inputs and not self.on_device
 
     def _do(self, name: str) -> None:
         self.calls.append(name)
@@ -68,7 +74,7 @@ class Notebook:
 
     def save(self, path: Path) -> int:
         self._do("save")
-        path.write_text(json.dumps([{"ph": "X"}] * self._events))
+        path.write_text(json.dumps([*[{"ph": "X"}] * self._events, *[{"name": self.named}] * bool(self.named)]))
         return 0
 
     def drop(self) -> int:
@@ -446,6 +452,51 @@ def test_a_probe_counts_and_leaves_nothing(desk: Desk) -> None:
     assert list(desk.place.iterdir()) == []
 
 
+def probe_and_window(desk: Desk, first: int) -> tuple[bool, bool]:
+    """Whether the probe recorded inputs, and whether the window did."""
+    inputs = []
+    for at, last, kind in ((first, first + 1, beat.PROBE), (first + 10, first + 12, beat.WINDOW)):
+        desk.capturer.take(desk.order(at, last, kind=kind), at - 1)
+        inputs.append(desk.tracer.inputs)
+        desk.pass_boundaries(at - 1, last + 3)
+        assert desk.statuses[-1] == "done"
+    return inputs[0], inputs[1]
+
+
+@pytest.mark.parametrize(
+    ("named", "events", "world_size", "inputs"),
+    [
+        ("c10d::send", 100, 8, True),
+        ("c10d::recv_", 100, 8, True),
+        ("c10d::allreduce_", 100, 8, False),
+        ("c10d::send", 100, 2, False),
+        ("c10d::send", 250_000, 8, False),
+    ],
+    ids=["sends", "receives", "neither", "only one to send to", "too many events"],
+)
+def test_the_next_probe_records_inputs_once_sends_to_several_were_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, events: int, world_size: int, inputs: bool
+) -> None:
+    monkeypatch.setitem(WORKER, "world_size", world_size)
+    tracer = Notebook(events=events)
+    tracer.named = named
+    desk = Desk(tmp_path, tracer)
+    assert probe_and_window(desk, 10) == (False, False)
+    assert not (tmp_path / PROBE_FILE).exists()
+    assert probe_and_window(desk, 40) == (inputs, False)
+    assert (tmp_path / PROBE_FILE).exists() == inputs
+
+
+def test_a_device_tells_by_itself_whom_sends_go_to(tmp_path: Path) -> None:
+    tracer = Notebook()
+    tracer.named, tracer.on_device = "c10d::send", True
+    desk = Desk(tmp_path, tracer)
+    probe_and_window(desk, 10)
+    probe_and_window(desk, 40)
+    assert not (tmp_path / PROBE_FILE).exists()
+    assert not Tracer(inputs=False).records_inputs and Tracer(inputs=True).records_inputs
+
+
 def test_tracing_every_python_call_is_passed_on(desk: Desk) -> None:
     desk.capturer.take(desk.order(10, 11, flags=beat.TRACE_PYTHON_CALLS), 9)
     assert desk.tracer.python_calls
@@ -781,9 +832,9 @@ def test_a_forked_child_notes_no_collections_for_its_parents_window(desk: Desk) 
 def test_events_of_a_trace_are_counted_from_samples_of_it(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(",\n".join(json.dumps({"ph": "X", "name": "x" * (i % 50), "ts": i}) for i in range(100_000)))
-    assert count_events(path) == pytest.approx(100_000, rel=0.05)
+    assert survey(path).events == pytest.approx(100_000, rel=0.05)
     path.write_text("")
-    assert count_events(path) == 0
+    assert survey(path).events == 0
 
 
 def test_the_inside_sampler_writes_what_py_spy_would(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from watched_jobs import PROGRAMS, TORCHRUN, Host, OneOrder
 
 from eroica.model.window import Capture
+from eroica.trace.kineto import read_trace
 from eroica.wire.beat import CLOSED, DONE, OPEN, PROBE, SKIPPED, STATE_NAMES, WINDOW
 
 pytestmark = pytest.mark.jobs
@@ -96,6 +97,31 @@ def test_a_probe_answers_with_its_events_and_leaves_no_trace(host: Host) -> None
     assert result.events > 50
     assert result.duration_ns > 5_000_000
     assert not list((host.root / "scratch" / str(pid)).iterdir())
+
+
+def test_a_probe_tells_whom_sends_go_to_in_a_group_of_three(host: Host) -> None:
+    command = [*TORCHRUN[:-1], "3", RANKS, "--kind", "chain", "--iterations", "80", "--out", str(host.root)]
+    first, second = OneOrder(3, PROBE, length=1), OneOrder(3, PROBE, at=40, length=1)
+
+    def order(host: Host) -> None:
+        first(host)
+        if all(worker.results and worker.results[-1].status == DONE for worker in host.workers.values()):
+            assert not list(host.root.glob("scratch/*/probe.json"))  # only the next probe records inputs
+            second(host)
+
+    watched = host.run(command, order)
+    assert watched.returncode == 0, watched.stderr
+    pids = {rank: worker.reader.identity["pid"] for rank, worker in host.by_rank().items()}
+    probes = {rank: read_trace(host.root / "scratch" / str(pid) / "probe.json") for rank, pid in pids.items()}
+    told = {
+        rank: [(one.name, one.peer_in_group) for one in table.collectives.values()] for rank, table in probes.items()
+    }
+    assert told == {
+        0: 2 * [("send", 1), ("recv", 1)],
+        1: 2 * [("recv", 0), ("send", 2), ("recv", 2), ("send", 0)],
+        2: 2 * [("recv", 1), ("send", 1)],
+    }
+    assert {one.elements for table in probes.values() for one in table.collectives.values()} == {4 * 32}
 
 
 def test_two_ddp_ranks_with_loader_children_agree_and_the_children_are_no_workers(host: Host) -> None:

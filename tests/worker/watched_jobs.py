@@ -66,7 +66,7 @@ class Host:
 
     def scratch(self, name: str) -> Path:
         place = self.root / "scratch" / name
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         return place
 
     def run(

@@ -23,7 +23,7 @@ from eroica.settings import Settings
 from eroica.summarize.setup import SETUP_FILE
 from eroica.wire import beat, patience
 from eroica.wire.messages import OrderMessage
-from eroica.wire.places import private_directory, write_private
+from eroica.wire.places import PROBE_FILE, private_directory, write_private
 from eroica.worker.launch import program
 
 log = logging.getLogger("eroica.agent")
@@ -83,6 +83,11 @@ class HostWindow:
         kind = {"probe": beat.PROBE, "window": beat.WINDOW, "cancel": beat.CANCEL}[self.order.kind]
         flags = beat.TRACE_PYTHON_CALLS if self._settings.trace_python_calls else 0
         directories = {w.worker.pid: private_directory(self.directory / str(w.worker.pid)) for w in self._workers}
+        if kind == beat.PROBE:
+            for directory in directories.values():
+                (directory / PROBE_FILE).unlink(
+                    missing_ok=True
+                )  # of an earlier job of this name, whose traces are kept
         inside_hz = self._inside_hz() if kind == beat.WINDOW else 0
         for worker in self._workers:
             worker.reader.give(

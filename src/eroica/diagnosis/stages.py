@@ -187,9 +187,10 @@ def _microbatches(view: View) -> int | None:
         iterations = max(pattern.last_iteration - pattern.first_iteration, 1)
         for record in pattern.collectives:
             if record.kind == "recv" and record.peers:
-                _, counts = np.unique(decode_series(record.peers, np.int32), return_counts=True)
+                peers = decode_series(record.peers, np.int32)
+                _, counts = np.unique(peers[peers >= 0], return_counts=True)
                 whole = (record.executions + record.dropped) / max(record.executions, 1)
-                most = max(most, round(float(counts.max()) * whole / iterations))
+                most = max(most, round(float(counts.max(initial=0)) * whole / iterations))
     return most or None
 
 

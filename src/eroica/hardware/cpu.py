@@ -14,9 +14,12 @@ from eroica.hardware.writer import Channel, SampleWriter, Track
 
 _JIFFY_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MONOTONIC_COARSE = 6
-_ASLEEP = ord("S")
+_SHORTEST_PLACE = 2
+ASLEEP = ord("S")
 NAPPING = ord("N")
 """State, beside the kernel's letters: asleep, but not until another thread wakes it (a timer, a pipe, a socket)."""
+HIDDEN = ord("H")
+"""Asleep, and the kernel does not tell on what."""
 
 
 def parse_state(stat: bytes) -> int:
@@ -69,13 +72,15 @@ def schedstat_counts() -> bool:
         return False
 
 
-def _is_nap(place: bytes) -> bool:
-    """Whether a thread that sleeps in this function of the kernel waits for no other thread.
+def _kind_of_sleep(place: bytes) -> int:
+    """Whether a thread that sleeps in this function of the kernel waits for another thread.
 
     Locks and gloo wait by futexes; who polls with pauses naps. The kernel says "0" where it does not tell, or the
     thread is awake by now.
     """
-    return len(place) > 1 and b"futex" not in place
+    if len(place) < _SHORTEST_PLACE:
+        return HIDDEN
+    return ASLEEP if b"futex" in place else NAPPING
 
 
 class ThreadProbe:
@@ -86,7 +91,7 @@ class ThreadProbe:
         pid: Its process.
         tid: Kernel thread id.
         period_ns: How often `read` is going to be called.
-        state: Also sample the state, which costs more than the clocks: the kernel's letter for it, or `NAPPING`.
+        state: Also sample the state, which costs more than the clocks: the kernel's letter, `NAPPING` or `HIDDEN`.
 
     Raises:
         OSError: The thread is gone, or /proc does not show it to us.
@@ -134,20 +139,20 @@ class ThreadProbe:
             return -1
         return descriptor
 
-    def _naps(self) -> bool:
+    def _kind_of_sleep(self) -> int:
         try:
-            return _is_nap(os.pread(self._place, 32, 0))
+            return _kind_of_sleep(os.pread(self._place, 32, 0)) if self._place >= 0 else HIDDEN
         except OSError:  # it is no longer shown to us; whether the thread is gone, the clocks tell
             self._place = -1
-            return False
+            return HIDDEN
 
     def read(self) -> None:
         """Sample; raises OSError or ValueError once the thread is gone."""
         now_ns = time.monotonic_ns()
         if self._state >= 0:
             state = parse_state(os.pread(self._state, 96, 0))
-            if state == _ASLEEP and self._place >= 0 and self._naps():
-                state = NAPPING
+            if state == ASLEEP:
+                state = self._kind_of_sleep()
             self._writer.add(self._state_number, now_ns, state)
         data = os.pread(self._clock, self._size, 0)
         if data == self._last:

@@ -166,8 +166,10 @@ def _waits_for_untold(fleet: Fleet, records: Records, told: Mapping[tuple[str, s
         for worker, record in owners.items():
             if kind in _TO_ROOT or (kind in FROM_ROOT and not record.peers):
                 others += float(decode_series(record.critical_us, np.float32).sum())
-            elif kind == "recv" and not record.peers and not is_recorded(fleet.patterns[worker]):
-                receives += float(decode_series(record.critical_us, np.float32).sum())
+            elif kind == "recv" and not is_recorded(fleet.patterns[worker]):
+                critical_us = decode_series(record.critical_us, np.float32)
+                is_untold = decode_series(record.peers, np.int32) < 0 if record.peers else slice(None)
+                receives += float(critical_us[is_untold].sum())
     much = _MUCH_UNTOLD * float(fleet.iteration_us.sum())
     return _UNTOLD if receives > much else _UNJUDGED if others > much else ""
 

@@ -27,6 +27,8 @@ Records = Mapping[tuple[str, str], Mapping[int, CollectiveRecord]]
 FROM_ROOT = frozenset({"broadcast", "scatter"})
 #: What a transfer takes by itself shows in the executions where nobody waited: the quickest of its kind.
 _QUICKEST = 0.1
+#: Iterations with equally many sends and receives must be such a share of all.
+_MOST_ITERATIONS = 0.6
 #: What was issued as one ends within this.
 _TOGETHER_US = 50.0
 #: Executions that are entered together: their arrays fit into a core's cache.
@@ -165,7 +167,7 @@ def _pair(
     (waiting, leading), (recv, send) = sides, records
     receiver, sender = fleet.ranks[waiting.worker], fleet.ranks[leading.worker]
     at_recv, at_send = np.flatnonzero(waiting.peers == sender), np.flatnonzero(leading.peers == receiver)
-    if recv.dropped or send.dropped:
+    if recv.dropped or send.dropped or at_recv.size != at_send.size:
         ends = (waiting.worker, recv), (leading.worker, send)
         at_recv, at_send = _in_whole_iterations(fleet, *ends, at_recv, at_send)
     if at_recv.size != at_send.size or not at_recv.size or "none" in (recv.paired_by, send.paired_by):
@@ -182,7 +184,10 @@ def _in_whole_iterations(
     at_recv: NDArray[np.intp],
     at_send: NDArray[np.intp],
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Executions in iterations of which both records hold all; none unless both have equally many in each of them."""
+    """Executions in iterations of which both records hold all and equally many; none unless most iterations are such.
+
+    The others send or receive something more, so that nothing tells to whom.
+    """
     sides = []
     for (worker, record), at in ((receiving, at_recv), (sending, at_send)):
         iteration = decode_series(record.iteration, np.int32).astype(np.int64)
@@ -190,10 +195,11 @@ def _in_whole_iterations(
         sides.append((iteration[at], int(iteration.min()) + 1 if record.dropped and iteration.size else 0, at))
     whole_from = max(first for _, first, _ in sides)
     (ours, _, at_recv), (theirs, _, at_send) = sides
-    at_recv, at_send = at_recv[ours >= whole_from], at_send[theirs >= whole_from]
-    if not np.array_equal(ours[ours >= whole_from], theirs[theirs >= whole_from]):
-        return at_recv[:0], at_send[:0]
-    return at_recv, at_send
+    counts = [dict(zip(*np.unique(one[one >= whole_from], return_counts=True), strict=True)) for one in (ours, theirs)]
+    alike = [iteration for iteration, count in counts[0].items() if counts[1].get(iteration) == count]
+    if len(alike) < _MOST_ITERATIONS * len(counts[0].keys() | counts[1].keys()):
+        alike = []
+    return at_recv[np.isin(ours, alike)], at_send[np.isin(theirs, alike)]
 
 
 def book_from_root(

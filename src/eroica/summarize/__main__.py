@@ -65,10 +65,12 @@ def summarize_files(capture_path: Path, hardware: Path, out: Path) -> None:
     from eroica.settings import load_settings
     from eroica.summarize.pattern import summarize_worker
     from eroica.summarize.setup import SETUP_FILE, joined_setup, read_setup
+    from eroica.summarize.sides import name_sides, read_sides
     from eroica.trace.flight import read_flight
     from eroica.trace.kineto import read_trace
     from eroica.trace.stacks import read_stacks
     from eroica.wire.codec import encode_record
+    from eroica.wire.places import PROBE_FILE
 
     began = time.perf_counter()
     capture = _read_capture(capture_path)
@@ -81,12 +83,15 @@ def summarize_files(capture_path: Path, hardware: Path, out: Path) -> None:
     samples = _optional(lambda: read_samples(hardware), notes, hardware / "samples.bin")
     flight_path = _beside(capture_path, capture.flight_path or "flight.json")
     flight = _optional(lambda: read_flight(flight_path), notes, flight_path)
+    probe_path = capture_path.with_name(PROBE_FILE)
+    sides = _optional(lambda: read_sides(probe_path), notes, probe_path)
     trace_path = _beside(capture_path, capture.trace_path or "trace.json")
     events = read_trace(trace_path)
     if not events.header.has_wall_clock:
         raise InputError(
             f"{trace_path} is cut short and lost what its times count from: the window cannot be found in it"
         )
+    events = name_sides(events, sides or (), capture)
     pattern = summarize_worker(capture, events, stacks, samples, flight or [], load_settings())
     pattern = msgspec.structs.replace(
         pattern,

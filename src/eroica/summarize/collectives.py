@@ -6,7 +6,8 @@ of their group, so they are joined by order, and refused where names or times co
 
 Point-to-point under gloo: `send` and `recv` run on the calling thread. The span `gloo:send` begins only after the call
 has registered its buffer, and that may already wait; so the operator `c10d::send` around its beginning counts too. They
-leave no Flight Recorder entry: `summarize.senders` finds the group.
+leave no Flight Recorder entry: `summarize.senders` finds the group. Whom they go to is clear in a group of two; in a
+larger one the operator tells it, if its inputs were recorded.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
 from eroica.summarize.codes import rows_by_thread
 from eroica.summarize.senders import group_of_sends
+from eroica.trace.arguments import DIRECT_CALLS
 from eroica.trace.kineto import is_collective_kernel
-from eroica.trace.table import Category, EventTable
+from eroica.trace.table import Category, CollectiveArguments, EventTable
 
 Pairing = Literal["sequence", "order", "none"]
 _SPAN = re.compile(r"^(?:gloo|mpi|ucc):\w+$")
@@ -66,12 +68,15 @@ class Execution(NamedTuple):
 
 
 class _Span(NamedTuple):
+    """A collective's own event; `call` is the row of the operator around the beginning of a send or receive, or -1."""
+
     row: int
     name: str
     kind: str
     thread: int
     start_ns: int
     end_ns: int
+    call: int = -1
 
 
 @lru_cache(maxsize=4096)
@@ -87,7 +92,11 @@ def is_host_collective(name: str) -> bool:
 
 
 def find_executions(
-    events: EventTable, flight: Sequence[FlightEntry], groups: Sequence[ProcessGroup], window: tuple[int, int]
+    events: EventTable,
+    flight: Sequence[FlightEntry],
+    groups: Sequence[ProcessGroup],
+    window: tuple[int, int],
+    rank: int = -1,
 ) -> list[Execution]:
     """All executions that touch the window, in order of start.
 
@@ -96,13 +105,15 @@ def find_executions(
         flight: The Flight Recorder's entries, oldest first.
         groups: Process groups of this worker.
         window: Its start and end, wall-clock nanoseconds; executions are clipped to it.
+        rank: Global rank of this worker, which sends nothing to itself.
     """
     spans = _spans(events)
     queued = [span for span in spans if span.kind not in POINT_TO_POINT]
     direct = [span for span in spans if span.kind in POINT_TO_POINT]
+    sender = group_of_sends(flight, groups, window, [span.start_ns for span in direct]) if direct else None
     found = [
         *_join_flight(queued, [entry for entry in flight if not entry.is_p2p], groups, window),
-        *_point_to_point(direct, flight, groups, window),
+        *_point_to_point(direct, [events.collectives.get(span.call) for span in direct], sender, rank),
         *_kernels(events, groups),
     ]
     clipped = (_clip(one, window) for one in found)
@@ -130,26 +141,21 @@ def _spans(events: EventTable) -> list[_Span]:
 
 def _widen(spans: list[_Span], events: EventTable) -> list[_Span]:
     """A send or receive begins with the call around the beginning of its span."""
-    calls = events.names_where(
-        [name in ("c10d::send", "c10d::recv_", "c10d::recv_any_source_") for name in events.strings]
-    )
-    calls_of = {
-        thread: (events.start_ns[rows], events.end_ns[rows])
-        for thread, rows in rows_by_thread(events, np.flatnonzero(calls))
-    }
-    return [_widened(span, *calls_of[span.thread]) if _may_widen(span, calls_of) else span for span in spans]
+    calls = events.names_where([name in DIRECT_CALLS or name == "c10d::recv_any_source_" for name in events.strings])
+    calls_of = dict(rows_by_thread(events, np.flatnonzero(calls)))
+    return [_widened(span, events, calls_of[span.thread]) if _may_widen(span, calls_of) else span for span in spans]
 
 
 def _may_widen(span: _Span, threads: Container[int]) -> bool:
     return span.kind in POINT_TO_POINT and span.thread in threads
 
 
-def _widened(span: _Span, start: NDArray[np.int64], end: NDArray[np.int64]) -> _Span:
+def _widened(span: _Span, events: EventTable, calls: NDArray[np.intp]) -> _Span:
     """A span from the beginning of that one of its thread's calls that it begins in."""
-    place = int(np.searchsorted(start, span.start_ns, side="right")) - 1
-    if place < 0 or end[place] < span.start_ns:
+    place = int(np.searchsorted(events.start_ns[calls], span.start_ns, side="right")) - 1
+    if place < 0 or events.end_ns[calls[place]] < span.start_ns:
         return span
-    return span._replace(start_ns=int(start[place]))
+    return span._replace(start_ns=int(events.start_ns[calls[place]]), call=int(calls[place]))
 
 
 # --- gloo's queues and the Flight Recorder ---
@@ -288,16 +294,30 @@ def _execution(span: _Span, group: str, entry: FlightEntry | None = None) -> Exe
 
 
 def _point_to_point(
-    spans: list[_Span], flight: Sequence[FlightEntry], groups: Sequence[ProcessGroup], window: tuple[int, int]
+    spans: list[_Span], said: Sequence[CollectiveArguments | None], group: ProcessGroup | None, rank: int
 ) -> list[Execution]:
-    if not spans:
-        return []
-    group = group_of_sends(flight, groups, window, [span.start_ns for span in spans])
-    if group is None:
+    """Sends and receives: the order pairs them with the other side's, if it is known who that is.
+
+    Args:
+        spans: Theirs.
+        said: What the call of each says.
+        group: Theirs, as far as it is known. It is another one if a call names somebody who is not in it, or the worker
+            itself.
+        rank: Global rank of this worker.
+    """
+    told = [one.peer_in_group for one in said if one is not None]
+    if group is None or not all(0 <= peer < len(group.ranks) and group.ranks[peer] != rank for peer in told):
         return [_execution(span, "") for span in spans]
-    pair = len(group.ranks) == 2
-    pairing: Pairing = "order" if pair else "none"
-    return [_execution(span, group.name)._replace(paired_by=pairing) for span in spans]
+    plain: Pairing = "order" if len(group.ranks) == 2 else "none"
+    found = []
+    for span, one in zip(spans, said, strict=True):
+        execution = _execution(span, group.name)
+        if one is None:
+            found.append(execution._replace(paired_by=plain))
+        else:
+            peer = group.ranks[one.peer_in_group]
+            found.append(execution._replace(paired_by="order", peer=peer, elements=one.elements))
+    return found
 
 
 def _kernels(events: EventTable, groups: Sequence[ProcessGroup]) -> list[Execution]:

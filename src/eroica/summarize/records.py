@@ -39,16 +39,22 @@ class CollectiveSeries(NamedTuple):
     columns: dict[str, NDArray[Any]]
 
     def encode(self, limit: int) -> CollectiveRecord:
-        """The record with its last `limit` executions."""
+        """The record with its last `limit` executions; sends and receives pair as far as their other side is known."""
         pairing = self.pairing[-limit:] if limit > 0 else []
         first = len(self.pairing) - len(pairing)
+        kept = {name: values[first:] for name, values in self.columns.items()}
+        if "peers" in kept:
+            told = kept["peers"] >= 0
+            pairing = [one for one, is_told in zip(pairing, told.tolist(), strict=True) if is_told] or pairing
+            if not told.any():
+                del kept["peers"]
         return CollectiveRecord(
             group=self.group,
             kind=self.kind,
             paired_by=_record_pairing(pairing),
-            executions=len(pairing),
-            dropped=self.total - len(pairing),
-            **{name: encode_series(values[first:]) for name, values in self.columns.items()},
+            executions=len(self.pairing) - first,
+            dropped=self.total - (len(self.pairing) - first),
+            **{name: encode_series(values) for name, values in kept.items()},
         )
 
 

@@ -34,7 +34,7 @@ from eroica.summarize.spans import Staged
 from eroica.summarize.sweep import Layer, Times
 from eroica.summarize.tally import Tally
 from eroica.summarize.threads import awake_moments
-from eroica.summarize.waits import Witness
+from eroica.summarize.waits import Witness, waits_elsewhere
 from eroica.trace.stacks import StackTimeline
 from eroica.trace.table import EventTable
 
@@ -87,7 +87,8 @@ def set_scene(capture: Capture, events: EventTable, flight: Sequence[FlightEntry
         InputError: The capture has no complete iteration, or its boundaries do not rise.
     """
     edges = _edges(capture, clock)
-    executions = find_executions(events, flight, capture.process_groups, (int(edges[0]), int(edges[-1])))
+    window = (int(edges[0]), int(edges[-1]))
+    executions = find_executions(events, flight, capture.process_groups, window, capture.worker.global_rank)
     functions = Functions()
     return Scene(
         events=events,
@@ -122,7 +123,8 @@ def _collections(capture: Capture, clock: WallClock) -> tuple[Times, Times]:
 class Sampled:
     """Everything sampled: the training thread, runs of all threads, the others' samples, how many counted.
 
-    `awake` are moments at which the kernel showed the training thread to wait for no other thread.
+    `awake` are moments at which the kernel showed the training thread to wait for no other thread, `elsewhere` those at
+    which its stack showed that it waits for something else than a collective.
     """
 
     training: ThreadSamples | None
@@ -131,6 +133,7 @@ class Sampled:
     count: SampleCount
     rate_hz: float
     awake: Times
+    elsewhere: Times
 
 
 def read_sampled(
@@ -142,7 +145,8 @@ def read_sampled(
 ) -> Sampled:
     """Samples of the window, on the clock of its trace; nothing of them where there are no stacks."""
     if stacks is None:
-        return Sampled(None, (), (), SampleCount(), 1.0, np.empty(0, dtype=np.int64))
+        nothing = np.empty(0, dtype=np.int64)
+        return Sampled(None, (), (), SampleCount(), 1.0, nothing, nothing)
     window, functions = scene.window, scene.functions
     reader = StackReader(functions)
     pid, thread, autograd = capture.worker.pid, capture.training_thread_id, scene.outline.autograd_threads
@@ -155,8 +159,10 @@ def read_sampled(
     outer = len(training.time_ns) - inner
     count = SampleCount(count.used + inner, count.dropped + outer + torn + stacks.unreadable)
     runs = (sample_runs(training, window, stacks.rate_hz), *others)
-    awake = clock.from_monotonic(awake_moments(capture, hardware))
-    return Sampled(training, runs, tuple(threads), count, stacks.rate_hz, awake)
+    awake = clock.from_monotonic(awake_moments(capture, hardware, stacks.rate_hz))
+    waits = np.array([waits_elsewhere(key.stack) for key in functions.keys] or [False])
+    elsewhere = training.time_ns[waits[training.function]]
+    return Sampled(training, runs, tuple(threads), count, stacks.rate_hz, awake, elsewhere)
 
 
 def _shift(
@@ -176,7 +182,9 @@ def walk(
         The critical path of the last slice (of all, if there is only one), and of what is shown of the window.
     """
     executions, functions = scene.executions, scene.functions
-    witness = None if python.training is None else Witness(python.training, python.rate_hz, python.awake)
+    witness = None
+    if python.training is not None:
+        witness = Witness(python.training, python.rate_hz, python.awake, python.elsewhere)
     seen: list[Layer] = []
     for part in cut_slices(scene.events, scene.window, most):
         window = (part.start_ns, part.end_ns)

@@ -12,14 +12,22 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.hardware.cpu import NAPPING
-from eroica.hardware.store import Samples
+from eroica.hardware.cpu import ASLEEP, HIDDEN, NAPPING
+from eroica.hardware.store import Samples, Series
 from eroica.model.window import Capture
 from eroica.summarize.clock import WallClock
 from eroica.summarize.sampled import OtherThread
 from eroica.summarize.utilization import Use
 
 _AWAKE = [float(code) for code in (*b"RD", NAPPING)]
+_SLEEPS = [float(code) for code in (ASLEEP, NAPPING, HIDDEN)]
+#: States that end so much earlier than the window, or begin so much later, say too little of it.
+_MISSED = 0.05
+_FEWEST = 2
+#: Or where they are so many times as rare as stacks.
+_RARER = 2.0
+#: Nor do they where this share of its sleep is hidden.
+_MOSTLY_HIDDEN = 0.5
 
 
 def measure_threads(
@@ -71,22 +79,39 @@ def disk_facts(capture: Capture, samples: Samples | None, threads: Sequence[Othe
     return {name: round(value, 4) for name, value in facts.items() if value > 0}
 
 
-def awake_moments(capture: Capture, samples: Samples | None) -> NDArray[np.int64]:
+def awake_moments(capture: Capture, samples: Samples | None, rate_hz: float) -> NDArray[np.int64]:
     """When the training thread was seen to run, to sleep until a timer or a file wakes it, or to wait for a disk.
 
     One such sample alone may be a thread that is just being woken, and counts for nothing.
 
+    Args:
+        capture: Names the thread, and the window.
+        samples: Hardware channels.
+        rate_hz: Stack samples per second: states that are much rarer tell less than these.
+
     Returns:
-        CLOCK_MONOTONIC nanoseconds, rising. int64 [M]; none where states were not sampled.
+        CLOCK_MONOTONIC nanoseconds, rising. int64 [M]; none where states do not tell all of the window.
     """
     device = f"{capture.worker.pid}/{capture.training_thread_id}"
     series = samples.find("state", device) if samples is not None else None
-    if series is None:
+    if series is None or not _tells_all(series, capture, 1e9 / rate_hz):
         return np.empty(0, dtype=np.int64)
     awake = np.isin(series.value, _AWAKE)
     beside = np.append(False, awake[:-1]) | np.append(awake[1:], False)
     moments: NDArray[np.int64] = series.t_ns[awake & beside]
     return moments
+
+
+def _tells_all(series: Series, capture: Capture, period_ns: float) -> bool:
+    """Whether states cover the window, about as often as stacks do, and the kernel tells sleep from sleep."""
+    start, end = capture.boundaries_ns[0], capture.boundaries_ns[-1]
+    most_missed = _MISSED * (end - start)
+    time = series.t_ns[(series.t_ns >= start - most_missed) & (series.t_ns <= end + most_missed)]
+    if len(time) < _FEWEST or time[0] > start + most_missed or time[-1] < end - most_missed:
+        return False
+    asleep = int(np.isin(series.value, _SLEEPS).sum())
+    hidden = int((series.value == HIDDEN).sum())
+    return float(np.median(np.diff(time))) <= _RARER * period_ns and hidden <= _MOSTLY_HIDDEN * asleep
 
 
 def _share(capture: Capture, samples: Samples, devices: Sequence[str]) -> float:

@@ -4,19 +4,22 @@ A collective on a device is critical whenever nothing of a higher class runs; so
 threads work beside the training thread, which may go on: with Python that leaves no events, or asleep beside a device
 that nobody sees. There an open collective costs something only if it is waited for, and such a wait shows: it ends when
 the collective does. So time is cut at every sign of life of the training thread: an operator or note began or ended,
-the collector ran, the kernel saw it run or wait for a timer. Of each collective only the stretch in which it ended can
-be a wait. (Who polls for it, with pauses, is taken for Python.)
+the collector ran, the kernel saw it run or wait for a timer, its stack waits for something else. Of each collective
+only the stretch in which it ended can be a wait, or one shortly before that, where ends are noted late. (Who polls for
+it, with pauses, is taken for Python.)
 
-Samples cut that stretch further, to the stack that was there last. It waits if it was over when the collective was, or
-when a later one was, or is over with most of the collectives that end in it; then all of it is the wait. A stack that
-goes on regardless is Python, and keeps its time. If another stack often follows before the end, only what comes after
-is the wait: that other one waits, too briefly to be sampled each time.
+Where the kernel's states are not known, samples cut that stretch further, to the stack that was there last. It waits if
+it was over when the collective was, or when a later one was, or is over with most of the collectives that end in it;
+then all of it is the wait. A stack that goes on regardless is Python, and keeps its time. If another stack often
+follows before the end, only what comes after is the wait: that other one waits, too briefly to be sampled each time.
 
 Where a stretch holds no sample or is shorter than their period, all of it is a wait: samples tell nothing about it.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +28,10 @@ from numpy.typing import NDArray
 from eroica.summarize.sampled import ThreadSamples
 from eroica.summarize.sweep import Times, distinct, inside
 
+#: Modules of the standard library in which Python waits; a file of the user's has its folder before it.
+_ELSEWHERE = re.compile(
+    r" \((threading|queue|selectors|socket|ssl|subprocess|multiprocessing/(connection|queues|synchronize))\.py:\d+\)$"
+)
 #: A sign of life so soon after an end says that it was waited for.
 _AT_ONCE_NS = 1_000_000
 #: A group's thread may lose its core between waking who waits and noting the end; then nothing but moments are left
@@ -47,11 +54,13 @@ class Witness(NamedTuple):
         samples: Its Python.
         rate_hz: Samples per second.
         awake: Moments at which the kernel showed it to wait for no other thread. int64 [M].
+        elsewhere: Moments at which its stack showed it to wait for something else (`waits_elsewhere`). int64 [N].
     """
 
     samples: ThreadSamples
     rate_hz: float
     awake: Times
+    elsewhere: Times
 
 
 class Spans(NamedTuple):
@@ -64,6 +73,11 @@ class Spans(NamedTuple):
 
     start: Times
     end: Times
+
+
+def waits_elsewhere(stack: Sequence[str]) -> bool:
+    """Whether a stack waits in the standard library: for a thread, queue, process or socket, but for no collective."""
+    return bool(stack) and _ELSEWHERE.search(stack[-1]) is not None
 
 
 def find_waits(
@@ -82,7 +96,7 @@ def find_waits(
         witness: Of the training thread.
         window: Start and end.
     """
-    samples, signs = witness.samples, np.concatenate((active, witness.awake))
+    samples, signs = witness.samples, np.concatenate((active, witness.awake, witness.elsewhere))
     cuts = distinct(np.concatenate((window, signs[(signs > window[0]) & (signs < window[1])])).astype(np.int64))
     knows_states = len(witness.awake) > 0
     low, high, is_late = _stretches(spans, cuts, busy, knows_states)
@@ -101,7 +115,8 @@ def _stretches(
     """Between which signs of life each collective ended, and whether that is shortly before its end was noted.
 
     Who waits for a future (DistributedDataParallel) goes on before the end is noted. Where the states of the thread are
-    known, a stretch far longer than the own one is no Python, and so the wait.
+    known, a stretch far longer than the own one (than a moment, if the thread computed in that) is no Python, and so
+    the wait.
     """
     is_busy = inside(cuts[:-1] + np.diff(cuts) // 2, *busy)
     place = np.clip(np.searchsorted(cuts, spans.end, side="left") - 1, 0, len(cuts) - 2)

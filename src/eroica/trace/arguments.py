@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -10,7 +11,10 @@ import msgspec
 from eroica.trace.events import Event
 from eroica.trace.table import CollectiveArguments
 
+#: Calls with (tensors, group, rank of the other side in the group, tag).
+DIRECT_CALLS = {"c10d::send": "send", "c10d::recv_": "recv"}
 _MOST_TEXT = 500
+_MOST_DIMENSIONS = 64
 _MOST_RANKS_TEXT = 10_000_000
 
 
@@ -28,6 +32,11 @@ class _Collective(msgspec.Struct, gc=False):
     correlation: Any = None
 
 
+class _Inputs(msgspec.Struct, gc=False):
+    values: Any = msgspec.field(default=(), name="Concrete Inputs")
+    sizes: Any = msgspec.field(default=(), name="Input Dims")
+
+
 class _State(msgspec.Struct):
     finished: bool = True
 
@@ -37,6 +46,7 @@ class _Named(msgspec.Struct):
 
 
 _COLLECTIVE = msgspec.json.Decoder(_Collective)
+_INPUTS = msgspec.json.Decoder(_Inputs)
 _NAMED = msgspec.json.Decoder(_Named)
 _STATE = msgspec.json.Decoder(_State)
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -87,6 +97,28 @@ class CollectiveReader:
 def has_arguments(event: Event) -> bool:
     """Whether an event says anything about a collective."""
     return b'"Collective name"' in bytes(event.args)
+
+
+def read_direct_call(event: Event) -> CollectiveArguments | None:
+    """The other side and the size of a send or receive, from its recorded inputs; None where they do not tell."""
+    try:
+        said = _INPUTS.decode(event.args)
+        peer = integer(said.values[2], -1)
+    except (*_UNDECODABLE, LookupError, TypeError):
+        return None
+    if peer < 0:
+        return None
+    return CollectiveArguments(DIRECT_CALLS[event.name], elements=_elements(said.sizes), peer_in_group=peer)
+
+
+def _elements(sizes: Any) -> int:
+    """Of the only tensor of the first input, 0 if unknown."""
+    try:
+        (shape,) = sizes[0]
+        known = len(shape) <= _MOST_DIMENSIONS and all(isinstance(length, int) for length in shape)
+    except (LookupError, TypeError, ValueError):
+        return 0
+    return max(integer(math.prod(shape), 0), 0) if known else 0
 
 
 def is_unfinished(event: Event) -> bool:

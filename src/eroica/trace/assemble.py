@@ -190,9 +190,10 @@ def _counts(groups: list[int | str], chosen: NDArray[np.bool_], place: NDArray[n
 
 def _collectives(columns: Columns, rows: Numbers) -> dict[int, CollectiveArguments]:
     """Arguments by the rows of the finished table."""
-    if not columns.collectives:
+    told = {**columns.collectives, **columns.calls}
+    if not told:
         return {}
     place_of = np.full(columns.rows, -1, dtype=np.int64)
     place_of[rows] = np.arange(len(rows))
-    found = ((int(place_of[row]), one) for row, one in columns.collectives.items())
+    found = ((int(place_of[row]), one) for row, one in told.items())
     return {row: one for row, one in sorted(found, key=lambda item: item[0]) if row >= 0}

@@ -9,7 +9,15 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.trace.arguments import CollectiveReader, has_arguments, integer, is_unfinished, told_name
+from eroica.trace.arguments import (
+    DIRECT_CALLS,
+    CollectiveReader,
+    has_arguments,
+    integer,
+    is_unfinished,
+    read_direct_call,
+    told_name,
+)
 from eroica.trace.events import NO_LENGTH, UNREADABLE, Event, counted
 from eroica.trace.schema import category_of, is_collective_kernel
 from eroica.trace.table import Category, CollectiveArguments
@@ -107,6 +115,7 @@ class Columns:
         last_us: Latest mark of the trace.
         thread_names: Thread id -> name.
         collectives: Row -> arguments of a collective's kernel.
+        calls: Row -> arguments of the call of a send or receive.
     """
 
     limit: int
@@ -122,6 +131,7 @@ class Columns:
     last_us: float = -np.inf
     thread_names: dict[int, str] = field(default_factory=dict)
     collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
+    calls: dict[int, CollectiveArguments] = field(default_factory=dict)
     _pieces: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]] = field(
         default_factory=list
     )
@@ -201,6 +211,11 @@ class Columns:
 
     def _read_collective(self, event: Event, kind: int, row: int) -> None:
         """Arguments of a kernel, or of the call that launched it; calls come before the kernels in a file."""
+        if event.name in DIRECT_CALLS:
+            arguments = read_direct_call(event) if len(self.calls) < _MOST_COLLECTIVES else None
+            if arguments is not None:
+                self.calls[row] = arguments
+            return
         if not (self._calls or has_arguments(event)):
             return
         if max(len(self.collectives), len(self._calls)) >= _MOST_COLLECTIVES:
@@ -300,4 +315,4 @@ def thread_number(text: int | str) -> int:
 
 
 def _is_wanted(name: str) -> bool:
-    return name == _COMMUNICATION or is_collective_kernel(name)
+    return name == _COMMUNICATION or name in DIRECT_CALLS or is_collective_kernel(name)

@@ -25,7 +25,7 @@ class Category(IntEnum):
 
 @dataclass(frozen=True)
 class CollectiveArguments:
-    """What a collective kernel says about itself.
+    """What a collective kernel says about itself, or the call of a send or receive.
 
     Attributes:
         name: As the library calls it: "allreduce", "_allgather_base", ...
@@ -35,6 +35,7 @@ class CollectiveArguments:
         group_size: Members of the group, 0 if unknown.
         ranks: Global ranks of the members, empty if unknown or abbreviated.
         peer: Global rank of the other side of a send or receive, -1 if unknown.
+        peer_in_group: The same as a rank of the group, which is all that calls say; -1 if unknown.
     """
 
     name: str
@@ -44,6 +45,7 @@ class CollectiveArguments:
     group_size: int = 0
     ranks: tuple[int, ...] = ()
     peer: int = -1
+    peer_in_group: int = -1
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ class EventTable:
             device in one trace are counted from 2**40 on, of a third from 2 * 2**40. int64 [E].
         start_ns: int64 [E].
         end_ns: Never before `start_ns`; an event still open at the stop ends with the trace. int64 [E].
-        collectives: Row number -> arguments, for collective kernels that carry any.
+        collectives: Row number -> arguments, for collective kernels that carry any, and for calls of send and receive
+            whose inputs were recorded.
         thread_names: Kernel thread id -> name in the trace.
         open_events: Events that had no end of their own.
         header: What the trace says about itself.

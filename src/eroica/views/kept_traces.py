@@ -22,12 +22,13 @@ from eroica.model.window import Capture
 from eroica.settings import Settings
 from eroica.summarize.channel_bins import channel_series
 from eroica.summarize.recorded import stage_recording
+from eroica.summarize.sides import name_sides, read_sides
 from eroica.summarize.staging import stage_window
 from eroica.trace.flight import read_flight
 from eroica.trace.kineto import read_trace
 from eroica.trace.stacks import read_stacks
 from eroica.views.lanes import Drawn, draw_whole
-from eroica.wire.places import places
+from eroica.wire.places import PROBE_FILE, places
 
 #: Values of a channel, where a viewer zooms.
 _MOST_BINS = 4000
@@ -107,9 +108,9 @@ def _from_window(directory: Path, settings: Settings) -> Drawn:
     stacks = _if_readable(lambda: read_stacks(directory / "stacks.json", directory / "stacks.meta.json"))
     samples = _if_readable(lambda: read_samples(directory.parent / "hardware"))
     flight = _if_readable(lambda: read_flight(directory / "flight.json"))
-    staged = stage_window(
-        capture, read_trace(directory / "trace.json", settings), stacks, flight or [], hardware=samples
-    )
+    sides = _if_readable(lambda: read_sides(directory / PROBE_FILE))
+    events = name_sides(read_trace(directory / "trace.json", settings), sides or (), capture)
+    staged = stage_window(capture, events, stacks, flight or [], hardware=samples)
     drawn = draw_whole(staged, channel_series(capture, samples, _MOST_BINS))
     return replace(drawn, clock=(capture.worker.host, capture.boundaries_ns[0]))
 

@@ -25,6 +25,8 @@ from typing import NamedTuple
 _LONGEST_HOST = 255
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _REPORTS = "eroica-report"
+PROBE_FILE = "probe.json"
+"""Trace of the iteration before a window, beside the window's, where only it tells whom sends go to."""
 
 
 class Places(NamedTuple):

@@ -30,6 +30,8 @@ _LONGEST_PARKED = 512
 _PATIENCE_S = 2.0
 _LOOK_AGAIN_S = 0.02
 _OVER_BUDGET = 1.2
+_PAIR = 2  # workers among whom a send can only go to the other
+_MOST_WITH_INPUTS = 100_000  # events of one iteration: ending a trace with their inputs takes twice as long
 _LEAST_ITERATIONS = 2  # fewer cannot be compared with each other
 
 
@@ -54,7 +56,7 @@ class Capturer:
         in_background: Callable[[Callable[[], None]], threading.Thread],
         run: Callable[..., Any],
         settings: Settings,
-        make_tracer: Callable[[bool], Tracer] = Tracer,
+        make_tracer: Callable[..., Tracer] = Tracer,
     ) -> None:
         self.phase = IDLE
         self._worker = worker
@@ -69,6 +71,7 @@ class Capturer:
         self._session: Session | None = None
         self._saving: threading.Thread | None = None
         self._events_per_iteration = 0.0
+        self._has_sends = False
         self._thread = threading.get_ident()
         self._give_up = ""
         self._waited = 0
@@ -93,7 +96,8 @@ class Capturer:
         status, note = self._decide(order, iteration)
         if status == beat.ACCEPTED:
             python_calls = bool(order.flags & beat.TRACE_PYTHON_CALLS)
-            self._session = Session(order, self._make_tracer(python_calls), self._run)
+            tracer = self._make_tracer(python_calls=python_calls, inputs=self._wants_inputs(order))
+            self._session = Session(order, tracer, self._run)
             self.phase, self._give_up, self._waited, self._patience_s = WAITING, "", 0, _PATIENCE_S
             self._before_ns = 0
         self._tell(order, status, note=note)
@@ -241,6 +245,11 @@ class Capturer:
         if surroundings.in_backward():
             return beat.SKIPPED, "optimizers step inside the backward pass, where no profiler can be started"
         return beat.ACCEPTED, ""
+
+    def _wants_inputs(self, order: Order) -> bool:
+        """To learn whom sends go to; not for the first trace, of which nobody knows how large it gets."""
+        could_go_to_several = self._has_sends and self._worker["world_size"] > _PAIR
+        return order.kind == beat.PROBE and could_go_to_several and self._events_per_iteration <= _MOST_WITH_INPUTS
 
     def _tell(self, order: Order, status: int, session: Session | None = None, events: int = 0, note: str = "") -> None:
         captured = session.boundaries_ns if session is not None else []
@@ -392,6 +401,7 @@ class Capturer:
             answer = (beat.ORDER_FAILED, session, 0, f"the trace could not be saved: {error}")
         else:
             self._events_per_iteration = events / max(1, session.iterations)
+            self._has_sends |= session.has_sends
             answer = (beat.DONE, session, events, "; ".join(session.notes))
         self._tell(order, *answer)
         self._session, self.phase = None, IDLE  # after the answer: the next order's would overwrite it

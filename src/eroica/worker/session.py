@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 from eroica.wire import beat
 from eroica.wire.beat import Order
-from eroica.wire.places import write_private
+from eroica.wire.places import PROBE_FILE, write_private
 from eroica.worker import setup, surroundings
 from eroica.worker.guard import raised_by_signal_handler
 from eroica.worker.sampling import StackSampler
-from eroica.worker.tracer import Tracer, count_events
+from eroica.worker.tracer import Tracer, survey
 
 Answer = TypeVar("Answer")
 
@@ -73,6 +73,9 @@ class Session:
         order: What to capture.
         tracer: The profiler to do it with.
         run: Runs our code behind the guest's border.
+
+    Attributes:
+        has_sends: The saved trace holds sends or receives.
     """
 
     def __init__(self, order: Order, tracer: Tracer, run: Callable[..., Any]) -> None:
@@ -84,6 +87,7 @@ class Session:
         self.notes: list[str] = []
         self.loader_pids: set[int] = set()
         self.loader_setup: dict[str, str] = {}
+        self.has_sends = False
         self.collections = CollectionLog(run)
         self._clocks: list[dict[str, int]] = []
         self._enqueued: dict[str, int] = {}
@@ -159,6 +163,8 @@ class Session:
     def save(self, worker: dict[str, Any], threads: dict[str, Any]) -> int:
         """Write everything into the order's directory; `capture.json` last, and only for a window.
 
+        Of a probe, only one whose inputs were recorded stays.
+
         Returns:
             Events in the trace, an estimate.
 
@@ -169,9 +175,12 @@ class Session:
         trace = directory / "trace.json"
         self.stall_ns += self.tracer.save(trace)
         self.stall_ns += self.tracer.drop()
-        events = count_events(trace)
+        events, self.has_sends = survey(trace)
         if self.order.kind == beat.PROBE:
-            trace.unlink(missing_ok=True)
+            if self.tracer.records_inputs:
+                trace.rename(directory / PROBE_FILE)
+            else:
+                trace.unlink(missing_ok=True)
             return events
         record = {
             **self._facts(worker),

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from eroica.errors import CaptureError
 from eroica.wire.places import private_file
@@ -19,6 +19,7 @@ from eroica.worker.unlocked import save_unlocked
 
 _COUNTED_PLACES = 16
 _COUNTED_BYTES = 65_536
+_SENDS = (b'"c10d::send"', b'"c10d::recv_"')
 
 
 class Tracer:
@@ -26,19 +27,26 @@ class Tracer:
 
     Args:
         python_calls: Trace every Python call too: unbounded in time and memory.
+        inputs: Record shapes and numbers that operators are called with, unless a device is traced: twice the stall.
 
     Attributes:
         on_device: The device's work is traced too.
         waits: `stop` lets the device finish first; else what it has not finished is missing.
     """
 
-    def __init__(self, python_calls: bool = False) -> None:
+    def __init__(self, python_calls: bool = False, inputs: bool = False) -> None:
         self.on_device = False
         self.waits = True
         self._python_calls = python_calls
+        self._inputs = inputs
         self._profile: Any = None
         self._started = False
         self._paused = False
+
+    @property
+    def records_inputs(self) -> bool:
+        """Inputs are asked for, and no device is traced, whose kernels say as much by themselves."""
+        return self._inputs and not self.on_device
 
     def prepare(self) -> None:
         """Allocate buffers and wake up device tracing; costs most the first time.
@@ -134,6 +142,7 @@ class Tracer:
             use_kineto=True,
             use_device="cuda" if self.on_device else None,
             with_stack=self._python_calls,
+            record_shapes=self.records_inputs,
             experimental_config=config,
         )
 
@@ -147,18 +156,32 @@ class Tracer:
             raise CaptureError(f"the profiler refused: {error}") from error
 
 
-def count_events(path: Path) -> int:
-    """Events in a saved trace, estimated from evenly spaced pieces: a few percent off, in a millisecond."""
+class Survey(NamedTuple):
+    """What a saved trace holds, by evenly spaced pieces.
+
+    Attributes:
+        events: A few percent off.
+        has_sends: Sends or receives between two ranks were seen.
+    """
+
+    events: int
+    has_sends: bool
+
+
+def survey(path: Path) -> Survey:
+    """Look into a saved trace for a millisecond."""
     size = path.stat().st_size
     step = max(_COUNTED_BYTES, size // _COUNTED_PLACES)
     found = looked_at = 0
+    has_sends = False
     with path.open("rb") as file:
         for offset in range(0, size, step):
             file.seek(offset)
             piece = file.read(_COUNTED_BYTES)
             found += piece.count(b'"ph"')
             looked_at += len(piece)
-    return round(found * size / looked_at) if looked_at else 0
+            has_sends = has_sends or any(name in piece for name in _SENDS)
+    return Survey(round(found * size / looked_at) if looked_at else 0, has_sends)
 
 
 class ProfilerDoor:

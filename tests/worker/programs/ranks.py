@@ -100,7 +100,37 @@ def receive_and_back(net: torch.nn.Module) -> float:
     return loss.item()
 
 
-KINDS = {"ddp": train_ddp, "fsdp": train_fsdp, "pipeline": train_pipeline}
+def train_chain(options: argparse.Namespace) -> float:
+    """One stage for each rank, all in the default group: two micro-batches, one after the other."""
+    net = model()[0] if dist.get_rank() == 0 else torch.nn.Linear(32, 32)
+    optimizer = torch.optim.AdamW(net.parameters())
+    value = 0.0
+    for _ in range(options.iterations):
+        for _ in range(2):
+            value = pass_on(net, dist.get_rank(), dist.get_world_size() - 1)
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(options.pause)
+    return value
+
+
+def pass_on(net: torch.nn.Module, rank: int, last: int) -> float:
+    x = torch.ones(4, 32 if rank else 16)
+    if rank:
+        dist.recv(x, rank - 1)
+        x.requires_grad_()
+    out = net(x)
+    gradient = torch.ones_like(out)
+    if rank < last:
+        dist.send(out.detach(), rank + 1)
+        dist.recv(gradient, rank + 1)
+    out.backward(gradient)
+    if rank:
+        dist.send(x.grad, rank - 1)
+    return float(gradient.sum())
+
+
+KINDS = {"ddp": train_ddp, "fsdp": train_fsdp, "pipeline": train_pipeline, "chain": train_chain}
 
 
 def rank_main(rank: int, world: int, options: argparse.Namespace) -> None:
