@@ -22,6 +22,7 @@ from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.messages import OrderMessage
+from eroica.wire.places import PROBE_FILE
 from eroica.worker import session
 from eroica.worker.capture import SAVING, STATES, Capturer
 
@@ -204,3 +205,27 @@ def test_where_ptrace_is_forbidden_the_note_says_that_loader_processes_are_not_s
     assert one.notes == [
         "Python stacks come from a thread inside each worker, and none from data-loader processes: no ptrace"
     ]
+
+
+def test_what_an_earlier_probe_left_goes_with_the_next_probe_and_not_with_its_window(tmp_path: Path) -> None:
+    loop = FastLoop()
+    training = Training(tmp_path, loop, 1.0)
+    settings = Settings(sampler="none", hardware=False)
+    scratch = Scratch(tmp_path / "scratch", settings)
+    left = scratch.window(7) / str(os.getpid()) / PROBE_FILE
+
+    def start(kind: Any) -> None:
+        order = OrderMessage(serial=1, window_id=7, kind=kind, purpose="slow", first_iteration=1, last_iteration=2)
+        scratch.sweep({order.window_id})
+        HostWindow(order, [training.local], scratch, settings, (True, ""), None, None).start()  # type: ignore[arg-type]
+
+    try:
+        start("probe")
+        left.write_text("{}")
+        start("window")
+        assert left.exists()
+        start("probe")
+        assert not left.exists()
+    finally:
+        loop.close()
+        training.close()
