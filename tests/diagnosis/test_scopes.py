@@ -354,3 +354,25 @@ def test_a_small_change_that_nobody_has_noticed_is_no_cause(seed: int, monkeypat
     assert cause(large).cause == "python-on-critical-path"
     monkeypatch.setattr(selection, "_LEAST_CHANGE", 0.0)
     assert judge(SlowPython(4.5), seed=seed, purpose="manual", workers=4, jitter=0.01).cause is not None
+
+
+def checked_on_one(patterns: list[WorkerPattern], rank: int) -> list[WorkerPattern]:
+    """Anomaly mode is on for one worker."""
+    return [
+        msgspec.structs.replace(one, setup={"anomaly_mode": "on" if at == rank else "off"})
+        for at, one in enumerate(patterns)
+    ]
+
+
+@seeds
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_stage_far_busier_than_before_for_several_reasons_at_once_is_named(seed: int, is_checked: bool) -> None:
+    """Neither more operators nor slower ones account for most of it: both do."""
+    plan = {"workers": 4, "stages": 4, "per_host": 4, "seed": seed}
+    troubles = [UnevenWork((2,), 1.4), SlowCompute((2,), 1.5, "nothing_of_note")]
+    past = checked_on_one(synthesize(FleetPlan(**plan, draw=1), (), 1), -1)
+    patterns = checked_on_one(synthesize(FleetPlan(**plan), troubles, 2), 2 if is_checked else -1)
+    verdict = analyze("job", synthesize_window(patterns, "slow", past), patterns, past)
+    found = cause(verdict)
+    assert (found.cause, found.workers) == ("misconfiguration" if is_checked else "unknown", (2,)), verdict.summary
+    assert ("anomaly mode is on" in verdict.summary) == is_checked

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.candidate import Candidate, FindingKind
+from eroica.diagnosis.candidate import Candidate, FindingKind, Reference
 from eroica.diagnosis.frames import NOTHING, Focus, is_whole_step, split_frame
-from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, time_above
+from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, late_roles, time_above
 from eroica.diagnosis.view import View
-from eroica.localize.excess import excess_over_peers, median_of_others
+from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, median_of_others
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 _BUSIER = 0.35
 #: With more workers than cores, who gets a core is luck for seconds.
 _BUSIER_CROWDED = 1.0
+#: Less of it where the workers took turns in the baseline window just the same.
+_BUSIER_SINCE = 0.6
 _LEAST_GAIN = 0.15
 #: A resource is used otherwise if its mean differs by this share of the peers', in enough samples.
 _OTHERWISE = 0.3
@@ -28,6 +30,9 @@ _ENOUGH_SAMPLES = 20
 def find_unexplained(view: View, explained: set[int]) -> list[Candidate]:
     """Workers far busier than their peers, who wait for them, and not accused of anything known.
 
+    Where none is, roles far busier than in the baseline window, while others wait for them longer than then: a pipeline
+    stage of one worker has no peers.
+
     Args:
         view: The window.
         explained: Workers (indices) that a cause was found for.
@@ -35,38 +40,54 @@ def find_unexplained(view: View, explained: set[int]) -> list[Candidate]:
     busy_WI = view.fleet.busy_us
     excess = excess_over_peers(busy_WI, view.fleet.roles)
     agreement_W = view.deficit_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
-    crowded_W = view.is_crowded & (not view.fleet.has_accelerator)
-    least_W = np.where(crowded_W, _BUSIER_CROWDED, _BUSIER) * np.nan_to_num(excess.reference_us, nan=np.inf)
-    late_W = np.nan_to_num(excess.excess_us) >= least_W
-    late_W &= (excess.strength >= LEAST_STRENGTH) & (agreement_W >= LEAST_AGREEMENT)
+    late_W = _far_busier(view, excess, _BUSIER_CROWDED) & (agreement_W >= LEAST_AGREEMENT)
     late_W[list(explained)] = False
-    members = np.flatnonzero(late_W)
-    if not members.size:
+    if late_W.any():
+        return [_candidate(view, late_W, excess, agreement_W, "peers")]
+    if view.suspects.baseline is None or explained:
         return []
-    over_F = np.nan_to_num(view.fleet.critical_us - view.suspects.peers_us)[:, members].mean(axis=1)
+    excess = excess_over_baseline(busy_WI, view.busy_before())
+    agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
+    return [
+        _candidate(view, role_W, excess, agreement_W, "baseline")
+        for role_W in late_roles(view, _far_busier(view, excess, _BUSIER_SINCE), agreement_W)
+    ]
+
+
+def _far_busier(view: View, excess: Excess, least_crowded: float) -> NDArray[np.bool_]:
+    crowded_W = view.is_crowded & (not view.fleet.has_accelerator)
+    least_W = np.where(crowded_W, least_crowded, _BUSIER) * np.nan_to_num(excess.reference_us, nan=np.inf)
+    return np.asarray(
+        (np.nan_to_num(excess.excess_us) >= least_W) & (excess.strength >= LEAST_STRENGTH), dtype=np.bool_
+    )
+
+
+def _candidate(
+    view: View, late_W: NDArray[np.bool_], excess: Excess, agreement_W: Floats, reference: Reference
+) -> Candidate:
+    members = np.flatnonzero(late_W)
+    usual_FW = view.suspects.peers_us if reference == "peers" else view.suspects.before_us
+    over_F = np.nan_to_num(view.fleet.critical_us - usual_FW)[:, members].mean(axis=1)
     focus, kind = _focus(view, over_F)
     amount = float(excess.excess_us[members].mean())
-    return [
-        Candidate(
-            cause="unknown",
-            scope="some",
-            workers=tuple(int(worker) for worker in members),
-            functions=focus.functions,
-            focus=focus,
-            kind=kind,
-            removed_us=time_above(busy_WI, excess.reference_us, late_W),
-            mean_us=float(excess.mean_us[members].mean()),
-            reference_us=float(excess.reference_us[members].mean()),
-            reference="peers",
-            strength=float(np.median(excess.strength[members])),
-            coverage=min(max(float(over_F[list(focus.functions)].sum()) / amount, 0.0), 1.0)
-            if focus.functions
-            else 0.0,
-            agreement=float(np.clip(agreement_W[members], 0, 1).min()),
-            least_gain=max(_LEAST_GAIN, view.settings.min_gain),
-            evidence=tuple(_hardware(view, members)),
-        )
-    ]
+    covered = float(over_F[list(focus.functions)].sum()) / amount if focus.functions else 0.0
+    return Candidate(
+        cause="unknown",
+        scope="some",
+        workers=tuple(int(worker) for worker in members),
+        functions=focus.functions,
+        focus=focus,
+        kind=kind,
+        removed_us=time_above(view.fleet.busy_us, excess.reference_us, late_W),
+        mean_us=float(excess.mean_us[members].mean()),
+        reference_us=float(excess.reference_us[members].mean()),
+        reference=reference,
+        strength=float(np.median(excess.strength[members])),
+        coverage=min(max(covered, 0.0), 1.0),
+        agreement=float(np.clip(agreement_W[members], 0, 1).min()),
+        least_gain=max(_LEAST_GAIN, view.settings.min_gain),
+        evidence=tuple(_hardware(view, members)) if reference == "peers" else (),
+    )
 
 
 def _hardware(view: View, members: NDArray[np.intp]) -> Iterator[str]:

@@ -231,18 +231,22 @@ class View:
             return np.full((self.workers, 2), np.nan)
         places = {key: place for place, key in enumerate(past.keys)}
         known = [places[self.fleet.keys[index]] for index in functions if self.fleet.keys[index] in places]
-        series = past.series(known)
-        columns = {rank: column for column, rank in enumerate(past.ranks)}
-        missing = np.full(series.shape[1], np.nan)
-
-        def of_today(series: Floats) -> Floats:
-            return np.stack([series[columns[rank]] if rank in columns else missing for rank in self.fleet.ranks])
-
-        found = of_today(series)
+        found = self._of_these(past, past.series(known))
         for one in self.suspects.moved:
             mine = sorted(set(one.now).intersection(functions))
             if mine:
                 all_W, own_W = (self.fleet.critical_us[list(rows)].sum(axis=0) for rows in (one.now, mine))
                 share_W = np.divide(own_W, all_W, out=np.zeros(all_W.shape), where=all_W > 0)
-                found += share_W[:, None] * of_today(past.series(list(one.then)))
+                found += share_W[:, None] * self._of_these(past, past.series(list(one.then)))
         return found
+
+    def busy_before(self) -> Floats:
+        """Busy time in the baseline window, iteration by iteration; NaN without one. float64 [W, J]."""
+        past = self.suspects.baseline
+        return np.full((self.workers, 2), np.nan) if past is None else self._of_these(past, past.busy_us)
+
+    def _of_these(self, past: Fleet, series_VJ: Floats) -> Floats:
+        """Series of a past window's workers as those of this one's; NaN for who was not in it. float64 [W, J]."""
+        columns = {rank: column for column, rank in enumerate(past.ranks)}
+        missing = np.full(series_VJ.shape[1], np.nan)
+        return np.stack([series_VJ[columns[rank]] if rank in columns else missing for rank in self.fleet.ranks])

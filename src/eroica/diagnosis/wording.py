@@ -22,6 +22,8 @@ __all__ = ["describe_evidence", "format_ms", "name_workers", "summarize_cause"]
 
 #: In a recording with many groups, blame stays with those who pass the waiting on: a small share tells nothing then.
 _MOSTLY_THEIRS = 0.15
+#: A function that holds a smaller share of what is longer is not all that is meant.
+_SPECIFIC = 0.5
 #: A thread that waits this long for a core, and uses so much of the rest, is computing.
 _OFTEN_QUEUED = 0.2
 _ALLOWED = 0.6
@@ -55,6 +57,9 @@ def _what(view: View, found: Candidate) -> str:
     iteration = format_ms(view.iteration_us)
     if found.sentence:
         return found.sentence
+    if found.subject and found.coverage < _SPECIFIC:
+        more = format_ms(found.excess_us)
+        return f"{found.subject}; that is {more} of each {iteration} iteration, most of all in {found.focus.name}."
     if found.subject:
         return f"{found.subject}; {found.focus.name} takes {format_ms(found.mean_us)} of each {iteration} iteration."
     if found.scope == "rotating":
