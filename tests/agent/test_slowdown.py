@@ -207,3 +207,22 @@ def test_what_the_job_has_lived_through_in_the_last_half_hour_is_no_slowdown(
     rng = random.Random(5)
     job = (level * math.exp(0.05 * rng.gauss(0, 1)) for level, count in levels for _ in range(count))
     assert bool(watch(job, Settings(horizon_s=horizon_s))) == asks
+
+
+def bucketed(rng: random.Random, count: int, lengths: tuple[float, ...] = (0.6, 0.8, 1.0, 1.2, 1.5)) -> Iterator[float]:
+    """Batches of very different lengths, in no order."""
+    return (0.09 * rng.choice(lengths) * math.exp(0.05 * rng.gauss(0, 1)) for _ in range(count))
+
+
+@pytest.mark.parametrize("step", [1.3, 1.5])
+@pytest.mark.parametrize("onset", [150, 190, 260])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_up_that_lasts_is_found_however_much_an_early_past_scatters(step: float, onset: int, seed: int) -> None:
+    job = bucketed(random.Random(seed), 1600)
+    found = watch(changed(job, lambda iteration, duration: duration * step if iteration > onset else duration))
+    assert found and onset < found[0][0] <= onset + 1200
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_batches_of_very_different_lengths_are_no_slowdown(seed: int) -> None:
+    assert watch(bucketed(random.Random(seed), 20_000)) == []

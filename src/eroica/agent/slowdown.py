@@ -8,7 +8,8 @@ Deviations, because one lucky iteration, an evaluation or a busy machine would r
 - The rise must also stand out from how much this job's own means scatter: their median absolute deviation, the standard
   error inside a mean, and the high means that the job has lived through.
 - Means from after a clean step up are no past to compare with, however many they are: a job that got slow early would
-  otherwise soon look as if it had always been so.
+  otherwise soon look as if it had always been so. Of a job whose past is that short nobody knows how much it scatters;
+  a step that lasts is a slowdown however much.
 - It must hold: every part of the last iterations is slower, not just a burst in them, and for some iterations and
   seconds more.
 - The same is done with four times as many iterations, for faults that hit only one iteration in ten.
@@ -24,7 +25,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from statistics import median
+from statistics import fmean, median, pvariance
 from typing import Literal, NamedTuple
 
 from eroica.agent.bursts import Bursts
@@ -46,6 +47,15 @@ _LIVED_THROUGH = 0.95
 _PART_OF_RISE = 0.5
 #: A step up: after so many means, all are so much higher than any before. One mean alone may be a lucky start.
 _STEPS = ((1, 0.25), (2, 0.10))
+#: A step after so few means lasts if there are so many since, so many times as many as before, for so long, and if it
+#: is as high as this, in standard errors and in each third of them.
+_EARLY = range(2, 9)
+_LASTING_MEANS = 9
+_LASTING_TIMES = 2
+_LASTING_S = 60.0
+_LASTING_RISE = 0.12
+_LASTING_ERRORS = 6.0
+_THIRDS = 3
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,28 @@ def before_step(values: list[float]) -> int:
     return len(values)
 
 
+def before_lasting_step(values: list[float]) -> float | None:
+    """Mean before a step that came early and has lasted since, however much the means scatter; None without one.
+
+    Args:
+        values: All means of the job, the oldest first.
+    """
+    found: tuple[float, float] | None = None
+    for count in _EARLY:
+        before, since = values[:count], values[count:]
+        if len(since) < max(_LASTING_MEANS, _LASTING_TIMES * count):
+            break
+        level = fmean(before)
+        third = len(since) // _THIRDS
+        lowest = min(fmean(since[place * third : (place + 1) * third]) for place in range(_THIRDS))
+        scatter = math.sqrt((count * pvariance(before) + len(since) * pvariance(since)) / (len(values) - 2))
+        error = scatter * math.sqrt(1 / count + 1 / len(since))
+        strength = (fmean(since) - level) / max(error, 1e-12)
+        if lowest > level * (1.0 + _LASTING_RISE) and strength >= _LASTING_ERRORS:
+            found = max(found or (strength, level), (strength, level))
+    return found[1] if found is not None else None
+
+
 class Scale:
     """Means of `size` iterations, now and in the past. Memory: `size` durations and the horizon's means, 720 or more.
 
@@ -138,6 +170,7 @@ class Scale:
         self._past_s = 0.0
         self.seen = 0
         self._lowest = self._middle = self._worst = self._spread = math.nan
+        self._lasting = math.inf
 
     def add(self, duration_s: float) -> None:
         """Take in one iteration."""
@@ -177,11 +210,12 @@ class Scale:
 
     def _limit(self, margin: float) -> float:
         slowdown, spreads = margin * self._margin * self._settings.slowdown, margin * self._settings.spread_factor
-        return max(
+        usual = max(
             self._lowest * (1.0 + slowdown),
             self._middle + spreads * self._spread,
             self._worst * (1.0 + 0.5 * slowdown),
         )
+        return min(usual, self._lasting * (1.0 + margin * _LASTING_RISE))
 
     def _keep_block(self) -> None:
         self._waiting.append(self._mean(list(islice(self._recent, len(self._recent) - self.size, None))))
@@ -203,9 +237,17 @@ class Scale:
             self._past_s -= past.popleft().value * self.size
 
     def _look_back(self) -> None:
-        """Work out the past's lowest, middle and worst mean, and how far its means scatter (more if they are few)."""
-        past = list(self._past)[: before_step([mean.value for mean in self._past])]
+        """Work out the past's lowest, middle and worst mean, and how far its means scatter (more if they are few).
+
+        Where a step has ended it early and for good, also the mean before that.
+        """
+        known = [mean.value for mean in self._past]
+        past = list(self._past)[: before_step(known)]
         values = sorted(mean.value for mean in past)
+        since_s = self._past_s - sum(known[: _EARLY[-1]]) * self.size
+        is_whole = len(known) + len(self._waiting) == self.seen // self.size
+        lasting = before_lasting_step(known) if is_whole and since_s >= _LASTING_S else None
+        self._lasting = math.inf if lasting is None else lasting
         self._lowest, self._middle = values[0], median(values)
         self._worst = values[math.ceil(_LIVED_THROUGH * len(values)) - 1]
         scatter = _MAD_TO_SIGMA * median(abs(value - self._middle) for value in values)
