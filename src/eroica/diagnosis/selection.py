@@ -33,6 +33,7 @@ from eroica.diagnosis.pauses import find_pauses
 from eroica.diagnosis.python_code import find_python
 from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.rotating import find_rotating
+from eroica.diagnosis.routed import tell_routed
 from eroica.diagnosis.saturated import find_saturated_loading
 from eroica.diagnosis.setup import attribute_to_setup, find_misconfiguration
 from eroica.diagnosis.simulate import share_gains, simulated_gain
@@ -135,7 +136,7 @@ def _widest(causes: list[Cause], limit: list[Cause]) -> list[Cause]:
 def _of_all_rules(view: View) -> list[Candidate]:
     """What the rules suspect; where workers lack cores for a known reason, without what that only looks like."""
     suspected = put_operators_inside(view, [candidate for rule in _RULES for candidate in rule(view)])
-    candidates = name_callers(view, _with_culprits(view, suspected))
+    candidates = tell_routed(view, name_callers(view, _with_culprits(view, suspected)))
     short = [one for one in (*find_oversubscription(view), *find_narrow_affinity(view)) if _is_believed(view, one)][:1]
     others = [one for one in candidates if not any(looks_like(one, other) for other in short)]
     by_few = blame_loading(view, short[0], [one for one in others if _is_believed(view, one)]) if short else []
