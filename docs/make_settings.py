@@ -25,6 +25,7 @@ make Eroica ask more or less often, use the settings of the slow trigger above.
 |---|---|---|---|
 """
 CHOSEN = "chosen with its neighbors on recorded iteration times"
+SIMULATED = "chosen on simulated jobs"
 #: Module, its constant or constants, in plain words, why it is no setting.
 FIXED = (
     ("agent.slowdown", "_LONG", "Means are also taken over so many times `mean_iterations`", CHOSEN),
@@ -36,11 +37,11 @@ FIXED = (
     ("agent.slowdown", "_LIVED_THROUGH", "Share of the past means that counts as lived through", CHOSEN),
     ("agent.slowdown", "_PART_OF_RISE", "Share of the limit that each part of a rise must reach", CHOSEN),
     ("agent.slowdown", "_STEPS", "A step up: after so many means, so much higher than any before", CHOSEN),
-    ("agent.slowdown", "_LASTING_RISE", "A step up within the first eight means that lasts: so much higher...", CHOSEN),
-    ("agent.slowdown", "_LASTING_S", "... for so long, s...", "jobs wander for less"),
-    ("agent.slowdown", "_LASTING_MEANS", "... and so many means...", CHOSEN),
-    ("agent.slowdown", "_LASTING_TIMES", "... so many times as many as before it...", CHOSEN),
-    ("agent.slowdown", "_LASTING_ERRORS", "... and by so many standard errors", CHOSEN),
+    ("agent.slowdown", "_LASTING_RISE", "A step up within the first eight means that lasts: so much higher...", SIMULATED),
+    ("agent.slowdown", "_LASTING_S", "... for so long, s...", SIMULATED),
+    ("agent.slowdown", "_LASTING_MEANS", "... and so many means...", SIMULATED),
+    ("agent.slowdown", "_LASTING_TIMES", "... so many times as many as before it...", SIMULATED),
+    ("agent.slowdown", "_LASTING_ERRORS", "... and by so many standard errors", SIMULATED),
     ("agent.bursts", "_SLOW", "An iteration so many times as long as the best mean is slow", CHOSEN),
     ("agent.bursts", "_BEGIN", "Slow iterations in a row that begin a stretch", CHOSEN),
     ("agent.bursts", "_END", "Iterations in a row that end it...", CHOSEN),
