@@ -37,7 +37,7 @@ FIXED = (
     ("agent.slowdown", "_LIVED_THROUGH", "Share of the past means that counts as lived through", CHOSEN),
     ("agent.slowdown", "_PART_OF_RISE", "Share of the limit that each part of a rise must reach", CHOSEN),
     ("agent.slowdown", "_STEPS", "A step up: after so many means, so much higher than any before", CHOSEN),
-    ("agent.slowdown", "_LASTING_RISE", "A step up within the first eight means that lasts: so much higher...", SIMULATED),
+    ("agent.slowdown", "_LASTING_RISE", "A step up within the first eight means lasts: so much higher...", SIMULATED),
     ("agent.slowdown", "_LASTING_S", "... for so long, s...", SIMULATED),
     ("agent.slowdown", "_LASTING_MEANS", "... and so many means...", SIMULATED),
     ("agent.slowdown", "_LASTING_TIMES", "... so many times as many as before it...", SIMULATED),
