@@ -113,13 +113,16 @@ def test_another_rank_of_the_same_job_is_no_neighbor_and_one_of_another_job_is(
     worker = start("-c", WORKER, **meeting)
     rank = start("-c", BURN, **{**meeting, "RANK": "1"})
     stranger = start("-c", BURN, **{**meeting, "RANK": "1", "MASTER_PORT": "29999"})
-    started += [worker, rank, stranger]
+    left_behind = start("-c", BURN, **meeting)  # by a worker, whose environment it has
+    started += [worker, rank, stranger, left_behind]
     assert worker.stdout is not None and worker.stdout.readline() == "up\n"
     processes = read_processes()
     home = Household([worker.pid])
     home.sort(processes)
     assert not home.is_stranger(processes[rank.pid])
     assert home.is_stranger(processes[stranger.pid])
+    assert home.is_stranger(processes[left_behind.pid])
+    assert not any(home.is_stranger(processes[pid]) for pid in _below(worker.pid))
 
 
 def test_nothing_is_said_of_hidden_processes_but_that_they_are_hidden(

@@ -144,20 +144,28 @@ def is_eroicas(arguments: Sequence[str]) -> bool:
     )
 
 
-def meeting_point(pid: int) -> tuple[str, str]:
-    """Where a rank of a job meets the others (address, port), by its environment; empty for what is no rank."""
+class Rank(NamedTuple):
+    """What the environment of a rank of a job says: its number, and where it meets the others. Empty for no rank."""
+
+    number: str = ""
+    address: str = ""
+    port: str = ""
+
+
+def rank_of(pid: int) -> Rank:
+    """Which rank of which job a process is, by its environment."""
     try:
         data = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return "", ""
+        return Rank()
     known: dict[str, str] = {}
     for pair in data.split(b"\0"):
         name, _, value = pair.partition(b"=")
         if name in (b"RANK", b"MASTER_ADDR", b"MASTER_PORT"):
             known[name.decode()] = value.decode("utf-8", "replace")
     if "RANK" not in known:
-        return "", ""
-    return known.get("MASTER_ADDR", ""), known.get("MASTER_PORT", "")
+        return Rank()
+    return Rank(known["RANK"], known.get("MASTER_ADDR", ""), known.get("MASTER_PORT", ""))
 
 
 class Household:
@@ -165,7 +173,8 @@ class Household:
 
     The job's are the workers, all they started, and everybody above them up to the launcher and beyond, but not what
     those started beside the workers: a shell that runs a benchmark next to the training is a different matter. Another
-    rank that meets where ours do is the job's, too. Eroica's are its agent, what that started, and its own programs.
+    rank that meets where ours do is the job's, too; what has a worker's own rank without being below it was started by
+    a worker and left behind, and is a stranger. Eroica's are its agent, what that started, and its own programs.
 
     Args:
         workers: Process ids of the job's workers on this host.
@@ -176,7 +185,7 @@ class Household:
         self.ours: set[int] = set()
         self._workers = tuple(workers)
         self._known: dict[tuple[int, int], str] = {}
-        self._points: set[tuple[str, str]] | None = None
+        self._ranks: set[Rank] | None = None
         parent = os.getppid()
         self._roots = (parent,) if is_eroicas(arguments_of(parent)) else ()
 
@@ -212,9 +221,10 @@ class Household:
         return self._known.get((process.pid, process.start)) or process.name
 
     def _is_rank(self, pid: int) -> bool:
-        if self._points is None:
-            self._points = {meeting_point(worker) for worker in self._workers} - {("", "")}
-        return bool(self._points) and meeting_point(pid) in self._points
+        if self._ranks is None:
+            self._ranks = {rank_of(worker) for worker in self._workers} - {Rank()}
+        rank = rank_of(pid)
+        return rank not in self._ranks and any(rank[1:] == ours[1:] for ours in self._ranks)
 
 
 def _below(roots: Iterable[int], children: dict[int, list[int]]) -> set[int]:
