@@ -173,6 +173,19 @@ def test_a_storm_of_copies_keeps_its_name(seed: int) -> None:
 
 
 @seeds
+def test_a_few_copies_among_much_other_work_do_not_hide_its_caller(seed: int) -> None:
+    class Updates(Sorting):
+        def apply(self, draft: Draft) -> None:
+            super().apply(draft)
+            on_WI = np.zeros(draft.shape)
+            on_WI[self.workers] = 20e3
+            draft.add(FunctionKey(kind="compute", name="aten::copy_", phase="forward"), on_WI, 1000.0, 0.95)
+
+    (found,) = causes(judge(Updates((1,), 60), 80, seed))
+    assert (found.cause, found.workers, found.function.name) == ("python-on-critical-path", (1,), "attend")
+
+
+@seeds
 def test_where_one_worker_does_far_more_of_it_that_worker_is_named(seed: int) -> None:
     class Uneven(Sorting):
         def apply(self, draft: Draft) -> None:

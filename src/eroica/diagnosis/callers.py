@@ -153,7 +153,7 @@ def _caller_of(view: View, work: Candidate, candidates: Sequence[Candidate]) -> 
     usual = _usual(view, work.reference) if own and work.gain is None else None
     if usual is None:
         return None
-    if any(one.cause == _STORM and set(one.workers) & set(work.workers) for one in candidates):
+    if any(_is_storm(one, work) for one in candidates):
         return None
     speed = view.speed if work.reference == "peers" else view.speed_change
     factor_W = speed.factor[list(work.workers)]
@@ -167,6 +167,12 @@ def _caller_of(view: View, work: Candidate, candidates: Sequence[Candidate]) -> 
     other_us = float(usual.under(focus)[members].mean())
     caller = _Caller(focus=focus, own_us=float(under_W[members].mean()), other_us=other_us)
     return caller if _COVERS * work.excess_us <= caller.excess_us <= work.excess_us / _COVERS else None
+
+
+def _is_storm(candidate: Candidate, work: Candidate) -> bool:
+    """Whether a candidate tells the same work as one of memory operations: most of it, on workers that overlap."""
+    same = candidate.cause == _STORM and bool(set(candidate.workers) & set(work.workers))
+    return same and candidate.excess_us >= _COVERS * work.excess_us
 
 
 def _find_focus(view: View, workers: Sequence[int], time_W: dict[int, Floats], usual: _Usual) -> Focus | None:
