@@ -94,15 +94,17 @@ class HeavyOptimizer:
 
 @dataclass(frozen=True)
 class MoreData:
-    """All operators on data of some workers take so many times as long; they run as often."""
+    """Operators on data of some workers, all or those named, take so many times as long; they run as often."""
 
     workers: tuple[int, ...]
     factor: float
+    names: tuple[str, ...] = ()
 
     def apply(self, draft: Draft) -> None:
         """In forward and backward."""
         for key in draft.time_us:
-            if key.kind == "compute" and key.phase in ("forward", "backward"):
+            named = not self.names or key.name in self.names
+            if key.kind == "compute" and key.phase in ("forward", "backward") and named:
                 draft.time_us[key][list(self.workers)] *= self.factor
 
 
@@ -114,3 +116,21 @@ def test_operators_of_forward_and_backward_that_stand_out_are_more_data(seed: in
     assert found is not None, verdict.summary
     assert (found.cause, found.workers) == ("load-imbalance", (1,)), verdict.summary
     assert any("the tensors are larger" in sentence for sentence in found.evidence)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_more_data_is_told_where_workers_take_turns_and_all_operators_on_it_take_longer(seed: int) -> None:
+    """Slower altogether, but not by as much as who gets no core is."""
+    most = MoreData((1,), 2.2, names=("aten::addmm", "aten::gelu_backward", "aten::native_layer_norm_backward"))
+    plan = {"workers": 4, "per_host": 4, "cores": 2}
+    verdict = judged(HeavyOptimizer(4.0), MoreData((1,), 1.6), most, seed=seed, **plan)
+    found = verdict.cause
+    assert found is not None, verdict.summary
+    assert (found.cause, found.workers) == ("load-imbalance", (1,)), verdict.summary
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_worker_that_is_slower_altogether_where_workers_take_turns_is_not_accused_of_operators(seed: int) -> None:
+    verdict = judged(SlowCompute((1,), 1.7, "nothing_of_note"), seed=seed, workers=4, per_host=4, cores=2)
+    assert not any("operators run at normal speed" in line for one in verdict.findings for line in one.evidence)
+    assert verdict.cause is None or verdict.cause.cause != "load-imbalance", verdict.summary

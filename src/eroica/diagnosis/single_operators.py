@@ -37,18 +37,25 @@ _NEXT_STEP = (
 
 
 def find_slow_operators(view: View) -> list[Candidate]:
-    """Single operators with excess time on workers that the others wait for; those of the same workers together."""
+    """Single operators with excess time on workers that the others wait for; those of the same workers together.
+
+    Where most operators of a worker are slower, it is none of them; but those that work on more data are still told.
+    """
     by_workers: dict[tuple[int, ...], list[tuple[int, Lateness]]] = defaultdict(list)
-    for row in _standing_out(view):
+    standing_out = _standing_out(view)
+    more_W = has_more_data(view) if standing_out else np.zeros(0, np.bool_)
+    slow_W = view.speed.factor >= _SLOW_ALTOGETHER
+    for row in standing_out:
         for late in late_against_peers(view, measure(view, [row])):
-            only_W = _is_only_this(view, row)
-            members = tuple(worker for worker in late.workers if only_W[worker])
+            told_W = _runs_longer(view, row) & (more_W | ~slow_W)
+            members = tuple(worker for worker in late.workers if told_W[worker])
             if members:
                 by_workers[members].append((row, late))
-    more_W = has_more_data(view) if by_workers else np.zeros(0, np.bool_)
+    found = ((list(members), rows, _on_data(view, rows)) for members, rows in by_workers.items())
     return [
-        _candidate(view, members, found, _on_data(view, found) and bool(more_W[list(members)].all()))
-        for members, found in by_workers.items()
+        _candidate(view, tuple(members), rows, on_data and bool(more_W[members].all()))
+        for members, rows, on_data in found
+        if on_data or not slow_W[members].any()
     ]
 
 
@@ -74,13 +81,13 @@ def _least_ratio(view: View) -> Floats:
     return np.where(crowded_W, _CROWDED_RATIO, LEAST_RATIO)
 
 
-def _is_only_this(view: View, row: int) -> NDArray[np.bool_]:
-    """Workers whose other operators run at normal speed, and this one equally often. bool [W]."""
+def _runs_longer(view: View, row: int) -> NDArray[np.bool_]:
+    """Workers on which this operator runs equally often, and longer. bool [W]."""
     usual_W = np.nan_to_num(median_of_others(view.fleet.count[row], view.fleet.roles))
     same_W = (usual_W > 0) & (np.abs(view.fleet.count[row] - usual_W) <= _SAME_COUNT * usual_W)
     peers_W = view.suspects.peers_us[row]
     over_W = view.fleet.critical_us[row] - peers_W >= _least_ratio(view) * peers_W
-    return np.asarray(same_W & over_W & ~(view.speed.factor >= _SLOW_ALTOGETHER), dtype=np.bool_)
+    return np.asarray(same_W & over_W, dtype=np.bool_)
 
 
 def _candidate(view: View, members: tuple[int, ...], found: list[tuple[int, Lateness]], has_more: bool) -> Candidate:
