@@ -83,11 +83,9 @@ class HostWindow:
         kind = {"probe": beat.PROBE, "window": beat.WINDOW, "cancel": beat.CANCEL}[self.order.kind]
         flags = beat.TRACE_PYTHON_CALLS if self._settings.trace_python_calls else 0
         directories = {w.worker.pid: private_directory(self.directory / str(w.worker.pid)) for w in self._workers}
-        if kind == beat.PROBE:
+        if kind == beat.PROBE:  # an earlier job of this name, whose traces are kept, may have left one
             for directory in directories.values():
-                (directory / PROBE_FILE).unlink(
-                    missing_ok=True
-                )  # of an earlier job of this name, whose traces are kept
+                (directory / PROBE_FILE).unlink(missing_ok=True)
         inside_hz = self._inside_hz() if kind == beat.WINDOW else 0
         for worker in self._workers:
             worker.reader.give(
