@@ -31,7 +31,7 @@ _PATIENCE_S = 2.0
 _LOOK_AGAIN_S = 0.02
 _OVER_BUDGET = 1.2
 _PAIR = 2  # workers among whom a send can only go to the other
-_MOST_WITH_INPUTS = 100_000  # events of one iteration: ending a trace with their inputs takes twice as long
+_MOST_WITH_INPUTS = 100_000  # events of one iteration: ending a trace with their inputs takes longer
 _LEAST_ITERATIONS = 2  # fewer cannot be compared with each other
 
 

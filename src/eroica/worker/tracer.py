@@ -27,7 +27,8 @@ class Tracer:
 
     Args:
         python_calls: Trace every Python call too: unbounded in time and memory.
-        inputs: Record shapes and numbers that operators are called with, unless a device is traced: twice the stall.
+        inputs: Record shapes and numbers that operators are called with, at the cost of a longer stall; not where a
+            device is traced.
 
     Attributes:
         on_device: The device's work is traced too.
