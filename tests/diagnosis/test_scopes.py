@@ -376,3 +376,4 @@ def test_a_stage_far_busier_than_before_for_several_reasons_at_once_is_named(see
     found = cause(verdict)
     assert (found.cause, found.workers) == ("misconfiguration" if is_checked else "unknown", (2,)), verdict.summary
     assert ("anomaly mode is on" in verdict.summary) == is_checked
+    assert "most of all in aten::" in verdict.summary  # no function is said to take all of it

@@ -494,7 +494,10 @@ def test_a_device_tells_by_itself_whom_sends_go_to(tmp_path: Path) -> None:
     probe_and_window(desk, 10)
     probe_and_window(desk, 40)
     assert not (tmp_path / PROBE_FILE).exists()
-    assert not Tracer(inputs=False).records_inputs and Tracer(inputs=True).records_inputs
+    real = Tracer(inputs=True)
+    assert real.records_inputs and not Tracer(inputs=False).records_inputs
+    real.on_device = True
+    assert not real.records_inputs
 
 
 def test_tracing_every_python_call_is_passed_on(desk: Desk) -> None:
