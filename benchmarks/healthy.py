@@ -1,7 +1,9 @@
 """How often Eroica cries wolf: a healthy 4-worker job on the cores that there are, watched for a long time.
 
 `python benchmarks/healthy.py --minutes 60 --by-hand 10 [--json FILE]`. Counts windows that the trigger opened by itself
-(at most one an hour is wanted) and causes found in them or in windows opened by hand (none is wanted).
+(at most one an hour is wanted) and causes found in them or in windows opened by hand (none is wanted). A shared machine
+has its own moods: once a second some fixed work is timed by its CPU time, and each window says how much longer than
+usual that took in the minute before it, and how much longer the job's iterations did.
 """
 
 import argparse
@@ -12,9 +14,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 from eroica.faults import write_training
 from machine import machine_facts
+
+#: Before a window: what its trigger has seen.
+_BEFORE_S = 60.0
+_WORK, _BUFFER = 30_000, bytearray(4_000_000)
 
 
 def main() -> None:
@@ -43,8 +50,10 @@ def watch(directory: Path, minutes: float, by_hand: int, workers: int) -> dict[s
         stderr=subprocess.DEVNULL,
     )
     begin, asked = time.monotonic(), 0
+    yardstick: list[tuple[float, float]] = []
     while job.poll() is None:
         time.sleep(1.0)
+        yardstick.append((time.time(), fixed_work_ms()))
         due = 60 * minutes * (asked + 0.5) / max(1, by_hand)
         if asked < by_hand and time.monotonic() - begin > due:
             asked += 1
@@ -53,11 +62,19 @@ def watch(directory: Path, minutes: float, by_hand: int, workers: int) -> dict[s
     return {
         "machine": machine_facts(),
         "command": f"python benchmarks/healthy.py --minutes {minutes:g} --by-hand {by_hand} --workers {workers}",
-        **count(run),
+        **count(run, yardstick),
     }
 
 
-def count(run: Path) -> dict[str, object]:
+def fixed_work_ms() -> float:
+    """CPU time of always the same work: what other programs take from the processor's caches and clock shows in it."""
+    began = time.thread_time()
+    sum(number * number for number in range(_WORK))
+    bytes(_BUFFER)
+    return 1e3 * (time.thread_time() - began)
+
+
+def count(run: Path, yardstick: list[tuple[float, float]]) -> dict[str, object]:
     """Windows by purpose, with what was said about each."""
     status = json.loads((run / "status.json").read_text())
     windows = [
@@ -65,12 +82,26 @@ def count(run: Path) -> dict[str, object]:
         for window in status["windows"]
     ]
     own = [window for window in windows if window["purpose"] == "slow"]
+    history = json.loads((run / "history.json").read_text())
+    pace = [(history["began"] + at, ms) for at, ms in zip(history["at_s"], history["mean_ms"], strict=True)]
+    opened = {one["window_id"]: history["began"] + one["at_s"] for one in history["marks"] if one["kind"] == "window"}
+    for window in windows:
+        if window["window_id"] in opened:
+            at = opened[window["window_id"]]
+            window["iterations_longer"] = longer_before(at, pace)
+            window["fixed_work_longer"] = longer_before(at, yardstick)
     return {
         "windows_by_trigger": len(own),
         "windows_by_hand": sum(window["purpose"] == "manual" for window in windows),
         "causes_found": sum(window["verdict"] == "slow" for window in windows),
         "windows": windows,
     }
+
+
+def longer_before(moment: float, values: list[tuple[float, float]]) -> float | None:
+    """Median in the minute before a moment, as a multiple of the median of all; None where there is none."""
+    recent = [value for at, value in values if moment - _BEFORE_S <= at <= moment]
+    return round(median(recent) / median(value for _, value in values), 3) if recent else None
 
 
 if __name__ == "__main__":

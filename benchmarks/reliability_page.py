@@ -44,9 +44,9 @@ and the exit status. In every one of these runs the training also forks a child 
 handler raises).
 
 *Same* below means: losses, parameters, standard output, standard error to the byte, and exit status. Lines that begin
-with `eroica:` are left out; `eroica run` writes them after the command has ended. Where torchrun reports a failed
-worker, standard error holds times, process ids, and lines that depend on who was faster; there it is only asserted that
-it does not speak of Eroica (¹).
+with `eroica:` are left out; `eroica run` writes them before the command begins and after it has ended. Where torchrun
+reports a failed worker, standard error holds times, process ids, and lines that depend on who was faster; there it is
+only asserted that it does not speak of Eroica (¹).
 
 """
 SPEED = """

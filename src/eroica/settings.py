@@ -192,7 +192,9 @@ class Settings:
         60.0, "After the window's end: latest time for a worker's patterns, s.", SECONDS
     )
     baseline_window: bool = _setting(True, "Capture one short window while the job is healthy, to compare with later.")
-    baseline_after_iterations: int = _setting(60, "Iterations before the baseline window.", Numbers(0, 1_000_000_000))
+    baseline_after_iterations: int = _setting(
+        60, "Iterations after warm-up before the baseline window.", Numbers(0, 1_000_000_000)
+    )
     baseline_window_s: float = _setting(
         3.0, "Length of the baseline window, s; longer where iterations are long.", LENGTH_S
     )

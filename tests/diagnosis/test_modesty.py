@@ -93,3 +93,12 @@ def test_a_worker_late_for_no_function_is_told_how_its_hardware_differs() -> Non
 
 def test_a_slow_worker_among_many_over_many_iterations_is_near_certain() -> None:
     assert confidence(SlowCompute((2,), 2.0), workers=32, iterations=60) > 0.9
+
+
+def test_one_of_four_that_waits_for_the_others_says_so_and_how_they_become_workers() -> None:
+    """As the learner of reinforcement learning, whose actors step no optimizer."""
+    patterns = synthesize(FleetPlan(workers=4), [BackwardHook((2,), 400)])[:1]
+    verdict = analyze("job", synthesize_window(patterns), patterns, expected_workers=4)
+    assert verdict.verdict == "undetermined"
+    assert "only 1 of 4 workers reported, and they wait" in verdict.summary
+    assert "call eroica.step() once per iteration on all of them" in verdict.summary

@@ -98,6 +98,16 @@ def test_the_page_tells_what_was_right_and_why_the_rest_was_not(page: ModuleType
     assert "| `slow-loader` | 40 % | 50 % | 20 % |" in text
 
 
+def test_a_part_that_is_right_whatever_was_said_is_not_counted(page: ModuleType) -> None:
+    runs = [run(0), run(1, right=False)]
+    assert [page.told(runs, part) for part in ("workers", "function")] == ["1", "–"]
+    expected = {"verdict": "slow", "causes": ["sibling-process"], "scope": "any", "function": "busy"}
+    runs = [{**one, "fault": "unheard-of", "expected": expected} for one in runs]
+    assert [page.told(runs, part) for part in ("workers", "function")] == ["–", "1"]
+    assert page.wanted(runs) == "sibling-process"
+    assert page.wanted([run(0, fault="burners")]).startswith("sibling-process or ")
+
+
 def test_what_was_wrong_and_was_mended_stays_on_the_page(page: ModuleType, accuracy: ModuleType) -> None:
     before = run(0, right=False, revision="aaa", when="2000-01-01T00:00:00Z")
     after = run(0, revision="bbb", when="2000-01-02T00:00:00Z")

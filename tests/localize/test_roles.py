@@ -193,6 +193,11 @@ def stage(rank: int, before: int | None, after: int | None, timed: bool, groups:
             for _ in range(2):
                 moves += [("recv", peer_in, iteration)] if peer_in is not None else []
                 moves += [("send", peer_out, iteration)] if peer_out is not None else []
+    return moving(rank, moves, timed, groups)
+
+
+def moving(rank: int, moves: list[tuple[str, int, int]], timed: bool, groups: tuple = (WORLD,)) -> WorkerPattern:
+    """A worker with these sends and receives: kind, peer and iteration of each, in order."""
     records = []
     for kind in ("send", "recv"):
         own = [(at, peer, iteration) for at, (name, peer, iteration) in enumerate(moves) if name == kind]
@@ -256,6 +261,23 @@ def test_a_ring_is_no_pipeline() -> None:
         patterns.append(with_records(pattern(rank, WORLD), *both))
     assert stages_of(patterns) == [None] * 4
     assert assign_roles(patterns).tolist() == [0] * 4
+
+
+def test_neighbours_that_exchange_borders_are_no_pipeline() -> None:
+    """Four on a line; those with even ranks send first."""
+    patterns = []
+    for rank in range(4):
+        sides = [side for side in ((rank + 1, rank - 1) if rank % 2 == 0 else (rank - 1, rank + 1)) if 0 <= side < 4]
+        kinds = ("send", "recv") if rank % 2 == 0 else ("recv", "send")
+        moves = [(kind, side, iteration) for iteration in range(3) for side in sides for kind in kinds]
+        patterns.append(moving(rank, moves, True))
+    assert stages_of(patterns) == [None] * 4
+    assert assign_roles(patterns).tolist() == [0] * 4
+
+
+def test_two_branches_that_meet_are_a_pipeline() -> None:
+    there, back = [("send", 2, 0), ("recv", 2, 0)], [("recv", 0, 0), ("recv", 1, 0), ("send", 0, 0), ("send", 1, 0)]
+    assert stages_of([moving(0, there, True), moving(1, there, True), moving(2, back, True)]) == [0, 0, 1]
 
 
 def test_one_worker_without_a_place_leaves_all_of_them_to_their_groups() -> None:

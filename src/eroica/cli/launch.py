@@ -122,6 +122,7 @@ class Launch:
 
     def command(self, arguments: Sequence[str]) -> int:
         """Run the command; returns its status as `subprocess` gives it (negative: the signal that ended it)."""
+        self._tell_problems()  # now, while they can be mended, and at the end, where a verdict is looked for
         watched = _FORWARDED | {signal.SIGCHLD}
         old = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
         try:
@@ -217,9 +218,13 @@ class Launch:
             verdict = self._hasty_verdict()
         if reason and verdict is None:
             self._own_problems.append(f"no final verdict: {reason}; see {self.where.run / 'log'}")
-        for problem in self.problems:
-            click.echo(f"eroica: {problem}", err=True)
+        self._tell_problems()
         return verdict
+
+    def _tell_problems(self) -> None:
+        for problem in self.problems:
+            with contextlib.suppress(OSError):
+                click.echo(f"eroica: {problem}", err=True)
 
     def _hasty_verdict(self) -> bytes | None:
         """What the collector concluded when it was told to end, if it did."""

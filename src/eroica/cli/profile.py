@@ -17,7 +17,9 @@ from eroica.wire.messages import ProfileAnswer, ProfileRequest
 @click.command()
 @click.option("--job", help="Name of the job, if several are being watched.")
 @click.option("--out", type=click.Path(path_type=Path), help="The job's run directory, instead of --job.")
-@click.option("--iterations", type=click.IntRange(min=2), help="Length of the window in iterations.")
+@click.option(
+    "--iterations", type=click.IntRange(min=2), help="Its length in iterations; at most max_window_iterations."
+)
 @click.option("--seconds", type=click.FloatRange(min=0.1), help="Length of the window in seconds.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the window's verdict here.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the verdict.")

@@ -27,6 +27,11 @@ from eroica.model.verdict import Finding, VerdictWord
 #: Advice where an iteration or a comparison is lacking.
 LONGER_WINDOW = "take a longer window"
 MORE_STEPS = "record more steps (schedule(active=...))"
+#: And where workers are.
+_ALL_OF_THEM = (
+    "all of them with Eroica, and let their hosts reach the collector; if some step no optimizer, call eroica.step() "
+    "once per iteration on all of them"
+)
 
 #: Online, if everybody who reported waits this share of the iteration, somebody who did not report is late.
 _ALL_WAIT = 0.3
@@ -100,15 +105,15 @@ def _too_little(view: View) -> str:
     if view.iterations < view.fewest_iterations:
         wanted = f"at least {view.fewest_iterations} are needed; {MORE_STEPS if view.is_trace else LONGER_WINDOW}"
         return f"the workers share {view.iterations} iteration, {wanted}"
+    if not view.has_enough:
+        few = f"only {view.workers} of {view.context.expected_workers} workers reported"
+        share = _common_share(view)
+        waits = f", and they wait {percent(share)} of each iteration in collectives" if share >= _ALL_WAIT else ""
+        return f"{few}{waits}; start {_ALL_OF_THEM}"
     if _has_no_measure(view):
         return (
             f"every one of {view.workers} workers has a role of its own, and there is no baseline window of a healthy "
             "job; let one be taken, or state which workers do the same work (setting roles)"
-        )
-    if not view.has_enough:
-        return (
-            f"only {view.workers} of {view.context.expected_workers} workers reported; start all of them with Eroica, "
-            "and let their hosts reach the collector"
         )
     return ""
 
@@ -121,8 +126,12 @@ def _has_no_measure(view: View) -> bool:
 def _waits_for_missing(view: View) -> bool:
     if view.is_trace:
         return bool(view.context.missing) and float(_for_nobody(view).max()) >= view.settings.min_gain
-    share = float(common_wait(view.fleet.wait_us).mean()) / max(view.iteration_us, 1e-9)
-    return bool(view.context.missing) and share >= _ALL_WAIT
+    return bool(view.context.missing) and _common_share(view) >= _ALL_WAIT
+
+
+def _common_share(view: View) -> float:
+    """Share of the iteration that even who waits least spends in collectives."""
+    return float(common_wait(view.fleet.wait_us).mean()) / max(view.iteration_us, 1e-9)
 
 
 def _for_nobody(view: View) -> NDArray[np.float64]:
@@ -180,10 +189,7 @@ def _all_wait(view: View) -> str:
             f"{who} spends {share} of the iteration in collectives, and for none of the recorded workers: that may be "
             f"the transfer, or {ranks}, of which there is no trace. Traces of all ranks would tell."
         )
-    return (
-        f"All workers that reported wait in collectives; {ranks} did not report. Start all of them with Eroica, and "
-        "let their hosts reach the collector."
-    )
+    return f"All workers that reported wait in collectives; {ranks} did not report. Start {_ALL_OF_THEM}."
 
 
 def _contradiction(view: View) -> str:

@@ -85,7 +85,9 @@ class SlowStorage(Fault):
     def wrap_dataset(self, dataset: Any, place: Place) -> Any:
         """The dataset behind its server, which starts here."""
         if self.server is None:
-            self.server = start_program(STORAGE_PROGRAM, os.getpid(), 0, self.delay_s, stdout=subprocess.PIPE)
+            self.server = start_program(
+                STORAGE_PROGRAM, os.getpid(), "--other-delay-s", self.delay_s, stdout=subprocess.PIPE
+            )
             self.port = int(self.server.stdout.readline())
         self.datasets.append(place.parts["storage"](dataset, self.port, int(self.items_per_block)))
         return self.datasets[-1]

@@ -124,7 +124,9 @@ class HangStorage(Fault):
     def wrap_dataset(self, dataset: Any, place: Place) -> Any:
         """The dataset behind its server, which starts here."""
         if self.server is None:
-            self.server = start_program(STORAGE_PROGRAM, os.getpid(), self.seconds, stdout=subprocess.PIPE)
+            self.server = start_program(
+                STORAGE_PROGRAM, os.getpid(), "--silent-s", self.seconds, stdout=subprocess.PIPE
+            )
             self.port = int(self.server.stdout.readline())
         self.datasets.append(place.parts["storage"](dataset, self.port))
         return self.datasets[-1]

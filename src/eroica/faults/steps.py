@@ -36,7 +36,7 @@ class BlockingLog(CalledFault):
 
     def build(self, place: Place) -> Any:
         """What logs, behind its server."""
-        self.server = start_program(STORAGE_PROGRAM, os.getpid(), 0, 0, self.delay_s, stdout=subprocess.PIPE)
+        self.server = start_program(STORAGE_PROGRAM, os.getpid(), "--delay-s", self.delay_s, stdout=subprocess.PIPE)
         return place.parts["log"](int(self.server.stdout.readline()))
 
     def stop(self) -> None:

@@ -1,18 +1,18 @@
 """A server for one worker: answers requests for blocks and takes lines, until it is told to be slow or silent.
 
-    python -I -S storage.py PID SECONDS [NEXT_DELAY_S [DELAY_S]]
+    python -I -S storage.py PID [--delay-s S] [--other-delay-s S] [--silent-s S]
 
-Prints its port and listens on localhost only. From SIGUSR1 on it takes requests and answers none, for `SECONDS` (0 =
-for good). Each answer takes `DELAY_S` longer; with SIGUSR2 `NEXT_DELAY_S` instead, with the next one `DELAY_S` again.
-It ends when process PID does, or at SIGTERM. Standard library only, and no site packages.
+Prints its port and listens on localhost only. Each answer takes `delay-s` longer; from SIGUSR2 on `other-delay-s`, from
+the next one on `delay-s` again. From SIGUSR1 on it takes requests and answers none, for `silent-s` (0 = for good). It
+ends when process PID does, or at SIGTERM. Standard library only, and no site packages.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -55,14 +55,18 @@ class Blocks(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Serve until the worker has ended."""
-    pid, seconds = int(sys.argv[1]), float(sys.argv[2])
-    DELAYS_S[:] = (float(sys.argv[4]) if len(sys.argv) > 4 else 0.0, float(sys.argv[3]) if len(sys.argv) > 3 else 0.0)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("pid", type=int)
+    for name in ("--delay-s", "--other-delay-s", "--silent-s"):
+        parser.add_argument(name, type=float, default=0.0)
+    told = parser.parse_args()
+    DELAYS_S[:] = (told.delay_s, told.other_delay_s)
     ANSWERING.set()
 
     def fall_silent(*_: object) -> None:
         ANSWERING.clear()
-        if seconds > 0:
-            threading.Timer(seconds, ANSWERING.set).start()
+        if told.silent_s > 0:
+            threading.Timer(told.silent_s, ANSWERING.set).start()
 
     signal.signal(signal.SIGUSR1, fall_silent)
     signal.signal(signal.SIGUSR2, lambda *_: DELAYS_S.reverse())
@@ -72,7 +76,7 @@ def main() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Blocks)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_port, flush=True)
-    worker = os.pidfd_open(pid)
+    worker = os.pidfd_open(told.pid)
     while worker not in select.select([worker, woken], [], [])[0]:
         os.read(woken, 64)
     os._exit(0)

@@ -2,12 +2,13 @@
 
 An iteration begins with activations that run forward: towards its neighbours a stage receives from the one before it
 first, and sends to the one after it first. Gradients come back later. Members of a ring (context parallelism) send and
-receive at once, each to one side, and so have no such order.
+receive at once, each to one side, and so have no such order; where neighbours exchange their borders, every other one
+sending first, nobody lies between two stages.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -35,6 +36,8 @@ def order_stages(patterns: Sequence[WorkerPattern]) -> list[int] | None:
     except InputError:  # a damaged record costs the order, no more
         return None
     after = _edges(leads)
+    if _is_exchange(after):
+        return None
     places = _distances([rank for rank in leads if leads[rank].get(-1)], after)
     ranks = [pattern.worker.global_rank for pattern in patterns]
     return [places[rank] for rank in ranks] if all(rank in places for rank in ranks) and any(after.values()) else None
@@ -98,6 +101,13 @@ def _edges(leads: Mapping[int, Mapping[int, bool]]) -> dict[int, set[int]]:
             if peer >= 0 and back is not first:
                 after[rank if first else peer].add(peer if first else rank)
     return after
+
+
+def _is_exchange(after: Mapping[int, set[int]]) -> bool:
+    """Whether all begin or end, and some who begin lead several of whom each comes after several, as borders run."""
+    before = Counter(rank for followers in after.values() for rank in followers)
+    several = any(before[rank] > 1 for followers in after.values() if len(followers) > 1 for rank in followers)
+    return several and not before.keys() & after.keys()
 
 
 def _distances(sources: Sequence[int], after: Mapping[int, set[int]]) -> dict[int, int]:

@@ -10,15 +10,8 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from eroica.model.window import Capture
 
 _PRIORITY = 19
-Found = TypeVar("Found")
 
 
 def main(arguments: list[str]) -> int:
@@ -60,80 +53,24 @@ def summarize_files(capture_path: Path, hardware: Path, out: Path) -> None:
     """
     import msgspec
 
-    from eroica.errors import InputError
-    from eroica.hardware.store import read_samples
     from eroica.settings import load_settings
+    from eroica.summarize.files import read_window
     from eroica.summarize.pattern import summarize_worker
-    from eroica.summarize.setup import SETUP_FILE, joined_setup, read_setup
-    from eroica.summarize.sides import name_sides, read_sides
-    from eroica.trace.flight import read_flight
-    from eroica.trace.kineto import read_trace
-    from eroica.trace.stacks import read_stacks
     from eroica.wire.codec import encode_record
-    from eroica.wire.places import PROBE_FILE
 
     began = time.perf_counter()
-    capture = _read_capture(capture_path)
-    notes: list[str] = []
-    setup_path = capture_path.with_name(SETUP_FILE)
-    outside = _optional(lambda: read_setup(setup_path), notes, setup_path)
-    capture = msgspec.structs.replace(capture, setup=joined_setup(capture.setup, outside or {}))
-    stacks_path = _beside(capture_path, capture.stacks_path or "stacks.json")
-    stacks = _optional(lambda: read_stacks(stacks_path, stacks_path.with_name("stacks.meta.json")), notes, stacks_path)
-    samples = _optional(lambda: read_samples(hardware), notes, hardware / "samples.bin")
-    flight_path = _beside(capture_path, capture.flight_path or "flight.json")
-    flight = _optional(lambda: read_flight(flight_path), notes, flight_path)
-    probe_path = capture_path.with_name(PROBE_FILE)
-    sides = _optional(lambda: read_sides(probe_path), notes, probe_path)
-    trace_path = _beside(capture_path, capture.trace_path or "trace.json")
-    events = read_trace(trace_path)
-    if not events.header.has_wall_clock:
-        raise InputError(
-            f"{trace_path} is cut short and lost what its times count from: the window cannot be found in it"
-        )
-    events = name_sides(events, sides or (), capture)
-    pattern = summarize_worker(capture, events, stacks, samples, flight or [], load_settings())
+    settings = load_settings()
+    window = read_window(capture_path, hardware, settings)
+    pattern = summarize_worker(window.capture, window.events, window.stacks, window.samples, window.flight, settings)
     pattern = msgspec.structs.replace(
         pattern,
         raw_bytes=_raw_bytes(capture_path.parent, hardware),
         summarize_s=time.perf_counter() - began,
-        notes=(*pattern.notes, *notes, *(samples.notes if samples is not None else ())),
+        notes=(*pattern.notes, *window.notes),
     )
     unfinished = out.with_name(out.name + ".part")
     unfinished.write_bytes(encode_record(pattern))
     unfinished.replace(out)
-
-
-def _beside(capture_path: Path, named: str) -> Path:
-    """The file of this name beside the capture: what a training process says never leads out of its directory."""
-    return capture_path.parent / Path(named).name
-
-
-def _read_capture(path: Path) -> Capture:
-    import msgspec
-
-    from eroica.errors import InputError
-    from eroica.model.window import Capture
-
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Capture)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no capture: {error}") from error
-
-
-def _optional(read: Callable[[], Found], notes: list[str], path: Path) -> Found | None:
-    """What `read` finds; nothing if the file is missing, nothing and a note if it is damaged."""
-    from eroica.errors import InputError
-
-    if not path.exists():
-        return None
-    try:
-        return read()
-    except InputError as error:
-        notes.append(str(error))
-        return None
 
 
 def _raw_bytes(*directories: Path) -> int:

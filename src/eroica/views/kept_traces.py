@@ -6,35 +6,28 @@ if it says itself that it is the same worker's same window. Of diagnosed files t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from eroica.archive.check import read_regular
 from eroica.archive.store import SOURCES_FILE
 from eroica.errors import InputError
-from eroica.hardware.store import read_samples
 from eroica.model.pattern import WorkerPattern
-from eroica.model.window import Capture
 from eroica.settings import Settings
 from eroica.summarize.channel_bins import channel_series
+from eroica.summarize.files import read_capture, read_window
 from eroica.summarize.recorded import stage_recording
-from eroica.summarize.sides import name_sides, read_sides
 from eroica.summarize.staging import stage_window
-from eroica.trace.flight import read_flight
 from eroica.trace.kineto import read_trace
-from eroica.trace.stacks import read_stacks
 from eroica.views.lanes import Drawn, draw_whole
-from eroica.wire.places import PROBE_FILE, places
+from eroica.wire.places import places
 
 #: Values of a channel, where a viewer zooms.
 _MOST_BINS = 4000
-_MOST_CAPTURE_BYTES = 4_000_000
 _MOST_SOURCES_BYTES = 64_000_000
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -96,28 +89,15 @@ def _directory(pattern: WorkerPattern, where: Whereabouts) -> Path | None:
 def _is_same(path: Path, pattern: WorkerPattern) -> bool:
     """Whether a capture is that of the pattern: names and process ids come again."""
     try:
-        capture = msgspec.json.decode(read_regular(path, _MOST_CAPTURE_BYTES), type=Capture)
-    except (OSError, InputError, ValueError):
+        capture = read_capture(path)
+    except InputError:
         return False
     said = capture.worker, capture.window_id, capture.first_iteration, capture.last_iteration
     return said == (pattern.worker, pattern.window_id, pattern.first_iteration, pattern.last_iteration)
 
 
 def _from_window(directory: Path, settings: Settings) -> Drawn:
-    capture = msgspec.json.decode(read_regular(directory / "capture.json", _MOST_CAPTURE_BYTES), type=Capture)
-    stacks = _if_readable(lambda: read_stacks(directory / "stacks.json", directory / "stacks.meta.json"))
-    samples = _if_readable(lambda: read_samples(directory.parent / "hardware"))
-    flight = _if_readable(lambda: read_flight(directory / "flight.json"))
-    sides = _if_readable(lambda: read_sides(directory / PROBE_FILE))
-    events = name_sides(read_trace(directory / "trace.json", settings), sides or (), capture)
-    staged = stage_window(capture, events, stacks, flight or [], hardware=samples)
-    drawn = draw_whole(staged, channel_series(capture, samples, _MOST_BINS))
-    return replace(drawn, clock=(capture.worker.host, capture.boundaries_ns[0]))
-
-
-def _if_readable(read: Callable[[], Found]) -> Found | None:
-    """What stands beside a trace; it is missed, but not needed."""
-    try:
-        return read()
-    except (InputError, OSError):
-        return None
+    kept = read_window(directory / "capture.json", directory.parent / "hardware", settings)
+    staged = stage_window(kept.capture, kept.events, kept.stacks, kept.flight, hardware=kept.samples)
+    drawn = draw_whole(staged, channel_series(kept.capture, kept.samples, _MOST_BINS))
+    return replace(drawn, clock=(kept.capture.worker.host, kept.capture.boundaries_ns[0]))

@@ -2,7 +2,7 @@
 
 In a computing job nothing is in the processor's caches when a hook fires: what counts is how many objects it touches.
 Once an iteration is known to be one step of one optimizer and nothing else is going on, the guest arms these closures:
-they touch a clock, a few of their own variables and three words of shared memory. Whatever is not plain (another
+they read a clock and write three words of shared memory at a step, one at a batch. Whatever is not plain (another
 optimizer, a missing batch, an order of the agent) disarms them.
 
 What they need of this module comes to them as default values, behind the three arguments that torch passes: looking a

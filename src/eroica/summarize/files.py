@@ -1,0 +1,115 @@
+"""What one worker's window left on disk, read as one: for its pattern, and for a picture while it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from eroica.archive.check import read_regular
+from eroica.errors import InputError
+from eroica.hardware.store import Samples, read_samples
+from eroica.model.window import Capture, FlightEntry
+from eroica.settings import Settings
+from eroica.summarize.setup import SETUP_FILE, joined_setup, read_setup
+from eroica.summarize.sides import name_sides, read_sides
+from eroica.trace.flight import read_flight
+from eroica.trace.kineto import read_trace
+from eroica.trace.stacks import StackTimeline, read_stacks
+from eroica.trace.table import EventTable
+from eroica.wire.places import PROBE_FILE
+
+_LARGEST_CAPTURE = 64_000_000
+_SAMPLES_FILE = "samples.bin"
+Found = TypeVar("Found")
+
+
+class WindowFiles(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One worker's window.
+
+    Attributes:
+        capture: What the worker handed over, with what its agent found out about it.
+        events: Its trace; sends and receives tell their other side where the probe told it.
+        stacks: Sampled stacks of it and its children, None without them.
+        samples: Hardware channels of its host, None without them.
+        flight: The Flight Recorder's entries.
+        notes: What was damaged and is left out, and what the samples lack.
+    """
+
+    capture: Capture
+    events: EventTable
+    stacks: StackTimeline | None
+    samples: Samples | None
+    flight: tuple[FlightEntry, ...]
+    notes: tuple[str, ...]
+
+
+def read_window(capture_path: Path, hardware: Path, settings: Settings) -> WindowFiles:
+    """All files of one worker's window.
+
+    Args:
+        capture_path: The worker's capture.json; the others lie beside it.
+        hardware: Directory of hardware samples.
+        settings: Bound what is read of the trace.
+
+    Raises:
+        InputError: Capture or trace cannot be used; what else is missing or damaged is left out.
+    """
+    capture = read_capture(capture_path)
+    notes: list[str] = []
+    setup_path = capture_path.with_name(SETUP_FILE)
+    outside = _optional(lambda: read_setup(setup_path), notes, setup_path)
+    capture = msgspec.structs.replace(capture, setup=joined_setup(capture.setup, outside or {}))
+    stacks_path = _beside(capture_path, capture.stacks_path or "stacks.json")
+    stacks = _optional(lambda: read_stacks(stacks_path, stacks_path.with_name("stacks.meta.json")), notes, stacks_path)
+    samples = _optional(lambda: read_samples(hardware), notes, hardware / _SAMPLES_FILE)
+    flight_path = _beside(capture_path, capture.flight_path or "flight.json")
+    flight = _optional(lambda: read_flight(flight_path), notes, flight_path)
+    probe_path = capture_path.with_name(PROBE_FILE)
+    sides = _optional(lambda: read_sides(probe_path), notes, probe_path)
+    trace_path = _beside(capture_path, capture.trace_path or "trace.json")
+    events = read_trace(trace_path, settings)
+    if not events.header.has_wall_clock:
+        raise InputError(
+            f"{trace_path} is cut short and lost what its times count from: the window cannot be found in it"
+        )
+    return WindowFiles(
+        capture=capture,
+        events=name_sides(events, sides or (), capture),
+        stacks=stacks,
+        samples=samples,
+        flight=tuple(flight or ()),
+        notes=(*notes, *(samples.notes if samples is not None else ())),
+    )
+
+
+def read_capture(path: Path) -> Capture:
+    """What a worker handed over.
+
+    Raises:
+        InputError: It cannot be read, or is no capture.
+    """
+    try:
+        return msgspec.json.decode(read_regular(path, _LARGEST_CAPTURE), type=Capture)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is no capture: {error}") from error
+
+
+def _beside(capture_path: Path, named: str) -> Path:
+    """The file of this name beside the capture: what a training process says never leads out of its directory."""
+    return capture_path.parent / Path(named).name
+
+
+def _optional(read: Callable[[], Found], notes: list[str], path: Path) -> Found | None:
+    """What `read` finds; nothing if the file is missing, nothing and a note if it is damaged."""
+    if not path.exists():
+        return None
+    try:
+        return read()
+    except InputError as error:
+        notes.append(str(error))
+        return None
