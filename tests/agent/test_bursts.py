@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from eroica.agent.bursts import Bursts
 from eroica.agent.slowdown import Slowdown, Trigger
 from eroica.settings import Settings
 
@@ -49,6 +50,13 @@ def test_the_third_slow_stretch_asks_for_a_window_while_it_lasts(slow_s: float, 
 
 def test_stretches_that_cost_little_do_not() -> None:
     assert first_trigger(comes_and_goes(0.2, 6, 194, 1)) is None
+
+
+@pytest.mark.parametrize(("afterwards", "is_habit"), [(1.3, False), (2.0, True)])
+def test_a_machine_that_is_a_little_slower_for_minutes_is_no_burst(afterwards: float, is_habit: bool) -> None:
+    bursts = Bursts()
+    stretch = [1.7] * 6 + [afterwards] * 300 + [1.0] * 60
+    assert any(bursts.observe(BEST_S * times, BEST_S) for times in stretch * 5) == is_habit
 
 
 def test_one_or_two_stretches_do_not() -> None:

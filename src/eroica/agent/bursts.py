@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-#: An iteration so many times as long as the best mean is slow.
+#: An iteration so many times as long as the best mean is slow, and so is a burst: of the minutes in which a shared
+#: machine is a little slower only the first moments are.
 _SLOW = 1.5
 #: So many slow ones in a row begin a burst; of fewer, an evaluation or a collection may be the reason.
 _BEGIN = 5
@@ -94,13 +95,14 @@ class Bursts:
             self._row, self._open = [], False
 
     def _is_habit(self, best_s: float, margin: float) -> bool:
-        if len(self._known) < _HABIT:
+        slow = [burst for burst in self._known if burst.seconds >= _SLOW * burst.iterations * best_s]
+        if len(slow) < _HABIT:
             return False
-        elapsed = self._clock_s - self._known[0].began_s
-        lost = sum(burst.lost_s(best_s) for burst in self._known)
+        elapsed = self._clock_s - slow[0].began_s
+        lost = sum(burst.lost_s(best_s) for burst in slow)
         if lost < margin * _LEAST_LOST * elapsed:
             return False
-        self.count = len(self._known)
-        self.period_s = (self._known[-1].began_s - self._known[0].began_s) / (self.count - 1)
-        self.mean_s = elapsed / max(self._seen - self._known[0].began, 1)
+        self.count = len(slow)
+        self.period_s = (slow[-1].began_s - slow[0].began_s) / (self.count - 1)
+        self.mean_s = elapsed / max(self._seen - slow[0].began, 1)
         return True
