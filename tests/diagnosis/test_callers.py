@@ -168,8 +168,12 @@ def test_a_storm_of_copies_keeps_its_name(seed: int) -> None:
             draft.add(FunctionKey(kind="compute", name="aten::copy_", phase="forward"), on_WI, 300.0, 0.95)
 
     for workers in ((1,), EVERYBODY):
-        found = causes(judge(Copies(workers, 60), 60, seed))
-        assert [one.cause for one in found] == ["memory-operation-storm"]
+        verdict = judge(Copies(workers, 60), 60, seed)
+        (found,) = causes(verdict)
+        assert (found.cause, found.function.name) == ("memory-operation-storm", "aten::copy_")
+        assert "most of all in aten::copy_, which attend (attention.py:43) calls" in verdict.summary
+        assert found.function.stack == (*LOOP, *FRAMES)
+        assert any(text.startswith("Operators that attend (attention.py:43) calls take") for text in found.evidence)
 
 
 @seeds

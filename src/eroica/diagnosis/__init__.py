@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from eroica import __version__
+from eroica.diagnosis.call_sites import tell_callers
 from eroica.diagnosis.catalog import CATALOG, CatalogEntry
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.findings import build_findings
@@ -32,7 +33,7 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
         settings: `min_gain` and the expectations.
     """
     view = View(suspects, context, settings)
-    causes = settle_gains(view, find_causes(view)) if view.has_enough else []
+    causes = tell_callers(view, settle_gains(view, find_causes(view))) if view.has_enough else []
     findings = build_findings(view, causes)
     doubted = find_doubted(view) if view.has_enough and not causes else None
     word, summary, notes = conclude(view, causes, findings, doubted)

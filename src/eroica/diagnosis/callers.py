@@ -11,23 +11,27 @@ Array suffixes: R rows, W workers.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.candidate import Candidate, Reference
-from eroica.diagnosis.frames import Focus, find_focus
+from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.growth import has_grown
 from eroica.diagnosis.lateness import Lateness, accuse, late_against_baseline, measure
-from eroica.diagnosis.python_code import is_judged_elsewhere
 from eroica.diagnosis.speed import operators, speed_against_baseline
+from eroica.diagnosis.under_operators import (
+    Caller,
+    Past,
+    find_called_focus,
+    find_caller,
+    inside_us,
+    past_of,
+    rows_under,
+    usual_of,
+)
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
-from eroica.localize.excess import median_of_others
-from eroica.localize.fleet import Fleet
-from eroica.model.pattern import FunctionKey
 
 Floats = NDArray[np.float64]
 _PYTHON = "python-on-critical-path"
@@ -49,76 +53,6 @@ _GROWN = 1.5
 _MOST_OF_LEAST = 1.5
 
 
-class _Usual(Protocol):
-    """What operators under Python usually take, microseconds per iteration. float64 [W]."""
-
-    def row(self, at: int) -> Floats:
-        """Those under one row."""
-
-    def under(self, focus: Focus) -> Floats:
-        """Those under a function, whatever it calls."""
-
-
-class _Peers(NamedTuple):
-    """With each worker's peers."""
-
-    fleet: Fleet
-
-    def row(self, at: int) -> Floats:
-        return self._usual([at])
-
-    def under(self, focus: Focus) -> Floats:
-        return self._usual(_under(self.fleet, focus))
-
-    def _usual(self, rows: list[int]) -> Floats:
-        return np.nan_to_num(median_of_others(_inside_us(self.fleet, rows), self.fleet.roles))
-
-
-class _Past(NamedTuple):
-    """On each worker itself when all was well; `order` finds today's workers among those of then."""
-
-    keys: Sequence[FunctionKey]
-    fleet: Fleet
-    places: dict[FunctionKey, int]
-    order: list[int]
-
-    def row(self, at: int) -> Floats:
-        place = self.places.get(self.keys[at])
-        return np.zeros(len(self.order)) if place is None else _inside_us(self.fleet, [place])[self.order]
-
-    def under(self, focus: Focus) -> Floats:
-        return _inside_us(self.fleet, _under(self.fleet, focus))[self.order]
-
-
-def _past(view: View) -> _Past | None:
-    """The healthy window, if it has all workers."""
-    past = view.suspects.baseline
-    if past is None or not set(view.fleet.ranks) <= set(past.ranks):
-        return None
-    columns = {rank: column for column, rank in enumerate(past.ranks)}
-    places = {key: at for at, key in enumerate(past.keys)}
-    return _Past(view.fleet.keys, past, places, [columns[rank] for rank in view.fleet.ranks])
-
-
-def _usual(view: View, reference: Reference) -> _Usual | None:
-    """What workers are compared with, None where that tells nothing of functions."""
-    if reference == "peers":
-        return _Peers(view.fleet)
-    return _past(view) if reference == "baseline" else None
-
-
-class _Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """A function, and what the training thread spends in operators under it, microseconds per iteration."""
-
-    focus: Focus
-    own_us: float
-    other_us: float
-
-    @property
-    def excess_us(self) -> float:
-        return self.own_us - self.other_us
-
-
 def name_callers(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
     """The candidates; uneven work that one function calls is named by it, and what all do more in one is added.
 
@@ -137,20 +71,20 @@ def name_callers(view: View, candidates: Sequence[Candidate]) -> list[Candidate]
     return [*kept, *_since(view, kept)]
 
 
-def _is_of(candidate: Candidate, caller: _Caller, work: Candidate) -> bool:
+def _is_of(candidate: Candidate, caller: Caller, work: Candidate) -> bool:
     """Whether a candidate is the function's own Python on the same workers, which its operators come on top of."""
     same = candidate.cause == _PYTHON and candidate.focus.label == caller.focus.label and candidate.gain is None
     return same and _is_new(caller, _HARDLY) and candidate.workers == work.workers
 
 
-def _is_new(caller: _Caller, share: float) -> bool:
+def _is_new(caller: Caller, share: float) -> bool:
     return caller.other_us <= share * caller.own_us
 
 
-def _caller_of(view: View, work: Candidate, candidates: Sequence[Candidate]) -> _Caller | None:
+def _caller_of(view: View, work: Candidate, candidates: Sequence[Candidate]) -> Caller | None:
     """The function that some workers' additional work is called by."""
     own = work.cause in _WORK and work.scope == "some" and work.kind == "compute"
-    usual = _usual(view, work.reference) if own and work.gain is None else None
+    usual = usual_of(view, work.reference) if own and work.gain is None else None
     if usual is None:
         return None
     if any(_is_storm(one, work) for one in candidates):
@@ -159,14 +93,9 @@ def _caller_of(view: View, work: Candidate, candidates: Sequence[Candidate]) -> 
     factor_W = speed.factor[list(work.workers)]
     if np.isnan(factor_W).all() or np.nanmax(factor_W) >= _ALTOGETHER:
         return None
-    time_W = {at: _inside_us(view.fleet, [at]) for at in _rows(view.fleet)}
-    focus = _find_focus(view, work.workers, time_W, usual)
-    if focus is None:
-        return None
-    under_W, members = _inside_us(view.fleet, _under(view.fleet, focus)), list(work.workers)
-    other_us = float(usual.under(focus)[members].mean())
-    caller = _Caller(focus=focus, own_us=float(under_W[members].mean()), other_us=other_us)
-    return caller if _COVERS * work.excess_us <= caller.excess_us <= work.excess_us / _COVERS else None
+    caller = find_caller(view, work.workers, usual)
+    covers = caller is not None and _COVERS * work.excess_us <= caller.excess_us <= work.excess_us / _COVERS
+    return caller if covers else None
 
 
 def _is_storm(candidate: Candidate, work: Candidate) -> bool:
@@ -175,40 +104,7 @@ def _is_storm(candidate: Candidate, work: Candidate) -> bool:
     return same and candidate.excess_us >= _COVERS * work.excess_us
 
 
-def _find_focus(view: View, workers: Sequence[int], time_W: dict[int, Floats], usual: _Usual) -> Focus | None:
-    """The own function that holds most of what these workers spend more in operators, but for the autograd engine's."""
-    rows, members = list(time_W), list(workers)
-    if not rows:
-        return None
-    time_R = np.asarray([np.nan_to_num(time_W[row][members]).mean() for row in rows])
-    usual_R = np.asarray([usual.row(row)[members].mean() for row in rows])
-    more_R = np.maximum(time_R - usual_R, 0.0)  # who waits less does not do less
-    focus = find_focus(view.fleet.keys, rows, more_R, time_R)
-    return focus if focus is not None and focus.is_own and focus.is_specific else None
-
-
-def _rows(fleet: Fleet) -> list[int]:
-    """Python of the training thread, but for what loading and other rules judge; also what operators cover wholly."""
-    return [at for at, key in enumerate(fleet.keys) if _is_own_time(key)]
-
-
-def _is_own_time(key: FunctionKey) -> bool:
-    is_python = key.kind == "python" and key.thread == "training" and key.phase != "input"
-    return is_python and not is_judged_elsewhere(key.stack)
-
-
-def _under(fleet: Fleet, focus: Focus) -> list[int]:
-    """Rows below a function."""
-    entry = focus.entry
-    return [at for at in _rows(fleet) if entry in fleet.keys[at].stack]
-
-
-def _inside_us(fleet: Fleet, rows: list[int]) -> Floats:
-    """Time of these rows during which an operator ran. float64 [W]."""
-    return np.asarray(np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0).sum(axis=0))
-
-
-def _told(work: Candidate, caller: _Caller, own: Sequence[Candidate]) -> Candidate:
+def _told(work: Candidate, caller: Caller, own: Sequence[Candidate]) -> Candidate:
     """The work as the function's where others hardly have it; else as it was, with the place where most of it is."""
     focus = caller.focus
     if not _is_new(caller, _HARDLY):
@@ -239,7 +135,7 @@ def _calls(operator: str, excess_us: float) -> str:
 
 def _since(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
     """What all workers do more than in the healthy window in operators of one function."""
-    past = _past(view)
+    past = past_of(view)
     longer_us = view.iteration_us - past.fleet.mean_iteration_us if past is not None else 0.0
     if past is None or not view.is_slow or longer_us < view.settings.min_gain * view.iteration_us or has_grown(view):
         return []
@@ -264,14 +160,13 @@ def _since(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
     return [accuse(late, _PYTHON, "python", caller.focus, caller.focus.functions, least, evidence)]
 
 
-def _caller_since(view: View, past: _Past) -> _Caller | None:
+def _caller_since(view: View, past: Past) -> Caller | None:
     """The function under which every worker's operators hardly took any time when all was well."""
-    time_W = {at: _inside_us(view.fleet, [at]) for at in _rows(view.fleet)}
-    focus = _find_focus(view, range(view.workers), time_W, past)
+    focus = find_called_focus(view, range(view.workers), past)
     if focus is None:
         return None
-    now_W, before_W = _inside_us(view.fleet, _under(view.fleet, focus)), past.under(focus)
-    caller = _Caller(focus=focus, own_us=float(np.median(now_W)), other_us=float(before_W.mean()))
+    now_W, before_W = inside_us(view.fleet, rows_under(view.fleet, focus)), past.under(focus)
+    caller = Caller(focus=focus, own_us=float(np.median(now_W)), other_us=float(before_W.mean()))
     enough = caller.excess_us >= view.settings.min_gain * view.iteration_us
     return caller if enough and bool((before_W <= _HARDLY_THEN * now_W).all()) else None
 
@@ -286,7 +181,7 @@ def _now_and_then(view: View, rows: list[int]) -> tuple[Floats, Floats]:
     return np.asarray(view.fleet.critical_us[rows].mean(axis=1)), np.asarray(then_RW.mean(axis=1))
 
 
-def _grew_altogether(view: View, caller: _Caller, phases: Set[str]) -> bool:
+def _grew_altogether(view: View, caller: Caller, phases: Set[str]) -> bool:
     """Whether the other operators of these parts of the iteration take longer too: more data, or slower processors.
 
     Or forward runs more often: more batches for a step of the optimizer.
@@ -301,7 +196,7 @@ def _grew_altogether(view: View, caller: _Caller, phases: Set[str]) -> bool:
     return "forward" in phases and bool((times_W >= _ALTOGETHER).any())
 
 
-def _grown(view: View, caller: _Caller, phases: Set[str]) -> tuple[Lateness | None, tuple[str, ...]]:
+def _grown(view: View, caller: Caller, phases: Set[str]) -> tuple[Lateness | None, tuple[str, ...]]:
     """Operators that have grown with the function, in forward with backward's; None where they are not its own."""
     rows = _operators_in(view, phases | ({"backward"} if "forward" in phases else set()))
     now_R, then_R = _now_and_then(view, rows)

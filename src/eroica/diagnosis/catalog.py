@@ -70,9 +70,9 @@ CATALOG: dict[str, CatalogEntry] = {
         title="Too many memory operations",
         meaning="Copies, fills or allocations take a share of the iteration that computation should have.",
         next_step=(
-            "Find who copies (with_stack=True): avoid .to(), .contiguous(), .clone() and cat in the iteration, reuse "
-            "buffers, pin host memory; where allocations show, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
-            "and lower peak memory, and do not call empty_cache()."
+            "Look at the function that copies (if none is named, record with_stack=True): avoid .to(), .contiguous(), "
+            ".clone() and cat in the iteration, reuse buffers, pin host memory; where allocations show, set "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and lower peak memory, and do not call empty_cache()."
         ),
     ),
     "fragmented-collectives": CatalogEntry(

@@ -99,8 +99,14 @@ def _does(view: View, found: Candidate, iteration: str) -> str:
         "cpu-contention": f"{who} compute{ending} {_times(found)} as slowly, with threads that wait for a core",
         "load-imbalance": f"{who} run{ending} {more} more work per {iteration} iteration, at full speed",
     }
-    late = f"{who} {'is' if ending else 'are'} {more} late in each {iteration} iteration, most of all in {name}"
-    return sentences.get(found.cause, late)
+    if found.is_one_operator:
+        return f"{who} spend{ending} {time} in {name}{_by(found)}, {_times(found)} as long as elsewhere"
+    late = f"{who} {'is' if ending else 'are'} {more} late in each {iteration} iteration"
+    return sentences.get(found.cause, f"{late}, most of all in {name}{_by(found)}")
+
+
+def _by(found: Candidate) -> str:
+    return f", which {found.caller} calls" if found.caller else ""
 
 
 def _times(found: Candidate) -> str:
@@ -188,7 +194,7 @@ def _amount(view: View, found: Candidate) -> list[str]:
     excess = f"(excess {format_ms(found.excess_us)}, {noise})"
     where = f"{found.focus.name} on all workers" if found.hosts else _where(view, found)
     sentences = [f"{where}: {format_ms(found.mean_us)} per iteration; {usual} {excess}."]
-    if found.focus.stack:
+    if found.focus.stack and not found.caller:
         sentences.append(f"{found.focus.label} holds {percent(found.focus.share)} of the excess.")
     return sentences
 

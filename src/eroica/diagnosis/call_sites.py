@@ -1,0 +1,48 @@
+"""Where the user's code calls the operators that are a cause by themselves.
+
+A storm of copies and one operator that is slow keep their names and their advice, but somebody has to find the line: of
+most of what they take longer the sampled stacks know who called it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.selection import Cause
+from eroica.diagnosis.under_operators import find_caller, usual_of
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms
+
+#: Share of a cause's excess that operators under the function must take more.
+_COVERS = 0.6
+
+
+def tell_callers(view: View, causes: Sequence[Cause]) -> list[Cause]:
+    """The causes; those that are operators by themselves with the function that calls most of them.
+
+    Where operators run on a device, and in recorded traces, stacks do not tell what runs meanwhile.
+    """
+    if view.fleet.has_accelerator or view.is_trace:
+        return list(causes)
+    return [msgspec.structs.replace(cause, candidate=_with_caller(view, cause.candidate)) for cause in causes]
+
+
+def _with_caller(view: View, work: Candidate) -> Candidate:
+    usual = usual_of(view, work.reference) if _is_by_itself(work) else None
+    caller = find_caller(view, work.workers, usual) if usual is not None else None
+    if caller is None or caller.excess_us < _COVERS * work.excess_us:
+        return work
+    label, usually = caller.focus.label, "before" if work.reference == "baseline" else "on the peers"
+    text = f"Operators that {label} calls take {format_ms(caller.own_us)}; {usually} {format_ms(caller.other_us)}."
+    focus = msgspec.structs.replace(work.focus, stack=caller.focus.stack)
+    return msgspec.structs.replace(work, focus=focus, caller=label, evidence=(*work.evidence, text))
+
+
+def _is_by_itself(work: Candidate) -> bool:
+    """Whether operators stand for a cause and nothing says who called them."""
+    is_operator = work.is_one_operator or work.cause == "memory-operation-storm"
+    is_operator |= work.cause == "unknown" and work.kind == "compute"
+    return is_operator and bool(work.workers) and not work.focus.stack

@@ -1,0 +1,146 @@
+"""What the training thread spends in operators under functions of the user's, and what that usually is.
+
+Operators stand before the Python around them, but stacks are sampled during operators, too.
+
+Array suffixes: R rows, W workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Reference
+from eroica.diagnosis.frames import Focus, find_focus
+from eroica.diagnosis.python_code import is_judged_elsewhere
+from eroica.diagnosis.view import View
+from eroica.localize.excess import median_of_others
+from eroica.localize.fleet import Fleet
+from eroica.model.pattern import FunctionKey
+
+Floats = NDArray[np.float64]
+
+
+class Usual(Protocol):
+    """What operators under Python usually take, microseconds per iteration. float64 [W]."""
+
+    def row(self, at: int) -> Floats:
+        """Those under one row."""
+
+    def under(self, focus: Focus) -> Floats:
+        """Those under a function, whatever it calls."""
+
+
+class Peers(NamedTuple):
+    """With each worker's peers."""
+
+    fleet: Fleet
+
+    def row(self, at: int) -> Floats:
+        """Median of the peers'."""
+        return self._usual([at])
+
+    def under(self, focus: Focus) -> Floats:
+        """Median of the peers'."""
+        return self._usual(rows_under(self.fleet, focus))
+
+    def _usual(self, rows: list[int]) -> Floats:
+        return np.nan_to_num(median_of_others(inside_us(self.fleet, rows), self.fleet.roles))
+
+
+class Past(NamedTuple):
+    """On each worker itself when all was well; `order` finds today's workers among those of then."""
+
+    keys: Sequence[FunctionKey]
+    fleet: Fleet
+    places: dict[FunctionKey, int]
+    order: list[int]
+
+    def row(self, at: int) -> Floats:
+        """Those under the same row then."""
+        place = self.places.get(self.keys[at])
+        return np.zeros(len(self.order)) if place is None else inside_us(self.fleet, [place])[self.order]
+
+    def under(self, focus: Focus) -> Floats:
+        """Those under the same function then."""
+        return inside_us(self.fleet, rows_under(self.fleet, focus))[self.order]
+
+
+def past_of(view: View) -> Past | None:
+    """The healthy window, if it has all workers."""
+    past = view.suspects.baseline
+    if past is None or not set(view.fleet.ranks) <= set(past.ranks):
+        return None
+    columns = {rank: column for column, rank in enumerate(past.ranks)}
+    places = {key: at for at, key in enumerate(past.keys)}
+    return Past(view.fleet.keys, past, places, [columns[rank] for rank in view.fleet.ranks])
+
+
+def usual_of(view: View, reference: Reference) -> Usual | None:
+    """What workers are compared with, None where that tells nothing of functions."""
+    if reference == "peers":
+        return Peers(view.fleet)
+    return past_of(view) if reference == "baseline" else None
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """A function, and what the training thread spends in operators under it, microseconds per iteration."""
+
+    focus: Focus
+    own_us: float
+    other_us: float
+
+    @property
+    def excess_us(self) -> float:
+        """How much more that is."""
+        return self.own_us - self.other_us
+
+
+def find_caller(view: View, workers: Sequence[int], usual: Usual) -> Caller | None:
+    """The own function under which most of what some workers spend more in operators lies.
+
+    Not of the autograd engine's: Python knows of none of those. Times are means over the workers.
+    """
+    focus = find_called_focus(view, workers, usual)
+    if focus is None:
+        return None
+    members = list(workers)
+    own_us = float(inside_us(view.fleet, rows_under(view.fleet, focus))[members].mean())
+    return Caller(focus=focus, own_us=own_us, other_us=float(usual.under(focus)[members].mean()))
+
+
+def find_called_focus(view: View, workers: Sequence[int], usual: Usual) -> Focus | None:
+    """The same, without its times."""
+    rows, members = own_rows(view.fleet), list(workers)
+    if not rows:
+        return None
+    time_R = np.asarray([np.nan_to_num(inside_us(view.fleet, [row])[members]).mean() for row in rows])
+    usual_R = np.asarray([usual.row(row)[members].mean() for row in rows])
+    more_R = np.maximum(time_R - usual_R, 0.0)  # who waits less does not do less
+    focus = find_focus(view.fleet.keys, rows, more_R, time_R)
+    return focus if focus is not None and focus.is_own and focus.is_specific else None
+
+
+def own_rows(fleet: Fleet) -> list[int]:
+    """Python of the training thread, but for what loading and other rules judge; also what operators cover wholly."""
+    return [at for at, key in enumerate(fleet.keys) if _is_own_time(key)]
+
+
+def _is_own_time(key: FunctionKey) -> bool:
+    is_python = key.kind == "python" and key.thread == "training" and key.phase != "input"
+    return is_python and not is_judged_elsewhere(key.stack)
+
+
+def rows_under(fleet: Fleet, focus: Focus) -> list[int]:
+    """Rows below a function."""
+    entry = focus.entry
+    return [at for at in own_rows(fleet) if entry in fleet.keys[at].stack]
+
+
+def inside_us(fleet: Fleet, rows: list[int]) -> Floats:
+    """Time of these rows during which an operator ran. float64 [W]."""
+    return np.asarray(np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0).sum(axis=0))
