@@ -8,6 +8,7 @@ from eroica.diagnosis.catalog import CATALOG, CatalogEntry
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.findings import build_findings
 from eroica.diagnosis.gains import settle_gains
+from eroica.diagnosis.recomputation import tell_recomputation
 from eroica.diagnosis.selection import find_causes, find_doubted
 from eroica.diagnosis.standing import conclude
 from eroica.diagnosis.view import View
@@ -33,7 +34,8 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
         settings: `min_gain` and the expectations.
     """
     view = View(suspects, context, settings)
-    causes = tell_callers(view, settle_gains(view, find_causes(view))) if view.has_enough else []
+    causes = settle_gains(view, find_causes(view)) if view.has_enough else []
+    causes = tell_recomputation(view, tell_callers(view, causes))
     findings = build_findings(view, causes)
     doubted = find_doubted(view) if view.has_enough and not causes else None
     word, summary, notes = conclude(view, causes, findings, doubted)

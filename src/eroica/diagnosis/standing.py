@@ -35,6 +35,8 @@ _ALL_OF_THEM = (
 
 #: Online, if everybody who reported waits this share of the iteration, somebody who did not report is late.
 _ALL_WAIT = 0.3
+#: Where most did not report, this much is worth a word.
+_SOME_WAIT = 0.2
 #: Iterations that last so many times those of the healthy window are slow, whoever asked for the window.
 _FAR_FROM_BASELINE = 1.2
 #: Pauses, by which the mean iteration exceeds the median one, may cost this share of an iteration more than in the
@@ -108,7 +110,7 @@ def _too_little(view: View) -> str:
     if not view.has_enough:
         few = f"only {view.workers} of {view.context.expected_workers} workers reported"
         share = _common_share(view)
-        waits = f", and they wait {percent(share)} of each iteration in collectives" if share >= _ALL_WAIT else ""
+        waits = f", and they wait {percent(share)} of each iteration in collectives" if share >= _SOME_WAIT else ""
         return f"{few}{waits}; start {_ALL_OF_THEM}"
     if _has_no_measure(view):
         return (

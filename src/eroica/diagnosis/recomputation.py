@@ -1,0 +1,83 @@
+"""Activations that the backward pass computes again: `torch.utils.checkpoint` trades time for memory.
+
+Where it was switched on for more modules, inside each other, or on some workers only, everything that forward does
+shows as more of it, and no function of it is to blame. The frames of the library that run forward again tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import split_frame
+from eroica.diagnosis.selection import Cause
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms
+from eroica.localize.excess import median_of_others
+from eroica.localize.fleet import Fleet
+from eroica.model.pattern import FunctionKey
+
+Floats = NDArray[np.float64]
+_FILE = "torch/utils/checkpoint.py"
+#: Its ways to run forward again: with a function of autograd, or when a saved tensor is asked for.
+_AGAIN = ("CheckpointFunction.backward", "recompute_fn", "unpack_hook")
+#: Share of a cause's excess that it must account for.
+_MOSTLY = 0.6
+_NEXT_TO_NOTHING_US = 10.0
+_NEXT_STEP = (
+    "Compare where activation checkpointing is switched on with what it was, or with the other workers: checkpoints "
+    "inside each other run forward several times. "
+)
+
+
+def tell_recomputation(view: View, causes: Sequence[Cause]) -> list[Cause]:
+    """The causes; what is mostly forward run again says so.
+
+    Only where Python runs while the work is done: on a device the stacks are past it.
+    """
+    if view.fleet.has_accelerator or view.is_trace:
+        return list(causes)
+    return [msgspec.structs.replace(cause, candidate=_told(view, cause.candidate)) for cause in causes]
+
+
+def _told(view: View, found: Candidate) -> Candidate:
+    members = list(found.workers)
+    if not members or found.kind not in ("python", "compute", "memory"):
+        return found
+    own_us = float(_again_us(view.fleet)[members].mean())
+    usual_us = _usual_us(view, found)
+    if usual_us is None or own_us - usual_us < _MOSTLY * found.excess_us:
+        return found
+    whom = "before" if found.reference == "baseline" else "on the peers"
+    usual = format_ms(usual_us) if usual_us >= _NEXT_TO_NOTHING_US else "not at all"
+    text = f"Backward runs forward again (torch.utils.checkpoint), {format_ms(own_us)} per iteration; {whom} {usual}."
+    step = _NEXT_STEP + found.next_step
+    return msgspec.structs.replace(found, evidence=(*found.evidence, text), next_step=step.strip())
+
+
+def _usual_us(view: View, found: Candidate) -> float | None:
+    members = list(found.workers)
+    if found.reference == "peers":
+        usual_W = median_of_others(_again_us(view.fleet), view.fleet.roles)
+    elif found.reference == "baseline":
+        usual_W = view.then(_again_us)
+    else:
+        return None
+    return None if np.isnan(usual_W[members]).all() else float(np.nanmean(usual_W[members]))
+
+
+def _again_us(fleet: Fleet) -> Floats:
+    """Time of the training thread below a frame that runs forward again, operators included. float64 [W]."""
+    rows = [at for at, key in enumerate(fleet.keys) if _runs_again(key)]
+    return np.asarray(fleet.total_us[rows].sum(axis=0))
+
+
+def _runs_again(key: FunctionKey) -> bool:
+    if key.kind != "python" or key.thread != "training":
+        return False
+    frames = (split_frame(entry) for entry in key.stack if _FILE in entry)
+    return any(frame.file == _FILE and frame.name.endswith(_AGAIN) for frame in frames)
