@@ -39,8 +39,9 @@ def on_cores(
 
 
 @seeds
-def test_workers_that_share_one_core_beside_idle_ones_are_told_so(seed: int) -> None:
-    verdict = judged(on_cores(synthesize(FleetPlan(workers=4, seed=seed)), "2", busy=0.2, job=0.98, queue=0.6))
+@pytest.mark.parametrize("job", [0.98, 0.75])  # in step with each other, they want it at the same time
+def test_workers_that_share_one_core_beside_idle_ones_are_told_so(job: float, seed: int) -> None:
+    verdict = judged(on_cores(synthesize(FleetPlan(workers=4, seed=seed)), "2", busy=0.2, job=job, queue=0.6))
     found = verdict.cause
     assert found is not None
     assert (found.cause, found.scope, found.workers) == ("cpu-contention", "all", (0, 1, 2, 3))
@@ -57,6 +58,7 @@ def test_workers_that_share_one_core_beside_idle_ones_are_told_so(seed: int) -> 
         ("0-3", 0.2, 0.98, 0.6),  # and do not use what they may
         ("2", 0.99, 0.98, 0.6),  # no other core is idle
         ("2", 0.2, 0.98, 0.1),  # nobody waits
+        ("2", 0.2, 0.60, 0.6),  # for somebody else
         ("", 0.2, 0.98, 0.6),  # unknown
     ],
 )

@@ -24,8 +24,8 @@ from eroica.diagnosis.words import name_workers
 from eroica.model.shares import percent
 
 CAUSE = "cpu-contention"
-#: Cores that the workers may use count as busy with them from this share on.
-_BUSY = 0.85
+#: Cores that the workers may use count as busy with them from this share on: who goes in step wants them all at once.
+_BUSY = 0.7
 #: Training threads must be without a core for this share of the time, and so many cores must be idle meanwhile.
 _LEAST_QUEUED = 0.25
 _LEAST_IDLE = 0.5
