@@ -61,6 +61,9 @@ MODULE = "Module._call_impl (torch/nn/modules/module.py:1782)"
         ((SCRIPT, "__next__ (project/loader.py:9)"), "other"),
         ((SCRIPT,), "other"),
         ((), "other"),
+        (("main (train.py:3)", "DataLoader.__iter__ (torch/utils/data/dataloader.py:492)"), "input"),
+        (("main (train.py:3)", "_MultiProcessingDataLoaderIter.__del__ (torch/utils/data/dataloader.py:1)"), "input"),
+        (("main (train.py:3)", "DataLoader.__init__ (torch/utils/data/dataloader.py:200)"), "other"),
     ],
 )
 def test_the_outermost_known_frame_says_what_part_a_stack_belongs_to(stack, phase):

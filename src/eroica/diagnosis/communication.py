@@ -17,6 +17,7 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
 from eroica.localize.families import likeness_of_groups
+from eroica.localize.fleet import Fleet
 from eroica.localize.roles import stage_of
 from eroica.model.pattern import CollectiveRecord, FunctionKey
 from eroica.summarize.collectives import collective_kind
@@ -33,6 +34,9 @@ _MOST_SYMPTOMS = 3
 _MOST_OF_ALL = 0.6
 #: Without a core to spare a transfer takes its turn on the cores too, and so varies this much.
 _CROWDED_RATIO = 2.0
+#: Unless it accounts for this share of what iterations have grown by, and what workers do themselves for little of it.
+_MOST_OF_GROWTH = 0.5
+_LITTLE_OF_GROWTH = 0.3
 #: Doubt left where waiting for somebody without a trace cannot be excluded.
 _UNTOLD = 0.6
 
@@ -148,10 +152,30 @@ def _against_baseline(view: View) -> _Common:
     is_larger = change is not None and change.is_larger
     ratio = LEAST_RATIO if is_larger or not _lacks_cores(view) else _CROWDED_RATIO
     before_us = float(common_wait(past.wait_us).mean())
+    mutual_I = common_wait(_without_lateness(view))
+    is_growth = _is_the_growth(view, past, float(mutual_I.mean()) - before_us)
+    if is_growth:
+        now_I, ratio = mutual_I, LEAST_RATIO
     allowed_us = before_us * (1 + ratio)
-    if change is not None and now_I.mean() > allowed_us:  # then it is known what for
+    if (change is not None or is_growth) and now_I.mean() > allowed_us:  # then it is known what for
         allowed_us = before_us
     return _Common(now_I=now_I, allowed_us=allowed_us, reference="baseline", change=change)
+
+
+def _without_lateness(view: View) -> Floats:
+    """Time in collectives less what each waits longer for others than others do for it. float64 [W, I].
+
+    In a ring whose data takes long everybody waits for the one before, and nobody is late.
+    """
+    arrivals = view.suspects.arrivals
+    return np.maximum(view.fleet.wait_us - np.maximum(arrivals.waited_us - arrivals.blamed_us, 0.0), 0.0)
+
+
+def _is_the_growth(view: View, past: Fleet, longer_us: float) -> bool:
+    """Whether iterations have grown by what all spend longer in collectives, not by what workers do themselves."""
+    grown_us = view.iteration_us - past.mean_iteration_us
+    busier_us = float(np.nanmedian(view.fleet.busy_us.mean(axis=1) - view.busy_before().mean(axis=1)))
+    return longer_us >= _MOST_OF_GROWTH * grown_us > 0 and busier_us <= _LITTLE_OF_GROWTH * grown_us
 
 
 def _lacks_cores(view: View) -> bool:

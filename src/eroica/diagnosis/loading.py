@@ -23,6 +23,7 @@ from eroica.diagnosis.loader_children import (
     where_it_runs,
 )
 from eroica.diagnosis.reading import describe, doing, library_frame, python_cause
+from eroica.diagnosis.restarts import tell_restarts
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
 from eroica.model.pattern import ASIDE
@@ -94,7 +95,8 @@ def _candidate(view: View, rows: list[int], late: Lateness) -> Candidate:
     beside = (*_child_evidence(view, focus), *_pace_evidence(view, late.workers))
     evidence = (*beside, *_leaf_evidence(view, focus), *describe(done))
     accused = accuse(late, cause, "python", focus, rows, view.settings.min_gain, evidence)
-    return msgspec.structs.replace(accused, next_step=_COMPUTE_LESS) if done.computes else accused
+    told = msgspec.structs.replace(accused, next_step=_COMPUTE_LESS) if done.computes else accused
+    return tell_restarts(view, told, late)
 
 
 def _leaf_evidence(view: View, focus: Focus) -> tuple[str, ...]:

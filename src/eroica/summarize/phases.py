@@ -21,6 +21,8 @@ from eroica.trace.table import Category, EventTable
 PHASES: tuple[Phase, ...] = ("other", "input", "optimizer", "backward", "forward")
 _OTHER, _INPUT, _OPTIMIZER, _BACKWARD, _FORWARD = range(len(PHASES))
 _LOADER_FILE = "torch/utils/data/dataloader.py"
+#: In it: the next batch, and the beginning and the end of an iteration over the loader, with its processes.
+_LOADS = ("__next__", "__iter__", "__del__", "_shutdown_workers")
 _MODULE_FILES = ("torch/nn/modules/module.py", "torch/nn/parallel/distributed.py")
 split_frame = lru_cache(maxsize=65536)(split_frame_uncached)
 _ENGINE = ("_engine_run_backward", "run_backward")
@@ -106,7 +108,7 @@ def stack_phase(stack: tuple[str, ...]) -> Phase:
     for frame in stack:
         function, file = split_frame(frame)
         name = function.rpartition(".")[2]
-        if name == "__next__" and file == _LOADER_FILE:
+        if name in _LOADS and file == _LOADER_FILE:
             return "input"
         if file.startswith("torch/optim/") and name != "__init__":
             return "optimizer"
