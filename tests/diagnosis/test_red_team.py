@@ -98,6 +98,38 @@ def test_a_slow_transfer_between_them_is_still_seen() -> None:
     assert causes(verdict) == ["slow-collective-everywhere"]
 
 
+# --- a ring on few cores ---
+
+
+def ring(transfer_us: float, late_us: float = 0.0) -> list[WorkerPattern]:
+    """Three workers on three cores that hand something on six times an iteration, each late before two of those."""
+    groups = [ProcessGroup(name="0", description="default_pg", ranks=(0, 1, 2), backend="gloo")]
+    noise = np.random.default_rng(1)
+    programs: list[list[Step]] = []
+    for rank in range(3):
+        steps: list[Step] = []
+        for _ in range(ITERATIONS):
+            for place in range(6):
+                own = 10_000.0 * float(np.exp(noise.normal(0, 0.02))) + (late_us if place % 3 == rank else 0.0)
+                send = Step("send", transfer_us, "0", (rank + 1) % 3)
+                steps += [Step("work", own), send, Step("recv", transfer_us, "0", (rank - 1) % 3)]
+            steps += [Step("work", 100.0), Step("iteration")]
+        programs.append(steps)
+    patterns = patterns_of_played(play(programs, groups), groups)
+    facts = {"cpu_count": 3.0}
+    return [msgspec.structs.replace(one, host_facts={**one.host_facts, **facts}) for one in patterns]
+
+
+def test_messages_that_last_longer_in_a_ring_are_told_though_all_wait_for_each_other() -> None:
+    verdict = judge(ring(4_500.0), ring(2_000.0))
+    assert causes(verdict) == ["slow-collective-everywhere"]
+    assert verdict.cause is not None and verdict.cause.gain == pytest.approx(30 / 114, abs=0.02)
+
+
+def test_workers_of_a_ring_that_are_late_in_turn_have_no_slow_messages() -> None:
+    assert causes(judge(ring(2_000.0, 8_000.0), ring(2_000.0))) == []
+
+
 # --- pipelines whose receives name no sender ---
 
 

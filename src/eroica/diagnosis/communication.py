@@ -124,13 +124,14 @@ def _transfers(view: View) -> Floats:
 
     A pipeline's stages wait in those while it fills and drains, however fast the transfer is.
     """
-    untold = [] if _tells_senders(view) else [at for at in collectives(view) if _is_receive(view.fleet.keys[at].name)]
+    untold = [] if _tells_senders(view) else [at for at in collectives(view) if _kind_of(view, at) == "recv"]
     known_WI = view.suspects.arrivals.waited_us + view.fleet.series(untold)
     return np.maximum(view.fleet.wait_us - known_WI, 0.0)
 
 
-def _is_receive(name: str) -> bool:
-    return collective_kind(name.partition(":")[2] or name) == "recv"
+def _kind_of(view: View, row: int) -> str:
+    name = view.fleet.keys[row].name
+    return collective_kind(name.partition(":")[2] or name)
 
 
 def _tells_senders(view: View) -> bool:
@@ -172,10 +173,22 @@ def _without_lateness(view: View) -> Floats:
 
 
 def _is_the_growth(view: View, past: Fleet, longer_us: float) -> bool:
-    """Whether iterations have grown by what all spend longer in collectives, not by what workers do themselves."""
+    """Whether iterations have grown by what all spend longer in sends and receives, not by what workers do themselves.
+
+    In collectives of all, who comes last shows, and several that are late in turn look like no one.
+    """
+    if not _is_between_two(view):
+        return False
     grown_us = view.iteration_us - past.mean_iteration_us
     busier_us = float(np.nanmedian(view.fleet.busy_us.mean(axis=1) - view.busy_before().mean(axis=1)))
     return longer_us >= _MOST_OF_GROWTH * grown_us > 0 and busier_us <= _LITTLE_OF_GROWTH * grown_us
+
+
+def _is_between_two(view: View) -> bool:
+    """Whether most of the time in collectives is spent in sends and receives."""
+    spent = {at: float(view.fleet.critical_us[at].mean()) for at in collectives(view)}
+    between_two = sum(us for at, us in spent.items() if _kind_of(view, at) in ("send", "recv"))
+    return between_two >= _MOST_OF_ALL * sum(spent.values())
 
 
 def _lacks_cores(view: View) -> bool:
