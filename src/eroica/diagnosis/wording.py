@@ -141,7 +141,7 @@ def _who_waits(view: View, found: Candidate) -> str:
 
 def _limit(view: View, found: Candidate, resource: ResourceUse | None) -> str:
     """Whether it computes or waits; a thread that is often without a core computes less than it would."""
-    if resource is None or resource.name != "cpu" or found.kind != "python":
+    if resource is None or resource.name != "cpu" or found.kind != "python" or _is_mostly_operators(view, found):
         return ""
     waits_W = np.nan_to_num(queued_share(view.fleet))  # of training threads
     queued = 0.0 if found.is_elsewhere else float(waits_W[list(found.workers) or slice(None)].mean())
@@ -150,6 +150,14 @@ def _limit(view: View, found: Candidate, resource: ResourceUse | None) -> str:
     if resource.mean < 0.3:
         return f"It waits rather than computes ({percent(resource.mean)} of a core)."
     return f"It keeps a core busy ({percent(resource.mean)})." if resource.mean > 0.7 else ""
+
+
+def _is_mostly_operators(view: View, found: Candidate) -> bool:
+    """Whether most of a function's time is that of operators which it calls: its own use of a core says little then."""
+    if found.is_elsewhere or found.scope == "rotating":
+        return False
+    own_W = view.fleet.critical_us[list(found.focus.functions)].sum(axis=0)
+    return float(own_W[list(found.workers)].mean()) < _SPECIFIC * found.mean_us
 
 
 def _gain(cause: Cause) -> str:
