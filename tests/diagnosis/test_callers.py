@@ -177,6 +177,19 @@ def test_a_storm_of_copies_keeps_its_name(seed: int) -> None:
 
 
 @seeds
+def test_copies_of_backward_are_not_said_to_be_called_by_a_function_of_forward(seed: int) -> None:
+    class Copies(Sorting):
+        def apply(self, draft: Draft) -> None:
+            on_WI = np.zeros(draft.shape)
+            on_WI[self.workers] = self.forward_ms * 1e3
+            draft.add(FunctionKey(kind="compute", name="aten::copy_", phase="backward"), on_WI, 300.0, 0.95)
+
+    verdict = judge(Copies((1,), 60), 60, seed)
+    (found,) = causes(verdict)
+    assert (found.cause, found.function.stack) == ("memory-operation-storm", ()) and "attend" not in verdict.summary
+
+
+@seeds
 def test_a_few_copies_among_much_other_work_do_not_hide_its_caller(seed: int) -> None:
     class Updates(Sorting):
         def apply(self, draft: Draft) -> None:

@@ -100,5 +100,5 @@ def test_one_of_four_that_waits_for_the_others_says_so_and_how_they_become_worke
     patterns = synthesize(FleetPlan(workers=4), [BackwardHook((2,), 400)])[:1]
     verdict = analyze("job", synthesize_window(patterns), patterns, expected_workers=4)
     assert verdict.verdict == "undetermined"
-    assert "only 1 of 4 workers reported, and they wait" in verdict.summary
+    assert "only 1 of 4 workers reported, and it waits" in verdict.summary
     assert "call eroica.step() once per iteration on all of them" in verdict.summary

@@ -25,22 +25,24 @@ ENDING = (
 class Loading:
     """Milliseconds that some workers spend waiting for a batch, starting and ending loader processes."""
 
-    def __init__(self, workers: tuple[int, ...], waiting: float, starting: float, ending: float) -> None:
-        self.workers, self.ms = list(workers), {WAITING: waiting, STARTING: starting, ENDING: ending}
+    def __init__(
+        self, workers: tuple[int, ...], times: dict[tuple[str, ...], float], iterations: slice = slice(None)
+    ) -> None:
+        self.workers, self.ms, self.iterations = list(workers), times, iterations
 
     def apply(self, draft: Draft) -> None:
         for frames, ms in self.ms.items():
             on_WI = np.zeros(draft.shape)
-            on_WI[self.workers] = ms * 1e3
+            on_WI[self.workers, self.iterations] = ms * 1e3
             name, stack = frames[-1].partition(" ")[0], (*LOOP, *frames)
             draft.add(
                 FunctionKey(kind="python", name=name, stack=stack, phase="input", thread="training"), on_WI, 4.0, 0.1
             )
 
 
-def cause(workers: tuple[int, ...], waiting: float, starting: float, ending: float) -> tuple[Finding, str]:
+def cause(workers: tuple[int, ...], *loading: Loading) -> tuple[Finding, str]:
     before = synthesize(FleetPlan(workers=4), (), 1)
-    now = synthesize(FleetPlan(workers=4, draw=1), [Loading(workers, waiting, starting, ending)], 2)
+    now = synthesize(FleetPlan(workers=4, draw=1), loading, 2)
     verdict = analyze("job", synthesize_window(now, "slow", before), now, before)
     assert verdict.cause is not None and verdict.cause.workers == workers
     assert verdict.cause.cause == "slow-data-loading"
@@ -51,14 +53,21 @@ def cause(workers: tuple[int, ...], waiting: float, starting: float, ending: flo
 def test_loader_processes_that_are_started_anew_are_told_with_the_loop_that_does_it(
     workers: tuple[int, ...], who: str
 ) -> None:
-    found, summary = cause(workers, 50, 10, 15)
+    found, summary = cause(workers, Loading(workers, {WAITING: 50, STARTING: 10, ENDING: 15}))
     assert summary.startswith(f"{who} loader processes anew again and again; train_epoch takes 7")
     assert found.function.name == "train_epoch" and found.function.stack[: len(LOOP)] == LOOP
     assert any("Starting and ending loader processes takes 2" in text for text in found.evidence)
     assert "persistent_workers=True" in found.next_step and found.gain is not None and found.gain > 0.2
 
 
-def test_a_loader_that_is_only_slow_or_seldom_started_is_not() -> None:
-    for starting in (0.0, 2.0):
-        found, summary = cause(EVERYBODY, 75, starting, 0.0)
-        assert "anew" not in summary and not any("Starting and ending" in text for text in found.evidence)
+@pytest.mark.parametrize(
+    "starts",
+    [
+        Loading(EVERYBODY, {STARTING: 2}),
+        Loading(EVERYBODY, {STARTING: 500}, slice(4, 5)),  # the end of an epoch
+        Loading(EVERYBODY, {(f"DataLoader.__iter__ ({LOADER}:492)", "__iter__ (project/sampler.py:5)"): 25}),
+    ],
+)
+def test_what_starts_no_processes_or_seldom_does_is_not(starts: Loading) -> None:
+    found, summary = cause(EVERYBODY, Loading(EVERYBODY, {WAITING: 75}), starts)
+    assert "anew" not in summary and not any("Starting and ending" in text for text in found.evidence)

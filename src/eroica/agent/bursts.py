@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-#: An iteration so many times as long as the best mean is slow, and so is a burst: of the minutes in which a shared
-#: machine is a little slower only the first moments are.
+#: An iteration so many times as long as the best mean is slow; so must this share of a burst's be: of the minutes in
+#: which a shared machine is a little slower, hardly more than the first moments are.
 _SLOW = 1.5
+_LEAST_SLOW = 1 / 3
 #: So many slow ones in a row begin a burst; of fewer, an evaluation or a collection may be the reason.
 _BEGIN = 5
 #: So many in a row end it, if their mean is this near to the best one: the job runs freely again.
@@ -28,12 +29,13 @@ _MOST = 64
 
 @dataclass
 class _Burst:
-    """Its first iteration and moment, counted from the first one seen; its iterations, and what they took."""
+    """First iteration and moment, counted from the first one seen; iterations, what they took, how many are slow."""
 
     began: int
     began_s: float
     iterations: int
     seconds: float
+    slow: int
 
     def lost_s(self, best_s: float) -> float:
         return self.seconds - self.iterations * best_s
@@ -81,13 +83,14 @@ class Bursts:
         if self._known and self._seen - self._known[-1].began > _MEMORY:
             self._known.clear()
         count, spent_s = len(self._row), sum(self._row)
-        self._known.append(_Burst(self._seen - count, self._clock_s - spent_s, count, spent_s))
+        self._known.append(_Burst(self._seen - count, self._clock_s - spent_s, count, spent_s, count))
         self._row, self._open = [], True
 
     def _go_on(self, duration_s: float, best_s: float) -> None:
         burst = self._known[-1]
         burst.iterations += 1
         burst.seconds += duration_s
+        burst.slow += duration_s > _SLOW * best_s
         self._row = [*self._row[-_END + 1 :], duration_s]
         if len(self._row) == _END and sum(self._row) <= _FREE * _END * best_s:
             burst.iterations -= _END
@@ -95,7 +98,7 @@ class Bursts:
             self._row, self._open = [], False
 
     def _is_habit(self, best_s: float, margin: float) -> bool:
-        slow = [burst for burst in self._known if burst.seconds >= _SLOW * burst.iterations * best_s]
+        slow = [burst for burst in self._known if burst.slow >= _LEAST_SLOW * burst.iterations]
         if len(slow) < _HABIT:
             return False
         elapsed = self._clock_s - slow[0].began_s

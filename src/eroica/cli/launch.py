@@ -1,7 +1,7 @@
 """One `eroica run`: the command as it is, collector and agent beside it, kept alive and ended with it.
 
 Nothing here may delay or disturb the command: the loop sleeps in the kernel until a signal comes, and what goes wrong
-with our own processes is said after the command has ended.
+with our own processes is said once it is known before the command begins, and after it has ended.
 """
 
 from __future__ import annotations

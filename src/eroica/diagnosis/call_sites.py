@@ -12,12 +12,9 @@ import msgspec
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.selection import Cause
-from eroica.diagnosis.under_operators import find_caller, usual_of
+from eroica.diagnosis.under_operators import Caller, find_caller, usual_of
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
-
-#: Share of a cause's excess that operators under the function must take more.
-_COVERS = 0.6
 
 
 def tell_callers(view: View, causes: Sequence[Cause]) -> list[Cause]:
@@ -33,12 +30,20 @@ def tell_callers(view: View, causes: Sequence[Cause]) -> list[Cause]:
 def _with_caller(view: View, work: Candidate) -> Candidate:
     usual = usual_of(view, work.reference) if _is_by_itself(work) else None
     caller = find_caller(view, work.workers, usual) if usual is not None else None
-    if caller is None or caller.excess_us < _COVERS * work.excess_us:
+    if caller is None or not caller.accounts_for(work.excess_us) or not _is_beside(view, work, caller):
         return work
     label, usually = caller.focus.label, "before" if work.reference == "baseline" else "on the peers"
     text = f"Operators that {label} calls take {format_ms(caller.own_us)}; {usually} {format_ms(caller.other_us)}."
     focus = msgspec.structs.replace(work.focus, stack=caller.focus.stack)
     return msgspec.structs.replace(work, focus=focus, caller=label, evidence=(*work.evidence, text))
+
+
+def _is_beside(view: View, work: Candidate, caller: Caller) -> bool:
+    """Whether the operators run in a part of the iteration in which the function is called."""
+    phases = {view.fleet.keys[row].phase for row in caller.focus.functions}
+    if "other" in phases:  # outside modules: its operators count as forward's until backward begins
+        phases.add("forward")
+    return not phases.isdisjoint(view.fleet.keys[row].phase for row in work.functions)
 
 
 def _is_by_itself(work: Candidate) -> bool:

@@ -94,8 +94,7 @@ def _caller_of(view: View, work: Candidate, candidates: Sequence[Candidate]) -> 
     if np.isnan(factor_W).all() or np.nanmax(factor_W) >= _ALTOGETHER:
         return None
     caller = find_caller(view, work.workers, usual)
-    covers = caller is not None and _COVERS * work.excess_us <= caller.excess_us <= work.excess_us / _COVERS
-    return caller if covers else None
+    return caller if caller is not None and caller.accounts_for(work.excess_us) else None
 
 
 def _is_storm(candidate: Candidate, work: Candidate) -> bool:
@@ -125,6 +124,7 @@ def _told(work: Candidate, caller: Caller, own: Sequence[Candidate]) -> Candidat
         subject="",
         sentence="",
         next_step="",
+        is_one_operator=False,
         evidence=(_calls(work.focus.name, work.excess_us),),
     )
 

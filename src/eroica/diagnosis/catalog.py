@@ -77,7 +77,7 @@ CATALOG: dict[str, CatalogEntry] = {
     ),
     "fragmented-collectives": CatalogEntry(
         title="Too many collectives",
-        meaning="Collectives run more often than needed: many small ones, or one exchange per backward pass.",
+        meaning="Collectives run more often than needed: many small ones, or one after each of several passes.",
         next_step=(
             "Send more at once: larger buckets (bucket_cap_mb, gradient_as_bucket_view=True), one flat tensor instead "
             "of one call per tensor (coalescing), metrics reduced together and every so many iterations."

@@ -37,6 +37,7 @@ _CROWDED_RATIO = 2.0
 #: Unless it accounts for this share of what iterations have grown by, and what workers do themselves for little of it.
 _MOST_OF_GROWTH = 0.5
 _LITTLE_OF_GROWTH = 0.3
+_NOT_ALL_OF_GROWTH = 0.8
 #: Doubt left where waiting for somebody without a trace cannot be excluded.
 _UNTOLD = 0.6
 
@@ -64,13 +65,15 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 class _Common(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Time in collectives that nobody escapes, and how much of it may be; infinite where nothing is known.
 
-    `change` says what became of the exchange itself since the healthy window.
+    `change` says what became of the exchange itself since the healthy window; `is_mutual` that time is counted in which
+    all wait for each other alike.
     """
 
     now_I: Floats
     allowed_us: float
     reference: Reference
     change: Change | None = None
+    is_mutual: bool = False
 
     @property
     def excess_us(self) -> float:
@@ -160,7 +163,7 @@ def _against_baseline(view: View) -> _Common:
     allowed_us = before_us * (1 + ratio)
     if (change is not None or is_growth) and now_I.mean() > allowed_us:  # then it is known what for
         allowed_us = before_us
-    return _Common(now_I=now_I, allowed_us=allowed_us, reference="baseline", change=change)
+    return _Common(now_I=now_I, allowed_us=allowed_us, reference="baseline", change=change, is_mutual=is_growth)
 
 
 def _without_lateness(view: View) -> Floats:
@@ -173,15 +176,18 @@ def _without_lateness(view: View) -> Floats:
 
 
 def _is_the_growth(view: View, past: Fleet, longer_us: float) -> bool:
-    """Whether iterations have grown by what all spend longer in sends and receives, not by what workers do themselves.
+    """Whether iterations have grown by what like workers spend longer in sends and receives, not in what they do.
 
-    In collectives of all, who comes last shows, and several that are late in turn look like no one.
+    In collectives of all, who comes last shows. Stages of a pipeline wait for each other however fast the transfer is.
+    Workers that are late in turn look like nobody, but what each does longer adds up to what the iteration has grown.
     """
-    if not _is_between_two(view):
+    alike = np.unique(view.fleet.roles).size == 1 and set(view.fleet.ranks) <= set(past.ranks)
+    if not (alike and _is_between_two(view) and _tells_senders(view)):
         return False
     grown_us = view.iteration_us - past.mean_iteration_us
-    busier_us = float(np.nanmedian(view.fleet.busy_us.mean(axis=1) - view.busy_before().mean(axis=1)))
-    return longer_us >= _MOST_OF_GROWTH * grown_us > 0 and busier_us <= _LITTLE_OF_GROWTH * grown_us
+    busier_W = np.maximum(view.fleet.busy_us.mean(axis=1) - view.busy_before().mean(axis=1), 0.0)
+    is_little = busier_W.max() <= _LITTLE_OF_GROWTH * grown_us and busier_W.sum() <= _NOT_ALL_OF_GROWTH * grown_us
+    return bool(longer_us >= _MOST_OF_GROWTH * grown_us > 0 and is_little)
 
 
 def _is_between_two(view: View) -> bool:
@@ -238,7 +244,7 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
         agreement=None,
         least_gain=max(_LEAST_GAIN, view.settings.min_gain),
         is_general=common.change is None,
-        evidence=(*said, *_called_from(view, float(now_I.mean())), _nobody_is_late(view)),
+        evidence=(*said, *_called_from(view, float(now_I.mean())), _nobody_is_late(view, common.is_mutual)),
         sentence=sentence,
         next_step=remedy.next_step if remedy is not None else "",
         doubt=_UNTOLD if may_wait or is_setting else 1.0,
@@ -272,7 +278,9 @@ def _may_wait(view: View) -> bool:
     return view.is_trace and (view.workers == 1 or bool(view.context.missing))
 
 
-def _nobody_is_late(view: View) -> str:
+def _nobody_is_late(view: View, is_mutual: bool) -> str:
+    if is_mutual:
+        return "All wait for each other alike, for messages that last longer than in the healthy window."
     if _may_wait(view):
         return (
             "Traces of some workers only: nobody can tell from them whether these wait for a late one or the transfer "

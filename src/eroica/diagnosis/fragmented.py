@@ -1,4 +1,4 @@
-"""Fragmented collectives: many tiny ones, whose time is what each call costs and not the data.
+"""Fragmented collectives: too many of them, whose time is what each call costs and not the data.
 
 Array suffixes: W workers, I iterations.
 """

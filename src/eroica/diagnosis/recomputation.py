@@ -24,7 +24,7 @@ from eroica.model.pattern import FunctionKey
 Floats = NDArray[np.float64]
 _FILE = "torch/utils/checkpoint.py"
 #: Its ways to run forward again: with a function of autograd, or when a saved tensor is asked for.
-_AGAIN = ("CheckpointFunction.backward", "recompute_fn", "unpack_hook")
+_AGAIN = frozenset({"backward", "recompute_fn", "unpack_hook"})
 #: Share of a cause's excess that it must account for.
 _MOSTLY = 0.6
 _NEXT_TO_NOTHING_US = 10.0
@@ -46,17 +46,29 @@ def tell_recomputation(view: View, causes: Sequence[Cause]) -> list[Cause]:
 
 def _told(view: View, found: Candidate) -> Candidate:
     members = list(found.workers)
-    if not members or found.kind not in ("python", "compute", "memory"):
+    if not members or found.excess_us <= 0:
         return found
     own_us = float(_again_us(view.fleet)[members].mean())
     usual_us = _usual_us(view, found)
-    if usual_us is None or own_us - usual_us < _MOSTLY * found.excess_us:
+    if usual_us is None or not _accounts(view, found, own_us - usual_us):
         return found
     whom = "before" if found.reference == "baseline" else "on the peers"
     usual = format_ms(usual_us) if usual_us >= _NEXT_TO_NOTHING_US else "not at all"
     text = f"Backward runs forward again (torch.utils.checkpoint), {format_ms(own_us)} per iteration; {whom} {usual}."
     step = _NEXT_STEP + found.next_step
     return msgspec.structs.replace(found, evidence=(*found.evidence, text), next_step=step.strip())
+
+
+def _accounts(view: View, found: Candidate, more_us: float) -> bool:
+    """Whether what runs again is most of what a cause takes longer: its own rows, or as much as its operators."""
+    if found.kind in ("compute", "memory"):
+        return _MOSTLY * found.excess_us <= more_us <= found.excess_us / _MOSTLY
+    if found.kind != "python" or more_us < _MOSTLY * found.excess_us:
+        return False
+    rows, members = [at for at in found.functions if _runs_again(view.fleet.keys[at])], list(found.workers)
+    usual_RW = view.suspects.peers_us if found.reference == "peers" else view.suspects.before_us
+    more_RW = view.fleet.critical_us[rows] - np.nan_to_num(usual_RW[rows])
+    return float(more_RW[:, members].sum(axis=0).mean()) >= _MOSTLY * found.excess_us
 
 
 def _usual_us(view: View, found: Candidate) -> float | None:
@@ -80,4 +92,4 @@ def _runs_again(key: FunctionKey) -> bool:
     if key.kind != "python" or key.thread != "training":
         return False
     frames = (split_frame(entry) for entry in key.stack if _FILE in entry)
-    return any(frame.file == _FILE and frame.name.endswith(_AGAIN) for frame in frames)
+    return any(frame.file == _FILE and frame.name.rpartition(".")[2] in _AGAIN for frame in frames)

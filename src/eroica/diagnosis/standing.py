@@ -109,8 +109,8 @@ def _too_little(view: View) -> str:
         return f"the workers share {view.iterations} iteration, {wanted}"
     if not view.has_enough:
         few = f"only {view.workers} of {view.context.expected_workers} workers reported"
-        share = _common_share(view)
-        waits = f", and they wait {percent(share)} of each iteration in collectives" if share >= _SOME_WAIT else ""
+        share, who = _common_share(view), "it waits" if view.workers == 1 else "they wait"
+        waits = f", and {who} {percent(share)} of each iteration in collectives" if share >= _SOME_WAIT else ""
         return f"{few}{waits}; start {_ALL_OF_THEM}"
     if _has_no_measure(view):
         return (

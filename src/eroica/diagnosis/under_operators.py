@@ -23,6 +23,8 @@ from eroica.localize.fleet import Fleet
 from eroica.model.pattern import FunctionKey
 
 Floats = NDArray[np.float64]
+#: Additional work, and what the samples under the function say of it, agree up to this share.
+_COVERS = 0.6
 
 
 class Usual(Protocol):
@@ -98,6 +100,10 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     def excess_us(self) -> float:
         """How much more that is."""
         return self.own_us - self.other_us
+
+    def accounts_for(self, excess_us: float) -> bool:
+        """Whether that is about as much as operators take longer."""
+        return _COVERS * excess_us <= self.excess_us <= excess_us / _COVERS
 
 
 def find_caller(view: View, workers: Sequence[int], usual: Usual) -> Caller | None:

@@ -99,7 +99,7 @@ def _does(view: View, found: Candidate, iteration: str) -> str:
         "cpu-contention": f"{who} compute{ending} {_times(found)} as slowly, with threads that wait for a core",
         "load-imbalance": f"{who} run{ending} {more} more work per {iteration} iteration, at full speed",
     }
-    if found.is_one_operator:
+    if found.is_one_operator and found.kind == "compute":
         return f"{who} spend{ending} {time} in {name}{_by(found)}, {_times(found)} as long as elsewhere"
     late = f"{who} {'is' if ending else 'are'} {more} late in each {iteration} iteration"
     return sentences.get(found.cause, f"{late}, most of all in {name}{_by(found)}")

@@ -3,7 +3,7 @@
 An iteration begins with activations that run forward: towards its neighbours a stage receives from the one before it
 first, and sends to the one after it first. Gradients come back later. Members of a ring (context parallelism) send and
 receive at once, each to one side, and so have no such order; where neighbours exchange their borders, every other one
-sending first, nobody lies between two stages.
+sending first, nobody lies between two stages. (Two or three neighbours on a line look like stages all the same.)
 """
 
 from __future__ import annotations
@@ -104,10 +104,11 @@ def _edges(leads: Mapping[int, Mapping[int, bool]]) -> dict[int, set[int]]:
 
 
 def _is_exchange(after: Mapping[int, set[int]]) -> bool:
-    """Whether all begin or end, and some who begin lead several of whom each comes after several, as borders run."""
+    """Whether all begin or end, and who begins leads several, not all the same, of whom some come after several."""
     before = Counter(rank for followers in after.values() for rank in followers)
     several = any(before[rank] > 1 for followers in after.values() if len(followers) > 1 for rank in followers)
-    return several and not before.keys() & after.keys()
+    same = len({frozenset(followers) for followers in after.values()}) == 1  # two stages, each worker to each
+    return several and not same and not before.keys() & after.keys()
 
 
 def _distances(sources: Sequence[int], after: Mapping[int, set[int]]) -> dict[int, int]:

@@ -95,7 +95,7 @@ def read_capture(path: Path) -> Capture:
         return msgspec.json.decode(read_regular(path, _LARGEST_CAPTURE), type=Capture)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is no capture: {error}") from error
 
 

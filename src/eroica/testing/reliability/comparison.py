@@ -21,7 +21,7 @@ class Outcome(NamedTuple):
 
     @property
     def said_by_eroica(self) -> list[str]:
-        """What `eroica run` said after the command had ended."""
+        """What `eroica run` said, before the command began or after it had ended."""
         return [line.removeprefix(_OURS) for line in self.err.splitlines() if line.startswith(_OURS)]
 
     @property
