@@ -8,7 +8,7 @@ import pytest
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Finding
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
+from eroica.testing import BackwardHook, FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
 
 seeds = pytest.mark.parametrize("seed", range(3))
 
@@ -60,3 +60,17 @@ def test_with_peers_their_operators_tell_how_much(seed: int) -> None:
     (found,) = causes(patterns)
     assert (found.cause, found.workers) == ("compute-slow", (2,))
     assert any("An operator takes" in sentence for sentence in found.evidence)
+
+
+@seeds
+@pytest.mark.parametrize(("stopped", "cause"), [(0.45, "compute-slow"), (0.05, "python-on-critical-path")])
+def test_a_process_that_mostly_sleeps_is_late_because_it_is_stopped_not_for_where_it_sleeps(
+    stopped: float, cause: str, seed: int
+) -> None:
+    patterns = synthesize(FleetPlan(workers=4, seed=seed), [BackwardHook((2,), 50)])
+    held = {**patterns[2].host_facts, "stopped": stopped}
+    patterns[2] = msgspec.structs.replace(patterns[2], host_facts=held)
+    verdict = analyze("job", synthesize_window(patterns), patterns)
+    assert verdict.cause is not None and (verdict.cause.cause, verdict.cause.workers) == (cause, (2,))
+    assert ("is stopped 45 % of the time" in verdict.summary) == (stopped > 0.4)
+    assert not [line for one in verdict.findings for line in one.evidence if "no function" in line]

@@ -62,7 +62,7 @@ def find_compute(view: View) -> list[Candidate]:
         return []
     slow = [*_slow_workers(view, rows), *_slow_roles(view, rows), *_slow_job(view, rows)]
     more = [*_more_work(view, rows), *_more_work_of_roles(view, rows)]
-    return [*slow, *find_held(view, {worker for one in slow for worker in one.workers}), *more]
+    return [*slow, *find_held(view, slow), *more]
 
 
 def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:

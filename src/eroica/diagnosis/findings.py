@@ -90,10 +90,10 @@ def _cause(view: View, order: int, cause: Cause, waiting: Sequence[Waiting], exp
     )
 
 
-def _awaited(view: View, cause: Cause, whom: str) -> str:
-    """What is waited for; where a recording shows no function that is to blame, who."""
+def _awaited(cause: Cause, whom: str) -> str:
+    """What is waited for; where no function is to blame, who."""
     focus = cause.candidate.focus
-    return whom if view.is_trace and not focus.functions else f"{focus.label} on {whom}"
+    return f"{focus.label} on {whom}" if focus.functions else whom
 
 
 def _next_step(view: View, cause: str) -> str:
@@ -130,7 +130,7 @@ def _symptom(view: View, order: int, cause: Cause, wait: Waiting) -> Finding:
         ),
         confidence=estimate_confidence(view, found, cause.gain),
         evidence=(
-            f"It takes {format_ms(wait.mean_us)} per iteration because it waits for {_awaited(view, cause, whom)}.",
+            f"It takes {format_ms(wait.mean_us)} per iteration because it waits for {_awaited(cause, whom)}.",
         ),
         next_step="Nothing: it goes away with its cause.",
     )

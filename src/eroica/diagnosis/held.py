@@ -1,14 +1,15 @@
 """Workers whose processes were stopped, or held back by a quota, while the others' were not.
 
 Nobody needs a peer or a healthy window to see that: a training process has no reason to stand still on its own. Told of
-those alone that no other rule accuses: with somebody to compare with, operators say how much is lost.
+those alone of whom operators do not say how much is lost: there is nobody to compare with, or they do little else than
+wait for a device and go on late.
 
 Array suffixes: W workers, I iterations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from eroica.model.shares import percent
 CAUSE = "compute-slow"
 #: Share of the time from which a process is held for no good reason, and by how much the others must be held less.
 _LONG = 0.2
+#: Slow operators that take this share of the time for which a process was held are how that shows.
+_MOSTLY = 0.6
 #: What follows from the host's word, not from the window run again.
 _DOUBT = 0.9
 _NEXT_STEP = (
@@ -32,12 +35,12 @@ _NEXT_STEP = (
 )
 
 
-def find_held(view: View, accused: Iterable[int]) -> Iterator[Candidate]:
+def find_held(view: View, slow: Sequence[Candidate]) -> Iterator[Candidate]:
     """The workers that were held for long, for whom the others wait.
 
     Args:
         view: The window.
-        accused: Workers (indices) that slow computation is laid at already.
+        slow: Slow computation that was found; it stands for what is lost where it accounts for most of that.
     """
     if view.is_trace:
         return
@@ -50,7 +53,8 @@ def find_held(view: View, accused: Iterable[int]) -> Iterator[Candidate]:
     waits_W = np.median(view.wait_us[held_W < _LONG]) - view.wait_us
     agreement_W = np.clip(waits_W / np.maximum(lost_W, 1e-9), 0.0, 1.0)
     late_W &= agreement_W >= LEAST_AGREEMENT
-    late_W[list(accused)] = False
+    for one in slow:
+        late_W &= one.removed_us.mean(axis=1) < _MOSTLY * lost_W
     members = np.flatnonzero(late_W)
     if members.size:
         yield _candidate(view, members, held_W, float(agreement_W[members].min()))
