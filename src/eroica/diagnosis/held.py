@@ -23,6 +23,8 @@ from eroica.diagnosis.words import name_workers
 from eroica.model.shares import percent
 
 CAUSE = "compute-slow"
+#: Whatever a process is at when it is stopped takes longer.
+_LONGER_TOO = frozenset({CAUSE, "python-on-critical-path", "slow-data-loading", "slow-storage-read"})
 #: Share of the time from which a process is held for no good reason, and by how much the others must be held less.
 _LONG = 0.2
 #: Slow operators that take this share of the time for which a process was held are how that shows.
@@ -88,4 +90,5 @@ def _candidate(view: View, members: NDArray[np.intp], held_W: NDArray[np.float64
         sentence=f"{whose} of {whom} {be} {how} {percent(held)} of the time, and the others wait.",
         next_step=_NEXT_STEP,
         doubt=_DOUBT,
+        stands_for=_LONGER_TOO,
     )
