@@ -45,6 +45,7 @@ def test_one_slow_operator_of_one_worker_is_named(seed: int, accelerator: bool) 
     assert verdict.cause.function.name == "aten::gelu"
     assert any("as on the peers" in sentence for sentence in verdict.cause.evidence)
     assert "shapes" in verdict.cause.next_step
+    assert " iteration in aten::gelu, " in verdict.summary and "times as long as elsewhere; " in verdict.summary
     assert len([finding for finding in verdict.findings if finding.role == "cause"]) == 1
 
 
