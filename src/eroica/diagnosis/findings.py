@@ -129,8 +129,6 @@ def _symptom(view: View, order: int, cause: Cause, wait: Waiting) -> Finding:
             count_per_iteration=round(count, 3),
         ),
         confidence=estimate_confidence(view, found, cause.gain),
-        evidence=(
-            f"It takes {format_ms(wait.mean_us)} per iteration because it waits for {_awaited(cause, whom)}.",
-        ),
+        evidence=(f"It takes {format_ms(wait.mean_us)} per iteration because it waits for {_awaited(cause, whom)}.",),
         next_step="Nothing: it goes away with its cause.",
     )
