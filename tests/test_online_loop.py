@@ -131,7 +131,6 @@ def test_one_import_is_enough_and_the_job_ends_with_a_verdict(tmp_path: Path) ->
     assert (run / "windows" / "1" / "patterns" / "0.pattern").exists()
 
 
-@pytest.mark.long  # the smoke part of the fault benchmark opens one, too
 def test_profile_opens_a_window_on_a_healthy_job_and_finds_nothing(tmp_path: Path) -> None:
     script = write_training(tmp_path / "job")
     out = tmp_path / "report"

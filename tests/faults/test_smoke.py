@@ -15,6 +15,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SHARED_CORES = ("cpu-contention", "sibling-process")
 
 
+@pytest.mark.long  # other jobs of `make test` have these two in them
 def test_the_smoke_part_of_the_benchmark_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "runs.jsonl"
     command = [sys.executable, str(BENCHMARKS / "faults.py"), "--smoke", "--out", str(out)]

@@ -87,6 +87,7 @@ def run(directory: Path) -> tuple[Verdict | None, str]:
         return nodes[0].verdict, f"{healthy}\n{slow}\n{nodes[0].logs}"
 
 
+@pytest.mark.long
 def test_a_slow_link_is_named_by_its_host(tmp_path: Path) -> None:
     verdict, logs = run(tmp_path)
     assert verdict is not None, logs
