@@ -66,6 +66,7 @@ def test_loader_processes_that_are_started_anew_are_told_with_the_loop_that_does
         Loading(EVERYBODY, {STARTING: 2}),
         Loading(EVERYBODY, {STARTING: 500}, slice(4, 5)),  # the end of an epoch
         Loading(EVERYBODY, {(f"DataLoader.__iter__ ({LOADER}:492)", "__iter__ (project/sampler.py:5)"): 25}),
+        Loading(EVERYBODY, {(f"DataLoader.__iter__ ({LOADER}:492)", "Queue.get (multiprocessing/queues.py:98)"): 25}),
     ],
 )
 def test_what_starts_no_processes_or_seldom_does_is_not(starts: Loading) -> None:

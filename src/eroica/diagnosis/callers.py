@@ -204,7 +204,7 @@ def _grown(view: View, caller: Caller, phases: Set[str]) -> tuple[Lateness | Non
     more = {row: float(now - then) for row, now, then in zip(rows, now_R, then_R, strict=True)}
     own = [row for row in grown if view.fleet.keys[row].phase in phases]
     more_us = sum(more[row] for row in own)
-    if not own or not _COVERS * more_us <= caller.excess_us <= more_us / _COVERS:
+    if not own or not caller.accounts_for(more_us):
         return None, ()
     late = next((late for late in late_against_baseline(view, measure(view, grown), excused=False)), None)
     if late is None or late.agreement is not None:

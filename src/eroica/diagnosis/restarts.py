@@ -22,7 +22,7 @@ from eroica.diagnosis.words import format_ms
 
 _FILE = "torch/utils/data/dataloader.py"
 _STARTS = ("__iter__", "__del__", "_shutdown_workers")
-_PROCESSES = "multiprocessing/"
+_PROCESSES = ("multiprocessing/process.py", "multiprocessing/popen_")
 #: Starting and ending must take this share of what loading takes longer, and of the iteration; waiting for the first
 #: batch of a new process comes on top.
 _LEAST_OF_EXCESS = 0.15
