@@ -74,3 +74,15 @@ def test_a_process_that_mostly_sleeps_is_late_because_it_is_stopped_not_for_wher
     assert verdict.cause is not None and (verdict.cause.cause, verdict.cause.workers) == (cause, (2,))
     assert ("is stopped 45 % of the time" in verdict.summary) == (stopped > 0.4)
     assert not [line for one in verdict.findings for line in one.evidence if "no function" in line]
+
+
+def test_a_quota_that_holds_a_sleeping_process_is_told_as_the_setting_without_a_function() -> None:
+    patterns = synthesize(FleetPlan(workers=4, seed=1), [BackwardHook((2,), 50)])
+    for at, pattern in enumerate(patterns):
+        held = {**pattern.host_facts, "throttled": 0.45 * (at == 2), "cpu_count": 8.0}
+        setup = {"cpu_quota": "0.2" if at == 2 else "none", "cores": "8"}
+        patterns[at] = msgspec.structs.replace(pattern, host_facts=held, setup=setup)
+    verdict = analyze("job", synthesize_window(patterns), patterns)
+    assert verdict.cause is not None and (verdict.cause.cause, verdict.cause.workers) == ("misconfiguration", (2,))
+    assert verdict.summary.startswith("Worker 2 is set up differently: CPU quota in cores is 0.2")
+    assert "; that is" in verdict.summary and "no function" not in verdict.summary

@@ -57,6 +57,8 @@ def _what(view: View, found: Candidate) -> str:
     iteration = format_ms(view.iteration_us)
     if found.sentence:
         return found.sentence
+    if found.subject and not found.focus.functions:
+        return f"{found.subject}; that is {format_ms(found.excess_us)} of each {iteration} iteration."
     if found.subject and found.coverage < _SPECIFIC:
         more = format_ms(found.excess_us)
         return f"{found.subject}; that is {more} of each {iteration} iteration, most of all in {found.focus.name}."
