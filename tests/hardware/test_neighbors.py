@@ -125,6 +125,21 @@ def test_another_rank_of_the_same_job_is_no_neighbor_and_one_of_another_job_is(
     assert not any(home.is_stranger(processes[pid]) for pid in _below(worker.pid))
 
 
+def test_where_ranks_do_not_say_where_they_meet_nobody_else_is_taken_for_one(
+    started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a file or a store of one's own to meet at."""
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    worker, burner, other = start("-c", WORKER, RANK="0"), start("-c", BURN), start("-c", BURN, RANK="1")
+    started += [worker, burner, other]
+    assert worker.stdout is not None and worker.stdout.readline() == "up\n"
+    processes = read_processes()
+    home = Household([worker.pid])
+    home.sort(processes)
+    assert home.is_stranger(processes[burner.pid]) and home.is_stranger(processes[other.pid])
+
+
 def test_nothing_is_said_of_hidden_processes_but_that_they_are_hidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,11 @@ class Rank(NamedTuple):
     address: str = ""
     port: str = ""
 
+    @property
+    def meets_at(self) -> tuple[str, str]:
+        """Address and port; empty where the environment does not say."""
+        return self.address, self.port
+
 
 def rank_of(pid: int) -> Rank:
     """Which rank of which job a process is, by its environment."""
@@ -222,9 +227,9 @@ class Household:
 
     def _is_rank(self, pid: int) -> bool:
         if self._ranks is None:
-            self._ranks = {rank_of(worker) for worker in self._workers} - {Rank()}
+            self._ranks = {rank for rank in map(rank_of, self._workers) if rank.meets_at != ("", "")}
         rank = rank_of(pid)
-        return rank not in self._ranks and any(rank[1:] == ours[1:] for ours in self._ranks)
+        return rank not in self._ranks and any(rank.meets_at == ours.meets_at for ours in self._ranks)
 
 
 def _below(roots: Iterable[int], children: dict[int, list[int]]) -> set[int]:
