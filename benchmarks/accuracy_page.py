@@ -39,8 +39,8 @@ sleep instead of computing, with those of `benchmarks/host_faults.py`. *Right* m
 workers and its scope are all those stated there and in `eroica.faults.expected`: where a mechanism has two sides, one
 of the causes in the table; where all of a host suffer, whichever workers ("–"). Naming the right function is counted
 apart ("–" where there is none to name). Windows last 5 or 6 s instead of 20 s here, baseline windows 2 s, pauses
-between windows 10 s; on several hosts the trigger is more sensitive, too. With the default settings a verdict comes 15
-s later. Targets are the project's own. Jobs with an odd seed run the same training under other names. A job that is
+between windows 10 s; on several hosts the trigger is more sensitive, too. The default windows are 15 s
+longer. Targets are the project's own. Jobs with an odd seed run the same training under other names. A job that is
 slow from its start is told what an iteration should take (`expected_iteration_s`) where all workers are hit alike,
 and with an even seed; the others are told nothing. Intervals are Wilson's, 95 %.
 """

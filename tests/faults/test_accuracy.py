@@ -138,3 +138,13 @@ def test_the_reliability_diagram_shows_each_bin(page: ModuleType, accuracy: Modu
     picture = ElementTree.fromstring(page.diagram(bins))
     titles = [title.text for title in picture.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == ["stated 0.80: 2 of 3 right"]
+
+
+def test_what_the_minute_before_a_window_was_like_is_a_multiple_of_the_usual(
+    benchmark_module: Callable[[str], ModuleType],
+) -> None:
+    healthy_hour = benchmark_module("healthy")
+    values = [(float(at), 3.0 if 100 <= at < 160 else 2.0) for at in range(600)]
+    assert [healthy_hour.longer_before(moment, values) for moment in (60.0, 159.0)] == [1.0, 1.5]
+    assert healthy_hour.longer_before(1000.0, values) is None
+    assert healthy_hour.fixed_work_ms() > 0
