@@ -280,6 +280,13 @@ def test_two_branches_that_meet_are_a_pipeline() -> None:
     assert stages_of([moving(0, there, True), moving(1, there, True), moving(2, back, True)]) == [0, 0, 1]
 
 
+def test_two_stages_of_two_workers_each_of_which_sends_to_both_are_a_pipeline() -> None:
+    sides = {0: (2, 3), 1: (2, 3), 2: (0, 1), 3: (0, 1)}
+    kinds = {rank: ("send", "recv") if rank < 2 else ("recv", "send") for rank in sides}
+    moves = {rank: [(kind, side, 0) for kind in kinds[rank] for side in sides[rank]] for rank in sides}
+    assert stages_of([moving(rank, moves[rank], True) for rank in sides]) == [0, 0, 1, 1]
+
+
 def test_one_worker_without_a_place_leaves_all_of_them_to_their_groups() -> None:
     patterns = [stage(0, None, 1, True), stage(1, 0, None, True), pattern(2, WORLD)]
     assert stages_of(patterns) == [None] * 3
