@@ -36,6 +36,17 @@ class Sorting:
             draft.add(SORT_BACKWARD, self.backward_ms * on_WI, 4.0, 0.95)
 
 
+class Copies(Sorting):
+    """Many copies instead."""
+
+    def apply(self, draft: Draft) -> None:
+        on_WI = np.zeros(draft.shape)
+        on_WI[self.workers] = 1e3
+        for phase, ms in (("forward", self.forward_ms), ("backward", self.backward_ms)):
+            if ms:
+                draft.add(FunctionKey(kind="compute", name="aten::copy_", phase=phase), ms * on_WI, 300.0, 0.95)
+
+
 def called_by_attend(patterns: Sequence[WorkerPattern], workers: Sequence[int], ms: float) -> list[WorkerPattern]:
     """The patterns with stacks that were sampled during the operators: the function takes hardly any time itself."""
     key = FunctionKey(kind="python", name="attend", stack=(*LOOP, *FRAMES), phase="forward", thread="training")
@@ -161,12 +172,6 @@ def test_a_function_that_was_there_before_in_full_is_not_named(seed: int) -> Non
 
 @seeds
 def test_a_storm_of_copies_keeps_its_name(seed: int) -> None:
-    class Copies(Sorting):
-        def apply(self, draft: Draft) -> None:
-            on_WI = np.zeros(draft.shape)
-            on_WI[self.workers] = self.forward_ms * 1e3
-            draft.add(FunctionKey(kind="compute", name="aten::copy_", phase="forward"), on_WI, 300.0, 0.95)
-
     for workers in ((1,), EVERYBODY):
         verdict = judge(Copies(workers, 60), 60, seed)
         (found,) = causes(verdict)
@@ -178,13 +183,7 @@ def test_a_storm_of_copies_keeps_its_name(seed: int) -> None:
 
 @seeds
 def test_copies_of_backward_are_not_said_to_be_called_by_a_function_of_forward(seed: int) -> None:
-    class Copies(Sorting):
-        def apply(self, draft: Draft) -> None:
-            on_WI = np.zeros(draft.shape)
-            on_WI[self.workers] = self.forward_ms * 1e3
-            draft.add(FunctionKey(kind="compute", name="aten::copy_", phase="backward"), on_WI, 300.0, 0.95)
-
-    verdict = judge(Copies((1,), 60), 60, seed)
+    verdict = judge(Copies((1,), 0, 60), 60, seed)
     (found,) = causes(verdict)
     assert (found.cause, found.function.stack) == ("memory-operation-storm", ()) and "attend" not in verdict.summary
 

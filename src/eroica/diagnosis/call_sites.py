@@ -12,7 +12,7 @@ import msgspec
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.selection import Cause
-from eroica.diagnosis.under_operators import Caller, find_caller, usual_of
+from eroica.diagnosis.under_operators import Caller, find_caller, phases_called_in, usual_of
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 
@@ -22,7 +22,7 @@ def tell_callers(view: View, causes: Sequence[Cause]) -> list[Cause]:
 
     Where operators run on a device, and in recorded traces, stacks do not tell what runs meanwhile.
     """
-    if view.fleet.has_accelerator or view.is_trace:
+    if not view.sees_callers:
         return list(causes)
     return [msgspec.structs.replace(cause, candidate=_with_caller(view, cause.candidate)) for cause in causes]
 
@@ -40,10 +40,7 @@ def _with_caller(view: View, work: Candidate) -> Candidate:
 
 def _is_beside(view: View, work: Candidate, caller: Caller) -> bool:
     """Whether the operators run in a part of the iteration in which the function is called."""
-    phases = {view.fleet.keys[row].phase for row in caller.focus.functions}
-    if "other" in phases:  # outside modules: its operators count as forward's until backward begins
-        phases.add("forward")
-    return not phases.isdisjoint(view.fleet.keys[row].phase for row in work.functions)
+    return not phases_called_in(view, caller).isdisjoint(view.fleet.keys[row].phase for row in work.functions)
 
 
 def _is_by_itself(work: Candidate) -> bool:

@@ -27,6 +27,7 @@ from eroica.diagnosis.under_operators import (
     find_caller,
     inside_us,
     past_of,
+    phases_called_in,
     rows_under,
     usual_of,
 )
@@ -58,7 +59,7 @@ def name_callers(view: View, candidates: Sequence[Candidate]) -> list[Candidate]
 
     Where operators run on a device, and in recorded traces, stacks do not tell what runs meanwhile.
     """
-    if view.fleet.has_accelerator or view.is_trace:
+    if not view.sees_callers:
         return list(candidates)
     named: list[Candidate] = []
     counted_in: set[int] = set()
@@ -143,9 +144,7 @@ def _since(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
     everybody = [one for one in candidates if one.scope == "all"]
     if caller is None or any(one.focus.label == caller.focus.label for one in everybody):
         return []
-    phases = {view.fleet.keys[row].phase for row in caller.focus.functions}
-    if "other" in phases:  # outside modules: its operators count as forward's until backward begins
-        phases.add("forward")
+    phases = phases_called_in(view, caller)
     if _grew_altogether(view, caller, phases):
         return []
     late, evidence = _grown(view, caller, phases)

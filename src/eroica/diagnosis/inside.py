@@ -47,7 +47,7 @@ def put_operators_inside(view: View, candidates: Sequence[Candidate]) -> list[Ca
     Where operators run on a device, and in recorded traces, stacks do not tell what runs meanwhile.
     """
     found = list(candidates)
-    if view.fleet.has_accelerator or view.is_trace:
+    if not view.sees_callers:
         return found
     kinds = {"compute", "memory"} | ({"gc"} if all(one.cause != _COLLECTIONS for one in candidates) else set())
     for one in candidates:

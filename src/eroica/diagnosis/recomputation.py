@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import split_frame
+from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
@@ -39,7 +40,7 @@ def tell_recomputation(view: View, causes: Sequence[Cause]) -> list[Cause]:
 
     Only where Python runs while the work is done: on a device the stacks are past it.
     """
-    if view.fleet.has_accelerator or view.is_trace:
+    if not view.sees_callers:
         return list(causes)
     return [msgspec.structs.replace(cause, candidate=_told(view, cause.candidate)) for cause in causes]
 
@@ -48,8 +49,8 @@ def _told(view: View, found: Candidate) -> Candidate:
     members = list(found.workers)
     if not members or found.excess_us <= 0:
         return found
-    own_us = float(_again_us(view.fleet)[members].mean())
-    usual_us = _usual_us(view, found)
+    again_W = _again_us(view.fleet)
+    own_us, usual_us = float(again_W[members].mean()), _usual_us(view, found, again_W)
     if usual_us is None or not _accounts(view, found, own_us - usual_us):
         return found
     whom = "before" if found.reference == "baseline" else "on the peers"
@@ -65,16 +66,15 @@ def _accounts(view: View, found: Candidate, more_us: float) -> bool:
         return _MOSTLY * found.excess_us <= more_us <= found.excess_us / _MOSTLY
     if found.kind != "python" or more_us < _MOSTLY * found.excess_us:
         return False
-    rows, members = [at for at in found.functions if _runs_again(view.fleet.keys[at])], list(found.workers)
-    usual_RW = view.suspects.peers_us if found.reference == "peers" else view.suspects.before_us
-    more_RW = view.fleet.critical_us[rows] - np.nan_to_num(usual_RW[rows])
-    return float(more_RW[:, members].sum(axis=0).mean()) >= _MOSTLY * found.excess_us
+    rows = [at for at in found.functions if _runs_again(view.fleet.keys[at])]
+    time_R = view.fleet.critical_us[rows][:, list(found.workers)].mean(axis=1)
+    return float((time_R - reference_of_rows(view, rows, found)).sum()) >= _MOSTLY * found.excess_us
 
 
-def _usual_us(view: View, found: Candidate) -> float | None:
+def _usual_us(view: View, found: Candidate, again_W: Floats) -> float | None:
     members = list(found.workers)
     if found.reference == "peers":
-        usual_W = median_of_others(_again_us(view.fleet), view.fleet.roles)
+        usual_W = median_of_others(again_W, view.fleet.roles)
     elif found.reference == "baseline":
         usual_W = view.then(_again_us)
     else:

@@ -21,7 +21,7 @@ from eroica.summarize.collectives import collective_kind
 Floats = NDArray[np.float64]
 
 
-def reference_of_rows(view: View, rows: Sequence[int], late: Lateness) -> Floats:
+def reference_of_rows(view: View, rows: Sequence[int], late: Lateness | Candidate) -> Floats:
     """What each row of a group is compared with, mean over the accused, microseconds. float64 [R]."""
     members = list(late.workers)
     source = {"peers": view.suspects.peers_us, "baseline": view.suspects.before_us}.get(late.reference)

@@ -131,6 +131,14 @@ def find_called_focus(view: View, workers: Sequence[int], usual: Usual) -> Focus
     return focus if focus is not None and focus.is_own and focus.is_specific else None
 
 
+def phases_called_in(view: View, caller: Caller) -> set[str]:
+    """The parts of the iteration in which the function's operators run."""
+    phases: set[str] = {view.fleet.keys[row].phase for row in caller.focus.functions}
+    if "other" in phases:  # outside modules: its operators count as forward's until backward begins
+        phases.add("forward")
+    return phases
+
+
 def own_rows(fleet: Fleet) -> list[int]:
     """Python of the training thread, but for what loading and other rules judge; also what operators cover wholly."""
     return [at for at, key in enumerate(fleet.keys) if _is_own_time(key)]

@@ -71,6 +71,11 @@ class View:
         return self.context.window.kind == "trace"
 
     @property
+    def sees_callers(self) -> bool:
+        """Stacks were sampled while operators ran: on a device they are past it, recorded traces have their own."""
+        return not (self.fleet.has_accelerator or self.is_trace)
+
+    @property
     def iterations(self) -> int:
         """Iterations that count."""
         return int(self.fleet.columns.shape[1])
