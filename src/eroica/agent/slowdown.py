@@ -24,8 +24,8 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
-from statistics import fmean, median, pvariance
+from itertools import accumulate, islice
+from statistics import median
 from typing import Literal, NamedTuple
 
 from eroica.agent.bursts import Bursts
@@ -56,6 +56,8 @@ _LASTING_S = 60.0
 _LASTING_RISE = 0.12
 _LASTING_ERRORS = 6.0
 _THIRDS = 3
+#: Sums of squares leave so much of a level as scatter where there is none.
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -124,16 +126,24 @@ def before_lasting_step(values: list[float]) -> float | None:
         values: All means of the job, the oldest first.
     """
     found: tuple[float, float] | None = None
+    sums = list(accumulate(values, initial=0.0))
+    squares = list(accumulate((value * value for value in values), initial=0.0))
+
+    def mean(first: int, end: int) -> float:
+        return (sums[end] - sums[first]) / (end - first)
+
+    def deviation(first: int, end: int) -> float:
+        return max(squares[end] - squares[first] - (end - first) * mean(first, end) ** 2, 0.0)
+
     for count in _EARLY:
-        before, since = values[:count], values[count:]
-        if len(since) < max(_LASTING_MEANS, _LASTING_TIMES * count):
+        total, since = len(values), len(values) - count
+        if since < max(_LASTING_MEANS, _LASTING_TIMES * count):
             break
-        level = fmean(before)
-        third = len(since) // _THIRDS
-        lowest = min(fmean(since[place * third : (place + 1) * third]) for place in range(_THIRDS))
-        scatter = math.sqrt((count * pvariance(before) + len(since) * pvariance(since)) / (len(values) - 2))
-        error = scatter * math.sqrt(1 / count + 1 / len(since))
-        strength = (fmean(since) - level) / max(error, 1e-12)
+        level, third = mean(0, count), since // _THIRDS
+        lowest = min(mean(count + place * third, count + (place + 1) * third) for place in range(_THIRDS))
+        scatter = math.sqrt((deviation(0, count) + deviation(count, total)) / (total - 2))
+        error = scatter * math.sqrt(1 / count + 1 / since)
+        strength = (mean(count, total) - level) / max(error, _ROUNDING * level)
         if lowest > level * (1.0 + _LASTING_RISE) and strength >= _LASTING_ERRORS:
             found = max(found or (strength, level), (strength, level))
     return found[1] if found is not None else None
