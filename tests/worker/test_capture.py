@@ -19,11 +19,12 @@ import pytest
 
 from eroica.errors import CaptureError
 from eroica.model.window import Capture
+from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.beat import Order, Result
 from eroica.wire.places import PROBE_FILE
-from eroica.worker import capture, surroundings
+from eroica.worker import capture, session, surroundings
 from eroica.worker.capture import IDLE, OPEN, PARKED, SAVING, STANDING, Capturer
 from eroica.worker.hooks import Guest
 from eroica.worker.sampling import StackSampler
@@ -32,7 +33,7 @@ from eroica.worker.tracer import Tracer, survey
 
 WORKER = {
     "global_rank": 3, "local_rank": 1, "world_size": 8, "host": "here", "pid": 4, "device": "cpu",
-    "training_thread_id": 4, "torch": "2.13.0",
+    "device_uuid": "", "training_thread_id": 4, "torch": "2.13.0",
 }  # fmt: skip
 
 
@@ -443,6 +444,10 @@ def test_a_cuda_device_is_named_as_the_driver_names_it_if_that_can_be_asked(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
     assert surroundings.device_uuid(device) == uuid
+
+
+def test_a_capture_says_all_of_its_worker_that_there_is_to_say() -> None:
+    assert Worker.__struct_fields__ == session._WORKER_FACTS
 
 
 def test_a_probe_counts_and_leaves_nothing(desk: Desk) -> None:

@@ -20,7 +20,7 @@ from eroica.worker.tracer import Tracer, survey
 
 Answer = TypeVar("Answer")
 
-_WORKER_FACTS = ("global_rank", "local_rank", "world_size", "host", "pid", "device")
+_WORKER_FACTS = ("global_rank", "local_rank", "world_size", "host", "pid", "device", "device_uuid")
 # what names of torch that are not public lead to where they have changed
 _UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError, Warning)
 
