@@ -1,6 +1,7 @@
 import builtins
 import math
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,6 +126,29 @@ def test_readings_of_the_device_threads_end_up_in_the_store(tmp_path, monkeypatc
     assert clock is not None
     assert set(clock.value.tolist()) == {0.5}
     assert clock.channel.rate_hz <= 50.0
+
+
+def test_a_reading_that_costs_the_driver_time_is_made_rarely(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dear(FakeNvml):
+        def nvmlDeviceGetPcieThroughput(self, _handle: int, way: int) -> int:
+            until = time.thread_time_ns() + 5_000_000
+            while time.thread_time_ns() < until:
+                pass
+            return way
+
+    monkeypatch.setattr(nvidia.NvidiaProbe, "pause_s", 0.0005)
+    writer = SampleWriter(tmp_path)
+    probe = nvidia.NvidiaProbe(writer, Dear())
+    numbers = [number for number, _, _ in list(probe._queue)]
+    while numbers.count(0) < 60:
+        probe._stop.wait(0.001)
+        numbers = [number for number, _, _ in list(probe._queue)]
+    probe.close()
+    writer.close()
+    samples = read_samples(tmp_path)
+    clock, link = (samples.find(name, "gpu0/uuid-0") for name in ("gpu_sm_clock", "gpu_pcie_tx"))
+    assert clock is not None and link is not None
+    assert 1 <= len(link.value) <= len(clock.value) / 10
 
 
 def sampled(directory: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Samples:
