@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 
-def machine_facts() -> dict[str, object]:
-    """Processor, cores, memory, kernel, Python and PyTorch."""
+def machine_facts(device: str = "cpu") -> dict[str, object]:
+    """Processor, cores, memory, kernel, Python and PyTorch; with device "cuda" also the GPU and torch's CUDA."""
     import torch
 
     model = next(
@@ -19,7 +19,9 @@ def machine_facts() -> dict[str, object]:
         ),
         platform.machine(),
     )
+    gpu = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda} if device == "cuda" else {}
     return {
+        **gpu,
         "processor": model,
         "cores": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),

@@ -1,8 +1,8 @@
 """What a window costs the training: stall, slowdown inside, memory, speed afterwards; beside torch.profiler.
 
-`python benchmarks/window.py [--json FILE]`. For each shape of job, in one run: the job under `eroica run` with a
-window opened by hand, then the same job profiling the same number of iterations by itself with
-`torch.profiler(with_stack=True)` and `export_chrome_trace`.
+`python benchmarks/window.py [--device cuda] [--json FILE]`. For each shape of job, in one run: the
+job under `eroica run` with a window opened by hand, then the same job profiling the same number of iterations by
+itself with `torch.profiler(with_stack=True)` and `export_chrome_trace`.
 """
 
 import argparse
@@ -39,10 +39,11 @@ def measures(record: dict[str, list[float]], first: int, last: int, stall_s: flo
     }
 
 
-def with_eroica(shape: str, directory: Path, seconds: float) -> dict[str, float]:
+def with_eroica(shape: str, device: str, directory: Path, seconds: float) -> dict[str, float]:
     out, run = directory / "eroica.json", directory / "run"
     options = ["--set", "baseline_window=false", "--set", "slowdown=10", "--set", "window_s=10"]
     command = [sys.executable, str(JOB), "--shape", shape, "--seconds", str(seconds), "--out", str(out)]
+    command += ["--device", device]
     job = subprocess.Popen(
         [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(run), *options, "--", *command]
     )
@@ -62,9 +63,10 @@ def with_eroica(shape: str, directory: Path, seconds: float) -> dict[str, float]
     return figures
 
 
-def with_torch_profiler(shape: str, directory: Path, iterations: int, seconds: float) -> dict[str, float]:
+def with_torch_profiler(shape: str, device: str, directory: Path, iterations: int, seconds: float) -> dict[str, float]:
     out = directory / "torch.json"
     command = [sys.executable, str(JOB), "--shape", shape, "--seconds", str(seconds), "--out", str(out)]
+    command += ["--device", device]
     command += ["--profile-at", str(FIRST), "--profile-iterations", str(iterations)]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     record = json.loads(out.read_text())
@@ -75,14 +77,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--shapes", nargs="+", default=["model", "calls", "tiny"])
+    parser.add_argument("--seconds", type=float, default=45.0, help="of a job under Eroica; twice that beside it")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args()
-    results = {"machine": machine_facts(), "command": "python benchmarks/window.py", "shapes": {}}
+    command = f"python benchmarks/window.py --device {options.device}"
+    results = {"machine": machine_facts(options.device), "command": command, "shapes": {}}
     for shape in options.shapes:
         with tempfile.TemporaryDirectory() as name:
-            ours = with_eroica(shape, Path(name), 45.0)
+            ours = with_eroica(shape, options.device, Path(name), options.seconds)
             # the traced job cannot afford as many iterations of Python calls: compare a tenth, scaled by the reader
             count = int(ours["iterations"]) if shape != "calls" else max(2, int(ours["iterations"]) // 10)
-            theirs = with_torch_profiler(shape, Path(name), count, 90.0)
+            theirs = with_torch_profiler(shape, options.device, Path(name), count, 2 * options.seconds)
         results["shapes"][shape] = {"eroica": ours, "torch_profiler_with_stack": theirs}
         print(f"\n{shape}")
         for figure, value in ours.items():
