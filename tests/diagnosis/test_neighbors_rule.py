@@ -377,3 +377,25 @@ def test_without_a_healthy_window_it_is_what_iterations_take_beyond_the_expected
     assert found is not None
     assert (found.cause, found.scope, found.hosts) == ("sibling-process", "all", ("node-0",)), verdict.summary
     assert "pid 777" in verdict.summary
+
+
+@seeds
+def test_what_a_device_had_queued_when_recording_began_does_not_hide_its_neighbor(seed: int) -> None:
+    """As many kernels are launched, but those of one iteration more were still to run: the window holds 8."""
+    fleet = {"workers": 8, "per_host": 8, "iterations": 8, "accelerator": True}
+    healthy = beside(synthesize(FleetPlan(seed=seed + 10_000, **fleet), (), 1), (), ())
+    before = [
+        msgspec.structs.replace(
+            one,
+            functions=tuple(
+                msgspec.structs.replace(row, count=round(row.count * 1.1)) if row.key.thread == "device" else row
+                for row in one.functions
+            ),
+        )
+        for one in healthy
+    ]
+    patterns = synthesize(FleetPlan(seed=seed, **fleet), [SlowCompute(tuple(range(8)), 2.0, "none")], 2)
+    now = on_device(patterns, range(8), 0.5)
+    verdict = analyze("job", synthesize_window(now, "slow", before), now, before)
+    found = verdict.cause
+    assert found is not None and (found.cause, len(found.workers)) == ("sibling-process", 8), verdict.summary

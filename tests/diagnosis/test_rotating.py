@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -205,3 +206,15 @@ def test_of_many_devices_a_few_iterations_are_enough_not_to_call_wandering_pause
     assert "shuffle" in verdict.summary
     calm = judge(purpose="manual", **plan)  # type: ignore[arg-type]
     assert calm.verdict == "healthy", calm.summary
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_workers_that_share_a_device_take_turns_on_it_for_no_reason(seed: int) -> None:
+    plan = FleetPlan(seed=seed, workers=4, accelerator=True)
+    patterns = synthesize(plan, [WanderingHold(1.3)], 2)
+    assert only_cause(analyze("job", synthesize_window(patterns), patterns, ())).cause in ("compute-slow", "unknown")
+    shared = [
+        msgspec.structs.replace(one, worker=msgspec.structs.replace(one.worker, device="cuda:0")) for one in patterns
+    ]
+    verdict = analyze("job", synthesize_window(shared), shared, ())
+    assert verdict.verdict == "healthy", verdict.summary

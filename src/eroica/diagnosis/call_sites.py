@@ -11,36 +11,53 @@ from collections.abc import Sequence
 import msgspec
 
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.memory import ALLOCATIONS
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.under_operators import Caller, find_caller, phases_called_in, usual_of
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 
+#: Copies that return when they are done.
+_HOST_WAITS = ("Pageable", "DtoH")
+
 
 def tell_callers(view: View, causes: Sequence[Cause]) -> list[Cause]:
     """The causes; those that are operators by themselves with the function that calls most of them.
 
-    Where operators run on a device, and in recorded traces, stacks do not tell what runs meanwhile.
+    In recorded traces stacks do not tell what runs meanwhile; where operators run on a device, only what the host waits
+    for: allocations, and copies from and to memory that is not pinned.
     """
-    if not view.sees_callers:
+    if view.is_trace:
         return list(causes)
     return [msgspec.structs.replace(cause, candidate=_with_caller(view, cause.candidate)) for cause in causes]
 
 
 def _with_caller(view: View, work: Candidate) -> Candidate:
-    usual = usual_of(view, work.reference) if _is_by_itself(work) else None
+    usual = usual_of(view, work.reference) if _is_by_itself(work) and _is_seen(view, work) else None
     caller = find_caller(view, work.workers, usual) if usual is not None else None
     if caller is None or not caller.accounts_for(work.excess_us) or not _is_beside(view, work, caller):
         return work
     label, usually = caller.focus.label, "before" if work.reference == "baseline" else "on the peers"
-    text = f"Operators that {label} calls take {format_ms(caller.own_us)}; {usually} {format_ms(caller.other_us)}."
+    times = f"{format_ms(caller.own_us)}; {usually} {format_ms(caller.other_us)}."
+    text = f"Operators that {label} calls take {times}"
+    if view.fleet.has_accelerator:
+        text = f"While {label} runs, the device is busy with it for {times}"
     focus = msgspec.structs.replace(work.focus, stack=caller.focus.stack)
     return msgspec.structs.replace(work, focus=focus, caller=label, evidence=(*work.evidence, text))
 
 
 def _is_beside(view: View, work: Candidate, caller: Caller) -> bool:
-    """Whether the operators run in a part of the iteration in which the function is called."""
+    """Whether the operators run in a part of the iteration in which the function is called; a device has no parts."""
+    if view.fleet.has_accelerator:
+        return True
     return not phases_called_in(view, caller).isdisjoint(view.fleet.keys[row].phase for row in work.functions)
+
+
+def _is_seen(view: View, work: Candidate) -> bool:
+    """Whether the host stands still while the named operation runs, so that its stacks tell who called it."""
+    if not view.fleet.has_accelerator:
+        return True
+    return work.focus.name.startswith(ALLOCATIONS) or any(word in work.focus.name for word in _HOST_WAITS)
 
 
 def _is_by_itself(work: Candidate) -> bool:

@@ -44,6 +44,8 @@ _MOST_CORROBORATION = 10.0
 _MOST_OPERATORS = 0.6
 #: Equal work: executions differ by less than this.
 _SAME_COUNT = 0.05
+#: What a device had not finished when recording slowed its host down falls into the window: an iteration or two of it.
+_QUEUED_ITERATIONS = 1.5
 #: Uneven work: so much of the operators' time stems from more executions, and so much of the excess.
 _MORE_WORK = 0.10
 _MOSTLY_WORK = 0.6
@@ -128,7 +130,8 @@ def _is_slower(view: View, speed: Speed) -> NDArray[np.bool_]:
     if not view.fleet.has_accelerator:
         least_W[view.is_crowded] = _SLOWER_CROWDED
     least_W[held_share(view.fleet) > _HELD] = _SLOWER_HELD
-    same_work = np.abs(np.nan_to_num(speed.count_ratio, nan=1.0) - 1) <= _SAME_COUNT
+    queued = _QUEUED_ITERATIONS / max(view.iterations, 1) if view.fleet.has_accelerator and not view.is_trace else 0.0
+    same_work = np.abs(np.nan_to_num(speed.count_ratio, nan=1.0) - 1) <= _SAME_COUNT + queued
     most = np.nan_to_num(speed.agreeing) >= _MOST_OPERATORS
     return np.asarray((np.nan_to_num(speed.factor) >= least_W) & same_work & most, dtype=np.bool_)
 

@@ -286,12 +286,14 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
     Of a pipeline's workers only those of one stage read data.
     """
     allowed = share * view.iteration_us
-    limit_W = np.full(view.workers, allowed)
+    before_W = _before_it_got_slow(view, spent.functions)
+    limit_W = np.maximum(allowed, before_W)
     excess = Excess(mean_us=spent.time_us.mean(axis=1), reference_us=limit_W, error_us=mean_error(spent.time_us))
     excess = _with_sampling(view, spent, excess)
     over_W = _stands_out(view, excess, 0.0)
     late_W = _job_wide(excess, over_W)
     aim = _share_of_rest(view, excess, share)
+    aim = msgspec.structs.replace(aim, reference_us=np.maximum(aim.reference_us, before_W))
     if late_W.any():
         yield _lateness("expectation", aim, spent, late_W, None)
         return
@@ -302,6 +304,13 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
         agreement_W = np.clip(waits / np.maximum(excess.excess_us, 1e-9), 0.0, 1.0)
         for role_W in late_roles(view, over_W, np.where(own_W, agreement_W, 0.0)):
             yield _lateness("expectation", aim, spent, role_W, float(agreement_W[role_W].min()))
+
+
+def _before_it_got_slow(view: View, functions: list[int]) -> Floats:
+    """What a job that has got slower spent when all was well: that has not made it slower. 0 elsewhere. float64 [W]."""
+    if view.context.window.purpose != "slow" or view.suspects.baseline is None:
+        return np.zeros(view.workers)
+    return np.asarray(np.nan_to_num(view.before(functions).mean(axis=1)))
 
 
 def _share_of_rest(view: View, excess: Excess, share: float) -> Excess:

@@ -36,7 +36,8 @@ _LARGER = 3.0
 _MOSTLY = 0.6
 #: One execution more in every second iteration is no accident of counting.
 _SOME_MORE = 0.5
-_ALLOCATIONS = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree", "hipHostMalloc")
+#: Calls of the driver that get memory of a device or of the host, or give it back.
+ALLOCATIONS = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree", "hipHostMalloc")
 _MOST_NAMED = 3
 
 
@@ -145,7 +146,7 @@ def _evidence(view: View, rows: list[int], late: Lateness) -> Iterator[str]:
         whom = "on their peers" if late.reference == "peers" else "in the healthy baseline window"
         count = _counts(view, rows, late).sum()
         yield f"{count:.0f} memory operations per iteration against {usual_R.sum():.0f} {whom}."
-    if any(name.startswith(_ALLOCATIONS) for name, _ in top):
+    if any(name.startswith(ALLOCATIONS) for name, _ in top):
         yield (
             "The allocator asks the device for memory, or gives it back, during training: its cache is full or broken "
             "into pieces."

@@ -22,6 +22,7 @@ from eroica.diagnosis.lateness import (
     late_against_peers,
     measure,
 )
+from eroica.diagnosis.launches import launching_share
 from eroica.diagnosis.loader_children import frame_in_threads, where_it_runs
 from eroica.diagnosis.reading import Doing, describe, doing, library_frame, python_cause
 from eroica.diagnosis.rows import reference_of_rows
@@ -32,6 +33,8 @@ from eroica.summarize.phases import is_engine_frame
 
 Floats = NDArray[np.float64]
 _PHASES = ("forward", "backward", "optimizer", "other")
+#: Modules, hooks and optimizers take up to half as long between launches as launching takes (measured, eager code).
+_BETWEEN_LAUNCHES = 0.5
 #: Share of a stated slowdown that a function must explain where there is no baseline window to compare with.
 _EXPLAINS_MOST = 0.6
 #: The same where workers share few cores: what one computes longer, others wait for cores longer.
@@ -104,7 +107,7 @@ def python_rows(view: View, phases: Sequence[str] = _PHASES) -> list[int]:
 
 def _in_phase(view: View, phase: str) -> Iterator[Candidate]:
     rows = python_rows(view, (phase,))
-    expected = view.settings.expected_python if view.fleet.has_accelerator else None
+    expected = _expected_share(view) if view.fleet.has_accelerator else None
     if not rows:
         return
     for late in _judged(view, rows, expected):
@@ -113,6 +116,11 @@ def _in_phase(view: View, phase: str) -> Iterator[Candidate]:
             yield candidate
     if view.suspects.baseline is None and not view.fleet.has_accelerator:
         yield from _explains_slowdown(view, rows)
+
+
+def _expected_share(view: View) -> float:
+    """Share of the iteration that Python may take beside an accelerator: more where it is between many launches."""
+    return view.settings.expected_python + _BETWEEN_LAUNCHES * launching_share(view)
 
 
 def is_judged_elsewhere(stack: Sequence[str]) -> bool:
@@ -185,7 +193,7 @@ def _is_common(view: View, focus: Focus, late: Lateness) -> bool:
 
 
 def _same_reference(view: View, functions: list[int], late: Lateness) -> Lateness | None:
-    share = view.settings.expected_python if late.reference == "expectation" else None
+    share = _expected_share(view) if late.reference == "expectation" else None
     found = judge_group(view, functions, share)
     return next((own for own in found if own.reference == late.reference), None)
 

@@ -72,14 +72,15 @@ def find_rotating(view: View) -> list[Candidate]:
 
 
 def _least_lead(view: View) -> float:
-    return _LEAD_DEVICE if view.fleet.has_accelerator else _LEAD_CPU
+    return _LEAD_DEVICE if view.fleet.has_accelerator and not view.shares_device.any() else _LEAD_CPU
 
 
 def _is_new(view: View, turns: Turns) -> bool:
-    """Whether it has not been like that in the baseline window; on crowded hosts turns are normal without one."""
+    """Whether it has not been like that in the baseline window; on crowded hosts and devices turns are normal."""
     past = view.suspects.baseline
     if past is None or past.iteration_us.shape[1] < 2:
-        return view.fleet.has_accelerator or not view.is_crowded.any()
+        takes_turns_W = view.shares_device if view.fleet.has_accelerator else view.is_crowded
+        return not takes_turns_W.any()
     before = take_turns(past)
     lead, usual = float(turns.lead_us.mean()), float(before.lead_us.mean())
     return lead >= GROWN * usual and lead - usual >= _least_lead(view) / 2 * turns.usual_us

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import cached_property
 
@@ -123,6 +123,16 @@ class View:
         """Workers of a host on which fewer cores are theirs than there are workers: they take turns. bool [W]."""
         crowded = {host: len(members) > self.cores[host].allowed for host, members in self.homes.items()}
         return np.asarray([crowded[pattern.worker.host] for pattern in self.fleet.patterns], dtype=np.bool_)
+
+    @cached_property
+    def shares_device(self) -> NDArray[np.bool_]:
+        """Workers whose accelerator other workers of the job use, too: they take turns on it. bool [W]."""
+        where = [
+            (one.worker.host, one.worker.device_uuid or one.worker.device) if one.has_accelerator else None
+            for one in self.fleet.patterns
+        ]
+        users = Counter(where)
+        return np.asarray([place is not None and users[place] > 1 for place in where], dtype=np.bool_)
 
     @cached_property
     def cores(self) -> dict[str, Cores]:

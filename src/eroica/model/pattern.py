@@ -22,6 +22,10 @@ ThreadRole = Literal["training", "autograd", "collective", "device", "background
 ASIDE: frozenset[ThreadRole] = frozenset({"background", "loader", "child"})
 
 
+#: Name of the rows, of kind "other", of a host that launches kernels while its accelerator has no work.
+LAUNCHING = "launching kernels"
+
+
 class FunctionKey(msgspec.Struct, frozen=True, kw_only=True, order=True, gc=False):
     """Identity of a function across workers.
 

@@ -7,6 +7,7 @@ that runs is critical. Where the paper is silent or would count a moment twice, 
 - a collector run takes the place of what it interrupts: of an open operator on the training thread, else of Python;
 - Python sampled inside a wrapping operator (a hook in the backward pass) comes before the wrapper's own time, which in
   turn comes before all other Python. Traced calls take the place of samples;
+- a device without work, for which the host is about to launch some, waits for that before any Python (`launching`);
 - collectives that threads of the host run count only as far as the training thread waits for them (`waits`);
 - in recorded traces the host's own events come last (`host`).
 """
@@ -51,6 +52,7 @@ def find_critical_path(
     edges_ns: Times,
     calls: Calls | None = None,
     host: Sequence[Layer] = (),
+    launching: Layer | None = None,
 ) -> CriticalPath:
     """Give every moment of the window to one function or to nobody.
 
@@ -61,6 +63,7 @@ def find_critical_path(
         edges_ns: Boundaries of the iterations, wall clock, rising. int64 [I + 1].
         calls: Python that was traced, where nothing was sampled.
         host: What the host's own events say where all else is silent; earlier layers first.
+        launching: When the host launches, where Python was sampled beside an accelerator.
     """
     above = (
         activity.collections_in_operators,
@@ -68,6 +71,7 @@ def find_critical_path(
         activity.memory,
         activity.collectives,
         activity.collections,
+        *(() if launching is None else (launching,)),
     )
     window = (int(edges_ns[0]), int(edges_ns[-1]))
     if samples is None:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from eroica.summarize.marks import ENGINE_PREFIX, LOADER_PREFIX, STEP_PREFIX, find_training_thread, is_backward_name
 from eroica.summarize.repetition import find_repetition
 from eroica.summarize.sweep import Times, inside, unite
+from eroica.trace.schema import LAUNCHES
 from eroica.trace.table import Category, EventTable
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,9})$")
@@ -38,7 +39,6 @@ _COMPLETE = 0.9
 _RARER = 8
 _NOT_BEGUN = 0.2
 _NOT_WHOLE = "not recorded whole"
-_LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipExtModuleLaunchKernel", "hipModuleLaunch")
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,7 +316,7 @@ def _follow_device(events: EventTable, found: Iterations) -> Iterations:
     """Move the end to that of the device's work where the host had run ahead of it (see the module's text)."""
     begin, end = int(found.edges_ns[0]), int(found.edges_ns[-1])
     kernels = np.flatnonzero((events.category == Category.KERNEL) & (events.end_ns > begin))
-    launches = events.names_where([name.startswith(_LAUNCHES) for name in events.strings])
+    launches = events.names_where([name.startswith(LAUNCHES) for name in events.strings])
     launches &= events.category == Category.RUNTIME
     moments = events.start_ns[launches]
     launched = int(((moments >= begin) & (moments < end)).sum())

@@ -19,6 +19,7 @@ from eroica.summarize.collectives import Execution, find_executions
 from eroica.summarize.critical import CriticalPath, find_critical_path
 from eroica.summarize.functions import Functions
 from eroica.summarize.host import read_host
+from eroica.summarize.launching import read_launching
 from eroica.summarize.sampled import (
     OtherThread,
     Runs,
@@ -206,10 +207,14 @@ def walk(
         if recorded:
             host, durations = read_host(part.events, scene.outline, window, functions)
             scene.tally.add_durations(durations, part)
+        launching: Layer | None = None
+        if python.training is not None and scene.outline.has_accelerator:
+            launching, launches = read_launching(part.events, scene.outline, window, functions)
+            scene.tally.add_durations(launches, part)
         inner = scene.tally.edges_ns
         inner = inner[(inner > window[0]) & (inner < window[1])]
         edges = np.concatenate((window[:1], inner, window[1:])).astype(np.int64)
-        path = find_critical_path(activity, python.training, python.rate_hz, edges, calls, host)
+        path = find_critical_path(activity, python.training, python.rate_hz, edges, calls, host, launching)
         scene.tally.add_segments(path.segments, activity.collectives)
         seen.append(path.segments.within(*shown))
     scene.tally.add_durations(collective_durations(executions, scene.collections, scene.window, functions))

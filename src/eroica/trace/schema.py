@@ -25,6 +25,8 @@ _ENDINGS = {
     "_runtime": Category.RUNTIME,
     "_driver": Category.RUNTIME,
 }
+#: Calls that put a kernel into a stream.
+LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipExtModuleLaunchKernel", "hipModuleLaunch")
 _LEGACY = {"CPU functions": Category.OPERATOR, "CUDA functions": Category.KERNEL}
 _ANNOTATION = re.compile(
     r"^(ProfilerStep[#*]|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#|DistributedDataParallel\.forward$)"

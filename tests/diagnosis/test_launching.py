@@ -1,0 +1,185 @@
+"""Hosts that keep their devices waiting for launches: what is a finding and what is how eager code runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pytest
+
+from eroica.model.pattern import LAUNCHING, FunctionKey, Phase, WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.model.window import WindowPurpose
+from eroica.pipeline import analyze
+from eroica.testing import FleetPlan, SlowPython, Trouble, synthesize, synthesize_window
+from eroica.testing.code_troubles import Copies
+from eroica.testing.fleet import Draft
+
+seeds = pytest.mark.parametrize("seed", range(3))
+EVERYBODY = (0, 1, 2, 3)
+NORMS = "gradient_norms (project/metrics.py:12)"
+
+
+@dataclass(frozen=True)
+class Launching:
+    """The host launches in one part of the iteration for `ms` in which the device has no work."""
+
+    ms: float
+    count: float
+    phase: Phase = "forward"
+    workers: tuple[int, ...] = EVERYBODY
+
+    def apply(self, draft: Draft) -> None:
+        key = FunctionKey(kind="other", name=LAUNCHING, phase=self.phase)
+        time_WI = np.zeros(draft.shape)
+        time_WI[list(self.workers)] = self.ms * 1e3 * np.exp(draft.noise.normal(0, 0.05, draft.shape[1]))
+        draft.add(key, time_WI, self.count, 0.9)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """More device time in a kernel of all workers."""
+
+    ms: float
+    name: str = "elementwise_kernel"
+
+    def apply(self, draft: Draft) -> None:
+        key = FunctionKey(kind="compute", name=self.name, thread="device")
+        draft.add(key, np.full(draft.shape, self.ms * 1e3), 100.0, 0.9)
+
+
+def eager(forward: float = 12.0, backward: float = 20.0) -> tuple[Launching, Launching]:
+    """How code runs that launches many small kernels."""
+    return Launching(forward, 200), Launching(backward, 400, "backward")
+
+
+def calling(patterns: Sequence[WorkerPattern], ms: float) -> list[WorkerPattern]:
+    """The patterns, with a function whose samples all fall while the device works or is launched for."""
+    stack = ("<module> (project/train.py:1)", "main (project/train.py:20)", NORMS)
+    changed = []
+    for pattern in patterns:
+        iterations = pattern.last_iteration - pattern.first_iteration
+        row = msgspec.structs.replace(
+            pattern.functions[0],
+            key=FunctionKey(kind="python", name=NORMS.split(" ", maxsplit=1)[0], stack=stack, phase="other"),
+            **{"beta": 0.0, "critical_s": 0.0, "total_s": ms * iterations / 1e3, "count": iterations},
+            per_iteration_us=b"",
+        )
+        changed.append(msgspec.structs.replace(pattern, functions=(*pattern.functions, row)))
+    return changed
+
+
+def judged(
+    seed: int,
+    troubles: Sequence[Trouble],
+    before: Sequence[Trouble] = (),
+    purpose: WindowPurpose = "slow",
+    baseline: bool = True,
+    ms_called: float = 0.0,
+) -> Verdict:
+    plan = {"seed": seed, "accelerator": True}
+    healthy = synthesize(FleetPlan(draw=1, **plan), before, 1)
+    patterns = synthesize(FleetPlan(draw=2, **plan), troubles, 2)
+    patterns = calling(patterns, ms_called) if ms_called else patterns
+    return analyze("job", synthesize_window(patterns, purpose, healthy), patterns, healthy if baseline else ())
+
+
+@seeds
+@pytest.mark.parametrize("purpose", ["manual", "early"])
+@pytest.mark.parametrize("baseline", [True, False])
+def test_launching_many_small_kernels_is_no_cause(seed: int, purpose: WindowPurpose, baseline: bool) -> None:
+    troubles = [*eager(), SlowPython(9.0, "forward (project/model.py:60)")]
+    plan = FleetPlan(seed=seed, accelerator=True)
+    patterns, healthy = synthesize(plan, troubles, 2), synthesize(plan, troubles, 1)
+    window = synthesize_window(patterns, purpose, healthy)
+    verdict = analyze("job", window, patterns, healthy if baseline else ())
+    assert verdict.verdict == "healthy", verdict.summary
+
+
+@seeds
+def test_python_that_far_exceeds_what_lies_between_launches_is_one(seed: int) -> None:
+    verdict = judged(seed, [*eager(4, 6), SlowPython(30.0)], purpose="manual", baseline=False)
+    assert verdict.cause is not None and verdict.cause.cause == "python-on-critical-path", verdict.summary
+    assert verdict.cause.function.name == "_score_tokens"
+
+
+@seeds
+def test_what_a_job_did_when_it_was_healthy_has_not_made_it_slow(seed: int) -> None:
+    python = SlowPython(12.0, "forward (project/model.py:60)")
+    verdict = judged(seed, [python, Kernels(40.0)], [python])
+    assert verdict.cause is None or verdict.cause.cause != "python-on-critical-path", verdict.summary
+
+
+@seeds
+def test_who_launches_far_more_than_before_is_named(seed: int) -> None:
+    more = Launching(15.0, 300, "other")
+    verdict = judged(seed, [*eager(), more], eager(), ms_called=15.0)
+    found = verdict.cause
+    assert found is not None and found.cause == "host-bound", verdict.summary
+    assert found.function.name == "gradient_norms" and found.scope == "all"
+    assert any("launches 300 kernels there per iteration, 0 in the healthy window" in one for one in found.evidence)
+
+
+@seeds
+def test_a_worker_whose_host_launches_more_slowly_is_found_beside_its_peers(seed: int) -> None:
+    slower = Launching(25.0, 0.0, "backward", (2,))
+    verdict = judged(seed, [*eager(), slower], baseline=False)
+    found = verdict.cause
+    assert found is not None and (found.cause, found.workers) == ("host-bound", (2,)), verdict.summary
+    assert any("Each launch takes longer" in one for one in found.evidence)
+
+
+@seeds
+def test_slower_launching_of_threads_without_a_core_is_contention(seed: int) -> None:
+    slower = Launching(25.0, 0.0, "backward", (2,))
+    patterns = synthesize(FleetPlan(seed=seed, accelerator=True), [*eager(), slower], 2)
+    facts = {**patterns[2].host_facts, "run_queue_wait": 0.6}
+    patterns[2] = msgspec.structs.replace(patterns[2], host_facts=facts)
+    verdict = analyze("job", synthesize_window(patterns, "manual"), patterns, ())
+    assert verdict.cause is not None and verdict.cause.cause == "cpu-contention", verdict.summary
+    assert verdict.cause.workers == (2,)
+
+
+@seeds
+def test_a_function_that_launches_new_kernels_is_named_with_what_they_take(seed: int) -> None:
+    troubles = [*eager(), Launching(2.0, 800), Kernels(50.0)]
+    verdict = judged(seed, troubles, eager(), ms_called=40.0)
+    found = verdict.cause
+    assert found is not None and found.cause == "python-on-critical-path", verdict.summary
+    assert found.function.name == "gradient_norms"
+    assert any("1000 kernels in forward (then 200)" in one and "elementwise_kernel" in one for one in found.evidence)
+
+
+@seeds
+def test_more_batches_for_a_step_are_no_functions_doing(seed: int) -> None:
+    troubles = [Launching(24.0, 400), Launching(40.0, 800, "backward"), Kernels(50.0)]
+    verdict = judged(seed, troubles, eager(), ms_called=40.0)
+    assert verdict.cause is None or verdict.cause.cause != "python-on-critical-path", verdict.summary
+
+
+@seeds
+@pytest.mark.parametrize(
+    ("name", "is_told"), [("Memcpy DtoH (Device -> Pageable)", True), ("Memcpy DtoD (Device -> Device)", False)]
+)
+def test_copies_that_the_host_waits_for_name_their_caller(seed: int, name: str, is_told: bool) -> None:
+    plan = FleetPlan(seed=seed, accelerator=True)
+    healthy = synthesize(plan, (), 1)
+    patterns = [
+        msgspec.structs.replace(
+            one,
+            functions=tuple(
+                msgspec.structs.replace(row, key=msgspec.structs.replace(row.key, name=name))
+                if row.key.kind == "memory"
+                else row
+                for row in one.functions
+            ),
+        )
+        for one in calling(synthesize(plan, [Copies(EVERYBODY, 20.0, 100)], 2), 21.0)
+    ]
+    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
+    found = verdict.cause
+    assert found is not None and found.cause == "memory-operation-storm", verdict.summary
+    assert found.function.name == name
+    assert ("gradient_norms (metrics.py:12)" in verdict.summary) == is_told
