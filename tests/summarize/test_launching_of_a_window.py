@@ -1,5 +1,8 @@
 """A host that launches kernels for a device without work: told apart from Python that keeps it from launching."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from synthetic_window import PID, SCRIPT, STEP, TRAINING, Events, capture, is_conserved, row_named, timeline
 
@@ -78,3 +81,29 @@ def test_a_host_that_is_far_ahead_of_its_device_does_not_hold_it_up():
     pattern = summarize_worker(capture((0, 10 * MS, 20 * MS)), events.table(), sampled, None, (), Settings())
     assert row_named(pattern, LAUNCHING).critical_s <= 20e-6
     assert row_named(pattern, LAUNCHING).count == 250
+
+
+def linked(table):
+    """The k-th call of the driver launched the k-th kernel."""
+    link = np.full(len(table), -1, dtype=np.int64)
+    for wanted in ("cudaLaunchKernel", "gemm"):
+        rows = np.flatnonzero([table.name_of(row) == wanted for row in range(len(table))])
+        link[rows] = np.arange(len(rows))
+    return replace(table, link=link)
+
+
+def test_work_of_a_device_belongs_to_the_part_of_the_iteration_that_launched_it():
+    """It runs milliseconds later: all kernels of this window run in its last third."""
+    events = Events().note("DistributedDataParallel.forward", 0, 2 * MS).note("Optimizer.step#SGD.step", 4 * MS, 5 * MS)
+    events.add("autograd::engine::evaluate_function: X", 2 * MS, 4 * MS, thread=ENGINE)
+    events.note("enumerate(DataLoader)#X.__next__", 5 * MS, 6 * MS)
+    calls = [(0.5, TRAINING), (1.0, TRAINING), (2.5, ENGINE), (3.0, ENGINE), (3.5, ENGINE), (4.5, TRAINING)]
+    for number, (at, thread) in enumerate([*calls, (5.5, TRAINING), (6.5, TRAINING)]):
+        events.add("cudaLaunchKernel", round(at * MS), round(at * MS) + 5 * US, Category.RUNTIME, thread)
+        events.add("gemm", (8 + number) * MS, (8 + number) * MS + 500 * US, Category.KERNEL, 7)
+    sampled = timeline({(PID, TRAINING): [(0, 8 * MS, (SCRIPT, STEP))]}, rate_hz=1000.0)
+    pattern = summarize_worker(capture((0, 20 * MS)), linked(events.table()), sampled, None, (), Settings())
+    counts = {row.key.phase: row.count for row in pattern.functions if row.key.name == "gemm"}
+    assert counts == {"forward": 2, "backward": 3, "optimizer": 1, "other": 2}
+    unlinked = summarize_worker(capture((0, 20 * MS)), events.table(), sampled, None, (), Settings())
+    assert row_named(unlinked, "gemm", phase="other").count == 8

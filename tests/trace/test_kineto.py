@@ -105,6 +105,29 @@ def test_a_collective_kernel_keeps_its_arguments_wherever_sorting_puts_it(tmp_pa
     assert (found.group_size, found.ranks) == (2, (4, 6))
 
 
+def test_work_of_a_device_shares_a_number_with_the_call_that_launched_it(tmp_path):
+    events = [
+        event("gemm", 30, 5, "kernel", "stream 7", args={"device": 0, "correlation": 41}),
+        event("Memcpy DtoH", 40, 5, "gpu_memcpy", "stream 7", args={"correlation": 42}),
+        event("aten::mm", 0, 20, args={"correlation": 7}),
+        event("cudaLaunchKernel", 5, 2, "cuda_runtime", args={"cbid": 211, "correlation": 41}),
+        event("cudaMemcpyAsync", 9, 2, "cuda_runtime", args={"correlation": 42}),
+        event("cuLaunchKernelEx", 12, 2, "cuda_driver", args={"correlation": "none", "cbid": 5}),
+    ]
+    path = write(tmp_path / "trace.json", events)
+    table = read_trace(path, links=True)
+    found = {table.name_of(row): int(table.link[row]) for row in range(len(table))}
+    assert found == {
+        "aten::mm": -1,
+        "cudaLaunchKernel": 41,
+        "cudaMemcpyAsync": 42,
+        "cuLaunchKernelEx": -1,
+        "gemm": 41,
+        "Memcpy DtoH": 42,
+    }
+    assert len(read_trace(path).link) == 0
+
+
 def test_abbreviated_ranks_are_unknown_ranks(tmp_path):
     said = {"Collective name": "allreduce", "Process Group Ranks": "[0, 1, ..., 127]"}
     table = read_trace(write(tmp_path / "t.json", [event("ncclKernel_X", 0, 1, cat="kernel", args=said)]))

@@ -28,7 +28,7 @@ from eroica.summarize.waits import Spans, Witness, find_waits
 from eroica.trace.kineto import is_collective_kernel
 from eroica.trace.table import Category, EventTable
 
-_BACKWARD_PHASE = PHASES.index("backward")
+_OTHER_PHASE, _INPUT_PHASE, _BACKWARD_PHASE = (PHASES.index(name) for name in ("other", "input", "backward"))
 _ALLOCATIONS = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree", "hipHostMalloc")
 _TRANSPORT = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c10d_functional::")
 #: Libraries whose waits sleep until another thread wakes them; others look again and again.
@@ -129,7 +129,7 @@ def gather_activity(
     """
     spans = _spans_of(executions)
     if outline.has_accelerator:
-        compute, memory, durations = _device(events, window, functions)
+        compute, memory, durations = _device(events, outline, window, functions)
         wrappers = open_operators = empty_layer()
     else:
         compute, wrappers, open_operators, durations = _operators(events, outline, window, functions)
@@ -263,12 +263,15 @@ def _key(kind: FunctionKind, name: str, thread: str, phase: int = 0) -> Function
 # --- device ---
 
 
-def _device(events: EventTable, window: tuple[int, int], functions: Functions) -> tuple[Layer, Layer, Durations]:
+def _device(
+    events: EventTable, outline: Outline, window: tuple[int, int], functions: Functions
+) -> tuple[Layer, Layer, Durations]:
     collective = events.names_where([is_collective_kernel(name) for name in events.strings])
     kernels = np.flatnonzero((events.category == Category.KERNEL) & ~collective)
     memory = np.flatnonzero((events.category == Category.MEMORY) | is_allocation(events))
-    compute_layer, compute_durations = _streams(events, kernels, "compute", window, functions)
-    memory_layer, memory_durations = _streams(events, memory, "memory", window, functions)
+    phase = launch_phases(events, outline)
+    compute_layer, compute_durations = _streams(events, kernels, "compute", phase, window, functions)
+    memory_layer, memory_durations = _streams(events, memory, "memory", phase, window, functions)
     return compute_layer, memory_layer, join_durations((compute_durations, memory_durations))
 
 
@@ -279,15 +282,48 @@ def is_allocation(events: EventTable) -> NDArray[np.bool_]:
     return calls
 
 
+def launch_phases(events: EventTable, outline: Outline) -> NDArray[np.int8]:
+    """In which part of the iteration the host launched each event of a device, as numbers into `PHASES`. int8 [E].
+
+    "other" where the trace does not tell, and for what is launched while a batch is loaded: it runs beside that.
+    """
+    phase = np.full(len(events), _OTHER_PHASE, dtype=np.int8)
+    if not len(events.link):
+        return phase
+    linked = events.link >= 0
+    hosts = np.isin(events.thread, (outline.training_thread, *outline.autograd_threads))
+    calls = np.flatnonzero(linked & hosts & (events.category == Category.RUNTIME))
+    work = np.flatnonzero(linked & ((events.category == Category.KERNEL) | (events.category == Category.MEMORY)))
+    if not len(calls) or not len(work):
+        return phase
+    launched = phases_at(events.start_ns[calls], outline.parts)
+    launched[events.thread[calls] != outline.training_thread] = _BACKWARD_PHASE
+    launched[launched == _INPUT_PHASE] = _OTHER_PHASE
+    order = np.argsort(events.link[calls], kind="stable")
+    numbers = events.link[calls][order]
+    place = np.minimum(np.searchsorted(numbers, events.link[work]), len(numbers) - 1)
+    known = numbers[place] == events.link[work]
+    phase[work[known]] = launched[order[place[known]]]
+    return phase
+
+
 def _streams(
-    events: EventTable, rows: NDArray[np.int64], kind: FunctionKind, window: tuple[int, int], functions: Functions
+    events: EventTable,
+    rows: NDArray[np.int64],
+    kind: FunctionKind,
+    phase_E: NDArray[np.int8],
+    window: tuple[int, int],
+    functions: Functions,
 ) -> tuple[Layer, Durations]:
     """Device events as a layer; of several streams the kernel that started first has the moment."""
     start, end = np.maximum(events.start_ns[rows], window[0]), np.minimum(events.end_ns[rows], window[1])
     keep = start < end
     rows, start, end = rows[keep], start[keep], end[keep]
-    codes, inverse = distinct_codes(events.name[rows].astype(np.int64))
-    numbers = [functions.number(_key(kind, events.strings[code], "device")) for code in codes.tolist()]
+    codes, inverse = distinct_codes(events.name[rows].astype(np.int64) * len(PHASES) + phase_E[rows])
+    numbers = [
+        functions.number(_key(kind, events.strings[code // len(PHASES)], "device", code % len(PHASES)))
+        for code in codes.tolist()
+    ]
     function = np.array(numbers, dtype=np.int32)[inverse] if numbers else np.empty(0, dtype=np.int32)
     low, high, which = first_come(start, end)
     row = rows.astype(np.int32)

@@ -70,7 +70,7 @@ def read_window(capture_path: Path, hardware: Path, settings: Settings) -> Windo
     probe_path = capture_path.with_name(PROBE_FILE)
     sides = _optional(lambda: read_sides(probe_path), notes, probe_path)
     trace_path = _beside(capture_path, capture.trace_path or "trace.json")
-    events = read_trace(trace_path, settings)
+    events = read_trace(trace_path, settings, links=True)
     if not events.header.has_wall_clock:
         raise InputError(
             f"{trace_path} is cut short and lost what its times count from: the window cannot be found in it"

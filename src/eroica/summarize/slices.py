@@ -65,5 +65,6 @@ def _select(events: EventTable, rows: Times) -> EventTable:
         thread=events.thread[rows],
         start_ns=events.start_ns[rows],
         end_ns=events.end_ns[rows],
+        link=events.link[rows] if len(events.link) else events.link,
         collectives={},
     )

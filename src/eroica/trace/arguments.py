@@ -13,6 +13,7 @@ from eroica.trace.table import CollectiveArguments
 
 #: Calls with (tensors, group, rank of the other side in the group, tag).
 DIRECT_CALLS = {"c10d::send": "send", "c10d::recv_": "recv"}
+_CORRELATION = re.compile(rb'"correlation"\s*:\s*(\d{1,18})\b')
 _MOST_TEXT = 500
 _MOST_DIMENSIONS = 64
 _MOST_RANKS_TEXT = 10_000_000
@@ -97,6 +98,12 @@ class CollectiveReader:
 def has_arguments(event: Event) -> bool:
     """Whether an event says anything about a collective."""
     return b'"Collective name"' in bytes(event.args)
+
+
+def read_link(event: Event) -> int:
+    """The number that a device's work shares with the call of the driver that launched it, -1 if it has none."""
+    found = _CORRELATION.search(bytes(event.args))
+    return int(found[1]) if found else -1
 
 
 def read_direct_call(event: Event) -> CollectiveArguments | None:

@@ -45,6 +45,7 @@ def assemble(columns: Columns, base_ns: int) -> tuple[EventTable, int, int]:
     """
     columns.close_open()
     name, place, start, length = columns.take()
+    link = columns.take_links()
     places = list(columns.places)
     kind = np.frombuffer(bytes(columns.places.kinds) or bytes([Category.OTHER]), dtype=np.int8)
     process, losses = _process(places, kind, place)
@@ -65,6 +66,7 @@ def assemble(columns: Columns, base_ns: int) -> tuple[EventTable, int, int]:
         thread=thread[place],
         start_ns=kept.start[order] + base_ns,
         end_ns=kept.end[order] + base_ns,
+        link=link[rows] if len(link) else link,
         collectives=_collectives(columns, rows),
         thread_names=columns.thread_names,
         open_events=kept.open_events + columns.unfinished,

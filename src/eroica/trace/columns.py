@@ -16,6 +16,7 @@ from eroica.trace.arguments import (
     integer,
     is_unfinished,
     read_direct_call,
+    read_link,
     told_name,
 )
 from eroica.trace.events import NO_LENGTH, UNREADABLE, Event, counted
@@ -35,6 +36,7 @@ _MARKS = frozenset("iIR")
 _NOTHING = frozenset(("", UNREADABLE))
 _RARE = frozenset("MBE") | _MARKS
 _COMMUNICATION = "record_param_comms"
+_LINKED = (Category.KERNEL, Category.MEMORY, Category.RUNTIME)
 
 _get_name = attrgetter("name")
 _get_place = attrgetter("cat", "pid", "tid")
@@ -103,6 +105,7 @@ class Columns:
 
     Attributes:
         limit: Most events.
+        links: Keep by which number a device's work and the call that launched it are linked.
         names: Text table.
         places: (category, process, thread) table.
         rows: Events kept.
@@ -119,6 +122,7 @@ class Columns:
     """
 
     limit: int
+    links: bool = False
     names: Names = field(default_factory=lambda: Names(_is_wanted))
     places: Places = field(default_factory=Places)
     rows: int = 0
@@ -135,6 +139,7 @@ class Columns:
     _pieces: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]] = field(
         default_factory=list
     )
+    _links: list[NDArray[np.int64]] = field(default_factory=list)
     _open: dict[tuple[int | str, int | str], list[Event]] = field(default_factory=dict)
     _open_count: int = 0
     _hidden: dict[tuple[int | str, int | str], int] = field(default_factory=dict)
@@ -198,6 +203,8 @@ class Columns:
             events = [events[row] for row in chosen.tolist()]
             name, place, start_us, length_us = name[chosen], place[chosen], start_us[chosen], length_us[chosen]
         self._read_arguments(events, name, place)
+        if self.links:
+            self._links.append(self._read_links(events, place))
         self._pieces.append((name, place, to_ns(start_us), to_ns(length_us)))
         self.rows += len(events)
 
@@ -208,6 +215,19 @@ class Columns:
             self._read_collective(events[row], int(kind[row]), self.rows + row)
         for row in np.flatnonzero(kind == Category.ANNOTATION).tolist():
             self.unfinished += is_unfinished(events[row])
+
+    def _read_links(self, events: list[Event], place: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Numbers of what runs on a device and of calls of its driver, -1 for others. int64 [events]."""
+        kind = np.frombuffer(self.places.kinds, dtype=np.int8)[place]
+        link = np.full(len(events), -1, dtype=np.int64)
+        for row in np.flatnonzero(np.isin(kind, _LINKED)).tolist():
+            link[row] = read_link(events[row])
+        return link
+
+    def take_links(self) -> NDArray[np.int64]:
+        """By which number each event is linked, -1 if by none; empty where that was not read; once."""
+        pieces, self._links = self._links, []
+        return np.concatenate([np.empty(0, dtype=np.int64), *pieces])
 
     def _read_collective(self, event: Event, kind: int, row: int) -> None:
         """Arguments of a kernel, or of the call that launched it; calls come before the kernels in a file."""

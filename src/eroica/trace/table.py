@@ -89,6 +89,8 @@ class EventTable:
             device in one trace are counted from 2**40 on, of a third from 2 * 2**40. int64 [E].
         start_ns: int64 [E].
         end_ns: Never before `start_ns`; an event still open at the stop ends with the trace. int64 [E].
+        link: The number that work of a device shares with the call of its driver that launched it, -1 for what has
+            none. int64 [E], or empty where that was not read.
         collectives: Row number -> arguments, for collective kernels that carry any, and for calls of send and receive
             whose inputs were recorded.
         thread_names: Kernel thread id -> name in the trace.
@@ -104,6 +106,7 @@ class EventTable:
     thread: NDArray[np.int64]
     start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
+    link: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
     thread_names: dict[int, str] = field(default_factory=dict)
     open_events: int = 0
