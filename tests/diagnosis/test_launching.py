@@ -40,14 +40,17 @@ class Launching:
 
 @dataclass(frozen=True)
 class Kernels:
-    """More device time in a kernel of all workers."""
+    """More device time in a kernel of some workers."""
 
     ms: float
     name: str = "elementwise_kernel"
+    workers: tuple[int, ...] = EVERYBODY
 
     def apply(self, draft: Draft) -> None:
         key = FunctionKey(kind="compute", name=self.name, thread="device")
-        draft.add(key, np.full(draft.shape, self.ms * 1e3), 100.0, 0.9)
+        time_WI = np.zeros(draft.shape)
+        time_WI[list(self.workers)] = self.ms * 1e3
+        draft.add(key, time_WI, 100.0, 0.9)
 
 
 def eager(forward: float = 12.0, backward: float = 20.0) -> tuple[Launching, Launching]:
@@ -55,8 +58,11 @@ def eager(forward: float = 12.0, backward: float = 20.0) -> tuple[Launching, Lau
     return Launching(forward, 200), Launching(backward, 400, "backward")
 
 
-def calling(patterns: Sequence[WorkerPattern], ms: float) -> list[WorkerPattern]:
-    """The patterns, with a function whose samples all fall while the device works or is launched for."""
+def calling(patterns: Sequence[WorkerPattern], ms: float, device_ms: float = 0.0) -> list[WorkerPattern]:
+    """The patterns, with a function whose samples all fall while the device works or is launched for.
+
+    Where the device is said to work for it, what it does for the loop's own frame is said, too.
+    """
     stack = ("<module> (project/train.py:1)", "main (project/train.py:20)", NORMS)
     changed = []
     for pattern in patterns:
@@ -65,9 +71,14 @@ def calling(patterns: Sequence[WorkerPattern], ms: float) -> list[WorkerPattern]
             pattern.functions[0],
             key=FunctionKey(kind="python", name=NORMS.split(" ", maxsplit=1)[0], stack=stack, phase="other"),
             **{"beta": 0.0, "critical_s": 0.0, "total_s": ms * iterations / 1e3, "count": iterations},
+            device_s=device_ms * iterations / 1e3,
             per_iteration_us=b"",
         )
-        changed.append(msgspec.structs.replace(pattern, functions=(*pattern.functions, row)))
+        loop = [
+            msgspec.structs.replace(one, device_s=0.001 * iterations) if device_ms and one.key.name == "main" else one
+            for one in pattern.functions
+        ]
+        changed.append(msgspec.structs.replace(pattern, functions=(*loop, row)))
     return changed
 
 
@@ -78,11 +89,14 @@ def judged(
     purpose: WindowPurpose = "slow",
     baseline: bool = True,
     ms_called: float = 0.0,
+    ms_on_device: float = 0.0,
 ) -> Verdict:
     plan = {"seed": seed, "accelerator": True}
     healthy = synthesize(FleetPlan(draw=1, **plan), before, 1)
     patterns = synthesize(FleetPlan(draw=2, **plan), troubles, 2)
-    patterns = calling(patterns, ms_called) if ms_called else patterns
+    if ms_called:
+        patterns = calling(patterns, ms_called, ms_on_device)
+        healthy = calling(healthy, 0.0, 1e-3) if ms_on_device else healthy
     return analyze("job", synthesize_window(patterns, purpose, healthy), patterns, healthy if baseline else ())
 
 
@@ -145,18 +159,24 @@ def test_slower_launching_of_threads_without_a_core_is_contention(seed: int) -> 
 @seeds
 def test_a_function_that_launches_new_kernels_is_named_with_what_they_take(seed: int) -> None:
     troubles = [*eager(), Launching(2.0, 800), Kernels(50.0)]
-    verdict = judged(seed, troubles, eager(), ms_called=40.0)
+    verdict = judged(seed, troubles, eager(), ms_called=40.0, ms_on_device=50.0)
     found = verdict.cause
     assert found is not None and found.cause == "python-on-critical-path", verdict.summary
     assert found.function.name == "gradient_norms"
-    assert any("1000 kernels in forward (then 200)" in one and "elementwise_kernel" in one for one in found.evidence)
+    assert any(
+        "operators which it calls, elementwise_kernel first; they take 50 ms more" in one for one in found.evidence
+    )
 
 
 @seeds
-def test_more_batches_for_a_step_are_no_functions_doing(seed: int) -> None:
-    troubles = [Launching(24.0, 400), Launching(40.0, 800, "backward"), Kernels(50.0)]
-    verdict = judged(seed, troubles, eager(), ms_called=40.0)
-    assert verdict.cause is None or verdict.cause.cause != "python-on-critical-path", verdict.summary
+def test_the_kernels_of_one_worker_name_who_launches_them(seed: int) -> None:
+    plan = FleetPlan(seed=seed, accelerator=True)
+    patterns = calling(synthesize(plan, [Kernels(30.0, workers=(1,))], 2), 0.0, 1e-3)
+    patterns[1] = calling(patterns[1:2], 10.0, 30.0)[0]
+    verdict = analyze("job", synthesize_window(patterns), patterns, ())
+    found = verdict.cause
+    assert found is not None and found.workers == (1,), verdict.summary
+    assert found.function.name == "gradient_norms", verdict.summary
 
 
 @seeds

@@ -107,3 +107,18 @@ def test_work_of_a_device_belongs_to_the_part_of_the_iteration_that_launched_it(
     assert counts == {"forward": 2, "backward": 3, "optimizer": 1, "other": 2}
     unlinked = summarize_worker(capture((0, 20 * MS)), events.table(), sampled, None, (), Settings())
     assert row_named(unlinked, "gemm", phase="other").count == 8
+
+
+def test_python_tells_what_a_device_does_for_it_long_after():
+    events = Events()
+    for number, at in enumerate((1, 2, 3, 6, 7)):
+        events.add("cudaLaunchKernel", at * MS, at * MS + 5 * US, Category.RUNTIME)
+        events.add("gemm", (9 + 2 * number) * MS, (10 + 2 * number) * MS, Category.KERNEL, 7)
+    events.add("cudaMalloc", 7 * MS + 100 * US, 7 * MS + 400 * US, Category.RUNTIME)
+    stretches = [(0, 4 * MS, (SCRIPT, STEP, *FORWARD)), (4 * MS, 8 * MS, (SCRIPT, STEP, TOKENIZE))]
+    sampled = timeline({(PID, TRAINING): stretches}, rate_hz=1000.0)
+    pattern = summarize_worker(capture((0, 17 * MS)), linked(events.table()), sampled, None, (), Settings())
+    assert row_named(pattern, "forward").device_s == pytest.approx(3e-3)
+    assert row_named(pattern, "tokenize").device_s == pytest.approx(1.3e-3)  # the last kernel begins after the window
+    unlinked = summarize_worker(capture((0, 17 * MS)), events.table(), sampled, None, (), Settings())
+    assert sum(row.device_s for row in unlinked.functions) == pytest.approx(0.3e-3)

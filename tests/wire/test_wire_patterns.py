@@ -185,7 +185,7 @@ def test_one_row_written_by_hand_is_read() -> None:
         {"keys": ONE["keys"] * 2},
         {"keys": [b"\xc1"]},
         {"keys": [msgspec.msgpack.encode({"kind": "nonsense", "name": "x"})]},
-        {"numbers": numbers()[:-8]},
+        {"numbers": numbers()[:-16]},
         {"numbers": numbers()[:-3]},
         {"numbers": numbers(count=-1)},
         {"numbers": numbers(count=1e300)},
@@ -204,6 +204,17 @@ def test_columns_that_do_not_fit_together_are_refused(changed: dict[str, object]
     plain = msgspec.to_builtins(pattern(), builtin_types=(bytes,))
     with pytest.raises(ValueError, match=r"."):
         unpack_pattern(msgspec.msgpack.encode({**plain, "functions": {**ONE, **changed}}))
+
+
+def test_rows_from_before_devices_were_told_arrive_without_them() -> None:
+    row = FunctionPattern(key=FunctionKey(kind="python", name="f"), beta=0.5, max_s=0.25, beta_error=0.125, count=7)
+    plain = msgspec.to_builtins(pattern(row=row), builtin_types=(bytes,))
+    column = NUMBERS.index("device_s")
+    table = np.asarray([[getattr(row, name)] for name in NUMBERS], dtype=np.float64)
+    older = {**ONE, "numbers": np.delete(table, column, axis=0).astype("<f8").tobytes()}
+    (found,) = unpack_pattern(msgspec.msgpack.encode({**plain, "functions": older})).functions
+    assert (found.beta, found.max_s, found.beta_error, found.count) == (0.5, 0.25, 0.125, 7)
+    assert found.device_s == 0
 
 
 def test_damaged_bytes_are_an_input_error() -> None:

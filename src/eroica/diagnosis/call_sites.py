@@ -24,8 +24,8 @@ _HOST_WAITS = ("Pageable", "DtoH")
 def tell_callers(view: View, causes: Sequence[Cause]) -> list[Cause]:
     """The causes; those that are operators by themselves with the function that calls most of them.
 
-    In recorded traces stacks do not tell what runs meanwhile; where operators run on a device, only what the host waits
-    for: allocations, and copies from and to memory that is not pinned.
+    Recorded traces do not tell. Where nobody knows who launched what a device runs, stacks still tell what the host
+    waits for: allocations, and copies from and to memory that is not pinned.
     """
     if view.is_trace:
         return list(causes)
@@ -41,7 +41,7 @@ def _with_caller(view: View, work: Candidate) -> Candidate:
     times = f"{format_ms(caller.own_us)}; {usually} {format_ms(caller.other_us)}."
     text = f"Operators that {label} calls take {times}"
     if view.fleet.has_accelerator:
-        text = f"While {label} runs, the device is busy with it for {times}"
+        text = f"What {label} launches takes the device {times}"
     focus = msgspec.structs.replace(work.focus, stack=caller.focus.stack)
     return msgspec.structs.replace(work, focus=focus, caller=label, evidence=(*work.evidence, text))
 
@@ -55,7 +55,7 @@ def _is_beside(view: View, work: Candidate, caller: Caller) -> bool:
 
 def _is_seen(view: View, work: Candidate) -> bool:
     """Whether the host stands still while the named operation runs, so that its stacks tell who called it."""
-    if not view.fleet.has_accelerator:
+    if view.knows_callers:
         return True
     return work.focus.name.startswith(ALLOCATIONS) or any(word in work.focus.name for word in _HOST_WAITS)
 

@@ -32,7 +32,7 @@ from eroica.diagnosis.under_operators import (
     usual_of,
 )
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import format_ms
+from eroica.diagnosis.words import format_ms, short_name
 
 Floats = NDArray[np.float64]
 _PYTHON = "python-on-critical-path"
@@ -57,9 +57,9 @@ _MOST_OF_LEAST = 1.5
 def name_callers(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
     """The candidates; uneven work that one function calls is named by it, and what all do more in one is added.
 
-    Where operators run on a device, and in recorded traces, stacks do not tell what runs meanwhile.
+    Recorded traces do not tell, nor do devices of which nobody knows who launched what.
     """
-    if not view.sees_callers:
+    if not view.knows_callers:
         return list(candidates)
     named: list[Candidate] = []
     counted_in: set[int] = set()
@@ -131,7 +131,8 @@ def _told(work: Candidate, caller: Caller, own: Sequence[Candidate]) -> Candidat
 
 
 def _calls(operator: str, excess_us: float) -> str:
-    return f"Its time is that of operators which it calls, {operator} first; they take {format_ms(excess_us)} more."
+    first = short_name(operator)
+    return f"Its time is that of operators which it calls, {first} first; they take {format_ms(excess_us)} more."
 
 
 def _since(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -1,7 +1,7 @@
-"""Hosts that launch kernels more slowly than their peers or than before, and code that launches more than before.
+"""Hosts that take longer to launch kernels than their peers', or than they did: more launches, or each one slower.
 
-While the host is slow the device waits. What launching takes by itself is no finding: recording slows it by an unknown
-share (`host` judges recorded traces). Stacks do not tell what runs on a device meanwhile, but they tell who launches.
+The device waits meanwhile. What launching takes by itself is no finding: recording slows it by an unknown share
+(`host` judges recorded traces).
 
 Array suffixes: W workers, I iterations.
 """
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, whole_rows
-from eroica.diagnosis.lateness import Lateness, accuse, judge_group, late_against_baseline, measure
+from eroica.diagnosis.lateness import Lateness, accuse, judge_group
 from eroica.diagnosis.launches import launching_rows
-from eroica.diagnosis.speed import operators, queued_share
-from eroica.diagnosis.under_operators import find_caller, past_of, usual_of
+from eroica.diagnosis.speed import queued_share
+from eroica.diagnosis.under_operators import find_caller, host_us, usual_of
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import format_ms, short_name
+from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import LAUNCHING, Phase
@@ -31,11 +31,6 @@ Floats = NDArray[np.float64]
 _PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer", "other")
 #: Equally many launches: more of them than this are more work.
 _MORE = 1.1
-#: From so many times as many on they are new work, unless forward and backward have grown alike: more batches a step.
-_MANY_MORE = 1.25
-_ALIKE = 0.2
-#: A kernel has grown if it takes this many times as long per iteration as in the healthy window.
-_GROWN = 1.5
 #: Waiting for a core explains slower launching from this share of it on.
 _EXPLAINED_BY_QUEUE = 0.5
 
@@ -50,51 +45,6 @@ def find_slow_launching(view: View) -> list[Candidate]:
         for late in judge_group(view, rows, None):
             found.setdefault((late.reference, late.workers), []).append((late, rows))
     return [_candidate(view, parts) for parts in found.values()]
-
-
-def find_more_kernels(view: View) -> list[Candidate]:
-    """A function that launches more kernels on all workers than in the healthy window, and what these take."""
-    past = past_of(view)
-    if view.is_trace or not view.fleet.has_accelerator or past is None or not view.is_slow:
-        return []
-    more = _phases_with_more(view)
-    caller = find_caller(view, range(view.workers), past) if more else None
-    if caller is None:
-        return []
-    rows = operators(view.fleet)
-    now_R, then_R = (np.nan_to_num(of[rows]).mean(axis=1) for of in (view.fleet.critical_us, view.suspects.before_us))
-    grown = [row for row, now, then in zip(rows, now_R, then_R, strict=True) if now > max(_GROWN * then, 1e-9)]
-    found = late_against_baseline(view, measure(view, grown), excused=False) if grown else iter(())
-    late = next((late for late in found if late.agreement is None), None)
-    if late is None:
-        return []
-    counts = " and ".join(
-        f"{count:.0f} kernels in {phase} (then {usual:.0f})" for phase, (count, usual) in more.items()
-    )
-    heaviest = view.fleet.keys[rows[int(np.argmax(now_R - then_R))]].name
-    text = (
-        f"Per iteration the host launches {counts}: {short_name(heaviest)} first; what has grown takes the device "
-        f"{format_ms(late.mean_us)}, in the healthy window {format_ms(late.reference_us)}.",
-        f"The host is in {caller.focus.label} for {format_ms(caller.own_us)}; then {format_ms(caller.other_us)}.",
-    )
-    focus = msgspec.structs.replace(caller.focus, functions=tuple(grown))
-    return [accuse(late, "python-on-critical-path", "python", focus, grown, view.settings.min_gain, text)]
-
-
-def _phases_with_more(view: View) -> dict[Phase, tuple[float, float]]:
-    """Parts of the iteration with many more launches than in the healthy window: how many, and how many then."""
-    counts = {phase: _since(view, phase) for phase in _PHASES}
-    forward, backward = (now / then if then > 0 else 1.0 for now, then in (counts["forward"], counts["backward"]))
-    if abs(forward - backward) <= _ALIKE * max(forward, backward):
-        counts = {phase: both for phase, both in counts.items() if phase not in ("forward", "backward")}
-    return {phase: both for phase, both in counts.items() if both[0] > _MANY_MORE * both[1] and both[0] >= 1}
-
-
-def _since(view: View, phase: Phase) -> tuple[float, float]:
-    """Launches per iteration of the worker with fewest, and in the healthy window of the one with most."""
-    now_W = view.fleet.count[launching_rows(view.fleet, phase)].sum(axis=0)
-    then_W = view.then(lambda past: past.count[launching_rows(past, phase)].sum(axis=0))
-    return float(now_W.min()), float(np.nan_to_num(then_W).max())
 
 
 def _candidate(view: View, parts: Sequence[tuple[Lateness, list[int]]]) -> Candidate:
@@ -136,12 +86,14 @@ def _same_rows(fleet: Fleet, phases: set[Phase]) -> list[int]:
 
 def _who_launches(view: View, late: Lateness, rows: Sequence[int]) -> tuple[Focus, tuple[str, ...]]:
     """The function that most of the additional launches lie under, where stacks tell."""
-    usual = usual_of(view, late.reference)
+    usual = usual_of(view, late.reference, host_us)
     caller = find_caller(view, late.workers, usual) if usual is not None else None
     if caller is None:
         return whole_rows(LAUNCHING, rows), ()
     usually = "before" if late.reference == "baseline" else "on the peers"
-    text = f"{caller.focus.label} launches for {format_ms(caller.own_us)}; {usually} {format_ms(caller.other_us)}."
+    text = (
+        f"The host is in {caller.focus.label} for {format_ms(caller.own_us)}; {usually} {format_ms(caller.other_us)}."
+    )
     return msgspec.structs.replace(caller.focus, functions=tuple(rows)), (text,)
 
 

@@ -22,7 +22,7 @@ from eroica.diagnosis.garbage import find_collections
 from eroica.diagnosis.host import find_host_bound
 from eroica.diagnosis.inside import put_operators_inside
 from eroica.diagnosis.latecomers import find_latecomers
-from eroica.diagnosis.launching import find_more_kernels, find_slow_launching
+from eroica.diagnosis.launching import find_slow_launching
 from eroica.diagnosis.link import find_slow_links
 from eroica.diagnosis.loading import find_slow_loading
 from eroica.diagnosis.lock import find_lock_contention
@@ -84,7 +84,6 @@ _RULES = (
     find_slow_communication,
     find_host_bound,
     find_slow_launching,
-    find_more_kernels,
     find_long_stages,
 )
 

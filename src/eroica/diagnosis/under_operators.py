@@ -7,7 +7,7 @@ Array suffixes: R rows, W workers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -27,8 +27,25 @@ Floats = NDArray[np.float64]
 _COVERS = 0.6
 
 
+Measure = Callable[[Fleet, list[int]], Floats]
+
+
+def host_us(fleet: Fleet, rows: list[int]) -> Floats:
+    """Time of the host in these rows during which an operator ran, or a device worked or was launched for. [W]."""
+    return np.asarray(np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0).sum(axis=0))
+
+
+def inside_us(fleet: Fleet, rows: list[int]) -> Floats:
+    """Time of these rows during which an operator ran; where a device runs them, what it does for them. float64 [W]."""
+    return fleet.device_us(rows) if fleet.knows_launchers else host_us(fleet, rows)
+
+
 class Usual(Protocol):
     """What operators under Python usually take, microseconds per iteration. float64 [W]."""
+
+    @property
+    def measure(self) -> Measure:
+        """What of rows is compared."""
 
     def row(self, at: int) -> Floats:
         """Those under one row."""
@@ -41,6 +58,7 @@ class Peers(NamedTuple):
     """With each worker's peers."""
 
     fleet: Fleet
+    measure: Measure = inside_us
 
     def row(self, at: int) -> Floats:
         """Median of the peers'."""
@@ -51,7 +69,7 @@ class Peers(NamedTuple):
         return self._usual(rows_under(self.fleet, focus))
 
     def _usual(self, rows: list[int]) -> Floats:
-        return np.nan_to_num(median_of_others(inside_us(self.fleet, rows), self.fleet.roles))
+        return np.nan_to_num(median_of_others(self.measure(self.fleet, rows), self.fleet.roles))
 
 
 class Past(NamedTuple):
@@ -61,32 +79,33 @@ class Past(NamedTuple):
     fleet: Fleet
     places: dict[FunctionKey, int]
     order: list[int]
+    measure: Measure = inside_us
 
     def row(self, at: int) -> Floats:
         """Those under the same row then."""
         place = self.places.get(self.keys[at])
-        return np.zeros(len(self.order)) if place is None else inside_us(self.fleet, [place])[self.order]
+        return np.zeros(len(self.order)) if place is None else self.measure(self.fleet, [place])[self.order]
 
     def under(self, focus: Focus) -> Floats:
         """Those under the same function then."""
-        return inside_us(self.fleet, rows_under(self.fleet, focus))[self.order]
+        return self.measure(self.fleet, rows_under(self.fleet, focus))[self.order]
 
 
-def past_of(view: View) -> Past | None:
+def past_of(view: View, measure: Measure = inside_us) -> Past | None:
     """The healthy window, if it has all workers."""
     past = view.suspects.baseline
     if past is None or not set(view.fleet.ranks) <= set(past.ranks):
         return None
     columns = {rank: column for column, rank in enumerate(past.ranks)}
     places = {key: at for at, key in enumerate(past.keys)}
-    return Past(view.fleet.keys, past, places, [columns[rank] for rank in view.fleet.ranks])
+    return Past(view.fleet.keys, past, places, [columns[rank] for rank in view.fleet.ranks], measure)
 
 
-def usual_of(view: View, reference: Reference) -> Usual | None:
+def usual_of(view: View, reference: Reference, measure: Measure = inside_us) -> Usual | None:
     """What workers are compared with, None where that tells nothing of functions."""
     if reference == "peers":
-        return Peers(view.fleet)
-    return past_of(view) if reference == "baseline" else None
+        return Peers(view.fleet, measure)
+    return past_of(view, measure) if reference == "baseline" else None
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +134,7 @@ def find_caller(view: View, workers: Sequence[int], usual: Usual) -> Caller | No
     if focus is None:
         return None
     members = list(workers)
-    own_us = float(inside_us(view.fleet, rows_under(view.fleet, focus))[members].mean())
+    own_us = float(usual.measure(view.fleet, rows_under(view.fleet, focus))[members].mean())
     return Caller(focus=focus, own_us=own_us, other_us=float(usual.under(focus)[members].mean()))
 
 
@@ -124,7 +143,7 @@ def find_called_focus(view: View, workers: Sequence[int], usual: Usual) -> Focus
     rows, members = own_rows(view.fleet), list(workers)
     if not rows:
         return None
-    time_R = np.asarray([np.nan_to_num(inside_us(view.fleet, [row])[members]).mean() for row in rows])
+    time_R = np.asarray([np.nan_to_num(usual.measure(view.fleet, [row])[members]).mean() for row in rows])
     usual_R = np.asarray([usual.row(row)[members].mean() for row in rows])
     more_R = np.maximum(time_R - usual_R, 0.0)  # who waits less does not do less
     focus = find_focus(view.fleet.keys, rows, more_R, time_R)
@@ -153,8 +172,3 @@ def rows_under(fleet: Fleet, focus: Focus) -> list[int]:
     """Rows below a function."""
     entry = focus.entry
     return [at for at in own_rows(fleet) if entry in fleet.keys[at].stack]
-
-
-def inside_us(fleet: Fleet, rows: list[int]) -> Floats:
-    """Time of these rows during which an operator ran. float64 [W]."""
-    return np.asarray(np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0).sum(axis=0))

@@ -76,6 +76,11 @@ class View:
         return not (self.fleet.has_accelerator or self.is_trace)
 
     @property
+    def knows_callers(self) -> bool:
+        """Stacks tell who called operators, or who launched what a device runs; recorded traces have their own."""
+        return self.sees_callers or (not self.is_trace and self.fleet.knows_launchers)
+
+    @property
     def iterations(self) -> int:
         """Iterations that count."""
         return int(self.fleet.columns.shape[1])

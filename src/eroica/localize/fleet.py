@@ -77,6 +77,20 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
         """What carries the collectives of each group."""
         return Carriers(self.patterns)
 
+    @cached_property
+    def knows_launchers(self) -> bool:
+        """Rows of Python tell what a device does for them."""
+        return self.has_accelerator and any(table.column("device_s").any() for table in self.rows.tables)
+
+    def device_us(self, functions: Sequence[int]) -> Floats:
+        """Time per iteration that devices work on what was launched from some functions together. float64 [W]."""
+        total_W = np.zeros(len(self.patterns))
+        iterations_W = [max(pattern.last_iteration - pattern.first_iteration, 1) for pattern in self.patterns]
+        for function in functions:
+            workers = np.flatnonzero(self.place[function] >= 0)
+            total_W[workers] += self.rows.numbers("device_s", self.place[function, workers])
+        return np.asarray(total_W * 1e6 / np.asarray(iterations_W))
+
     def row(self, function: int, worker: int) -> FunctionPattern | None:
         """One function on one worker, None where that lacks it."""
         at = int(self.place[function, worker])

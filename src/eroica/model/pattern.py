@@ -63,6 +63,7 @@ class FunctionPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         max_s: Longest execution, seconds.
         active_iterations: Iterations in which it was critical at all.
         beta_error: Standard error of beta where it comes from samples, else 0.
+        device_s: Of sampled Python: seconds that a device works on what was launched from it; 0 where nothing tells.
         per_iteration_us: Critical microseconds in each captured iteration, little-endian float32, zlib-compressed;
             empty when the row did not get room. Decoded by `eroica.summarize.decode_series`.
     """
@@ -79,6 +80,7 @@ class FunctionPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_s: float = 0.0
     active_iterations: int = 0
     beta_error: float = 0.0
+    device_s: float = 0.0
     per_iteration_us: bytes = b""
 
 

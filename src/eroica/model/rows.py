@@ -22,6 +22,7 @@ NUMBERS = (
     "total_s",
     "max_s",
     "beta_error",
+    "device_s",
     "count",
     "resource_samples",
     "active_iterations",
@@ -147,6 +148,13 @@ class RowsOfAll(_MadeRows):
         workers = np.searchsorted(self.starts, places, side="right") - 1
         own = places - self.starts[workers]
         return [self.tables[worker].series_of(at) for worker, at in zip(workers.tolist(), own.tolist(), strict=True)]
+
+    def numbers(self, name: str, places: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+        """One of `NUMBERS` of the rows at these places. float64 [A]."""
+        workers = np.searchsorted(self.starts, places, side="right") - 1
+        own = (places - self.starts[workers]).tolist()
+        values = (self.tables[worker].column(name)[at] for worker, at in zip(workers.tolist(), own, strict=True))
+        return np.fromiter(values, np.float64, len(own))
 
     def __len__(self) -> int:
         return int(self.starts[-1])

@@ -282,28 +282,37 @@ def is_allocation(events: EventTable) -> NDArray[np.bool_]:
     return calls
 
 
+def launches_of(events: EventTable, outline: Outline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of what runs on a device, and of the calls of the host's threads that launched it; what is known of these.
+
+    Returns:
+        As many of both. int64 [n] each.
+    """
+    if not len(events.link):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    linked = events.link >= 0
+    hosts = np.isin(events.thread, (outline.training_thread, *outline.autograd_threads))
+    calls = np.flatnonzero(linked & hosts & (events.category == Category.RUNTIME))
+    work = np.flatnonzero(linked & ((events.category == Category.KERNEL) | (events.category == Category.MEMORY)))
+    calls = calls[np.argsort(events.link[calls], kind="stable")]
+    place = np.searchsorted(events.link[calls], events.link[work])
+    inner = place < len(calls)
+    work, call = work[inner], calls[place[inner]]
+    known = events.link[call] == events.link[work]
+    return work[known], call[known]
+
+
 def launch_phases(events: EventTable, outline: Outline) -> NDArray[np.int8]:
     """In which part of the iteration the host launched each event of a device, as numbers into `PHASES`. int8 [E].
 
     "other" where the trace does not tell, and for what is launched while a batch is loaded: it runs beside that.
     """
     phase = np.full(len(events), _OTHER_PHASE, dtype=np.int8)
-    if not len(events.link):
-        return phase
-    linked = events.link >= 0
-    hosts = np.isin(events.thread, (outline.training_thread, *outline.autograd_threads))
-    calls = np.flatnonzero(linked & hosts & (events.category == Category.RUNTIME))
-    work = np.flatnonzero(linked & ((events.category == Category.KERNEL) | (events.category == Category.MEMORY)))
-    if not len(calls) or not len(work):
-        return phase
-    launched = phases_at(events.start_ns[calls], outline.parts)
-    launched[events.thread[calls] != outline.training_thread] = _BACKWARD_PHASE
+    work, call = launches_of(events, outline)
+    launched = phases_at(events.start_ns[call], outline.parts)
+    launched[events.thread[call] != outline.training_thread] = _BACKWARD_PHASE
     launched[launched == _INPUT_PHASE] = _OTHER_PHASE
-    order = np.argsort(events.link[calls], kind="stable")
-    numbers = events.link[calls][order]
-    place = np.minimum(np.searchsorted(numbers, events.link[work]), len(numbers) - 1)
-    known = numbers[place] == events.link[work]
-    phase[work[known]] = launched[order[place[known]]]
+    phase[work] = launched
     return phase
 
 

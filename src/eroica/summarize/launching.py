@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import LAUNCHING, FunctionKey
-from eroica.summarize.activity import Durations, Outline
+from eroica.summarize.activity import Durations, Outline, is_allocation, launches_of
 from eroica.summarize.functions import Functions
 from eroica.summarize.phases import PHASES, phases_at
+from eroica.summarize.sampled import ThreadSamples
 from eroica.summarize.sweep import Layer, first_come
 from eroica.trace.schema import LAUNCHES
 from eroica.trace.table import Category, EventTable
@@ -21,6 +22,36 @@ from eroica.trace.table import Category, EventTable
 #: The time before a launch that belongs to it: operators, their dispatch, the module that calls them.
 _REACH_NS = 100_000
 _BACKWARD = PHASES.index("backward")
+
+
+def device_time(
+    events: EventTable, outline: Outline, samples: ThreadSamples, window: tuple[int, int], functions: int
+) -> NDArray[np.float64]:
+    """How long the device works on what the host launched while each function was sampled; allocations count as such.
+
+    Args:
+        events: The whole trace.
+        outline: Of the trace.
+        samples: Of the training thread, in order of time.
+        window: Start and end; work outside of it does not count.
+        functions: How many there are.
+
+    Returns:
+        Nanoseconds; zeros where the trace does not tell who launched what. float64 [functions].
+    """
+    if not len(samples.time_ns):
+        return np.zeros(functions)
+    work, call = launches_of(events, outline)
+    direct = np.flatnonzero(is_allocation(events) & (events.thread == outline.training_thread))
+    work, call = np.concatenate((work, direct)), np.concatenate((call, direct))
+    length = np.minimum(events.end_ns[work], window[1]) - np.maximum(events.start_ns[work], window[0])
+    moment = events.start_ns[call]
+    after = np.clip(np.searchsorted(samples.time_ns, moment), 1, max(len(samples.time_ns) - 1, 1))
+    after = np.minimum(after, len(samples.time_ns) - 1)
+    before = np.maximum(after - 1, 0)
+    nearer = moment - samples.time_ns[before] < samples.time_ns[after] - moment
+    function = samples.function[np.where(nearer, before, after)]
+    return np.bincount(function, weights=np.maximum(length, 0), minlength=functions).astype(np.float64)
 
 
 def read_launching(

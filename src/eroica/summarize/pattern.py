@@ -18,6 +18,7 @@ from eroica.summarize.clock import WallClock
 from eroica.summarize.critical import CriticalPath
 from eroica.summarize.facts import channel_rates, host_facts
 from eroica.summarize.functions import Functions
+from eroica.summarize.launching import device_time
 from eroica.summarize.links import link_uses
 from eroica.summarize.neighbors import find_neighbors
 from eroica.summarize.records import MOST_RECORDS, ONLINE_GRAIN_NS, RECORDED_GRAIN_NS, collective_series
@@ -80,6 +81,7 @@ def summarize_worker(
         _uses(capture, samples, scene.functions, path, python, clock, settings),
         _beta_errors(path, len(scene.functions)),
         scene.trees,
+        _device_ns(scene, python, recorded),
     )
     neighbors, setup = find_neighbors(capture, samples), bounded_setup(capture.setup)
     found = find_syncs(events, scene.outline, tally.edges_ns, python.training, scene.functions)
@@ -147,6 +149,13 @@ def _beta_errors(path: CriticalPath, count: int) -> NDArray[np.float64]:
             variance += (stratum.length_ns / path.window_ns) ** 2 * share * (1.0 - share) / total
     error: NDArray[np.float64] = np.sqrt(variance)
     return error
+
+
+def _device_ns(scene: Scene, python: Sampled, recorded: bool) -> NDArray[np.float64]:
+    """How long a device works on what each sampled function launches, nanoseconds. float64 [F]."""
+    if recorded or python.training is None or not scene.outline.has_accelerator:
+        return np.zeros(len(scene.functions))
+    return device_time(scene.events, scene.outline, python.training, scene.window, len(scene.functions))
 
 
 def _wait_us(scene: Scene) -> NDArray[np.float32]:

@@ -25,7 +25,12 @@ _LEAST_SERIES = 0.001
 
 
 def build_rows(
-    functions: Functions, tally: Tally, uses: Sequence[Use], errors: NDArray[np.float64], trees: CallTrees | None
+    functions: Functions,
+    tally: Tally,
+    uses: Sequence[Use],
+    errors: NDArray[np.float64],
+    trees: CallTrees | None,
+    device_ns: NDArray[np.float64],
 ) -> tuple[tuple[FunctionPattern, ...], list[bytes], float]:
     """Candidates in order of falling beta, then total.
 
@@ -34,7 +39,8 @@ def build_rows(
         tally: What was added up.
         uses: Utilization, F of them.
         errors: Standard errors of beta. float64 [F].
-        trees: Call stacks that have no names yet.
+        trees: Call stacks that have no names yet; where there are some, nothing is known of devices.
+        device_ns: What a device does for each function, F of them. float64 [F].
 
     Returns:
         Rows, the encoded series of each, and the critical seconds of all functions without one.
@@ -64,6 +70,7 @@ def build_rows(
             max_s=_short(totals.longest_ns[number] / 1e9),
             active_iterations=int(np.count_nonzero(per_iteration[at])),
             beta_error=_short(errors[number]),
+            device_s=_short(device_ns[number] / 1e9),
         )
         for at, number in enumerate(order.tolist())
     )

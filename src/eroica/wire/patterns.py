@@ -26,6 +26,8 @@ _MOST_MEMBERS = 2_000_000
 _MOST_RANK = 2**62
 #: Functions and ranks of groups that are kept for the next patterns.
 _MOST_KEYS, _MOST_KEPT_MEMBERS = 50_000, 10_000_000
+#: The column that patterns of before lack.
+_NEWEST = "device_s"
 #: Counts are exact in the columns' 64-bit floats up to here.
 _MOST_COUNT = 2.0**53
 
@@ -141,6 +143,9 @@ def _table(wire: WireTable) -> RowTable:
     numbers = np.frombuffer(wire.numbers, dtype="<f8")
     resource, ends = np.frombuffer(wire.resource, dtype="<i4"), np.frombuffer(wire.ends, dtype="<i8")
     rows = len(wire.keys)
+    is_older = rows > 0 and numbers.size == (len(NUMBERS) - 1) * rows
+    if is_older:
+        numbers = np.insert(numbers.reshape(-1, rows), NUMBERS.index(_NEWEST), 0.0, axis=0).ravel()
     if (numbers.size, resource.size, ends.size) != (len(NUMBERS) * rows, rows, rows):
         raise ValueError(f"columns of {numbers.size}, {resource.size} and {ends.size} values are not {rows} rows")
     columns = numbers.reshape(len(NUMBERS), rows)
