@@ -80,7 +80,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=45.0, help="of a job under Eroica; twice that beside it")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args()
-    command = f"python benchmarks/window.py --device {options.device}"
+    shapes = " ".join(options.shapes)
+    command = f"python benchmarks/window.py --device {options.device} --seconds {options.seconds:g} --shapes {shapes}"
     results = {"machine": machine_facts(options.device), "command": command, "shapes": {}}
     for shape in options.shapes:
         with tempfile.TemporaryDirectory() as name:

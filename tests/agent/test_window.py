@@ -28,7 +28,7 @@ from eroica.worker.capture import SAVING, STATES, Capturer
 
 FACTS = {
     "global_rank": 0, "local_rank": 0, "world_size": 1, "host": "h", "pid": os.getpid(), "device": "cpu",
-    "training_thread_id": os.getpid(), "torch": "2.13.0",
+    "device_uuid": "", "training_thread_id": os.getpid(), "torch": "2.13.0",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,17 @@ class Kernels:
         time_WI = np.zeros(draft.shape)
         time_WI[list(self.workers)] = self.ms * 1e3
         draft.add(key, time_WI, 100.0, 0.9)
+
+
+@dataclass(frozen=True)
+class SlowLoop:
+    """Python of the training loop itself, in no part of the iteration."""
+
+    ms: float
+
+    def apply(self, draft: Draft) -> None:
+        key = draft.loop_frame("tokenize (project/text.py:5)", phase="other")
+        draft.add(key, np.full(draft.shape, self.ms * 1e3), 1.0, 0.9)
 
 
 def eager(forward: float = 12.0, backward: float = 20.0) -> tuple[Launching, Launching]:
@@ -120,6 +132,12 @@ def test_python_that_far_exceeds_what_lies_between_launches_is_one(seed: int) ->
 
 
 @seeds
+def test_python_where_nothing_is_launched_may_take_no_more_for_launches_elsewhere(seed: int) -> None:
+    verdict = judged(seed, [*eager(), SlowLoop(18.0)], purpose="manual", baseline=False)
+    assert verdict.cause is not None and verdict.cause.function.name == "tokenize", verdict.summary
+
+
+@seeds
 def test_what_a_job_did_when_it_was_healthy_has_not_made_it_slow(seed: int) -> None:
     python = SlowPython(12.0, "forward (project/model.py:60)")
     verdict = judged(seed, [python, Kernels(40.0)], [python])
@@ -134,6 +152,30 @@ def test_who_launches_far_more_than_before_is_named(seed: int) -> None:
     assert found is not None and found.cause == "host-bound", verdict.summary
     assert found.function.name == "gradient_norms" and found.scope == "all"
     assert any("launches 300 kernels there per iteration, 0 in the healthy window" in one for one in found.evidence)
+
+
+@seeds
+def test_who_only_waits_longer_meanwhile_is_not_named_for_more_launches(seed: int) -> None:
+    verdict = judged(seed, [*eager(), Launching(15.0, 300, "other")], eager(), ms_called=50.0)
+    found = verdict.cause
+    assert found is not None and found.cause == "host-bound", verdict.summary
+    assert found.function.name == LAUNCHING
+
+
+@seeds
+def test_python_between_equally_many_launches_is_named_and_not_the_hosts_cores(seed: int) -> None:
+    slower = Launching(20.0, 0.0)
+    verdict = judged(seed, [*eager(), slower], eager(), ms_called=20.0)
+    found = verdict.cause
+    assert found is not None and found.cause == "python-on-critical-path", verdict.summary
+    assert found.function.name == "gradient_norms"
+    assert not any("Each launch" in one for one in found.evidence)
+
+
+@seeds
+def test_a_healthy_window_that_knows_nothing_of_launching_is_no_measure_for_it(seed: int) -> None:
+    verdict = judged(seed, [*eager(), Kernels(30.0)], ())
+    assert all(one.cause != "host-bound" for one in verdict.findings), verdict.summary
 
 
 @seeds
@@ -154,6 +196,8 @@ def test_slower_launching_of_threads_without_a_core_is_contention(seed: int) -> 
     verdict = analyze("job", synthesize_window(patterns, "manual"), patterns, ())
     assert verdict.cause is not None and verdict.cause.cause == "cpu-contention", verdict.summary
     assert verdict.cause.workers == (2,)
+    times = re.search(r"computes? (\d+\.\d) times as slowly", verdict.summary)
+    assert times is None or float(times[1]) < 2, verdict.summary  # of the iteration, not of its gaps
 
 
 @seeds

@@ -213,8 +213,12 @@ def test_workers_that_share_a_device_take_turns_on_it_for_no_reason(seed: int) -
     plan = FleetPlan(seed=seed, workers=4, accelerator=True)
     patterns = synthesize(plan, [WanderingHold(1.3)], 2)
     assert only_cause(analyze("job", synthesize_window(patterns), patterns, ())).cause in ("compute-slow", "unknown")
-    shared = [
-        msgspec.structs.replace(one, worker=msgspec.structs.replace(one.worker, device="cuda:0")) for one in patterns
-    ]
-    verdict = analyze("job", synthesize_window(shared), shared, ())
-    assert verdict.verdict == "healthy", verdict.summary
+    for uuids, word in ((("a",) * 4, "healthy"), (("a", "a", "b", "c"), "slow"), (("",) * 4, "slow")):
+        on_them = [
+            msgspec.structs.replace(
+                one, worker=msgspec.structs.replace(one.worker, device="cuda:0", device_uuid=uuids[rank])
+            )
+            for rank, one in enumerate(patterns)
+        ]
+        verdict = analyze("job", synthesize_window(on_them), on_them, ())
+        assert verdict.verdict == word, (uuids, verdict.summary)

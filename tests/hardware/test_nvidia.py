@@ -102,9 +102,9 @@ def test_clocks_power_memory_and_links_are_fractions_of_what_the_device_states()
 
 def test_what_a_device_does_not_answer_is_left_out_and_named() -> None:
     readings, notes = nvidia.device_readings(FakeNvml(refused=("nvmlDeviceGetPcieThroughput",)), 0, 0)
-    assert not {"gpu_pcie_tx", "gpu_pcie_rx"} & set(_values(readings))
+    assert "gpu_pcie_tx" not in _values(readings)
     assert len(readings) == 6
-    assert notes == ["gpu_pcie_tx of gpu0 left out: Not Supported", "gpu_pcie_rx of gpu0 left out: Not Supported"]
+    assert notes == ["gpu_pcie_tx of gpu0 left out: Not Supported"]
 
 
 def test_a_link_generation_we_do_not_know_has_no_capacity() -> None:
@@ -116,7 +116,7 @@ def test_readings_of_the_device_threads_end_up_in_the_store(tmp_path, monkeypatc
     monkeypatch.setattr(nvidia.NvidiaProbe, "pause_s", 0.0005)
     writer = SampleWriter(tmp_path)
     probe = nvidia.NvidiaProbe(writer, FakeNvml(devices=2))
-    while len({number for number, _, _ in list(probe._queue)}) < 16:
+    while len({number for number, _, _ in list(probe._queue)}) < 14:
         probe._stop.wait(0.001)
     probe.close()
     writer.close()

@@ -62,6 +62,17 @@ def test_python_that_launches_nothing_keeps_its_time():
     assert row_named(pattern, LAUNCHING).critical_s == pytest.approx(COUNT * 8.5e-3, rel=0.05)
 
 
+@pytest.mark.parametrize("call", ["cudaGraphLaunch", "cuLaunchKernelEx", "hipGraphLaunch"])
+def test_graphs_are_launched_as_well(call):
+    events = Events()
+    for at in range(0, 10_000, 90):
+        events.add(call, at * US, (at + 8) * US, Category.RUNTIME)
+        events.add("gemm", (at + 12) * US, (at + 18) * US, Category.KERNEL, 7)
+    sampled = timeline({(PID, TRAINING): [(0, 10 * MS, (SCRIPT, STEP, *FORWARD))]}, rate_hz=1000.0)
+    pattern = summarize_worker(capture((0, 10 * MS)), events.table(), sampled, None, (), Settings())
+    assert row_named(pattern, LAUNCHING).critical_s == pytest.approx(9e-3, rel=0.05)
+
+
 def test_launches_of_the_engines_threads_are_the_backward_pass():
     row = row_named(window(engine=True), LAUNCHING)
     assert (row.key.phase, row.key.thread, row.count) == ("backward", "training", COUNT * 250)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import msgspec
 
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.memory import ALLOCATIONS
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.under_operators import Caller, find_caller, phases_called_in, usual_of
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
+from eroica.trace.schema import ALLOCATIONS
 
 #: Copies that return when they are done.
-_HOST_WAITS = ("Pageable", "DtoH")
+_HOST_WAITS = ("Pageable",)
 
 
 def tell_callers(view: View, causes: Sequence[Cause]) -> list[Cause]:
@@ -40,8 +40,10 @@ def _with_caller(view: View, work: Candidate) -> Candidate:
     label, usually = caller.focus.label, "before" if work.reference == "baseline" else "on the peers"
     times = f"{format_ms(caller.own_us)}; {usually} {format_ms(caller.other_us)}."
     text = f"Operators that {label} calls take {times}"
-    if view.fleet.has_accelerator:
+    if view.fleet.knows_launchers:
         text = f"What {label} launches takes the device {times}"
+    elif view.fleet.has_accelerator:
+        text = f"The host is in {label}, the device at work meanwhile, for {times}"
     focus = msgspec.structs.replace(work.focus, stack=caller.focus.stack)
     return msgspec.structs.replace(work, focus=focus, caller=label, evidence=(*work.evidence, text))
 

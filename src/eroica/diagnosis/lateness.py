@@ -286,6 +286,8 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
     Of a pipeline's workers only those of one stage read data.
     """
     allowed = share * view.iteration_us
+    if not (spent.time_us.mean(axis=1) > allowed).any():
+        return
     before_W = _before_it_got_slow(view, spent.functions)
     limit_W = np.maximum(allowed, before_W)
     excess = Excess(mean_us=spent.time_us.mean(axis=1), reference_us=limit_W, error_us=mean_error(spent.time_us))

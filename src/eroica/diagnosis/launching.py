@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.frames import Focus, whole_rows
+from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import Lateness, accuse, judge_group
-from eroica.diagnosis.launches import launching_rows
-from eroica.diagnosis.speed import queued_share
-from eroica.diagnosis.under_operators import find_caller, host_us, usual_of
+from eroica.diagnosis.speed import launching_rows, queued_share
+from eroica.diagnosis.under_operators import Caller, find_caller, host_us, usual_of
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import median_of_others
@@ -37,14 +36,21 @@ _EXPLAINED_BY_QUEUE = 0.5
 
 def find_slow_launching(view: View) -> list[Candidate]:
     """Workers, or all, on which devices wait longer for the host than on their peers, or than before."""
-    if view.is_trace or not view.fleet.has_accelerator:
+    if view.is_trace or not view.fleet.has_accelerator or not _is_known(view.fleet):
         return []
     found: dict[tuple[str, tuple[int, ...]], list[tuple[Lateness, list[int]]]] = {}
+    past = view.suspects.baseline
     for phase in _PHASES:
         rows = launching_rows(view.fleet, phase)
         for late in judge_group(view, rows, None):
-            found.setdefault((late.reference, late.workers), []).append((late, rows))
+            if late.reference != "baseline" or (past is not None and _is_known(past)):
+                found.setdefault((late.reference, late.workers), []).append((late, rows))
     return [_candidate(view, parts) for parts in found.values()]
+
+
+def _is_known(fleet: Fleet) -> bool:
+    """Whether every worker's window tells launching at all: stacks may have been missing, or it is an older one."""
+    return bool((fleet.count[launching_rows(fleet)].sum(axis=0) > 0).all())
 
 
 def _candidate(view: View, parts: Sequence[tuple[Lateness, list[int]]]) -> Candidate:
@@ -57,15 +63,29 @@ def _candidate(view: View, parts: Sequence[tuple[Lateness, list[int]]]) -> Candi
     )
     rows = [row for _, own in parts for row in own]
     count, usual = _launches(view, rows, late)
-    has_more = not count <= _MORE * usual
-    focus, evidence = _who_launches(view, late, rows) if has_more else (whole_rows(LAUNCHING, rows), ())
-    cause, why = ("host-bound", ()) if has_more else _why_slower(view, late)
     usually = "in the healthy window" if late.reference == "baseline" else "on the peers"
     text = (
         f"The host launches {count:.0f} kernels there per iteration, {usual:.0f} {usually}, and the device has no work "
         f"for {format_ms(late.mean_us)} meanwhile, {format_ms(late.reference_us)} {usually}."
     )
-    return accuse(late, cause, "other", focus, rows, view.settings.min_gain, (text, *why, *evidence))
+    caller = _caller(view, late)
+    if caller is None:
+        cause, why = ("host-bound", ()) if not count <= _MORE * usual else _why_slower(view, late)
+        whole = _of_iteration(view, late) if cause == "cpu-contention" else late
+        focus = whole_rows(LAUNCHING, rows)
+        return accuse(whole, cause, "other", focus, rows, view.settings.min_gain, (text, *why))
+    before = "before" if late.reference == "baseline" else "on the peers"
+    label = caller.focus.label
+    where = f"The host is in {label} for {format_ms(caller.own_us)}; {before} {format_ms(caller.other_us)}."
+    focus = msgspec.structs.replace(caller.focus, functions=tuple(rows))
+    cause = "host-bound" if not count <= _MORE * usual else "python-on-critical-path"
+    return accuse(late, cause, "other", focus, rows, view.settings.min_gain, (text, where))
+
+
+def _of_iteration(view: View, late: Lateness) -> Lateness:
+    """The same time, against whole iterations: by how much who lacks a core is slower shows in those."""
+    excess_us = late.mean_us - late.reference_us
+    return msgspec.structs.replace(late, mean_us=view.iteration_us, reference_us=view.iteration_us - excess_us)
 
 
 def _launches(view: View, rows: Sequence[int], late: Lateness) -> tuple[float, float]:
@@ -84,17 +104,11 @@ def _same_rows(fleet: Fleet, phases: set[Phase]) -> list[int]:
     return [row for phase in phases for row in launching_rows(fleet, phase)]
 
 
-def _who_launches(view: View, late: Lateness, rows: Sequence[int]) -> tuple[Focus, tuple[str, ...]]:
-    """The function that most of the additional launches lie under, where stacks tell."""
+def _caller(view: View, late: Lateness) -> Caller | None:
+    """The function in which the host is for about as much longer, where stacks tell."""
     usual = usual_of(view, late.reference, host_us)
     caller = find_caller(view, late.workers, usual) if usual is not None else None
-    if caller is None:
-        return whole_rows(LAUNCHING, rows), ()
-    usually = "before" if late.reference == "baseline" else "on the peers"
-    text = (
-        f"The host is in {caller.focus.label} for {format_ms(caller.own_us)}; {usually} {format_ms(caller.other_us)}."
-    )
-    return msgspec.structs.replace(caller.focus, functions=tuple(rows)), (text,)
+    return caller if caller is not None and caller.accounts_for(late.mean_us - late.reference_us) else None
 
 
 def _why_slower(view: View, late: Lateness) -> tuple[str, tuple[str, ...]]:

@@ -19,6 +19,7 @@ from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, short_name
 from eroica.localize.excess import median_of_others
+from eroica.trace.schema import ALLOCATIONS
 
 Floats = NDArray[np.float64]
 #: Operators that only move or fill memory.
@@ -36,8 +37,6 @@ _LARGER = 3.0
 _MOSTLY = 0.6
 #: One execution more in every second iteration is no accident of counting.
 _SOME_MORE = 0.5
-#: Calls of the driver that get memory of a device or of the host, or give it back.
-ALLOCATIONS = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree", "hipHostMalloc")
 _MOST_NAMED = 3
 
 

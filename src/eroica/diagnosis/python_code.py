@@ -22,10 +22,10 @@ from eroica.diagnosis.lateness import (
     late_against_peers,
     measure,
 )
-from eroica.diagnosis.launches import launching_share
 from eroica.diagnosis.loader_children import frame_in_threads, where_it_runs
 from eroica.diagnosis.reading import Doing, describe, doing, library_frame, python_cause
 from eroica.diagnosis.rows import reference_of_rows
+from eroica.diagnosis.speed import launching_rows
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import standard_error
@@ -107,20 +107,22 @@ def python_rows(view: View, phases: Sequence[str] = _PHASES) -> list[int]:
 
 def _in_phase(view: View, phase: str) -> Iterator[Candidate]:
     rows = python_rows(view, (phase,))
-    expected = _expected_share(view) if view.fleet.has_accelerator else None
+    expected = _expected_share(view, phase) if view.fleet.has_accelerator else None
     if not rows:
         return
     for late in _judged(view, rows, expected):
-        candidate = _narrowed(view, rows, late)
+        candidate = _narrowed(view, rows, late, expected)
         if candidate is not None:
             yield candidate
     if view.suspects.baseline is None and not view.fleet.has_accelerator:
         yield from _explains_slowdown(view, rows)
 
 
-def _expected_share(view: View) -> float:
-    """Share of the iteration that Python may take beside an accelerator: more where it is between many launches."""
-    return view.settings.expected_python + _BETWEEN_LAUNCHES * launching_share(view)
+def _expected_share(view: View, phase: str) -> float:
+    """Share of the iteration that Python of one part may take beside an accelerator: more where it launches much."""
+    rows = [row for row in launching_rows(view.fleet) if view.fleet.keys[row].phase == phase]
+    launching_us = float(view.fleet.critical_us[rows].sum(axis=0).mean()) if rows else 0.0
+    return view.settings.expected_python + _BETWEEN_LAUNCHES * launching_us / max(view.iteration_us, 1e-9)
 
 
 def is_judged_elsewhere(stack: Sequence[str]) -> bool:
@@ -166,7 +168,7 @@ def _by_frame(view: View, rows: list[int], reference: str) -> Iterator[Lateness]
     yield from late_against_peers(view, spent) if reference == "peers" else late_against_baseline(view, spent)
 
 
-def _narrowed(view: View, rows: list[int], late: Lateness) -> Candidate | None:
+def _narrowed(view: View, rows: list[int], late: Lateness, expected: float | None) -> Candidate | None:
     """The candidate of the frame that holds most of the excess; of the whole phase where no frame does.
 
     Nothing where a whole job is late and one worker's own function holds most of it: that is accused by itself.
@@ -178,7 +180,7 @@ def _narrowed(view: View, rows: list[int], late: Lateness) -> Candidate | None:
     if focus is None:
         return None
     if focus.is_specific:
-        own = _same_reference(view, list(focus.functions), late)
+        own = _same_reference(view, list(focus.functions), late, expected)
         if own is not None:
             return accuse_python(view, focus.functions, focus, own)
         if late.agreement is None and not _is_common(view, focus, late):
@@ -192,9 +194,8 @@ def _is_common(view: View, focus: Focus, late: Lateness) -> bool:
     return bool((own_W >= own_W.mean() / 2).mean() >= JOB_WIDE)
 
 
-def _same_reference(view: View, functions: list[int], late: Lateness) -> Lateness | None:
-    share = _expected_share(view) if late.reference == "expectation" else None
-    found = judge_group(view, functions, share)
+def _same_reference(view: View, functions: list[int], late: Lateness, expected: float | None) -> Lateness | None:
+    found = judge_group(view, functions, expected if late.reference == "expectation" else None)
     return next((own for own in found if own.reference == late.reference), None)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind
 from eroica.diagnosis.frames import NOTHING, find_focus
-from eroica.diagnosis.lateness import LEAST_STRENGTH, measure, time_above
+from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH, measure, time_above
 from eroica.diagnosis.more_data import is_data
 from eroica.diagnosis.reading import describe, doing, python_cause
 from eroica.diagnosis.speed import held_share, operators, queued_share
@@ -72,15 +72,19 @@ def find_rotating(view: View) -> list[Candidate]:
 
 
 def _least_lead(view: View) -> float:
-    return _LEAD_DEVICE if view.fleet.has_accelerator and not view.shares_device.any() else _LEAD_CPU
+    return _LEAD_DEVICE if view.fleet.has_accelerator and not _share_devices(view) else _LEAD_CPU
+
+
+def _share_devices(view: View) -> bool:
+    """Whether most workers take turns on their devices with others of the job."""
+    return bool(view.shares_device.mean() >= JOB_WIDE)
 
 
 def _is_new(view: View, turns: Turns) -> bool:
     """Whether it has not been like that in the baseline window; on crowded hosts and devices turns are normal."""
     past = view.suspects.baseline
     if past is None or past.iteration_us.shape[1] < 2:
-        takes_turns_W = view.shares_device if view.fleet.has_accelerator else view.is_crowded
-        return not takes_turns_W.any()
+        return not (_share_devices(view) if view.fleet.has_accelerator else view.is_crowded.any())
     before = take_turns(past)
     lead, usual = float(turns.lead_us.mean()), float(before.lead_us.mean())
     return lead >= GROWN * usual and lead - usual >= _least_lead(view) / 2 * turns.usual_us

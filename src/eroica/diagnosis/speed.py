@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.localize.suspects import Suspects
+from eroica.model.pattern import LAUNCHING, Phase
 
 Floats = NDArray[np.float64]
 #: An operator that others run in has less of its time for itself.
@@ -49,6 +50,12 @@ def operators(fleet: Fleet) -> list[int]:
         return rows
     own_R, all_R = fleet.critical_us[rows].sum(axis=1), fleet.total_us[rows].sum(axis=1)
     return [row for row, own, all_ in zip(rows, own_R, all_R, strict=True) if own >= _OWN * all_]
+
+
+def launching_rows(fleet: Fleet, phase: Phase | None = None) -> list[int]:
+    """Rows of hosts that launch while their devices have no work; of one part of the iteration, or of all."""
+    found = (at for at, key in enumerate(fleet.keys) if key.kind == "other" and key.name == LAUNCHING)
+    return [at for at in found if phase is None or fleet.keys[at].phase == phase]
 
 
 def running_us(fleet: Fleet) -> Floats:

@@ -131,9 +131,12 @@ class View:
 
     @cached_property
     def shares_device(self) -> NDArray[np.bool_]:
-        """Workers whose accelerator other workers of the job use, too: they take turns on it. bool [W]."""
+        """Workers whose accelerator other workers of the job use, too: they take turns on it. bool [W].
+
+        Only where devices are known by what the driver calls them: every process counts those that it may see from 0.
+        """
         where = [
-            (one.worker.host, one.worker.device_uuid or one.worker.device) if one.has_accelerator else None
+            (one.worker.host, one.worker.device_uuid) if one.has_accelerator and one.worker.device_uuid else None
             for one in self.fleet.patterns
         ]
         users = Counter(where)

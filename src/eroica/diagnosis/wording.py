@@ -166,7 +166,7 @@ def _gain(cause: Cause) -> str:
     share = max(round(cause.gain * 100), 1)
     if cause.candidate.cause == "stage-imbalance":
         return f"Balanced stages would make iterations about {share} % shorter."
-    if cause.candidate.cause == "host-bound":
+    if cause.candidate.cause == "host-bound" and cause.candidate.reference == "expectation":
         return f"Brought down to what is expected, iterations would be about {share} % shorter."
     return f"Removing it would make iterations about {share} % shorter."
 

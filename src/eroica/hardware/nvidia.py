@@ -1,8 +1,8 @@
 """NVIDIA channels through NVML, where the library `pynvml` and a device exist.
 
 NVML's PCIe counter is an average over 20 ms and the call takes as long, so each device is read by a thread of its own;
-each call also costs 0.9 ms of a core (measured, H100, driver 580), so it is made as often as half a percent of a core
-allows. NVLink and RDMA-to-GPU counters are not read here.
+each call also costs 0.9 ms of a core (measured, H100, driver 580), so all devices together make it as often as 2 % of a
+core allows: 15 times a second for one device, 3 for each of eight. NVLink and RDMA-to-GPU counters are not read here.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from eroica.hardware.writer import Channel, SampleWriter
 
 _SM_CLOCK = 1
 _PCIE_TX = 0
-_PCIE_RX = 1
 _LANE_BYTES_PER_S = {1: 250e6, 2: 500e6, 3: 985e6, 4: 1969e6, 5: 3938e6, 6: 7563e6}
 _QUEUED = 100_000
-#: A reading may cost half a percent of a core; all but PCIe's cost microseconds.
-_SHARE_OF_CORE = 200
+#: Readings of one kind may cost 2 % of a core on all devices together; all but PCIe's cost microseconds.
+_SHARE_OF_CORE = 50
 
 Reading = tuple[Channel, Callable[[], float]]
 
@@ -74,7 +73,7 @@ def device_readings(nvml: Any, index: int, handle: Any) -> tuple[list[Reading], 
 
     "gpu_sm_clock" (fraction of the highest SM clock), "gpu_utilization", "gpu_memory_utilization" (fraction of time),
     "gpu_memory" (fraction used), "gpu_power" (fraction of the limit), "gpu_throttle" (NVML's bit mask of reasons),
-    "gpu_pcie_tx" and "gpu_pcie_rx" (fraction of the link); device "gpu<index>/<uuid>", without uuid if there is none.
+    "gpu_pcie_tx" (fraction of the link); device "gpu<index>/<uuid>", without uuid if there is none.
     """
     device = device_name(nvml, index, handle).rstrip("/")
     readings: list[Reading] = []
@@ -138,13 +137,13 @@ def _throttle(nvml: Any, handle: Any, device: str) -> Reading:
     return Channel("gpu_throttle", device, "code", resolution_ns=20_000_000), lambda: float(read(handle))
 
 
-def _pcie(nvml: Any, handle: Any, device: str, name: str, way: int) -> Reading:
+def _pcie(nvml: Any, handle: Any, device: str) -> Reading:
     generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
     capacity = pcie_capacity(generation, nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
     known = not math.isnan(capacity)
-    channel = Channel(name, device, "fraction" if known else "B/s", capacity, resolution_ns=20_000_000)
+    channel = Channel("gpu_pcie_tx", device, "fraction" if known else "B/s", capacity, resolution_ns=20_000_000)
     scale = 1000 / capacity if known else 1000.0
-    return channel, lambda: nvml.nvmlDeviceGetPcieThroughput(handle, way) * scale
+    return channel, lambda: nvml.nvmlDeviceGetPcieThroughput(handle, _PCIE_TX) * scale
 
 
 _MAKERS: dict[str, Callable[[Any, Any, str], Reading]] = {
@@ -154,8 +153,7 @@ _MAKERS: dict[str, Callable[[Any, Any, str], Reading]] = {
     "gpu_memory": _memory,
     "gpu_power": _power,
     "gpu_throttle": _throttle,
-    "gpu_pcie_tx": lambda nvml, handle, device: _pcie(nvml, handle, device, "gpu_pcie_tx", _PCIE_TX),
-    "gpu_pcie_rx": lambda nvml, handle, device: _pcie(nvml, handle, device, "gpu_pcie_rx", _PCIE_RX),
+    "gpu_pcie_tx": _pcie,
 }
 
 
@@ -180,6 +178,7 @@ class NvidiaProbe:
         self._silent: deque[str] = deque()
         self._stop = threading.Event()
         devices, notes = find_devices(self._nvml)
+        self._pause = _SHARE_OF_CORE * len(devices)
         self._threads = [self._start(index, handle) for index, handle in devices]
         if not self._threads:
             raise UnavailableError(f"no NVIDIA channels: {'; '.join(notes) or 'the driver knows no device'}")
@@ -211,7 +210,7 @@ class NvidiaProbe:
                     said = True
                     continue
                 finally:
-                    due_ns[number] = began_ns + _SHARE_OF_CORE * (time.thread_time_ns() - began_cpu_ns)
+                    due_ns[number] = began_ns + self._pause * (time.thread_time_ns() - began_cpu_ns)
                 self._queue.append((number, time.monotonic_ns(), value))
 
     def read(self) -> None:

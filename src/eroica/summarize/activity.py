@@ -26,10 +26,10 @@ from eroica.summarize.phases import PHASES, Parts, find_parts, phases_at
 from eroica.summarize.sweep import Layer, Times, distinct, empty_layer, first_come, inside, leaf_segments, paint, unite
 from eroica.summarize.waits import Spans, Witness, find_waits
 from eroica.trace.kineto import is_collective_kernel
+from eroica.trace.schema import ALLOCATIONS
 from eroica.trace.table import Category, EventTable
 
 _OTHER_PHASE, _INPUT_PHASE, _BACKWARD_PHASE = (PHASES.index(name) for name in ("other", "input", "backward"))
-_ALLOCATIONS = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree", "hipHostMalloc")
 _TRANSPORT = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c10d_functional::")
 #: Libraries whose waits sleep until another thread wakes them; others look again and again.
 _ASLEEP_WHILE_WAITING = "gloo:"
@@ -277,7 +277,7 @@ def _device(
 
 def is_allocation(events: EventTable) -> NDArray[np.bool_]:
     """Which events are calls that allocate or free memory of the device. bool [E]."""
-    names = events.names_where([name.startswith(_ALLOCATIONS) for name in events.strings])
+    names = events.names_where([name.startswith(ALLOCATIONS) for name in events.strings])
     calls: NDArray[np.bool_] = names & (events.category == Category.RUNTIME)
     return calls
 

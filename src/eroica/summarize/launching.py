@@ -16,7 +16,7 @@ from eroica.summarize.functions import Functions
 from eroica.summarize.phases import PHASES, phases_at
 from eroica.summarize.sampled import ThreadSamples
 from eroica.summarize.sweep import Layer, first_come
-from eroica.trace.schema import LAUNCHES
+from eroica.trace.schema import ALL_LAUNCHES
 from eroica.trace.table import Category, EventTable
 
 #: The time before a launch that belongs to it: operators, their dispatch, the module that calls them.
@@ -33,7 +33,7 @@ def device_time(
         events: The whole trace.
         outline: Of the trace.
         samples: Of the training thread, in order of time.
-        window: Start and end; work outside of it does not count.
+        window: Start and end, wall clock, nanoseconds; work outside of it does not count.
         functions: How many there are.
 
     Returns:
@@ -62,14 +62,14 @@ def read_launching(
     Args:
         events: The trace, or the part of it that touches the window.
         outline: Of the whole trace.
-        window: Start and end.
+        window: Start and end, wall clock, nanoseconds.
         functions: Takes the functions found.
 
     Returns:
         The moments, and the launches for counting.
     """
     hosts = np.isin(events.thread, (outline.training_thread, *outline.autograd_threads))
-    named = events.names_where([name.startswith(LAUNCHES) for name in events.strings])
+    named = events.names_where([name.startswith(ALL_LAUNCHES) for name in events.strings])
     rows = np.flatnonzero((events.category == Category.RUNTIME) & named & hosts)
     phase: NDArray[np.int8] = phases_at(events.start_ns[rows], outline.parts)
     phase[events.thread[rows] != outline.training_thread] = _BACKWARD

@@ -27,6 +27,17 @@ _ENDINGS = {
 }
 #: Calls that put a kernel into a stream.
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipExtModuleLaunchKernel", "hipModuleLaunch")
+#: The same, with what puts many at once.
+ALL_LAUNCHES = (
+    *LAUNCHES,
+    "cudaLaunchCooperativeKernel",
+    "cudaGraphLaunch",
+    "cuGraphLaunch",
+    "hipExtLaunch",
+    "hipGraphLaunch",
+)
+#: Calls that get memory of a device or of the host, or give it back.
+ALLOCATIONS = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree", "hipHostMalloc")
 _LEGACY = {"CPU functions": Category.OPERATOR, "CUDA functions": Category.KERNEL}
 _ANNOTATION = re.compile(
     r"^(ProfilerStep[#*]|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#|DistributedDataParallel\.forward$)"
