@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -108,6 +109,23 @@ def test_what_somebody_prints_in_a_reader_does_no_harm(tmp_path: Path, monkeypat
     for rank in (0, 1):
         write(tmp_path / f"chatty_rank{rank}.json", rank=rank)
     assert all(one.pattern is not None for one in read_all(sources(tmp_path), TWO))
+
+
+def test_a_long_word_behind_a_short_one_is_too_much_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both come in one read now and then: progress, and what follows it."""
+    monkeypatch.setattr(readers, "MOST_FRAME_BYTES", 100)
+    told: list[int] = []
+    reader, (voice, mouth) = readers.Reader(Settings()), os.pipe()
+    source = Source(path=tmp_path / "rank0.json", size=0, rank=0, place="")
+    reader._task = (0, source)
+    monkeypatch.setattr(readers.Reader, "voice", voice)
+    progress = b"p" + readers.COUNT.pack(7)
+    os.write(mouth, readers.LENGTH.pack(len(progress)) + progress + readers.LENGTH.pack(5000) + b"s" * 5000)
+    number, summary = reader.hear(told.append)
+    assert (number, told) == (0, [7])
+    assert summary is not None and "says more than 100 bytes" in summary.error
+    os.close(voice)
+    os.close(mouth)
 
 
 def test_a_reader_that_says_too_much_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

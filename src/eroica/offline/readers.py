@@ -95,15 +95,15 @@ class Reader:
         data = os.read(self.voice, 1 << 20)
         self._buffer += data
         summary = None if data else self._obituary(source)
-        if len(self._buffer) >= LENGTH.size and LENGTH.unpack_from(self._buffer)[0] > MOST_FRAME_BYTES:
-            self.end()
-            summary = _failed(source, f"the process that read it says more than {MOST_FRAME_BYTES} bytes about it")
         for letter, body in self._frames():
             if letter == b"p":
                 self._told += COUNT.unpack(body)[0]
                 advance(COUNT.unpack(body)[0])
             else:
                 summary = msgspec.msgpack.decode(body, type=TraceSummary)
+        if len(self._buffer) >= LENGTH.size and LENGTH.unpack_from(self._buffer)[0] > MOST_FRAME_BYTES:
+            self.end()
+            summary = _failed(source, f"the process that read it says more than {MOST_FRAME_BYTES} bytes about it")
         if summary is None:
             return number, None
         self._task = None
@@ -146,7 +146,7 @@ class Reader:
         while len(self._buffer) >= LENGTH.size:
             length = LENGTH.unpack_from(self._buffer)[0]
             end = LENGTH.size + length
-            if len(self._buffer) < end:
+            if len(self._buffer) < end or length > MOST_FRAME_BYTES:
                 break
             found.append((bytes(self._buffer[4:5]), bytes(self._buffer[5:end])))
             del self._buffer[:end]
