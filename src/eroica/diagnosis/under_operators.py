@@ -25,6 +25,8 @@ from eroica.model.pattern import FunctionKey
 Floats = NDArray[np.float64]
 #: Additional work, and what the samples under the function say of it, agree up to this share.
 _COVERS = 0.6
+#: Rows that hold less of it decide nothing: there are hundreds, and a look at the peers costs much at 100,000 workers.
+_LEAST_SHARE = 0.001
 
 
 Measure = Callable[[Fleet, list[int]], Floats]
@@ -144,7 +146,9 @@ def find_called_focus(view: View, workers: Sequence[int], usual: Usual) -> Focus
     if not rows:
         return None
     time_R = np.asarray([np.nan_to_num(usual.measure(view.fleet, [row])[members]).mean() for row in rows])
-    usual_R = np.asarray([usual.row(row)[members].mean() for row in rows])
+    usual_R = time_R.copy()
+    for at in np.flatnonzero(time_R >= _LEAST_SHARE * time_R.sum()):
+        usual_R[at] = usual.row(rows[at])[members].mean()
     more_R = np.maximum(time_R - usual_R, 0.0)  # who waits less does not do less
     focus = find_focus(view.fleet.keys, rows, more_R, time_R)
     return focus if focus is not None and focus.is_own and focus.is_specific else None

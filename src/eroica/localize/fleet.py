@@ -80,16 +80,19 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
     @cached_property
     def knows_launchers(self) -> bool:
         """Rows of Python tell what a device does for them."""
-        return self.has_accelerator and any(table.column("device_s").any() for table in self.rows.tables)
+        return self.has_accelerator and bool(self._device_s.any())
+
+    @cached_property
+    def _device_s(self) -> Floats:
+        """What a device does for each of `rows`, seconds. float64 [R]."""
+        return np.concatenate([np.zeros(0), *(table.column("device_s") for table in self.rows.tables)])
 
     def device_us(self, functions: Sequence[int]) -> Floats:
         """Time per iteration that devices work on what was launched from some functions together. float64 [W]."""
-        total_W = np.zeros(len(self.patterns))
+        place_FW = self.place[list(functions)]
+        device_s = np.where(place_FW >= 0, self._device_s[place_FW], 0.0).sum(axis=0)
         iterations_W = [max(pattern.last_iteration - pattern.first_iteration, 1) for pattern in self.patterns]
-        for function in functions:
-            workers = np.flatnonzero(self.place[function] >= 0)
-            total_W[workers] += self.rows.numbers("device_s", self.place[function, workers])
-        return np.asarray(total_W * 1e6 / np.asarray(iterations_W))
+        return np.asarray(device_s * 1e6 / np.asarray(iterations_W))
 
     def row(self, function: int, worker: int) -> FunctionPattern | None:
         """One function on one worker, None where that lacks it."""

@@ -149,13 +149,6 @@ class RowsOfAll(_MadeRows):
         own = places - self.starts[workers]
         return [self.tables[worker].series_of(at) for worker, at in zip(workers.tolist(), own.tolist(), strict=True)]
 
-    def numbers(self, name: str, places: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-        """One of `NUMBERS` of the rows at these places. float64 [A]."""
-        workers = np.searchsorted(self.starts, places, side="right") - 1
-        own = (places - self.starts[workers]).tolist()
-        values = (self.tables[worker].column(name)[at] for worker, at in zip(workers.tolist(), own, strict=True))
-        return np.fromiter(values, np.float64, len(own))
-
     def __len__(self) -> int:
         return int(self.starts[-1])
 

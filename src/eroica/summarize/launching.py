@@ -21,6 +21,8 @@ from eroica.trace.table import Category, EventTable
 
 #: The time before a launch that belongs to it: operators, their dispatch, the module that calls them.
 _REACH_NS = 100_000
+#: A sample so far from a launch says nothing of it.
+_FAR_NS = 100_000_000
 _BACKWARD = PHASES.index("backward")
 
 
@@ -50,8 +52,9 @@ def device_time(
     after = np.minimum(after, len(samples.time_ns) - 1)
     before = np.maximum(after - 1, 0)
     nearer = moment - samples.time_ns[before] < samples.time_ns[after] - moment
-    function = samples.function[np.where(nearer, before, after)]
-    return np.bincount(function, weights=np.maximum(length, 0), minlength=functions).astype(np.float64)
+    nearest = np.where(nearer, before, after)
+    length[np.abs(samples.time_ns[nearest] - moment) > _FAR_NS] = 0
+    return np.bincount(samples.function[nearest], weights=np.maximum(length, 0), minlength=functions).astype(np.float64)
 
 
 def read_launching(
