@@ -195,10 +195,10 @@ class Terminal:
 
     def until(self, condition: Callable[[list[str]], bool]) -> list[str]:
         end = time.monotonic() + 20
-        while not condition(self.screen):
-            assert time.monotonic() < end, self.screen
+        while not condition(screen := self.screen):
+            assert time.monotonic() < end, screen
             time.sleep(0.05)
-        return self.screen
+        return screen  # the one that was looked at: the next one may be half drawn
 
     def close(self) -> None:
         subprocess.run([*self._tmux, "kill-server"], check=False, timeout=20)
