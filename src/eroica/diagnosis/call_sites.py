@@ -49,10 +49,10 @@ def _with_caller(view: View, work: Candidate) -> Candidate:
 
 
 def _is_beside(view: View, work: Candidate, caller: Caller) -> bool:
-    """Whether the operators run in a part of the iteration in which the function is called; a device has no parts."""
-    if view.fleet.has_accelerator:
-        return True
-    return not phases_called_in(view, caller).isdisjoint(view.fleet.keys[row].phase for row in work.functions)
+    """Whether the operators run in a part of the iteration in which the function is called, where that is known."""
+    phases = {view.fleet.keys[row].phase for row in work.functions}
+    is_unknown = view.fleet.has_accelerator and phases == {"other"}
+    return is_unknown or not phases_called_in(view, caller).isdisjoint(phases)
 
 
 def _is_seen(view: View, work: Candidate) -> bool:

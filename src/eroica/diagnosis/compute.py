@@ -45,9 +45,9 @@ _MOST_OPERATORS = 0.6
 #: Equal work: executions differ by less than this.
 _SAME_COUNT = 0.05
 #: A device runs behind its host: of a window of a few iterations, kernels of one or two of them may fall outside, or
-#: those of one or two before inside; counts differ by no more than this share for that reason.
+#: those of one or two before inside. Counts may differ by no more than this share for that reason.
 _QUEUED_ITERATIONS = 1.5
-_MOST_QUEUED = 0.25
+_MOST_QUEUED = 0.15
 #: Uneven work: so much of the operators' time stems from more executions, and so much of the excess.
 _MORE_WORK = 0.10
 _MOSTLY_WORK = 0.6
@@ -132,21 +132,19 @@ def _is_slower(view: View, speed: Speed) -> NDArray[np.bool_]:
     if not view.fleet.has_accelerator:
         least_W[view.is_crowded] = _SLOWER_CROWDED
     least_W[held_share(view.fleet) > _HELD] = _SLOWER_HELD
-    more, fewer = _queued(view) if speed is view.speed_change else (0.0, 0.0)  # all workers of a window queue alike
-    apart_W = np.nan_to_num(speed.count_ratio, nan=1.0) - 1
-    same_work = (apart_W <= _SAME_COUNT + more) & (-apart_W <= _SAME_COUNT + fewer)
+    queued = _queued(view) if speed is view.speed_change else 0.0  # all workers of a window queue alike
+    same_work = np.abs(np.nan_to_num(speed.count_ratio, nan=1.0) - 1) <= _SAME_COUNT + queued
     most = np.nan_to_num(speed.agreeing) >= _MOST_OPERATORS
     return np.asarray((np.nan_to_num(speed.factor) >= least_W) & same_work & most, dtype=np.bool_)
 
 
-def _queued(view: View) -> tuple[float, float]:
-    """By which share counts may lie above those of the baseline window, and below, for what devices have queued."""
+def _queued(view: View) -> float:
+    """By which share counts may differ from those of the baseline window for what devices had not finished, 0-1."""
     past = view.suspects.baseline
     if past is None or not view.fleet.has_accelerator or view.is_trace:
-        return 0.0, 0.0
-    shares = (_QUEUED_ITERATIONS / max(len(of.columns[0]) if len(of.columns) else 1, 1) for of in (view.fleet, past))
-    more, fewer = (min(share, _MOST_QUEUED) for share in shares)
-    return more, fewer
+        return 0.0
+    fewest = min(view.iterations, past.columns.shape[1])
+    return float(min(_QUEUED_ITERATIONS / max(fewest, 1), _MOST_QUEUED))
 
 
 def _corroboration(view: View, workers: Sequence[int]) -> float:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import whole_rows
-from eroica.diagnosis.lateness import Lateness, accuse, judge_group
+from eroica.diagnosis.lateness import JOB_WIDE, Lateness, accuse, judge_group
 from eroica.diagnosis.speed import launching_rows, queued_share
-from eroica.diagnosis.under_operators import Caller, find_caller, host_us, usual_of
+from eroica.diagnosis.under_operators import Caller, find_caller, host_us, phases_called_in, usual_of
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import median_of_others
@@ -36,21 +36,29 @@ _EXPLAINED_BY_QUEUE = 0.5
 
 def find_slow_launching(view: View) -> list[Candidate]:
     """Workers, or all, on which devices wait longer for the host than on their peers, or than before."""
-    if view.is_trace or not view.fleet.has_accelerator or not _is_known(view.fleet):
+    if view.is_trace or not view.fleet.has_accelerator:
         return []
     found: dict[tuple[str, tuple[int, ...]], list[tuple[Lateness, list[int]]]] = {}
-    past = view.suspects.baseline
     for phase in _PHASES:
         rows = launching_rows(view.fleet, phase)
         for late in judge_group(view, rows, None):
-            if late.reference != "baseline" or (past is not None and _is_known(past)):
+            if _is_known(view, late):
                 found.setdefault((late.reference, late.workers), []).append((late, rows))
     return [_candidate(view, parts) for parts in found.values()]
 
 
-def _is_known(fleet: Fleet) -> bool:
-    """Whether every worker's window tells launching at all: stacks may have been missing, or it is an older one."""
-    return bool((fleet.count[launching_rows(fleet)].sum(axis=0) > 0).all())
+def _is_known(view: View, late: Lateness) -> bool:
+    """Whether the accused, and what they are compared with, tell launching at all: samplers fail on some workers."""
+    members = list(late.workers)
+    known_W = _count(view.fleet) > 0
+    if late.reference == "baseline":
+        return bool(known_W[members].all() and (view.then(_count)[members] > 0).all())
+    return bool(known_W[members].all() and known_W.mean() >= JOB_WIDE)
+
+
+def _count(fleet: Fleet) -> Floats:
+    """Launches of each worker per iteration. float64 [W]."""
+    return np.asarray(fleet.count[launching_rows(fleet)].sum(axis=0))
 
 
 def _candidate(view: View, parts: Sequence[tuple[Lateness, list[int]]]) -> Candidate:
@@ -68,9 +76,9 @@ def _candidate(view: View, parts: Sequence[tuple[Lateness, list[int]]]) -> Candi
         f"The host launches {count:.0f} kernels there per iteration, {usual:.0f} {usually}, and the device has no work "
         f"for {format_ms(late.mean_us)} meanwhile, {format_ms(late.reference_us)} {usually}."
     )
-    caller = _caller(view, late)
+    cause, why = ("host-bound", ()) if not count <= _MORE * usual else _why_slower(view, late)
+    caller = _caller(view, late, rows) if cause == "host-bound" else None
     if caller is None:
-        cause, why = ("host-bound", ()) if not count <= _MORE * usual else _why_slower(view, late)
         whole = _of_iteration(view, late) if cause == "cpu-contention" else late
         focus = whole_rows(LAUNCHING, rows)
         return accuse(whole, cause, "other", focus, rows, view.settings.min_gain, (text, *why))
@@ -104,11 +112,13 @@ def _same_rows(fleet: Fleet, phases: set[Phase]) -> list[int]:
     return [row for phase in phases for row in launching_rows(fleet, phase)]
 
 
-def _caller(view: View, late: Lateness) -> Caller | None:
-    """The function in which the host is for about as much longer, where stacks tell."""
+def _caller(view: View, late: Lateness, rows: Sequence[int]) -> Caller | None:
+    """The function in which the host is for about as much longer, in the same part of the iteration, if stacks tell."""
     usual = usual_of(view, late.reference, host_us)
     caller = find_caller(view, late.workers, usual) if usual is not None else None
-    return caller if caller is not None and caller.accounts_for(late.mean_us - late.reference_us) else None
+    if caller is None or not caller.accounts_for(late.mean_us - late.reference_us):
+        return None
+    return None if phases_called_in(view, caller).isdisjoint(view.fleet.keys[row].phase for row in rows) else caller
 
 
 def _why_slower(view: View, late: Lateness) -> tuple[str, tuple[str, ...]]:

@@ -94,9 +94,11 @@ class Past(NamedTuple):
 
 
 def past_of(view: View, measure: Measure = inside_us) -> Past | None:
-    """The healthy window, if it has all workers."""
+    """The healthy window, if it has all workers and tells the same of what operators take."""
     past = view.suspects.baseline
     if past is None or not set(view.fleet.ranks) <= set(past.ranks):
+        return None
+    if measure is inside_us and past.knows_launchers != view.fleet.knows_launchers:
         return None
     columns = {rank: column for column, rank in enumerate(past.ranks)}
     places = {key: at for at, key in enumerate(past.keys)}

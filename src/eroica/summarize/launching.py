@@ -15,14 +15,15 @@ from eroica.summarize.activity import Durations, Outline, is_allocation, launche
 from eroica.summarize.functions import Functions
 from eroica.summarize.phases import PHASES, phases_at
 from eroica.summarize.sampled import ThreadSamples
-from eroica.summarize.sweep import Layer, first_come
+from eroica.summarize.sweep import Layer, first_come, inside, unite
+from eroica.trace.kineto import is_collective_kernel
 from eroica.trace.schema import ALL_LAUNCHES
 from eroica.trace.table import Category, EventTable
 
 #: The time before a launch that belongs to it: operators, their dispatch, the module that calls them.
 _REACH_NS = 100_000
-#: A sample so far from a launch says nothing of it.
-_FAR_NS = 100_000_000
+#: A sample so far from a launch says nothing of it; a call that takes so long waits.
+_FAR_NS, _LASTS_NS = 20_000_000, 1_000_000
 _BACKWARD = PHASES.index("backward")
 
 
@@ -30,6 +31,9 @@ def device_time(
     events: EventTable, outline: Outline, samples: ThreadSamples, window: tuple[int, int], functions: int
 ) -> NDArray[np.float64]:
     """How long the device works on what the host launched while each function was sampled; allocations count as such.
+
+    Collectives are left out: their kernels wait. Whoever waits for the device is sampled far longer than it launches,
+    so samples in calls that last say only who made these calls.
 
     Args:
         events: The whole trace.
@@ -41,20 +45,40 @@ def device_time(
     Returns:
         Nanoseconds; zeros where the trace does not tell who launched what. float64 [functions].
     """
-    if not len(samples.time_ns):
-        return np.zeros(functions)
     work, call = launches_of(events, outline)
+    waits = np.array([is_collective_kernel(name) for name in events.strings], dtype=np.bool_)
+    if len(work):
+        work, call = work[~waits[events.name[work]]], call[~waits[events.name[work]]]
+    if not len(work) or not len(samples.time_ns):
+        return np.zeros(functions)
     direct = np.flatnonzero(is_allocation(events) & (events.thread == outline.training_thread))
     work, call = np.concatenate((work, direct)), np.concatenate((call, direct))
     length = np.minimum(events.end_ns[work], window[1]) - np.maximum(events.start_ns[work], window[0])
-    moment = events.start_ns[call]
-    after = np.clip(np.searchsorted(samples.time_ns, moment), 1, max(len(samples.time_ns) - 1, 1))
-    after = np.minimum(after, len(samples.time_ns) - 1)
+    sample = _samples_of_calls(events, outline, samples, call)
+    known = (sample >= 0) & (length > 0)
+    function = samples.function[sample[known]]
+    return np.bincount(function, weights=length[known], minlength=functions).astype(np.float64)
+
+
+def _samples_of_calls(
+    events: EventTable, outline: Outline, samples: ThreadSamples, call: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The sample that tells who made each call: one taken in it, else the nearest in no lasting call; -1 for none."""
+    time, start, end = samples.time_ns, events.start_ns[call], events.end_ns[call]
+    own = np.searchsorted(time, start)
+    inner = time[np.minimum(own, len(time) - 1)]
+    taken = (own < len(time)) & (inner >= start) & (inner < end)
+    mine = (events.category == Category.RUNTIME) & (events.thread == outline.training_thread)
+    lasting = np.flatnonzero(mine & (events.end_ns - events.start_ns >= _LASTS_NS))
+    free = np.flatnonzero(~inside(time, *unite(events.start_ns[lasting], events.end_ns[lasting])))
+    if not len(free):
+        return np.where(taken, own, -1)
+    after = np.minimum(np.searchsorted(time[free], start), len(free) - 1)
     before = np.maximum(after - 1, 0)
-    nearer = moment - samples.time_ns[before] < samples.time_ns[after] - moment
-    nearest = np.where(nearer, before, after)
-    length[np.abs(samples.time_ns[nearest] - moment) > _FAR_NS] = 0
-    return np.bincount(samples.function[nearest], weights=np.maximum(length, 0), minlength=functions).astype(np.float64)
+    nearer = np.abs(start - time[free[before]]) < np.abs(time[free[after]] - start)
+    nearest = free[np.where(nearer, before, after)]
+    near = np.abs(time[nearest] - start) <= _FAR_NS
+    return np.where(taken, own, np.where(near, nearest, -1))
 
 
 def read_launching(
