@@ -226,6 +226,38 @@ def test_the_kernels_of_one_worker_name_who_launches_them(seed: int) -> None:
 
 
 @seeds
+def test_a_baseline_that_tells_of_the_host_only_is_no_measure_for_what_devices_do(seed: int) -> None:
+    """The function does then and now the same; another kernel takes longer."""
+    plan = FleetPlan(seed=seed, accelerator=True)
+    healthy = calling(synthesize(plan, eager(), 1), 5.0)
+    patterns = calling(synthesize(plan, [*eager(), Kernels(50.0)], 2), 5.0, 50.0)
+    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
+    assert all(one.function.name != "gradient_norms" for one in verdict.findings), verdict.summary
+
+
+@seeds
+def test_a_worker_whose_stacks_nobody_sampled_does_not_hide_another_one(seed: int) -> None:
+    slower = Launching(25.0, 0.0, "backward", (2,))
+    patterns = synthesize(FleetPlan(seed=seed, accelerator=True), [*eager(), slower], 2)
+    rows = tuple(row for row in patterns[3].functions if row.key.name != LAUNCHING)
+    patterns[3] = msgspec.structs.replace(patterns[3], functions=rows)
+    verdict = analyze("job", synthesize_window(patterns), patterns, ())
+    found = verdict.cause
+    assert found is not None and (found.cause, found.workers) == ("host-bound", (2,)), verdict.summary
+
+
+@seeds
+def test_more_batches_for_a_step_are_no_functions_doing(seed: int) -> None:
+    """Twice as many of all kernels, and of launches; the function was there before, with half of its own."""
+    plan = FleetPlan(seed=seed, accelerator=True)
+    healthy = calling(synthesize(plan, [*eager(), Kernels(20.0)], 1), 5.0, 20.0)
+    twice = [Launching(24.0, 400), Launching(40.0, 800, "backward"), Kernels(40.0)]
+    patterns = calling(synthesize(plan, twice, 2), 10.0, 40.0)
+    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
+    assert all(one.function.name != "gradient_norms" for one in verdict.findings), verdict.summary
+
+
+@seeds
 @pytest.mark.parametrize(
     ("name", "is_told"), [("Memcpy DtoH (Device -> Pageable)", True), ("Memcpy DtoD (Device -> Device)", False)]
 )
