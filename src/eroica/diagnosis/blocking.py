@@ -16,12 +16,13 @@ from eroica.diagnosis.frames import find_focus
 from eroica.diagnosis.lateness import LEAST_AGREEMENT
 from eroica.diagnosis.occasions import agreement_of, candidate_of, find_occasions
 from eroica.diagnosis.view import View
+from eroica.model.pattern import BESIDE_INPUT
 
 _CAUSES: dict[Activity, tuple[str, str]] = {
     "save": ("blocking-checkpoint", "saving state to storage"),
     "log": ("blocking-logging", "logging"),
 }
-_PHASES = frozenset({"forward", "backward", "optimizer", "other"})
+_PHASES = frozenset(BESIDE_INPUT)
 
 
 def find_blocking(view: View) -> list[Candidate]:

@@ -56,7 +56,7 @@ _UNLIKE_OTHERS = "Workers of other roles compute as fast as then, so it is not h
 _LOWER_CLOCK = 0.97
 _OFTEN_CAPPED = 0.1
 #: Contention explains the slowness if waiting for a core explains this share of it.
-_EXPLAINED_BY_QUEUE = 0.5
+EXPLAINED_BY_QUEUE = 0.5
 
 
 def find_compute(view: View) -> list[Candidate]:
@@ -207,7 +207,7 @@ def _why_slower(view: View, members: NDArray[np.intp], speed: Speed) -> tuple[st
     """Whether threads that wait longer for a core than before explain it, and the sentence that says so."""
     queue_W = queued_share(view.fleet) - view.then(queued_share)
     explained = float(np.nan_to_num(np.nanmean(queue_W[members]) if not np.isnan(queue_W[members]).all() else 0.0))
-    if explained < _EXPLAINED_BY_QUEUE * (1 - 1 / float(np.median(speed.factor[members]))):
+    if explained < EXPLAINED_BY_QUEUE * (1 - 1 / float(np.median(speed.factor[members]))):
         return "compute-slow", ()
     return "cpu-contention", (f"Training threads wait {percent(explained)} more of their time for a core than before.",)
 
@@ -219,7 +219,7 @@ def _split_by_queue(
     queue_W = queued_share(view.fleet)
     more_W = queue_W - np.nan_to_num(median_of_others(queue_W, view.fleet.roles))
     lost_W = 1 - 1 / np.fmax(speed.factor, 1.0)
-    waiting_W = np.nan_to_num(more_W, nan=0.0) >= _EXPLAINED_BY_QUEUE * np.maximum(lost_W, 1e-9)
+    waiting_W = np.nan_to_num(more_W, nan=0.0) >= EXPLAINED_BY_QUEUE * np.maximum(lost_W, 1e-9)
     queued = members[waiting_W[members] & (held_share(view.fleet)[members] <= _HELD)]
     slow = np.setdiff1d(members, queued)
     if queued.size:

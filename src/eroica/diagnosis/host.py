@@ -14,6 +14,7 @@ from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH, time_above
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
 from eroica.localize.excess import mean_error
+from eroica.model.pattern import BESIDE_INPUT
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
@@ -24,7 +25,6 @@ _MOSTLY_PYTHON = 0.5
 #: Profiling slows the host too, by an unknown share.
 _DOUBT = 0.8
 _MOST_NAMED = 3
-_PHASES = ("forward", "backward", "optimizer", "other")
 
 
 def find_host_bound(view: View) -> list[Candidate]:
@@ -132,7 +132,7 @@ def _evidence(view: View, rows: list[int], time_R: Floats, mean_us: float) -> li
     share = f"{percent(mean_us / max(view.iteration_us, 1e-9))}"
     allowed = f"at most {percent(view.settings.expected_host)} is expected"
     sentences = [f"The device has no work for {share} of the iteration, {allowed}; {count:.0f} kernels run in each."]
-    phases = {phase: time_R[[view.fleet.keys[row].phase == phase for row in rows]].sum() for phase in _PHASES}
+    phases = {phase: time_R[[view.fleet.keys[row].phase == phase for row in rows]].sum() for phase in BESIDE_INPUT}
     parts = ", ".join(f"{phase} {format_ms(float(time))}" for phase, time in phases.items() if time > 0)
     if parts:
         sentences.append(f"By part of the iteration: {parts}.")

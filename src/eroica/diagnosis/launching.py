@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.compute import EXPLAINED_BY_QUEUE
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import JOB_WIDE, Lateness, accuse, judge_group
 from eroica.diagnosis.speed import launching_rows, queued_share
@@ -23,15 +24,12 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
-from eroica.model.pattern import LAUNCHING, Phase
+from eroica.model.pattern import BESIDE_INPUT, LAUNCHING, Phase
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
-_PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer", "other")
 #: Equally many launches: more of them than this are more work.
 _MORE = 1.1
-#: Waiting for a core explains slower launching from this share of it on.
-_EXPLAINED_BY_QUEUE = 0.5
 
 
 def find_slow_launching(view: View) -> list[Candidate]:
@@ -39,7 +37,7 @@ def find_slow_launching(view: View) -> list[Candidate]:
     if view.is_trace or not view.fleet.has_accelerator:
         return []
     found: dict[tuple[str, tuple[int, ...]], list[tuple[Lateness, list[int]]]] = {}
-    for phase in _PHASES:
+    for phase in BESIDE_INPUT:
         rows = launching_rows(view.fleet, phase)
         for late in judge_group(view, rows, None):
             if _is_known(view, late):
@@ -76,7 +74,8 @@ def _candidate(view: View, parts: Sequence[tuple[Lateness, list[int]]]) -> Candi
         f"The host launches {count:.0f} kernels there per iteration, {usual:.0f} {usually}, and the device has no work "
         f"for {format_ms(late.mean_us)} meanwhile, {format_ms(late.reference_us)} {usually}."
     )
-    cause, why = ("host-bound", ()) if not count <= _MORE * usual else _why_slower(view, late)
+    has_more = not count <= _MORE * usual
+    cause, why = ("host-bound", ()) if has_more else _why_slower(view, late)
     caller = _caller(view, late, rows) if cause == "host-bound" else None
     if caller is None:
         whole = _of_iteration(view, late) if cause == "cpu-contention" else late
@@ -86,7 +85,7 @@ def _candidate(view: View, parts: Sequence[tuple[Lateness, list[int]]]) -> Candi
     label = caller.focus.label
     where = f"The host is in {label} for {format_ms(caller.own_us)}; {before} {format_ms(caller.other_us)}."
     focus = msgspec.structs.replace(caller.focus, functions=tuple(rows))
-    cause = "host-bound" if not count <= _MORE * usual else "python-on-critical-path"
+    cause = "host-bound" if has_more else "python-on-critical-path"
     return accuse(late, cause, "other", focus, rows, view.settings.min_gain, (text, where))
 
 
@@ -126,6 +125,6 @@ def _why_slower(view: View, late: Lateness) -> tuple[str, tuple[str, ...]]:
     queue_W = queued_share(view.fleet)
     usual_W = median_of_others(queue_W, view.fleet.roles) if late.reference == "peers" else view.then(queued_share)
     more = float(np.nan_to_num(queue_W - usual_W)[list(late.workers)].mean())
-    if more * view.iteration_us < _EXPLAINED_BY_QUEUE * (late.mean_us - late.reference_us):
+    if more * view.iteration_us < EXPLAINED_BY_QUEUE * (late.mean_us - late.reference_us):
         return "host-bound", ("Each launch takes longer: the host's cores are slower, or something beside it runs.",)
     return "cpu-contention", (f"Training threads wait {percent(more)} more of their time for a core.",)

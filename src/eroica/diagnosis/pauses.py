@@ -26,10 +26,11 @@ from eroica.diagnosis.lateness import LEAST_AGREEMENT
 from eroica.diagnosis.occasions import Occasions, agreement_of, candidate_of, find_occasions
 from eroica.diagnosis.reading import describe, doing, python_cause
 from eroica.diagnosis.view import View
+from eroica.model.pattern import BESIDE_INPUT
 from eroica.summarize.phases import is_engine_frame
 
 Floats = NDArray[np.float64]
-_PHASES = frozenset({"forward", "backward", "optimizer", "other"})
+_PHASES = frozenset(BESIDE_INPUT)
 #: Fewer iterations do not tell a rhythm.
 _FEWEST_ITERATIONS = 10
 #: A pause takes at least this share of the usual iteration: a stack sample stands for about that much.

@@ -29,10 +29,10 @@ from eroica.diagnosis.speed import launching_rows
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import standard_error
+from eroica.model.pattern import BESIDE_INPUT, Phase
 from eroica.summarize.phases import is_engine_frame
 
 Floats = NDArray[np.float64]
-_PHASES = ("forward", "backward", "optimizer", "other")
 #: Modules, hooks and optimizers take up to half as long between launches as launching takes (measured, eager code).
 _BETWEEN_LAUNCHES = 0.5
 #: Share of a stated slowdown that a function must explain where there is no baseline window to compare with.
@@ -76,7 +76,7 @@ _NEXT_STEPS: dict[str, str] = {
 def find_python(view: View) -> list[Candidate]:
     """Functions that take longer on some workers than on their peers, or on all than before or than expected."""
     found: dict[Hashable, list[Candidate]] = defaultdict(list)
-    for at, one in enumerate(candidate for phase in _PHASES for candidate in _in_phase(view, phase)):
+    for at, one in enumerate(candidate for phase in BESIDE_INPUT for candidate in _in_phase(view, phase)):
         alike = not one.is_elsewhere and one.focus.is_own and one.gain is None
         found[(one.cause, one.scope, one.workers, one.reference, one.focus.label) if alike else at].append(one)
     return [_together(parts) for parts in found.values()]
@@ -99,13 +99,13 @@ def _together(parts: Sequence[Candidate]) -> Candidate:
     )
 
 
-def python_rows(view: View, phases: Sequence[str] = _PHASES) -> list[int]:
+def python_rows(view: View, phases: Sequence[str] = BESIDE_INPUT) -> list[int]:
     """Rows of Python that these rules judge."""
     rows = view.rows(kinds=frozenset({"python"}), phases=frozenset(phases))
     return [row for row in rows if not is_judged_elsewhere(view.fleet.keys[row].stack)]
 
 
-def _in_phase(view: View, phase: str) -> Iterator[Candidate]:
+def _in_phase(view: View, phase: Phase) -> Iterator[Candidate]:
     rows = python_rows(view, (phase,))
     expected = _expected_share(view, phase) if view.fleet.has_accelerator else None
     if not rows:
@@ -118,10 +118,9 @@ def _in_phase(view: View, phase: str) -> Iterator[Candidate]:
         yield from _explains_slowdown(view, rows)
 
 
-def _expected_share(view: View, phase: str) -> float:
+def _expected_share(view: View, phase: Phase) -> float:
     """Share of the iteration that Python of one part may take beside an accelerator: more where it launches much."""
-    rows = [row for row in launching_rows(view.fleet) if view.fleet.keys[row].phase == phase]
-    launching_us = float(view.fleet.critical_us[rows].sum(axis=0).mean()) if rows else 0.0
+    launching_us = float(view.fleet.critical_us[launching_rows(view.fleet, phase)].sum(axis=0).mean())
     return view.settings.expected_python + _BETWEEN_LAUNCHES * launching_us / max(view.iteration_us, 1e-9)
 
 

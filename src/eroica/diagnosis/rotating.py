@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind
+from eroica.diagnosis.compute import EXPLAINED_BY_QUEUE
 from eroica.diagnosis.frames import NOTHING, find_focus
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH, measure, time_above
 from eroica.diagnosis.more_data import is_data
@@ -45,7 +46,6 @@ _LEAD_DEVICE = 0.08
 _MOST = 0.5
 #: Who holds this share of a function's time runs it alone.
 _ALONE = 0.9
-_EXPLAINED_BY_QUEUE = 0.5
 _HELD = 0.03
 #: A run-queue wait that cannot be compared with an earlier one says little.
 _UNCOMPARED = 0.7
@@ -217,7 +217,7 @@ def _why_held(view: View, removed_WI: Floats, coverage: float) -> tuple[str, flo
     queue = _mean_known(queued_share(view.fleet))
     past = view.suspects.baseline
     before = _mean_known(queued_share(past)) if past is not None else 0.0
-    if queue - before < _EXPLAINED_BY_QUEUE * lost:
+    if queue - before < EXPLAINED_BY_QUEUE * lost:
         return "compute-slow" if coverage >= _MOST else "unknown", 1.0, ()
     then = f", {percent(before)} in the baseline window" if past is not None else ""
     text = (f"Training threads are ready but without a core {percent(queue)} of the time{then}.",)

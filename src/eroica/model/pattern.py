@@ -16,6 +16,8 @@ from eroica.model.worker import ProcessGroup, Worker
 
 FunctionKind = Literal["compute", "memory", "collective", "python", "gc", "other"]
 Phase = Literal["input", "forward", "backward", "optimizer", "other"]
+#: All but the loading of data.
+BESIDE_INPUT: tuple[Phase, ...] = ("forward", "backward", "optimizer", "other")
 ThreadRole = Literal["training", "autograd", "collective", "device", "background", "loader", "child"]
 #: Threads that are never critical themselves: others of the process, of its data loaders' processes, and of other
 #: processes that it has started.
