@@ -2,7 +2,8 @@
 
 NVML's PCIe counter is an average over 20 ms and the call takes as long, so each device is read by a thread of its own;
 each call also costs 0.9 ms of a core (measured, H100, driver 580), so all devices together make it as often as 2 % of a
-core allows: 15 times a second for one device, 3 for each of eight. NVLink and RDMA-to-GPU counters are not read here.
+core allows: at that cost some 15 times a second for one device, 3 for each of eight. NVLink and RDMA-to-GPU counters
+are not read here.
 """
 
 from __future__ import annotations
