@@ -185,9 +185,10 @@ def test_a_collector_that_was_started_again_still_knows_that_the_job_was_slow_fr
     again.windows.resume(History(last_id=number + 2, lines=lines, windows=(taken,), baseline=baseline))
     again.train(0.1, 0.1, 2)
     assert again.windows.absolved == 0
-    work = again.look(0.15, 0.1)
+    work = again.look(0.11, 0.1)
     assert not work.baseline
     assert "slow from its start" in unused(work)[0]
+    assert again.look(0.2, 0.1).baseline, "far slower than then, that tells what has come since"
 
 
 def test_a_baseline_window_in_which_the_job_got_slow_is_not_used() -> None:

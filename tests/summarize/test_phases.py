@@ -37,6 +37,26 @@ def test_without_a_wrapped_model_forward_is_what_a_backward_pass_follows():
     assert phases_of(events, ["aten::mm", "aten::item"]) == ["forward", "other"]
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_forward_and_backward_in_a_closure_are_no_part_of_the_optimizer(wrapped):
+    events = Events().note("Optimizer.step#LBFGS.step", 0, 100).add("aten::norm", 70, 72).add("aten::add_", 90, 92)
+    for begin in (10, 40):
+        events.add("aten::mm", begin, begin + 5)
+        events.add("autograd::engine::evaluate_function: MmBackward0", begin + 8, begin + 20)
+        events.add("aten::mm_backward", begin + 10, begin + 12)
+        if wrapped:
+            events.note("DistributedDataParallel.forward", begin - 1, begin + 6)
+    names = ["aten::mm", "aten::mm_backward", "aten::norm", "aten::add_"]
+    assert phases_of(events, names) == ["forward", "backward", "optimizer", "optimizer"]
+
+
+def test_a_step_in_a_hook_of_the_backward_pass_stays_the_optimizers():
+    events = Events().add("aten::mm", 2, 4).add("autograd::engine::evaluate_function: MmBackward0", 10, 60)
+    events.note("Optimizer.step#SGD.step", 20, 30).add("aten::add_", 22, 24)
+    events.add("autograd::engine::evaluate_function: AccumulateGrad", 25, 27, thread=999)
+    assert phases_of(events, ["aten::mm", "aten::add_"]) == ["forward", "optimizer"]
+
+
 def test_annotations_of_other_threads_do_not_count():
     events = Events().add("aten::mm", 20, 30).note("enumerate(DataLoader)#x.__next__", 0, 100, thread=999)
     assert phases_of(events, ["aten::mm"]) == ["other"]
@@ -56,7 +76,11 @@ MODULE = "Module._call_impl (torch/nn/modules/module.py:1782)"
         ((SCRIPT, STEP, MODULE, "Model.forward (project/model.py:3)"), "forward"),
         ((SCRIPT, "DistributedDataParallel.forward (torch/nn/parallel/distributed.py:1884)"), "forward"),
         ((SCRIPT, STEP, "Optimizer.zero_grad (torch/optim/optimizer.py:900)"), "optimizer"),
-        ((SCRIPT, "AdamW.step (torch/optim/adam.py:220)", *BACKWARD), "optimizer"),
+        ((SCRIPT, "AdamW.step (torch/optim/adam.py:220)", "_fused (torch/optim/adam.py:700)"), "optimizer"),
+        ((SCRIPT, "LBFGS.step (torch/optim/lbfgs.py:330)", "closure (train.py:9)", *BACKWARD), "backward"),
+        ((SCRIPT, "LBFGS.step (torch/optim/lbfgs.py:330)", "closure (train.py:9)", MODULE), "forward"),
+        ((SCRIPT, "LBFGS.step (torch/optim/lbfgs.py:330)", "closure (train.py:9)"), "optimizer"),
+        ((SCRIPT, STEP, *BACKWARD, "hook (train.py:5)", "SGD.step (torch/optim/sgd.py:100)"), "backward"),
         ((SCRIPT, STEP, "backward (project/planner.py:3)"), "other"),
         ((SCRIPT, "__next__ (project/loader.py:9)"), "other"),
         ((SCRIPT,), "other"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eroica.worker.hooks import Guest
 from eroica.worker.rhythm import Completed, Rhythm, find_period
 
 
@@ -195,3 +196,25 @@ def test_durations_add_up_to_the_time_from_the_first_event_to_the_last_end(cycle
     events = [event for _ in range(repeats) for event in ["D", *(f"O{optimizer}" for optimizer in cycle)]]
     _, done = play(events)
     assert sum(duration for _, _, duration in done) == done[-1][1] - 1
+
+
+class Optimizer:
+    def __init__(self, *parameters: object) -> None:
+        self.param_groups = [{"params": list(parameters)}]
+
+
+class OtherOptimizer(Optimizer):
+    pass
+
+
+def test_an_optimizer_made_anew_for_the_same_parameters_takes_the_old_ones_place() -> None:
+    guest, first, second = Guest(), object(), object()
+    kept = [Optimizer(first), Optimizer(second), Optimizer(first), OtherOptimizer(first), Optimizer(first, second)]
+    assert [guest._add_optimizer(one) for one in kept] == [0, 1, 0, 2, 0]
+
+
+def test_what_has_no_parameters_to_be_known_by_is_numbered_by_itself() -> None:
+    guest, odd = Guest(), [Optimizer(), Optimizer(), OtherOptimizer()]
+    assert [guest._add_optimizer(one) for one in odd] == [0, 1, 2]
+    del odd[0].param_groups
+    assert guest._add_optimizer(odd[0]) == 0

@@ -128,7 +128,8 @@ class Baseline:
         """Why the baseline window was not taken from a healthy job, "" if nothing says so.
 
         All means compared here are of iterations outside windows, as the agents saw them: capturing slows them alike.
-        A job that was not at its best, but is far slower now, is better compared with that than with nothing.
+        A job that was not at its best, but is far slower now, is better compared with that than with nothing: what it
+        was slow for then has not made it slower since.
 
         Args:
             best_s: Mean iteration of the job's best stretch so far, seconds.
@@ -137,7 +138,8 @@ class Baseline:
         taken_s, expected_s = self._taken_s, self._settings.expected_iteration_s
         if not self.patterns or not taken_s:
             return ""
-        if self._was_slow:
+        is_far_slower = (now_s or 0.0) >= _FASTER_LATER * taken_s
+        if self._was_slow and not is_far_slower:
             return "it was slow from its start"
         if self._is_slower_inside and not (self._came_back and self._tries > 1):
             inside = f"{1e3 * self._captured_s:.3g} ms"
@@ -145,7 +147,7 @@ class Baseline:
         if self._longer_at_last >= _LONGER_AT_LAST and self._stayed_long:
             return f"iterations became {self._longer_at_last:.2g} times as long in the course of it and stayed long"
         at = f"iterations took {1e3 * taken_s:.3g} ms when it was taken"
-        if 0 < expected_s < taken_s:
+        if 0 < expected_s < taken_s and not is_far_slower:
             return f"{at}, and {1e3 * expected_s:.3g} ms are expected"
         if best_s and taken_s >= max(_FASTER_LATER * best_s, best_s + _SMALL_PART * ((now_s or 0.0) - best_s)):
             return f"{at}, and {1e3 * best_s:.3g} ms at the job's best"

@@ -101,8 +101,8 @@ class Capturing:
         training = span.in_training(self._roll)
         if not probes or not training:
             return self._give_up(current, current.why_not_probed(self._roll))
-        events = max(1, *(probe.events for probe in probes))
         iteration_s = span.slowest_s(training)
+        events = max(1, *(span.events_of(probe, iteration_s) for probe in probes))
         length = span.iterations(current.wanted, iteration_s, events, self._max_events, self._settings)
         objection = span.objection(length, events, self._settings)
         if objection:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from eroica.collector.opening import SHORTEST_S, Wanted
 from eroica.settings import Settings
-from eroica.wire.messages import WorkerStatus
+from eroica.wire.messages import OrderResult, WorkerStatus
 
 #: From so many trace events of a worker on a window is a burden worth telling.
 _MANY_EVENTS = 500_000
@@ -15,6 +15,8 @@ _MANY_EVENTS = 500_000
 _STALL_S = 4e-6
 #: Iterations between the order and the window, at least: one that is under way cannot be the first.
 _LEAST_LEAD = 2
+#: A probed iteration that is shorter than usual by this factor stands for no other.
+_UNLIKE = 1.5
 
 
 def in_training(workers: Iterable[WorkerStatus]) -> list[WorkerStatus]:
@@ -44,6 +46,19 @@ def lead(iteration_s: float, settings: Settings) -> int:
 def first_iteration(training: Sequence[WorkerStatus], iteration_s: float, settings: Settings) -> int:
     """The iteration that nobody reaches before the order does."""
     return max(status.iteration for status in training) + lead(iteration_s, settings)
+
+
+def events_of(probe: OrderResult, iteration_s: float) -> int:
+    """Trace events of one iteration, from a probe that may have met a short one.
+
+    Where iterations take turns (several updates for one rollout), most of the events are in the few that are long.
+
+    Args:
+        probe: What one worker answered.
+        iteration_s: Its usual iteration, seconds.
+    """
+    longer = iteration_s / probe.duration_s if probe.duration_s > 0 else 1.0
+    return math.ceil(probe.events * longer) if longer > _UNLIKE else probe.events
 
 
 def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int, settings: Settings) -> int:

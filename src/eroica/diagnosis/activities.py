@@ -115,6 +115,16 @@ _SYNCS = (
 )
 
 
+#: What no logger calls: who trains.
+_TRAINING = _Library(
+    (
+        "torch/nn/modules/module.py", "torch/optim/optimizer.py", "torch/utils/data/dataloader.py",
+        "torch/autograd/__init__.py", "lightning/", "pytorch_lightning/", "transformers/trainer.py",
+    )
+)  # fmt: skip
+_STANDARD = _Library(("logging/",))
+
+
 def activity_of(stack: Sequence[str]) -> Activity:
     """What a stack is busy with; "" where no frame of a known library says."""
     return _activity(tuple(stack))
@@ -122,9 +132,9 @@ def activity_of(stack: Sequence[str]) -> Activity:
 
 @lru_cache(maxsize=8192)
 def _activity(stack: tuple[str, ...]) -> Activity:
-    for frame in stack:
+    for place, frame in enumerate(stack):
         purpose = _of_frame(frame, "purpose")
-        if purpose:
+        if purpose and not (purpose == "log" and _is_around_training(stack, place)):
             return purpose
     for frame in reversed(stack):
         read = _of_frame(frame, "read")
@@ -133,6 +143,23 @@ def _activity(stack: tuple[str, ...]) -> Activity:
     if any(_of_frame(frame, "sync") for frame in stack):
         return "sync"
     return "thread" if stack and _of_frame(stack[-1], "thread") else ""
+
+
+def _is_around_training(stack: tuple[str, ...], place: int) -> bool:
+    """Whether a frame of a logger or tracker runs the program, or the training loop, rather than log for it.
+
+    Decorators that catch errors, agents of a sweep and patched trainers do: the own code begins below, or modules,
+    optimizers and trainers run there. What the standard library calls of the user's are handlers.
+    """
+    above, below = stack[:place], stack[place + 1 :]
+    is_in_own = any(is_own_frame(frame) and not _is_file(frame) for frame in above)
+    begins_below = not is_in_own and any(map(is_own_frame, below)) and not _shows(_STANDARD, stack[place])
+    return begins_below or any(_shows(_TRAINING, frame) for frame in below)
+
+
+def _is_file(frame: str) -> bool:
+    """Whether a frame is a file run as a whole, which is where programs begin."""
+    return split_frame(frame).name == "<module>"
 
 
 @lru_cache(maxsize=65536)

@@ -38,6 +38,12 @@ _CROWDED_RATIO = 2.0
 _MOST_OF_GROWTH = 0.5
 _LITTLE_OF_GROWTH = 0.3
 _NOT_ALL_OF_GROWTH = 0.8
+_MEET_LESS = (
+    "Find the collectives that are new: one in a loop, or over a larger group of workers than needs its result, makes "
+    "all wait for whoever is last each time; call it once, or in the smaller group."
+)
+#: Cores that nobody used, on average, from which none was short.
+_IDLE_CORES = 0.5
 #: Doubt left where waiting for somebody without a trace cannot be excluded.
 _UNTOLD = 0.6
 
@@ -78,6 +84,11 @@ class _Common(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def excess_us(self) -> float:
         return float(self.now_I.mean()) - self.allowed_us
+
+    @property
+    def meet_more(self) -> bool:
+        """Workers wait for each other because they meet more often."""
+        return self.is_mutual and self.change is not None and self.change.meets_more
 
 
 def collectives(view: View) -> list[int]:
@@ -155,15 +166,16 @@ def _against_baseline(view: View) -> _Common:
     change = find_change(view, _heaviest(view))
     is_larger = change is not None and change.is_larger
     ratio = LEAST_RATIO if is_larger or not _lacks_cores(view) else _CROWDED_RATIO
-    before_us = float(common_wait(past.wait_us).mean())
-    mutual_I = common_wait(_without_lateness(view))
-    is_growth = _is_the_growth(view, past, float(mutual_I.mean()) - before_us)
-    if is_growth:
-        now_I, ratio = mutual_I, LEAST_RATIO
-    allowed_us = before_us * (1 + ratio)
+    before_us, is_mutual = float(common_wait(past.wait_us).mean()), False
+    mutual = _wait_for_each_other(view, past, change)
+    if mutual is not None and _is_the_growth(view, past, mutual[2]):
+        now_I, before_us, _ = mutual
+        is_mutual = True
+    is_growth = is_mutual or (_has_idle_cores(view) and _is_the_growth(view, past, float(now_I.mean()) - before_us))
+    allowed_us = before_us * (1 + (LEAST_RATIO if is_growth else ratio))
     if (change is not None or is_growth) and now_I.mean() > allowed_us:  # then it is known what for
         allowed_us = before_us
-    return _Common(now_I=now_I, allowed_us=allowed_us, reference="baseline", change=change, is_mutual=is_growth)
+    return _Common(now_I=now_I, allowed_us=allowed_us, reference="baseline", change=change, is_mutual=is_mutual)
 
 
 def _without_lateness(view: View) -> Floats:
@@ -175,15 +187,30 @@ def _without_lateness(view: View) -> Floats:
     return np.maximum(view.fleet.wait_us - np.maximum(arrivals.waited_us - arrivals.blamed_us, 0.0), 0.0)
 
 
-def _is_the_growth(view: View, past: Fleet, longer_us: float) -> bool:
-    """Whether iterations have grown by what like workers spend longer in sends and receives, not in what they do.
+def _wait_for_each_other(view: View, past: Fleet, change: Change | None) -> tuple[Floats, float, float] | None:
+    """What workers wait that do so for each other alike: now [1, I], before, and by how much longer; None where not so.
 
-    In collectives of all, who comes last shows. Stages of a pipeline wait for each other however fast the transfer is.
+    Of all collectives, where more of them let like work meet more often: everybody waits longer in them, in turn. Else
+    of sends and receives whose other side is known, if like workers spend most of the time in those: stages of a
+    pipeline wait for each other however fast the transfer is.
+    """
+    if np.unique(view.fleet.roles).size > 1 or not set(view.fleet.ranks) <= set(past.ranks):
+        return None
+    waited_us, grown_us = view.suspects.arrivals.waited_us.mean(), view.iteration_us - past.mean_iteration_us
+    if change is not None and change.meets_more and waited_us >= _MOST_OF_GROWTH * grown_us:
+        then_W = view.then(lambda fleet: np.asarray(fleet.wait_us.mean(axis=1)))
+        return view.fleet.wait_us.mean(axis=0)[None], float(then_W.mean()), float((view.wait_us - then_W).min())
+    if not (_is_between_two(view) and _tells_senders(view)):
+        return None
+    now_I, before_us = common_wait(_without_lateness(view)), float(common_wait(past.wait_us).mean())
+    return now_I, before_us, float(now_I.mean()) - before_us
+
+
+def _is_the_growth(view: View, past: Fleet, longer_us: float) -> bool:
+    """Whether iterations have grown by what workers spend longer in collectives, not in what they do.
+
     Workers that are late in turn look like nobody, but what each does longer adds up to what the iteration has grown.
     """
-    alike = np.unique(view.fleet.roles).size == 1 and set(view.fleet.ranks) <= set(past.ranks)
-    if not (alike and _is_between_two(view) and _tells_senders(view)):
-        return False
     grown_us = view.iteration_us - past.mean_iteration_us
     busier_W = np.maximum(view.fleet.busy_us.mean(axis=1) - view.busy_before().mean(axis=1), 0.0)
     is_little = busier_W.max() <= _LITTLE_OF_GROWTH * grown_us and busier_W.sum() <= _NOT_ALL_OF_GROWTH * grown_us
@@ -204,6 +231,11 @@ def _lacks_cores(view: View) -> bool:
     return any(view.cores[host].allowed < 2 * len(members) for host, members in view.homes.items())
 
 
+def _has_idle_cores(view: View) -> bool:
+    """Whether every host is seen to have cores left: then transfers did not last longer for want of one."""
+    return all(view.cores[host].idle >= _IDLE_CORES for host in view.homes)
+
+
 def _is_pipeline(view: View) -> bool:
     """Whether recorded workers are stages of a pipeline: they wait while it fills and drains, however fast it is."""
     return view.is_trace and len({stage_of(pattern) for pattern in view.fleet.patterns} - {None}) > 1
@@ -221,6 +253,8 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
         sentence = _exposed(view, key.name, float(now_I.mean()))
     elif piece is not None and is_setting:
         sentence = piece.describe(view, float(now_I.mean()))
+    elif common.meet_more and common.change is not None:
+        sentence = _meet_more(view, key.name, common.change, float(now_I.mean()))
     elif common.change is not None:
         sentence = (
             f"{key.name} takes {format_ms(float(now_I.mean()))} of each {format_ms(view.iteration_us)} iteration on "
@@ -228,7 +262,7 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
         )
     said = [one.sentence for one in (piece, common.change) if one is not None]
     remedy = piece if is_setting else common.change
-    return Candidate(
+    found = Candidate(
         cause="misconfiguration" if is_setting else "slow-collective-everywhere",
         scope="all",
         workers=tuple(range(view.workers)),
@@ -248,6 +282,15 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
         sentence=sentence,
         next_step=remedy.next_step if remedy is not None else "",
         doubt=_UNTOLD if may_wait or is_setting else 1.0,
+    )
+    return msgspec.structs.replace(found, next_step=_MEET_LESS) if common.meet_more else found
+
+
+def _meet_more(view: View, name: str, change: Change, mean_us: float) -> str:
+    return (
+        f"All {view.workers} workers wait for each other more often: {name} runs {change.now.calls:.0f} times in each "
+        f"{format_ms(view.iteration_us)} iteration, {change.then.calls:.0f} when the job was healthy, and they spend "
+        f"{format_ms(mean_us)} in collectives though none of them does more than then."
     )
 
 
@@ -280,7 +323,9 @@ def _may_wait(view: View) -> bool:
 
 def _nobody_is_late(view: View, is_mutual: bool) -> str:
     if is_mutual:
-        return "All wait for each other alike, for messages that last longer than in the healthy window."
+        return (
+            "All wait for each other alike, now for this one and now for that one, longer than in the healthy window."
+        )
     if _may_wait(view):
         return (
             "Traces of some workers only: nobody can tell from them whether these wait for a late one or the transfer "

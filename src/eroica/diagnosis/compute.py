@@ -22,7 +22,15 @@ from eroica.diagnosis.lateness import (
     time_above,
 )
 from eroica.diagnosis.more_data import has_more_data, has_more_data_since, more_data_evidence
-from eroica.diagnosis.speed import Speed, held_share, host_fact, operators, queued_share, weighted_mean
+from eroica.diagnosis.speed import (
+    EXPLAINED_BY_QUEUE,
+    Speed,
+    held_share,
+    host_fact,
+    operators,
+    queued_share,
+    weighted_mean,
+)
 from eroica.diagnosis.view import View
 from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, median_of_others
 from eroica.model.shares import percent
@@ -55,8 +63,6 @@ _UNLIKE_OTHERS = "Workers of other roles compute as fast as then, so it is not h
 #: A device's clock is lower than the peers' from this share of theirs on.
 _LOWER_CLOCK = 0.97
 _OFTEN_CAPPED = 0.1
-#: Contention explains the slowness if waiting for a core explains this share of it.
-EXPLAINED_BY_QUEUE = 0.5
 
 
 def find_compute(view: View) -> list[Candidate]:

@@ -5,6 +5,7 @@ Array suffixes: W workers, I iterations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import mean_error
 from eroica.localize.fleet import Fleet
+from eroica.model.pattern import CollectiveRecord, FunctionKey
 from eroica.summarize.collectives import collective_kind
 from eroica.summarize.series import decode_series
 
@@ -42,19 +44,25 @@ _PARTNERS = frozenset({"send", "recv"})
 _CUT_UP = 4.0
 _SHORTER = 0.5
 _MOST_READ = 64
+#: A call that waits for nobody lasts about as long as this percentile of them; what comes after a longer pause does not
+#: come right after another. A host that does nothing else needs so many microseconds between two calls.
+_QUICK = 25
+_LEAST_PAUSE_US = 200.0
 
 
 class _Tiny(NamedTuple):
     """Collectives of one kind in one group that are many and tiny.
 
     `row` is the kind's row, `calls` are those of one iteration, `merged` the calls that would do; `mean_elements` of a
-    call, None for messages that the healthy window had fewer of.
+    call, None for messages that the healthy window had fewer of; `runs` of calls that come right after one another, the
+    least that would do where each of them needs the result of the one before (0 = unknown).
     """
 
     row: int
     calls: float
     mean_elements: float | None
     merged: float
+    runs: float = 0.0
 
 
 def find_fragmented(view: View) -> list[Candidate]:
@@ -66,8 +74,11 @@ def find_fragmented(view: View) -> list[Candidate]:
         return []
     now_I = common_wait(view.fleet.series([tiny.row for tiny in found]))
     calls = sum(tiny.calls for tiny in found)
+    is_new = _is_new(view, found, calls)
+    if not is_new:  # what has become many could be few before
+        found = [tiny._replace(merged=max(tiny.merged, tiny.runs)) for tiny in found]
     saved = 1 - min(sum(tiny.merged for tiny in found) / calls, 1.0)
-    least = (_SHARE_MORE if _is_new(view, found, calls) else _SHARE_ALONE) * view.iteration_us
+    least = (_SHARE_MORE if is_new else _SHARE_ALONE) * view.iteration_us
     strength = float((now_I.mean() - least / 2) / max(float(mean_error(now_I)[0]), 1e-9))
     if now_I.mean() * saved < least or strength < LEAST_STRENGTH * view.strictness:
         return []
@@ -119,7 +130,33 @@ def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
         return None
     mean = float(known[known <= _TINY].mean())
     tiny_calls = calls * float((known <= _TINY).mean())
-    return _Tiny(row, calls, mean, max(1.0, tiny_calls * mean / _BUCKET) + calls - tiny_calls)
+    merged = max(1.0, tiny_calls * mean / _BUCKET) + calls - tiny_calls
+    return _Tiny(row, calls, mean, merged, calls * _share_of_runs(fleet, key, members[:_MOST_READ]))
+
+
+def _share_of_runs(fleet: Fleet, key: FunctionKey, members: NDArray[np.intp]) -> float:
+    """Runs of executions that come right after another collective, by the number of executions; 0 if unknown.
+
+    What computes between two exchanges needs the result of the first, or makes what goes into the second: parts of one
+    layer, split over workers, exchange their sums again and again, and no two of these can be one.
+    """
+    shares = [_alone(fleet.patterns[worker].collectives, record_of(fleet, int(worker), key)) for worker in members]
+    known = [share for share in shares if share is not None]
+    return float(np.median(known)) if known else 0.0
+
+
+def _alone(records: Sequence[CollectiveRecord], own: CollectiveRecord | None) -> float | None:
+    """Share of the executions of a record that no other of the worker's collectives comes right before."""
+    if own is None or not own.end_us:
+        return None
+    ends_us = np.sort(np.concatenate([decode_series(one.end_us, np.float64) for one in records if one.end_us]))
+    end_us, duration_us = decode_series(own.end_us, np.float64), decode_series(own.duration_us, np.float32)
+    if end_us.size != duration_us.size or not end_us.size:
+        return None
+    place = np.searchsorted(ends_us, end_us, side="left") - 1
+    before_us = np.where(place >= 0, ends_us[np.maximum(place, 0)], -np.inf)
+    pause_us = max(float(np.percentile(duration_us, _QUICK)), _LEAST_PAUSE_US)
+    return float((end_us - duration_us - before_us > pause_us).mean())
 
 
 def _is_new(view: View, found: list[_Tiny], calls: float) -> bool:

@@ -20,8 +20,8 @@ Floats = NDArray[np.float64]
 #: high or too deep in them still names the right place.
 _PACKAGES = frozenset(
     {
-        "torch", "torchvision", "torchaudio", "torchdata", "numpy", "scipy", "pandas", "pyarrow", "PIL", "cv2",
-        "transformers", "tokenizers", "accelerate", "deepspeed", "megatron", "apex", "triton",
+        "torch", "torchinductor", "torchvision", "torchaudio", "torchdata", "numpy", "scipy", "pandas", "pyarrow",
+        "PIL", "cv2", "transformers", "tokenizers", "accelerate", "deepspeed", "megatron", "apex", "triton",
         "pytorch_lightning", "lightning", "lightning_fabric", "fsspec", "requests", "urllib3", "botocore", "boto3",
         "s3fs", "aiohttp", "h5py", "tqdm", "dill", "multiprocess", "einops", "safetensors", "webdataset",
         "wandb", "mlflow", "tensorboard", "tensorboardX", "comet_ml", "neptune", "clearml", "swanlab", "trackio",

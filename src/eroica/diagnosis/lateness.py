@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind, Reference
 from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.margins import excuse, ratio_to_differ, stands_out, use_of_core
+from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
-from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, mean_error
+from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, mean_error, median_of_others
 
 Floats = NDArray[np.float64]
 #: Excess in standard errors from which it is no accident.
@@ -172,9 +174,11 @@ def late_against_peers(
             cause of its own.
         least_ratio: Excess relative to the peers' time from which it counts.
     """
-    allowed_W = _allowed(view, view.speed.factor) if excused else None
+    use_W, queued_W = use_of_core(view, spent.functions, "peers"), queued_share(view.fleet)
+    allowed_W = excuse(view, "peers", use_W) if excused else None
     excess = _with_sampling(view, spent, excess_over_peers(spent.time_us, view.fleet.roles, allowed_W))
-    over_W = _stands_out(view, excess, least_ratio, least_strength)
+    ratio_W = ratio_to_differ(view, excess, least_ratio, use_W, median_of_others(queued_W, view.fleet.roles))
+    over_W = stands_out(view, excess, ratio_W, least_strength)
     agreement_W = view.deficit_us / np.maximum(excess.excess_us, 1e-9)
     late_W = _without_waiters(view, over_W & (agreement_W >= LEAST_AGREEMENT), np.nan_to_num(excess.excess_us))
     if late_W.any():
@@ -205,10 +209,12 @@ def late_against_baseline(
     if view.suspects.baseline is None or not _is_longer(view):
         return
     before_WJ = view.before(spent.functions)
-    allowed_W = _allowed(view, view.speed_change.factor) if excused else None
+    use_W = use_of_core(view, spent.functions, "baseline")
+    allowed_W = excuse(view, "baseline", use_W) if excused else None
     excess = excess_over_baseline(spent.time_us, before_WJ, allowed_W)
     excess = _with_sampling(view, spent, excess)
-    over_W = _stands_out(view, excess, LEAST_RATIO, least_strength)
+    ratio_W = ratio_to_differ(view, excess, LEAST_RATIO, use_W, view.then(queued_share))
+    over_W = stands_out(view, excess, ratio_W, least_strength)
     late_W = _job_wide(excess, over_W)
     if late_W.any():
         yield _lateness("baseline", excess, spent, late_W, None)
@@ -292,7 +298,7 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
     limit_W = np.maximum(allowed, before_W)
     excess = Excess(mean_us=spent.time_us.mean(axis=1), reference_us=limit_W, error_us=mean_error(spent.time_us))
     excess = _with_sampling(view, spent, excess)
-    over_W = _stands_out(view, excess, 0.0)
+    over_W = stands_out(view, excess, 0.0, LEAST_STRENGTH)
     late_W = _job_wide(excess, over_W)
     aim = _share_of_rest(view, excess, share)
     aim = msgspec.structs.replace(aim, reference_us=np.maximum(aim.reference_us, before_W))
@@ -320,19 +326,6 @@ def _share_of_rest(view: View, excess: Excess, share: float) -> Excess:
     rest_W = np.maximum(view.iteration_us - excess.mean_us, 0.0)
     reference_W = np.minimum(excess.reference_us, share / max(1 - share, 1e-9) * rest_W)
     return msgspec.structs.replace(excess, reference_us=reference_W)
-
-
-def _allowed(view: View, factor_W: Floats) -> Floats:
-    """Slowness that every row of a worker shares; on an accelerator kernels say nothing about Python."""
-    if view.fleet.has_accelerator:
-        return np.ones(view.workers)
-    return np.maximum(np.nan_to_num(factor_W, nan=1.0), 1.0)
-
-
-def _stands_out(view: View, excess: Excess, ratio: float, least_strength: float = LEAST_STRENGTH) -> NDArray[np.bool_]:
-    amount_W = np.nan_to_num(excess.excess_us, nan=-1.0)
-    floor_W = np.maximum(view.settings.min_gain * view.iteration_us, ratio * np.nan_to_num(excess.reference_us))
-    return np.asarray((amount_W >= floor_W) & (excess.strength >= least_strength * view.strictness), dtype=np.bool_)
 
 
 def _lateness(

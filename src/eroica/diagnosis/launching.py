@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.compute import EXPLAINED_BY_QUEUE
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import JOB_WIDE, Lateness, accuse, judge_group
-from eroica.diagnosis.speed import launching_rows, queued_share
+from eroica.diagnosis.speed import EXPLAINED_BY_QUEUE, launching_rows, queued_share
 from eroica.diagnosis.under_operators import Caller, find_caller, host_us, phases_called_in, usual_of
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms

@@ -50,6 +50,7 @@ class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         count: Runs of such iterations; of what is always there, the iterations.
         scope: Whose it is.
         workers: Who (indices); empty if it rotates.
+        beyond_peers: Everybody does it, and `time_us` is what these take longer.
     """
 
     fleet: Fleet
@@ -59,6 +60,7 @@ class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     count: int
     scope: Literal["some", "all", "rotating"]
     workers: tuple[int, ...]
+    beyond_peers: bool = False
 
     @cached_property
     def accused(self) -> list[int]:
@@ -212,6 +214,7 @@ def _sentence(view: View, found: Occasions, focus: Focus, what: str) -> str:
         whom = "it" if one else "them"
         waits = f"; the other {f'{others} workers wait' if others > 1 else 'worker waits'} for {whom}" if others else ""
     ending = "s" if found.scope == "rotating" or len(found.workers) == 1 else ""
+    each = f"{each} more than the peers" if found.beyond_peers else each
     return f"{who} spend{ending} {each} {how_often}, in {focus.label}{f' {what}' if what else ''}{waits}."
 
 

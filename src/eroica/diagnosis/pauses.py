@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
-from eroica.diagnosis.lateness import LEAST_AGREEMENT
+from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
 from eroica.diagnosis.occasions import Occasions, agreement_of, candidate_of, find_occasions
 from eroica.diagnosis.reading import describe, doing, python_cause
 from eroica.diagnosis.view import View
+from eroica.localize.excess import median_of_others, standard_error
 from eroica.model.pattern import BESIDE_INPUT
 from eroica.summarize.phases import is_engine_frame
 
@@ -49,6 +50,10 @@ _EXPLAINS = 0.6
 _LENGTHENS = 0.6
 #: A longer hold-up is of another kind (an evaluation): it counts no more than this many pauses.
 _AS_LONG = 1.5
+#: A baseline window of so many times the interval has seen what comes so often.
+_WOULD_SHOW = 1.2
+#: What all do takes some longer than their peers from this share of it on.
+_LONGER = 0.2
 #: Functions looked at, the heaviest first.
 _MOST_FUNCTIONS = 3
 
@@ -100,7 +105,10 @@ def _judge(view: View, focus: Focus) -> Iterator[Candidate]:
     found = find_occasions(view, focus.functions)
     if found is None or not _is_rhythm(found):
         return
-    if found.longest_us.mean() < view.settings.min_gain * found.fleet.mean_iteration_us or not _is_new(view, found):
+    if found.longest_us.mean() < view.settings.min_gain * found.fleet.mean_iteration_us:
+        return
+    if not _is_new(view, found):
+        yield from _longer_than_others(view, focus, found)
         return
     agreement = agreement_of(found)
     explained = _explains(view, found)
@@ -109,7 +117,26 @@ def _judge(view: View, focus: Focus) -> Iterator[Candidate]:
     done = doing(view, found.rows, found.accused)
     named = msgspec.structs.replace(focus, share=min(explained, 1.0))
     what = (python_cause(done, is_input=False), "")
-    yield candidate_of(view, what, found, named, agreement, describe(done))
+    yield _beyond_before(view, found, candidate_of(view, what, found, named, agreement, describe(done)))
+
+
+def _longer_than_others(view: View, focus: Focus, found: Occasions) -> Iterator[Candidate]:
+    """What everybody has always done, as far as some take longer in it than their peers, who wait for them."""
+    time_WO = found.time_us[:, found.hit]
+    usual_WO = median_of_others(time_WO.T, found.fleet.roles).T
+    beyond_WO = np.nan_to_num(time_WO - usual_WO)
+    more_W, error_W = beyond_WO.mean(axis=1), standard_error(beyond_WO)
+    late_W = more_W >= np.maximum(_LONGER * np.nan_to_num(usual_WO).mean(axis=1), LEAST_STRENGTH * error_W)
+    if not late_W.any() or late_W.all() or found.count < _FEWEST_OCCASIONS:
+        return
+    beyond_WI = np.zeros_like(found.time_us)
+    beyond_WI[:, found.hit] = np.where(late_W[:, None], np.maximum(beyond_WO, 0.0), 0.0)
+    workers = tuple(int(worker) for worker in np.flatnonzero(late_W))
+    longer = msgspec.structs.replace(found, time_us=beyond_WI, scope="some", workers=workers, beyond_peers=True)
+    agreement, done = agreement_of(longer), doing(view, longer.rows, longer.accused)
+    if agreement is not None and agreement >= LEAST_AGREEMENT:
+        what = (python_cause(done, is_input=False), "")
+        yield candidate_of(view, what, longer, msgspec.structs.replace(focus, share=1.0), agreement, describe(done))
 
 
 def _is_rhythm(found: Occasions) -> bool:
@@ -121,14 +148,42 @@ def _is_rhythm(found: Occasions) -> bool:
 
 
 def _is_new(view: View, found: Occasions) -> bool:
-    """Whether others wait for it, or it takes longer than in the baseline window."""
+    """Whether others wait for it, or most workers spend longer in it than in the baseline window.
+
+    That window must be long enough to have seen it, unless the job has got slower by about as much since.
+    """
     if found.scope != "all":
         return True
-    if view.suspects.baseline is None:
+    past = view.suspects.baseline
+    if past is None:
         return False
-    before_W = np.nan_to_num(view.suspects.before_us[list(found.rows)]).sum(axis=0)
-    more = float((found.time_us.mean(axis=1) - before_W).mean())
-    return more >= view.settings.min_gain * found.fleet.mean_iteration_us
+    more_us = float(np.median(found.time_us.mean(axis=1) - _before_us(view, found)))
+    if more_us < view.settings.min_gain * found.fleet.mean_iteration_us:
+        return False
+    would_show = past.iteration_us.shape[1] >= _WOULD_SHOW * found.interval
+    return would_show or (view.is_slow and more_us >= _EXPLAINS * view.slowdown_us)
+
+
+def _before_us(view: View, found: Occasions) -> Floats:
+    """Time of its rows in the baseline window. float64 [W]."""
+    return np.asarray(np.nan_to_num(view.suspects.before_us[list(found.rows)]).sum(axis=0))
+
+
+def _beyond_before(view: View, found: Occasions, candidate: Candidate) -> Candidate:
+    """What everybody did before, too, is not gained."""
+    if found.scope != "all":
+        return candidate
+    before_us = float(_before_us(view, found).mean())
+    if before_us <= 0:
+        return candidate
+    kept = max(candidate.mean_us - before_us, 0.0) / max(candidate.mean_us, 1e-9)
+    return msgspec.structs.replace(
+        candidate,
+        gain=(candidate.gain or 0.0) * kept,
+        removed_us=candidate.removed_us * kept,
+        reference="baseline",
+        reference_us=before_us,
+    )
 
 
 def _explains(view: View, found: Occasions) -> float:

@@ -21,21 +21,24 @@ from eroica.diagnosis.lateness import (
     late_against_baseline,
     late_against_peers,
     measure,
+    time_above,
 )
 from eroica.diagnosis.loader_children import frame_in_threads, where_it_runs
-from eroica.diagnosis.reading import Doing, describe, doing, library_frame, python_cause
+from eroica.diagnosis.margins import use_of_core
+from eroica.diagnosis.reading import WAITS, Doing, describe, doing, library_frame, python_cause
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.speed import launching_rows
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
-from eroica.localize.excess import standard_error
+from eroica.localize.excess import excess_over_baseline, standard_error
 from eroica.model.pattern import BESIDE_INPUT, Phase
 from eroica.summarize.phases import is_engine_frame
 
 Floats = NDArray[np.float64]
 #: Modules, hooks and optimizers take up to half as long between launches as launching takes (measured, eager code).
 _BETWEEN_LAUNCHES = 0.5
-#: Share of a stated slowdown that a function must explain where there is no baseline window to compare with.
+#: Share of a stated slowdown that a function must explain where there is no baseline window to compare with; and of the
+#: function, that the slowdown must be: of what is far larger nothing says that it has grown.
 _EXPLAINS_MOST = 0.6
 #: The same where workers share few cores: what one computes longer, others wait for cores longer.
 _EXPLAINS_CROWDED = 0.35
@@ -44,6 +47,8 @@ _LEAST_SHARE = 0.08
 _LEAST_ON_EACH = 0.05
 #: Share of the time in which the training thread waits for another one, from which the function there is named.
 _MOSTLY_THREADS = 0.4
+#: Doubt where most workers hardly use a core in a function, and somebody else got longer meanwhile.
+_MAY_ONLY_WAIT = 0.4
 #: Another thread that is busy for this share of the iteration is worth a sentence.
 _BUSY_BESIDE = 0.3
 #: Where a frame lies that enters a collective.
@@ -77,7 +82,7 @@ def find_python(view: View) -> list[Candidate]:
     """Functions that take longer on some workers than on their peers, or on all than before or than expected."""
     found: dict[Hashable, list[Candidate]] = defaultdict(list)
     for at, one in enumerate(candidate for phase in BESIDE_INPUT for candidate in _in_phase(view, phase)):
-        alike = not one.is_elsewhere and one.focus.is_own and one.gain is None
+        alike = not one.is_elsewhere and one.focus.is_own
         found[(one.cause, one.scope, one.workers, one.reference, one.focus.label) if alike else at].append(one)
     return [_together(parts) for parts in found.values()]
 
@@ -87,6 +92,8 @@ def _together(parts: Sequence[Candidate]) -> Candidate:
     if len(parts) == 1:
         return parts[0]
     first = max(parts, key=lambda one: one.excess_us)
+    if first.gain is not None:  # all of its rows are in it, whichever part it was met in
+        return first
     rows = tuple(sorted({row for one in parts for row in one.functions}))
     named = tuple(sorted({row for one in parts for row in one.focus.functions}))
     return msgspec.structs.replace(
@@ -181,10 +188,10 @@ def _narrowed(view: View, rows: list[int], late: Lateness, expected: float | Non
     if focus.is_specific:
         own = _same_reference(view, list(focus.functions), late, expected)
         if own is not None:
-            return accuse_python(view, focus.functions, focus, own)
+            return _accuse_or_awaited(view, focus.functions, focus, own)
         if late.agreement is None and not _is_common(view, focus, late):
             return None
-    return accuse_python(view, tuple(rows), focus, late)
+    return _accuse_or_awaited(view, tuple(rows), focus, late)
 
 
 def _is_common(view: View, focus: Focus, late: Lateness) -> bool:
@@ -196,6 +203,61 @@ def _is_common(view: View, focus: Focus, late: Lateness) -> bool:
 def _same_reference(view: View, functions: list[int], late: Lateness, expected: float | None) -> Lateness | None:
     found = judge_group(view, functions, expected if late.reference == "expectation" else None)
     return next((own for own in found if own.reference == late.reference), None)
+
+
+def _accuse_or_awaited(view: View, functions: tuple[int, ...], focus: Focus, late: Lateness) -> Candidate:
+    """The candidate of a function; of whom most workers wait for in it, where that is what they do."""
+    found = accuse_python(view, functions, focus, late)
+    awaited = _awaited(view, functions, late)
+    if not awaited:
+        return found
+    return _of_awaited(view, found, awaited) or msgspec.structs.replace(found, doubt=_MAY_ONLY_WAIT)
+
+
+def _awaited(view: View, functions: tuple[int, ...], late: Lateness) -> list[int]:
+    """Whom most workers wait for in Python, such as that which reads a socket; nobody if they work there.
+
+    Those who take no longer in it, while in other functions they got longer by about as much.
+    """
+    others = sorted(set(range(view.workers)) - set(late.workers))
+    if late.reference != "baseline" or late.agreement is not None or not others:
+        return []
+    if float(use_of_core(view, functions, "baseline")[list(late.workers)].mean()) >= WAITS:
+        return []
+    busier_W = view.fleet.busy_us.mean(axis=1) - view.busy_before().mean(axis=1)
+    grown_W = busier_W - measure(view, functions).time_us.mean(axis=1) + view.before(list(functions)).mean(axis=1)
+    return others if float(grown_W[others].min()) >= _EXPLAINS_MOST * (late.mean_us - late.reference_us) else []
+
+
+def _of_awaited(view: View, waits: Candidate, awaited: list[int]) -> Candidate | None:
+    """The own function in which those whom the others wait for are longer by most of that, if there is one."""
+    rows = python_rows(view)
+    time_R = view.fleet.critical_us[rows][:, awaited].mean(axis=1)
+    before_R = np.nan_to_num(view.suspects.before_us[rows])[:, awaited].mean(axis=1)
+    focus = find_focus(view.fleet.keys, rows, time_R - before_R, time_R)
+    if focus is None or not (focus.is_own and focus.is_specific):
+        return None
+    spent, late_W = measure(view, focus.functions), np.isin(np.arange(view.workers), awaited)
+    excess = excess_over_baseline(spent.time_us, np.nan_to_num(view.before(list(focus.functions))))
+    longer_us, strength = float(excess.excess_us[awaited].mean()), float(np.median(excess.strength[awaited]))
+    if longer_us < _EXPLAINS_MOST * waits.excess_us or strength < LEAST_STRENGTH:
+        return None
+    late = Lateness(
+        reference="baseline",
+        workers=tuple(awaited),
+        removed_us=time_above(spent.steady_us, excess.reference_us, late_W),
+        mean_us=float(excess.mean_us[awaited].mean()),
+        reference_us=float(excess.reference_us[awaited].mean()),
+        strength=strength,
+        agreement=min(waits.excess_us / longer_us, 1.0),
+    )
+    found = accuse_python(view, focus.functions, focus, late)
+    text = (
+        f"The others spend {format_ms(waits.excess_us)} more in {waits.focus.label} than before, and use little of a "
+        "core there: they wait, and not in a collective."
+    )
+    gain = min(waits.excess_us, longer_us) / max(view.iteration_us, 1e-9)
+    return msgspec.structs.replace(found, gain=gain, evidence=(*found.evidence, text))
 
 
 def accuse_python(view: View, functions: tuple[int, ...], focus: Focus, late: Lateness) -> Candidate:
@@ -235,7 +297,7 @@ def _leaf(view: View, focus: Focus, done: Doing) -> tuple[str, ...]:
 
 
 def _explains_slowdown(view: View, rows: list[int]) -> Iterator[Candidate]:
-    """Without a baseline window: one own function, on all workers, that is as large as the slowdown the trigger saw."""
+    """Without a baseline window: one own function, on all workers, about as large as the slowdown the trigger saw."""
     if not view.is_slow or view.slowdown_us <= 0:
         return
     time_R = view.fleet.critical_us[rows].mean(axis=1)
@@ -248,8 +310,9 @@ def _explains_slowdown(view: View, rows: list[int]) -> Iterator[Candidate]:
     explained = _EXPLAINS_CROWDED if view.is_crowded.all() else _EXPLAINS_MOST
     least = max(explained * view.slowdown_us, _LEAST_SHARE * view.iteration_us)
     strength = float(np.median(mean_W / np.maximum(standard_error(time_WI), 1e-9)))
+    along_us = _along_stages(view, mean_W)
     is_everywhere = mean_W.min() >= _LEAST_ON_EACH * view.iteration_us
-    if not is_everywhere or _along_stages(view, mean_W) < least or strength < LEAST_STRENGTH:
+    if not is_everywhere or not least <= along_us <= view.slowdown_us / _EXPLAINS_MOST or strength < LEAST_STRENGTH:
         return
     usual = max(float(mean_W.mean()) - view.slowdown_us, 0.0)
     late = Lateness(

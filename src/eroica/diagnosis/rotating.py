@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind
-from eroica.diagnosis.compute import EXPLAINED_BY_QUEUE
 from eroica.diagnosis.frames import NOTHING, find_focus
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH, measure, time_above
 from eroica.diagnosis.more_data import is_data
 from eroica.diagnosis.reading import describe, doing, python_cause
-from eroica.diagnosis.speed import held_share, operators, queued_share
+from eroica.diagnosis.speed import EXPLAINED_BY_QUEUE, held_share, operators, queued_share
 from eroica.diagnosis.turns import Turns, take_turns
 from eroica.diagnosis.uneven_loads import find_uneven_loads
 from eroica.diagnosis.view import View

@@ -17,6 +17,9 @@ from eroica.localize.replay import Replay
 Floats = NDArray[np.float64]
 #: From so many iterations on the first one, in which workers still stand to each other as they really did, is not read.
 _FEWEST_TO_SPARE_ONE = 3
+#: Iterations of workers that differ by this factor from their mean, in so many of them, are each worker's own.
+_APART = 1.05
+_FEWEST_OF_ITS_OWN = 10
 
 
 def simulate_iterations(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None = None) -> Floats:
@@ -105,9 +108,22 @@ def _from_roles(fleet: Fleet, removed_WI: Floats) -> Floats:
 
 
 def simulated_gain(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None = None) -> float:
-    """Fraction of iteration time saved by taking that time away, 0-1. See `simulate_iterations`."""
+    """Fraction of iteration time saved by taking that time away, 0-1. See `simulate_iterations`.
+
+    Where workers meet only now and then, the job is as fast as its slowest worker, whatever a mean over them says.
+    """
+    apart = _gain_apart(fleet, removed_WI) if quicker_WI is None else 0.0
     now = float(fleet.iteration_us.mean(axis=0).sum())
-    return 1.0 - float(simulate_iterations(fleet, removed_WI, quicker_WI).sum()) / now if now > 0 else 0.0
+    return max(apart, 1.0 - float(simulate_iterations(fleet, removed_WI, quicker_WI).sum()) / now) if now > 0 else 0.0
+
+
+def _gain_apart(fleet: Fleet, removed_WI: Floats) -> float:
+    """The gain by each worker's own iterations, where these differ; 0 in lockstep, or in few iterations."""
+    own_W = fleet.iteration_us.mean(axis=1)
+    if fleet.iteration_us.shape[1] < _FEWEST_OF_ITS_OWN or own_W.max() < _APART * own_W.mean():
+        return 0.0
+    left_W = own_W - np.clip(removed_WI, 0.0, fleet.busy_us).mean(axis=1)
+    return float(1.0 - left_W.max() / own_W.max())
 
 
 def share_gains(fleet: Fleet, removed: Sequence[Floats], quicker_WI: Floats | None = None) -> list[float]:

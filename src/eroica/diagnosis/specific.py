@@ -45,7 +45,7 @@ def _is_rhythm_of(specific: Candidate, general: Candidate) -> bool:
     """Whether one tells with what rhythm the time comes that the other sees as a mean."""
     if specific.gain is None or general.gain is not None or not is_same_kind(specific.cause, general.cause):
         return False
-    who = _overlap(specific, general) or specific.scope == "rotating"
+    who = specific.scope == "rotating" or (specific.scope == general.scope and _overlap(specific, general))
     return who and _share_rows(specific, general)
 
 

@@ -19,6 +19,8 @@ from eroica.model.pattern import LAUNCHING, Phase
 Floats = NDArray[np.float64]
 #: An operator that others run in has less of its time for itself.
 _OWN = 0.1
+#: Contention explains slowness if waiting for a core explains this share of it.
+EXPLAINED_BY_QUEUE = 0.5
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH, Lateness, measure
+from eroica.diagnosis.older import is_older
 from eroica.diagnosis.python_code import accuse_python, python_rows
 from eroica.diagnosis.view import View
 from eroica.localize.excess import standard_error
@@ -22,21 +23,8 @@ from eroica.localize.excess import standard_error
 _EXPLAINS_MOST = 0.6
 #: And the least share of the iteration it must take.
 _LEAST_SHARE = 0.2
-
-
-def is_older(view: View, now_us: float, then_us: float) -> bool:
-    """Whether the job got slower since its healthy window, and what took so long now and then accounts for little.
-
-    Args:
-        view: The window.
-        now_us: What something costs in each iteration.
-        then_us: What it cost in the healthy window.
-    """
-    before_us = view.baseline_us
-    if view.context.window.purpose != "slow" or view.suspects.baseline is None or not before_us:
-        return False
-    grown_us = view.iteration_us - before_us
-    return grown_us >= view.settings.slowdown * before_us and now_us - then_us < _EXPLAINS_MOST * grown_us
+#: Without the function the stage must still take this share of what the others do: else it is what the stage is for.
+_LEAST_LEFT = 0.5
 
 
 def _was_there(view: View, focus: Focus, own_W: NDArray[np.bool_], now_us: float) -> bool:
@@ -68,7 +56,11 @@ def find_code_of_stage(view: View, own_W: NDArray[np.bool_], over_us: float) -> 
     excess_W = mean_W[own_W] - reference_us
     strength = float(np.median(excess_W / np.maximum(standard_error(spent.time_us[own_W]), 1e-9)))
     least = max(_EXPLAINS_MOST * over_us, _LEAST_SHARE * view.iteration_us)
-    if excess_W.min() < least or strength < LEAST_STRENGTH or _was_there(view, focus, own_W, float(excess_W.mean())):
+    if excess_W.min() < least or strength < LEAST_STRENGTH:
+        return None
+    excess_us, busy_us = float(excess_W.mean()), float(view.fleet.busy_us[own_W].mean())
+    is_all_there_is = busy_us - excess_us < _LEAST_LEFT * (busy_us - over_us)
+    if is_all_there_is or _was_there(view, focus, own_W, excess_us):
         return None
     removed_WI = np.zeros_like(spent.steady_us)
     removed_WI[own_W] = np.maximum(spent.steady_us[own_W] - reference_us, 0.0)
@@ -80,6 +72,6 @@ def find_code_of_stage(view: View, own_W: NDArray[np.bool_], over_us: float) -> 
         mean_us=float(mean_W[own_W].mean()),
         reference_us=reference_us,
         strength=strength,
-        agreement=float(np.clip(waited_us / max(float(excess_W.mean()), 1e-9), 0.0, 1.0)),
+        agreement=float(np.clip(waited_us / max(excess_us, 1e-9), 0.0, 1.0)),
     )
     return accuse_python(view, focus.functions, focus, late)

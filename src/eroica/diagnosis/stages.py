@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.older import is_older
 from eroica.diagnosis.setup import set_up_otherwise
 from eroica.diagnosis.speed import operators
-from eroica.diagnosis.stage_code import find_code_of_stage, is_older
+from eroica.diagnosis.stage_code import find_code_of_stage
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error

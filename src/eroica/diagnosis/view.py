@@ -24,6 +24,8 @@ _CRITICAL_THREADS = frozenset({"training", "autograd", "collective", "device"})
 #: Student's quantile at p = 0.99865 over three, by degrees of freedom; beyond them the difference no longer matters.
 _STUDENT = {1: 78.6, 2: 6.4, 3: 3.07, 4: 2.21, 5: 1.84, 6: 1.63, 7: 1.51, 8: 1.43, 9: 1.36}
 
+#: Of fewer iterations, where a window begins and ends may make those of one worker longer than those of others.
+_FEWEST_OF_ITS_OWN = 10
 #: Fewer workers than this share of the job, or fewer iterations, say nothing about who is late.
 LEAST_REPORTED = 0.5
 FEWEST_ITERATIONS = 2
@@ -114,6 +116,18 @@ class View:
         return self.fleet.mean_iteration_us
 
     @cached_property
+    def pace_us(self) -> float:
+        """Mean iteration of the slowest worker: who meets the others every so many iterations only has its own."""
+        return max(self.iteration_us, float(self._own_us.max()))
+
+    @cached_property
+    def _own_us(self) -> Floats:
+        """Each worker's own mean iteration; 0 where the edges of a short window make them differ. float64 [W]."""
+        if self.iterations < _FEWEST_OF_ITS_OWN:
+            return np.zeros(self.workers)
+        return np.asarray(self.fleet.iteration_us.mean(axis=1))
+
+    @cached_property
     def speed(self) -> Speed:
         """Operators against the peers'."""
         return speed_against_peers(self.fleet)
@@ -163,8 +177,14 @@ class View:
 
     @cached_property
     def deficit_us(self) -> Floats:
-        """By how much each worker waits less than the median of its role's others; 0 without any. float64 [W]."""
-        return np.nan_to_num(median_of_others(self.wait_us, self.fleet.roles) - self.wait_us)
+        """By how much each worker waits less than the median of its role's others; 0 without any. float64 [W].
+
+        Workers that meet every so many iterations only wait in those, if these count at all: by how much longer its own
+        iterations take, a worker is waited for then. In lockstep that is nothing.
+        """
+        usual_W, usual_own_W = (median_of_others(each, self.fleet.roles) for each in (self.wait_us, self._own_us))
+        longer_W = np.maximum(np.nan_to_num(self._own_us - usual_own_W), 0.0)
+        return np.asarray(np.nan_to_num(usual_W - self.wait_us) + longer_W)
 
     def then(self, measure: Callable[[Fleet], Floats]) -> Floats:
         """What was measured of each of these workers in the baseline window.
@@ -235,7 +255,7 @@ class View:
         if window.purpose != "slow" or self.stated_baseline_us is None:
             return False
         margin = max(self.slowdown_us / 2, self.settings.slowdown * self.stated_baseline_us)
-        return self.iteration_us >= self.stated_baseline_us + margin
+        return self.pace_us >= self.stated_baseline_us + margin
 
     def rows(self, *, kinds: frozenset[str], phases: frozenset[str]) -> list[int]:
         """Rows with critical time of some kinds in some phases (indices into the fleet's keys)."""

@@ -1,6 +1,8 @@
 """Which part of an iteration something ran in: operators by the trace's annotations, stacks by their frames.
 
-Where several fit, the outermost part counts: what the data loader, or an optimizer's closure, calls belongs to it.
+Where several fit, the outermost part counts: what the data loader, or a hook in the backward pass, calls belongs to it.
+But forward and backward that an optimizer's step calls as its closure are forward and backward: some trainers run
+all of them so.
 """
 
 from __future__ import annotations
@@ -53,7 +55,22 @@ def find_parts(events: EventTable, thread: int) -> Parts:
     backward = _spans(events, events.category == Category.OPERATOR, is_backward_name)
     notes = (events.thread == thread) & (events.category == Category.ANNOTATION)
     steps = _spans(events, notes, lambda name: name.startswith(STEP_PREFIX))
-    return Parts(noted["input"], noted["optimizer"], noted["forward"], backward, steps)
+    optimizer = _outside_closures(noted["optimizer"], steps, backward)
+    return Parts(noted["input"], optimizer, noted["forward"], backward, steps)
+
+
+def _outside_closures(
+    optimizer: tuple[Times, Times], steps: tuple[Times, Times], backward: tuple[Times, Times]
+) -> tuple[Times, Times]:
+    """What of the optimizer lies outside of closures: of steps in which a backward pass begins, what comes after it."""
+    first, last = (np.searchsorted(backward[0], edge) for edge in steps)
+    closing = np.flatnonzero((last > first) & ~inside(steps[0], *backward))
+    if not closing.size:
+        return optimizer
+    closures = steps[0][closing], np.minimum(backward[1][last[closing] - 1], steps[1][closing])
+    edges = distinct(np.concatenate((*optimizer, *closures)))
+    kept = inside(edges[:-1], *optimizer) & ~inside(edges[:-1], *closures)
+    return unite(edges[:-1][kept], edges[1:][kept])
 
 
 def phases_at(time: Times, parts: Parts) -> NDArray[np.int8]:
@@ -105,18 +122,19 @@ def _forward_by_position(time: Times, others: tuple[Times, ...], backward: Times
 
 def stack_phase(stack: tuple[str, ...]) -> Phase:
     """Phase of a sampled stack, outermost frame first."""
+    outside: Phase = "other"
     for frame in stack:
         function, file = split_frame(frame)
         name = function.rpartition(".")[2]
         if name in _LOADS and file == _LOADER_FILE:
             return "input"
         if file.startswith("torch/optim/") and name != "__init__":
-            return "optimizer"
+            outside = "optimizer"  # unless it calls a closure
         if name.lstrip("_") in ("backward", "run_backward", "engine_run_backward") and _is_autograd(file):
             return "backward"
         if file in _MODULE_FILES and name in ("__call__", "_call_impl", "_wrapped_call_impl", "forward"):
             return "forward"
-    return "other"
+    return outside
 
 
 def _is_autograd(file: str) -> bool:

@@ -50,6 +50,7 @@ class Guest:
         self._rhythm = Rhythm()
         self._numbers: dict[int, int] = {}  # of optimizers, by id()
         self._numbered: dict[int, weakref.ref[Any]] = {}
+        self._numbers_by_place: dict[tuple[object, int], int] = {}
         self._optimizers_seen = 0
         self._beats: BeatWriter | None = None
         self._capturer: Capturer | None = None
@@ -127,12 +128,16 @@ class Guest:
             self._lost(beats)
 
     def _add_optimizer(self, optimizer: Any) -> int:
-        """Number optimizers by first step; a new object gets a new number even where an old one lay in memory."""
+        """Number optimizers by first step; a new object gets a new number even where an old one lay in memory.
+
+        But one of the same class for the same parameters takes the old one's place: some loops make it anew each round.
+        """
         key = id(optimizer)
         if optimizer is None:
             return _ANNOUNCED
-        self._numbers[key] = number = self._optimizers_seen
-        self._optimizers_seen += 1
+        number = self._numbers_by_place.setdefault(_place_of(optimizer), self._optimizers_seen)
+        self._optimizers_seen = max(self._optimizers_seen, number + 1)
+        self._numbers[key] = number
         self._numbered[key] = weakref.ref(optimizer, lambda _: self.guard.run(self._forget_optimizer, key))
         return number
 
@@ -267,3 +272,11 @@ class Guest:
             if beats is not None:
                 self._show(beats, beat.FAILED)
                 self._answer(Result(0, beat.ORDER_FAILED, 0, 0, 0, 0, 0, 0, text))
+
+
+def _place_of(optimizer: Any) -> tuple[object, int]:
+    """Class and first parameter of an optimizer; itself where nobody can tell."""
+    try:
+        return type(optimizer), id(optimizer.param_groups[0]["params"][0])
+    except (AttributeError, LookupError, TypeError):
+        return type(optimizer), id(optimizer)

@@ -1,0 +1,61 @@
+"""What a job spent its time on when it was healthy has not made it slower since.
+
+A worker that has always had more to do than its peers (metrics on the first rank, a server of parameters), or logging
+that has always taken its share, stands out in every window. Where somebody asks why a job has become slower, that is no
+answer, and a wrong one where the right one is not found.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.view import View
+from eroica.localize.excess import median_of_others
+
+#: Share of what iterations have grown by from which something accounts for it.
+_EXPLAINS_MOST = 0.6
+#: Of what something costs, at least this share must have come since, if it is not most of the growth.
+_MOSTLY_NEW = 0.5
+#: The rows must hold this share of what is accused: of idle time no row tells whether it was there before.
+_HOLDS = 0.5
+#: What these are compared with says nothing of before.
+_OF_THIS_WINDOW = frozenset({"peers", "expectation"})
+
+
+def is_older(view: View, now_us: float, then_us: float) -> bool:
+    """Whether the job got slower since its healthy window, and what took so long now and then accounts for little.
+
+    Args:
+        view: The window.
+        now_us: What something costs in each iteration.
+        then_us: What it cost in the healthy window.
+    """
+    before_us = view.baseline_us
+    if view.context.window.purpose != "slow" or view.suspects.baseline is None or not before_us:
+        return False
+    grown_us = view.pace_us - before_us
+    return grown_us >= view.settings.slowdown * before_us and now_us - then_us < _EXPLAINS_MOST * grown_us
+
+
+def was_there(view: View, found: Candidate) -> bool:
+    """Whether a job got slower, and most of what a candidate costs beyond its peers or expectation it cost before.
+
+    Waiting is somebody else's time, and what wanders has rules that compare how it wandered.
+    """
+    waits = found.kind == "collective" and found.scope != "all"
+    if found.reference not in _OF_THIS_WINDOW or found.scope == "rotating" or waits or not found.functions:
+        return False
+    if view.suspects.baseline is None or not found.workers:
+        return False
+    rows, members = list(found.functions), list(found.workers)
+    known_W = np.isin(view.fleet.ranks, view.suspects.baseline.ranks)
+    if not known_W.all():
+        return False
+    now_W = view.fleet.critical_us[rows].sum(axis=0)
+    then_W = np.nan_to_num(view.suspects.before_us[rows]).sum(axis=0)
+    if found.reference == "peers":
+        now_W, then_W = (one - np.nan_to_num(median_of_others(one, view.fleet.roles)) for one in (now_W, then_W))
+    now_us, then_us = float(now_W[members].mean()), float(then_W[members].mean())
+    tells = now_us >= _HOLDS * found.excess_us
+    return tells and now_us - then_us < _MOSTLY_NEW * now_us and is_older(view, now_us, then_us)
