@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import msgspec
@@ -77,6 +78,16 @@ def test_beside_it_the_new_cause_stands_alone(seed: int) -> None:
 def test_what_has_grown_since_is_a_cause_though_it_was_there(seed: int) -> None:
     verdict = verdict_on(Calls(METRICS, (0,), 40), seed=seed, before=(Calls(METRICS, (0,), 22),))
     assert causes(verdict) == [("python-on-critical-path", (0,))], verdict.summary
+
+
+@seeds
+def test_of_what_was_there_in_part_only_the_rest_is_gained(seed: int) -> None:
+    now = (Calls(METRICS, (0,), 70), SlowLink(56))
+    verdict = verdict_on(*now, seed=seed, before=(Calls(METRICS, (0,), 40),))
+    found = {cause: one.gain for one in verdict.findings if one.role == "cause" for cause in [one.cause]}
+    assert set(found) == {"python-on-critical-path", "slow-collective-everywhere"}, verdict.summary
+    assert found["python-on-critical-path"] == pytest.approx(30 / 190, abs=0.07)
+    assert any("of it is older" in text for one in verdict.findings for text in one.evidence)
 
 
 # --- what uses no core ---
@@ -158,6 +169,32 @@ class MoreOperators:
             draft.time_us[key][members] *= 1 + self.ms * 1e3 / whole
 
 
+@seeds
+def test_where_both_sides_only_wait_nobody_is_named_for_sure(seed: int) -> None:
+    """Three workers ask a service that has become slow, and the first one waits for what they answer."""
+    healthy = (Calls(SCORE, (1, 2, 3), 5, use=0.02), Calls(RECEIVE, (0,), 5, use=0.02))
+    now = (Calls(SCORE, (1, 2, 3), 55, use=0.02), Calls(RECEIVE, (0,), 55, use=0.02))
+    verdict = verdict_on(*now, seed=seed, before=healthy)
+    assert all(one.workers != (0,) and one.confidence <= 0.5 for one in verdict.findings), verdict.summary
+
+
+def never_meeting(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
+    """Workers that have nothing to do with each other."""
+    apart = []
+    for one in patterns:
+        wait_I, iteration_I = decode_series(one.wait_us, np.float32), decode_series(one.iteration_us, np.float32)
+        rows = tuple(row for row in one.functions if row.key.kind != "collective")
+        iteration, none = encode_series(iteration_I - wait_I), encode_series(np.zeros_like(wait_I))
+        apart.append(msgspec.structs.replace(one, wait_us=none, iteration_us=iteration, functions=rows, collectives=()))
+    return apart
+
+
+@seeds
+def test_nobody_waits_for_who_meets_nobody(seed: int) -> None:
+    patterns = never_meeting(synthesize(FleetPlan(seed=seed), (Calls(SCORE, (2,), 30),), 2))
+    assert causes(analyze("job", synthesize_window(patterns, "manual"), patterns)) == []
+
+
 def meeting_every(patterns: list[WorkerPattern], every: int) -> list[WorkerPattern]:
     """The same job if its workers met in every so many iterations only, and waited then for all that they are ahead."""
     apart = []
@@ -186,6 +223,9 @@ def test_workers_that_meet_seldom_wait_for_a_slow_one_all_the_same(seed: int, ev
     verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
     assert causes(verdict) == [("python-on-critical-path", (2,))], verdict.summary
     assert verdict.cause is not None and verdict.cause.gain == pytest.approx(30 / 92, abs=0.1)
+    (recomputed,) = (text for text in verdict.cause.evidence if " instead of " in text)
+    without, now = (float(number) for number in re.findall(r"([0-9.]+) ms", recomputed))
+    assert now == pytest.approx(92, rel=0.15) and without == pytest.approx(62, rel=0.15), recomputed
 
 
 @seeds
@@ -206,6 +246,15 @@ def test_one_worker_that_takes_longer_in_what_all_do_every_fourth_iteration_is_n
     verdict = verdict_on(healthy, longer, seed=seed, before=(healthy,), iterations=160)
     assert causes(verdict) == [("python-on-critical-path", (2,))], verdict.summary
     assert verdict.cause is not None and verdict.cause.gain == pytest.approx(45 / 167, abs=0.08)
+    assert verdict.cause.duration.peers_ms == pytest.approx(60, rel=0.15)
+
+
+@seeds
+def test_and_beside_another_cause_too(seed: int) -> None:
+    healthy = Calls(ROLLOUT, EVERYBODY, 240, every=4, use=0.05)
+    now = (healthy, Calls(ROLLOUT, (2,), 180, every=4, use=0.05), SlowLink(40))
+    verdict = verdict_on(*now, seed=seed, before=(healthy,), iterations=160)
+    assert ("python-on-critical-path", (2,)) in causes(verdict), verdict.summary
 
 
 @seeds
@@ -268,6 +317,24 @@ def exchanging(pattern: WorkerPattern, apart_us: float, calls: int = 30, each_us
         msgspec.structs.replace(row, count=kept) if row.key.kind == "collective" else row for row in pattern.functions
     )
     return msgspec.structs.replace(pattern, collectives=(record,), functions=rows)
+
+
+def of_all_sizes(pattern: WorkerPattern) -> WorkerPattern:
+    """The same exchanges, of gradients."""
+    record = pattern.collectives[0]
+    sizes = np.resize(np.asarray([8192, 64, 4096, 128, 12_000, 256], dtype=np.int64), record.executions)
+    return msgspec.structs.replace(
+        pattern, collectives=(msgspec.structs.replace(record, elements=encode_series(sizes)),)
+    )
+
+
+@seeds
+def test_gradients_that_are_exchanged_one_by_one_could_be_sent_together(seed: int) -> None:
+    before = synthesize(FleetPlan(seed=seed + 10_000), (SlowLink(21),), 1)
+    now = synthesize(FleetPlan(seed=seed), (SlowLink(21),), 2)
+    healthy, patterns = ([of_all_sizes(exchanging(one, 1500.0)) for one in each] for each in (before, now))
+    verdict = analyze("job", synthesize_window(patterns, "manual", healthy), patterns, healthy)
+    assert ("fragmented-collectives", EVERYBODY) in causes(verdict), verdict.summary
 
 
 @seeds
@@ -349,6 +416,7 @@ PATCHED = ("main (train.py:90)", "safe_patch_function (mlflow/utils/autologging_
             (*WRAPPED, "train_step (train.py:40)", "info (loguru/_logger.py:2000)", "emit (loguru/_handler.py:130)"),
             "log",
         ),
+        (("main (train.py:9)", "catch_wrapper (loguru/_logger.py:1280)", "fit (train.py:90)", "step (train.py:4)"), ""),
         ((*PATCHED, "fit (lightning/pytorch/trainer/trainer.py:530)", "training_step (model.py:30)"), ""),
         ((*PATCHED, "fit (train.py:30)", "_call_impl (torch/nn/modules/module.py:1750)", "forward (model.py:9)"), ""),
         (

@@ -361,3 +361,15 @@ def test_versions_that_differ_on_a_slow_host_are_told(seed: int) -> None:
     assert causes(verdict) == ["compute-slow"]
     told = [one for one in verdict.findings[0].evidence if one.startswith("Settings differ there: ")]
     assert told == ["Settings differ there: PyTorch's version is 2.12.0 for worker 2 and 2.13.0 for the peers."]
+
+
+@seeds
+def test_threads_of_all_workers_together_may_be_too_many_for_a_host(seed: int) -> None:
+    """Each has fewer than there are cores; four times as many as before, they wait for these."""
+    plan = {"workers": 4, "cores": 4}
+    before = synthesize(FleetPlan(seed=seed + 10_000, **plan), (), 1)
+    now = synthesize(FleetPlan(seed=seed, **plan), (BusyHost((0, 1, 2, 3), 1.5),), 2)
+    healthy, patterns = (set_up(all_, [0, 1, 2, 3], torch_threads=many) for all_, many in ((before, "1"), (now, "4")))
+    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
+    assert (causes(verdict), verdict.cause is not None) == (["misconfiguration"], True), verdict.summary
+    assert "torch.get_num_threads()" in verdict.summary

@@ -198,6 +198,10 @@ def test_durations_add_up_to_the_time_from_the_first_event_to_the_last_end(cycle
     assert sum(duration for _, _, duration in done) == done[-1][1] - 1
 
 
+class Parameter:
+    pass
+
+
 class Optimizer:
     def __init__(self, *parameters: object) -> None:
         self.param_groups = [{"params": list(parameters)}]
@@ -207,14 +211,41 @@ class OtherOptimizer(Optimizer):
     pass
 
 
-def test_an_optimizer_made_anew_for_the_same_parameters_takes_the_old_ones_place() -> None:
-    guest, first, second = Guest(), object(), object()
-    kept = [Optimizer(first), Optimizer(second), Optimizer(first), OtherOptimizer(first), Optimizer(first, second)]
-    assert [guest._add_optimizer(one) for one in kept] == [0, 1, 0, 2, 0]
+class Unwilling:
+    @property
+    def param_groups(self) -> None:
+        raise RuntimeError("not now")
 
 
-def test_what_has_no_parameters_to_be_known_by_is_numbered_by_itself() -> None:
-    guest, odd = Guest(), [Optimizer(), Optimizer(), OtherOptimizer()]
-    assert [guest._add_optimizer(one) for one in odd] == [0, 1, 2]
-    del odd[0].param_groups
-    assert guest._add_optimizer(odd[0]) == 0
+def test_an_optimizer_made_anew_for_the_same_parameters_takes_the_place_of_the_one_that_is_gone() -> None:
+    guest, first, second = Guest(), Parameter(), Parameter()
+    kept = Optimizer(second)
+    numbers = [guest._add_optimizer(kept)]
+    for made in (Optimizer, Optimizer, OtherOptimizer, Optimizer):
+        gone = made(first)
+        numbers.append(guest._add_optimizer(gone))
+        del gone
+    assert numbers == [0, 1, 1, 2, 1]
+    assert guest._add_optimizer(Optimizer(first, second)) == 3
+
+
+def test_two_optimizers_that_share_parameters_and_live_at_once_are_two() -> None:
+    guest, shared = Guest(), Parameter()
+    kept = [Optimizer(shared), Optimizer(shared), Optimizer(shared, Parameter())]
+    assert [guest._add_optimizer(one) for one in kept] == [0, 1, 2]
+
+
+def test_the_place_of_parameters_that_are_gone_is_nobodys() -> None:
+    guest = Guest()
+    numbers = []
+    for _ in range(5):  # each may lie where the one before lay
+        parameter = Parameter()
+        gone = Optimizer(parameter)
+        numbers.append(guest._add_optimizer(gone))
+        del gone, parameter
+    assert numbers == [0, 1, 2, 3, 4]
+
+
+def test_what_cannot_be_asked_for_its_parameters_is_numbered_by_itself() -> None:
+    guest, odd = Guest(), [Optimizer(), Unwilling(), Unwilling(), OtherOptimizer()]
+    assert [guest._add_optimizer(one) for one in odd] == [0, 1, 2, 3]

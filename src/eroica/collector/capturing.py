@@ -102,7 +102,8 @@ class Capturing:
         if not probes or not training:
             return self._give_up(current, current.why_not_probed(self._roll))
         iteration_s = span.slowest_s(training)
-        events = max(1, *(span.events_of(probe, iteration_s) for probe in probes))
+        shortest_s = min(status.current_s or 0.0 for status in training)
+        events = max(1, *(span.events_of(probe, shortest_s) for probe in probes))
         length = span.iterations(current.wanted, iteration_s, events, self._max_events, self._settings)
         objection = span.objection(length, events, self._settings)
         if objection:

@@ -55,7 +55,7 @@ def events_of(probe: OrderResult, iteration_s: float) -> int:
 
     Args:
         probe: What one worker answered.
-        iteration_s: Its usual iteration, seconds.
+        iteration_s: The usual iteration, of the quickest worker, seconds.
     """
     longer = iteration_s / probe.duration_s if probe.duration_s > 0 else 1.0
     return math.ceil(probe.events * longer) if longer > _UNLIKE else probe.events

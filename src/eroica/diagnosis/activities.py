@@ -152,6 +152,8 @@ def _is_around_training(stack: tuple[str, ...], place: int) -> bool:
     optimizers and trainers run there. What the standard library calls of the user's are handlers.
     """
     above, below = stack[:place], stack[place + 1 :]
+    if split_frame(stack[place]).name.endswith("catch_wrapper"):
+        return True
     is_in_own = any(is_own_frame(frame) and not _is_file(frame) for frame in above)
     begins_below = not is_in_own and any(map(is_own_frame, below)) and not _shows(_STANDARD, stack[place])
     return begins_below or any(_shows(_TRAINING, frame) for frame in below)

@@ -51,6 +51,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         is_general: Everything is slower everywhere, which other causes bring about too: it stands behind a specific
             cause unless it costs far more.
         is_one_operator: One operator takes longer while others do not: nothing that slows all of them is behind it.
+        older_us: Part of the excess that the healthy window of a job that has got slower had, too.
         caller: The function of the user's that calls the operators which are named, for sentences.
         stands_for: Further causes that other rules see in the same time of the same workers.
     """
@@ -83,6 +84,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     is_remark: bool = False
     is_general: bool = False
     is_one_operator: bool = False
+    older_us: float = 0.0
     caller: str = ""
     stands_for: frozenset[str] = frozenset()
 

@@ -290,7 +290,7 @@ def _meet_more(view: View, name: str, change: Change, mean_us: float) -> str:
     return (
         f"All {view.workers} workers wait for each other more often: {name} runs {change.now.calls:.0f} times in each "
         f"{format_ms(view.iteration_us)} iteration, {change.then.calls:.0f} when the job was healthy, and they spend "
-        f"{format_ms(mean_us)} in collectives though none of them does more than then."
+        f"{format_ms(mean_us)} in collectives though none of them does much more than then."
     )
 
 
@@ -324,7 +324,7 @@ def _may_wait(view: View) -> bool:
 def _nobody_is_late(view: View, is_mutual: bool) -> str:
     if is_mutual:
         return (
-            "All wait for each other alike, now for this one and now for that one, longer than in the healthy window."
+            "All wait for each other alike, longer than in the healthy window, and nobody is waited for all the time."
         )
     if _may_wait(view):
         return (

@@ -48,6 +48,9 @@ _MOST_READ = 64
 #: come right after another. A host that does nothing else needs so many microseconds between two calls.
 _QUICK = 25
 _LEAST_PAUSE_US = 200.0
+#: Layers of a split model exchange tensors of one or two sizes; of a few iterations it is looked up.
+_FEW_SIZES = 2
+_MOST_ITERATIONS = 8
 
 
 class _Tiny(NamedTuple):
@@ -131,14 +134,26 @@ def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
     mean = float(known[known <= _TINY].mean())
     tiny_calls = calls * float((known <= _TINY).mean())
     merged = max(1.0, tiny_calls * mean / _BUCKET) + calls - tiny_calls
-    return _Tiny(row, calls, mean, merged, calls * _share_of_runs(fleet, key, members[:_MOST_READ]))
+    known_records = [record for record in records if record is not None]
+    runs = calls * _share_of_runs(fleet, key, members[:_MOST_READ]) if _of_like_sizes(known_records) else 0.0
+    return _Tiny(row, calls, mean, merged, runs)
+
+
+def _of_like_sizes(records: Sequence[CollectiveRecord]) -> bool:
+    """Whether the calls of an iteration have hardly any sizes: layers exchange alike; gradients are of all sizes."""
+    kinds = []
+    for record in records:
+        sizes, iteration = decode_series(record.elements, np.int64), decode_series(record.iteration, np.int32)
+        if sizes.size == iteration.size:
+            kinds += [np.unique(sizes[iteration == one]).size for one in np.unique(iteration)[:_MOST_ITERATIONS]]
+    return bool(kinds) and float(np.median(kinds)) <= _FEW_SIZES
 
 
 def _share_of_runs(fleet: Fleet, key: FunctionKey, members: NDArray[np.intp]) -> float:
     """Runs of executions that come right after another collective, by the number of executions; 0 if unknown.
 
-    What computes between two exchanges needs the result of the first, or makes what goes into the second: parts of one
-    layer, split over workers, exchange their sums again and again, and no two of these can be one.
+    What computes between two exchanges needs the result of the first: parts of a layer, split over workers, exchange
+    their sums again and again, and no two of these can be one.
     """
     shares = [_alone(fleet.patterns[worker].collectives, record_of(fleet, int(worker), key)) for worker in members]
     known = [share for share in shares if share is not None]

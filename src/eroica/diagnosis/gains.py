@@ -41,7 +41,7 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
         return list(causes)
     first, others = causes[0], sum(cause.gain for cause in causes[1:])
     found = first.candidate
-    excess = max(found.excess_us, 0.0) / max(view.iteration_us, 1e-9)
+    excess = max(found.excess_us - found.older_us, 0.0) / max(view.iteration_us, 1e-9)
     held_W = held_share(view.fleet)[list(found.workers)]
     held = float(held_W.mean()) if held_W.size and found.cause in _OF_PROCESSES else 0.0
     seen = max(first.gain, min(max(excess, held), inside))

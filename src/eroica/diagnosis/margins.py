@@ -61,7 +61,7 @@ def _measured(fleet: Fleet, keys: Collection[FunctionKey]) -> Floats:
     rows = [row for row, key in enumerate(fleet.keys) if key in wanted]
     samples_RW = fleet.samples[rows]
     time_RW = np.where(samples_RW > 0, fleet.critical_us[rows], 0.0)
-    used_W = (np.nan_to_num(fleet.pattern[rows][:, :, 1]) * time_RW).sum(axis=0)
+    used_W = (np.nan_to_num(fleet.pattern[rows, :, 1]) * time_RW).sum(axis=0)
     share_W = np.clip(used_W / np.maximum(time_RW.sum(axis=0), 1e-9), 0.0, 1.0)
     return np.where(samples_RW.sum(axis=0) >= _FEWEST_SAMPLES, share_W, np.nan)
 

@@ -226,9 +226,12 @@ def _evidence(view: View, found: Occasions, focus: Focus, what: str) -> Iterator
     iterations = found.hit.size
     lost = float(found.longest_us.sum())
     share = lost / max(float(found.fleet.iteration_us.mean(axis=0).sum()), 1e-9)
+    each, whither = format_ms(found.each_us), what or focus.label
+    if found.beyond_peers:
+        each, whither = f"{each} more than the peers", "what it takes longer"
     yield (
-        f"{found.count} times in the {iterations} captured iterations, {format_ms(found.each_us)} each: "
-        f"{percent(share)} of the window goes into {what or focus.label}."
+        f"{found.count} times in the {iterations} captured iterations, {each} each: {percent(share)} of the window "
+        f"goes into {whither}."
     )
     leaf = library_frame(view, focus)
     if leaf:

@@ -7,16 +7,20 @@ answer, and a wrong one where the right one is not found.
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import median_of_others
 
 #: Share of what iterations have grown by from which something accounts for it.
 _EXPLAINS_MOST = 0.6
 #: Of what something costs, at least this share must have come since, if it is not most of the growth.
 _MOSTLY_NEW = 0.5
+#: And this share of the iteration: what busy workers do differs by nearly as much from window to window.
+_LEAST_NEW = 0.05
 #: The rows must hold this share of what is accused: of idle time no row tells whether it was there before.
 _HOLDS = 0.5
 #: What these are compared with says nothing of before.
@@ -38,24 +42,35 @@ def is_older(view: View, now_us: float, then_us: float) -> bool:
     return grown_us >= view.settings.slowdown * before_us and now_us - then_us < _EXPLAINS_MOST * grown_us
 
 
-def was_there(view: View, found: Candidate) -> bool:
-    """Whether a job got slower, and most of what a candidate costs beyond its peers or expectation it cost before.
+def without_older(view: View, found: Candidate) -> Candidate | None:
+    """The candidate; where a job got slower and most of its cost is older, what is new of it; None if that is little.
 
     Waiting is somebody else's time, and what wanders has rules that compare how it wandered.
     """
     waits = found.kind == "collective" and found.scope != "all"
     if found.reference not in _OF_THIS_WINDOW or found.scope == "rotating" or waits or not found.functions:
-        return False
+        return found
     if view.suspects.baseline is None or not found.workers:
-        return False
+        return found
     rows, members = list(found.functions), list(found.workers)
-    known_W = np.isin(view.fleet.ranks, view.suspects.baseline.ranks)
-    if not known_W.all():
-        return False
+    if not np.isin(view.fleet.ranks, view.suspects.baseline.ranks).all():
+        return found
     now_W = view.fleet.critical_us[rows].sum(axis=0)
     then_W = np.nan_to_num(view.suspects.before_us[rows]).sum(axis=0)
     if found.reference == "peers":
         now_W, then_W = (one - np.nan_to_num(median_of_others(one, view.fleet.roles)) for one in (now_W, then_W))
     now_us, then_us = float(now_W[members].mean()), float(then_W[members].mean())
-    tells = now_us >= _HOLDS * found.excess_us
-    return tells and now_us - then_us < _MOSTLY_NEW * now_us and is_older(view, now_us, then_us)
+    more_us, tells = now_us - then_us, now_us >= _HOLDS * found.excess_us
+    if not (tells and more_us < _MOSTLY_NEW * now_us and is_older(view, now_us, then_us)):
+        return found
+    if more_us < max(found.least_gain, _LEAST_NEW) * view.iteration_us:
+        return None
+    share = more_us / now_us
+    text = f"{format_ms(then_us)} of it is older: it was there when the job was healthy."
+    return msgspec.structs.replace(
+        found,
+        older_us=(1 - share) * found.excess_us,
+        removed_us=found.removed_us * share,
+        gain=None if found.gain is None else found.gain * share,
+        evidence=(*found.evidence, text),
+    )

@@ -25,7 +25,7 @@ from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
 from eroica.diagnosis.occasions import Occasions, agreement_of, candidate_of, find_occasions
 from eroica.diagnosis.reading import describe, doing, python_cause
-from eroica.diagnosis.view import View
+from eroica.diagnosis.view import View, noise_factor
 from eroica.localize.excess import median_of_others, standard_error
 from eroica.model.pattern import BESIDE_INPUT
 from eroica.summarize.phases import is_engine_frame
@@ -125,8 +125,9 @@ def _longer_than_others(view: View, focus: Focus, found: Occasions) -> Iterator[
     time_WO = found.time_us[:, found.hit]
     usual_WO = median_of_others(time_WO.T, found.fleet.roles).T
     beyond_WO = np.nan_to_num(time_WO - usual_WO)
-    more_W, error_W = beyond_WO.mean(axis=1), standard_error(beyond_WO)
-    late_W = more_W >= np.maximum(_LONGER * np.nan_to_num(usual_WO).mean(axis=1), LEAST_STRENGTH * error_W)
+    more_W, usual_W = beyond_WO.mean(axis=1), np.nan_to_num(usual_WO).mean(axis=1)
+    error_W = noise_factor(beyond_WO.shape[1] - 1) * standard_error(beyond_WO)
+    late_W = (more_W > 0) & (more_W >= np.maximum(_LONGER * usual_W, LEAST_STRENGTH * error_W))
     if not late_W.any() or late_W.all() or found.count < _FEWEST_OCCASIONS:
         return
     beyond_WI = np.zeros_like(found.time_us)
@@ -136,7 +137,16 @@ def _longer_than_others(view: View, focus: Focus, found: Occasions) -> Iterator[
     agreement, done = agreement_of(longer), doing(view, longer.rows, longer.accused)
     if agreement is not None and agreement >= LEAST_AGREEMENT:
         what = (python_cause(done, is_input=False), "")
-        yield candidate_of(view, what, longer, msgspec.structs.replace(focus, share=1.0), agreement, describe(done))
+        accused = candidate_of(view, what, longer, msgspec.structs.replace(focus, share=1.0), agreement, describe(done))
+        mean_us = float(found.time_us[longer.accused].mean())
+        beyond = accused.mean_us / max(mean_us, 1e-9)
+        yield msgspec.structs.replace(
+            accused,
+            removed_us=accused.removed_us * beyond,
+            mean_us=mean_us,
+            reference="peers",
+            reference_us=mean_us - accused.mean_us,
+        )
 
 
 def _is_rhythm(found: Occasions) -> bool:

@@ -219,12 +219,13 @@ def _awaited(view: View, functions: tuple[int, ...], late: Lateness) -> list[int
 
     Those who take no longer in it, while in other functions they got longer by about as much.
     """
-    others = sorted(set(range(view.workers)) - set(late.workers))
+    busy_before_W = view.busy_before().mean(axis=1)
+    others = sorted(set(np.flatnonzero(~np.isnan(busy_before_W)).tolist()) - set(late.workers))
     if late.reference != "baseline" or late.agreement is not None or not others:
         return []
     if float(use_of_core(view, functions, "baseline")[list(late.workers)].mean()) >= WAITS:
         return []
-    busier_W = view.fleet.busy_us.mean(axis=1) - view.busy_before().mean(axis=1)
+    busier_W = view.fleet.busy_us.mean(axis=1) - busy_before_W
     grown_W = busier_W - measure(view, functions).time_us.mean(axis=1) + view.before(list(functions)).mean(axis=1)
     return others if float(grown_W[others].min()) >= _EXPLAINS_MOST * (late.mean_us - late.reference_us) else []
 
@@ -237,6 +238,8 @@ def _of_awaited(view: View, waits: Candidate, awaited: list[int]) -> Candidate |
     focus = find_focus(view.fleet.keys, rows, time_R - before_R, time_R)
     if focus is None or not (focus.is_own and focus.is_specific):
         return None
+    if float(use_of_core(view, focus.functions, "baseline")[awaited].mean()) < WAITS:
+        return None  # they may wait for the others just as well
     spent, late_W = measure(view, focus.functions), np.isin(np.arange(view.workers), awaited)
     excess = excess_over_baseline(spent.time_us, np.nan_to_num(view.before(list(focus.functions))))
     longer_us, strength = float(excess.excess_us[awaited].mean()), float(np.median(excess.strength[awaited]))

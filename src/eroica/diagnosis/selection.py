@@ -28,7 +28,7 @@ from eroica.diagnosis.loading import find_slow_loading
 from eroica.diagnosis.lock import find_lock_contention
 from eroica.diagnosis.memory import find_memory_storms
 from eroica.diagnosis.neighbors import attribute_to_neighbors, find_sibling_processes, is_concealing
-from eroica.diagnosis.older import was_there
+from eroica.diagnosis.older import without_older
 from eroica.diagnosis.oversubscription import blame_loading, find_oversubscription, looks_like
 from eroica.diagnosis.paths import find_group_transfers
 from eroica.diagnosis.pauses import find_pauses
@@ -194,8 +194,8 @@ def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
 
     Taken by falling gain; each must still gain `min_gain` once all taken before it are removed.
     """
-    believed = [one for one in candidates if _is_believed(view, one) and not was_there(view, one)]
-    candidates = prefer_specific(believed)
+    believed = (without_older(view, candidate) for candidate in candidates if _is_believed(view, candidate))
+    candidates = prefer_specific([candidate for candidate in believed if candidate is not None])
     measured = [Cause(candidate=own, gain=own.gain) for own in candidates if own.gain is not None]
     inside = [candidate for candidate in candidates if candidate.kind != "collective" and candidate.gain is None]
     slow_WI = _slow_transfers(measured)

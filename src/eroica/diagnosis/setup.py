@@ -23,6 +23,7 @@ from eroica.diagnosis.setup_rules import (
     TOLD,
     Loss,
     Rule,
+    number,
 )
 from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
@@ -131,7 +132,13 @@ def find_misconfiguration(view: View) -> list[Candidate]:
     everybody = tuple(range(view.workers))
     lost = 1 - before_us / view.iteration_us
     waiting, queue = _waiting(view, everybody, "baseline")
-    loss = Loss(cause="unknown", factor=max(view.iteration_us / before_us, 1.0), waiting=waiting, queue=queue)
+    loss = Loss(
+        cause="unknown",
+        factor=max(view.iteration_us / before_us, 1.0),
+        waiting=waiting,
+        queue=queue,
+        threads=_threads_by_cores(view),
+    )
     found = [one for one in _against_baseline(view, everybody, ALL, loss) if one.is_proof]
     if not found or lost <= 0:
         return []
@@ -213,15 +220,30 @@ def _loss(view: View, candidate: Candidate, cause: str, reference: str) -> Loss:
         queue=queue,
         on_device=view.fleet.has_accelerator and candidate.kind == "compute",
         is_one_operator=candidate.is_one_operator,
+        threads=_threads_by_cores(view) if reference != "peers" else 0.0,  # who crowds a host crowds the peers, too
     )
 
 
+def _threads_by_cores(view: View) -> float:
+    """Computing threads of all workers of a host, by its cores, where these are most; 0 where nobody knows."""
+    shares = [
+        sum(number(view.fleet.patterns[at].setup.get("torch_threads")) or 0.0 for at in members)
+        / max(view.cores[host].allowed, 1.0)
+        for host, members in view.homes.items()
+    ]
+    return max((share for share in shares if not np.isnan(share)), default=0.0)
+
+
 def _waiting(view: View, workers: Sequence[int], reference: str) -> tuple[float, float]:
-    """How much longer these wait for a core than their peers, or the healthy window; and than other hosts' workers."""
+    """How much longer these wait for a core than their peers, or the healthy window; and than other hosts' workers.
+
+    As shares of an iteration of this window: a share of the time may stay what it was while iterations get longer.
+    """
     wait_W = np.nan_to_num(queued_share(view.fleet))
     now, past = float(wait_W[list(workers)].mean()), view.suspects.baseline
     if reference != "peers":
-        more = now - float(np.nan_to_num(queued_share(past)).mean()) if past is not None else now
+        before_us = 0.0 if past is None else float(np.nan_to_num(queued_share(past)).mean()) * past.mean_iteration_us
+        more = now - before_us / max(view.iteration_us, 1e-9)
         return more, more
     homes = {view.fleet.patterns[worker].worker.host for worker in workers}
     away = [at for host, members in view.homes.items() if host not in homes for at in members]

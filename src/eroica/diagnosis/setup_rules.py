@@ -61,6 +61,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
             everybody there wait.
         on_device: What is slow runs on a device and needs no cores.
         is_one_operator: Other operators are as fast as anywhere: no lack of cores is behind it.
+        threads: Computing threads of all workers of a host, by its cores, where these are most; 0 if unknown.
     """
 
     cause: str
@@ -69,6 +70,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     queue: float
     on_device: bool = False
     is_one_operator: bool = False
+    threads: float = 0.0
 
     @property
     def is_of_cores(self) -> bool:
@@ -167,9 +169,9 @@ def _cores(setup: Setup) -> float:
 
 
 def _crowds(own: Setup, _other: Setup, loss: Loss) -> bool:
-    """More threads than cores, and time lost to waiting for them."""
-    threads = number(own.get("torch_threads")) or 0.0
-    return threads > OVERSUBSCRIBED * _cores(own) and _holds_much(loss.queue, loss)
+    """More threads than cores, with those of the host's other workers, and time lost to waiting for them."""
+    threads = max((number(own.get("torch_threads")) or 0.0) / _cores(own), loss.threads)
+    return threads > OVERSUBSCRIBED and _holds_much(loss.queue, loss)
 
 
 def _queues(_own: Setup, _other: Setup, loss: Loss) -> bool:

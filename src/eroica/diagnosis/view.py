@@ -36,6 +36,11 @@ def noise_factor(freedom: int) -> float:
     return _STUDENT.get(freedom, 1.0)
 
 
+def _less_than_others(value_W: Floats, roles_W: NDArray[np.intp]) -> Floats:
+    """By how much each worker has less than the median of its role's others; 0 without any. float64 [W]."""
+    return np.asarray(np.nan_to_num(median_of_others(value_W, roles_W) - value_W))
+
+
 class View:
     """A window with its context and the quantities that several rules share.
 
@@ -179,12 +184,15 @@ class View:
     def deficit_us(self) -> Floats:
         """By how much each worker waits less than the median of its role's others; 0 without any. float64 [W].
 
-        Workers that meet every so many iterations only wait in those, if these count at all: by how much longer its own
-        iterations take, a worker is waited for then. In lockstep that is nothing.
+        Workers that meet every so many iterations only wait in those, which are so long that they hardly count here.
+        Whose own iterations take longer is waited for then, as far as waiting in all iterations says so.
         """
-        usual_W, usual_own_W = (median_of_others(each, self.fleet.roles) for each in (self.wait_us, self._own_us))
-        longer_W = np.maximum(np.nan_to_num(self._own_us - usual_own_W), 0.0)
-        return np.asarray(np.nan_to_num(usual_W - self.wait_us) + longer_W)
+        less_W = _less_than_others(self.wait_us, self.fleet.roles)
+        longer_W = np.maximum(-_less_than_others(self._own_us, self.fleet.roles), 0.0)
+        if not longer_W.any():
+            return less_W
+        in_all_W = _less_than_others(self.whole.wait_us.mean(axis=1), self.fleet.roles)
+        return np.asarray(less_W + np.minimum(longer_W, np.maximum(in_all_W - less_W, 0.0)))
 
     def then(self, measure: Callable[[Fleet], Floats]) -> Floats:
         """What was measured of each of these workers in the baseline window.

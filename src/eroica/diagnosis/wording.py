@@ -174,7 +174,7 @@ def _gain(cause: Cause) -> str:
 def describe_evidence(view: View, cause: Cause, waiting: Sequence[Waiting]) -> tuple[str, ...]:
     """What speaks for a cause, one fact a sentence."""
     found = cause.candidate
-    now = view.iteration_us
+    now = view.pace_us
     sentences = [] if found.sentence else _amount(view, found)
     sentences += found.evidence
     if found.scope == "some" and not found.hosts:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from threading import get_ident
 from time import monotonic_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from eroica.settings import Settings, load_settings
 from eroica.wire import beat
@@ -29,6 +29,24 @@ from eroica.worker.tracer import ProfilerDoor
 
 _SAVE_PATIENCE_S = 10.0
 _ANNOUNCED = -1
+
+
+class _Place(NamedTuple):
+    """What tells whether an optimizer does what one before it did; the parameter is the first of its own."""
+
+    known_by: tuple[object, ...]
+    parameter: weakref.ref[Any]
+    number: int
+
+    @classmethod
+    def of(cls, optimizer: Any, number: int) -> _Place | None:
+        """The place of an optimizer; None where nothing tells."""
+        try:
+            parameters = [one for group in optimizer.param_groups for one in group["params"]]
+            known_by = (type(optimizer), len(parameters), id(parameters[0]), id(parameters[-1]))
+            return cls(known_by, weakref.ref(parameters[0]), number)
+        except Exception:  # noqa: BLE001 - whatever a class of the user's does when it is asked
+            return None
 
 
 class Guest:
@@ -50,7 +68,8 @@ class Guest:
         self._rhythm = Rhythm()
         self._numbers: dict[int, int] = {}  # of optimizers, by id()
         self._numbered: dict[int, weakref.ref[Any]] = {}
-        self._numbers_by_place: dict[tuple[object, int], int] = {}
+        self._places: dict[int, _Place] = {}  # of optimizers, by id()
+        self._vacant: dict[tuple[object, ...], _Place] = {}
         self._optimizers_seen = 0
         self._beats: BeatWriter | None = None
         self._capturer: Capturer | None = None
@@ -130,13 +149,21 @@ class Guest:
     def _add_optimizer(self, optimizer: Any) -> int:
         """Number optimizers by first step; a new object gets a new number even where an old one lay in memory.
 
-        But one of the same class for the same parameters takes the old one's place: some loops make it anew each round.
+        But one of the same class for the same parameters takes the place of one that is gone: some loops make it anew
+        each round.
         """
         key = id(optimizer)
         if optimizer is None:
             return _ANNOUNCED
-        number = self._numbers_by_place.setdefault(_place_of(optimizer), self._optimizers_seen)
-        self._optimizers_seen = max(self._optimizers_seen, number + 1)
+        place = _Place.of(optimizer, self._optimizers_seen)
+        former = self._vacant.pop(place.known_by, None) if place is not None else None
+        if place is not None and former is not None and former.parameter() is place.parameter():
+            place = place._replace(number=former.number)
+        else:
+            self._optimizers_seen += 1
+        number = self._optimizers_seen - 1 if place is None else place.number
+        if place is not None:
+            self._places[key] = place
         self._numbers[key] = number
         self._numbered[key] = weakref.ref(optimizer, lambda _: self.guard.run(self._forget_optimizer, key))
         return number
@@ -145,6 +172,9 @@ class Guest:
         self._take_back()
         self._numbers.pop(key, None)
         self._numbered.pop(key, None)
+        place = self._places.pop(key, None)
+        if place is not None and place.parameter() is not None:
+            self._vacant[place.known_by] = place
 
     def _obey(self, capturer: Capturer, beats: BeatWriter) -> None:
         """At a boundary: take a new order, go on with the current one. The profiler belongs to one thread."""
@@ -272,11 +302,3 @@ class Guest:
             if beats is not None:
                 self._show(beats, beat.FAILED)
                 self._answer(Result(0, beat.ORDER_FAILED, 0, 0, 0, 0, 0, 0, text))
-
-
-def _place_of(optimizer: Any) -> tuple[object, int]:
-    """Class and first parameter of an optimizer; itself where nobody can tell."""
-    try:
-        return type(optimizer), id(optimizer.param_groups[0]["params"][0])
-    except (AttributeError, LookupError, TypeError):
-        return type(optimizer), id(optimizer)
