@@ -328,6 +328,34 @@ def of_all_sizes(pattern: WorkerPattern) -> WorkerPattern:
     )
 
 
+def routed(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
+    """The same exchanges as all-to-alls of all sizes, in a group of each half of the workers."""
+    made = []
+    for worker, one in enumerate(of_all_sizes(exchanging(one, 1500.0)) for one in patterns):
+        half = worker * 2 // len(patterns)
+        record = msgspec.structs.replace(one.collectives[0], group=str(1 + half), kind="all_to_all")
+        rows = tuple(
+            msgspec.structs.replace(
+                row, key=msgspec.structs.replace(row.key, name="gloo:all_to_all", group=str(1 + half))
+            )
+            if row.key.kind == "collective"
+            else row
+            for row in one.functions
+        )
+        made.append(msgspec.structs.replace(one, collectives=(record,), functions=rows))
+    return made
+
+
+@seeds
+@pytest.mark.parametrize("purpose", ["early", "manual", "slow"])
+def test_data_that_is_routed_to_experts_again_and_again_is_how_they_work(seed: int, purpose: str) -> None:
+    healthy = routed(synthesize(FleetPlan(seed=seed + 10_000), (SlowLink(21),), 1))
+    patterns = routed(synthesize(FleetPlan(seed=seed), (SlowLink(21),), 2))
+    past = () if purpose == "early" else healthy
+    verdict = analyze("job", synthesize_window(patterns, purpose, healthy), patterns, past)
+    assert "fragmented-collectives" not in [cause for cause, _ in causes(verdict)], verdict.summary
+
+
 @seeds
 def test_gradients_that_are_exchanged_one_by_one_could_be_sent_together(seed: int) -> None:
     before = synthesize(FleetPlan(seed=seed + 10_000), (SlowLink(21),), 1)

@@ -48,7 +48,9 @@ _MOST_READ = 64
 #: come right after another. A host that does nothing else needs so many microseconds between two calls.
 _QUICK = 25
 _LEAST_PAUSE_US = 200.0
-#: Layers of a split model exchange tensors of one or two sizes; of a few iterations it is looked up.
+#: Layers of a split model exchange tensors of one or two sizes (looked up in a few iterations), or of as many as data
+#: is routed: no gradients travel so.
+_ROUTED = "all_to_all"
 _FEW_SIZES = 2
 _MOST_ITERATIONS = 8
 
@@ -76,11 +78,10 @@ def find_fragmented(view: View) -> list[Candidate]:
     if not found:
         return []
     now_I = common_wait(view.fleet.series([tiny.row for tiny in found]))
-    calls = sum(tiny.calls for tiny in found)
-    is_new = _is_new(view, found, calls)
+    is_new = _is_new(view, found)
     if not is_new:  # what has become many could be few before
         found = [tiny._replace(merged=max(tiny.merged, tiny.runs)) for tiny in found]
-    saved = 1 - min(sum(tiny.merged for tiny in found) / calls, 1.0)
+    saved = 1 - min(sum(tiny.merged for tiny in found) / sum(tiny.calls for tiny in found), 1.0)
     least = (_SHARE_MORE if is_new else _SHARE_ALONE) * view.iteration_us
     strength = float((now_I.mean() - least / 2) / max(float(mean_error(now_I)[0]), 1e-9))
     if now_I.mean() * saved < least or strength < LEAST_STRENGTH * view.strictness:
@@ -135,7 +136,8 @@ def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
     tiny_calls = calls * float((known <= _TINY).mean())
     merged = max(1.0, tiny_calls * mean / _BUCKET) + calls - tiny_calls
     known_records = [record for record in records if record is not None]
-    runs = calls * _share_of_runs(fleet, key, members[:_MOST_READ]) if _of_like_sizes(known_records) else 0.0
+    of_layers = collective_kind(key.name) == _ROUTED or _of_like_sizes(known_records)
+    runs = calls * _share_of_runs(fleet, key, members[:_MOST_READ]) if of_layers else 0.0
     return _Tiny(row, calls, mean, merged, runs)
 
 
@@ -174,15 +176,20 @@ def _alone(records: Sequence[CollectiveRecord], own: CollectiveRecord | None) ->
     return float((end_us - duration_us - before_us > pause_us).mean())
 
 
-def _is_new(view: View, found: list[_Tiny], calls: float) -> bool:
+def _calls(fleet: Fleet, rows: Sequence[int]) -> float:
+    """Executions of some rows per iteration on a typical worker that has any; each is in a few of many like groups."""
+    count_W = fleet.count[list(rows)].sum(axis=0)
+    return float(np.median(count_W[count_W > 0])) if (count_W > 0).any() else 0.0
+
+
+def _is_new(view: View, found: list[_Tiny]) -> bool:
     """Whether the healthy window had far fewer of them."""
     past = view.suspects.baseline
     if past is None:
         return False
     keys = {view.fleet.keys[tiny.row] for tiny in found}
     rows = [row for row, key in enumerate(past.keys) if key in keys]
-    before = float(np.median(past.count[rows].sum(axis=0))) if rows else 0.0
-    return calls >= _MORE * before
+    return _calls(view.fleet, [tiny.row for tiny in found]) >= _MORE * _calls(past, rows)
 
 
 def _candidate(view: View, found: list[_Tiny], now_I: Floats, saved: float, strength: float) -> Candidate:
@@ -190,7 +197,7 @@ def _candidate(view: View, found: list[_Tiny], now_I: Floats, saved: float, stre
     rows = tuple(tiny.row for tiny in found)
     mean_us = float(now_I.mean())
     focus = whole_rows(view.fleet.keys[heaviest.row].name, rows)
-    calls = sum(tiny.calls for tiny in found)
+    calls = _calls(view.fleet, rows)
     return Candidate(
         cause="fragmented-collectives",
         scope="all",
