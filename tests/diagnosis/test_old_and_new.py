@@ -87,7 +87,20 @@ def test_of_what_was_there_in_part_only_the_rest_is_gained(seed: int) -> None:
     found = {cause: one.gain for one in verdict.findings if one.role == "cause" for cause in [one.cause]}
     assert set(found) == {"python-on-critical-path", "slow-collective-everywhere"}, verdict.summary
     assert found["python-on-critical-path"] == pytest.approx(30 / 190, abs=0.07)
-    assert any("of it is older" in text for one in verdict.findings for text in one.evidence)
+    assert any("of it per iteration is older" in text for one in verdict.findings for text in one.evidence)
+
+
+@seeds
+def test_what_is_above_what_was_usual_then_is_not_discounted_again(seed: int) -> None:
+    """Beside a device Python is held against what may be expected, or what it took when all was well."""
+    everybody = tuple(range(4))
+    before = Calls(SCORE, everybody, 8, use=0.9)
+    verdict = verdict_on(
+        before, Calls(SCORE, everybody, 6, use=0.9), SlowLink(14), seed=seed, before=(before,), accelerator=True
+    )
+    found = {one.cause: one for one in verdict.findings if one.role == "cause"}
+    assert "python-on-critical-path" in found, verdict.summary
+    assert (found["python-on-critical-path"].gain or 0) >= 0.04
 
 
 # --- what uses no core ---
@@ -175,6 +188,7 @@ def test_where_both_sides_only_wait_nobody_is_named_for_sure(seed: int) -> None:
     healthy = (Calls(SCORE, (1, 2, 3), 5, use=0.02), Calls(RECEIVE, (0,), 5, use=0.02))
     now = (Calls(SCORE, (1, 2, 3), 55, use=0.02), Calls(RECEIVE, (0,), 55, use=0.02))
     verdict = verdict_on(*now, seed=seed, before=healthy)
+    assert verdict.findings, verdict.summary
     assert all(one.workers != (0,) and one.confidence <= 0.5 for one in verdict.findings), verdict.summary
 
 

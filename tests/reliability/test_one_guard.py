@@ -40,7 +40,7 @@ DOORS = {
     "register_optimizer_step_post_hook": 1,
     "Thread": 2,
     "start_new_thread": 1,
-    "ref": 1,
+    "ref": 2,  # an optimizer's end; its first parameter, without any function
     "signal": 0,
     "settrace": 0,
     "setprofile": 0,

@@ -229,6 +229,22 @@ def test_an_optimizer_made_anew_for_the_same_parameters_takes_the_place_of_the_o
     assert guest._add_optimizer(Optimizer(first, second)) == 3
 
 
+def test_two_that_share_all_parameters_and_are_made_anew_together_keep_their_places() -> None:
+    guest, shared = Guest(), Parameter()
+    for _ in range(4):
+        pair = [Optimizer(shared), Optimizer(shared)]
+        assert [guest._add_optimizer(one) for one in pair] == [0, 1]
+        del pair
+
+
+def test_places_of_what_is_gone_are_kept_for_the_latest_only() -> None:
+    guest, parameters = Guest(), [Parameter() for _ in range(300)]
+    for parameter in parameters:
+        guest._add_optimizer(Optimizer(parameter))
+    assert len(guest._vacant) <= 64
+    assert guest._add_optimizer(Optimizer(parameters[-1])) == 299
+
+
 def test_two_optimizers_that_share_parameters_and_live_at_once_are_two() -> None:
     guest, shared = Guest(), Parameter()
     kept = [Optimizer(shared), Optimizer(shared), Optimizer(shared, Parameter())]

@@ -228,7 +228,7 @@ def _evidence(view: View, found: Occasions, focus: Focus, what: str) -> Iterator
     share = lost / max(float(found.fleet.iteration_us.mean(axis=0).sum()), 1e-9)
     each, whither = format_ms(found.each_us), what or focus.label
     if found.beyond_peers:
-        each, whither = f"{each} more than the peers", "what it takes longer"
+        each, whither = f"{each} more than the peers", "what is longer there"
     yield (
         f"{found.count} times in the {iterations} captured iterations, {each} each: {percent(share)} of the window "
         f"goes into {whither}."
@@ -244,7 +244,7 @@ def _evidence(view: View, found: Occasions, focus: Focus, what: str) -> Iterator
             f"In and right after these iterations the others spend {format_ms(float(theirs))} per iteration in "
             f"collectives, {who} {format_ms(float(own))}."
         )
-    if not found.is_constant:
+    if not found.is_constant and not found.beyond_peers:
         kept = ~found.hit
         with_it, without = (float(found.fleet.iteration_us[:, side].mean()) for side in (found.hit, kept))
         yield f"An iteration takes {format_ms(with_it)} with it and {format_ms(without)} without."

@@ -63,14 +63,24 @@ def without_older(view: View, found: Candidate) -> Candidate | None:
     more_us, tells = now_us - then_us, now_us >= _HOLDS * found.excess_us
     if not (tells and more_us < _MOSTLY_NEW * now_us and is_older(view, now_us, then_us)):
         return found
+    older_us = _older(found, now_us, then_us)
+    if older_us <= 0:
+        return found
     if more_us < max(found.least_gain, _LEAST_NEW) * view.iteration_us:
         return None
-    share = more_us / now_us
-    text = f"{format_ms(then_us)} of it is older: it was there when the job was healthy."
+    share = 1 - older_us / found.excess_us
+    text = f"{format_ms(older_us)} of it per iteration is older: it was there when the job was healthy."
     return msgspec.structs.replace(
         found,
-        older_us=(1 - share) * found.excess_us,
+        older_us=older_us,
         removed_us=found.removed_us * share,
         gain=None if found.gain is None else found.gain * share,
         evidence=(*found.evidence, text),
     )
+
+
+def _older(found: Candidate, now_us: float, then_us: float) -> float:
+    """Part of a candidate's excess that is older, microseconds: an expectation may allow what was there already."""
+    if found.reference == "expectation":
+        return min(max(then_us - found.reference_us, 0.0), found.excess_us)
+    return found.excess_us * max(then_us, 0.0) / max(now_us, 1e-9)

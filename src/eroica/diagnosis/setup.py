@@ -137,7 +137,7 @@ def find_misconfiguration(view: View) -> list[Candidate]:
         factor=max(view.iteration_us / before_us, 1.0),
         waiting=waiting,
         queue=queue,
-        threads=_threads_by_cores(view),
+        threads=_threads_by_cores(view, everybody),
     )
     found = [one for one in _against_baseline(view, everybody, ALL, loss) if one.is_proof]
     if not found or lost <= 0:
@@ -220,18 +220,22 @@ def _loss(view: View, candidate: Candidate, cause: str, reference: str) -> Loss:
         queue=queue,
         on_device=view.fleet.has_accelerator and candidate.kind == "compute",
         is_one_operator=candidate.is_one_operator,
-        threads=_threads_by_cores(view) if reference != "peers" else 0.0,  # who crowds a host crowds the peers, too
+        threads=_threads_by_cores(view, candidate.workers)
+        if reference != "peers"
+        else 0.0,  # who crowds a host crowds the peers, too
     )
 
 
-def _threads_by_cores(view: View) -> float:
-    """Computing threads of all workers of a host, by its cores, where these are most; 0 where nobody knows."""
+def _threads_by_cores(view: View, workers: Sequence[int]) -> float:
+    """Computing threads of all workers of a host of theirs, by its cores, where these are fewest; 0 where unknown."""
+    theirs = {view.fleet.patterns[worker].worker.host for worker in workers}
     shares = [
         sum(number(view.fleet.patterns[at].setup.get("torch_threads")) or 0.0 for at in members)
         / max(view.cores[host].allowed, 1.0)
         for host, members in view.homes.items()
+        if host in theirs
     ]
-    return max((share for share in shares if not np.isnan(share)), default=0.0)
+    return min((share for share in shares if not np.isnan(share)), default=0.0)
 
 
 def _waiting(view: View, workers: Sequence[int], reference: str) -> tuple[float, float]:

@@ -61,7 +61,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
             everybody there wait.
         on_device: What is slow runs on a device and needs no cores.
         is_one_operator: Other operators are as fast as anywhere: no lack of cores is behind it.
-        threads: Computing threads of all workers of a host, by its cores, where these are most; 0 if unknown.
+        threads: Computing threads of all workers of a host by its cores, fewest of the accused's hosts; 0 if unknown.
     """
 
     cause: str

@@ -54,7 +54,7 @@ def _subject(view: View, found: Candidate) -> tuple[str, str]:
 
 
 def _what(view: View, found: Candidate) -> str:
-    iteration = format_ms(view.iteration_us)
+    iteration = format_ms(view.pace_us)
     if found.sentence:
         return found.sentence
     if found.subject and not found.focus.functions:

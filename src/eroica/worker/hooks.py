@@ -29,6 +29,8 @@ from eroica.worker.tracer import ProfilerDoor
 
 _SAVE_PATIENCE_S = 10.0
 _ANNOUNCED = -1
+#: Places of optimizers that are gone, kept for those that are made anew.
+_MOST_VACANT = 64
 
 
 class _Place(NamedTuple):
@@ -36,16 +38,15 @@ class _Place(NamedTuple):
 
     known_by: tuple[object, ...]
     parameter: weakref.ref[Any]
-    number: int
 
     @classmethod
-    def of(cls, optimizer: Any, number: int) -> _Place | None:
+    def of(cls, optimizer: Any) -> _Place | None:
         """The place of an optimizer; None where nothing tells."""
         try:
             parameters = [one for group in optimizer.param_groups for one in group["params"]]
             known_by = (type(optimizer), len(parameters), id(parameters[0]), id(parameters[-1]))
-            return cls(known_by, weakref.ref(parameters[0]), number)
-        except Exception:  # noqa: BLE001 - whatever a class of the user's does when it is asked
+            return cls(known_by, weakref.ref(parameters[0]))
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # it is no torch optimizer
             return None
 
 
@@ -69,7 +70,7 @@ class Guest:
         self._numbers: dict[int, int] = {}  # of optimizers, by id()
         self._numbered: dict[int, weakref.ref[Any]] = {}
         self._places: dict[int, _Place] = {}  # of optimizers, by id()
-        self._vacant: dict[tuple[object, ...], _Place] = {}
+        self._vacant: dict[tuple[object, ...], list[tuple[int, weakref.ref[Any]]]] = {}
         self._optimizers_seen = 0
         self._beats: BeatWriter | None = None
         self._capturer: Capturer | None = None
@@ -155,26 +156,34 @@ class Guest:
         key = id(optimizer)
         if optimizer is None:
             return _ANNOUNCED
-        place = _Place.of(optimizer, self._optimizers_seen)
-        former = self._vacant.pop(place.known_by, None) if place is not None else None
-        if place is not None and former is not None and former.parameter() is place.parameter():
-            place = place._replace(number=former.number)
-        else:
+        place = _Place.of(optimizer)
+        number = self._number_before(place)
+        if number is None:
+            number = self._optimizers_seen
             self._optimizers_seen += 1
-        number = self._optimizers_seen - 1 if place is None else place.number
         if place is not None:
             self._places[key] = place
         self._numbers[key] = number
         self._numbered[key] = weakref.ref(optimizer, lambda _: self.guard.run(self._forget_optimizer, key))
         return number
 
+    def _number_before(self, place: _Place | None) -> int | None:
+        """The lowest number of an optimizer that had this place and is gone."""
+        gone = self._vacant.get(place.known_by) if place is not None else None
+        if place is None or not gone:
+            return None
+        number, parameter = min(gone, key=lambda one: one[0])
+        gone.remove((number, parameter))
+        return number if parameter() is place.parameter() else None
+
     def _forget_optimizer(self, key: int) -> None:
         self._take_back()
-        self._numbers.pop(key, None)
+        number, place = self._numbers.pop(key, None), self._places.pop(key, None)
         self._numbered.pop(key, None)
-        place = self._places.pop(key, None)
-        if place is not None and place.parameter() is not None:
-            self._vacant[place.known_by] = place
+        if place is not None and number is not None:
+            self._vacant.setdefault(place.known_by, []).append((number, place.parameter))
+            if len(self._vacant) > _MOST_VACANT:  # loops that make parameters anew, too
+                self._vacant.pop(next(iter(self._vacant)))
 
     def _obey(self, capturer: Capturer, beats: BeatWriter) -> None:
         """At a boundary: take a new order, go on with the current one. The profiler belongs to one thread."""
