@@ -74,7 +74,8 @@ def run_demo(fault: str, number: int, workers: int, device: str) -> dict[str, An
         status, output = run_to_the_end([*command, "--device", device, "--json", str(file)])
         seconds = time.monotonic() - started
         verdict = Verdict.from_json(file.read_bytes()) if file.exists() else None
-    said = output.strip().splitlines() or ["nothing was said"]
+    lines = output.strip().splitlines() or ["nothing was said"]
+    said = [line for line in lines if not line.startswith("Report: ")] or lines
     return {
         "fault": fault,
         "run": number,
