@@ -172,8 +172,8 @@ class Guest:
         gone = self._vacant.get(place.known_by) if place is not None else None
         if place is None or not gone:
             return None
-        number, parameter = min(gone, key=lambda one: one[0])
-        gone.remove((number, parameter))
+        first = min(range(len(gone)), key=lambda at: gone[at][0])
+        number, parameter = gone.pop(first)  # never compared: weak references compare what they point to
         return number if parameter() is place.parameter() else None
 
     def _forget_optimizer(self, key: int) -> None:
