@@ -91,9 +91,10 @@ def _together(parts: Sequence[Candidate]) -> Candidate:
     """The same function on the same workers in several parts of the iteration is one finding."""
     if len(parts) == 1:
         return parts[0]
+    whole = next((one for one in parts if one.gain is not None), None)
+    if whole is not None:  # all of its rows are in it, whichever part it was met in
+        return whole
     first = max(parts, key=lambda one: one.excess_us)
-    if first.gain is not None:  # all of its rows are in it, whichever part it was met in
-        return first
     rows = tuple(sorted({row for one in parts for row in one.functions}))
     named = tuple(sorted({row for one in parts for row in one.focus.functions}))
     return msgspec.structs.replace(
