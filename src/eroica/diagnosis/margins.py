@@ -9,7 +9,7 @@ Array suffixes: W workers, R rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from eroica.diagnosis.speed import EXPLAINED_BY_QUEUE, held_share, queued_share
 from eroica.diagnosis.view import View
 from eroica.localize.excess import Excess, median_of_others
 from eroica.localize.fleet import Fleet
-from eroica.model.pattern import FunctionKey
 
 Floats = NDArray[np.float64]
 #: Excess relative to the reference from which what uses no core differs.
@@ -47,18 +46,17 @@ def use_of_core(view: View, functions: Sequence[int], reference: str) -> Floats:
     keys = [view.fleet.keys[row] for row in functions]
     if any(key.kind != "python" or key.thread != "training" or key.phase == "input" for key in keys):
         return np.ones(view.workers)
-    use_W = _measured(view.fleet, keys)
+    use_W = _measured(view.fleet, functions)
     usual_W = median_of_others(use_W, view.fleet.roles)
     if reference == "baseline":
-        usual_W = view.then(lambda past: _measured(past, keys))
+        usual_W = view.then(lambda past: _measured(past, view.rows_before(functions)))
     most_W = np.where(held_share(view.fleet) <= _HELD, np.fmax(use_W, usual_W), 1.0)
     return np.asarray(np.where(np.isnan(use_W), 1.0, most_W))
 
 
-def _measured(fleet: Fleet, keys: Collection[FunctionKey]) -> Floats:
+def _measured(fleet: Fleet, functions: Sequence[int]) -> Floats:
     """Mean use of a core in some functions, 0-1; NaN where too few samples tell. float64 [W]."""
-    wanted = frozenset(keys)
-    rows = [row for row, key in enumerate(fleet.keys) if key in wanted]
+    rows = list(functions)
     samples_RW = fleet.samples[rows]
     time_RW = np.where(samples_RW > 0, fleet.critical_us[rows], 0.0)
     used_W = (np.nan_to_num(fleet.pattern[rows, :, 1]) * time_RW).sum(axis=0)

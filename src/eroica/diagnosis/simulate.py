@@ -17,9 +17,8 @@ from eroica.localize.replay import Replay
 Floats = NDArray[np.float64]
 #: From so many iterations on the first one, in which workers still stand to each other as they really did, is not read.
 _FEWEST_TO_SPARE_ONE = 3
-#: Iterations of workers that differ by this factor from their mean, in so many of them, are each worker's own.
+#: Iterations of workers that differ by this factor from their mean are each worker's own.
 _APART = 1.05
-_FEWEST_OF_ITS_OWN = 10
 
 
 def simulate_iterations(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None = None) -> Floats:
@@ -119,8 +118,8 @@ def simulated_gain(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None =
 
 def _gain_apart(fleet: Fleet, removed_WI: Floats) -> float:
     """The gain by each worker's own iterations, where these differ; 0 in lockstep, or in few iterations."""
-    own_W = fleet.iteration_us.mean(axis=1)
-    if fleet.iteration_us.shape[1] < _FEWEST_OF_ITS_OWN or own_W.max() < _APART * own_W.mean():
+    own_W = fleet.own_iteration_us
+    if not own_W.any() or own_W.max() < _APART * own_W.mean():
         return 0.0
     left_W = own_W - np.clip(removed_WI, 0.0, fleet.busy_us).mean(axis=1)
     return float(1.0 - left_W.max() / own_W.max())

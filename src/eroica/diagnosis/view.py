@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,7 @@ from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
 from eroica.localize.suspects import Suspects
+from eroica.model.pattern import FunctionKey
 from eroica.settings import Settings
 
 Floats = NDArray[np.float64]
@@ -24,8 +25,6 @@ _CRITICAL_THREADS = frozenset({"training", "autograd", "collective", "device"})
 #: Student's quantile at p = 0.99865 over three, by degrees of freedom; beyond them the difference no longer matters.
 _STUDENT = {1: 78.6, 2: 6.4, 3: 3.07, 4: 2.21, 5: 1.84, 6: 1.63, 7: 1.51, 8: 1.43, 9: 1.36}
 
-#: Of fewer iterations, where a window begins and ends may make those of one worker longer than those of others.
-_FEWEST_OF_ITS_OWN = 10
 #: Fewer workers than this share of the job, or fewer iterations, say nothing about who is late.
 LEAST_REPORTED = 0.5
 FEWEST_ITERATIONS = 2
@@ -123,14 +122,7 @@ class View:
     @cached_property
     def pace_us(self) -> float:
         """Mean iteration of the slowest worker: who meets the others every so many iterations only has its own."""
-        return max(self.iteration_us, float(self._own_us.max()))
-
-    @cached_property
-    def _own_us(self) -> Floats:
-        """Each worker's own mean iteration; 0 where the edges of a short window make them differ. float64 [W]."""
-        if self.iterations < _FEWEST_OF_ITS_OWN:
-            return np.zeros(self.workers)
-        return np.asarray(self.fleet.iteration_us.mean(axis=1))
+        return max(self.iteration_us, float(self.fleet.own_iteration_us.max()))
 
     @cached_property
     def speed(self) -> Speed:
@@ -188,7 +180,7 @@ class View:
         Whose own iterations take longer is waited for then, as far as waiting in all iterations says so.
         """
         less_W = _less_than_others(self.wait_us, self.fleet.roles)
-        longer_W = np.maximum(-_less_than_others(self._own_us, self.fleet.roles), 0.0)
+        longer_W = np.maximum(-_less_than_others(self.fleet.own_iteration_us, self.fleet.roles), 0.0)
         if not longer_W.any():
             return less_W
         in_all_W = _less_than_others(self.whole.wait_us.mean(axis=1), self.fleet.roles)
@@ -275,14 +267,23 @@ class View:
             if key.kind in kinds and key.phase in phases and key.thread in _CRITICAL_THREADS and busy[index]
         ]
 
+    @cached_property
+    def _places_before(self) -> dict[FunctionKey, int]:
+        """Where the functions of the baseline window lie in it."""
+        past = self.suspects.baseline
+        return {key: place for place, key in enumerate(past.keys)} if past is not None else {}
+
+    def rows_before(self, functions: Sequence[int]) -> list[int]:
+        """Rows of the baseline window for some functions of this one, as far as it has them."""
+        places = (self._places_before.get(self.fleet.keys[index], -1) for index in functions)
+        return [place for place in places if place >= 0]
+
     def before(self, functions: list[int]) -> Floats:
         """Time of some functions in the baseline window, iteration by iteration; NaN without one. float64 [W, J]."""
         past = self.suspects.baseline
         if past is None:
             return np.full((self.workers, 2), np.nan)
-        places = {key: place for place, key in enumerate(past.keys)}
-        known = [places[self.fleet.keys[index]] for index in functions if self.fleet.keys[index] in places]
-        found = self._of_these(past, past.series(known))
+        found = self._of_these(past, past.series(self.rows_before(functions)))
         for one in self.suspects.moved:
             mine = sorted(set(one.now).intersection(functions))
             if mine:
