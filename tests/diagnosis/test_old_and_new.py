@@ -14,7 +14,7 @@ from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.summarize.series import decode_series, encode_series
-from eroica.testing import FleetPlan, SlowLink, Trouble, synthesize, synthesize_window
+from eroica.testing import FleetPlan, SlowLink, Trouble, UnevenWork, synthesize, synthesize_window
 from eroica.testing.code_troubles import LOGGING, Calls
 from eroica.testing.fleet import Draft
 
@@ -162,24 +162,9 @@ def test_who_waits_outside_of_collectives_is_not_taken_for_the_cause(seed: int) 
 def test_where_nobody_is_known_to_be_waited_for_who_waits_is_named_in_doubt_at_most(seed: int) -> None:
     healthy = Calls(RECEIVE, EVERYBODY, 5, use=0.02)
     waiting = Calls(RECEIVE, (1, 2, 3), 50, use=0.02)
-    verdict = verdict_on(healthy, waiting, MoreOperators((0,), 50), seed=seed, before=(healthy,))
+    verdict = verdict_on(healthy, waiting, UnevenWork((0,), 1.2), seed=seed, before=(healthy,))
     assert verdict.findings, verdict.summary
     assert all(one.confidence <= 0.5 for one in verdict.findings if one.workers != (0,)), verdict.summary
-
-
-@dataclass(frozen=True)
-class MoreOperators:
-    """Some workers spend `ms` more in the operators of forward and backward."""
-
-    workers: tuple[int, ...]
-    ms: float
-
-    def apply(self, draft: Draft) -> None:
-        members = list(self.workers)
-        rows = [key for key in draft.time_us if key.kind == "compute" and key.phase in ("forward", "backward")]
-        whole = sum(float(draft.time_us[key][members].mean()) for key in rows)
-        for key in rows:
-            draft.time_us[key][members] *= 1 + self.ms * 1e3 / whole
 
 
 @seeds
