@@ -14,7 +14,8 @@ Deviations, because one lucky iteration, an evaluation or a busy machine would r
   seconds more.
 - The same is done with four times as many iterations, for faults that hit only one iteration in ten.
 - Where iterations take turns (several steps for one rollout), whole cycles are compared.
-- Stretches of slow iterations that come again and again are counted (`bursts`): no mean shows them for long.
+- Stretches of slow iterations that come again and again are counted (`bursts`): no mean shows them for long. So are
+  single long iterations, far apart, that cost more than they used to (`seldom`): no mean shows them at all.
 - The first iterations count for nothing.
 """
 
@@ -30,6 +31,7 @@ from typing import Literal, NamedTuple
 
 from eroica.agent.bursts import Bursts
 from eroica.agent.cycles import Cycles
+from eroica.agent.seldom import Seldom
 from eroica.model.shares import percent
 from eroica.settings import Settings
 
@@ -65,14 +67,15 @@ class Trigger:
     """A worker asks for a window.
 
     Attributes:
-        kind: "slow" against the job's own past, "expected" against what the user said.
-        baseline_s: Lowest mean of the horizon, or what the user expects.
+        kind: "slow" against the job's own past, "expected" against what the user said; "seldom": long iterations, far
+            apart, cost more than in the past.
+        baseline_s: Lowest mean of the horizon, or what the user expects; of "seldom", the mean of all before.
         current_s: Mean of the last iterations.
         reason: One clause for people.
-        period_s: Slow stretches come and go, so far apart on average, seconds; 0 = it is slow all the time.
+        period_s: Slow stretches or iterations come and go, so far apart on average, seconds; 0 = slow all the time.
     """
 
-    kind: Literal["slow", "expected"]
+    kind: Literal["slow", "expected", "seldom"]
     baseline_s: float
     current_s: float
     reason: str
@@ -290,7 +293,7 @@ class Slowdown:
     def _begin(self) -> None:
         """Nothing is known of the past."""
         self._scales = [Scale(factor, self._settings, self._cycles.period) for factor in (1, _LONG)]
-        self._bursts = Bursts()
+        self._bursts, self._seldom = Bursts(), Seldom()
 
     @property
     def baseline_s(self) -> float | None:
@@ -346,8 +349,8 @@ class Slowdown:
         looking = (scale for scale in self._scales if scale.seen % scale.stride == 0)
         found = [trigger for trigger in map(self._judge, looking) if trigger is not None]
         is_whole = self._scales[0].seen % self._cycles.period == 0
-        recurrent = self._judge_bursts(duration_s) if is_whole else None
-        return found[0] if found else recurrent
+        recurrent = [judge(duration_s) for judge in (self._judge_bursts, self._judge_seldom) if is_whole]
+        return next((trigger for trigger in (*found, *recurrent) if trigger is not None), None)
 
     def _judge_bursts(self, duration_s: float) -> Trigger | None:
         best = self.baseline_s
@@ -356,6 +359,16 @@ class Slowdown:
         mean, times = self._bursts.mean_s, self._bursts.count
         reason = f"iterations were slow for a while {times} times, which cost {percent(1 - best / mean)} of the time"
         return Trigger("slow", best, mean, reason, self._bursts.period_s)
+
+    def _judge_seldom(self, duration_s: float) -> Trigger | None:
+        usual, seldom = self.current_s, self._seldom
+        if usual is None or not seldom.observe(duration_s, usual, self._margin):
+            return None
+        reason = (
+            f"every {seldom.interval:.0f} iterations one takes much longer, {seldom.count} times so far, which costs "
+            f"{percent(1 - seldom.before_s / seldom.mean_s)} of the time"
+        )
+        return Trigger("seldom", seldom.before_s, seldom.mean_s, reason, seldom.period_s)
 
     def _judge(self, scale: Scale) -> Trigger | None:
         lowest, expected = scale.slower(self._margin), self._settings.expected_iteration_s

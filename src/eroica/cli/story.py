@@ -93,7 +93,7 @@ class Story:
         wanted = EXPECTED[self.fault].verdict
         if wanted == "blocked":
             return line.purpose == "blocked" and line.verdict == "blocked"
-        asked_by_nobody = line.purpose in ("slow", "expected", "early")
+        asked_by_nobody = line.purpose in ("slow", "expected", "seldom", "early")
         return asked_by_nobody and line.verdict == wanted and line.last_iteration > self.from_iteration
 
 

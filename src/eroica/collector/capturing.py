@@ -63,6 +63,7 @@ class Capturing:
             last_iteration=first + 1,
             baseline_iteration_s=wanted.baseline_s or span.best_s(training),
             current_iteration_s=wanted.current_s or slowest_s,
+            period_s=wanted.period_s,
         )
         slowest_s = max(slowest_s, wanted.current_s or 0.0)
         until_open_s = patience.until_open_s(span.lead(pace_s, self._settings), slowest_s)

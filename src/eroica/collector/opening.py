@@ -51,6 +51,7 @@ class Wanted:
         window_id: The id that was promised already; 0 = none.
         current_s: Mean iteration, where that is known better than from the last ones; else None.
         pace_s: Iterations may be as short as that before the window opens; None = as the last ones.
+        period_s: See `Window`.
     """
 
     purpose: WindowPurpose
@@ -61,6 +62,7 @@ class Wanted:
     window_id: int = 0
     current_s: float | None = None
     pace_s: float | None = None
+    period_s: float = 0.0
 
 
 class Opening:
@@ -129,6 +131,7 @@ class Opening:
             baseline_s=trigger.baseline_s,
             current_s=trigger.current_s,
             pace_s=trigger.baseline_s,
+            period_s=trigger.period_s,
         )
 
     def _unanswered(self, workers: Iterable[WorkerStatus]) -> list[WorkerTrigger]:

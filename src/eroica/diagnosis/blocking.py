@@ -18,7 +18,7 @@ from eroica.diagnosis.occasions import agreement_of, candidate_of, find_occasion
 from eroica.diagnosis.view import View
 from eroica.model.pattern import BESIDE_INPUT
 
-_CAUSES: dict[Activity, tuple[str, str]] = {
+CAUSES: dict[Activity, tuple[str, str]] = {
     "save": ("blocking-checkpoint", "saving state to storage"),
     "log": ("blocking-logging", "logging"),
 }
@@ -27,7 +27,7 @@ _PHASES = frozenset(BESIDE_INPUT)
 
 def find_blocking(view: View) -> list[Candidate]:
     """Checkpoints and logging that cost at least `min_gain` of the window."""
-    return [found for activity in _CAUSES for found in _of_activity(view, activity)]
+    return [found for activity in CAUSES for found in _of_activity(view, activity)]
 
 
 def _of_activity(view: View, activity: Activity) -> Iterator[Candidate]:
@@ -48,4 +48,4 @@ def _of_activity(view: View, activity: Activity) -> Iterator[Candidate]:
     time_R = found.fleet.critical_us[rows][:, found.accused].mean(axis=1)
     focus = find_focus(found.fleet.keys, rows, time_R, time_R)
     if focus is not None:
-        yield candidate_of(view, _CAUSES[activity], found, focus, agreement)
+        yield candidate_of(view, CAUSES[activity], found, focus, agreement)

@@ -20,6 +20,7 @@ from eroica.localize.families import likeness_of_groups
 from eroica.localize.fleet import Fleet
 from eroica.localize.roles import stage_of
 from eroica.model.pattern import CollectiveRecord, FunctionKey
+from eroica.model.window import SLOWER
 from eroica.summarize.collectives import collective_kind
 from eroica.summarize.phases import split_frame
 from eroica.summarize.series import decode_series
@@ -312,7 +313,7 @@ def _is_for_good(view: View, common: _Common, row: int) -> bool:
     name = view.fleet.keys[row].name
     spent_R = {at: float(view.fleet.critical_us[at].mean()) for at in collectives(view)}
     mine = sum(spent for at, spent in spent_R.items() if view.fleet.keys[at].name == name)
-    is_news = view.context.window.purpose == "slow" and view.suspects.baseline is not None
+    is_news = view.context.window.purpose in SLOWER and view.suspects.baseline is not None
     return common.reference == "expectation" and not is_news and mine >= _MOST_OF_ALL * sum(spent_R.values())
 
 

@@ -14,6 +14,7 @@ import msgspec
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.speed import held_share
 from eroica.diagnosis.view import View
+from eroica.model.window import SLOWER
 
 #: The cause must account for this share of the growth, by the window run again or by its own excess.
 _ACCOUNTS = 0.6
@@ -45,7 +46,7 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     held_W = held_share(view.fleet)[list(found.workers)]
     held = float(held_W.mean()) if held_W.size and found.cause in _OF_PROCESSES else 0.0
     seen = max(first.gain, min(max(excess, held), inside))
-    rest, is_known = growth - others, found.gain is not None and view.context.window.purpose != "slow"
+    rest, is_known = growth - others, found.gain is not None and view.context.window.purpose not in SLOWER
     is_known |= found.reference == "stages"  # what has always been so has not grown
     accounts = _ACCOUNTS_FOR_CORES if found.cause in _OF_CORES else _ACCOUNTS
     if is_known or first.gain >= rest or seen < accounts * inside or first.gain < _LEADS * (first.gain + others):
@@ -65,5 +66,5 @@ def _growth(view: View) -> tuple[float, float]:
         return 0.0, 0.0
     inside = max(1 - before / view.iteration_us, 0.0)
     current_s = view.context.window.current_iteration_s
-    told = view.slowdown_us / (current_s * 1e6) if current_s and view.context.window.purpose == "slow" else inside
+    told = view.slowdown_us / (current_s * 1e6) if current_s and view.context.window.purpose in SLOWER else inside
     return inside, told

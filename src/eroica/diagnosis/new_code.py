@@ -24,12 +24,19 @@ def describe_new_code(view: View) -> str:
     if past is None or view.is_trace:
         return ""
     now, then = _inclusive(view.fleet), _inclusive(past)
-    new, gone = _largest(now, then, view.iteration_us), _largest(then, now, past.mean_iteration_us)
+    new = _largest(now, then, _MUCH * view.iteration_us)
+    gone = _largest(then, now, _MUCH * past.mean_iteration_us)
     if not new:
         return ""
     if gone:
         return f"All workers run {new} now, where they ran {gone} in the healthy window: compare the two."
     return f"All workers run {new} now, which they did not in the healthy window: look what it does, and why it began."
+
+
+def new_function(view: View, least_us: float) -> str:
+    """Label of what holds at least so much of an iteration on all workers, and did not before; "" if nothing does."""
+    past = view.suspects.baseline
+    return "" if past is None or view.is_trace else _largest(_inclusive(view.fleet), _inclusive(past), least_us)
 
 
 def _inclusive(fleet: Fleet) -> dict[str, Floats]:
@@ -43,14 +50,14 @@ def _inclusive(fleet: Fleet) -> dict[str, Floats]:
     return found
 
 
-def _largest(here: dict[str, Floats], there: dict[str, Floats], iteration_us: float) -> str:
-    """The frame that holds most of an iteration on every worker, and hardly anything of one in the other window."""
+def _largest(here: dict[str, Floats], there: dict[str, Floats], least_us: float) -> str:
+    """The frame that holds much of an iteration on every worker, and hardly anything of one in the other window."""
     least = {frame: float(time_W.min()) for frame, time_W in here.items()}
     much = {
         frame: time
         for frame, time in least.items()
-        if time >= _MUCH * iteration_us and (frame not in there or float(there[frame].mean()) <= _HARDLY * time)
+        if time >= least_us and (frame not in there or float(there[frame].mean()) <= _HARDLY * time)
     }
     if not much:
         return ""
-    return split_frame(max(much, key=lambda one: (much[one], one))).label
+    return split_frame(max(much, key=lambda one: (round(much[one]), -len(one), one))).label

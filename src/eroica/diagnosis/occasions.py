@@ -51,6 +51,7 @@ class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         scope: Whose it is.
         workers: Who (indices); empty if it rotates.
         beyond_peers: Everybody does it, and `time_us` is what these take longer.
+        stated_interval: Iterations from one occasion to the next, where the window is not what tells; else 0.
     """
 
     fleet: Fleet
@@ -61,6 +62,7 @@ class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     scope: Literal["some", "all", "rotating"]
     workers: tuple[int, ...]
     beyond_peers: bool = False
+    stated_interval: float = 0.0
 
     @cached_property
     def accused(self) -> list[int]:
@@ -102,7 +104,7 @@ class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     @property
     def interval(self) -> float:
         """Iterations from one occasion to the next."""
-        return self.hit.size / max(self.count, 1)
+        return self.stated_interval or self.hit.size / max(self.count, 1)
 
 
 def find_occasions(view: View, rows: tuple[int, ...]) -> Occasions | None:
@@ -117,11 +119,11 @@ def find_occasions(view: View, rows: tuple[int, ...]) -> Occasions | None:
     count = int(hit.sum()) if always else int(np.count_nonzero(hit & ~np.append(False, hit[:-1])))
     if count < 2 and hit.size >= _FEW_ITERATIONS:
         return None
-    scope, workers = _whose(time_WI[:, hit])
+    scope, workers = whose(time_WI[:, hit])
     return Occasions(fleet=fleet, rows=rows, time_us=time_WI, hit=hit, count=count, scope=scope, workers=workers)
 
 
-def _whose(time_WO: Floats) -> tuple[Literal["some", "all", "rotating"], tuple[int, ...]]:
+def whose(time_WO: Floats) -> tuple[Literal["some", "all", "rotating"], tuple[int, ...]]:
     """Who takes part: everybody, some each time, or somebody else each time."""
     takes_part_W = (time_WO >= _PART * time_WO.max(axis=0)).mean(axis=1)
     total_W = time_WO.sum(axis=1)
@@ -229,8 +231,9 @@ def _evidence(view: View, found: Occasions, focus: Focus, what: str) -> Iterator
     each, whither = format_ms(found.each_us), what or focus.label
     if found.beyond_peers:
         each, whither = f"{each} more than the peers", "what is longer there"
+    often = "Once" if found.count == 1 else f"{found.count} times"
     yield (
-        f"{found.count} times in the {iterations} captured iterations, {each} each: {percent(share)} of the window "
+        f"{often} in the {iterations} captured iterations, {each} each: {percent(share)} of the window "
         f"goes into {whither}."
     )
     leaf = library_frame(view, focus)

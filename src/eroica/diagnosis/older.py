@@ -14,6 +14,7 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import median_of_others
+from eroica.model.window import SLOWER
 
 #: Share of what iterations have grown by from which something accounts for it.
 _EXPLAINS_MOST = 0.6
@@ -36,7 +37,7 @@ def is_older(view: View, now_us: float, then_us: float) -> bool:
         then_us: What it cost in the healthy window.
     """
     before_us = view.baseline_us
-    if view.context.window.purpose != "slow" or view.suspects.baseline is None or not before_us:
+    if view.context.window.purpose not in SLOWER or view.suspects.baseline is None or not before_us:
         return False
     grown_us = view.pace_us - before_us
     return grown_us >= view.settings.slowdown * before_us and now_us - then_us < _EXPLAINS_MOST * grown_us

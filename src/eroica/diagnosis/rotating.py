@@ -26,6 +26,7 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.wandering import GROWN, OFTEN, Loss, heaviest, rotating_candidate, strength_of
 from eroica.diagnosis.words import format_ms
 from eroica.model.shares import percent
+from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
 #: Fewer iterations do not show that the culprit changes, unless there are many workers to draw from, and devices: on
@@ -92,7 +93,7 @@ def _is_new(view: View, turns: Turns) -> bool:
 def _is_no_crowd(view: View, turns: Turns) -> bool:
     """Whether somebody leads by far more than on any crowded host, in a window that no change has asked for."""
     lead = float(np.median(turns.lead_us))
-    return view.context.window.purpose != "slow" and lead >= _LEAD_CROWDED * turns.usual_us
+    return view.context.window.purpose not in SLOWER and lead >= _LEAD_CROWDED * turns.usual_us
 
 
 # --- a function that wanders ---

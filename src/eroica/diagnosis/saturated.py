@@ -22,6 +22,7 @@ from eroica.diagnosis.reading import describe, doing, python_cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.model.shares import percent
+from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
 #: A batch must take them this much longer than when the job was healthy.
@@ -60,7 +61,7 @@ def find_saturated_loading(view: View) -> list[Candidate]:
     best_us, current_us = view.stated_baseline_us or 0.0, (window.current_iteration_s or 0.0) * 1e6
     if window.purpose == "expected":
         best_us = view.settings.expected_iteration_s * 1e6
-    told = past is not None or window.purpose in ("expected", "slow")
+    told = past is not None or window.purpose in ("expected", *SLOWER)
     if view.is_trace or not view.is_slow or not told or not 0 < best_us < current_us:
         return []
     busy_W, batch_W, before_W = busy_share(view.fleet), batch_us(view.fleet), view.then(batch_us)

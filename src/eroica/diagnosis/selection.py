@@ -37,6 +37,7 @@ from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.rotating import find_rotating
 from eroica.diagnosis.routed import tell_routed
 from eroica.diagnosis.saturated import find_saturated_loading
+from eroica.diagnosis.seldom import find_seldom
 from eroica.diagnosis.setup import attribute_to_setup, find_misconfiguration
 from eroica.diagnosis.simulate import share_gains, simulated_gain
 from eroica.diagnosis.single_operators import find_slow_operators
@@ -74,6 +75,7 @@ _RULES = (
     find_collections,
     find_rotating,
     find_pauses,
+    find_seldom,
     find_compute,
     find_slow_operators,
     find_memory_storms,
@@ -204,8 +206,17 @@ def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
     causes = [cause for cause in causes if not any(_is_in_turn(cause, other) for other in causes)]
     chosen = list(_taken(view, sorted(causes, key=_weight, reverse=True), slow_WI))
     measured += _communication(view, candidates)
-    chosen += [cause for cause in measured if cause.gain >= _least_gain(view, cause.candidate)]
+    chosen += _once([cause for cause in measured if cause.gain >= _least_gain(view, cause.candidate)])
     return sorted(chosen, key=_weight, reverse=True)
+
+
+def _once(causes: Sequence[Cause]) -> list[Cause]:
+    """The causes without those that say again what one that gains more, or comes before it, says."""
+    kept: list[Cause] = []
+    for cause in sorted(causes, key=_weight, reverse=True):
+        if not any(_says_the_same(cause, other) for other in kept):
+            kept.append(cause)
+    return kept
 
 
 def _slow_transfers(measured: Sequence[Cause]) -> Floats | None:

@@ -12,6 +12,7 @@ from eroica.diagnosis.communication import common_wait
 from eroica.diagnosis.growth import describe_growth, has_grown
 from eroica.diagnosis.neighbors import unexplained_neighbors
 from eroica.diagnosis.new_code import describe_new_code
+from eroica.diagnosis.seldom import describe_seldom
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import setup_notes
 from eroica.diagnosis.stages import describe_long_stage
@@ -77,6 +78,8 @@ def conclude(
         return "undetermined", _all_wait(view), notes
     if doubted is not None:
         return "undetermined", _doubted(view, doubted), notes
+    if view.context.window.purpose == "seldom":
+        return "undetermined", describe_seldom(view), notes
     if has_grown(view):
         return "undetermined", describe_growth(view), notes
     if view.is_slow or _is_far_from_baseline(view):

@@ -20,6 +20,7 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.wandering import GROWN, OFTEN, Loss, heaviest, rotating_candidate, strength_of
 from eroica.diagnosis.words import format_ms
 from eroica.model.shares import percent
+from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
 _STEPS = ("forward", "backward", "optimizer")
@@ -82,7 +83,7 @@ def _deviation(time_WI: Floats) -> Floats:
 
 def _was_uneven(view: View, rows: list[int], lost_us: float) -> bool:
     """Whether the baseline window lost about as much to it, while somebody is alarmed for what has changed since."""
-    if view.suspects.baseline is None or view.context.window.purpose != "slow":
+    if view.suspects.baseline is None or view.context.window.purpose not in SLOWER:
         return False
     before_WJ = view.before(rows)
     known = before_WJ[~np.isnan(before_WJ).any(axis=1)]

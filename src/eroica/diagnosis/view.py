@@ -17,6 +17,7 @@ from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
 from eroica.localize.suspects import Suspects
 from eroica.model.pattern import FunctionKey
+from eroica.model.window import SLOWER
 from eroica.settings import Settings
 
 Floats = NDArray[np.float64]
@@ -252,7 +253,7 @@ class View:
         window = self.context.window
         if window.purpose == "expected":
             return self.iteration_us > self.settings.expected_iteration_s * 1e6
-        if window.purpose != "slow" or self.stated_baseline_us is None:
+        if window.purpose not in SLOWER or self.stated_baseline_us is None:
             return False
         margin = max(self.slowdown_us / 2, self.settings.slowdown * self.stated_baseline_us)
         return self.pace_us >= self.stated_baseline_us + margin

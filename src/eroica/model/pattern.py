@@ -123,7 +123,7 @@ class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     dropped: int = 0
 
 
-class LinkUse(msgspec.Struct, frozen=True, kw_only=True):
+class LinkUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """TCP traffic of one worker with one address of another host, over the window.
 
     Attributes:
@@ -150,7 +150,7 @@ class LinkUse(msgspec.Struct, frozen=True, kw_only=True):
     least_rtt_s: float = 0.0
 
 
-class Synchronization(msgspec.Struct, frozen=True, kw_only=True):
+class Synchronization(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Calls in which a worker's training thread waited until its device had nothing left to do.
 
     Attributes:
@@ -173,7 +173,7 @@ class Synchronization(msgspec.Struct, frozen=True, kw_only=True):
     per_iteration_us: bytes = b""
 
 
-class Neighbor(msgspec.Struct, frozen=True, kw_only=True):
+class Neighbor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A process of a worker's host, or of its device, that belongs neither to the job nor to Eroica.
 
     Attributes:
@@ -205,7 +205,7 @@ else:
     Rows = tuple[FunctionPattern, ...]  # what msgspec makes of rows that lie inside other records
 
 
-class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All that leaves a worker's host: about 30 KB.
 
     Attributes:

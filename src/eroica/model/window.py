@@ -9,7 +9,9 @@ import msgspec
 from eroica.model.worker import ProcessGroup, Worker
 
 WindowKind = Literal["iterations", "blocked", "trace"]
-WindowPurpose = Literal["slow", "expected", "early", "manual", "baseline", "blocked", "trace"]
+WindowPurpose = Literal["slow", "expected", "seldom", "early", "manual", "baseline", "blocked", "trace"]
+#: Windows that workers asked for because the job got slower than it was.
+SLOWER: tuple[WindowPurpose, ...] = ("slow", "seldom")
 #: Windows that are compared with nothing: what would be is this very window, or looked slow itself.
 ALONE: tuple[WindowPurpose, ...] = ("baseline", "early")
 
@@ -20,15 +22,18 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         window_id: Counts from 1 in a job.
         purpose: Why it was opened; "baseline" windows are taken while the job is healthy and compared with later, and
-            "early" ones after a baseline window that looked slow already.
+            "early" ones after a baseline window that looked slow already; "seldom" ones because of long iterations that
+            come back after many usual ones.
         reason: One clause for people ("mean of the last 50 iterations is 34 % above the best").
             A "blocked" one has no iterations to capture: agents look at stacks and at the Flight Recorder instead, and
             both ends are the iteration at which the job stands. A "trace" one was recorded by somebody else's profiler
             and read from files: its ends are the iterations found in them.
         first_iteration: Id (number of completed optimizer iterations) at which the window opens.
         last_iteration: Id at which it closes, exclusive: `last - first` iterations are captured.
-        baseline_iteration_s: Mean iteration of the job's best stretch before, None if unknown.
+        baseline_iteration_s: Mean iteration of the job's best stretch before, None if unknown; of a "seldom" one, of
+            all before.
         current_iteration_s: Mean iteration when the window was asked for, None if unknown.
+        period_s: What made it wanted comes and goes, so far apart, seconds; 0 = it is there all the time.
     """
 
     window_id: int
@@ -39,6 +44,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     kind: WindowKind = "iterations"
     baseline_iteration_s: float | None = None
     current_iteration_s: float | None = None
+    period_s: float = 0.0
 
 
 class ClockPair(msgspec.Struct, frozen=True, kw_only=True):

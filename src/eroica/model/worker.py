@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class ProcessGroup(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One process group as a worker knows it.
 
     Attributes:
@@ -21,7 +21,7 @@ class ProcessGroup(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = ""
 
 
-class Worker(msgspec.Struct, frozen=True, kw_only=True):
+class Worker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One training process.
 
     Attributes:

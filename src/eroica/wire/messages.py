@@ -20,15 +20,15 @@ class WorkerTrigger(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         count: Triggers of this worker so far; a new count is a new trigger.
-        kind: "slow" against the job's own past, "expected" against what the user said.
+        kind: "slow" against the job's own past, "expected" against what the user said, "seldom" long iterations.
         reason: One clause with numbers.
         baseline_s: Best mean iteration before, None if unknown.
         current_s: Mean iteration now.
-        period_s: Slow stretches come and go, so far apart, seconds; 0 = it is slow all the time.
+        period_s: Slow stretches or iterations come and go, so far apart, seconds; 0 = it is slow all the time.
     """
 
     count: int
-    kind: Literal["slow", "expected"] = "slow"
+    kind: Literal["slow", "expected", "seldom"] = "slow"
     reason: str
     baseline_s: float | None
     current_s: float
