@@ -84,3 +84,24 @@ def test_a_process_that_is_stopped_loses_more_than_its_own_functions_show(fact: 
     (found,) = settle_gains(view, [Cause(candidate=small, gain=0.1)])
     assert found.is_growth == settled
     assert found.gain == pytest.approx(1 - view.baseline_us / view.iteration_us if settled else 0.1, abs=0.02)
+
+
+@seeds
+@pytest.mark.parametrize(("general", "is_symptom"), [(0.5, True), (0.1, False)])
+def test_longer_collectives_that_leave_no_room_in_the_growth_are_no_cause_beside_it(
+    general: float, is_symptom: bool, seed: int
+) -> None:
+    before = synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1)
+    patterns = synthesize(FleetPlan(workers=4, seed=seed), [SlowPython(60.0)], 2)
+    context = WindowContext(job="job", window=synthesize_window(patterns, "slow", before), expected_workers=4)
+    view = View(localize(patterns, before, Settings()), context, Settings())
+    growth = 1 - view.baseline_us / view.iteration_us
+    found = find_causes(view)[0].candidate
+    found = msgspec.structs.replace(found, mean_us=found.reference_us + 0.8 * growth * view.iteration_us)
+    longer = msgspec.structs.replace(
+        found, cause="slow-collective-everywhere", kind="collective", is_general=True, gain=general * growth
+    )
+    causes = [Cause(candidate=found, gain=0.6 * growth), Cause(candidate=longer, gain=general * growth)]
+    settled = settle_gains(view, causes)
+    assert [one.candidate.cause for one in settled] == [found.cause] + ([] if is_symptom else [longer.cause])
+    assert settled[0].gain == pytest.approx(growth if is_symptom else growth * (1 - general), rel=0.1)

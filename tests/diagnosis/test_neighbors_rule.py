@@ -168,6 +168,14 @@ def test_slow_collectives_on_a_full_host_are_its_neighbors_doing(seed: int) -> N
     assert verdict.cause is None or verdict.cause.cause != "sibling-process"
 
 
+@seeds
+def test_a_job_that_works_twice_as_much_itself_does_not_owe_that_to_a_neighbor(seed: int) -> None:
+    """Others on the same cores make its work take longer, by caches and shared units, but not that much."""
+    full = lambda all_: beside(all_, ["node-0"], (BURNER,), host_busy=0.99, cores_job=9.0)  # noqa: E731
+    verdict = verdict_on([SlowLink(40)], seed, full, **ONE_HOST)
+    assert verdict.cause is None or verdict.cause.cause != "sibling-process", verdict.summary
+
+
 def test_what_was_there_in_the_healthy_window_is_not_what_made_the_job_slow() -> None:
     fleet = {**ONE_HOST}
     before = beside(synthesize(FleetPlan(seed=10_001, **fleet), (), 1), ["node-0"], (BURNER,), host_busy=0.99)

@@ -139,13 +139,14 @@ def _transfers(view: View) -> Floats:
 
     A pipeline's stages wait in those while it fills and drains, however fast the transfer is.
     """
-    untold = [] if _tells_senders(view) else [at for at in collectives(view) if _kind_of(view, at) == "recv"]
+    untold = [] if _tells_senders(view) else [at for at in collectives(view) if kind_of(view.fleet, at) == "recv"]
     known_WI = view.suspects.arrivals.waited_us + view.fleet.series(untold)
     return np.maximum(view.fleet.wait_us - known_WI, 0.0)
 
 
-def _kind_of(view: View, row: int) -> str:
-    name = view.fleet.keys[row].name
+def kind_of(fleet: Fleet, row: int) -> str:
+    """Kind of the collective in a row: "all_reduce", "recv"."""
+    name = fleet.keys[row].name
     return collective_kind(name.partition(":")[2] or name)
 
 
@@ -221,7 +222,7 @@ def _is_the_growth(view: View, past: Fleet, longer_us: float) -> bool:
 def _is_between_two(view: View) -> bool:
     """Whether most of the time in collectives is spent in sends and receives."""
     spent = {at: float(view.fleet.critical_us[at].mean()) for at in collectives(view)}
-    between_two = sum(us for at, us in spent.items() if _kind_of(view, at) in ("send", "recv"))
+    between_two = sum(us for at, us in spent.items() if kind_of(view.fleet, at) in ("send", "recv"))
     return between_two >= _MOST_OF_ALL * sum(spent.values())
 
 

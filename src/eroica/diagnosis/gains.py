@@ -40,18 +40,25 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     inside, growth = _growth(view)
     if not causes or inside <= 0:
         return list(causes)
-    first, others = causes[0], sum(cause.gain for cause in causes[1:])
-    found = first.candidate
+    first, found = causes[0], causes[0].candidate
     excess = max(found.excess_us - found.older_us, 0.0) / max(view.iteration_us, 1e-9)
     held_W = held_share(view.fleet)[list(found.workers)]
     held = float(held_W.mean()) if held_W.size and found.cause in _OF_PROCESSES else 0.0
     seen = max(first.gain, min(max(excess, held), inside))
+    causes = [first, *(cause for cause in causes[1:] if not _is_part(cause, seen, inside))]
+    others = sum(cause.gain for cause in causes[1:])
     rest, is_known = growth - others, found.gain is not None and view.context.window.purpose not in SLOWER
     is_known |= found.reference == "stages"  # what has always been so has not grown
     accounts = _ACCOUNTS_FOR_CORES if found.cause in _OF_CORES else _ACCOUNTS
     if is_known or first.gain >= rest or seen < accounts * inside or first.gain < _LEADS * (first.gain + others):
         return list(causes)
     return [msgspec.structs.replace(first, gain=rest, is_growth=True), *causes[1:]]
+
+
+def _is_part(cause: Cause, seen: float, inside: float) -> bool:
+    """Whether collectives are longer on everybody because of what costs `seen`: together they exceed the growth."""
+    is_general = cause.candidate.kind == "collective" and cause.candidate.is_general
+    return is_general and _ACCOUNTS * inside <= seen < inside < seen + cause.gain
 
 
 def _growth(view: View) -> tuple[float, float]:

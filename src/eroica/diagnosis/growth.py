@@ -1,7 +1,7 @@
-"""A job whose iterations take longer as they do where each holds more data: batches or sequences that have grown.
+"""A job whose iterations take longer as they do where each holds more: larger batches, longer sequences, more of them.
 
-Processors that compute more slowly while memory keeps its speed look the same, so nothing is accused and nothing called
-healthy.
+Processors that compute more slowly while memory keeps its speed look like larger batches, so nothing is accused and
+nothing called healthy.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import numpy as np
 from eroica.diagnosis.lateness import JOB_WIDE
 from eroica.diagnosis.more_data import growth_since, has_more_data_since
 from eroica.diagnosis.speed import operators
+from eroica.diagnosis.under_operators import find_called_focus, past_of, whole_us
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 
 #: Growth of forward and backward that is worth a word, and the share of the longer iteration that it must explain.
 _LEAST_GROWTH = 1.1
 _EXPLAINS = 0.5
+#: Operators run more often from this factor on.
+_MORE_OFTEN = 1.2
 
 
 def has_grown(view: View) -> bool:
@@ -32,6 +35,37 @@ def has_grown(view: View) -> bool:
     rows = operators(view.fleet)
     more_us = float(np.nanmedian(view.fleet.series(rows).mean(axis=1) - view.before(rows).mean(axis=1)))
     return more_us >= _EXPLAINS * longer_us
+
+
+def has_more_to_do(view: View) -> bool:
+    """Whether most workers' operators run more often than in the healthy window, and that explains most of it."""
+    past, change = view.suspects.baseline, view.speed_change
+    if view.is_trace or past is None:
+        return False
+    longer_us = view.iteration_us - past.mean_iteration_us
+    more_W = (np.nan_to_num(change.count_ratio) >= _MORE_OFTEN) & (np.nan_to_num(change.more_work) > 0)
+    if longer_us < view.settings.min_gain * view.iteration_us or more_W.mean() < JOB_WIDE:
+        return False
+    rows = operators(view.fleet)
+    more_us = float(np.nanmedian(view.fleet.series(rows).mean(axis=1) - view.before(rows).mean(axis=1)))
+    return more_us >= _EXPLAINS * longer_us
+
+
+def describe_more_to_do(view: View) -> str:
+    """The sentence that says so, with the function under which they are called where stacks tell."""
+    past, focus = past_of(view, whole_us), None
+    if past is not None:
+        focus = find_called_focus(view, range(view.workers), past)
+    before = f" instead of {format_ms(past.fleet.mean_iteration_us)}" if past is not None else ""
+    under = f", mainly under {focus.label}" if focus is not None else ""
+    often, each = (
+        float(np.nanmedian(ratio_W)) for ratio_W in (view.speed_change.count_ratio, view.speed_change.factor)
+    )
+    return (
+        f"Iterations take {format_ms(view.iteration_us)}{before}: operators run {often:.1f} times as often as in the "
+        f"healthy window, each {each:.1f} times as long, on all workers alike{under}. So each iteration holds more "
+        "batches, or something is done more often than then; look what was changed there."
+    )
 
 
 def describe_growth(view: View) -> str:

@@ -30,6 +30,7 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import excess_over_baseline, median_of_others
 from eroica.localize.fleet import Fleet
+from eroica.model.pattern import WorkerPattern
 
 Floats = NDArray[np.float64]
 CAUSE = "sibling-process"
@@ -42,6 +43,8 @@ _LEAST_CLOCK = 0.01
 _MOST_HOSTS = 3
 #: Share of the iteration that has come since the healthy window from which turns are told as others' doing.
 _LEAST_LOST = 0.1
+#: Somebody else on the same cores makes a job's own work take longer, but not by more than this.
+_OWN_WORK = 2.0
 
 
 def attribute_to_neighbors(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -55,10 +58,12 @@ def attribute_to_neighbors(view: View, candidates: Sequence[Candidate]) -> list[
 def is_concealing(candidate: Candidate) -> bool:
     """What everybody's iterations end in where cores are short, besides no cause at all.
 
-    So may a function that is only as large as the slowdown, for want of anything to compare it with.
+    So may a function that is only as large as the slowdown, for want of anything to compare it with. Collectives that
+    carry more, or are more, than in the healthy window are the job's own doing.
     """
     contention = candidate.cause == "cpu-contention" and candidate.scope == "rotating"
-    return contention or candidate.cause == "slow-collective-everywhere" or candidate.reference == "slowdown"
+    longer = candidate.cause == "slow-collective-everywhere" and candidate.is_general
+    return contention or longer or candidate.reference == "slowdown"
 
 
 def find_sibling_processes(view: View) -> list[Candidate]:
@@ -229,11 +234,25 @@ def _taken_since(hosts: Hosts, host: str, lost: float) -> Taken | None:
     if not before and hosts.view.suspects.baseline is not None:
         return None
     compared = Compared(Others(hosts, members, "baseline"), host)
+    if before and _work_of_job(hosts, members) > _OWN_WORK * _work_then(hosts, before):
+        return None
     if before:
         lacked = max(fact(one, "cores_job", float(len(members))) for one in before) * lost
     else:
         lacked = fact(hosts.view.fleet.patterns[members[0]], "cores_job", float(len(members))) * lost / (1 - lost)
     return host_taken(compared, hosts.view.fleet.patterns[members[0]], lack_of(compared, members, lacked, lost))
+
+
+def _work_of_job(hosts: Hosts, members: Sequence[int]) -> float:
+    """Core time of the job's processes on a host in an iteration, microseconds."""
+    return fact(hosts.view.fleet.patterns[members[0]], "cores_job") * hosts.view.iteration_us
+
+
+def _work_then(hosts: Hosts, before: Sequence[WorkerPattern]) -> float:
+    """The same in the healthy window; infinite where nobody looked."""
+    past = hosts.view.suspects.baseline
+    cores = max(fact(one, "cores_job") for one in before)
+    return cores * past.mean_iteration_us if past is not None and cores > 0 else np.inf
 
 
 def _job_candidate(

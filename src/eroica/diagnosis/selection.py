@@ -27,6 +27,7 @@ from eroica.diagnosis.link import find_slow_links
 from eroica.diagnosis.loading import find_slow_loading
 from eroica.diagnosis.lock import find_lock_contention
 from eroica.diagnosis.memory import find_memory_storms
+from eroica.diagnosis.micro_batches import find_fewer_micro_batches
 from eroica.diagnosis.neighbors import attribute_to_neighbors, find_sibling_processes, is_concealing
 from eroica.diagnosis.older import without_older
 from eroica.diagnosis.oversubscription import blame_loading, find_oversubscription, looks_like
@@ -41,6 +42,7 @@ from eroica.diagnosis.seldom import find_seldom
 from eroica.diagnosis.setup import attribute_to_setup, find_misconfiguration
 from eroica.diagnosis.simulate import share_gains, simulated_gain
 from eroica.diagnosis.single_operators import find_slow_operators
+from eroica.diagnosis.smaller_pieces import find_smaller_pieces
 from eroica.diagnosis.specific import is_same_kind, prefer_specific
 from eroica.diagnosis.stages import find_long_stages
 from eroica.diagnosis.synchronization import find_synchronization
@@ -72,6 +74,7 @@ _RULES = (
     find_blocking,
     find_lock_contention,
     find_python,
+    find_smaller_pieces,
     find_collections,
     find_rotating,
     find_pauses,
@@ -82,6 +85,7 @@ _RULES = (
     find_synchronization,
     find_fragmented,
     find_exchange_per_pass,
+    find_fewer_micro_batches,
     find_slow_links,
     find_group_transfers,
     find_slow_communication,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.catalog import CATALOG
 from eroica.diagnosis.communication import common_wait
-from eroica.diagnosis.growth import describe_growth, has_grown
+from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
 from eroica.diagnosis.neighbors import unexplained_neighbors
 from eroica.diagnosis.new_code import describe_new_code
 from eroica.diagnosis.seldom import describe_seldom
@@ -82,6 +82,8 @@ def conclude(
         return "undetermined", describe_seldom(view), notes
     if has_grown(view):
         return "undetermined", describe_growth(view), notes
+    if view.is_slow and has_more_to_do(view):
+        return "undetermined", describe_more_to_do(view), notes
     if view.is_slow or _is_far_from_baseline(view):
         return "undetermined", _unexplained(view), notes
     if view.is_trace and all(pattern.found_by == "span" for pattern in view.fleet.patterns):

@@ -37,6 +37,11 @@ def host_us(fleet: Fleet, rows: list[int]) -> Floats:
     return np.asarray(np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0).sum(axis=0))
 
 
+def whole_us(fleet: Fleet, rows: list[int]) -> Floats:
+    """Time under these rows, with the operators that they call. float64 [W]."""
+    return np.asarray(fleet.total_us[rows].sum(axis=0))
+
+
 def inside_us(fleet: Fleet, rows: list[int]) -> Floats:
     """Time of these rows during which an operator ran; where a device runs them, what it does for them. float64 [W]."""
     return fleet.device_us(rows) if fleet.knows_launchers else host_us(fleet, rows)
