@@ -46,6 +46,16 @@ def test_a_function_that_wanders_is_named_and_nobody_is_blamed(workers: int, acc
     assert found.gain is not None and found.gain > 0.2
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("workers", [3, 4])
+def test_what_somebody_does_in_each_iteration_is_told_once_and_as_wandering(workers: int, seed: int) -> None:
+    """On average all do it, longer than when the job was healthy; who waits for whom tells more."""
+    pause = WanderingPause(60, chance=1.0, frame="shuffle (project/mix.py:5)")
+    found = only_cause(judge(pause, seed=seed, workers=workers))
+    assert found.function is not None and found.function.name == "shuffle"
+    assert found.gain == pytest.approx(0.47, abs=0.05)
+
+
 @known
 def test_reads_that_wander_are_slow_storage(baseline: bool) -> None:
     """The same as slow loading, but the stack says that it reads a socket, on no processor time."""

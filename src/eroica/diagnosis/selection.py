@@ -67,6 +67,8 @@ _LEAST_BELIEVED_ONCE = 1.5
 _DOUBTED = 1 / 3
 _LEAST_DOUBTED_GAIN = 0.06
 _MOST_DOUBTED = 9
+#: One that costs this share of the other costs about as much.
+_NEARLY = 0.8
 #: What lateness in turn is called where queues of batches run dry, now this worker's and now that one's.
 _IN_TURN = INPUT_CAUSES | {"unknown"}
 _RULES = (
@@ -207,7 +209,7 @@ def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
     slow_WI = _slow_transfers(measured)
     gains = share_gains(view.fleet, [candidate.removed_us for candidate in inside], slow_WI)
     causes = [Cause(candidate=candidate, gain=gain) for candidate, gain in zip(inside, gains, strict=True)]
-    causes = [cause for cause in causes if not any(_is_in_turn(cause, other) for other in causes)]
+    causes = [one for one in causes if not any(_is_in_turn(one, two) or _wanders(one, two) for two in causes)]
     chosen = list(_taken(view, sorted(causes, key=_weight, reverse=True), slow_WI))
     measured += _communication(view, candidates)
     chosen += _once([cause for cause in measured if cause.gain >= _least_gain(view, cause.candidate)])
@@ -269,10 +271,11 @@ def _taken(view: View, ranked: Sequence[Cause], slow_WI: Floats | None) -> Itera
 
 
 def _says_the_same(cause: Cause, other: Cause) -> bool:
-    """Same rows, on workers that overlap."""
+    """Same rows, on workers that overlap; what wanders is now on these, now on those."""
     one, two = cause.candidate, other.candidate
     same_rows = bool(set(one.functions) & set(two.functions))
-    return is_same_kind(one.cause, two.cause) and same_rows and bool(set(one.workers) & set(two.workers))
+    overlap = bool(set(one.workers) & set(two.workers)) or "rotating" in (one.scope, two.scope)
+    return is_same_kind(one.cause, two.cause) and same_rows and overlap
 
 
 def _is_in_turn(cause: Cause, other: Cause) -> bool:
@@ -280,6 +283,13 @@ def _is_in_turn(cause: Cause, other: Cause) -> bool:
     one, two = cause.candidate, other.candidate
     turns = one.scope == "rotating" and one.cause in _IN_TURN
     return turns and two.scope == "all" and two.cause in INPUT_CAUSES and other.gain >= _GENERAL * cause.gain
+
+
+def _wanders(cause: Cause, other: Cause) -> bool:
+    """What all do, where it is known as well that they do it one after another, at about the same cost."""
+    one, two = cause.candidate, other.candidate
+    in_turn = one.scope == "all" and two.scope == "rotating" and one.cause not in INPUT_CAUSES
+    return in_turn and _says_the_same(cause, other) and other.gain >= _NEARLY * cause.gain
 
 
 def _communication(view: View, candidates: Sequence[Candidate]) -> Iterator[Cause]:
