@@ -31,13 +31,20 @@ def test_short_series_that_were_sent_compressed_are_read_as_well():
     assert decode_series(zlib.compress(b"\x01\0\0\0\x02\0\0\0"), np.int32).tolist() == [1, 2]
 
 
+def test_what_hardly_gets_smaller_stays_plain():
+    noise = np.random.default_rng(1).random(400)
+    packed = encode_series(noise)
+    assert len(packed) == noise.nbytes + 1
+    assert decode_series(packed, np.float64).tolist() == noise.tolist()
+
+
 def test_nothing_is_no_bytes():
     assert encode_series(np.empty(0, dtype=np.float32)) == b""
     assert decode_series(b"", np.int32).shape == (0,)
 
 
 @pytest.mark.parametrize(
-    "data", [b"\x00", b"\x00\x01", bytes(1001), b"no series", zlib.compress(b"abc"), zlib.compress(b"abcd")[:-2]]
+    "data", [b"\x00", b"\x00\x01", bytes(16_000_005), b"no series", zlib.compress(b"abc"), zlib.compress(b"abcd")[:-2]]
 )
 def test_damaged_bytes_are_refused(data):
     with pytest.raises(InputError):

@@ -1,7 +1,7 @@
-"""Arrays on the wire: little-endian; long ones zlib-compressed, short ones plain behind a zero byte.
+"""Arrays on the wire: little-endian; zlib-compressed if long and worth it, else plain behind a zero byte.
 
-Of a large job millions of short series are read, and unpacking one takes ten times as long as reading its few bytes;
-what they are sent in is compressed anyway.
+Of a large job millions of series are read, and unpacking one takes ten times as long as reading it; what they are sent
+in is compressed anyway.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _MAX_BYTES = 16_000_000
 #: Series of up to so many bytes are plain: 64 iterations. No zlib stream begins with the byte before them.
 _MOST_PLAIN = 256
 _PLAIN = b"\0"
+#: So are longer ones that compression leaves more than this share of.
+_WORTH_IT = 0.9
 #: Series of integers that are kept decoded: so many, if they are short.
 _MOST_KEPT, _LONGEST_KEPT = 512, 512
 
@@ -38,7 +40,8 @@ def encode_series(array: NDArray[Any], exact: bool = False) -> bytes:
         array = _rounded(array)
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     plain = little.tobytes()
-    return _PLAIN + plain if len(plain) <= _MOST_PLAIN else zlib.compress(plain, 9)
+    packed = plain if len(plain) <= _MOST_PLAIN else zlib.compress(plain, 9)
+    return packed if len(packed) <= _WORTH_IT * len(plain) else _PLAIN + plain
 
 
 def decode_series(data: bytes, dtype: DTypeLike) -> NDArray[Any]:
@@ -90,7 +93,7 @@ def decode_together(parts: Sequence[bytes], dtype: DTypeLike) -> NDArray[Any] | 
 
 def _unpacked(data: bytes) -> bytes:
     """Bytes of one series, within bounds."""
-    if data.startswith(_PLAIN) and 1 < len(data) <= _MOST_PLAIN + 1:
+    if data.startswith(_PLAIN) and 1 < len(data) <= _MAX_BYTES:
         return data[1:]
     unpacker = zlib.decompressobj()
     try:
