@@ -12,7 +12,7 @@ import pytest
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, Trouble, synthesize, synthesize_window
+from eroica.testing import FleetPlan, GarbagePauses, Trouble, synthesize, synthesize_window
 from eroica.testing.fleet import Draft
 
 FRAMES = ("Module._call_impl (torch/nn/modules/module.py:1782)", "attend (project/attention.py:43)")
@@ -84,6 +84,19 @@ def test_additional_work_of_one_worker_is_the_function_that_calls_it(seed: int) 
     usual, now = judge(Sorting((), 0), 0, seed).iteration.current_ms, verdict.iteration.current_ms
     assert usual is not None and now is not None
     assert found.gain == pytest.approx(1 - usual / now, abs=0.06)
+
+
+@seeds
+@pytest.mark.parametrize(("seen_ms", "is_told"), [(54, True), (8, False)])
+def test_collections_are_told_with_the_function_that_they_interrupt(seen_ms: float, is_told: bool, seed: int) -> None:
+    before = synthesize(FleetPlan(workers=4, seed=seed), (), 1)
+    now = synthesize(FleetPlan(workers=4, seed=seed, draw=1), [GarbagePauses(60, chance=0.9, workers=(3,))], 2)
+    patterns = called_by_attend(now, (3,), seen_ms)
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+    found = causes(verdict)[0]
+    assert (found.cause, found.workers) == ("garbage-collection", (3,)), verdict.summary
+    assert ("most of it while attend (attention.py:43) runs" in verdict.summary) == is_told
+    assert any("attend (attention.py:43) runs, and so allocates" in one for one in found.evidence) == is_told
 
 
 @seeds

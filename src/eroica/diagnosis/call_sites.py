@@ -1,4 +1,4 @@
-"""Where the user's code calls the operators that are a cause by themselves.
+"""Where the user's code calls the operators that are a cause by themselves, or makes the garbage that is collected.
 
 A storm of copies and one operator that is slow keep their names and their advice, but somebody has to find the line: of
 most of what they take longer the sampled stacks know who called it.
@@ -19,6 +19,7 @@ from eroica.trace.schema import ALLOCATIONS
 
 #: Copies that return when they are done.
 _HOST_WAITS = ("Pageable",)
+_COLLECTIONS = "garbage-collection"
 
 
 def tell_callers(view: View, causes: Sequence[Cause]) -> list[Cause]:
@@ -40,7 +41,9 @@ def _with_caller(view: View, work: Candidate) -> Candidate:
     label, usually = caller.focus.label, "before" if work.reference == "baseline" else "on the peers"
     times = f"{format_ms(caller.own_us)}; {usually} {format_ms(caller.other_us)}."
     text = f"Operators that {label} calls take {times}"
-    if view.fleet.knows_launchers:
+    if work.cause == _COLLECTIONS:
+        text = f"Most of it happens while {label} runs, and so allocates: it is interrupted for {times}"
+    elif view.fleet.knows_launchers:
         text = f"What {label} launches takes the device {times}"
     elif view.fleet.has_accelerator:
         text = f"The host is in {label}, the device at work meanwhile, for {times}"
@@ -50,6 +53,8 @@ def _with_caller(view: View, work: Candidate) -> Candidate:
 
 def _is_beside(view: View, work: Candidate, caller: Caller) -> bool:
     """Whether the operators run in a part of the iteration in which the function is called, where that is known."""
+    if work.cause == _COLLECTIONS:
+        return True
     phases = {view.fleet.keys[row].phase for row in work.functions}
     is_unknown = view.fleet.has_accelerator and phases == {"other"}
     return is_unknown or not phases_called_in(view, caller).isdisjoint(phases)
@@ -57,13 +62,13 @@ def _is_beside(view: View, work: Candidate, caller: Caller) -> bool:
 
 def _is_seen(view: View, work: Candidate) -> bool:
     """Whether the host stands still while the named operation runs, so that its stacks tell who called it."""
-    if view.knows_callers:
+    if view.knows_callers or work.cause == _COLLECTIONS:
         return True
     return work.focus.name.startswith(ALLOCATIONS) or any(word in work.focus.name for word in _HOST_WAITS)
 
 
 def _is_by_itself(work: Candidate) -> bool:
-    """Whether operators stand for a cause and nothing says who called them."""
+    """Whether operators, or collections, stand for a cause and nothing says who called them."""
     is_operator = work.is_one_operator or work.cause == "memory-operation-storm"
-    is_operator |= work.cause == "unknown" and work.kind == "compute"
+    is_operator |= work.cause == _COLLECTIONS or (work.cause == "unknown" and work.kind == "compute")
     return is_operator and bool(work.workers) and not work.focus.stack

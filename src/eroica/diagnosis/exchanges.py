@@ -16,6 +16,8 @@ from eroica.summarize.series import decode_series
 #: So many times as much data, or as many calls, is another exchange; up to `_SAME` times it is the same one.
 _MORE = 1.5
 _SAME = 1.2
+#: From here on nobody reads tenths.
+_MANY = 20.0
 #: Workers whose records are read for sizes.
 _MOST_READ = 16
 
@@ -66,10 +68,10 @@ class Change(NamedTuple):
     def reason(self) -> str:
         """In a clause."""
         if self.data >= _MORE:
-            return f"workers exchange {self.data:.1f} times as much as in the healthy window"
+            return f"workers exchange {_times(self.data)} times as much as in the healthy window"
         if self.calls >= _MORE:
             same = ", which carry as much as the fewer ones of then" if _is_same(self.data) else ""
-            return f"there are {self.calls:.1f} times as many calls as in the healthy window{same}"
+            return f"there are {_times(self.calls)} times as many calls as in the healthy window{same}"
         return "nothing runs beside it any more, as it did in the healthy window"
 
     @property
@@ -99,6 +101,10 @@ class Change(NamedTuple):
             "Find what makes workers wait at once: a missing async_op=True, wait() right after the call, collectives "
             "that begin only when backward is over, a synchronization before the work that should run beside them."
         )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= _MANY else f"{ratio:.1f}"
 
 
 def _amount(one: Exchange) -> str:

@@ -93,7 +93,7 @@ def _does(view: View, found: Candidate, iteration: str) -> str:
         "slow-storage-read": f"{data} reads in {where}"
         if in_other
         else f"{who} wait{ending} {time} for data to be read in {name}",
-        "garbage-collection": f"{who} spend{ending} {time} in Python's garbage collector",
+        "garbage-collection": f"{who} spend{ending} {time} in Python's garbage collector{_while(found)}",
         "python-on-critical-path": f"{who} wait{ending} {time} for {name}, which runs in {where}"
         if in_other
         else f"{who} spend{ending} {time} in the Python function {name}",
@@ -105,6 +105,10 @@ def _does(view: View, found: Candidate, iteration: str) -> str:
         return f"{who} spend{ending} {time} in {name}{_by(found)}, {_times(found)} as long as elsewhere"
     late = f"{who} {'is' if ending else 'are'} {more} late in each {iteration} iteration"
     return sentences.get(found.cause, f"{late}, most of all in {name}{_by(found)}")
+
+
+def _while(found: Candidate) -> str:
+    return f", most of it while {found.caller} runs" if found.caller else ""
 
 
 def _by(found: Candidate) -> str:
