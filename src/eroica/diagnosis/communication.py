@@ -192,14 +192,16 @@ def _without_lateness(view: View) -> Floats:
 def _wait_for_each_other(view: View, past: Fleet, change: Change | None) -> tuple[Floats, float, float] | None:
     """What workers wait that do so for each other alike: now [1, I], before, and by how much longer; None where not so.
 
-    Of all collectives, where more of them let like work meet more often: everybody waits longer in them, in turn. Else
+    Of all collectives, where more of them let like work meet more often: everybody waits longer in them, in turn; and
+    where they carry more, for who sends first waits while the others do. Else
     of sends and receives whose other side is known, if like workers spend most of the time in those: stages of a
     pipeline wait for each other however fast the transfer is.
     """
     if np.unique(view.fleet.roles).size > 1 or not set(view.fleet.ranks) <= set(past.ranks):
         return None
     waited_us, grown_us = view.suspects.arrivals.waited_us.mean(), view.iteration_us - past.mean_iteration_us
-    if change is not None and change.meets_more and waited_us >= _MOST_OF_GROWTH * grown_us:
+    in_turn = change is not None and change.meets_more and waited_us >= _MOST_OF_GROWTH * grown_us
+    if in_turn or (change is not None and change.carries_more):
         then_W = view.then(lambda fleet: np.asarray(fleet.wait_us.mean(axis=1)))
         return view.fleet.wait_us.mean(axis=0)[None], float(then_W.mean()), float((view.wait_us - then_W).min())
     if not (_is_between_two(view) and _tells_senders(view)):
@@ -280,7 +282,7 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
         agreement=None,
         least_gain=max(_LEAST_GAIN, view.settings.min_gain),
         is_general=common.change is None,
-        evidence=(*said, *_called_from(view, float(now_I.mean())), _nobody_is_late(view, common.is_mutual)),
+        evidence=(*said, *called_from(view, float(now_I.mean())), _nobody_is_late(view, common.is_mutual)),
         sentence=sentence,
         next_step=remedy.next_step if remedy is not None else "",
         doubt=_UNTOLD if may_wait or is_setting else 1.0,
@@ -296,11 +298,17 @@ def _meet_more(view: View, name: str, change: Change, mean_us: float) -> str:
     )
 
 
-def _called_from(view: View, mean_us: float) -> list[str]:
-    """The user's function in which most of this time is waited for, as far as stacks were sampled meanwhile."""
-    fleet = view.fleet
+def called_from(view: View, mean_us: float, workers: Sequence[int] = ()) -> list[str]:
+    """The user's function in which most of this time is waited for, as far as stacks were sampled meanwhile.
+
+    Args:
+        view: The window.
+        mean_us: Time in collectives in an iteration.
+        workers: On these (indices); on all if empty.
+    """
+    fleet, members = view.fleet, list(workers) or list(range(view.workers))
     rows = [at for at, key in enumerate(fleet.keys) if key.thread == "training" and _waits_in_torch(key)]
-    inside_R = np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0).mean(axis=1)
+    inside_R = np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0)[:, members].mean(axis=1)
     focus = find_focus(fleet.keys, rows, inside_R, inside_R) if inside_R.sum() >= _MOST_OF_ALL * mean_us else None
     return [f"Most of it is waited for in {focus.label}."] if focus is not None and focus.is_own else []
 

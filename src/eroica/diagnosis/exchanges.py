@@ -57,7 +57,12 @@ class Change(NamedTuple):
     @property
     def is_larger(self) -> bool:
         """More data or more calls."""
-        return self.meets_more or float(np.nan_to_num(self.data)) >= _MORE
+        return self.meets_more or self.carries_more
+
+    @property
+    def carries_more(self) -> bool:
+        """More data."""
+        return float(np.nan_to_num(self.data)) >= _MORE
 
     @property
     def meets_more(self) -> bool:

@@ -17,6 +17,7 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import find_slow_communication
 from eroica.diagnosis.compute import find_compute
 from eroica.diagnosis.confidence import believed_strength
+from eroica.diagnosis.cut_up import find_cut_up
 from eroica.diagnosis.fragmented import find_fragmented
 from eroica.diagnosis.garbage import find_collections
 from eroica.diagnosis.host import find_host_bound
@@ -86,6 +87,7 @@ _RULES = (
     find_memory_storms,
     find_synchronization,
     find_fragmented,
+    find_cut_up,
     find_exchange_per_pass,
     find_fewer_micro_batches,
     find_slow_links,
