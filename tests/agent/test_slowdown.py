@@ -226,3 +226,26 @@ def test_a_step_up_that_lasts_is_found_however_much_an_early_past_scatters(step:
 @pytest.mark.parametrize("seed", range(3))
 def test_batches_of_very_different_lengths_are_no_slowdown(seed: int) -> None:
     assert watch(bucketed(random.Random(seed), 20_000)) == []
+
+
+@pytest.mark.parametrize("iteration_s", [3.0, 10.0, 30.0])
+@pytest.mark.parametrize("since", [100, 400])
+@pytest.mark.parametrize("seed", range(3))
+def test_where_iterations_are_long_a_rise_is_found_after_a_few_dozen(iteration_s: float, since: int, seed: int) -> None:
+    job = healthy(random.Random(seed), since + 200, 0.05)
+    found = watch(changed(job, lambda i, d: d * iteration_s / 0.05 * (1.3 if i > since else 1.0)))
+    assert found and 10 < found[0][0] - since <= 45
+    assert found[0][1].reason.startswith("mean of the last 1")
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.08, 0.16])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_long_iterations_of_a_healthy_job_ask_for_nothing(noise: float, seed: int) -> None:
+    job = healthy(random.Random(seed), 6_000, noise, drift=0.04)
+    assert watch(duration * 40 for duration in job) == []
+
+
+@pytest.mark.parametrize(("every", "cost"), [(5, 3.0), (7, 3.0), (15, 4.0), (20, 10.0), (33, 10.0), (100, 20.0)])
+def test_what_long_iterations_do_now_and_then_is_no_slowdown(every: int, cost: float) -> None:
+    job = healthy(random.Random(3), 4_000, 0.05, drift=0.02)
+    assert watch(changed(job, lambda i, d: 40 * d * (cost if i % every == 0 else 1.0))) == []

@@ -12,7 +12,8 @@ Deviations, because one lucky iteration, an evaluation or a busy machine would r
   a step that lasts is a slowdown however much.
 - It must hold: every part of the last iterations is slower, not just a burst in them, and for some iterations and
   seconds more.
-- The same is done with four times as many iterations, for faults that hit only one iteration in ten.
+- The same is done with four times as many iterations, for faults that hit only one iteration in ten; and with fewer,
+  where iterations take a second or more: fifty of them would take a quarter of an hour where each takes twenty.
 - Where iterations take turns (several steps for one rollout), whole cycles are compared.
 - Stretches of slow iterations that come again and again are counted (`bursts`): no mean shows them for long. So are
   single long iterations, far apart, that cost more than they used to (`seldom`): no mean shows them at all.
@@ -39,6 +40,13 @@ _LONG = 4
 _LONG_MARGIN = 1.6  # slow drifts show in long means; what they are for costs more than 10 %
 _PARTS = 5  # looks per part
 _FEWEST = {1: 2, _LONG: 3}  # means of the past without which nothing is compared
+#: Of long iterations, known by the median of the first ones, means are also taken over this many seconds, but no fewer
+#: of them than this. So few scatter: more means of the past are wanted, and a larger rise.
+_SHORT_S = 30.0
+_FEWEST_IN_SHORT = 10
+_FIRST_ONES = 12
+_FEWEST_SHORT = 5
+_SHORT_MARGIN = 1.6
 _MAD_TO_SIGMA = 1.4826
 _LARGEST_MARGIN = 4.0
 #: However short iterations are: half an hour of means of 50 that take 50 ms each.
@@ -159,6 +167,7 @@ class Scale:
         factor: This many times `mean_iterations` and `confirm_iterations`.
         settings: See `Slowdown`.
         cycle: Durations are means over so many iterations, each of which is in so many of them.
+        share: This share of `mean_iterations`, if not all: a short scale, in which a rise must hold for as many again.
 
     Attributes:
         seen: Durations taken in.
@@ -166,12 +175,13 @@ class Scale:
         lowest: Lowest mean within the horizon, None before the first.
     """
 
-    def __init__(self, factor: int, settings: Settings, cycle: int = 1) -> None:
-        self.size = size = factor * max(8, settings.mean_iterations)
-        self.part = part = factor * max(_PARTS, settings.confirm_iterations // _PARTS * _PARTS)
+    def __init__(self, factor: int, settings: Settings, cycle: int = 1, share: float = 1.0) -> None:
+        self.size = size = factor * max(8, round(share * settings.mean_iterations))
+        hold = settings.confirm_iterations if share == 1.0 else size
+        self.part = part = factor * max(_PARTS, hold // _PARTS * _PARTS)
         self.stride = part // _PARTS
-        self._fewest = _FEWEST[factor]
-        self._margin = 1.0 if factor == 1 else _LONG_MARGIN
+        self._fewest = _FEWEST[factor] if share == 1.0 else _FEWEST_SHORT
+        self._margin = _LONG_MARGIN if factor > 1 else 1.0 if share == 1.0 else _SHORT_MARGIN
         self.current: Mean | None = None
         self.lowest: float | None = None
         self.held = 0
@@ -293,6 +303,7 @@ class Slowdown:
     def _begin(self) -> None:
         """Nothing is known of the past."""
         self._scales = [Scale(factor, self._settings, self._cycles.period) for factor in (1, _LONG)]
+        self._first: list[float] | None = []
         self._bursts, self._seldom = Bursts(), Seldom()
 
     @property
@@ -346,11 +357,28 @@ class Slowdown:
         """Judge by one more duration, of an iteration or of the cycle that it ends."""
         for scale in self._scales:
             scale.add(duration_s)
+        if self._first is not None:
+            self._look_at_first(duration_s)
         looking = (scale for scale in self._scales if scale.seen % scale.stride == 0)
         found = [trigger for trigger in map(self._judge, looking) if trigger is not None]
         is_whole = self._scales[0].seen % self._cycles.period == 0
         recurrent = [judge(duration_s) for judge in (self._judge_bursts, self._judge_seldom) if is_whole]
         return next((trigger for trigger in (*found, *recurrent) if trigger is not None), None)
+
+    def _look_at_first(self, duration_s: float) -> None:
+        """Once enough have come: if iterations are long, fewer of them make a mean, too."""
+        assert self._first is not None
+        self._first.append(duration_s)
+        if len(self._first) < _FIRST_ONES:
+            return
+        count = max(_FEWEST_IN_SHORT, math.ceil(_SHORT_S / median(self._first)))
+        share = count / max(8, self._settings.mean_iterations)
+        if share < 1.0:
+            short = Scale(1, self._settings, self._cycles.period, share)
+            for one in self._first:
+                short.add(one)
+            self._scales.append(short)
+        self._first = None
 
     def _judge_bursts(self, duration_s: float) -> Trigger | None:
         best = self.baseline_s
