@@ -67,6 +67,11 @@ FIXED = (
     ("agent.seldom", "_LEAST_LOST", "... and cost this share of the time more than before", "as `bursts`"),
     ("agent.seldom", "_MEMORY", "Iterations within which it must come back", "as `horizon_iterations`"),
     ("agent.seldom", "_MOST", "Occasions remembered", "bounds memory"),
+    ("agent.seldom", "_AHEAD_S", "A window is asked for so long before the next one is due, s...", "time for a probe"),
+    ("agent.seldom", "_LEAST_OFF", "... and so many iterations", "they are about regular"),
+    ("collector.opening", "_OFF", "Share of their distance by which long iterations far apart may be off", "as `agent.seldom`"),
+    ("collector.opening", "_LEAST_OFF", "... in iterations, at least", "as `agent.seldom`"),
+    ("collector.opening", "_USUAL_BESIDE", "Usual iterations in a window for such a one", "to compare with"),
     ("worker.rhythm", "_LONGEST_IRREGULAR", "Steps at most until a pattern is taken anyway", "bounds memory"),
     ("collector.opening", "_LONGEST_COOLDOWN_S", "The pause between windows doubles from `cooldown_s` up to this, s, "
      "or stays `cooldown_s` if that is longer", "bounds a setting"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from eroica.agent.seldom import Seldom
 from eroica.agent.slowdown import Slowdown, Trigger
 from eroica.settings import Settings
 
@@ -41,7 +42,8 @@ def test_the_fourth_long_iteration_asks_for_a_window(every: int, now_s: float, b
     found = first_trigger(job(every, now_s, before_s, since, seed))
     assert found is not None
     iteration, trigger = found
-    assert trigger.kind == "seldom" and iteration == since + 4 * every + 1
+    assert trigger.kind == "seldom" and since + 4 * every < iteration <= since + 5 * every - 5
+    assert abs(trigger.next_iteration - since - 5 * every) <= 1 and trigger.interval == pytest.approx(every)
     assert f"every {every} iterations" in trigger.reason and "4 times so far" in trigger.reason
     now, then = USUAL_S + now_s / every, USUAL_S + before_s / every
     assert trigger.current_s == pytest.approx(now, rel=0.1) and trigger.baseline_s == pytest.approx(then, rel=0.1)
@@ -86,3 +88,59 @@ def test_two_habits_at_once_are_told_apart() -> None:
     found = first_trigger(one(iteration) for iteration in range(1, 1500))
     assert found is not None
     assert found[1].kind == "seldom" and "every 90 iterations" in found[1].reason
+
+
+def triggers(durations: Iterator[float], left_out: range = range(0)) -> list[tuple[int, Trigger]]:
+    slowdown = Slowdown(Settings())
+    found = []
+    for iteration, duration in enumerate(durations, 1):
+        trigger = None if iteration in left_out else slowdown.observe(iteration, duration)
+        if trigger is not None and trigger.kind == "seldom":
+            found.append((iteration, trigger))
+    return found
+
+
+def test_what_grows_with_everything_else_is_not_the_long_iterations_doing() -> None:
+    """An evaluation as ever, in a job that becomes twice as slow altogether."""
+    chance = random.Random(4)
+    durations = (
+        chance.uniform(0.097, 0.103) * (2.0 if iteration > 700 else 1.0) * (21.0 if iteration % 50 == 0 else 1.0)
+        for iteration in range(1, 2400)
+    )
+    for _, trigger in triggers(durations):
+        assert trigger.baseline_s is not None and trigger.current_s - trigger.baseline_s <= 0.45 * trigger.current_s
+
+
+def test_a_habit_that_has_ended_is_not_told_again() -> None:
+    def one(iteration: int) -> float:
+        saving_s = 3.0 if 400 < iteration <= 1000 and iteration % 50 == 0 else 0.0
+        return USUAL_S + saving_s + (0.07 if iteration % 170 == 0 else 0.0)
+
+    found = triggers(one(iteration) for iteration in range(1, 5000))
+    assert found and max(iteration for iteration, _ in found) <= 1060
+
+
+@pytest.mark.parametrize("gap", [range(530, 545), range(545, 556), range(640, 690)])
+def test_iterations_that_a_window_leaves_out_do_not_hide_the_habit(gap: range) -> None:
+    found = triggers(job(50, 5.0, 0.4, 400, seed=1), gap)
+    assert found and found[0][0] <= 400 + 7 * 50
+
+
+def test_where_iterations_take_turns_distances_are_still_iterations() -> None:
+    """Of each four one is long: rollouts; from some moment on every two-hundredth takes very long."""
+    chance = random.Random(2)
+
+    def one(iteration: int) -> float:
+        usual_s = (1.0 if iteration % 4 == 0 else 0.1) * chance.uniform(0.97, 1.03)
+        return usual_s + (15.0 if iteration > 1000 and iteration % 200 == 0 else 0.0)
+
+    (_, trigger), *_ = triggers(one(iteration) for iteration in range(1, 3000))
+    assert trigger.interval == pytest.approx(200) and abs(trigger.next_iteration - 2000) < 4
+    assert trigger.period_s == pytest.approx(200 * 0.325 + 15, rel=0.05)
+
+
+def test_it_costs_next_to_nothing_however_often_it_comes() -> None:
+    seldom = Seldom()
+    for iteration in range(1, 6001):
+        seldom.observe(iteration, 2.0 if iteration % 20 == 0 else 0.1, 0.1)
+    assert len(seldom._known) <= 64

@@ -87,21 +87,21 @@ def test_a_process_that_is_stopped_loses_more_than_its_own_functions_show(fact: 
 
 
 @seeds
-@pytest.mark.parametrize(("general", "is_symptom"), [(0.5, True), (0.1, False)])
-def test_longer_collectives_that_leave_no_room_in_the_growth_are_no_cause_beside_it(
-    general: float, is_symptom: bool, seed: int
+@pytest.mark.parametrize(("own", "general", "left"), [(0.95, 0.5, 0.0), (0.8, 0.5, 0.2), (0.7, 0.15, 0.15)])
+def test_longer_collectives_gain_no_more_than_a_cause_leaves_of_the_growth(
+    own: float, general: float, left: float, seed: int
 ) -> None:
+    """They may be longer because of it: shares of the growth."""
     before = synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1)
     patterns = synthesize(FleetPlan(workers=4, seed=seed), [SlowPython(60.0)], 2)
     context = WindowContext(job="job", window=synthesize_window(patterns, "slow", before), expected_workers=4)
     view = View(localize(patterns, before, Settings()), context, Settings())
     growth = 1 - view.baseline_us / view.iteration_us
     found = find_causes(view)[0].candidate
-    found = msgspec.structs.replace(found, mean_us=found.reference_us + 0.8 * growth * view.iteration_us)
-    longer = msgspec.structs.replace(
-        found, cause="slow-collective-everywhere", kind="collective", is_general=True, gain=general * growth
-    )
+    found = msgspec.structs.replace(found, mean_us=found.reference_us + own * growth * view.iteration_us)
+    longer = msgspec.structs.replace(found, cause="slow-collective-everywhere", kind="collective", is_general=True)
     causes = [Cause(candidate=found, gain=0.6 * growth), Cause(candidate=longer, gain=general * growth)]
     settled = settle_gains(view, causes)
-    assert [one.candidate.cause for one in settled] == [found.cause] + ([] if is_symptom else [longer.cause])
-    assert settled[0].gain == pytest.approx(growth if is_symptom else growth * (1 - general), rel=0.1)
+    assert [one.candidate.cause for one in settled] == [found.cause] + ([longer.cause] if left else [])
+    assert settled[0].gain == pytest.approx((1 - left) * growth, rel=0.1)
+    assert not left or settled[1].gain == pytest.approx(left * growth, rel=0.1)

@@ -99,6 +99,8 @@ class LocalWorker:
                     baseline_s=trigger.baseline_s,
                     current_s=trigger.current_s,
                     period_s=trigger.period_s,
+                    next_iteration=trigger.next_iteration,
+                    interval=trigger.interval,
                 )
 
     def _note_down(self, durations_ns: list[int]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
+from math import ceil, inf
 from typing import NamedTuple
 
 #: An iteration so many times as long as the usual one is long; more of them in a row are a stretch (`bursts`).
@@ -35,15 +36,26 @@ _CLOSEST = 12
 _LEAST_LOST = 0.10
 #: ...and it must come back within so many iterations.
 _MEMORY = 5000
-_MOST = 256
+_MOST = 64
+#: A window is asked for so many seconds, and iterations by which occasions may be off, before the next one is due.
+_AHEAD_S = 30.0
+_LEAST_OFF = 3
 
 
 class _Occasion(NamedTuple):
-    """Long iterations in a row: the first one's number, when it began, what they took beyond the usual."""
+    """Long iterations in a row.
 
-    began: int
+    `iteration` is the first one's id, `seen` how many iterations were taken in before it, `began_s` when it began, by
+    those; `excess_s` is what they took beyond the usual, `before_s` what all occasions before did; `is_after_gap` that
+    iterations were left out since the occasion before.
+    """
+
+    iteration: int
+    seen: int
     began_s: float
     excess_s: float
+    before_s: float
+    is_after_gap: bool
 
 
 class Seldom:
@@ -53,78 +65,106 @@ class Seldom:
         count: Occasions of the habit when it was last noticed.
         interval: Iterations from one to the next, mean.
         period_s: The same in seconds.
-        before_s: Mean iteration before the first of them, all counted, seconds.
-        mean_s: Mean iteration since, seconds.
+        next_iteration: Where the next one is expected.
+        before_s: Mean iteration, had they cost as little as all long iterations before the first of them, seconds.
+        mean_s: Mean iteration since the first of them, seconds.
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.next_iteration = 0
         self.interval = self.period_s = self.before_s = self.mean_s = 0.0
         self._known: deque[_Occasion] = deque(maxlen=_MOST)
         self._row: list[float] = []
-        self._seen = 0
-        self._clock_s = 0.0
+        self._row_from = (0, 0, 0.0)
+        self._seen = self._latest = 0
+        self._clock_s = self._excess_s = 0.0
+        self._has_gap = self._is_known = False
 
-    def observe(self, duration_s: float, usual_s: float, margin: float = 1.0) -> bool:
-        """Take in one iteration; whether a new habit shows with the occasion that has just ended.
+    def observe(self, iteration: int, seconds: float, usual_s: float, margin: float = 1.0, width: int = 1) -> bool:
+        """Take in one iteration; whether a habit is new, and its next occasion near enough to open a window for it.
 
         Args:
-            duration_s: How long it took.
-            usual_s: Mean of the last iterations without their slowest.
+            iteration: Its id; those that are left out leave a gap.
+            seconds: How long it took.
+            usual_s: Mean of the last ones without their slowest.
             margin: Factor on what the occasions must cost, >= 1.
+            width: It is a cycle of so many iterations, this id being the last one's.
         """
-        is_long = duration_s > _LONG * usual_s
-        ended = [] if is_long else self._row
-        self._row = [*self._row[-_IN_A_ROW:], duration_s] if is_long else []
-        if ended and len(ended) <= _IN_A_ROW:
-            excess_s = sum(ended) - len(ended) * usual_s
-            if excess_s >= _LEAST_EXCESS * usual_s:
-                began = self._seen - len(ended)
-                self._known.append(_Occasion(began, self._clock_s - sum(ended), excess_s))
-        self._seen += 1
-        self._clock_s += duration_s
-        return bool(ended) and self._is_habit(margin)
+        first = iteration - width + 1
+        if self._latest and first != self._latest + 1:
+            self._has_gap, self._row = True, []
+        is_long, has_ended = seconds > _LONG * usual_s, False
+        if is_long:
+            if not self._row:
+                self._row_from = (first, self._seen, self._clock_s)
+            self._row = [*self._row[-_IN_A_ROW:], seconds]
+        elif self._row:
+            has_ended = self._end_row(usual_s)
+        self._latest = iteration
+        self._seen += width
+        self._clock_s += seconds
+        if has_ended:
+            self._is_known = self._is_habit(margin)
+        ahead = max(_LEAST_OFF, ceil(_REGULAR * self.interval)) + _AHEAD_S * width / usual_s
+        if not self._is_known or iteration < self.next_iteration - ahead:
+            return False
+        self._is_known = False
+        return True
+
+    def _end_row(self, usual_s: float) -> bool:
+        """Whether the long iterations that are over are an occasion."""
+        row, self._row = self._row, []
+        excess_s = sum(row) - len(row) * usual_s
+        if len(row) > _IN_A_ROW or excess_s < _LEAST_EXCESS * usual_s:
+            return False
+        self._known.append(_Occasion(*self._row_from, excess_s, self._excess_s, self._has_gap))
+        self._excess_s += excess_s
+        self._has_gap = False
+        return True
 
     def _is_habit(self, margin: float) -> bool:
-        run = self._latest()
-        if len(run) < _HABIT or self._is_chance(run):
+        run = self._last_alike()
+        steps = _steps(run)
+        if len(run) < _HABIT or len(steps) < _HABIT - 2 or self._is_chance(run):
             return False
         first, last = run[0], run[-1]
-        interval, period_s = _interval(run), (last.began_s - first.began_s) / (len(run) - 1)
+        interval = sum(later.iteration - one.iteration for one, later in steps) / len(steps)
         # Iterations before the first one that belong to it say nothing of before.
-        if not _CLOSEST <= interval <= _MEMORY or first.began < (1 + _BEFORE) * interval:
+        if not _CLOSEST <= interval <= _MEMORY or first.seen < (1 + _BEFORE) * interval:
             return False
-        mean_s, before_s = period_s / interval, first.began_s / first.began
-        if mean_s - before_s < margin * _LEAST_LOST * mean_s:
+        period_s = sum(later.began_s - one.began_s for one, later in steps) / len(steps)
+        mean_s, each_s = period_s / interval, sum(one.excess_s for one in run) / len(run)
+        lost_s = each_s / interval - first.before_s / first.seen
+        if lost_s < margin * _LEAST_LOST * mean_s:
             return False
         self.count, self.interval, self.period_s = len(run), interval, period_s
-        self.before_s, self.mean_s = before_s, mean_s
+        self.next_iteration = round(last.iteration + interval)
+        self.before_s, self.mean_s = mean_s - lost_s, mean_s
         return True
 
     def _is_chance(self, run: Sequence[_Occasion]) -> bool:
         """Whether others since the first are nearly as long: of many that scatter, some few lie regularly."""
         least = _ELSE * min(one.excess_s for one in run)
-        return sum(one.excess_s >= least for one in self._known if one.began >= run[0].began) > len(run)
+        return sum(one.excess_s >= least for one in self._known if one.iteration >= run[0].iteration) > len(run)
 
-    def _latest(self) -> Sequence[_Occasion]:
+    def _last_alike(self) -> Sequence[_Occasion]:
         """The last occasions that are alike and regular; none if there was one of their size shortly before them."""
         alike: list[_Occasion] = []
-        longest = max((one.excess_s for one in list(self._known)[-1:]), default=0.0)
+        shortest, longest = inf, 0
         for one in reversed(self._known):
-            if one.excess_s < _ALIKE * longest:
+            if alike and one.excess_s < _ALIKE * alike[0].excess_s:
                 continue
-            if one.excess_s * _ALIKE > longest or not _is_regular([*alike, one]):
-                return [] if alike[-1].began - one.began < _BEFORE * _interval(alike) else alike[::-1]
+            step = alike[-1].iteration - one.iteration if alike and not alike[-1].is_after_gap else 0
+            near, far = (min(shortest, step), max(longest, step)) if step else (shortest, longest)
+            is_larger = bool(alike) and one.excess_s * _ALIKE > alike[0].excess_s
+            if is_larger or (far and far - near > 2 * max(_REGULAR * (near + far) / 2, 1.0)):
+                usual = (shortest + longest) / 2 if longest else inf
+                return [] if alike[-1].iteration - one.iteration < _BEFORE * usual else alike[::-1]
             alike.append(one)
+            shortest, longest = near, far
         return alike[::-1]
 
 
-def _interval(occasions: Sequence[_Occasion]) -> float:
-    """Mean distance of occasions, in or against their order, in iterations; a very long one of a single one."""
-    return abs(occasions[0].began - occasions[-1].began) / (len(occasions) - 1) if len(occasions) > 1 else _MEMORY
-
-
-def _is_regular(occasions: Sequence[_Occasion]) -> bool:
-    distances = [abs(one.began - other.began) for one, other in pairwise(occasions)]
-    mean = sum(distances) / max(len(distances), 1)
-    return all(abs(one - mean) <= max(_REGULAR * mean, 1.0) for one in distances)
+def _steps(run: Sequence[_Occasion]) -> list[tuple[_Occasion, _Occasion]]:
+    """Occasions that follow each other, nothing left out between them."""
+    return [(one, later) for one, later in pairwise(run) if not later.is_after_gap]

@@ -81,6 +81,8 @@ class Trigger:
         current_s: Mean of the last iterations.
         reason: One clause for people.
         period_s: Slow stretches or iterations come and go, so far apart on average, seconds; 0 = slow all the time.
+        next_iteration: Of "seldom": where the next one is expected...
+        interval: ...so many iterations after the one before.
     """
 
     kind: Literal["slow", "expected", "seldom"]
@@ -88,6 +90,8 @@ class Trigger:
     current_s: float
     reason: str
     period_s: float = 0.0
+    next_iteration: int = 0
+    interval: float = 0.0
 
 
 class Mean(NamedTuple):
@@ -348,12 +352,12 @@ class Slowdown:
         counted = self._cycles.add(duration_s)
         if isinstance(counted, list):  # means of single iterations told nothing
             self._begin()
-            for one in counted:
-                self._take(one)
+            for at, one in enumerate(counted, iteration - len(counted) + 1):
+                self._take(at, one)
             return None
-        return self._take(counted)
+        return self._take(iteration, counted)
 
-    def _take(self, duration_s: float) -> Trigger | None:
+    def _take(self, iteration: int, duration_s: float) -> Trigger | None:
         """Judge by one more duration, of an iteration or of the cycle that it ends."""
         for scale in self._scales:
             scale.add(duration_s)
@@ -362,7 +366,7 @@ class Slowdown:
         looking = (scale for scale in self._scales if scale.seen % scale.stride == 0)
         found = [trigger for trigger in map(self._judge, looking) if trigger is not None]
         is_whole = self._scales[0].seen % self._cycles.period == 0
-        recurrent = [judge(duration_s) for judge in (self._judge_bursts, self._judge_seldom) if is_whole]
+        recurrent = [self._judge_bursts(duration_s), self._judge_seldom(iteration, duration_s)] if is_whole else []
         return next((trigger for trigger in (*found, *recurrent) if trigger is not None), None)
 
     def _look_at_first(self, duration_s: float) -> None:
@@ -388,15 +392,18 @@ class Slowdown:
         reason = f"iterations were slow for a while {times} times, which cost {percent(1 - best / mean)} of the time"
         return Trigger("slow", best, mean, reason, self._bursts.period_s)
 
-    def _judge_seldom(self, duration_s: float) -> Trigger | None:
+    def _judge_seldom(self, iteration: int, duration_s: float) -> Trigger | None:
         usual, seldom = self.current_s, self._seldom
-        if usual is None or not seldom.observe(duration_s, usual, self._margin):
+        width = self._cycles.period
+        if usual is None or not seldom.observe(iteration, width * duration_s, width * usual, self._margin, width):
             return None
         reason = (
             f"every {seldom.interval:.0f} iterations one takes much longer, {seldom.count} times so far, which costs "
             f"{percent(1 - seldom.before_s / seldom.mean_s)} of the time"
         )
-        return Trigger("seldom", seldom.before_s, seldom.mean_s, reason, seldom.period_s)
+        return Trigger(
+            "seldom", seldom.before_s, seldom.mean_s, reason, seldom.period_s, seldom.next_iteration, seldom.interval
+        )
 
     def _judge(self, scale: Scale) -> Trigger | None:
         lowest, expected = scale.slower(self._margin), self._settings.expected_iteration_s

@@ -130,7 +130,7 @@ class Capturing:
         iteration_s = span.slowest_s(training)
         wanted = current.wanted
         pace_s = min(iteration_s, wanted.pace_s or iteration_s)
-        first = span.first_iteration(training, pace_s, self._settings)
+        first = span.around(span.first_iteration(training, pace_s, self._settings), length, wanted)
         current.window = msgspec.structs.replace(
             current.window,
             first_iteration=first,
@@ -139,7 +139,7 @@ class Capturing:
         )
         current.phase = "window"
         iteration_s = max(iteration_s, wanted.current_s or 0.0)
-        lead = span.lead(pace_s, self._settings)
+        lead = first - max(status.iteration for status in training)
         current.deadline = now + patience.until_closed_s(lead, length, iteration_s, self._settings)
         self._give("window", current.window)
         self._ledger.show(current.window, "window")

@@ -31,6 +31,10 @@ _EARLY_TRIES = 2
 #: What comes and goes is looked at for so many of its periods, but no longer than this.
 _PERIODS = 1.25
 _LONGEST_WINDOW_S = 60.0
+#: Beside a long iteration so many usual ones are captured, and as many as it may come too early or too late.
+_USUAL_BESIDE = 12
+_OFF = 0.1
+_LEAST_OFF = 3
 #: No iteration is taken for shorter than this, seconds, and no window asked for more of them.
 SHORTEST_S = 1e-6
 _MOST_ITERATIONS = 5_000
@@ -52,6 +56,8 @@ class Wanted:
         current_s: Mean iteration, where that is known better than from the last ones; else None.
         pace_s: Iterations may be as short as that before the window opens; None = as the last ones.
         period_s: See `Window`.
+        due: The iteration that it is about comes here; 0 = any will do...
+        every: ...or so many iterations later, and so on.
     """
 
     purpose: WindowPurpose
@@ -63,6 +69,13 @@ class Wanted:
     current_s: float | None = None
     pace_s: float | None = None
     period_s: float = 0.0
+    due: int = 0
+    every: float = 0.0
+
+
+def off_by(every: float) -> int:
+    """Iterations by which one that comes every so many may come too early or too late."""
+    return max(_LEAST_OFF, math.ceil(_OFF * every))
 
 
 class Opening:
@@ -113,9 +126,27 @@ class Opening:
             self._looks_left -= 1
             return Wanted("early", self._suspected, self._settings.window_s)
         first = fresh[0]
+        if first.kind == "seldom" and first.interval > 0:
+            return self._around_next(first)
         if first.period_s > 0 and first.current_s > 0:
             return self._whole_period(first)
         return Wanted(first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s)
+
+    @staticmethod
+    def _around_next(trigger: WorkerTrigger) -> Wanted:
+        """A window in which the next long iteration lies, with usual ones beside it."""
+        return Wanted(
+            trigger.kind,
+            trigger.reason,
+            0.0,
+            iterations=min(2 * off_by(trigger.interval) + _USUAL_BESIDE, _MOST_ITERATIONS),
+            baseline_s=trigger.baseline_s,
+            current_s=trigger.current_s,
+            pace_s=trigger.baseline_s,
+            period_s=trigger.period_s,
+            due=trigger.next_iteration,
+            every=trigger.interval,
+        )
 
     def _whole_period(self, trigger: WorkerTrigger) -> Wanted:
         """A window in which slowness that comes and goes is there once: it may be over before the window opens.

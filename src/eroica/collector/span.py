@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from eroica.collector.opening import SHORTEST_S, Wanted
+from eroica.collector.opening import SHORTEST_S, Wanted, off_by
 from eroica.settings import Settings
 from eroica.wire.messages import OrderResult, WorkerStatus
 
@@ -46,6 +46,15 @@ def lead(iteration_s: float, settings: Settings) -> int:
 def first_iteration(training: Sequence[WorkerStatus], iteration_s: float, settings: Settings) -> int:
     """The iteration that nobody reaches before the order does."""
     return max(status.iteration for status in training) + lead(iteration_s, settings)
+
+
+def around(first: int, length: int, wanted: Wanted) -> int:
+    """The first iteration of a window in which what it is about is due; `first` at the earliest."""
+    if wanted.every <= 0:
+        return first
+    begin = wanted.due + min(off_by(wanted.every), length // 2) + 1 - length
+    missed = max(0, math.ceil((first - begin) / wanted.every))
+    return max(first, round(begin + missed * wanted.every))
 
 
 def events_of(probe: OrderResult, iteration_s: float) -> int:

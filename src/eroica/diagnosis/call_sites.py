@@ -12,7 +12,7 @@ import msgspec
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.selection import Cause
-from eroica.diagnosis.under_operators import Caller, find_caller, phases_called_in, usual_of
+from eroica.diagnosis.under_operators import Caller, find_caller, host_us, inside_us, phases_called_in, usual_of
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.trace.schema import ALLOCATIONS
@@ -34,7 +34,8 @@ def tell_callers(view: View, causes: Sequence[Cause]) -> list[Cause]:
 
 
 def _with_caller(view: View, work: Candidate) -> Candidate:
-    usual = usual_of(view, work.reference) if _is_by_itself(work) and _is_seen(view, work) else None
+    measure = host_us if work.cause == _COLLECTIONS else inside_us
+    usual = usual_of(view, work.reference, measure) if _is_by_itself(work) and _is_seen(view, work) else None
     caller = find_caller(view, work.workers, usual) if usual is not None else None
     if caller is None or not caller.accounts_for(work.excess_us) or not _is_beside(view, work, caller):
         return work
@@ -42,7 +43,8 @@ def _with_caller(view: View, work: Candidate) -> Candidate:
     times = f"{format_ms(caller.own_us)}; {usually} {format_ms(caller.other_us)}."
     text = f"Operators that {label} calls take {times}"
     if work.cause == _COLLECTIONS:
-        text = f"Most of it happens while {label} runs, and so allocates: it is interrupted for {times}"
+        more = f"{format_ms(caller.excess_us)} more than {usually}"
+        text = f"Most of it happens while {label} runs, and so allocates: {more}."
     elif view.fleet.knows_launchers:
         text = f"What {label} launches takes the device {times}"
     elif view.fleet.has_accelerator:

@@ -48,6 +48,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             allows for few iterations already.
         may_be_recording: What was seen may come from the recording itself rather than from the job.
         is_remark: Worth knowing beside a cause though it costs nothing by itself.
+        is_own_doing: The job itself does more of it than in the healthy window: nobody beside it has brought it about.
         is_general: Everything is slower everywhere, which other causes bring about too: it stands behind a specific
             cause unless it costs far more.
         is_one_operator: One operator takes longer while others do not: nothing that slows all of them is behind it.
@@ -83,6 +84,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     may_be_recording: bool = False
     is_remark: bool = False
     is_general: bool = False
+    is_own_doing: bool = False
     is_one_operator: bool = False
     older_us: float = 0.0
     caller: str = ""

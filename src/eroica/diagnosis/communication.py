@@ -282,6 +282,7 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
         agreement=None,
         least_gain=max(_LEAST_GAIN, view.settings.min_gain),
         is_general=common.change is None,
+        is_own_doing=common.change is not None and common.change.is_larger,
         evidence=(*said, *called_from(view, float(now_I.mean())), _nobody_is_late(view, common.is_mutual)),
         sentence=sentence,
         next_step=remedy.next_step if remedy is not None else "",

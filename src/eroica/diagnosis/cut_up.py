@@ -34,7 +34,8 @@ def find_cut_up(view: View) -> list[Candidate]:
     past = view.suspects.baseline
     if past is None or view.is_trace or not view.is_slow or not set(view.fleet.ranks) <= set(past.ranks):
         return []
-    calls_W, then_W = _calls(view.fleet), view.then(_calls)
+    work_W = np.maximum(np.nan_to_num(view.speed_change.count_ratio, nan=1.0), 1.0)  # more batches, more messages
+    calls_W, then_W = _calls(view.fleet), view.then(_calls) * work_W
     each_W, each_then_W = (_time_us(view.fleet) / np.maximum(calls_W, 1e-9), view.then(_each_us))
     more_W = (calls_W >= np.maximum(_LEAST_CALLS, _CUT_UP * then_W)) & (then_W > 0) & (each_W <= _SHORTER * each_then_W)
     members = np.flatnonzero(more_W)

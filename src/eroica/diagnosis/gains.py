@@ -45,20 +45,31 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     held_W = held_share(view.fleet)[list(found.workers)]
     held = float(held_W.mean()) if held_W.size and found.cause in _OF_PROCESSES else 0.0
     seen = max(first.gain, min(max(excess, held), inside))
-    causes = [first, *(cause for cause in causes[1:] if not _is_part(cause, seen, inside))]
+    left = inside - seen if seen >= _ACCOUNTS * inside else inside
+    causes = [first, *_within(causes[1:], left)]
     others = sum(cause.gain for cause in causes[1:])
+    rivals = sum(cause.gain for cause in causes[1:] if not _is_longer_everywhere(cause))
     rest, is_known = growth - others, found.gain is not None and view.context.window.purpose not in SLOWER
     is_known |= found.reference == "stages"  # what has always been so has not grown
     accounts = _ACCOUNTS_FOR_CORES if found.cause in _OF_CORES else _ACCOUNTS
-    if is_known or first.gain >= rest or seen < accounts * inside or first.gain < _LEADS * (first.gain + others):
+    if is_known or first.gain >= rest or seen < accounts * inside or first.gain < _LEADS * (first.gain + rivals):
         return list(causes)
     return [msgspec.structs.replace(first, gain=rest, is_growth=True), *causes[1:]]
 
 
-def _is_part(cause: Cause, seen: float, inside: float) -> bool:
-    """Whether collectives are longer on everybody because of what costs `seen`: together they exceed the growth."""
-    is_general = cause.candidate.kind == "collective" and cause.candidate.is_general
-    return is_general and _ACCOUNTS * inside <= seen < inside < seen + cause.gain
+def _within(causes: Sequence[Cause], left: float) -> list[Cause]:
+    """The causes; collectives that are longer on everybody gain no more than the first one leaves of the growth.
+
+    They may be longer because of it; what is left may be nothing worth a cause.
+    """
+    bounded = [
+        msgspec.structs.replace(one, gain=min(one.gain, left)) if _is_longer_everywhere(one) else one for one in causes
+    ]
+    return [one for one in bounded if not _is_longer_everywhere(one) or one.gain >= one.candidate.least_gain]
+
+
+def _is_longer_everywhere(cause: Cause) -> bool:
+    return cause.candidate.kind == "collective" and cause.candidate.is_general
 
 
 def _growth(view: View) -> tuple[float, float]:

@@ -18,8 +18,9 @@ from eroica.diagnosis.words import format_ms
 #: Growth of forward and backward that is worth a word, and the share of the longer iteration that it must explain.
 _LEAST_GROWTH = 1.1
 _EXPLAINS = 0.5
-#: Operators run more often from this factor on.
+#: Operators run more often from this factor on, and are other ones than then if each takes at most this share.
 _MORE_OFTEN = 1.2
+_SHORTER = 0.75
 
 
 def has_grown(view: View) -> bool:
@@ -61,10 +62,13 @@ def describe_more_to_do(view: View) -> str:
     often, each = (
         float(np.nanmedian(ratio_W)) for ratio_W in (view.speed_change.count_ratio, view.speed_change.factor)
     )
+    what = "holds more batches, or something is done more often than then"
+    if each <= _SHORTER:
+        what = "does the same work in smaller pieces, or more of what takes little (generating, evaluating)"
     return (
         f"Iterations take {format_ms(view.iteration_us)}{before}: operators run {often:.1f} times as often as in the "
-        f"healthy window, each {each:.1f} times as long, on all workers alike{under}. So each iteration holds more "
-        "batches, or something is done more often than then; look what was changed there."
+        f"healthy window, each {each:.1f} times as long, on all workers alike{under}. So each iteration {what}; look "
+        "what was changed there."
     )
 
 

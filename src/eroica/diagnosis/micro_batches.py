@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.communication import kind_of
+from eroica.diagnosis.communication import collectives
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.view import View, noise_factor
@@ -27,6 +27,8 @@ _FEWER = 1.5
 _SAME = 1.1
 #: Share of what iterations have grown by that each worker must wait longer for the other stages.
 _EXPLAINS = 0.6
+#: And share of it that the idle turns of fewer pieces account for.
+_BY_FORMULA = 0.5
 _BETWEEN_TWO = frozenset({"send", "recv"})
 _NEXT_STEP = (
     "Set the number of micro-batches back to what it was, or to four times as many as there are stages; if larger ones "
@@ -39,46 +41,65 @@ def find_fewer_micro_batches(view: View) -> list[Candidate]:
     past = view.suspects.baseline
     if past is None or view.is_trace or not view.is_slow or not set(view.fleet.ranks) <= set(past.ranks):
         return []
-    rows = _rows_between_stages(view.fleet)
-    if not rows or np.unique(view.fleet.roles).size < 2:
-        return []
-    now_W, then_W = _messages(view.fleet), view.then(_messages)
-    fewer_W = then_W / np.maximum(now_W, 1e-9)
-    operators = 1 / max(float(np.nanmedian(view.speed_change.count_ratio)), 1e-9)
-    if not (now_W > 0).all() or not (fewer_W >= _FEWER).all() or not operators >= _FEWER:
-        return []
-    waits_W = view.fleet.series(rows).mean(axis=1)
-    longer_W = waits_W - view.then(_waits)
+    stages = int(np.unique(view.fleet.roles).size)
     grown_us = view.iteration_us - past.mean_iteration_us
+    if stages < 2 or grown_us <= 0 or not _pass_on_less(view):
+        return []
+    now, then = (float(np.min(pieces_W)) for pieces_W in (_received(view.fleet), view.then(_received)))
+    idle = (now + stages - 1) / now / ((then + stages - 1) / then)
+    longer_W = view.wait_us - view.then(_waits_us)
     busier_W = view.fleet.busy_us.mean(axis=1) / np.maximum(np.nanmean(view.busy_before(), axis=1), 1e-9)
-    if grown_us <= 0 or (longer_W < _EXPLAINS * grown_us).any() or (busier_W > _SAME).any():
+    explained = (idle - 1) * past.mean_iteration_us >= _BY_FORMULA * grown_us
+    if not explained or (longer_W < _EXPLAINS * grown_us).any() or (busier_W > _SAME).any():
         return []
     error_us = float(mean_error(view.fleet.iteration_us.mean(axis=0)[None])[0]) * noise_factor(view.iterations - 1)
     strength = grown_us / max(error_us, 1e-9)
     if strength < LEAST_STRENGTH * view.strictness:
         return []
-    return [_candidate(view, past, rows, float(np.median(fewer_W)), min(strength, 99.0))]
+    return [_candidate(view, past, min(strength, 99.0))]
 
 
-def _rows_between_stages(fleet: Fleet) -> list[int]:
-    return [at for at, key in enumerate(fleet.keys) if key.kind == "collective" and kind_of(fleet, at) in _BETWEEN_TWO]
+def _pass_on_less(view: View) -> bool:
+    """Whether all workers exchange fewer messages with others than then, and run operators as much more seldom."""
+    now_W, then_W, ratios_W = _messages(view.fleet), view.then(_messages), view.speed_change.count_ratio
+    if not (now_W > 0).all() or not (_received(view.fleet) > 0).all() or np.isnan(ratios_W).all():
+        return False
+    return bool((then_W >= _FEWER * now_W).all()) and float(np.nanmedian(ratios_W)) <= 1 / _FEWER
 
 
 def _messages(fleet: Fleet) -> Floats:
-    """Sends and receives in an iteration. float64 [W]."""
-    return np.asarray(fleet.count[_rows_between_stages(fleet)].sum(axis=0))
+    """Sends and receives in an iteration, by the records: kernels of both have one name. float64 [W]."""
+    return _executions(fleet, _BETWEEN_TWO)
 
 
-def _waits(fleet: Fleet) -> Floats:
-    """Mean time in them that is waited for. float64 [W]."""
-    return np.asarray(fleet.series(_rows_between_stages(fleet)).mean(axis=1))
+def _received(fleet: Fleet) -> Floats:
+    """Receives in an iteration: at the ends of a pipeline, pieces of a batch. float64 [W]."""
+    return _executions(fleet, frozenset({"recv"}))
 
 
-def _candidate(view: View, past: Fleet, rows: list[int], fewer: float, strength: float) -> Candidate:
+def _executions(fleet: Fleet, kinds: frozenset[str]) -> Floats:
+    return np.asarray(
+        [
+            sum(record.executions for record in one.collectives if record.kind in kinds)
+            / max(one.last_iteration - one.first_iteration, 1)
+            for one in fleet.patterns
+        ],
+        dtype=np.float64,
+    )
+
+
+def _waits_us(fleet: Fleet) -> Floats:
+    """Mean time in collectives: an exchange of all at the end takes its share of what stages wait for. float64 [W]."""
+    return np.asarray(fleet.wait_us.mean(axis=1))
+
+
+def _candidate(view: View, past: Fleet, strength: float) -> Candidate:
+    rows = collectives(view)
     heaviest = max(rows, key=lambda at: float(view.fleet.critical_us[at].mean()))
+    fewer = float(np.median(view.then(_messages) / _messages(view.fleet)))
     before_us, now_us = past.mean_iteration_us, view.iteration_us
     lost = 1 - before_us / now_us
-    waits_us, then_us = float(view.fleet.series(rows).mean()), float(np.nanmean(view.then(_waits)))
+    waits_us, then_us = float(view.wait_us.mean()), float(np.nanmean(view.then(_waits_us)))
     now, then = float(np.median(_messages(view.fleet))), float(np.nanmedian(view.then(_messages)))
     return Candidate(
         cause="misconfiguration",

@@ -62,7 +62,7 @@ def is_concealing(candidate: Candidate) -> bool:
     carry more, or are more, than in the healthy window are the job's own doing.
     """
     contention = candidate.cause == "cpu-contention" and candidate.scope == "rotating"
-    longer = candidate.cause == "slow-collective-everywhere" and candidate.is_general
+    longer = candidate.cause == "slow-collective-everywhere" and not candidate.is_own_doing
     return contention or longer or candidate.reference == "slowdown"
 
 

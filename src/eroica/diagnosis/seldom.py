@@ -4,7 +4,7 @@ Workers noticed that every so many iterations one takes much longer than it did 
 iterations are left out of what is judged elsewhere, and one of them in a window says nothing about how often it comes;
 here it is known. What they cost is what the workers saw, over many of them.
 
-Array suffixes: W workers, I iterations (all captured ones that everybody has), O long ones, R rows.
+Array suffixes: W workers, I iterations (all captured ones that everybody has), R rows.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ Flags = NDArray[np.bool_]
 _LONG = 1.5
 #: And it takes at least this share of what the workers saw, beyond that.
 _PART = 0.5
+#: Rows that hold a smaller share of it are not read: at 100,000 workers each takes a while.
+_LEAST_ROW = 0.01
 #: Share of the accused's time beyond the usual that a function must hold to be named.
 _EXPLAINS = 0.6
 #: Share of what long iterations take beyond the usual, in computing, transfers and so on, that is worth a word.
@@ -48,9 +50,11 @@ def find_seldom(view: View) -> list[Candidate]:
     above_WI = _above_usual(whole.busy_us, hit_I)
     scope, workers = whose(above_WI[:, hit_I])
     accused = list(workers) or list(range(len(whole.ranks)))
-    rows = [row for row, key in enumerate(whole.keys) if key.kind == "python" and whole.critical_us[row].max() > 0]
+    least_us = _LEAST_ROW * float(above_WI[accused].mean())
+    heavy = whole.critical_us[:, accused].mean(axis=1) >= max(least_us, 1e-9)
+    rows = [row for row, key in enumerate(whole.keys) if key.kind == "python" and heavy[row]]
     above_R = np.asarray([_above_usual(whole.series([row]), hit_I)[accused].mean() for row in rows])
-    time_R = np.asarray([whole.series([row])[accused].mean() for row in rows])
+    time_R = whole.critical_us[rows][:, accused].mean(axis=1)
     focus = find_focus(whole.keys, rows, above_R, time_R) if rows else None
     if focus is None:
         return []
@@ -75,7 +79,7 @@ def find_seldom(view: View) -> list[Candidate]:
 
 def long_iterations(view: View) -> Flags:
     """Which iterations of a window are those that it was opened for; none in other windows. bool [I]."""
-    duration_I = view.whole.iteration_us.mean(axis=0)
+    duration_I = view.whole.iteration_us.max(axis=0)  # who saves before its boundary is long one iteration earlier
     if view.context.window.purpose != "seldom" or not duration_I.size:
         return np.zeros(duration_I.size, dtype=np.bool_)
     usual_us = float(np.median(duration_I))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH
-from eroica.diagnosis.speed import operators
+from eroica.diagnosis.speed import operators, speed_against_baseline
 from eroica.diagnosis.under_operators import find_called_focus, past_of, rows_under, whole_us
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
@@ -57,9 +57,14 @@ def find_smaller_pieces(view: View) -> list[Candidate]:
 
 
 def _are_smaller(view: View) -> bool:
-    """Whether operators of (nearly) all workers run more often, and take less each."""
+    """Whether operators of (nearly) all workers run more often, and take less each.
+
+    Those of backward, too: many short ones of forward alone are more to generate, or to evaluate.
+    """
     change = view.speed_change
     smaller_W = (np.nan_to_num(change.count_ratio) >= _MORE_OFTEN) & (np.nan_to_num(change.factor, nan=1.0) <= _SHORTER)
+    backward_W = speed_against_baseline(view.suspects, frozenset({"backward"})).count_ratio
+    smaller_W &= np.isnan(backward_W) | (np.nan_to_num(backward_W) >= _MORE_OFTEN)
     return bool(smaller_W.mean() >= JOB_WIDE)
 
 

@@ -175,7 +175,9 @@ class NeighborProbe:
             return "ours"
         if not heavy:
             return "outside"
-        return "outside" if self._household.is_stranger(process) and not _gives_way(process.pid) else "ours"
+        if not self._household.is_stranger(process):
+            return "ours"
+        return "ours" if process.resident_bytes < _MUCH_MEMORY and _gives_way(process.pid) else "outside"
 
     def _earlier(self, process: Process) -> int:
         """CPU time at the last survey, less what is paid for; 0 for one that was not there."""

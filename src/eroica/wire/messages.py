@@ -25,6 +25,8 @@ class WorkerTrigger(msgspec.Struct, frozen=True, kw_only=True):
         baseline_s: Best mean iteration before, None if unknown.
         current_s: Mean iteration now.
         period_s: Slow stretches or iterations come and go, so far apart, seconds; 0 = it is slow all the time.
+        next_iteration: Of "seldom": id of the iteration that is expected to be long...
+        interval: ...so many after the one before.
     """
 
     count: int
@@ -33,6 +35,8 @@ class WorkerTrigger(msgspec.Struct, frozen=True, kw_only=True):
     baseline_s: float | None
     current_s: float
     period_s: float = 0.0
+    next_iteration: int = 0
+    interval: float = 0.0
 
 
 class OrderResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,7 +4,8 @@ import { count, make, percent } from "./words.js";
 
 const SHOWN = 12;
 const PURPOSES = {
-  slow: "iterations got slower", expected: "slower than expected", manual: "asked for by hand",
+  slow: "iterations got slower", expected: "slower than expected",
+  seldom: "now and then one takes much longer", early: "it looked slow already", manual: "asked for by hand",
   baseline: "baseline while healthy", blocked: "the job stood still", trace: "recorded",
 };
 // What the collector calls the steps of a window, in words.
