@@ -9,16 +9,27 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.testing import synthesize_window
-from eroica.testing.pipelines import patterns_of_played, pipeline_programs, play
+from eroica.testing.pipelines import Step, patterns_of_played, pipeline_programs, play
 
 ITERATIONS = 20
 BATCH_US = 24_000.0
+NORM = Step("all_reduce", 300.0, "0")
 
 
-def window_of(microbatches: int, batch_us: float = BATCH_US, replicas: int = 2, stages: int = 2) -> list[WorkerPattern]:
-    """Each stage computes as long for the batch, in as many pieces; operators run once for each of them."""
+def window_of(
+    microbatches: int, batch_us: float = BATCH_US, replicas: int = 2, stages: int = 2, norm: bool = False
+) -> list[WorkerPattern]:
+    """Each stage computes as long for the batch, in as many pieces; operators run once for each of them.
+
+    With `norm`, all stages agree on the norm of the gradients at the end of each iteration.
+    """
     piece = (batch_us / microbatches,) * stages
     programs, groups = pipeline_programs((piece,) * replicas, ITERATIONS, microbatches)
+    if norm:
+        programs = [
+            [one for step in program for one in ([NORM] if step.does == "iteration" else []) + [step]]
+            for program in programs
+        ]
     patterns = patterns_of_played(play(programs, groups), groups)
     return [
         msgspec.structs.replace(
@@ -45,6 +56,39 @@ def test_fewer_pieces_are_told_with_what_they_cost(before: int, after: int) -> N
     assert "4.0 times fewer micro-batches" in verdict.summary
     lost = 1 - then[0].duration_s / now[0].duration_s
     assert found.gain == pytest.approx(lost, abs=0.02)
+
+
+def test_the_same_where_all_stages_wait_for_the_norm_of_the_gradients() -> None:
+    """Its all-reduce takes its share of what the stages wait for each other."""
+    verdict = judge(window_of(4, stages=4, norm=True), window_of(16, stages=4, norm=True))
+    assert verdict.findings[0].cause == "misconfiguration", verdict.summary
+
+
+def test_kernels_of_one_name_for_both_ways_hide_nothing() -> None:
+    def on_device(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
+        named = {"gloo:send": "ncclDevKernel_SendRecv", "gloo:recv": "ncclDevKernel_SendRecv"}
+        return [
+            msgspec.structs.replace(
+                one,
+                functions=tuple(
+                    msgspec.structs.replace(
+                        row, key=msgspec.structs.replace(row.key, name=named.get(row.key.name, row.key.name))
+                    )
+                    for row in one.functions
+                    if row.key.name != "gloo:send"
+                ),
+            )
+            for one in patterns
+        ]
+
+    verdict = judge(on_device(window_of(1)), on_device(window_of(4)))
+    assert verdict.findings[0].cause == "misconfiguration", verdict.summary
+
+
+def test_fewer_pieces_that_account_for_little_are_not_the_cause() -> None:
+    """Ten instead of sixteen, in a job whose stages compute twice as long."""
+    verdict = judge(window_of(10, batch_us=2.0 * BATCH_US), window_of(16))
+    assert "misconfiguration" not in {found.cause for found in verdict.findings}
 
 
 def test_pieces_as_many_as_before_are_no_cause() -> None:

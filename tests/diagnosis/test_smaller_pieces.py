@@ -21,16 +21,17 @@ seeds = pytest.mark.parametrize("seed", range(3))
 
 @dataclass(frozen=True)
 class CutUp:
-    """Operators of forward and backward run so many times as often on some workers, each so many times as long."""
+    """Operators of some phases run so many times as often on some workers, each so many times as long."""
 
     often: float
     each: float
     workers: tuple[int, ...] = EVERYBODY
+    phases: tuple[str, ...] = ("forward", "backward")
 
     def apply(self, draft: Draft) -> None:
         members = list(self.workers)
         for key in draft.time_us:
-            if key.kind == "compute" and key.phase in ("forward", "backward"):
+            if key.kind == "compute" and key.phase in self.phases:
                 draft.time_us[key][members] *= self.often * self.each
                 draft.count[key][members] *= self.often
 
@@ -78,6 +79,7 @@ def slower(verdict: Verdict) -> float:
         CutUp(often=1.8, each=1.0),  # more batches
         CutUp(often=1.0, each=1.8),  # larger ones
         CutUp(often=4.0, each=0.5, workers=(1,)),  # one worker's own matter
+        CutUp(often=6.0, each=0.5, phases=("forward",)),  # longer answers are generated
     ],
 )
 def test_more_or_longer_operators_are_not_smaller_pieces(trouble: Trouble, seed: int) -> None:
