@@ -76,7 +76,7 @@ class Seldom:
         self._known: deque[_Occasion] = deque(maxlen=_MOST)
         self._row: list[float] = []
         self._row_from = (0, 0, 0.0)
-        self._seen = self._latest = 0
+        self._seen = self._latest = self._from = 0
         self._clock_s = self._excess_s = 0.0
         self._has_gap = self._is_known = False
 
@@ -91,6 +91,7 @@ class Seldom:
             width: It is a cycle of so many iterations, this id being the last one's.
         """
         first = iteration - width + 1
+        self._from = self._from or first
         if self._latest and first != self._latest + 1:
             self._has_gap, self._row = True, []
         is_long, has_ended = seconds > _LONG * usual_s, False
@@ -130,7 +131,7 @@ class Seldom:
         first, last = run[0], run[-1]
         interval = sum(later.iteration - one.iteration for one, later in steps) / len(steps)
         # Iterations before the first one that belong to it say nothing of before.
-        if not _CLOSEST <= interval <= _MEMORY or first.seen < (1 + _BEFORE) * interval:
+        if not _CLOSEST <= interval <= _MEMORY or first.iteration - self._from < (1 + _BEFORE) * interval:
             return False
         period_s = sum(later.began_s - one.began_s for one, later in steps) / len(steps)
         mean_s, each_s = period_s / interval, sum(one.excess_s for one in run) / len(run)
