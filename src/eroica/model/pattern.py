@@ -66,8 +66,8 @@ class FunctionPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         active_iterations: Iterations in which it was critical at all.
         beta_error: Standard error of beta where it comes from samples, else 0.
         device_s: Of sampled Python: seconds that a device works on what was launched from it; 0 where nothing tells.
-        per_iteration_us: Critical microseconds in each captured iteration, float32, packed by
-            `eroica.summarize.encode_series`; empty when the row did not get room.
+        per_iteration_us: Critical microseconds in each captured iteration, little-endian float32, zlib-compressed;
+            empty when the row did not get room. Decoded by `eroica.summarize.decode_series`.
     """
 
     key: FunctionKey
@@ -106,7 +106,7 @@ class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             may be empty. Workers' clocks are not compared by it.
         dropped: Executions that did not get room.
 
-    All arrays are packed by `eroica.summarize.encode_series`, one value an execution, same length.
+    All arrays are little-endian bytes, zlib-compressed, one value an execution, same length.
     """
 
     group: str
@@ -214,7 +214,7 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         first_iteration: First captured iteration.
         last_iteration: Exclusive end.
         duration_s: First to last boundary, seconds.
-        iteration_us: Duration of each captured iteration, float32, packed by `eroica.summarize.encode_series`.
+        iteration_us: Duration of each captured iteration, little-endian float32, zlib-compressed.
         wait_us: Critical collective time in each captured iteration, same form.
         functions: Rows in order of falling beta, then total; a tuple, or columns (`eroica.model.rows`) that make a row
             when it is asked for.

@@ -1,8 +1,4 @@
-"""Arrays on the wire: little-endian; zlib-compressed if long and worth it, else plain behind a zero byte.
-
-Of a large job millions of series are read, and unpacking one takes ten times as long as reading it; what they are sent
-in is compressed, and so verified, anyway.
-"""
+"""Arrays on the wire: little-endian, zlib-compressed."""
 
 from __future__ import annotations
 
@@ -17,11 +13,6 @@ from numpy.typing import DTypeLike, NDArray
 from eroica.errors import InputError
 
 _MAX_BYTES = 16_000_000
-#: Series of up to so many bytes are plain: 64 iterations. No zlib stream begins with the byte before them.
-_MOST_PLAIN = 256
-_PLAIN = b"\0"
-#: So are longer ones that compression leaves more than this share of.
-_WORTH_IT = 0.9
 #: Series of integers that are kept decoded: so many, if they are short.
 _MOST_KEPT, _LONGEST_KEPT = 512, 512
 
@@ -39,9 +30,7 @@ def encode_series(array: NDArray[Any], exact: bool = False) -> bytes:
     if array.dtype == np.float32 and not exact:
         array = _rounded(array)
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-    plain = little.tobytes()
-    packed = plain if len(plain) <= _MOST_PLAIN else zlib.compress(plain, 9)
-    return packed if len(packed) <= _WORTH_IT * len(plain) else _PLAIN + plain
+    return zlib.compress(little.tobytes(), 9)
 
 
 def decode_series(data: bytes, dtype: DTypeLike) -> NDArray[Any]:
@@ -93,8 +82,6 @@ def decode_together(parts: Sequence[bytes], dtype: DTypeLike) -> NDArray[Any] | 
 
 def _unpacked(data: bytes) -> bytes:
     """Bytes of one series, within bounds."""
-    if data.startswith(_PLAIN) and 1 < len(data) <= _MAX_BYTES + 1:
-        return data[1:]
     unpacker = zlib.decompressobj()
     try:
         plain = unpacker.decompress(data, _MAX_BYTES)
