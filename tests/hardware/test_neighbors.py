@@ -89,17 +89,6 @@ def test_an_idle_process_is_not_followed(started: list[subprocess.Popen[str]], t
     assert not any(device.startswith(f"{idle.pid}/") for device in found)
 
 
-def test_a_process_that_gives_way_to_everybody_is_not_followed(
-    started: list[subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    worker, meek, burner = start("-c", "import time; time.sleep(60)"), start("-c", BURN), start("-c", BURN)
-    started += [worker, meek, burner]
-    os.sched_setscheduler(meek.pid, os.SCHED_IDLE, os.sched_param(0))
-    found = survey(tmp_path, worker.pid, 0.3, burner.pid)
-    assert not any(device.startswith(f"{meek.pid}/") for device in found)
-    assert any(device.startswith(f"{burner.pid}/") for device in found)
-
-
 def test_a_sleeping_process_that_holds_much_memory_is_followed(
     started: list[subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,11 +106,11 @@ class Seldom:
         self._clock_s += seconds
         if has_ended:
             self._is_known = self._is_habit(margin)
-        ahead = max(_LEAST_OFF, ceil(_REGULAR * self.interval)) + _AHEAD_S * width / usual_s
-        if not self._is_known or iteration < self.next_iteration - ahead:
+        if not self._is_known:
             return False
-        self._is_known = False
-        return True
+        ahead = max(_LEAST_OFF, ceil(_REGULAR * self.interval)) + _AHEAD_S * width / usual_s
+        self._is_known = iteration < self.next_iteration - ahead
+        return not self._is_known
 
     def _end_row(self, usual_s: float) -> bool:
         """Whether the long iterations that are over are an occasion."""

@@ -78,21 +78,13 @@ def _waited_ns(pid: int, tid: int) -> int:
         return 0
 
 
-def _gives_way(pid: int) -> bool:
-    """Whether a process is scheduled only on cores that nobody else wants (SCHED_IDLE): it takes none from a job."""
-    try:
-        return os.sched_getscheduler(pid) & ~os.SCHED_RESET_ON_FORK == os.SCHED_IDLE
-    except OSError:
-        return False
-
-
 class NeighborProbe:
     """Surveys the host's processes.
 
     Channels, device "<pid>/<name>": "neighbor_cpu" (cores, ended children included), "neighbor_wait" (seconds per
     second in which its threads were ready but without a core, summed over them), "neighbor_memory" (resident bytes),
     "neighbor_age" (seconds since it began). And "survey_cpu" (cores) of all processes seen, device "job", "ours"
-    (Eroica's, and whatever runs only where nobody else wants to) or "outside".
+    (Eroica's) or "outside".
     A survey that takes long comes more rarely, so that all of them together cost half a percent of a core.
 
     Args:
@@ -173,11 +165,7 @@ class NeighborProbe:
             return "job"
         if process.pid in self._household.ours:
             return "ours"
-        if not heavy:
-            return "outside"
-        if not self._household.is_stranger(process):
-            return "ours"
-        return "ours" if process.resident_bytes < _MUCH_MEMORY and _gives_way(process.pid) else "outside"
+        return "outside" if not heavy or self._household.is_stranger(process) else "ours"
 
     def _earlier(self, process: Process) -> int:
         """CPU time at the last survey, less what is paid for; 0 for one that was not there."""
