@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import called_from, kind_of
+from eroica.diagnosis.fragmented import CUT_UP, LEAST_CALLS, SHORTER
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.view import View
@@ -18,11 +19,6 @@ from eroica.localize.excess import mean_error
 from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
-#: So many sends in an iteration are many, and so many times as many as when the job was healthy another way to send...
-_LEAST_CALLS = 20
-_CUT_UP = 4.0
-#: ...if each takes at most this share of what one took then.
-_SHORTER = 0.5
 #: More than this share of the workers is everybody: another rule's matter (`fragmented`).
 _FEW = 0.5
 #: Share of what iterations have grown by that these workers must spend longer in sends.
@@ -37,7 +33,7 @@ def find_cut_up(view: View) -> list[Candidate]:
     work_W = np.maximum(np.nan_to_num(view.speed_change.count_ratio, nan=1.0), 1.0)  # more batches, more messages
     calls_W, then_W = _calls(view.fleet), view.then(_calls) * work_W
     each_W, each_then_W = (_time_us(view.fleet) / np.maximum(calls_W, 1e-9), view.then(_each_us))
-    more_W = (calls_W >= np.maximum(_LEAST_CALLS, _CUT_UP * then_W)) & (then_W > 0) & (each_W <= _SHORTER * each_then_W)
+    more_W = (calls_W >= np.maximum(LEAST_CALLS, CUT_UP * then_W)) & (then_W > 0) & (each_W <= SHORTER * each_then_W)
     members = np.flatnonzero(more_W)
     if not members.size or members.size > _FEW * view.workers:
         return []

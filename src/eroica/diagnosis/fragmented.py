@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 #: Elements up to which a call costs its latency: 64 KB at four bytes each.
 _TINY = 16_384
 #: So many calls of a kind in each iteration are many; a norm, a loss and some metrics are not.
-_LEAST_CALLS = 20
+LEAST_CALLS = 20
 #: So many of a kind's executions must be tiny to speak of it as such.
 _MOSTLY = 0.7
 #: Elements of one call that does the work of many: 25 MB, the default bucket of DistributedDataParallel.
@@ -41,8 +41,8 @@ _MORE = 1.5
 #: are so many times as many as in the healthy window: one message has become many.
 _NOT_JUDGED = frozenset({"barrier"})
 _PARTNERS = frozenset({"send", "recv"})
-_CUT_UP = 4.0
-_SHORTER = 0.5
+CUT_UP = 4.0
+SHORTER = 0.5
 _MOST_READ = 64
 #: A call that waits for nobody lasts about as long as this percentile of them; what comes after a longer pause does not
 #: come right after another. A host that does nothing else needs so many microseconds between two calls.
@@ -112,10 +112,10 @@ def _cut_up(view: View, row: int) -> _Tiny | None:
     calls, before = float(np.median(now_W[now_W > 0])), float(np.median(then_W[then_W > 0]))
     ratios_W = view.speed_change.count_ratio
     more_batches = 1.0 if np.isnan(ratios_W).all() else max(1.0, float(np.nanmedian(ratios_W)))
-    if calls < _LEAST_CALLS or calls < _CUT_UP * more_batches * before:
+    if calls < LEAST_CALLS or calls < CUT_UP * more_batches * before:
         return None
     each_us, each_then_us = view.fleet.total_us[row].sum() / now_W.sum(), past.total_us[then].sum() / then_W.sum()
-    return _Tiny(row, calls, None, before) if each_us <= _SHORTER * each_then_us else None
+    return _Tiny(row, calls, None, before) if each_us <= SHORTER * each_then_us else None
 
 
 def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
@@ -124,7 +124,7 @@ def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
     count_W = fleet.count[row]
     members = np.flatnonzero(count_W > 0)
     calls = float(np.median(count_W[members])) if members.size else 0.0
-    if calls < _LEAST_CALLS:
+    if calls < LEAST_CALLS:
         return None
     records = [record_of(fleet, int(worker), key) for worker in members[:_MOST_READ]]
     sizes = [decode_series(record.elements, np.int64) for record in records if record is not None and record.elements]

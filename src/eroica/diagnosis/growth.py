@@ -14,42 +14,45 @@ from eroica.diagnosis.speed import operators
 from eroica.diagnosis.under_operators import find_called_focus, past_of, whole_us
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
+from eroica.localize.fleet import Fleet
 
 #: Growth of forward and backward that is worth a word, and the share of the longer iteration that it must explain.
 _LEAST_GROWTH = 1.1
 _EXPLAINS = 0.5
 #: Operators run more often from this factor on, and are other ones than then if each takes at most this share.
 _MORE_OFTEN = 1.2
-_SHORTER = 0.75
+SHORTER = 0.75
 
 
 def has_grown(view: View) -> bool:
     """Whether more data on most workers explains most of why iterations take longer than in the healthy window."""
     past = view.suspects.baseline
-    if view.is_trace or past is None:
+    if view.is_trace or past is None or not _is_longer(view, past):
         return False
-    longer_us = view.iteration_us - past.mean_iteration_us
-    if longer_us < view.settings.min_gain * view.iteration_us or has_more_data_since(view).mean() < JOB_WIDE:
+    if has_more_data_since(view).mean() < JOB_WIDE or growth_since(view)[0] < _LEAST_GROWTH:
         return False
-    if growth_since(view)[0] < _LEAST_GROWTH:
-        return False
-    rows = operators(view.fleet)
-    more_us = float(np.nanmedian(view.fleet.series(rows).mean(axis=1) - view.before(rows).mean(axis=1)))
-    return more_us >= _EXPLAINS * longer_us
+    return _explains(view, past)
 
 
 def has_more_to_do(view: View) -> bool:
     """Whether most workers' operators run more often than in the healthy window, and that explains most of it."""
     past, change = view.suspects.baseline, view.speed_change
-    if view.is_trace or past is None:
+    if view.is_trace or past is None or not _is_longer(view, past):
         return False
-    longer_us = view.iteration_us - past.mean_iteration_us
     more_W = (np.nan_to_num(change.count_ratio) >= _MORE_OFTEN) & (np.nan_to_num(change.more_work) > 0)
-    if longer_us < view.settings.min_gain * view.iteration_us or more_W.mean() < JOB_WIDE:
-        return False
+    return bool(more_W.mean() >= JOB_WIDE) and _explains(view, past)
+
+
+def _is_longer(view: View, past: Fleet) -> bool:
+    """Whether iterations take noticeably longer than in the healthy window."""
+    return view.iteration_us - past.mean_iteration_us >= view.settings.min_gain * view.iteration_us
+
+
+def _explains(view: View, past: Fleet) -> bool:
+    """Whether operators take most of what iterations take longer than in the healthy window."""
     rows = operators(view.fleet)
     more_us = float(np.nanmedian(view.fleet.series(rows).mean(axis=1) - view.before(rows).mean(axis=1)))
-    return more_us >= _EXPLAINS * longer_us
+    return more_us >= _EXPLAINS * (view.iteration_us - past.mean_iteration_us)
 
 
 def describe_more_to_do(view: View) -> str:
@@ -63,7 +66,7 @@ def describe_more_to_do(view: View) -> str:
         float(np.nanmedian(ratio_W)) for ratio_W in (view.speed_change.count_ratio, view.speed_change.factor)
     )
     what = "holds more batches, or something is done more often than then"
-    if each <= _SHORTER:
+    if each <= SHORTER:
         what = "does the same work in smaller pieces, or more of what takes little (generating, evaluating)"
     return (
         f"Iterations take {format_ms(view.iteration_us)}{before}: operators run {often:.1f} times as often as in the "

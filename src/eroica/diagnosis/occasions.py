@@ -116,11 +116,16 @@ def find_occasions(view: View, rows: tuple[int, ...]) -> Occasions | None:
         return None
     hit = longest_I >= _OCCASION * longest_I.max()
     always = float(hit.mean()) >= _ALWAYS
-    count = int(hit.sum()) if always else int(np.count_nonzero(hit & ~np.append(False, hit[:-1])))
+    count = int(hit.sum()) if always else runs_of(hit)
     if count < 2 and hit.size >= _FEW_ITERATIONS:
         return None
     scope, workers = whose(time_WI[:, hit])
     return Occasions(fleet=fleet, rows=rows, time_us=time_WI, hit=hit, count=count, scope=scope, workers=workers)
+
+
+def runs_of(hit_I: Flags) -> int:
+    """Runs of iterations that follow each other."""
+    return int(np.count_nonzero(hit_I & ~np.append(False, hit_I[:-1])))
 
 
 def whose(time_WO: Floats) -> tuple[Literal["some", "all", "rotating"], tuple[int, ...]]:

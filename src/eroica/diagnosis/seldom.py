@@ -19,7 +19,7 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_AGREEMENT
 from eroica.diagnosis.new_code import new_function
-from eroica.diagnosis.occasions import Occasions, agreement_of, candidate_of, whose
+from eroica.diagnosis.occasions import Occasions, agreement_of, candidate_of, runs_of, whose
 from eroica.diagnosis.reading import describe, doing, python_cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
@@ -66,7 +66,7 @@ def find_seldom(view: View) -> list[Candidate]:
         rows=focus.functions,
         time_us=time_WI,
         hit=hit_I,
-        count=int(np.count_nonzero(hit_I & ~np.append(False, hit_I[:-1]))),
+        count=runs_of(hit_I),
         scope=scope,
         workers=workers,
         stated_interval=_interval(view),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.growth import SHORTER
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH
 from eroica.diagnosis.speed import operators, speed_against_baseline
 from eroica.diagnosis.under_operators import find_called_focus, past_of, rows_under, whole_us
@@ -22,9 +23,8 @@ from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import mean_error
 
 Floats = NDArray[np.float64]
-#: So many times as often, and each in at most this share of the time.
+#: So many times as often (and each in at most the share of the time from which on it is another one).
 _MORE_OFTEN = 1.5
-_SHORTER = 0.75
 #: Share of what iterations have grown by that workers must be busy longer, and in operators.
 _EXPLAINS = 0.6
 _IN_OPERATORS = 0.3
@@ -62,7 +62,7 @@ def _are_smaller(view: View) -> bool:
     Those of backward, too: many short ones of forward alone are more to generate, or to evaluate.
     """
     change = view.speed_change
-    smaller_W = (np.nan_to_num(change.count_ratio) >= _MORE_OFTEN) & (np.nan_to_num(change.factor, nan=1.0) <= _SHORTER)
+    smaller_W = (np.nan_to_num(change.count_ratio) >= _MORE_OFTEN) & (np.nan_to_num(change.factor, nan=1.0) <= SHORTER)
     backward_W = speed_against_baseline(view.suspects, frozenset({"backward"})).count_ratio
     smaller_W &= np.isnan(backward_W) | (np.nan_to_num(backward_W) >= _MORE_OFTEN)
     return bool(smaller_W.mean() >= JOB_WIDE)
