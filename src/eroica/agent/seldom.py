@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
-from math import ceil, inf
+from math import inf
 from typing import NamedTuple
+
+from eroica.wire.patience import REGULAR, off_by
 
 #: An iteration so many times as long as the usual one is long; more of them in a row are a stretch (`bursts`).
 _LONG = 1.5
@@ -24,8 +26,7 @@ _LEAST_EXCESS = 1.0
 _HABIT = 4
 #: ...if each takes at least this share of the last one, and none is longer by as much...
 _ALIKE = 0.6
-#: ...and no distance between two of them is further than this share, or one iteration, from the mean distance...
-_REGULAR = 0.1
+#: ...and no distance between two of them is further than `REGULAR`, or one iteration, from the mean distance...
 #: ...and nothing else since the first of them took this share of the shortest one: chance is irregular.
 _ELSE = 0.4
 #: So many distances before the first of them, none of their size was there.
@@ -37,9 +38,8 @@ _LEAST_LOST = 0.10
 #: ...and it must come back within so many iterations.
 _MEMORY = 5000
 _MOST = 64
-#: A window is asked for so many seconds, and iterations by which occasions may be off, before the next one is due.
+#: A window is asked for so many seconds, beside the iterations that it may be off by, before the next one is due.
 _AHEAD_S = 30.0
-_LEAST_OFF = 3
 
 
 class _Occasion(NamedTuple):
@@ -108,7 +108,7 @@ class Seldom:
             self._is_known = self._is_habit(margin)
         if not self._is_known:
             return False
-        ahead = max(_LEAST_OFF, ceil(_REGULAR * self.interval)) + _AHEAD_S * width / usual_s
+        ahead = off_by(self.interval) + _AHEAD_S * width / usual_s
         self._is_known = iteration < self.next_iteration - ahead
         return not self._is_known
 
@@ -158,7 +158,7 @@ class Seldom:
             step = alike[-1].iteration - one.iteration if alike and not alike[-1].is_after_gap else 0
             near, far = (min(shortest, step), max(longest, step)) if step else (shortest, longest)
             is_larger = bool(alike) and one.excess_s * _ALIKE > alike[0].excess_s
-            if is_larger or (far and far - near > 2 * max(_REGULAR * (near + far) / 2, 1.0)):
+            if is_larger or (far and far - near > 2 * max(REGULAR * (near + far) / 2, 1.0)):
                 usual = (shortest + longest) / 2 if longest else inf
                 return [] if alike[-1].iteration - one.iteration < _BEFORE * usual else alike[::-1]
             alike.append(one)

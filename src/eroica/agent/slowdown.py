@@ -77,7 +77,8 @@ class Trigger:
     Attributes:
         kind: "slow" against the job's own past, "expected" against what the user said; "seldom": long iterations, far
             apart, cost more than in the past.
-        baseline_s: Lowest mean of the horizon, or what the user expects; of "seldom", the mean of all before.
+        baseline_s: Lowest mean of the horizon, or what the user expects; of "seldom", what the mean would be, had these
+            iterations cost as little as such ones did before.
         current_s: Mean of the last iterations.
         reason: One clause for people.
         period_s: Slow stretches or iterations come and go, so far apart on average, seconds; 0 = slow all the time.

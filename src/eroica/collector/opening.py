@@ -15,6 +15,7 @@ from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.settings import Settings
 from eroica.wire.messages import ProfileRequest, WorkerStatus, WorkerTrigger
+from eroica.wire.patience import off_by
 
 #: Windows cost some iterations each: the pause between them doubles up to this, unless the setting is longer.
 _LONGEST_COOLDOWN_S = 1800.0
@@ -33,8 +34,6 @@ _PERIODS = 1.25
 _LONGEST_WINDOW_S = 60.0
 #: Beside a long iteration so many usual ones are captured, and as many as it may come too early or too late.
 _USUAL_BESIDE = 12
-_OFF = 0.1
-_LEAST_OFF = 3
 #: No iteration is taken for shorter than this, seconds, and no window asked for more of them.
 SHORTEST_S = 1e-6
 _MOST_ITERATIONS = 5_000
@@ -71,11 +70,6 @@ class Wanted:
     period_s: float = 0.0
     due: int = 0
     every: float = 0.0
-
-
-def off_by(every: float) -> int:
-    """Iterations by which one that comes every so many may come too early or too late."""
-    return max(_LEAST_OFF, math.ceil(_OFF * every))
 
 
 class Opening:

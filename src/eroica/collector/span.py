@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from eroica.collector.opening import SHORTEST_S, Wanted, off_by
+from eroica.collector.opening import SHORTEST_S, Wanted
 from eroica.settings import Settings
 from eroica.wire.messages import OrderResult, WorkerStatus
+from eroica.wire.patience import off_by
 
 #: From so many trace events of a worker on a window is a burden worth telling.
 _MANY_EVENTS = 500_000

@@ -30,8 +30,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             and read from files: its ends are the iterations found in them.
         first_iteration: Id (number of completed optimizer iterations) at which the window opens.
         last_iteration: Id at which it closes, exclusive: `last - first` iterations are captured.
-        baseline_iteration_s: Mean iteration of the job's best stretch before, None if unknown; of a "seldom" one, of
-            all before.
+        baseline_iteration_s: Mean iteration of the job's best stretch before, None if unknown; of a "seldom" one,
+            what it would be now, had long iterations cost as little as before.
         current_iteration_s: Mean iteration when the window was asked for, None if unknown.
         period_s: What made it wanted comes and goes, so far apart, seconds; 0 = it is there all the time.
     """
