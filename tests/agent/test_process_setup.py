@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from eroica.agent.setup import (
     parse_listed,
     parse_quota,
     process_setup,
+    read_governor,
 )
 from eroica.wire.variables import ALLOWED, is_allowed
 
@@ -97,3 +99,19 @@ def test_quotas_and_lists_of_cores() -> None:
     assert (parse_listed(""), parse_listed("x-y,z"), format_listed(())) == (set(), set(), "")
     assert parse_affinity("Name: x\nCpus_allowed_list:\t0-1\n") == ("0-1", 2)
     assert parse_affinity("Name: x\n") == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("governor", "driver", "told"),
+    [
+        ("powersave", "intel_pstate", "powersave (intel_pstate)"),
+        ("powersave", "acpi-cpufreq", "powersave"),
+        ("performance", "amd-pstate-epp", "performance (amd-pstate-epp)"),
+    ],
+)
+def test_a_governor_is_told_with_a_driver_to_which_it_means_something_else(
+    tmp_path: Path, governor: str, driver: str, told: str
+) -> None:
+    (tmp_path / "scaling_governor").write_text(f"{governor}\n")
+    (tmp_path / "scaling_driver").write_text(f"{driver}\n")
+    assert read_governor(tmp_path) == told

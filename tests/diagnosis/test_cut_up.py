@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
+import numpy as np
 import pytest
 
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
+from eroica.summarize.series import encode_series
 from eroica.testing import synthesize_window
 from eroica.testing.pipelines import Step, patterns_of_played, play
 
@@ -51,4 +54,45 @@ def test_pieces_of_everybody_are_nobodys_own() -> None:
 @pytest.mark.parametrize(("pieces", "work_us"), [({}, 2 * WORK_US), ({2: 3}, 2 * WORK_US)])
 def test_other_slowdowns_are_not_cut_up_messages(pieces: dict[int, int], work_us: float) -> None:
     verdict = judge(window_of(pieces, work_us))
+    assert "fragmented-collectives" not in {found.cause for found in verdict.findings}, verdict.summary
+
+
+def stages(buckets: int, purpose: str = "slow") -> Verdict:
+    """Worker 0 teaches, 1 and 2 learn and sum their gradients in a group of their own, in so many buckets."""
+    groups = [
+        ProcessGroup(name="0", description="default_pg", ranks=(0, 1, 2), backend="gloo"),
+        ProcessGroup(name="1", description="students", ranks=(1, 2), backend="gloo"),
+    ]
+
+    def window(count: int) -> list[WorkerPattern]:
+        each_us, sends = 400.0 if count > 1 else 3_000.0, [Step("send", 300.0, "0", rank) for rank in (1, 2)]
+        teacher = [Step("work", 15_000.0), *sends, Step("work", 100.0), Step("iteration")]
+        sums = [Step("all_reduce", each_us, "1")] * count
+        student = [Step("recv", 300.0, "0", 0), Step("work", WORK_US), *sums, Step("work", 100.0), Step("iteration")]
+        meet = [Step("all_reduce", 500.0, "0")]
+        programs = [[*meet, *one] * ITERATIONS for one in (teacher, student, student)]
+        return [of_small_sums(one) for one in patterns_of_played(play(programs, groups), groups)]
+
+    then, now = window(1), window(buckets)
+    return analyze("job", synthesize_window(now, purpose, then), now, then)
+
+
+def of_small_sums(pattern: WorkerPattern) -> WorkerPattern:
+    """The same with sums of 2,000 elements each."""
+    records = [
+        msgspec.structs.replace(one, elements=encode_series(np.full(one.executions, 2_000, dtype=np.int64)))
+        for one in pattern.collectives
+    ]
+    return msgspec.structs.replace(pattern, collectives=tuple(records))
+
+
+def test_many_tiny_sums_in_a_group_of_some_are_theirs() -> None:
+    verdict = stages(40)
+    found = verdict.findings[0]
+    assert (found.cause, found.workers) == ("fragmented-collectives", (1, 2)), verdict.summary
+    assert "Workers 1 and 2 run 40 tiny collectives" in verdict.summary
+
+
+def test_but_not_where_nobody_finds_the_job_slow() -> None:
+    verdict = stages(40, "manual")
     assert "fragmented-collectives" not in {found.cause for found in verdict.findings}, verdict.summary

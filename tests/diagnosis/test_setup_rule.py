@@ -24,6 +24,7 @@ from eroica.testing import (
     synthesize,
     synthesize_window,
 )
+from eroica.testing.code_troubles import Calls
 
 USUAL = {
     "affinity": "0-7",
@@ -144,6 +145,20 @@ def test_what_peers_do_not_tell_is_not_better(seed: int) -> None:
         for one, two in zip(exact(all_), set_up(all_, range(4), fp32_matmul="tf32"), strict=True)
     ]
     assert causes(verdict_on([SlowCompute((2,), 1.8, "none")], seed, others)) == ["misconfiguration"]
+
+
+@seeds
+def test_a_governor_does_not_explain_a_function_where_operators_are_as_fast(seed: int) -> None:
+    def governed(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
+        governors = ["powersave" if one.worker.global_rank == 2 else "performance" for one in patterns]
+        return [
+            msgspec.structs.replace(one, setup={**one.setup, "governor": governor})
+            for one, governor in zip(set_up(patterns), governors, strict=True)
+        ]
+
+    waits = Calls(("ask (project/service.py:12)",), (2,), 40, use=0.9)
+    assert causes(verdict_on([waits], seed, governed)) == ["python-on-critical-path"]
+    assert causes(verdict_on([SlowCompute((2,), 1.8, "none")], seed, governed)) == ["misconfiguration"]
 
 
 @seeds

@@ -15,6 +15,8 @@ from eroica.wire.variables import told_variables
 
 NO_LIMIT = "none"
 """A quota that could be read, and is none."""
+#: Drivers that choose the clock themselves: "powersave" is what they call that, and it goes up to the highest.
+_CHOOSE_THEMSELVES = frozenset({"intel_pstate", "amd-pstate-epp", "amd_pstate_epp"})
 _LONGEST_VALUE = 80
 
 
@@ -122,11 +124,25 @@ def _variables(pid: int) -> dict[str, str]:
 
 def _host() -> dict[str, str]:
     facts = {"kernel": platform.release(), "cores": str(os.cpu_count() or ""), "cpu": _cpu_model()}
-    governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    driver = Path("/sys/module/nvidia/version")
-    for name, path in (("governor", governor), ("nvidia_driver", driver)):
-        facts |= _tried(lambda name=name, path=path: {name: path.read_text(encoding="utf-8").strip()})  # type: ignore[misc]
+    driver, clock = Path("/sys/module/nvidia/version"), Path("/sys/devices/system/cpu/cpu0/cpufreq")
+    facts |= _tried(lambda: {"nvidia_driver": driver.read_text(encoding="utf-8").strip()})
+    facts |= _tried(lambda: {"governor": read_governor(clock)})
     return facts
+
+
+def read_governor(folder: Path) -> str:
+    """Governor of a processor's clock, with its driver where that means something else by the name.
+
+    Args:
+        folder: A processor's `cpufreq` folder.
+
+    Raises:
+        OSError: It has none.
+    """
+    governor, driver = (
+        (folder / f"scaling_{name}").read_text(encoding="utf-8").strip() for name in ("governor", "driver")
+    )
+    return f"{governor} ({driver})" if driver in _CHOOSE_THEMSELVES else governor
 
 
 def _cpu_model() -> str:

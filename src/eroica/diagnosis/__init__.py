@@ -37,7 +37,7 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
     causes = settle_gains(view, find_causes(view)) if view.has_enough else []
     causes = tell_recomputation(view, tell_callers(view, causes))
     findings = build_findings(view, causes)
-    doubted = find_doubted(view) if view.has_enough and not causes else None
+    doubted = find_doubted(view, causes) if view.has_enough else None
     word, summary, notes = conclude(view, causes, findings, doubted)
     window = context.window
     return Verdict(

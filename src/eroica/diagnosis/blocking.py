@@ -14,7 +14,7 @@ from eroica.diagnosis.activities import Activity, activity_of
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import find_focus
 from eroica.diagnosis.lateness import LEAST_AGREEMENT
-from eroica.diagnosis.occasions import agreement_of, candidate_of, find_occasions
+from eroica.diagnosis.occasions import agreement_of, candidate_of, find_occasions, may_be_older
 from eroica.diagnosis.view import View
 from eroica.model.pattern import BESIDE_INPUT
 
@@ -40,7 +40,7 @@ def _of_activity(view: View, activity: Activity) -> Iterator[Candidate]:
     if not rows or float(view.fleet.critical_us[rows].sum(axis=0).max()) < least:
         return
     found = find_occasions(view, tuple(rows))
-    if found is None:
+    if found is None or may_be_older(view, found):
         return
     agreement = agreement_of(found)
     if agreement is not None and agreement < LEAST_AGREEMENT:

@@ -43,6 +43,11 @@ _MEET_LESS = (
     "Find the collectives that are new: one in a loop, or over a larger group of workers than needs its result, makes "
     "all wait for whoever is last each time; call it once, or in the smaller group."
 )
+_IN_ORDER = (
+    "Look at the order in which workers send and receive: who takes what others have yet to compute makes all work one "
+    "after another. If nothing has changed there, check the network between the workers (link speed, congestion, which "
+    "interface is used)."
+)
 #: Cores that nobody used, on average, from which none was short.
 _IDLE_CORES = 0.5
 #: Doubt left where waiting for somebody without a trace cannot be excluded.
@@ -131,17 +136,36 @@ def find_slow_communication(view: View) -> list[Candidate]:
 def _against_expectation(view: View) -> _Common:
     """Transfers of the worker with the shortest ones: what it waits for others, in other groups too, is not counted."""
     allowed_us = view.settings.expected_collective * view.iteration_us if view.fleet.has_accelerator else np.inf
-    return _Common(now_I=common_wait(_transfers(view)), allowed_us=allowed_us, reference="expectation")
+    now_I = common_wait(_transfers(view, with_missing(view)))
+    return _Common(now_I=now_I, allowed_us=allowed_us, reference="expectation")
 
 
-def _transfers(view: View) -> Floats:
+def _transfers(view: View, others: Sequence[int]) -> Floats:
     """Time in collectives less what is known to be waiting, and less receives from nobody knows whom. float64 [W, I].
 
     A pipeline's stages wait in those while it fills and drains, however fast the transfer is.
+
+    Args:
+        view: The window.
+        others: Rows that are not counted either.
     """
-    untold = [] if _tells_senders(view) else [at for at in collectives(view) if kind_of(view.fleet, at) == "recv"]
-    known_WI = view.suspects.arrivals.waited_us + view.fleet.series(untold)
+    untold = set() if _tells_senders(view) else {at for at in collectives(view) if kind_of(view.fleet, at) == "recv"}
+    known_WI = view.suspects.arrivals.waited_us + view.fleet.series(sorted(untold.union(others)))
     return np.maximum(view.fleet.wait_us - known_WI, 0.0)
+
+
+def with_missing(view: View) -> list[int]:
+    """Rows of collectives in which somebody who did not report may be the one that all wait for.
+
+    Those of groups that it is a member of, and of groups of which nothing tells the members. Recorded traces say so
+    themselves (`_may_wait`).
+    """
+    missing = set(view.context.missing)
+    if view.is_trace or not missing:
+        return []
+    groups = {group.name: group.ranks for pattern in view.fleet.patterns for group in pattern.process_groups}
+    whole = {name for name, ranks in groups.items() if missing.isdisjoint(ranks)}
+    return [at for at in collectives(view) if view.fleet.keys[at].group not in whole]
 
 
 def kind_of(fleet: Fleet, row: int) -> str:
@@ -162,10 +186,11 @@ def _reported(view: View, receives: CollectiveRecord) -> bool:
 
 def _against_baseline(view: View) -> _Common:
     """Whoever waits for one worker early and for another one later waits, too, and so does everybody at least once."""
-    past, now_I = view.suspects.baseline, common_wait(_transfers(view))
+    past = view.suspects.baseline
     if past is None or not view.is_slow:
-        return _Common(now_I=now_I, allowed_us=np.inf, reference="baseline")
+        return _Common(now_I=np.zeros((1, view.iterations)), allowed_us=np.inf, reference="baseline")
     change = find_change(view, _heaviest(view))
+    now_I = common_wait(_transfers(view, with_missing(view) if change is None else ()))
     is_larger = change is not None and change.is_larger
     ratio = LEAST_RATIO if is_larger or not _lacks_cores(view) else _CROWDED_RATIO
     before_us, is_mutual = float(common_wait(past.wait_us).mean()), False
@@ -285,7 +310,7 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
         is_own_doing=common.change is not None and common.change.is_larger,
         evidence=(*said, *called_from(view, float(now_I.mean())), _nobody_is_late(view, common.is_mutual)),
         sentence=sentence,
-        next_step=remedy.next_step if remedy is not None else "",
+        next_step=remedy.next_step if remedy is not None else _IN_ORDER if _is_between_two(view) else "",
         doubt=_UNTOLD if may_wait or is_setting else 1.0,
     )
     return msgspec.structs.replace(found, next_step=_MEET_LESS) if common.meet_more else found

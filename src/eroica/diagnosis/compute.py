@@ -21,7 +21,12 @@ from eroica.diagnosis.lateness import (
     late_roles,
     time_above,
 )
-from eroica.diagnosis.more_data import has_more_data, has_more_data_since, more_data_evidence
+from eroica.diagnosis.more_data import (
+    has_more_data,
+    has_more_data_since,
+    may_have_more_data,
+    more_data_evidence,
+)
 from eroica.diagnosis.speed import (
     EXPLAINED_BY_QUEUE,
     Speed,
@@ -62,7 +67,16 @@ _MOSTLY_WORK = 0.6
 _UNLIKE_OTHERS = "Workers of other roles compute as fast as then, so it is not how the work was divided."
 #: A device's clock is lower than the peers' from this share of theirs on.
 _LOWER_CLOCK = 0.97
+#: Share of the time in operators, and executions in a window, that leave no room for chance on a device.
+_NEARLY_ALL = 0.8
+_MANY_EXECUTIONS = 200
 _OFTEN_CAPPED = 0.1
+#: Doubt where more data cannot be told from a low clock.
+_UNKNOWN_CLOCK = 0.75
+_MAY_BE_DATA = (
+    "The optimizer's operators take no longer than elsewhere, and nobody read the device's clock (install "
+    "nvidia-ml-py): longer sequences or larger batches on these workers would look the same."
+)
 
 
 def find_compute(view: View) -> list[Candidate]:
@@ -99,9 +113,12 @@ def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
     for members, cause, evidence in _split_by_queue(view, np.flatnonzero(late_W), speed):
         late = _lateness("peers", members, excess, reference_W, time_WI, agreement_W)
         coverage = float(np.nanmean(speed.agreeing[members]))
-        yield _candidate(
+        found = _candidate(
             view, cause, late, coverage, (*_speed_evidence(members, speed, f"on {_whose(members)} peers"), *evidence)
         )
+        is_unsure = cause == "compute-slow" and bool(may_have_more_data(view)[members].all())
+        more = (*found.evidence, _MAY_BE_DATA) if is_unsure else found.evidence
+        yield msgspec.structs.replace(found, evidence=more, doubt=_UNKNOWN_CLOCK if is_unsure else found.doubt)
 
 
 def _of_like_workers(view: View, some_W: NDArray[np.bool_], read: Callable[[NDArray[np.intp]], Floats]) -> Floats:
@@ -374,6 +391,12 @@ def _candidate(view: View, cause: str, late: Lateness, coverage: float, evidence
         is_specific=True,
     )
     candidate = accuse(late, cause, "compute", focus, rows, view.settings.min_gain, evidence)
-    return msgspec.structs.replace(
-        candidate, corroboration=_corroboration(view, late.workers), is_general=late.reference == "baseline"
-    )
+    sure = max(_corroboration(view, late.workers), _by_executions(view, late.workers, rows, coverage))
+    return msgspec.structs.replace(candidate, corroboration=sure, is_general=late.reference == "baseline")
+
+
+def _by_executions(view: View, workers: Sequence[int], rows: list[int], agreeing: float) -> float:
+    """What nearly all of a device's many operators agree upon is no accident, however few iterations there are."""
+    executions = float(view.fleet.count[rows][:, list(workers)].sum(axis=0).min()) * view.iterations
+    is_sure = view.fleet.has_accelerator and agreeing >= _NEARLY_ALL and executions >= _MANY_EXECUTIONS
+    return LEAST_STRENGTH if is_sure else 0.0

@@ -24,7 +24,7 @@ from eroica.diagnosis.slow_groups import (
 )
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
-from eroica.localize.families import GroupTransfer
+from eroica.localize.families import GroupPaths
 from eroica.model.shares import percent
 
 #: A slower path is used more from this many times on what nearly everybody in the other groups uses.
@@ -58,7 +58,7 @@ def find_fallback(view: View, found: SlowGroups) -> Culprit | None:
     )
 
 
-def _above(one: GroupTransfer, least: float) -> list[int]:
+def _above(one: GroupPaths, least: float) -> list[int]:
     return [worker for worker, mu in zip(one.members, one.mu, strict=True) if mu >= least]
 
 

@@ -17,7 +17,7 @@ from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.rows import record_of
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import format_ms
+from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import CollectiveRecord, FunctionKey
@@ -77,8 +77,11 @@ def find_fragmented(view: View) -> list[Candidate]:
     found = [tiny for row in _rows(view.fleet) if (tiny := _judged(view, row)) is not None]
     if not found:
         return []
-    now_I = common_wait(view.fleet.series([tiny.row for tiny in found]))
-    is_new = _is_new(view, found)
+    rows, is_new = [tiny.row for tiny in found], _is_new(view, found)
+    members = np.flatnonzero(view.fleet.count[rows].sum(axis=0) > 0)
+    if members.size < view.workers and not (is_new and view.is_slow):  # the others may not wait for them at all
+        return []
+    now_I = common_wait(view.fleet.series(rows, members))
     if not is_new:  # what has become many could be few before
         found = [tiny._replace(merged=max(tiny.merged, tiny.runs)) for tiny in found]
     saved = 1 - min(sum(tiny.merged for tiny in found) / sum(tiny.calls for tiny in found), 1.0)
@@ -86,7 +89,7 @@ def find_fragmented(view: View) -> list[Candidate]:
     strength = float((now_I.mean() - least / 2) / max(float(mean_error(now_I)[0]), 1e-9))
     if now_I.mean() * saved < least or strength < LEAST_STRENGTH * view.strictness:
         return []
-    return [_candidate(view, found, now_I, saved, min(strength, 99.0))]
+    return [_candidate(view, found, members, now_I * saved, float(now_I.mean()), min(strength, 99.0))]
 
 
 def _rows(fleet: Fleet) -> list[int]:
@@ -192,22 +195,28 @@ def _is_new(view: View, found: list[_Tiny]) -> bool:
     return _calls(view.fleet, [tiny.row for tiny in found]) >= _MORE * _calls(past, rows)
 
 
-def _candidate(view: View, found: list[_Tiny], now_I: Floats, saved: float, strength: float) -> Candidate:
+def _candidate(
+    view: View, found: list[_Tiny], members: NDArray[np.intp], saved_I: Floats, mean_us: float, strength: float
+) -> Candidate:
     heaviest = max(found, key=lambda tiny: float(view.fleet.critical_us[tiny.row].mean()))
     rows = tuple(tiny.row for tiny in found)
-    mean_us = float(now_I.mean())
     focus = whole_rows(view.fleet.keys[heaviest.row].name, rows)
-    calls = _calls(view.fleet, rows)
+    calls, is_all = _calls(view.fleet, rows), members.size == view.workers
+    who = f"All {view.workers} workers"
+    if not is_all:
+        who = name_workers([view.fleet.ranks[worker] for worker in members], capital=True)
+    removed_WI = np.zeros(view.fleet.iteration_us.shape)
+    removed_WI[members] = saved_I
     return Candidate(
         cause="fragmented-collectives",
-        scope="all",
-        workers=tuple(range(view.workers)),
+        scope="all" if is_all else "some",
+        workers=tuple(members.tolist()),
         functions=rows,
         focus=focus,
         kind="collective",
-        removed_us=np.repeat(now_I * saved, view.workers, axis=0),
+        removed_us=removed_WI,
         mean_us=mean_us,
-        reference_us=mean_us * (1 - saved),
+        reference_us=mean_us - float(saved_I.mean()),
         reference="expectation",
         strength=strength,
         coverage=1.0,
@@ -215,9 +224,10 @@ def _candidate(view: View, found: list[_Tiny], now_I: Floats, saved: float, stre
         least_gain=view.settings.min_gain,
         evidence=tuple(_evidence(view, found, calls, mean_us)),
         sentence=(
-            f"All {view.workers} workers run {calls:.0f} {_what(found)} in each {format_ms(view.iteration_us)} "
-            f"iteration, {format_ms(mean_us)} of it: what they cost is the calls, not the data."
+            f"{who} run {calls:.0f} {_what(found)} in each {format_ms(view.iteration_us)} iteration, "
+            f"{format_ms(mean_us)} of it: what they cost is the calls, not the data."
         ),
+        gain=None if is_all else min(float(saved_I.mean()) / max(view.iteration_us, 1e-9), 1.0),
     )
 
 

@@ -27,6 +27,8 @@ _COMPUTES = 0.35
 _HELD = 0.05
 #: Devices run at the same speed if their utilization differs by less than this share.
 _SAME_SPEED = 0.05
+#: What a lower clock may account for of it: heavier kernels lower the clock of a device at its power limit.
+_MOST_BY_CLOCK = 0.5
 
 
 def has_more_data(view: View) -> NDArray[np.bool_]:
@@ -35,18 +37,31 @@ def has_more_data(view: View) -> NDArray[np.bool_]:
     On an accelerator the optimizer is bound by memory, which a low clock spares as well: there the device's own speed
     must be known and equal, too.
     """
-    grows_W = factor_in_phases(view.fleet, _WITH_DATA)
-    fixed_W = factor_in_phases(view.fleet, _WITHOUT_DATA)
-    more_W = np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)])
+    more_W, grows_W = _more_than_peers(view)
     busy_W = running_us(view.fleet)
     more_W &= _computes(busy_W / median_of_others(busy_W, view.fleet.roles), grows_W)
     return np.asarray(more_W & (held_share(view.fleet) <= _HELD) & _runs_at_full_speed(view), dtype=np.bool_)
 
 
+def may_have_more_data(view: View) -> NDArray[np.bool_]:
+    """Workers of which this may be so, but nobody knows how fast their devices run. bool [W]."""
+    if not view.fleet.has_accelerator:
+        return np.zeros(view.workers, dtype=np.bool_)
+    return np.asarray(_more_than_peers(view)[0] & (_mean_use(view.fleet) == 0))
+
+
+def _more_than_peers(view: View) -> tuple[NDArray[np.bool_], Floats]:
+    """Whose operators take longer as they do with more data, and by how much those of forward and backward do. [W]."""
+    grows_W = factor_in_phases(view.fleet, _WITH_DATA)
+    fixed_W = factor_in_phases(view.fleet, _WITHOUT_DATA)
+    return np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)]), grows_W
+
+
 def has_more_data_since(view: View) -> NDArray[np.bool_]:
     """The same against the healthy window: batches or sequences have grown. bool [W].
 
-    On an accelerator its clock must be known in both windows, and be as high as then.
+    An accelerator's clock must account for less than half of it; where nobody knows the clock, that cannot be told from
+    a processor that is slow while its memory is not (`growth.describe_growth` says so).
     """
     if view.suspects.baseline is None:
         return np.zeros(view.workers, dtype=np.bool_)
@@ -54,8 +69,10 @@ def has_more_data_since(view: View) -> NDArray[np.bool_]:
     more_W = np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)])
     more_W &= _computes(running_us(view.fleet) / view.then(running_us), grows_W)
     if view.fleet.has_accelerator:
-        then_W = view.then(_mean_use)
-        more_W &= (then_W > 0) & (_mean_use(view.fleet) >= (1 - _SAME_SPEED) * then_W)
+        now_W, then_W = _mean_use(view.fleet), view.then(_mean_use)
+        known_W = (now_W > 0) & (then_W > 0)
+        by_clock_W = np.where(known_W, then_W / np.maximum(now_W, 1e-9), 1.0)
+        more_W &= np.maximum(by_clock_W - 1, 0.0) <= _MOST_BY_CLOCK * (grows_W - 1)
     return np.asarray(more_W & (held_share(view.fleet) <= _HELD), dtype=np.bool_)
 
 

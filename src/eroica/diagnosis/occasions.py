@@ -23,6 +23,7 @@ from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.model.shares import percent
+from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -37,6 +38,10 @@ _ALWAYS = 0.8
 #: Standard errors that one occasion is worth at most: they may have met the window by chance.
 _PER_OCCASION = 3.0
 _KNOWN = 20.0
+#: A baseline window of so many times the interval has seen what comes so often.
+WOULD_SHOW = 1.2
+#: Share of a slowdown that something costs if it is what has come since.
+_EXPLAINS = 0.6
 
 
 class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
@@ -121,6 +126,20 @@ def find_occasions(view: View, rows: tuple[int, ...]) -> Occasions | None:
         return None
     scope, workers = whose(time_WI[:, hit])
     return Occasions(fleet=fleet, rows=rows, time_us=time_WI, hit=hit, count=count, scope=scope, workers=workers)
+
+
+def may_be_older(view: View, found: Occasions) -> bool:
+    """Whether it may have come as seldom in the healthy window, which was too short to see it.
+
+    Where a job has got slower, unless it costs most of that.
+    """
+    past = view.suspects.baseline
+    if past is None or view.context.window.purpose not in SLOWER or found.stated_interval:
+        return False
+    would_show = past.iteration_us.shape[1] >= WOULD_SHOW * found.interval
+    beyond_us = float(np.maximum(found.longest_us - np.median(found.longest_us), 0.0).mean())
+    cost_us = float(found.longest_us.mean()) if found.is_constant else beyond_us
+    return not would_show and cost_us < _EXPLAINS * view.slowdown_us
 
 
 def runs_of(hit_I: Flags) -> int:

@@ -23,7 +23,7 @@ from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
-from eroica.diagnosis.occasions import Occasions, agreement_of, candidate_of, find_occasions
+from eroica.diagnosis.occasions import WOULD_SHOW, Occasions, agreement_of, candidate_of, find_occasions, may_be_older
 from eroica.diagnosis.reading import describe, doing, python_cause
 from eroica.diagnosis.view import View, noise_factor
 from eroica.localize.excess import median_of_others, standard_error
@@ -50,8 +50,6 @@ _EXPLAINS = 0.6
 _LENGTHENS = 0.6
 #: A longer hold-up is of another kind (an evaluation): it counts no more than this many pauses.
 _AS_LONG = 1.5
-#: A baseline window of so many times the interval has seen what comes so often.
-_WOULD_SHOW = 1.2
 #: What all do takes some longer than their peers from this share of it on.
 _LONGER = 0.2
 #: Functions looked at, the heaviest first.
@@ -106,6 +104,8 @@ def _judge(view: View, focus: Focus) -> Iterator[Candidate]:
     if found is None or not _is_rhythm(found):
         return
     if found.longest_us.mean() < view.settings.min_gain * found.fleet.mean_iteration_us:
+        return
+    if found.scope != "all" and may_be_older(view, found):
         return
     if not _is_new(view, found):
         yield from _longer_than_others(view, focus, found)
@@ -170,7 +170,7 @@ def _is_new(view: View, found: Occasions) -> bool:
     more_us = float(np.median(found.time_us.mean(axis=1) - _before_us(view, found)))
     if more_us < view.settings.min_gain * found.fleet.mean_iteration_us:
         return False
-    would_show = past.iteration_us.shape[1] >= _WOULD_SHOW * found.interval
+    would_show = past.iteration_us.shape[1] >= WOULD_SHOW * found.interval
     return would_show or (view.is_slow and more_us >= _EXPLAINS * view.slowdown_us)
 
 

@@ -49,6 +49,14 @@ _LEAST_ON_EACH = 0.05
 _MOSTLY_THREADS = 0.4
 #: Doubt where most workers hardly use a core in a function, and somebody else got longer meanwhile.
 _MAY_ONLY_WAIT = 0.4
+#: A whole window that holds so many times the mean of the iterations that count has others that hold much, such as an
+#: evaluation; then what counts is read of so many workers.
+_MOSTLY_COUNTED = 1.2
+_MOST_READ = 64
+#: Accused workers differ much if one has so many times as much as another.
+_UNEQUAL = 3.0
+#: Frames looked at where a phase as a whole does not stand out.
+_MOST_FRAMES = 3
 #: Another thread that is busy for this share of the iteration is worth a sentence.
 _BUSY_BESIDE = 0.3
 #: Where a frame lies that enters a collective.
@@ -118,8 +126,8 @@ def _in_phase(view: View, phase: Phase) -> Iterator[Candidate]:
     expected = _expected_share(view, phase) if view.fleet.has_accelerator else None
     if not rows:
         return
-    for late in _judged(view, rows, expected):
-        candidate = _narrowed(view, rows, late, expected)
+    for judged, late in _judged(view, rows, expected):
+        candidate = _narrowed(view, judged, late, expected)
         if candidate is not None:
             yield candidate
     if view.suspects.baseline is None and not view.fleet.has_accelerator:
@@ -144,35 +152,41 @@ def is_judged_elsewhere(stack: Sequence[str]) -> bool:
     return is_engine_frame(stack[-1]) or enters or activity_of(stack) in ("save", "log")
 
 
-def _judged(view: View, rows: list[int], expected: float | None) -> Iterator[Lateness]:
-    """Ways in which the phase, or one frame of it, takes too long.
+def _judged(view: View, rows: list[int], expected: float | None) -> Iterator[tuple[list[int], Lateness]]:
+    """Ways in which the phase, or one frame of it, takes too long, each with its rows.
 
     A new function is lost in the sum of a phase that varies by more than it costs, so frames are judged as well.
     """
     found = list(judge_group(view, rows, expected))
-    yield from found
+    yield from ((rows, late) for late in found)
     known = {late.reference for late in found}
     for reference in ("peers", "baseline"):
         if reference not in known:
             yield from _by_frame(view, rows, reference)
 
 
-def _by_frame(view: View, rows: list[int], reference: str) -> Iterator[Lateness]:
+def _by_frame(view: View, rows: list[int], reference: str) -> Iterator[tuple[list[int], Lateness]]:
     source = view.suspects.peers_us if reference == "peers" else view.suspects.before_us
     excess_RW = np.nan_to_num(view.fleet.critical_us[rows] - source[rows])
     floor = view.settings.min_gain * view.iteration_us
     order = np.argsort(-excess_RW.sum(axis=0)) if reference == "baseline" else np.argsort(-excess_RW.max(axis=0))
     worker = int(order[0])
-    above = [row for row, excess in zip(rows, excess_RW[:, worker], strict=True) if excess > 0]
-    if not above:
-        return
-    part = [rows.index(row) for row in above]
-    focus = find_focus(view.fleet.keys, above, excess_RW[part, worker], view.fleet.critical_us[above, worker])
-    if focus is None or not focus.is_specific or view.fleet.critical_us[list(focus.functions), worker].sum() < floor:
-        return
-    functions = list(focus.functions)
-    spent = measure(view, functions)
-    yield from late_against_peers(view, spent) if reference == "peers" else late_against_baseline(view, spent)
+    part = np.flatnonzero(excess_RW[:, worker] > 0)
+    for _ in range(_MOST_FRAMES):
+        above = [rows[at] for at in part]
+        focus = find_focus(view.fleet.keys, above, excess_RW[part, worker], view.fleet.critical_us[above, worker])
+        if focus is None or not focus.is_specific:
+            return
+        functions = list(focus.functions)
+        named = np.isin(above, functions)
+        if excess_RW[part[named], worker].sum() < floor / 2 or view.fleet.critical_us[functions, worker].sum() < floor:
+            return
+        spent = measure(view, functions)
+        found = list(late_against_peers(view, spent) if reference == "peers" else late_against_baseline(view, spent))
+        yield from ((functions, late) for late in found)
+        if found:
+            return
+        part = part[~named]
 
 
 def _narrowed(view: View, rows: list[int], late: Lateness, expected: float | None) -> Candidate | None:
@@ -180,9 +194,10 @@ def _narrowed(view: View, rows: list[int], late: Lateness, expected: float | Non
 
     Nothing where a whole job is late and one worker's own function holds most of it: that is accused by itself.
     """
-    members = list(late.workers)
-    time_R = view.fleet.critical_us[rows][:, members].mean(axis=1)
-    excess_R = time_R - reference_of_rows(view, rows, late)
+    whole_R = view.fleet.critical_us[rows][:, list(late.workers)].mean(axis=1)
+    counted_R = _counted(view, rows, late, whole_R)
+    time_R = whole_R * counted_R
+    excess_R = (whole_R - reference_of_rows(view, rows, late)) * counted_R
     focus = find_focus(view.fleet.keys, rows, excess_R, time_R)
     if focus is None:
         return None
@@ -193,6 +208,17 @@ def _narrowed(view: View, rows: list[int], late: Lateness, expected: float | Non
         if late.agreement is None and not _is_common(view, focus, late):
             return None
     return _accuse_or_awaited(view, tuple(rows), focus, late)
+
+
+def _counted(view: View, rows: list[int], late: Lateness, whole_R: Floats) -> Floats:
+    """Part of each row's time that lies in iterations that count, where others hold much; else all of it. [R]."""
+    members = np.asarray(late.workers, dtype=np.intp)
+    if whole_R.sum() <= _MOSTLY_COUNTED * late.mean_us or view.whole is view.fleet:
+        return np.ones(whole_R.shape)
+    some = members[:: max(members.size // _MOST_READ, 1)]
+    means_R = (view.fleet.series([row], some).mean() if time else 0.0 for row, time in zip(rows, whole_R, strict=True))
+    counted_R = np.fromiter(means_R, dtype=np.float64, count=len(rows)) / np.maximum(whole_R, 1e-9)
+    return np.asarray(np.clip(counted_R, 0.0, 1.0))
 
 
 def _is_common(view: View, focus: Focus, late: Lateness) -> bool:
@@ -272,9 +298,22 @@ def accuse_python(view: View, functions: tuple[int, ...], focus: Focus, late: La
     if inside is not None and _waits_for_threads(view, focus.functions or functions, late) >= _MOSTLY_THREADS:
         focus, done = inside, doing(view, inside.functions, late.workers)
     cause = python_cause(done, is_input=False)
-    evidence = (*_leaf(view, focus, done), *describe(done), *beside)
+    evidence = (*_unequally(view, functions, late), *_leaf(view, focus, done), *describe(done), *beside)
     candidate = accuse(late, cause, "python", focus, functions, view.settings.min_gain, evidence)
     return msgspec.structs.replace(candidate, next_step=_NEXT_STEPS.get(done.activity, ""))
+
+
+def _unequally(view: View, functions: tuple[int, ...], late: Lateness) -> tuple[str, ...]:
+    """Who has most and least of it, where the accused differ much: their mean is nobody's."""
+    if len(late.workers) < 2:
+        return ()
+    time_W = view.fleet.critical_us[list(functions)][:, list(late.workers)].sum(axis=0)
+    most, least = int(time_W.argmax()), int(time_W.argmin())
+    if time_W[most] < _UNEQUAL * time_W[least]:
+        return ()
+    ranks = [view.fleet.ranks[late.workers[at]] for at in (most, least)]
+    here, there = format_ms(float(time_W[most])), format_ms(float(time_W[least]))
+    return (f"Not on all alike: {here} on worker {ranks[0]}, {there} on worker {ranks[1]}.",)
 
 
 def _waits_for_threads(view: View, functions: tuple[int, ...], late: Lateness) -> float:

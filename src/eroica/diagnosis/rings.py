@@ -28,7 +28,7 @@ from eroica.diagnosis.slow_groups import (
 )
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
-from eroica.localize.families import GroupTransfer
+from eroica.localize.families import GroupPaths
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
@@ -71,7 +71,7 @@ def find_bad_links(view: View, found: SlowGroups) -> Culprit | None:
     )
 
 
-def _on_link(one: GroupTransfer, usual_mu: Floats, floor: float) -> list[int]:
+def _on_link(one: GroupPaths, usual_mu: Floats, floor: float) -> list[int]:
     """Members with low μ and no high σ beside their ring peers; where all are low, those with a low σ."""
     if np.isnan(one.mu).all():
         return []

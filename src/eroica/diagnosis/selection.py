@@ -176,14 +176,20 @@ def _with_culprits(view: View, candidates: Sequence[Candidate]) -> list[Candidat
     return attribute_to_setup(view, attribute_to_neighbors(view, candidates))  # measured culprits before settings
 
 
-def find_doubted(view: View) -> Cause | None:
-    """What seems to cost most in a window without a cause, but has too few iterations to tell it from noise."""
-    if view.iterations > _MOST_DOUBTED or (not view.is_trace and view.context.window.purpose == "baseline"):
+def find_doubted(view: View, causes: Sequence[Cause]) -> Cause | None:
+    """What seems to cost most in a window without a cause, but has too few iterations to tell it from noise.
+
+    In a running job's window with causes, what seems to cost more than those together.
+    """
+    is_asked = not causes if view.is_trace else view.context.window.purpose != "baseline"
+    if view.iterations > _MOST_DOUBTED or not is_asked:
         return None
     lenient = View(view.suspects, view.context, view.settings, strictness=_DOUBTED)
     candidates = [candidate for rule in _RULES for candidate in rule(lenient)]
     found = select_causes(lenient, [*candidates, *find_latecomers(lenient, set())])
-    large = [cause for cause in found if cause.gain >= max(_LEAST_DOUBTED_GAIN, 2 * view.settings.min_gain)]
+    least, told = sum(cause.gain for cause in causes), {cause.candidate.cause for cause in causes}
+    least = max(_LEAST_DOUBTED_GAIN, 2 * view.settings.min_gain, least)
+    large = [one for one in found if one.gain >= least and one.candidate.cause not in told]
     return max(large, key=_weight, default=None)
 
 

@@ -223,7 +223,15 @@ def _loss(view: View, candidate: Candidate, cause: str, reference: str) -> Loss:
         threads=_threads_by_cores(view, candidate.workers)
         if reference != "peers"
         else 0.0,  # who crowds a host crowds the peers, too
+        operators=_operators(view, candidate.workers, reference),
     )
+
+
+def _operators(view: View, workers: Sequence[int], reference: str) -> float:
+    """How many times as long operators of some workers take, on the host; NaN where nothing tells."""
+    speed = view.speed if reference == "peers" else view.speed_change
+    factor_W = speed.factor[list(workers)]
+    return float("nan") if view.fleet.has_accelerator or np.isnan(factor_W).all() else float(np.nanmedian(factor_W))
 
 
 def _threads_by_cores(view: View, workers: Sequence[int]) -> float:

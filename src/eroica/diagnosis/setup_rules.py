@@ -41,6 +41,8 @@ _FELT = 1.2
 _FELT_IN_LOADING = 1.5
 #: A governor that holds a processor at its lowest clock makes it at most so many times as slow.
 _MOST_BY_GOVERNOR = 4.0
+#: And other work by at least this share of that.
+_AS_SLOW = 0.5
 #: What a loader without processes of its own counts as.
 _NO_LOADERS = 0.5
 #: An interpreter and its helpers.
@@ -62,6 +64,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
         on_device: What is slow runs on a device and needs no cores.
         is_one_operator: Other operators are as fast as anywhere: no lack of cores is behind it.
         threads: Computing threads of all workers of a host by its cores, fewest of the accused's hosts; 0 if unknown.
+        operators: How many times as long operators take there; NaN where nothing tells.
     """
 
     cause: str
@@ -71,6 +74,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     on_device: bool = False
     is_one_operator: bool = False
     threads: float = 0.0
+    operators: float = math.nan
 
     @property
     def is_of_cores(self) -> bool:
@@ -185,7 +189,8 @@ def _holds_much(waiting: float, loss: Loss) -> bool:
 
 
 def _is_by_governor(_own: Setup, _other: Setup, loss: Loss) -> bool:
-    return loss.is_of_cores and loss.factor <= _MOST_BY_GOVERNOR
+    others_are_fast = loss.operators - 1 < _AS_SLOW * (loss.factor - 1)  # a low clock slows operators, too
+    return loss.is_of_cores and loss.factor <= _MOST_BY_GOVERNOR and not others_are_fast
 
 
 #: What decides over which path, in which way and in what portions data travels.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import short_name
-from eroica.localize.families import Family, GroupTransfer, read_families
+from eroica.localize.families import Family, GroupPaths, paths_of, read_families
 from eroica.model.verdict import ResourceUse
 
 Floats = NDArray[np.float64]
@@ -43,8 +43,8 @@ class SlowGroups(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
 
     family: Family
-    slow: tuple[GroupTransfer, ...]
-    usual: tuple[GroupTransfer, ...]
+    slow: tuple[GroupPaths, ...]
+    usual: tuple[GroupPaths, ...]
     fast_us: Floats
 
     @property
@@ -77,7 +77,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     cause: str
-    groups: tuple[GroupTransfer, ...]
+    groups: tuple[GroupPaths, ...]
     workers: tuple[int, ...]
     subject: str
     evidence: tuple[str, ...]
@@ -88,22 +88,25 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
 def find_slow_groups(view: View) -> Iterator[SlowGroups]:
     """Families some of whose groups take clearly longer, again and again, for equally many executions of equal size."""
     least_us = view.settings.min_gain * view.iteration_us
-    for family in read_families(view.fleet, _LEAST_SAMPLES):
+    for family in read_families(view.fleet, view.suspects.arrivals):
         series_GI = np.stack([one.transfer_us for one in family.groups])
         fast_I = np.quantile(series_GI, _FAST, axis=0)
         mean_G, fast_us = series_GI.mean(axis=1), float(fast_I.mean())
         slow_G = (mean_G >= _SLOWER * fast_us) & (mean_G - fast_us >= least_us)
         slow_G &= (series_GI >= _SLOWER_ONCE * fast_I).mean(axis=1) >= _OFTEN
         if slow_G.any() and slow_G.mean() <= _MOST_GROUPS:
+            groups = [
+                (paths_of(view.fleet, one, _LEAST_SAMPLES), at) for one, at in zip(family.groups, slow_G, strict=True)
+            ]
             yield SlowGroups(
                 family=family,
-                slow=tuple(one for one, is_slow in zip(family.groups, slow_G, strict=True) if is_slow),
-                usual=tuple(one for one, is_slow in zip(family.groups, slow_G, strict=True) if not is_slow),
+                slow=tuple(one for one, is_slow in groups if is_slow),
+                usual=tuple(one for one, is_slow in groups if not is_slow),
                 fast_us=fast_I,
             )
 
 
-def among(found: SlowGroups, groups: Sequence[GroupTransfer]) -> SlowGroups:
+def among(found: SlowGroups, groups: Sequence[GroupPaths]) -> SlowGroups:
     """The same with some of its slow groups only."""
     return msgspec.structs.replace(found, slow=tuple(groups))
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.catalog import CATALOG
-from eroica.diagnosis.communication import common_wait
+from eroica.diagnosis.communication import common_wait, with_missing
 from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
 from eroica.diagnosis.neighbors import unexplained_neighbors
 from eroica.diagnosis.new_code import describe_new_code
@@ -38,6 +38,8 @@ _ALL_OF_THEM = (
 _ALL_WAIT = 0.3
 #: Where most did not report, this much is worth a word.
 _SOME_WAIT = 0.2
+#: And if they wait longer than when the job was healthy, by this share of what iterations have grown.
+_MOST_OF_GROWTH = 0.6
 #: Iterations that last so many times those of the healthy window are slow, whoever asked for the window.
 _FAR_FROM_BASELINE = 1.2
 #: Pauses, by which the mean iteration exceeds the median one, may cost this share of an iteration more than in the
@@ -47,6 +49,10 @@ _MORE_PAUSES = 0.10
 _LEAST_ERRORS = 2.1
 #: An iteration so many times as long as the usual one had a pause.
 _PAUSE = 1.5
+#: Workers that run the same operators so many times as fast as most, as often, and wait this share of the iteration.
+_FAST = 1.2
+_SAME_WORK = 0.1
+_WAITS_MUCH = 0.1
 #: And so many times those, transfers included: those vary from window to window, but not by this.
 _NO_LONGER_HEALTHY = 1.5
 #: Below so many iterations the reader is told.
@@ -62,7 +68,7 @@ def conclude(
         view: The window.
         causes: Its causes.
         findings: The same as findings, symptoms after them.
-        doubted: Where there is no cause, what may be one.
+        doubted: What may be one, where there is no cause, or costs more than all causes.
     """
     notes = tuple(_notes(view, causes))
     missing = _too_little(view)
@@ -71,7 +77,8 @@ def conclude(
     if causes and all(cause.candidate.may_be_recording or cause.candidate.is_remark for cause in causes):
         return "undetermined", _only_the_start(view, causes, findings), notes
     if causes:
-        return "slow", summarize_cause(view, causes[0], findings[0].resource), notes
+        besides = () if doubted is None else (f"Besides: {_doubted(view, doubted)}",)
+        return "slow", summarize_cause(view, causes[0], findings[0].resource), (*notes, *besides)
     if view.suspects.arrivals.contradicted:
         return "undetermined", _contradiction(view), notes
     if _waits_for_missing(view):
@@ -90,7 +97,8 @@ def conclude(
         return "undetermined", _no_iterations(view), notes
     if _is_longer_than_before(view):
         return "undetermined", _longer(view), notes
-    return "healthy", _healthy(view), notes
+    faster = _faster_few(view)
+    return ("undetermined", _most_are_slow(view, faster), notes) if faster.size else ("healthy", _healthy(view), notes)
 
 
 def _is_far_from_baseline(view: View) -> bool:
@@ -133,7 +141,17 @@ def _has_no_measure(view: View) -> bool:
 def _waits_for_missing(view: View) -> bool:
     if view.is_trace:
         return bool(view.context.missing) and float(_for_nobody(view).max()) >= view.settings.min_gain
-    return bool(view.context.missing) and _common_share(view) >= _ALL_WAIT
+    return bool(view.context.missing) and (_common_share(view) >= _ALL_WAIT or _wait_more_for_missing(view))
+
+
+def _wait_more_for_missing(view: View) -> bool:
+    """Whether all wait longer than in the healthy window where those are who did not report, by most of the growth."""
+    past = view.suspects.baseline
+    if past is None or not view.is_slow:
+        return False
+    longer_us = float(common_wait(view.fleet.wait_us).mean() - common_wait(past.wait_us).mean())
+    grown_us = view.iteration_us - past.mean_iteration_us
+    return bool(with_missing(view)) and longer_us >= _MOST_OF_GROWTH * grown_us > 0
 
 
 def _common_share(view: View) -> float:
@@ -205,6 +223,33 @@ def _contradiction(view: View) -> str:
         "or these traces were not recorded together. Nothing else stands out in them "
         f"({format_ms(view.iteration_us)} per iteration). Record the same steps on all ranks, in one run, and let no "
         "file be cut short."
+    )
+
+
+def _faster_few(view: View) -> NDArray[np.intp]:
+    """A minority that computes the same operators clearly faster than all others of its role, and waits for them.
+
+    Then most are slow: older hardware, a cap on their power. Where workers share cores, one may have more of them.
+    """
+    if view.is_trace or view.iteration_us <= 0 or view.is_crowded.any():
+        return np.zeros(0, dtype=np.intp)
+    waits_W = view.suspects.arrivals.waited_us.mean(axis=1) / view.iteration_us
+    faster_W = np.nan_to_num(view.speed.factor, nan=1.0) <= 1 / _FAST
+    faster_W &= np.abs(np.nan_to_num(view.speed.count_ratio, nan=1.0) - 1) <= _SAME_WORK
+    faster_W &= np.asarray(waits_W >= _WAITS_MUCH)
+    return np.flatnonzero(faster_W) if faster_W.mean() < 1 / 2 else np.zeros(0, dtype=np.intp)
+
+
+def _most_are_slow(view: View, faster: NDArray[np.intp]) -> str:
+    who = name_workers([view.fleet.ranks[worker] for worker in faster], capital=True)
+    waits_us = float(view.suspects.arrivals.waited_us.mean(axis=1)[faster].mean())
+    times = 1 / float(np.nanmedian(view.speed.factor[faster]))
+    one = faster.size == 1
+    return (
+        f"Most workers may be slow: {who} {'takes' if one else 'take'} {times:.1f} times less for the same operators "
+        f"than the others, and {'waits' if one else 'wait'} for them {format_ms(waits_us)} of each "
+        f"{format_ms(view.iteration_us)} iteration. Compare the hardware, clocks and power limits of their hosts; if "
+        "they are meant to differ, give the faster ones more to do."
     )
 
 

@@ -19,8 +19,10 @@ from eroica.diagnosis.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH,
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
 from eroica.localize.excess import mean_error, median_of_others
+from eroica.localize.fleet import Fleet
 from eroica.model.pattern import Synchronization, WorkerPattern
 from eroica.model.shares import percent
+from eroica.model.window import SLOWER
 from eroica.summarize.series import decode_series
 
 Floats = NDArray[np.float64]
@@ -36,22 +38,27 @@ def find_synchronization(view: View) -> list[Candidate]:
     """Workers, or all, whose devices idle after waits of their host for longer than is usual."""
     if not view.fleet.has_accelerator or view.suspects.arrivals.contradicted:
         return []
-    lost_WI = _lost(view) * (_PROFILER if view.is_trace else 1.0)
-    mean_W = lost_WI.mean(axis=1)
-    allowed_us = _ALLOWED * view.iteration_us
-    least_us = allowed_us + view.settings.min_gain * view.iteration_us
-    strong_W = (mean_W - allowed_us) / np.maximum(mean_error(lost_WI), 1e-9) >= LEAST_STRENGTH * view.strictness
-    late_W = np.asarray((mean_W >= least_us) & strong_W, dtype=np.bool_)
+    lost_WI = _lost(view.fleet) * (_PROFILER if view.is_trace else 1.0)
+    mean_W, allowed_W = lost_WI.mean(axis=1), _allowed(view)
+    least_W = allowed_W + view.settings.min_gain * view.iteration_us
+    strong_W = (mean_W - allowed_W) / np.maximum(mean_error(lost_WI), 1e-9) >= LEAST_STRENGTH * view.strictness
+    late_W = np.asarray((mean_W >= least_W) & strong_W, dtype=np.bool_)
     if not late_W.any():
         return []
-    return list(_candidates(view, lost_WI, late_W, allowed_us))
+    return list(_candidates(view, lost_WI, late_W, allowed_W))
 
 
-def _lost(view: View) -> Floats:
+def _allowed(view: View) -> Floats:
+    """Idle time that is usual; of a job that has got slower, what it had when it was healthy, if more. float64 [W]."""
+    usual_W = np.full(view.workers, _ALLOWED * view.iteration_us)
+    if view.context.window.purpose not in SLOWER or view.suspects.baseline is None:
+        return usual_W
+    return np.asarray(np.fmax(usual_W, view.then(lambda past: np.asarray(_lost(past).mean(axis=1)))))
+
+
+def _lost(fleet: Fleet) -> Floats:
     """Idle time of each worker's device after waits. float64 [W, I]."""
-    return np.stack(
-        [_series(pattern, view.fleet.columns[worker]) for worker, pattern in enumerate(view.fleet.patterns)]
-    )
+    return np.stack([_series(pattern, fleet.columns[worker]) for worker, pattern in enumerate(fleet.patterns)])
 
 
 def _series(pattern: WorkerPattern, columns: NDArray[np.intp]) -> Floats:
@@ -65,7 +72,7 @@ def _series(pattern: WorkerPattern, columns: NDArray[np.intp]) -> Floats:
     return total
 
 
-def _candidates(view: View, lost_WI: Floats, late_W: NDArray[np.bool_], allowed_us: float) -> Iterator[Candidate]:
+def _candidates(view: View, lost_WI: Floats, late_W: NDArray[np.bool_], allowed_W: Floats) -> Iterator[Candidate]:
     is_all = float(late_W.mean()) >= JOB_WIDE
     agreement = None
     if not is_all:
@@ -79,7 +86,7 @@ def _candidates(view: View, lost_WI: Floats, late_W: NDArray[np.bool_], allowed_
     syncs = _together(view, workers)
     focus = _focus(view, syncs)
     mean_us = float(lost_WI[late_W].mean())
-    strength = (lost_WI.mean(axis=1) - allowed_us)[late_W] / np.maximum(mean_error(lost_WI)[late_W], 1e-9)
+    strength = (lost_WI.mean(axis=1) - allowed_W)[late_W] / np.maximum(mean_error(lost_WI)[late_W], 1e-9)
     yield Candidate(
         cause="host-device-sync",
         scope="all" if is_all else "some",
@@ -87,9 +94,9 @@ def _candidates(view: View, lost_WI: Floats, late_W: NDArray[np.bool_], allowed_
         functions=focus.functions,
         focus=focus,
         kind="python" if focus.stack else "other",
-        removed_us=np.minimum(time_above(lost_WI, np.full(view.workers, allowed_us), late_W), view.fleet.busy_us),
+        removed_us=np.minimum(time_above(lost_WI, allowed_W, late_W), view.fleet.busy_us),
         mean_us=mean_us,
-        reference_us=allowed_us,
+        reference_us=float(allowed_W[late_W].mean()),
         reference="expectation",
         strength=min(float(np.median(strength)), 99.0),
         coverage=1.0,

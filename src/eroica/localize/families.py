@@ -19,8 +19,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.localize.arrivals import Arrivals
 from eroica.localize.entries import crowded_groups, labels_of
 from eroica.localize.fleet import Fleet
+from eroica.localize.matching import waits_in
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.summarize.collectives import collective_kind
 from eroica.summarize.series import decode_series, decode_together
@@ -44,23 +46,31 @@ class GroupTransfer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         members: Indices of the workers.
         rows: Rows of this collective on them (indices into the fleet's keys).
         transfer_us: Critical time of an iteration in which nobody is waited for, mean over members. float64 [I].
-        mu: Use of the path on each member, NaN where it was not sampled often enough. float64 [M].
-        sigma: Its deviation. float64 [M].
-        resource: What the path is ("pcie", "nic"); "" if nobody sampled it.
     """
 
     group: str
     members: tuple[int, ...]
     rows: tuple[int, ...]
     transfer_us: Floats
-    mu: Floats
-    sigma: Floats
-    resource: str
 
     @property
     def mean_us(self) -> float:
         """Mean over iterations."""
         return float(self.transfer_us.mean())
+
+
+class GroupPaths(GroupTransfer, frozen=True, kw_only=True, eq=False):
+    """The same, with how much of their paths the members use for it.
+
+    Attributes:
+        mu: Use of the path on each member, NaN where it was not sampled often enough. float64 [M].
+        sigma: Its deviation. float64 [M].
+        resource: What the path is ("pcie", "nic"); "" if nobody sampled it.
+    """
+
+    mu: Floats
+    sigma: Floats
+    resource: str
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -88,12 +98,12 @@ def likeness_of_groups(patterns: Sequence[WorkerPattern]) -> dict[str, Likeness]
     }
 
 
-def read_families(fleet: Fleet, least_samples: int) -> tuple[Family, ...]:
+def read_families(fleet: Fleet, arrivals: Arrivals) -> tuple[Family, ...]:
     """Families with enough groups whose executions pair and who are all here.
 
     Args:
         fleet: The window.
-        least_samples: Values of a channel from which μ and σ of a worker count.
+        arrivals: Who waited for whom in it.
     """
     ranks = {group.name: group.ranks for pattern in fleet.patterns for group in pattern.process_groups}
     like = likeness_of_groups(fleet.patterns)
@@ -105,7 +115,7 @@ def read_families(fleet: Fleet, least_samples: int) -> tuple[Family, ...]:
         if likeness is None or sizes[likeness] < FEWEST_GROUPS or len(owners) < len(ranks[group]) or likeness[1] < 2:
             continue
         own_rows = rows.get((group, kind)) or rows.get((labels[group], kind), ())
-        made = _transfer(fleet, group, owners, own_rows, least_samples)
+        made = _transfer(fleet, group, owners, own_rows, arrivals.transfer_us.get((group, kind)))
         if made is not None:
             roles = tuple(sorted({int(fleet.roles[worker]) for worker in owners}))
             found[(*likeness, kind, roles, *_amount(next(iter(owners.values()))))].append(made)
@@ -159,33 +169,32 @@ def _amount(record: CollectiveRecord) -> tuple[int, int]:
 
 
 def _transfer(
-    fleet: Fleet, group: str, owners: Mapping[int, CollectiveRecord], rows: tuple[int, ...], least_samples: int
+    fleet: Fleet, group: str, owners: Mapping[int, CollectiveRecord], rows: tuple[int, ...], booked_K: Floats | None
 ) -> GroupTransfer | None:
-    """None where the members' executions do not lie beside each other one by one."""
+    """None where the members' executions do not lie beside each other one by one; `booked_K` is read where it fits."""
     records = list(owners.values())
     first = records[0]
     whole = all(one.sequence == first.sequence and one.paired_by == "sequence" and not one.dropped for one in records)
     if not whole or not rows:
         return None
-    duration_MK = _side_by_side([one.duration_us for one in records])
-    critical_MK = _side_by_side([one.critical_us for one in records])
-    wait_MK = np.minimum(duration_MK - duration_MK.min(axis=0), critical_MK)
-    own_K = (critical_MK - wait_MK).mean(axis=0)
     worker = next(iter(owners))
     place_K = decode_series(first.iteration, np.int32)
+    own_K = booked_K if booked_K is not None and booked_K.size == place_K.size else _own(records)
     columns_I = fleet.columns[worker]
     sums = np.bincount(np.maximum(place_K, 0), weights=own_K * (place_K >= 0), minlength=int(columns_I.max()) + 1)
-    use_M3 = [_use(fleet, worker, rows, least_samples) for worker in owners]
-    names = {name for _, _, name in use_M3 if name}
     return GroupTransfer(
         group=group,
         members=tuple(owners),
         rows=rows,
         transfer_us=np.asarray(sums[columns_I], dtype=np.float64),
-        mu=np.asarray([mu for mu, _, _ in use_M3]),
-        sigma=np.asarray([sigma for _, sigma, _ in use_M3]),
-        resource=names.pop() if len(names) == 1 else "",
     )
+
+
+def _own(records: Sequence[CollectiveRecord]) -> Floats:
+    """Critical time of each execution in which nobody is waited for, mean over members. float64 [K]."""
+    duration_MK = _side_by_side([one.duration_us for one in records])
+    critical_MK = _side_by_side([one.critical_us for one in records])
+    return np.asarray((critical_MK - waits_in(duration_MK, critical_MK)).mean(axis=0))
 
 
 def _side_by_side(encoded: Sequence[bytes]) -> Floats:
@@ -196,12 +205,25 @@ def _side_by_side(encoded: Sequence[bytes]) -> Floats:
     return np.asarray(together, dtype=np.float64)
 
 
-def _use(fleet: Fleet, worker: int, rows: Sequence[int], least_samples: int) -> tuple[float, float, str]:
-    """μ, σ and the resource of a worker's collective; NaN where there are too few samples, or no σ."""
-    own = [row for at in rows if (row := fleet.row(at, worker)) is not None]
-    if not own:
-        return np.nan, np.nan, ""
-    row = max(own, key=lambda one: one.critical_s)
-    if row.resource_samples < least_samples or not row.resource:
-        return np.nan, np.nan, ""
-    return row.mu, row.sigma if row.sigma > 0 else np.nan, row.resource
+def paths_of(fleet: Fleet, transfer: GroupTransfer, least_samples: int) -> GroupPaths:
+    """How much of their paths the members of a group use for its collective.
+
+    Args:
+        fleet: The window.
+        transfer: The collective; of its rows the one with the most critical time counts on each member.
+        least_samples: Values of a channel from which μ and σ of a worker count.
+    """
+    members_M = np.asarray(transfer.members, dtype=np.intp)
+    cells = np.asarray(transfer.rows, dtype=np.intp)[:, None], members_M
+    longest_M = np.where(fleet.place[cells] >= 0, fleet.critical_us[cells], -1.0).argmax(axis=0)
+    at = cells[0][longest_M, 0], members_M
+    resource_M = [fleet.resources[number] for number in fleet.resource[at].tolist()]
+    told_M = (fleet.place[at] >= 0) & (fleet.samples[at] >= least_samples) & np.asarray(resource_M, dtype=np.bool_)
+    _, mu_M, sigma_M = fleet.pattern[at].T
+    names = {name for name, is_told in zip(resource_M, told_M.tolist(), strict=True) if is_told}
+    return GroupPaths(
+        **msgspec.structs.asdict(transfer),
+        mu=np.where(told_M, mu_M, np.nan),
+        sigma=np.where(told_M & (sigma_M > 0), sigma_M, np.nan),
+        resource=names.pop() if len(names) == 1 else "",
+    )

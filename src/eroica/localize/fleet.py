@@ -19,9 +19,11 @@ from eroica.localize.replay import Replay
 from eroica.localize.roles import assign_roles
 from eroica.model.pattern import FunctionPattern, WorkerPattern
 from eroica.settings import Settings
-from eroica.summarize.series import decode_series, decode_together
+from eroica.summarize.series import decode_alike, decode_series, decode_together
 
 Floats = NDArray[np.float64]
+#: One series per worker, as one array where they have the same length.
+Series = NDArray[np.float32] | list[NDArray[np.float32]]
 #: From so many iterations on the slowest few may be left out.
 _FEW_ITERATIONS = 10
 #: Of fewer iterations, where a window begins and ends may make those of one worker longer than those of others.
@@ -203,23 +205,39 @@ def with_all_iterations(fleet: Fleet) -> Fleet:
 
 def _aligned(patterns: Sequence[WorkerPattern], one_off: float) -> tuple[Floats, Floats, NDArray[np.intp]]:
     """Iteration and wait times [W, I] on the common iterations that count, and their offsets [W, I]."""
-    times = [_decoded(pattern) for pattern in patterns]
-    first = max(pattern.first_iteration for pattern in patterns)
-    last = min(pattern.first_iteration + own[0].size for pattern, own in zip(patterns, times, strict=True))
-    offsets = np.asarray([first - pattern.first_iteration for pattern in patterns], dtype=np.intp)
-    columns = offsets[:, None] + np.arange(max(last - first, 0), dtype=np.intp)
-    iteration = np.stack([own[0][cols] for own, cols in zip(times, columns, strict=True)])
-    wait = np.stack([own[1][cols] for own, cols in zip(times, columns, strict=True)])
+    offset_W, common, times, waits = shared_iterations(patterns)
+    iteration, wait = cut_out(times, offset_W, common), cut_out(waits, offset_W, common)
     kept = _kept(iteration, one_off)
+    columns = offset_W[:, None] + np.arange(common, dtype=np.intp)
     return iteration[:, kept], np.minimum(wait, iteration)[:, kept], columns[:, kept]
 
 
-def _decoded(pattern: WorkerPattern) -> tuple[Floats, Floats]:
-    iteration = decode_series(pattern.iteration_us, np.float32).astype(np.float64)
-    wait = decode_series(pattern.wait_us, np.float32).astype(np.float64) if pattern.wait_us else np.zeros(0)
-    if wait.size != iteration.size:
-        wait = np.zeros_like(iteration)
-    return iteration, wait
+def shared_iterations(patterns: Sequence[WorkerPattern]) -> tuple[NDArray[np.intp], int, Series, Series]:
+    """Which of its iterations each worker shares with all others.
+
+    Returns:
+        How many captured iterations of each worker lie before those, intp [W]; how many all share; durations of all
+        captured ones, and critical time in communication, zeros where it was not told. float32, one per worker.
+    """
+    first = max(pattern.first_iteration for pattern in patterns)
+    offset_W = np.asarray([first - pattern.first_iteration for pattern in patterns], dtype=np.intp)
+    times = decode_alike([pattern.iteration_us for pattern in patterns], np.float32)
+    waits = decode_alike([pattern.wait_us for pattern in patterns], np.float32)
+    common = min(len(own) - offset for own, offset in zip(times, offset_W.tolist(), strict=True))
+    if not (isinstance(times, np.ndarray) and isinstance(waits, np.ndarray) and times.shape == waits.shape):
+        waits = [
+            wait if wait.size == own.size else np.zeros(own.size, np.float32)
+            for wait, own in zip(waits, times, strict=True)
+        ]
+    return offset_W, max(common, 0), times, waits
+
+
+def cut_out(series: Series, offset_W: NDArray[np.intp], count: int) -> Floats:
+    """So many values of each series from an offset of its own on. float64 [W, count]."""
+    if isinstance(series, np.ndarray):
+        return np.take_along_axis(series, offset_W[:, None] + np.arange(count), axis=1).astype(np.float64)
+    cut = [own[offset : offset + count] for own, offset in zip(series, offset_W.tolist(), strict=True)]
+    return np.stack(cut).astype(np.float64)
 
 
 def _kept(iteration: Floats, one_off: float) -> NDArray[np.intp]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.direct import Meets
-from eroica.localize.fleet import Fleet
+from eroica.localize.fleet import Fleet, cut_out, shared_iterations
 from eroica.localize.graph import MOST_AT_ONCE, MOST_EXECUTIONS
 from eroica.localize.matching import Matched, is_contradiction
 from eroica.localize.meetings import MeetingBlock
@@ -37,6 +37,7 @@ class Ledger:
         self.withheld = 0.0
         self.executions = 0
         self.skew: dict[tuple[str, str], float] = {}
+        self.transfer_us: dict[tuple[str, str], Floats] = {}
         self.matched: list[Matched] = []
         self.pending: list[tuple[Matched, MeetingBlock | None]] = []
         self.blocks: list[MeetingBlock] = []
@@ -144,21 +145,14 @@ def _edges(fleet: Fleet) -> tuple[Floats, Floats, NDArray[np.intp]]:
         Their boundaries, float64 [W, J]; critical time in communication, float64 [W, I]; and how many captured
         iterations lie before, intp [W].
     """
-    first = max(pattern.first_iteration for pattern in fleet.patterns)
-    offset_W = np.asarray([first - pattern.first_iteration for pattern in fleet.patterns], dtype=np.intp)
-    times = [decode_series(pattern.iteration_us, np.float32) for pattern in fleet.patterns]
-    common = min(own.size - offset for own, offset in zip(times, offset_W, strict=True))
-    if common <= 0:
+    offset_W, common, times, waits = shared_iterations(fleet.patterns)
+    if not common:
         return np.zeros((len(times), 1)), np.zeros((len(times), 0)), offset_W
-    edge_WJ = np.zeros((len(times), common + 1))
-    wait_WI = np.zeros((len(times), common))
-    for worker, (pattern, own, offset) in enumerate(zip(fleet.patterns, times, offset_W, strict=True)):
-        ends = np.concatenate([[0.0], np.cumsum(own, dtype=np.float64)])
-        edge_WJ[worker] = ends[offset : offset + common + 1]
-        waits = decode_series(pattern.wait_us, np.float32)
-        if waits.size == own.size:
-            wait_WI[worker] = waits[offset : offset + common]
-    return edge_WJ, wait_WI, offset_W
+    before_W = [own[:offset].sum(dtype=np.float64) for own, offset in zip(times, offset_W.tolist(), strict=True)]
+    edge_WJ = np.empty((len(times), common + 1))
+    edge_WJ[:, 0] = before_W
+    edge_WJ[:, 1:] = np.asarray(before_W)[:, None] + np.cumsum(cut_out(times, offset_W, common), axis=1)
+    return edge_WJ, cut_out(waits, offset_W, common), offset_W
 
 
 def _what_is_chained(fleet: Fleet, offset_W: NDArray[np.intp]) -> tuple[int, int]:

@@ -271,6 +271,11 @@ def end_residuals(end_MK: Floats) -> Floats:
     return np.asarray(np.abs(difference_MK - np.median(difference_MK, axis=1, keepdims=True)))
 
 
+def waits_in(duration_MK: Floats, critical_MK: Floats) -> Floats:
+    """Critical waiting for whoever came last: what is beyond the shortest duration. float64 [M, K]."""
+    return np.asarray(np.minimum(duration_MK - duration_MK.min(axis=0), critical_MK))
+
+
 def stacked(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]], name: str) -> Floats:
     """One array of the records, matched executions only. float64 [M, K]."""
     together = decode_together([getattr(record, name) for record in records], np.float32)

@@ -32,6 +32,7 @@ from eroica.localize.matching import (
     pair_executions,
     stacked,
     stacked_ends,
+    waits_in,
 )
 from eroica.localize.meetings import MeetingBlock
 from eroica.model.pattern import CollectiveRecord
@@ -122,7 +123,9 @@ def _book(
         skew = measured_skew(end_MK, recorded_skew_floor(fleet.carriers, name[0]))
     ledger.skew[name] = skew
     critical_MK = stacked(records, places, "critical_us")
-    wait_MK = np.minimum(duration_MK - duration_MK.min(axis=0), critical_MK)
+    wait_MK = waits_in(duration_MK, critical_MK)
+    if name[1] not in _UNEVEN:
+        ledger.transfer_us[name] = (critical_MK - wait_MK).mean(axis=0)
     share_MK = shares_of_blame(duration_MK, skew)
     alone = fleet.columns.shape[1] == 1 and end_MK.shape[1] > 0
     part = Matched(

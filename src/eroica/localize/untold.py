@@ -18,7 +18,7 @@ from eroica.localize.blame import exit_skew, keep_repeated, sites_of
 from eroica.localize.fleet import Fleet
 from eroica.localize.leaving import SKEW_FLOOR_OTHER_US, skew_floor
 from eroica.localize.ledger import Ledger
-from eroica.localize.matching import Matched, stacked
+from eroica.localize.matching import Matched, stacked, waits_in
 from eroica.localize.together import block_of, columns_of_all
 from eroica.model.pattern import CollectiveRecord
 
@@ -52,7 +52,7 @@ def book_untold(
     site_K = sites_of(columns_MK[0])
     floor_us = max(skew_floor(fleet.carriers, name[0]), SKEW_FLOOR_OTHER_US)  # a hop of the data is no waiting
     share_MK = _last_of_all(duration_MK, exit_skew(duration_MK, floor_us, site_K))
-    wait_MK = np.minimum(duration_MK - duration_MK.min(axis=0), critical_MK)
+    wait_MK = waits_in(duration_MK, critical_MK)
     share_MK = keep_repeated(share_MK, wait_MK, columns_MK, site_K)
     told_K = share_MK.any(axis=0)
     if not told_K.any():

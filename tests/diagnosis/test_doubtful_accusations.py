@@ -1,0 +1,229 @@
+"""Windows in which somebody could be accused with confidence for what is somebody else's, older, or no fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from eroica.model.pattern import FunctionPattern, Synchronization, WorkerPattern
+from eroica.model.rows import RowTable
+from eroica.model.verdict import Verdict
+from eroica.pipeline import analyze
+from eroica.summarize.series import encode_series
+from eroica.testing import FleetPlan, SlowCompute, SlowLink, SlowLoader, synthesize, synthesize_window
+from eroica.testing.code_troubles import Calls
+from eroica.testing.fleet import Draft
+
+EVERYBODY = tuple(range(8))
+seeds = pytest.mark.parametrize("seed", range(3))
+
+
+def devices(seed: int, **more: object) -> FleetPlan:
+    return FleetPlan(**{"workers": 8, "accelerator": True, "seed": seed, **more})  # type: ignore[arg-type]
+
+
+def judged(now: Sequence[WorkerPattern], before: Sequence[WorkerPattern] = (), workers: int = 8) -> Verdict:
+    window = synthesize_window(now, "slow" if before else "manual", before)
+    return analyze("job", window, now, before, expected_workers=workers)
+
+
+def causes_of(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
+    return [(finding.cause, finding.workers) for finding in verdict.findings if finding.role == "cause"]
+
+
+def changed_rows(pattern: WorkerPattern, mu: float | None) -> WorkerPattern:
+    """The pattern with this use of the processor in its operators; None: nobody sampled it."""
+    facts = {"resource_samples": 0, "resource": ""} if mu is None else {"mu": mu}
+    rows: list[FunctionPattern] = [
+        msgspec.structs.replace(row, **facts) if row.key.kind == "compute" else row
+        for row in RowTable.of(pattern.functions)
+    ]
+    return msgspec.structs.replace(pattern, functions=tuple(rows))
+
+
+# --- who is waited for did not report ---
+
+
+@seeds
+def test_all_wait_longer_for_a_worker_that_did_not_report(seed: int) -> None:
+    before = synthesize(devices(seed, draw=1), (), 1)
+    now = [one for one in synthesize(devices(seed), [SlowLoader((5,), 25)], 2) if one.worker.global_rank != 5]
+    verdict = judged(now, before)
+    assert verdict.verdict == "undetermined"
+    assert "worker 5 did not report" in verdict.summary
+
+
+@seeds
+def test_a_slow_transfer_among_all_who_reported_is_still_told(seed: int) -> None:
+    verdict = judged(synthesize(devices(seed), [SlowLink(25)], 2), synthesize(devices(seed, draw=1), (), 1))
+    assert [cause for cause, _ in causes_of(verdict)] == ["slow-collective-everywhere"]
+
+
+# --- waits for a device that are older than the slowdown ---
+
+
+def reading_the_loss(patterns: Sequence[WorkerPattern], lost_us: float) -> list[WorkerPattern]:
+    """The same where each iteration's `.item()` leaves the device without work for so long."""
+    found = []
+    for one in patterns:
+        lost_I = np.full(one.last_iteration - one.first_iteration, lost_us, dtype=np.float32)
+        sync = Synchronization(
+            name="aten::item",
+            call="cudaStreamSynchronize",
+            count=lost_I.size,
+            lost_s=float(lost_I.sum()) / 1e6,
+            per_iteration_us=encode_series(lost_I),
+        )
+        found.append(msgspec.structs.replace(one, syncs=(sync,)))
+    return found
+
+
+@seeds
+def test_an_old_wait_for_the_device_is_not_why_a_job_has_become_slower(seed: int) -> None:
+    before = reading_the_loss(synthesize(devices(seed, draw=1), (), 1), 4_000)
+    now = reading_the_loss(synthesize(devices(seed), [SlowLoader((3,), 8)], 2), 4_000)
+    assert [workers for _, workers in causes_of(judged(now, before))] == [(3,)]
+
+
+@seeds
+def test_a_new_one_is(seed: int) -> None:
+    before = synthesize(devices(seed, draw=1), (), 1)
+    now = reading_the_loss(synthesize(devices(seed, scale=1.15), (), 2), 8_000)
+    assert "host-device-sync" in [cause for cause, _ in causes_of(judged(now, before))]
+
+
+# --- windows of few long iterations ---
+
+
+@seeds
+@pytest.mark.parametrize("iterations", [2, 3])
+def test_a_slow_device_stands_out_in_few_long_iterations(iterations: int, seed: int) -> None:
+    plan = devices(seed, iterations=iterations, scale=120.0)
+    now = synthesize(plan, [SlowCompute((3,), 1.33, fact="gpu_slowed")], 2)
+    assert causes_of(judged(now)) == [("compute-slow", (3,))]
+
+
+@seeds
+@pytest.mark.parametrize("iterations", [2, 3])
+def test_nobody_does_in_healthy_ones(iterations: int, seed: int) -> None:
+    assert causes_of(judged(synthesize(devices(seed, iterations=iterations, scale=120.0), (), 2))) == []
+
+
+# --- sequences that have grown ---
+
+
+@dataclass(frozen=True)
+class LongerSequences:
+    """Forward and backward of some workers take `factor` times as long."""
+
+    factor: float
+    workers: tuple[int, ...] = EVERYBODY
+
+    def apply(self, draft: Draft) -> None:
+        """Longer where data goes through."""
+        for key, time_WI in draft.time_us.items():
+            if key.kind == "compute" and key.phase in ("forward", "backward"):
+                time_WI[list(self.workers)] *= self.factor
+
+
+@seeds
+@pytest.mark.parametrize(("then", "now"), [(None, None), (0.9, 0.9), (0.9, 0.83)])
+def test_longer_sequences_on_all_devices_are_no_slow_hardware(then: float | None, now: float | None, seed: int) -> None:
+    before = [changed_rows(one, then) for one in synthesize(devices(seed, draw=1), (), 1)]
+    after = [changed_rows(one, now) for one in synthesize(devices(seed), [LongerSequences(1.35)], 2)]
+    verdict = judged(after, before)
+    assert causes_of(verdict) == []
+    assert "batches or sequences have grown" in verdict.summary
+
+
+@seeds
+def test_a_clock_that_accounts_for_it_is(seed: int) -> None:
+    before = [changed_rows(one, 0.9) for one in synthesize(devices(seed, draw=1), (), 1)]
+    after = [changed_rows(one, 0.9 / 1.3) for one in synthesize(devices(seed), [LongerSequences(1.35)], 2)]
+    assert [cause for cause, _ in causes_of(judged(after, before))] == ["compute-slow"]
+
+
+@seeds
+def test_without_its_clock_a_slow_device_is_told_with_doubt(seed: int) -> None:
+    known, unknown = (
+        judged([changed_rows(one, mu) for one in synthesize(devices(seed), [LongerSequences(1.4, (2,))], 2)]).cause
+        for mu in (0.9, None)
+    )
+    assert known is not None
+    assert unknown is not None
+    assert (known.cause, unknown.cause) == ("load-imbalance", "compute-slow")
+    assert any("nvidia-ml-py" in sentence for sentence in unknown.evidence)
+
+
+# --- an evaluation within the window ---
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One iteration of all workers holds an evaluation of so many milliseconds."""
+
+    ms: float
+
+    def apply(self, draft: Draft) -> None:
+        """Once, about in the middle."""
+        time_WI = np.zeros(draft.shape)
+        time_WI[:, draft.shape[1] // 2] = self.ms * 1e3
+        draft.add(draft.loop_frame("evaluate (project/evaluate.py:12)", phase="other"), time_WI, 1, 0.9)
+
+
+@seeds
+@pytest.mark.parametrize("iterations", [20, 60])
+def test_an_evaluation_is_not_named_for_a_function_that_takes_longer(iterations: int, seed: int) -> None:
+    plan = FleetPlan(workers=4, iterations=iterations, seed=seed, jitter=0.03, pauses=0.02)
+    before = synthesize(replace(plan, draw=1), (), 1)
+    longer = Calls(("mix (project/augment.py:30)",), (0, 1, 2, 3), 16)
+    verdict = judged(synthesize(plan, [longer, Evaluation(3_000)], 2), before, workers=4)
+    assert verdict.cause is not None
+    assert verdict.cause.function.name == "mix"
+
+
+# --- an old rhythm that the healthy window was too short to see ---
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_an_old_rhythm_of_one_worker_is_not_why_a_job_has_become_slower(seed: int) -> None:
+    plan = FleetPlan(workers=4, iterations=160, seed=seed)
+    before = synthesize(FleetPlan(workers=4, iterations=20, seed=seed, draw=1), (), 1)
+    histograms = Calls(("write_histograms (project/monitor.py:8)",), (0,), 250, every=40)
+    now = synthesize(plan, [histograms, Calls(("hash_rows (project/rows.py:4)",), (2,), 22)], 2)
+    assert [workers for _, workers in causes_of(judged(now, before, workers=4))] == [(2,)]
+
+
+@seeds
+def test_a_rhythm_that_is_the_slowdown_is_told(seed: int) -> None:
+    plan = FleetPlan(workers=4, iterations=160, seed=seed)
+    before = synthesize(FleetPlan(workers=4, iterations=20, seed=seed, draw=1), (), 1)
+    histograms = Calls(("write_histograms (project/monitor.py:8)",), (0,), 700, every=40)
+    assert [workers for _, workers in causes_of(judged(synthesize(plan, [histograms], 2), before, workers=4))] == [(0,)]
+
+
+# --- most workers are slow ---
+
+
+@seeds
+def test_a_fast_minority_that_waits_is_not_called_healthy(seed: int) -> None:
+    verdict = judged(synthesize(devices(seed), [SlowCompute((0, 1, 2, 3, 4), 1.4, fact="none")], 2))
+    assert verdict.verdict == "undetermined"
+    assert "Workers 5, 6 and 7 take 1.4 times less" in verdict.summary
+
+
+@seeds
+def test_nine_of_sixteen_that_have_become_slow_are_told(seed: int) -> None:
+    before = synthesize(devices(seed, workers=16, draw=1), (), 1)
+    slow = SlowCompute(tuple(range(9)), 1.4, fact="none")
+    verdict = judged(synthesize(devices(seed, workers=16), [slow], 2), before, workers=16)
+    assert [cause for cause, _ in causes_of(verdict)] == ["compute-slow"]
+
+
+@seeds
+def test_a_healthy_fleet_has_no_fast_minority(seed: int) -> None:
+    assert judged(synthesize(devices(seed), (), 2)).verdict == "healthy"
