@@ -127,7 +127,11 @@ def _in_phase(view: View, phase: Phase) -> Iterator[Candidate]:
     if not rows:
         return
     for judged, late in _judged(view, rows, expected):
-        candidate = _narrowed(view, judged, late, expected)
+        candidate = _narrowed(view, rows, late, expected)
+        if candidate is not None and set(judged).isdisjoint(candidate.focus.functions):
+            candidate = _narrowed(
+                view, judged, late, expected
+            )  # iterations of another kind hold more of something else
         if candidate is not None:
             yield candidate
     if view.suspects.baseline is None and not view.fleet.has_accelerator:
