@@ -157,6 +157,7 @@ def test_without_its_clock_a_slow_device_is_told_with_doubt(seed: int) -> None:
     assert unknown is not None
     assert (known.cause, unknown.cause) == ("load-imbalance", "compute-slow")
     assert any("nvidia-ml-py" in sentence for sentence in unknown.evidence)
+    assert unknown.confidence < 0.8 < known.confidence
 
 
 # --- an evaluation within the window ---
@@ -189,7 +190,9 @@ def test_an_evaluation_is_not_named_for_a_function_that_takes_longer(iterations:
 # --- an old rhythm that the healthy window was too short to see ---
 
 
-@pytest.mark.parametrize("seed", [0, 2, 3])
+@pytest.mark.parametrize(
+    "seed", [0, 2, 3, pytest.param(1, marks=pytest.mark.xfail(reason="pauses of both are found under their caller"))]
+)
 def test_an_old_rhythm_of_one_worker_is_not_why_a_job_has_become_slower(seed: int) -> None:
     plan = FleetPlan(workers=4, iterations=160, seed=seed)
     before = synthesize(FleetPlan(workers=4, iterations=20, seed=seed, draw=1), (), 1)
@@ -204,6 +207,15 @@ def test_a_rhythm_that_is_the_slowdown_is_told(seed: int) -> None:
     before = synthesize(FleetPlan(workers=4, iterations=20, seed=seed, draw=1), (), 1)
     histograms = Calls(("write_histograms (project/monitor.py:8)",), (0,), 700, every=40)
     assert [workers for _, workers in causes_of(judged(synthesize(plan, [histograms], 2), before, workers=4))] == [(0,)]
+
+
+@seeds
+def test_two_new_rhythms_are_both_told(seed: int) -> None:
+    before = synthesize(FleetPlan(workers=4, iterations=20, seed=seed, draw=1), (), 1)
+    one = Calls(("write_histograms (project/monitor.py:8)",), (0,), 700, every=40)
+    two = Calls(("flush_index (project/index.py:9)",), (2,), 500, every=32)
+    now = synthesize(FleetPlan(workers=4, iterations=160, seed=seed), [one, two], 2)
+    assert {worker for _, workers in causes_of(judged(now, before, workers=4)) for worker in workers} == {0, 2}
 
 
 # --- most workers are slow ---
@@ -222,6 +234,12 @@ def test_nine_of_sixteen_that_have_become_slow_are_told(seed: int) -> None:
     slow = SlowCompute(tuple(range(9)), 1.4, fact="none")
     verdict = judged(synthesize(devices(seed, workers=16), [slow], 2), before, workers=16)
     assert [cause for cause, _ in causes_of(verdict)] == ["compute-slow"]
+
+
+@seeds
+def test_one_with_less_data_is_no_fast_minority(seed: int) -> None:
+    verdict = judged(synthesize(devices(seed), [LongerSequences(0.7, (2,))], 2))
+    assert "Most workers may be slow" not in verdict.summary
 
 
 @seeds

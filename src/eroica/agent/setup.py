@@ -137,11 +137,11 @@ def read_governor(folder: Path) -> str:
         folder: A processor's `cpufreq` folder.
 
     Raises:
-        OSError: It has none.
+        OSError: It has none that can be read.
     """
-    governor, driver = (
-        (folder / f"scaling_{name}").read_text(encoding="utf-8").strip() for name in ("governor", "driver")
-    )
+    governor = (folder / "scaling_governor").read_text(encoding="utf-8").strip()
+    named = folder / "scaling_driver"
+    driver = named.read_text(encoding="utf-8").strip() if named.is_file() else ""
     return f"{governor} ({driver})" if driver in _CHOOSE_THEMSELVES else governor
 
 

@@ -67,6 +67,8 @@ _MOSTLY_WORK = 0.6
 _UNLIKE_OTHERS = "Workers of other roles compute as fast as then, so it is not how the work was divided."
 #: A device's clock is lower than the peers' from this share of theirs on.
 _LOWER_CLOCK = 0.97
+#: Share of the workers whose peers are no measure any more.
+_MAJORITY = 0.51
 #: Share of the time in operators, and executions in a window, that leave no room for chance on a device.
 _NEARLY_ALL = 0.8
 _MANY_EXECUTIONS = 200
@@ -202,14 +204,14 @@ def _slow_job(view: View, rows: list[int]) -> Iterator[Candidate]:
     """
     speed = view.speed_change
     late_W = _is_slower(view, speed)
-    if view.suspects.baseline is None or not view.is_slow or late_W.mean() < JOB_WIDE:
+    if view.suspects.baseline is None or not view.is_slow or late_W.mean() < _MAJORITY:
         return
     if has_more_data_since(view).mean() >= JOB_WIDE:
         return
     time_WI = view.fleet.series(rows)
     excess = excess_over_baseline(time_WI, view.before(rows))
     members = np.flatnonzero(late_W & (excess.strength >= LEAST_STRENGTH))
-    if members.size < JOB_WIDE * view.workers:
+    if members.size < _MAJORITY * view.workers:
         return
     yield _job_candidate(view, members, speed, time_WI, excess)
 
@@ -391,7 +393,9 @@ def _candidate(view: View, cause: str, late: Lateness, coverage: float, evidence
         is_specific=True,
     )
     candidate = accuse(late, cause, "compute", focus, rows, view.settings.min_gain, evidence)
-    sure = max(_corroboration(view, late.workers), _by_executions(view, late.workers, rows, coverage))
+    sure = _corroboration(view, late.workers)
+    if cause == "compute-slow" and not may_have_more_data(view)[list(late.workers)].any():
+        sure = max(sure, _by_executions(view, late.workers, rows, coverage))
     return msgspec.structs.replace(candidate, corroboration=sure, is_general=late.reference == "baseline")
 
 

@@ -44,6 +44,8 @@ _PARTNERS = frozenset({"send", "recv"})
 CUT_UP = 4.0
 SHORTER = 0.5
 _MOST_READ = 64
+#: Share of what some would save that all others wait longer than in the healthy window.
+_WAITED_FOR = 0.5
 #: A call that waits for nobody lasts about as long as this percentile of them; what comes after a longer pause does not
 #: come right after another. A host that does nothing else needs so many microseconds between two calls.
 _QUICK = 25
@@ -71,7 +73,10 @@ class _Tiny(NamedTuple):
 
 
 def find_fragmented(view: View) -> list[Candidate]:
-    """Kinds of collectives that are tiny and many, where even the last worker to arrive spends a share in them."""
+    """Kinds of collectives that are tiny and many, where even the last worker to arrive spends a share in them.
+
+    Those of a group of some workers only where the others have come to wait for these.
+    """
     if view.workers < 2:
         return []
     found = [tiny for row in _rows(view.fleet) if (tiny := _judged(view, row)) is not None]
@@ -79,8 +84,6 @@ def find_fragmented(view: View) -> list[Candidate]:
         return []
     rows, is_new = [tiny.row for tiny in found], _is_new(view, found)
     members = np.flatnonzero(view.fleet.count[rows].sum(axis=0) > 0)
-    if members.size < view.workers and not (is_new and view.is_slow):  # the others may not wait for them at all
-        return []
     now_I = common_wait(view.fleet.series(rows, members))
     if not is_new:  # what has become many could be few before
         found = [tiny._replace(merged=max(tiny.merged, tiny.runs)) for tiny in found]
@@ -89,7 +92,17 @@ def find_fragmented(view: View) -> list[Candidate]:
     strength = float((now_I.mean() - least / 2) / max(float(mean_error(now_I)[0]), 1e-9))
     if now_I.mean() * saved < least or strength < LEAST_STRENGTH * view.strictness:
         return []
+    if members.size < view.workers and not (is_new and _others_wait(view, found, members, float(now_I.mean()) * saved)):
+        return []
     return [_candidate(view, found, members, now_I * saved, float(now_I.mean()), min(strength, 99.0))]
+
+
+def _others_wait(view: View, found: list[_Tiny], members: NDArray[np.intp], saved_us: float) -> bool:
+    """Whether those who take no part have come to wait longer for some who exchange among themselves."""
+    others_W = ~np.isin(np.arange(view.workers), members)
+    rise_W = np.nan_to_num(view.wait_us - view.then(lambda past: np.asarray(past.wait_us.mean(axis=1))))
+    among_some = members.size > 1 and all(tiny.mean_elements is not None for tiny in found)
+    return view.is_slow and among_some and bool((rise_W[others_W] >= _WAITED_FOR * saved_us).all())
 
 
 def _rows(fleet: Fleet) -> list[int]:

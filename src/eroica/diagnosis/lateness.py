@@ -24,7 +24,7 @@ LEAST_STRENGTH = 3.0
 #: Excess relative to the reference from which a group differs: healthy workers on shared cores differ by 30 %.
 LEAST_RATIO = 0.5
 #: Share of the workers from which a change against the baseline is the whole job's.
-JOB_WIDE = 0.51
+JOB_WIDE = 0.6
 #: So few iterations may be alike by chance.
 _FEW_ITERATIONS = 9
 #: Who is blamed for less than this share of what the most blamed one is, and waits for at least that share of what it

@@ -131,7 +131,7 @@ def find_occasions(view: View, rows: tuple[int, ...]) -> Occasions | None:
 def may_be_older(view: View, found: Occasions) -> bool:
     """Whether it may have come as seldom in the healthy window, which was too short to see it.
 
-    Where a job has got slower, unless it costs most of that.
+    Where a job has got slower, unless it costs most of that, or iterations without it are as long as then.
     """
     past = view.suspects.baseline
     if past is None or view.context.window.purpose not in SLOWER or found.stated_interval:
@@ -139,7 +139,9 @@ def may_be_older(view: View, found: Occasions) -> bool:
     would_show = past.iteration_us.shape[1] >= WOULD_SHOW * found.interval
     beyond_us = float(np.maximum(found.longest_us - np.median(found.longest_us), 0.0).mean())
     cost_us = float(found.longest_us.mean()) if found.is_constant else beyond_us
-    return not would_show and cost_us < _EXPLAINS * view.slowdown_us
+    usual_us, before_us = (float(np.median(one.iteration_us)) for one in (found.fleet, past))
+    has_usual_grown = usual_us - before_us >= (1 - _EXPLAINS) * view.slowdown_us
+    return not would_show and has_usual_grown and cost_us < _EXPLAINS * view.slowdown_us
 
 
 def runs_of(hit_I: Flags) -> int:

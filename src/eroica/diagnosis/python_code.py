@@ -219,7 +219,7 @@ def _counted(view: View, rows: list[int], late: Lateness, whole_R: Floats) -> Fl
     members = np.asarray(late.workers, dtype=np.intp)
     if whole_R.sum() <= _MOSTLY_COUNTED * late.mean_us or view.whole is view.fleet:
         return np.ones(whole_R.shape)
-    some = members[:: max(members.size // _MOST_READ, 1)]
+    some = members[:: -(-members.size // _MOST_READ)]
     means_R = (view.fleet.series([row], some).mean() if time else 0.0 for row, time in zip(rows, whole_R, strict=True))
     counted_R = np.fromiter(means_R, dtype=np.float64, count=len(rows)) / np.maximum(whole_R, 1e-9)
     return np.asarray(np.clip(counted_R, 0.0, 1.0))
@@ -313,7 +313,7 @@ def _unequally(view: View, functions: tuple[int, ...], late: Lateness) -> tuple[
         return ()
     time_W = view.fleet.critical_us[list(functions)][:, list(late.workers)].sum(axis=0)
     most, least = int(time_W.argmax()), int(time_W.argmin())
-    if time_W[most] < _UNEQUAL * time_W[least]:
+    if time_W[most] <= 0 or time_W[most] < _UNEQUAL * time_W[least]:
         return ()
     ranks = [view.fleet.ranks[late.workers[at]] for at in (most, least)]
     here, there = format_ms(float(time_W[most])), format_ms(float(time_W[least]))

@@ -15,6 +15,7 @@ from eroica.diagnosis.new_code import describe_new_code
 from eroica.diagnosis.seldom import describe_seldom
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import setup_notes
+from eroica.diagnosis.speed import factor_in_phases
 from eroica.diagnosis.stages import describe_long_stage
 from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.view import View, noise_factor
@@ -51,6 +52,7 @@ _LEAST_ERRORS = 2.1
 _PAUSE = 1.5
 #: Workers that run the same operators so many times as fast as most, as often, and wait this share of the iteration.
 _FAST = 1.2
+_OPTIMIZER_TOO = 0.9
 _SAME_WORK = 0.1
 _WAITS_MUCH = 0.1
 #: And so many times those, transfers included: those vary from window to window, but not by this.
@@ -236,8 +238,11 @@ def _faster_few(view: View) -> NDArray[np.intp]:
     waits_W = view.suspects.arrivals.waited_us.mean(axis=1) / view.iteration_us
     faster_W = np.nan_to_num(view.speed.factor, nan=1.0) <= 1 / _FAST
     faster_W &= np.abs(np.nan_to_num(view.speed.count_ratio, nan=1.0) - 1) <= _SAME_WORK
-    faster_W &= np.asarray(waits_W >= _WAITS_MUCH)
-    return np.flatnonzero(faster_W) if faster_W.mean() < 1 / 2 else np.zeros(0, dtype=np.intp)
+    with_less_data_W = np.nan_to_num(factor_in_phases(view.fleet, frozenset({"optimizer"})), nan=1.0) > _OPTIMIZER_TOO
+    faster_W &= np.asarray(waits_W >= _WAITS_MUCH) & ~with_less_data_W
+    roles_W = view.fleet.roles
+    share_W = (np.bincount(roles_W, weights=faster_W) / np.maximum(np.bincount(roles_W), 1))[roles_W]
+    return np.flatnonzero(faster_W & (share_W < 1 / 2))
 
 
 def _most_are_slow(view: View, faster: NDArray[np.intp]) -> str:
