@@ -9,14 +9,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.speed import factor_in_phases, held_share, operators, running_us, speed_against_baseline
+from eroica.diagnosis.speed import (
+    WITH_DATA,
+    WITHOUT_DATA,
+    held_share,
+    operators,
+    running_us,
+    speed_against_baseline,
+)
 from eroica.diagnosis.view import View
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
-_WITH_DATA = frozenset({"forward", "backward"})
-_WITHOUT_DATA = frozenset({"optimizer"})
 #: The optimizer may share this much of the slowness: with more data it shares nothing, on a slow processor all of it,
 #: and noise moves both alike.
 _MOST_SHARED = 0.5
@@ -52,8 +57,7 @@ def may_have_more_data(view: View) -> NDArray[np.bool_]:
 
 def _more_than_peers(view: View) -> tuple[NDArray[np.bool_], Floats]:
     """Whose operators take longer as they do with more data, and by how much those of forward and backward do. [W]."""
-    grows_W = factor_in_phases(view.fleet, _WITH_DATA)
-    fixed_W = factor_in_phases(view.fleet, _WITHOUT_DATA)
+    grows_W, fixed_W = view.factors_by_data
     return np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)]), grows_W
 
 
@@ -89,7 +93,7 @@ def growth_since(view: View) -> tuple[float, float]:
 
 
 def _factors_since(view: View) -> tuple[Floats, Floats]:
-    with_data, without = (speed_against_baseline(view.suspects, own) for own in (_WITH_DATA, _WITHOUT_DATA))
+    with_data, without = (speed_against_baseline(view.suspects, own) for own in (WITH_DATA, WITHOUT_DATA))
     return with_data.factor, without.factor
 
 
@@ -117,9 +121,7 @@ def _mean_use(fleet: Fleet) -> Floats:
 
 def more_data_evidence(view: View, members: NDArray[np.intp]) -> tuple[str, ...]:
     """Both factors, and what they mean."""
-    grows, fixed = (
-        float(np.nanmean(factor_in_phases(view.fleet, own)[members])) for own in (_WITH_DATA, _WITHOUT_DATA)
-    )
+    grows, fixed = (float(np.nanmean(factor_W[members])) for factor_W in view.factors_by_data)
     whose = "its" if members.size == 1 else "their"
     return (
         f"Operators of forward and backward run as often as on {whose} peers and take {grows:.2f} times as long, "

@@ -17,6 +17,8 @@ from eroica.localize.suspects import Suspects
 from eroica.model.pattern import LAUNCHING, Phase
 
 Floats = NDArray[np.float64]
+#: Parts of the iteration whose operators take longer with more data, and those that take what the parameters take.
+WITH_DATA, WITHOUT_DATA = frozenset({"forward", "backward"}), frozenset({"optimizer"})
 #: An operator that others run in has less of its time for itself.
 _OWN = 0.1
 #: Contention explains slowness if waiting for a core explains this share of it.

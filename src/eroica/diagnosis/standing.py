@@ -15,7 +15,6 @@ from eroica.diagnosis.new_code import describe_new_code
 from eroica.diagnosis.seldom import describe_seldom
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import setup_notes
-from eroica.diagnosis.speed import factor_in_phases
 from eroica.diagnosis.stages import describe_long_stage
 from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.view import View, noise_factor
@@ -238,7 +237,7 @@ def _faster_few(view: View) -> NDArray[np.intp]:
     waits_W = view.suspects.arrivals.waited_us.mean(axis=1) / view.iteration_us
     faster_W = np.nan_to_num(view.speed.factor, nan=1.0) <= 1 / _FAST
     faster_W &= np.abs(np.nan_to_num(view.speed.count_ratio, nan=1.0) - 1) <= _SAME_WORK
-    with_less_data_W = np.nan_to_num(factor_in_phases(view.fleet, frozenset({"optimizer"})), nan=1.0) > _OPTIMIZER_TOO
+    with_less_data_W = np.nan_to_num(view.factors_by_data[1], nan=1.0) > _OPTIMIZER_TOO
     faster_W &= np.asarray(waits_W >= _WAITS_MUCH) & ~with_less_data_W
     roles_W = view.fleet.roles
     share_W = (np.bincount(roles_W, weights=faster_W) / np.maximum(np.bincount(roles_W), 1))[roles_W]

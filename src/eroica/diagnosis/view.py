@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.cores import Cores, cores_of_host
-from eroica.diagnosis.speed import Speed, speed_against_baseline, speed_against_peers
+from eroica.diagnosis.speed import (
+    WITH_DATA,
+    WITHOUT_DATA,
+    Speed,
+    factor_in_phases,
+    speed_against_baseline,
+    speed_against_peers,
+)
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
@@ -134,6 +141,11 @@ class View:
     def speed_change(self) -> Speed:
         """Operators against the baseline window's."""
         return speed_against_baseline(self.suspects)
+
+    @cached_property
+    def factors_by_data(self) -> tuple[Floats, Floats]:
+        """By how much operators that take longer with more data, and the others do, than on peers. [W] each."""
+        return factor_in_phases(self.fleet, WITH_DATA), factor_in_phases(self.fleet, WITHOUT_DATA)
 
     @cached_property
     def is_crowded(self) -> NDArray[np.bool_]:
