@@ -187,9 +187,8 @@ def find_doubted(view: View, causes: Sequence[Cause]) -> Cause | None:
     lenient = View(view.suspects, view.context, view.settings, strictness=_DOUBTED)
     candidates = [candidate for rule in _RULES for candidate in rule(lenient)]
     found = select_causes(lenient, [*candidates, *find_latecomers(lenient, set())])
-    least, told = sum(cause.gain for cause in causes), {cause.candidate.cause for cause in causes}
-    least = max(_LEAST_DOUBTED_GAIN, 2 * view.settings.min_gain, least)
-    large = [one for one in found if one.gain >= least and one.candidate.cause not in told]
+    least = max(_LEAST_DOUBTED_GAIN, 2 * view.settings.min_gain, sum(cause.gain for cause in causes))
+    large = [one for one in found if one.gain >= least and not any(_says_the_same(one, two) for two in causes)]
     return max(large, key=_weight, default=None)
 
 
