@@ -113,7 +113,14 @@ def set_up_otherwise(view: View, candidate: Candidate, workers: Sequence[int], f
     if view.is_trace or not all(own) or not others or not all(others):
         return None
     waiting, queue = _waiting(view, workers, "peers")
-    loss = Loss(cause="compute-slow", factor=factor, waiting=waiting, queue=queue, on_device=view.fleet.has_accelerator)
+    loss = Loss(
+        cause="compute-slow",
+        factor=factor,
+        waiting=waiting,
+        queue=queue,
+        on_device=view.fleet.has_accelerator,
+        operators=_operators(view, workers, "peers"),
+    )
     pairs = [(one, others) for one in own]
     proof = [one for one in _differences(pairs, frozenset({"compute-slow"}), loss) if one.is_proof]
     if not proof:
@@ -138,6 +145,7 @@ def find_misconfiguration(view: View) -> list[Candidate]:
         waiting=waiting,
         queue=queue,
         threads=_threads_by_cores(view, everybody),
+        operators=_operators(view, everybody, "baseline"),
     )
     found = [one for one in _against_baseline(view, everybody, ALL, loss) if one.is_proof]
     if not found or lost <= 0:

@@ -189,7 +189,7 @@ def _holds_much(waiting: float, loss: Loss) -> bool:
 
 
 def _is_by_governor(_own: Setup, _other: Setup, loss: Loss) -> bool:
-    others_are_fast = loss.operators - 1 < _AS_SLOW * (loss.factor - 1)  # a low clock slows operators, too
+    others_are_fast = max(loss.operators - 1, 0.0) < _AS_SLOW * (loss.factor - 1)  # a low clock slows operators, too
     return loss.is_of_cores and loss.factor <= _MOST_BY_GOVERNOR and not others_are_fast
 
 
