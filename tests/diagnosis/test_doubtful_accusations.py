@@ -113,6 +113,33 @@ def test_nobody_does_in_healthy_ones(iterations: int, seed: int) -> None:
     assert causes_of(judged(synthesize(devices(seed, iterations=iterations, scale=120.0), (), 2))) == []
 
 
+@seeds
+def test_what_seems_to_cost_more_than_the_causes_is_told_besides(seed: int) -> None:
+    plan = FleetPlan(workers=4, iterations=4, seed=seed, scale=40.0, jitter=0.02, pauses=0.0)
+    before = synthesize(replace(plan, draw=1), (), 1)
+    parts = [
+        Calls(("mix (project/augment.py:30)",), (0, 1, 2, 3), 300),
+        Calls(("gather (project/queue.py:5)",), (1,), 2_500, every=4),
+    ]
+    verdict = judged(synthesize(plan, parts, 2), before, workers=4)
+    assert "mix" in {finding.function.name for finding in verdict.findings if finding.role == "cause"}
+    assert any(note.startswith("Besides: ") and "gather" in note for note in verdict.coverage.notes)
+
+
+# --- functions that some have more of than others ---
+
+
+@seeds
+def test_workers_that_differ_in_a_function_are_told_apart(seed: int) -> None:
+    before = synthesize(FleetPlan(seed=seed, draw=1), (), 1)
+    parts = [
+        Calls(("group (project/grid.py:3)",), (worker,), ms) for worker, ms in ((0, 60), (1, 15), (2, 40), (3, 40))
+    ]
+    verdict = judged(synthesize(FleetPlan(seed=seed), parts, 2), before, workers=4)
+    told = [sentence for finding in verdict.findings for sentence in finding.evidence]
+    assert any(one.startswith("Not on all alike: ") and "on worker 0" in one for one in told), told
+
+
 # --- sequences that have grown ---
 
 

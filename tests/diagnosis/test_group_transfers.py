@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import pytest
 
+from eroica.diagnosis import slow_groups
+from eroica.localize.arrivals import Arrivals
+from eroica.localize.families import Family, read_families
+from eroica.localize.fleet import Fleet
 from eroica.model.pattern import FunctionKey
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
@@ -197,3 +202,23 @@ def test_groups_that_are_slow_but_hidden_behind_later_ones_cost_nothing(seed: in
     late = {worker: 400.0 for worker in range(64) if worker // 8 not in {1, 5}}
     verdict = verdict_on({1: 250, 5: 250}, late=late, seed=seed)
     assert not {one.cause for one in verdict.findings} & {"slow-link", "link-fallback"}
+
+
+def test_transfers_of_the_booking_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the booking kept saves decoding the records again, and says the same."""
+    compared = []
+
+    def both(fleet: Fleet, arrivals: Arrivals) -> tuple[Family, ...]:
+        booked, decoded = (
+            read_families(fleet, one) for one in (arrivals, msgspec.structs.replace(arrivals, transfer_us={}))
+        )
+        for one, other in zip(booked, decoded, strict=True):
+            for mine, theirs in zip(one.groups, other.groups, strict=True):
+                assert (mine.group, one.kind) in arrivals.transfer_us
+                np.testing.assert_allclose(mine.transfer_us, theirs.transfer_us, rtol=1e-9)
+                compared.append(mine.group)
+        return booked
+
+    monkeypatch.setattr(slow_groups, "read_families", both)
+    verdict_on({3: 180.0})
+    assert len(compared) >= WORKERS // SIZE
