@@ -55,7 +55,8 @@ _MOSTLY_COUNTED = 1.2
 _MOST_READ = 64
 #: Accused workers differ much if one has so many times as much as another.
 _UNEQUAL = 3.0
-#: Frames looked at where a phase as a whole does not stand out.
+#: Frames looked at against the healthy window where a phase as a whole does not stand out; one against peers: on busy
+#: cores the more are looked at, the more often one of them differs by chance.
 _MOST_FRAMES = 3
 #: Another thread that is busy for this share of the iteration is worth a sentence.
 _BUSY_BESIDE = 0.3
@@ -176,7 +177,7 @@ def _by_frame(view: View, rows: list[int], reference: str) -> Iterator[tuple[lis
     order = np.argsort(-excess_RW.sum(axis=0)) if reference == "baseline" else np.argsort(-excess_RW.max(axis=0))
     worker = int(order[0])
     part = np.flatnonzero(excess_RW[:, worker] > 0)
-    for _ in range(_MOST_FRAMES):
+    for _ in range(_MOST_FRAMES if reference == "baseline" else 1):
         above = [rows[at] for at in part]
         focus = find_focus(view.fleet.keys, above, excess_RW[part, worker], view.fleet.critical_us[above, worker])
         if focus is None or not focus.is_specific:
