@@ -238,3 +238,31 @@ def test_a_thread_that_computes_less_is_named_where_the_training_thread_only_wai
     assert found is not None and (found.workers, found.function.name) == ((2,), "count")
     found = analyze("job", synthesize_window(computing, "slow", before), computing, before).cause
     assert found is not None and found.cause == "compute-slow"
+
+
+POOL = (
+    "Thread.run (threading.py:970)",
+    "Pool._handle_tasks (multiprocessing/pool.py:520)",
+    "ForkingPickler.dumps (multiprocessing/reduction.py:48)",
+)
+
+
+@seeds
+@pytest.mark.parametrize(("use", "factor", "named"), [(0.25, 1.35, "ForkingPickler.dumps"), (0.05, 1.35, None)])
+def test_native_code_of_a_library_that_keeps_the_lock_is_named_by_how_long_the_training_thread_waits(
+    seed: int, use: float, factor: float, named: str | None
+) -> None:
+    """A pool's thread pickles a fifth of the time; a thread that uses a twentieth cannot be what it waits for."""
+    plan = FleetPlan(workers=4, seed=seed)
+    before = synthesize(replace(plan, seed=seed + 100), (), 1)
+    slow = synthesize(plan, [SlowCompute((2,), factor, fact="nothing_of_note")], 2)
+    pool = row(POOL, "background", slow[2].duration_s, use)
+    patterns = [
+        msgspec.structs.replace(one, functions=(*one.functions, pool)) if one.worker.global_rank == 2 else one
+        for one in slow
+    ]
+    found = analyze("job", synthesize_window(patterns, "slow", before), patterns, before).cause
+    assert found is not None and found.workers == (2,)
+    is_lock = found.resource is not None and found.resource.name == "interpreter lock"
+    assert is_lock == (named is not None)
+    assert not is_lock or found.function.name == named

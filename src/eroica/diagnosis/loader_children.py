@@ -68,18 +68,25 @@ def frame_in_children(view: View, members: Sequence[int], reference: str) -> Foc
 
 
 def frame_in_threads(
-    view: View, members: Sequence[int], reference: str, roles: Collection[ThreadRole] = _OTHERS
+    view: View,
+    members: Sequence[int],
+    reference: str,
+    roles: Collection[ThreadRole] = _OTHERS,
+    libraries_too: bool = False,
 ) -> Focus | None:
     """The user's own frame that other threads of these workers are busy in, for a training thread that waits for one.
 
     Threads of processes that they have started count, too, unless `roles` says otherwise.
 
-    Threads that only wait themselves, or that show no code of the user's, explain nothing.
+    Threads that only wait themselves explain nothing; nor do, unless `libraries_too`, those that show no code of the
+    user's.
     """
     rows = [
         at
         for at, key in enumerate(view.fleet.keys)
-        if key.thread in roles and activity_of(key.stack) != "thread" and any(map(is_own_frame, key.stack))
+        if key.thread in roles
+        and activity_of(key.stack) != "thread"
+        and (libraries_too or any(map(is_own_frame, key.stack)))
     ]
     found = _in_rows(view, rows, members, reference)
     least = view.settings.min_gain * view.iteration_us

@@ -36,6 +36,10 @@ _KINDS = frozenset({"python", "compute", "memory", "other"})
 _BUSY = 0.3
 #: And it must be so much busier than on the peers or than before: one that was always there has no news.
 _BUSIER = 0.25
+#: Less is enough where the training thread waits longer by about what the other one computes: native code that keeps
+#: the lock (pickling) does so until it is done.
+_SOME, _SOME_MORE = 0.15, 0.12
+_ABOUT = 1.5
 #: No row may hold more of the excess, but for one that only waits longer: then it is that function, not the lock.
 _MOST_IN_ONE = 0.5
 #: A process that was stopped or throttled for this share of the time starves for that reason.
@@ -66,11 +70,15 @@ def find_lock_contention(view: View) -> list[Candidate]:
     if view.fleet.has_accelerator:  # the training thread waits for its device, whoever has the lock
         return []
     busy_W = _busy_beside(view.fleet)
-    if not (busy_W >= _BUSY).any():
+    if not (busy_W >= _SOME).any():
         return []
     rows = _own_rows(view)
-    starved_W = (_running(view, rows) <= _STARVED) | _only_waits_longer(view)
-    starved_W &= (busy_W >= _BUSY) & (busy_W - _usual(view, busy_W) >= _BUSIER) & (held_share(view.fleet) <= _HELD)
+    busier_W = busy_W - _usual(view, busy_W)
+    only_waits_W = _only_waits_longer(view)
+    starved_W = (_running(view, rows) <= _STARVED) | only_waits_W
+    starved_W &= (busy_W >= _BUSY) & (busier_W >= _BUSIER)
+    starved_W |= (busy_W >= _SOME) & (busier_W >= _SOME_MORE) & only_waits_W & _waits_about_as_long(view, busy_W)
+    starved_W &= held_share(view.fleet) <= _HELD
     if not starved_W.any():
         return []
     spent = measure(view, rows)
@@ -94,6 +102,12 @@ def _only_waits_longer(view: View) -> NDArray[np.bool_]:
     """Workers whose training thread computes as long as on the peers, or as before, but runs later. bool [W]."""
     longer_W, idle_W = (_beyond_usual(view, measured) for measured in (_own_us, _idle_us))
     return np.asarray((longer_W > 0) & (idle_W >= _WAITS_LONGER * longer_W), dtype=np.bool_)
+
+
+def _waits_about_as_long(view: View, busy_W: Floats) -> NDArray[np.bool_]:
+    """Workers whose training thread waits longer by no more than about what the other thread computes. bool [W]."""
+    computes_W = busy_W * view.fleet.iteration_us.mean(axis=1)
+    return np.asarray(_beyond_usual(view, _idle_us) <= _ABOUT * computes_W)
 
 
 def _beyond_usual(view: View, measured: Callable[[Fleet], Floats]) -> Floats:
@@ -167,7 +181,7 @@ def _running(view: View, rows: Sequence[int]) -> Floats:
 
 
 def _candidate(view: View, rows: list[int], late: Lateness, busy_W: Floats) -> Candidate | None:
-    inside, members = frame_in_threads(view, late.workers, late.reference, OWN_THREADS), list(late.workers)
+    inside, members = _inside(view, late), list(late.workers)
     if inside is None or not (_is_spread(view, rows, late) or _only_waits_longer(view)[members].all()):
         return None
     running_W = _running(view, rows)
@@ -187,6 +201,12 @@ def _candidate(view: View, rows: list[int], late: Lateness, busy_W: Floats) -> C
         stands_for=_SLOWER_TOO,
         resource=ResourceUse(name="interpreter lock", mean=round(running, 4)),
     )
+
+
+def _inside(view: View, late: Lateness) -> Focus | None:
+    """What the other thread computes in: the user's code, else a library's, as in the threads of a pool."""
+    ways = (frame_in_threads(view, late.workers, late.reference, OWN_THREADS, way) for way in (False, True))
+    return next((found for found in ways if found is not None), None)
 
 
 def _sentence(view: View, late: Lateness, inside: Focus) -> str:
