@@ -1,13 +1,16 @@
 """How far localization and the whole chain scale: the rule over a million workers, wire bytes to verdict over 100,000.
 
-`python benchmarks/scale.py [--rule-workers 1000000] [--functions 20] [--workers 1024 10048 100032] [--json FILE]`.
+`python benchmarks/scale.py [--rule-workers 1000000] [--functions 20] [--workers 1024 10048 100032] [--tail 25]
+[--json FILE]`.
 
 Rule: equations 6 to 11 as `eroica.localize.rule` has them, and the paper's text word by word in NumPy (peers drawn for
 each worker, maximum normalization, five MADs) in blocks, on the same arrays: functions that vary by 1 to 10 %, some in
 two modes, some never sampled, one worker in 10,000 an outlier.
 
 Chain: workers in tensor parallel groups of 8, pipelines of 8 and data parallel groups of the rest, about 100 functions
-and 340 executions of collectives each; one worker computes 60 ms an iteration longer and the verdict must name it.
+and 340 executions of collectives each; one worker computes 60 ms an iteration longer and the verdict must name it. With
+`--tail 25` each worker has so many call stacks more, of which few others have the same, as sampled stacks do: 228 times
+the number of workers to the power 0.36 different ones (measured on jobs of four workers, up to 44 windows).
 Making the patterns is not measured; 100,000 workers need 8 GB. Each measurement is a process of its own; `cpu_s` is
 processor time of all its threads, `wall_s` the clock's, which other work on the machine makes longer, peak memory is
 that of the process.
@@ -32,6 +35,7 @@ from zlib_ng import zlib_ng
 from eroica.localize.excess import median_of_others
 from eroica.localize.rule import Behavior, flag_functions
 from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.rows import NUMBERS
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
@@ -47,6 +51,8 @@ ITERATIONS, TENSOR, PIPELINE, SEGMENTS = 20, 8, 8, 12
 VARIANTS = 16
 CHUNK_US, SEGMENT_US, SCATTER_US, NORM_US, TENSOR_US, SEND_US = 2000.0, 20_000.0, 6000.0, 300.0, 250.0, 200.0
 DELAY_US = 60_000.0
+#: About what all iterations take.
+WINDOW_S = 7.0
 
 
 def main() -> None:
@@ -54,6 +60,7 @@ def main() -> None:
     parser.add_argument("--rule-workers", type=int, default=1_000_000)
     parser.add_argument("--functions", type=int, default=20)
     parser.add_argument("--workers", type=int, nargs="*", default=[1024, 10_048])
+    parser.add_argument("--tail", type=int, default=0, help="rare call stacks of each worker")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--part", choices=["rule", "literal", "chain"], help="one measurement, as JSON")
     options = parser.parse_args()
@@ -65,7 +72,9 @@ def main() -> None:
         "machine": machine_facts(),
         "command": "python benchmarks/scale.py " + " ".join(sys.argv[1:]),
         "rule": {part: _measured(part, shape) for part in ("rule", "literal")} if options.rule_workers else {},
-        "chain": [_measured("chain", ["--workers", str(count)]) for count in options.workers],
+        "chain": [
+            _measured("chain", ["--workers", str(count), "--tail", str(options.tail)]) for count in options.workers
+        ],
     }
     print(json.dumps({name: results[name] for name in ("rule", "chain")}, indent=1))
     if options.json:
@@ -84,7 +93,7 @@ def _measured(part: str, arguments: Sequence[str]) -> dict[str, object]:
 
 def _part(options: argparse.Namespace) -> dict[str, object]:
     if options.part == "chain":
-        return measure_chain(options.workers[0])
+        return measure_chain(options.workers[0], options.tail)
     return measure_rule(options.part, options.rule_workers, options.functions)
 
 
@@ -189,8 +198,8 @@ def literal(pattern: np.ndarray, block: int = 50_000) -> int:
 # --- the chain ---
 
 
-def measure_chain(workers: int) -> dict[str, object]:
-    job, clock, patterns, wire_bytes = Job(workers), Clock(), list[WorkerPattern](), 0
+def measure_chain(workers: int, tail: int) -> dict[str, object]:
+    job, clock, patterns, wire_bytes = Job(workers, tail), Clock(), list[WorkerPattern](), 0
     for data in job.wire():
         wire_bytes += len(data)
         patterns.append(clock.time("decode", lambda data=data: decode_record(data, WorkerPattern)))  # type: ignore
@@ -199,6 +208,7 @@ def measure_chain(workers: int) -> dict[str, object]:
     found = [(finding.cause, finding.workers) for finding in verdict.findings if finding.role == "cause"]  # type: ignore
     return {
         "workers": workers,
+        "tail": tail,
         "wire_mb": round(wire_bytes / 1e6, 1),
         "stages": clock.stages,
         "wall_s": round(sum(stage["wall_s"] for stage in clock.stages.values()), 2),
@@ -214,8 +224,9 @@ def measure_chain(workers: int) -> dict[str, object]:
 class Job:
     """Patterns of a job with one slow worker; a few hundred are made, all others are like one of them."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, tail: int = 0) -> None:
         self.workers = workers
+        self.tail = Tail(tail) if tail else None
         self.data = workers // (TENSOR * PIPELINE)
         self.stage_workers = TENSOR * self.data
         self.slow = 3 * self.stage_workers + (self.data // 2) * TENSOR + 5
@@ -242,6 +253,7 @@ class Job:
             for key, named in self._keys[id(like)]
         ]
         rows: Any = msgspec.structs.replace(self._rows[id(like)], keys=tuple(keys))
+        rows = rows if self.tail is None else self.tail.after(rows, rank)
         records = tuple(
             msgspec.structs.replace(
                 record,
@@ -313,6 +325,44 @@ class Job:
             ]
             self._templates[key] = made
         return self._templates[key]
+
+
+class Tail:
+    """Call stacks that few workers have in common, each a branch of one that somebody had before."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.random = count, np.random.default_rng(11)
+        self.stacks: list[tuple[str, ...]] = [tuple(f"step_{at} (package/loop.py:{at})" for at in range(6))]
+        self.keys: list[bytes] = [self._key(self.stacks[0])]
+
+    def after(self, rows: WireTable, rank: int) -> WireTable:
+        """A worker's rows, and its rare ones after them."""
+        while len(self.stacks) < 228 * (rank + 1) ** 0.36:
+            stem = self.stacks[int(self.random.integers(len(self.stacks)))]
+            stem = stem[: int(self.random.integers(3, len(stem) + 1))]
+            leaves = range(int(self.random.integers(1, 5)))
+            new = len(self.stacks)
+            self.stacks.append((*stem, *(f"call_{new}_{at} (torch/part_{new % 50}.py:{new})" for at in leaves))[:60])
+            self.keys.append(self._key(self.stacks[-1]))
+        mine = self.random.choice(len(self.stacks), self.count, replace=False)
+        seconds = np.minimum(self.random.lognormal(-1.0, 1.0, self.count), 6.0) * 0.002 * WINDOW_S
+        tail = {"beta": seconds / WINDOW_S, "critical_s": seconds, "total_s": seconds, "max_s": seconds / 4}
+        tail |= {"mu": np.full(self.count, 0.9), "count": np.full(self.count, 3.0)}
+        tail |= {name: np.full(self.count, 5.0) for name in ("resource_samples", "active_iterations")}
+        columns = [tail.get(name, np.zeros(self.count)) for name in NUMBERS]
+        numbers = np.frombuffer(rows.numbers, "<f8").reshape(len(NUMBERS), -1)
+        ends = np.frombuffer(rows.ends, "<i8")
+        return msgspec.structs.replace(
+            rows,
+            keys=(*rows.keys, *(self.keys[at] for at in mine)),
+            numbers=np.concatenate([numbers, np.asarray(columns)], axis=1).astype("<f8").tobytes(),
+            resource=rows.resource + bytes(4 * self.count),
+            ends=np.append(ends, np.full(self.count, ends[-1])).astype("<i8").tobytes(),
+        )
+
+    @staticmethod
+    def _key(stack: tuple[str, ...]) -> bytes:
+        return msgspec.msgpack.encode(FunctionKey(kind="python", name=stack[-1].partition(" (")[0], stack=stack))
 
 
 def _all(value: int, count: int) -> bytes:

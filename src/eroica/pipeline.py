@@ -10,6 +10,7 @@ import msgspec
 
 from eroica import __version__
 from eroica.diagnosis import WindowContext, diagnose
+from eroica.diagnosis.python_code import reading_of
 from eroica.errors import InputError, UsageError
 from eroica.localize import localize
 from eroica.localize.axis import fit_axis
@@ -68,7 +69,7 @@ def analyze(
         cost=total_cost(latest),
     )
     try:
-        verdict = diagnose(localize(latest, baseline, settings), context, settings)
+        verdict = diagnose(localize(latest, baseline, settings, reading_of), context, settings)
     except (InputError, UsageError) as error:
         if isinstance(error, UsageError) and window.kind == "trace":
             raise  # whoever reads files sits in front of them; a running job has asked long ago

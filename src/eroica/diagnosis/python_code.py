@@ -23,7 +23,7 @@ from eroica.diagnosis.lateness import (
     measure,
     time_above,
 )
-from eroica.diagnosis.loader_children import frame_in_threads, where_it_runs
+from eroica.diagnosis.loader_children import frame_in_threads, is_idle_stack, where_it_runs
 from eroica.diagnosis.margins import use_of_core
 from eroica.diagnosis.reading import WAITS, Doing, describe, doing, library_frame, python_cause
 from eroica.diagnosis.rows import reference_of_rows
@@ -143,6 +143,11 @@ def _expected_share(view: View, phase: Phase) -> float:
     """Share of the iteration that Python of one part may take beside an accelerator: more where it launches much."""
     launching_us = float(view.fleet.critical_us[launching_rows(view.fleet, phase)].sum(axis=0).mean())
     return view.settings.expected_python + _BETWEEN_LAUNCHES * launching_us / max(view.iteration_us, 1e-9)
+
+
+def reading_of(stack: tuple[str, ...]) -> tuple[str, bool, bool]:
+    """All that rules read in a call stack as a whole: stacks of one reading can be counted together."""
+    return activity_of(stack), is_idle_stack(stack), is_judged_elsewhere(stack)
 
 
 def is_judged_elsewhere(stack: Sequence[str]) -> bool:

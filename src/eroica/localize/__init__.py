@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -13,6 +13,7 @@ from eroica.errors import InputError
 from eroica.localize.arrivals import Arrivals, read_arrivals
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet, build_fleet
+from eroica.localize.folding import Reading, all_alike, fold_rare_stacks
 from eroica.localize.group_names import tell_groups_apart
 from eroica.localize.like_rows import LikeRows, join_like
 from eroica.localize.moved import Moved, find_moved, time_then
@@ -26,13 +27,19 @@ __all__ = ["Arrivals", "Fleet", "SuspectRow", "Suspects", "localize"]
 Floats = NDArray[np.float64]
 
 
-def localize(patterns: Sequence[WorkerPattern], baseline: Sequence[WorkerPattern], settings: Settings) -> Suspects:
+def localize(
+    patterns: Sequence[WorkerPattern],
+    baseline: Sequence[WorkerPattern],
+    settings: Settings,
+    reading: Reading = all_alike,
+) -> Suspects:
     """Compare the workers of one window with expectation, with their peers and with their own healthy past.
 
     Args:
         patterns: One per worker that reported this window.
         baseline: The same of the job's baseline window; may be empty.
         settings: Gates and floors of localization.
+        reading: What rules read in a call stack: rare ones are not counted with callers in which they read otherwise.
 
     Returns:
         Suspects; deterministic for equal input.
@@ -46,6 +53,7 @@ def localize(patterns: Sequence[WorkerPattern], baseline: Sequence[WorkerPattern
     if not patterns:
         raise InputError("no worker handed over a pattern for this window; look into the workers' notes")
     patterns, baseline = tell_groups_apart(patterns, baseline)
+    patterns, baseline, folded = fold_rare_stacks(patterns, baseline, reading=reading)
     fleet = build_fleet(patterns, settings)
     if fleet.iteration_us.shape[1] == 0:
         raise InputError("the workers captured no iteration in common")
@@ -65,8 +73,15 @@ def localize(patterns: Sequence[WorkerPattern], baseline: Sequence[WorkerPattern
         moved=moved,
         abnormal=find_abnormal(fleet, peers, before, settings),
         arrivals=arrivals,
-        notes=() if past is not None or not baseline else ("the baseline window shares no worker with this one",),
+        notes=tuple(_notes(folded, is_foreign=past is None and bool(baseline))),
     )
+
+
+def _notes(folded: int, is_foreign: bool) -> Iterator[str]:
+    if is_foreign:
+        yield "the baseline window shares no worker with this one"
+    if folded:
+        yield f"{folded} rare call stacks with little time in them are counted with their callers"
 
 
 def align_baseline(fleet: Fleet, baseline: Fleet | None, moved: Sequence[Moved]) -> Floats:

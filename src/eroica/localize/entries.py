@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.localize.folding import number_keys
 from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.rows import NUMBERS, RowsOfAll, RowTable
 
@@ -87,16 +87,10 @@ def _functions_of(
 ) -> tuple[tuple[FunctionKey, ...], NDArray[np.intp]]:
     """All functions in order, and which of them each row is of; of collectives in one of very many like groups, all's.
 
-    Patterns share the keys they have in common (`eroica.wire.patterns`), so most rows are told apart by what object
-    their key is; to hash a call stack for each row takes ten times as long.
-
     Returns:
         The keys, and the index of each row's. intp [R].
     """
-    every = [table.keys for table in tables]
-    known = dict(zip(map(id, chain.from_iterable(every)), chain.from_iterable(every), strict=True))
-    numbers, keys = {key: number for number, key in enumerate(known)}, list(known.values())
-    number_R = np.fromiter(map(numbers.__getitem__, map(id, chain.from_iterable(every))), dtype=np.intp)
+    keys, number_R = number_keys(tables)
     _join_crowded(patterns, keys, number_R)
     used = np.flatnonzero(np.bincount(number_R, minlength=len(keys)))
     ordered = tuple(sorted({keys[number] for number in used}))

@@ -63,7 +63,7 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
         """Iteration without critical collective time. float64 [W, I]."""
         return np.maximum(self.iteration_us - self.wait_us, 0.0)
 
-    @property
+    @cached_property
     def mean_iteration_us(self) -> float:
         """Mean over workers and iterations that count."""
         return float(self.iteration_us.mean()) if self.iteration_us.size else 0.0
@@ -156,6 +156,12 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
     def _series_of(self, function: int, workers: NDArray[np.intp]) -> Floats:
         """Critical time of one function on workers that have it. float64 [A, I]."""
         encoded = self.rows.series(self.place[function, workers])
+        known = [at for at, data in enumerate(encoded) if data]
+        if len(known) < len(encoded):
+            spread = np.repeat(self.critical_us[function, workers][:, None], self.columns.shape[1], axis=1)
+            if known:
+                spread[known] = self._series_of(function, workers[known])
+            return spread
         together = decode_together(encoded, np.float32)
         columns = self.columns[workers]
         if together is not None and columns.size and int(columns.max()) < together.shape[1]:
