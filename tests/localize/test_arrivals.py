@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eroica.localize import together
 from eroica.localize.arrivals import Arrivals, read_arrivals
 from eroica.localize.blame import exit_skew, shares_of_blame
 from eroica.localize.fleet import build_fleet
@@ -134,26 +135,31 @@ def test_a_constant_latecomer_is_found_through_the_same_uneven_leaving() -> None
     assert arrivals.blame_share([2]) > 0.95
 
 
+def shares(durations_MK: np.ndarray) -> np.ndarray:
+    return shares_of_blame(durations_MK[None], np.array([500.0]))[0]
+
+
 def test_two_who_come_last_together_share_the_blame() -> None:
     durations = np.array([50_000.0, 2000.0, 2100.0, 50_000.0])[:, None]
-    assert shares_of_blame(durations, 500.0).ravel().tolist() == [0, 0.5, 0.5, 0]
+    assert shares(durations).ravel().tolist() == [0, 0.5, 0.5, 0]
 
 
 def test_when_most_leave_together_nobody_came_last() -> None:
     durations = np.array([2000.0, 2050.0, 2100.0, 50_000.0])[:, None]
-    assert shares_of_blame(durations, 500.0).sum() == 0
+    assert shares(durations).sum() == 0
 
 
 def test_a_gap_no_larger_than_the_skew_blames_nobody() -> None:
-    assert shares_of_blame(np.array([[2000.0], [2400.0]]), 500.0).sum() == 0
-    assert shares_of_blame(np.array([[2000.0], [2600.0]]), 500.0).tolist() == [[1], [0]]
+    assert shares(np.array([[2000.0], [2400.0]])).sum() == 0
+    assert shares(np.array([[2000.0], [2600.0]])).tolist() == [[1], [0]]
 
 
 def test_the_skew_comes_from_executions_the_usual_latecomer_did_not_own() -> None:
     always_first = np.vstack([np.full(20, 1000.0), np.full(20, 60_000.0)])
-    assert exit_skew(always_first, 500.0) == 500.0
+    assert exit_skew(always_first[None], 500.0).tolist() == [500.0]
     mixed = np.array([[1000.0] * 15 + [5000.0] * 5, [60_000.0] * 15 + [1000.0] * 5])
-    assert exit_skew(mixed, 500.0) == 4000.0
+    assert exit_skew(mixed[None], 500.0).tolist() == [4000.0]
+    assert exit_skew(np.stack([mixed, always_first]), np.array([500.0, 700.0])).tolist() == [4000.0, 700.0]
 
 
 @pytest.mark.parametrize("second_us", [50_000, 15_000])
@@ -265,3 +271,66 @@ def test_where_most_iterations_do_not_agree_nobody_is_blamed() -> None:
     assert arrivals.blamed_us.sum() == 0
     assert any("receives of worker 1 from worker 0 do not pair" in note for note in arrivals.notes)
     assert any("receives name no sender" in note for note in arrivals.notes)
+
+
+def groups_of_groups(seed: int, spoil: str) -> list[WorkerPattern]:
+    """Twelve workers in three groups of four, and across them in four of three; one of the groups may be unlike."""
+    noise, iterations, calls = np.random.default_rng(seed), 9, 4
+    ends = np.cumsum(np.full(iterations * calls, 25_000.0))
+    durations = noise.exponential(900, (12, 2, iterations * calls)) + 200
+    durations[:, 0] += 30_000 * (np.arange(12) % 4 != 1)[:, None]
+    own: list[list[CollectiveRecord]] = [[] for _ in range(12)]
+    for rank in range(12):
+        for at, (group, kind) in enumerate(((f"tp{rank // 4}", "all_reduce"), (f"dp{rank % 4}", "all_gather"))):
+            place = np.repeat(np.arange(iterations), calls)
+            if spoil == "iteration" and group == "tp1":
+                place = np.maximum(place - 1, 0)
+            if spoil == "border" and group == "tp1":
+                place = np.where(place == 0, -1, place)
+            end = ends + at * 12_000 + noise.normal(0, 20, ends.size)
+            if spoil == "end" and rank == 5 and at == 0:
+                end[7] = np.nan
+            if spoil == "no end" and rank == 5 and at == 0:
+                end = np.zeros(0)
+            series = {"iteration": place.astype(np.int32), "end_us": end}
+            encoded = {name: encode_series(values) if values.size else b"" for name, values in series.items()}
+            own[rank].append(record(durations[rank, at], group=group, kind=kind, **encoded))
+    return [
+        WorkerPattern(
+            worker=Worker(global_rank=rank),
+            window_id=1,
+            first_iteration=0,
+            last_iteration=iterations,
+            duration_s=iterations * 0.1,
+            iteration_us=encode_series(np.full(iterations, 1e5, dtype=np.float32)),
+            wait_us=encode_series(np.full(iterations, 9e4, dtype=np.float32)),
+            functions=(),
+            collectives=tuple(own[rank]),
+            process_groups=(
+                ProcessGroup(name=f"tp{rank // 4}", ranks=tuple(range(rank // 4 * 4, rank // 4 * 4 + 4))),
+                ProcessGroup(name=f"dp{rank % 4}", ranks=(rank % 4, rank % 4 + 4, rank % 4 + 8), backend="nccl"),
+            ),
+        )
+        for rank in range(12)
+    ]
+
+
+@pytest.mark.parametrize("spoil", ["", "iteration", "border", "end", "no end"])
+@pytest.mark.parametrize("at_once", [1, 300, 100_000])
+def test_groups_judged_in_one_go_are_judged_as_one_by_one(
+    spoil: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = build_fleet(groups_of_groups(3, spoil), Settings(one_off_fraction=0.0))
+    monkeypatch.setattr(together, "_is_alike", lambda one: False)
+    alone = read_arrivals(window)
+    monkeypatch.undo()
+    monkeypatch.setattr(together, "_AT_ONCE", at_once)
+    found = read_arrivals(window)
+    for name in ("waited_us", "blamed_us", "direct_us", "last"):
+        np.testing.assert_allclose(getattr(found, name), getattr(alone, name), rtol=1e-9, atol=1e-6)
+    np.testing.assert_allclose(found.direct.wait_us, alone.direct.wait_us)
+    assert found.skew_us == pytest.approx(alone.skew_us) and len(found.skew_us) == 7
+    assert found.transfer_us.keys() == alone.transfer_us.keys()
+    assert (found.executions, found.notes) == (alone.executions, alone.notes)
+    assert found.withheld_us == pytest.approx(alone.withheld_us)
+    assert found.blame_share([1, 5, 9]) > 0.9

@@ -25,7 +25,7 @@ from eroica.localize.ledger import Ledger
 from eroica.localize.matching import Matched, is_recorded, pair_executions
 from eroica.localize.one_way import FROM_ROOT, book_from_root, book_receives
 from eroica.localize.replay import TOLERANCE, Replay, prepare_replay
-from eroica.localize.together import book_synchronizing, book_unnamed, settle_single_iteration
+from eroica.localize.together import Meetings, book_together, pair_synchronizing, pair_unnamed, settle_single_iteration
 from eroica.localize.untold import book_untold
 from eroica.model.pattern import CollectiveRecord
 from eroica.model.shares import percent
@@ -119,18 +119,20 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     timed = _records(fleet)
     records = _without_doubtful_ends(fleet, timed)
     told: dict[tuple[str, str], float] = {}
+    paired: list[Meetings | None] = []
     for (group, kind), owners in sorted(records.items()):
         members = groups.get(group)
         together = kind in SYNCHRONIZING
         if kind in FROM_ROOT | _TO_ROOT and members is not None:
             told[group, kind] = _book_rooted(ledger, fleet, (group, kind), members, owners, timed[group, kind])
         elif together and members is not None:
-            book_synchronizing(ledger, fleet, (group, kind), members, owners, timed[group, kind])
+            paired.append(pair_synchronizing(ledger, fleet, (group, kind), members, owners, timed[group, kind]))
         elif together and len(owners) > 1 and all(record.end_us for record in owners.values()):
-            book_unnamed(ledger, fleet, (group, kind), owners)
+            paired.append(pair_unnamed(ledger, fleet, (group, kind), owners))
         elif together:
             which = f"process group {group!r}" if group else "a process group without a name"
             ledger.notes.append(f"members of {which} are unknown: nobody is blamed for its {kind}")
+    book_together(ledger, fleet, [one for one in paired if one is not None])
     settle_single_iteration(ledger)
     book_receives(ledger, fleet, timed)
     ledger.settle()

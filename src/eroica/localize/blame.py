@@ -1,8 +1,10 @@
 """Who came last to an execution of a collective, and who does so again and again.
 
-A site is the n-th execution of an iteration: the same place in the code, as far as anybody can tell.
+A site is the n-th execution of an iteration: the same place in the code, as far as anybody can tell. Groups with as
+many members and executions, which lie in the same iterations, are judged in one go.
 
-Array suffixes: M members of a group, K matched executions, I iterations, S sites.
+Array suffixes: G groups of M members, K matched executions, I iterations, S sites, R runs of executions in one
+iteration, L members of any group.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def sites_of(column_K: NDArray[np.intp]) -> NDArray[np.intp]:
     return places_K - np.repeat(begins_K, np.diff(np.append(begins_K, column_K.size)))
 
 
-def exit_skew(duration_MK: Floats, floor_us: float, site_K: NDArray[np.intp] | None = None) -> float:
+def exit_skew(duration_GMK: Floats, floor_G: Floats | float, site_K: NDArray[np.intp] | None = None) -> Floats:
     """How unevenly members leave, from gaps that no constant latecomer explains, microseconds.
 
     The gap between the shortest and the next duration mixes a late arrival with uneven leaving. Gaps of executions
@@ -47,49 +49,68 @@ def exit_skew(duration_MK: Floats, floor_us: float, site_K: NDArray[np.intp] | N
     of them lie below the skew.
 
     Args:
-        duration_MK: Durations of the matched executions. float64 [M, K].
-        floor_us: Least skew to be expected of this backend.
+        duration_GMK: Durations of the matched executions. float64 [G, M, K].
+        floor_G: Least skew to be expected of each group's backend. float64 [G], or one for all.
         site_K: Where each was called: two can be late, each at a place of its own. None = all at one.
+
+    Returns:
+        float64 [G].
     """
-    if duration_MK.shape[1] == 0:
-        return floor_us
-    owner_K = duration_MK.argmin(axis=0)
-    usual_K = _usual_owner(owner_K, np.zeros_like(owner_K) if site_K is None else site_K, duration_MK.shape[0])
-    shortest_2K = np.partition(duration_MK, 1, axis=0)[:2]
-    gaps = (shortest_2K[1] - shortest_2K[0])[owner_K != usual_K]
-    return max(float(np.quantile(gaps, 0.75)), floor_us) if gaps.size else floor_us
+    groups, _, count = duration_GMK.shape
+    least_G = np.broadcast_to(np.asarray(floor_G, dtype=np.float64), groups)
+    if not count:
+        return least_G.copy()
+    owner_GK = duration_GMK.argmin(axis=1)
+    sites_K = np.zeros(count, dtype=np.intp) if site_K is None else site_K
+    usual_GK = _usual_owner(owner_GK, sites_K, duration_GMK.shape[1])
+    shortest_G2K = np.partition(duration_GMK, 1, axis=1)[:, :2]
+    return np.maximum(_upper_quartile(shortest_G2K[:, 1] - shortest_G2K[:, 0], owner_GK != usual_GK), least_G)
 
 
-def _usual_owner(owner_K: NDArray[np.intp], site_K: NDArray[np.intp], members: int) -> NDArray[np.intp]:
-    """Who is shortest most often at the site of each execution; at a site with few of them, of all. intp [K]."""
-    count_SM = np.zeros((int(site_K.max()) + 1, members), dtype=np.intp)
-    np.add.at(count_SM, (site_K, owner_K), 1)
-    usual_S = np.where(count_SM.sum(axis=1) < _FEWEST_AT_SITE, count_SM.sum(axis=0).argmax(), count_SM.argmax(axis=1))
-    return np.asarray(usual_S[site_K])
+def _usual_owner(owner_GK: NDArray[np.intp], site_K: NDArray[np.intp], members: int) -> NDArray[np.intp]:
+    """Who is shortest most often at the site of each execution; at a site with few of them, of all. intp [G, K]."""
+    groups, sites = owner_GK.shape[0], int(site_K.max()) + 1
+    cell_GK = (np.arange(groups)[:, None] * sites + site_K) * members + owner_GK
+    count_GSM = np.bincount(cell_GK.ravel(), minlength=groups * sites * members).reshape(groups, sites, members)
+    at_all_G1 = count_GSM.sum(axis=1).argmax(axis=1)[:, None]
+    usual_GS = np.where(np.bincount(site_K) < _FEWEST_AT_SITE, at_all_G1, count_GSM.argmax(axis=2))
+    return np.asarray(usual_GS[:, site_K])
 
 
-def shares_of_blame(duration_MK: Floats, skew_us: float) -> Floats:
+def _upper_quartile(values_GK: Floats, chosen_GK: NDArray[np.bool_]) -> Floats:
+    """Three quarters of the chosen values of each group lie below; -inf where none is chosen. float64 [G]."""
+    groups, chosen_G = np.arange(values_GK.shape[0]), chosen_GK.sum(axis=1)
+    rising_GK = np.sort(np.where(chosen_GK, values_GK, np.finfo(np.float64).max), axis=1)
+    place_G = 0.75 * (chosen_G - 1).clip(0)
+    low_G = place_G.astype(np.intp)
+    high_G = np.minimum(low_G + 1, (chosen_G - 1).clip(0))
+    below_G, above_G = rising_GK[groups, low_G], rising_GK[groups, high_G]
+    return np.where(chosen_G > 0, below_G + (above_G - below_G) * (place_G - low_G), -np.inf)
+
+
+def shares_of_blame(duration_GMK: Floats, skew_G: Floats) -> Floats:
     """Who came last in each execution.
 
-    Those within `skew_us` of the shortest came last together and share the blame, if the next one is further off than
+    Those within `skew_G` of the shortest came last together and share the blame, if the next one is further off than
     the skew and they are at most half of the members. Else nobody came last.
 
     Args:
-        duration_MK: Durations. float64 [M, K].
-        skew_us: See `exit_skew`.
+        duration_GMK: Durations. float64 [G, M, K].
+        skew_G: See `exit_skew`. float64 [G].
 
     Returns:
-        Shares, each column sums to 1 or 0. float64 [M, K].
+        Shares, the sum over members is 1 or 0. float64 [G, M, K].
     """
-    late_MK = duration_MK - duration_MK.min(axis=0) <= skew_us
-    edge_K = np.where(late_MK, duration_MK, -np.inf).max(axis=0)
-    next_K = np.where(late_MK, np.inf, duration_MK).min(axis=0)
-    count_K = late_MK.sum(axis=0)
-    clear_K = (next_K - edge_K > skew_us) & (count_K <= max(1, int(_LATE_TOGETHER * duration_MK.shape[0])))
-    return np.where(clear_K, late_MK / count_K, 0.0)
+    skew_G1 = skew_G[:, None]
+    late_GMK = duration_GMK - duration_GMK.min(axis=1, keepdims=True) <= skew_G1[..., None]
+    edge_GK = np.where(late_GMK, duration_GMK, -np.inf).max(axis=1)
+    next_GK = np.where(late_GMK, np.inf, duration_GMK).min(axis=1)
+    count_GK = late_GMK.sum(axis=1)
+    clear_GK = (next_GK - edge_GK > skew_G1) & (count_GK <= max(1, int(_LATE_TOGETHER * duration_GMK.shape[1])))
+    return np.asarray(late_GMK * np.where(clear_GK, 1 / count_GK, 0.0)[:, None])
 
 
-def keep_repeated(share_MK: Floats, wait_MK: Floats, columns_MK: NDArray[np.intp], site_K: NDArray[np.intp]) -> Floats:
+def keep_repeated(share_GMK: Floats, wait_GMK: Floats, column_K: NDArray[np.intp], site_K: NDArray[np.intp]) -> Floats:
     """Shares of those who come last again and again; who does so by chance keeps none.
 
     A member is among the late of an iteration if the waiting laid at it there is at least half of what is laid at
@@ -97,44 +118,54 @@ def keep_repeated(share_MK: Floats, wait_MK: Floats, columns_MK: NDArray[np.intp
     executions at one site, and keeps its shares there.
 
     Args:
-        share_MK: Shares of blame. float64 [M, K].
-        wait_MK: Critical waiting. float64 [M, K].
-        columns_MK: Iteration of each execution on each member, -1 = does not count. intp [M, K].
+        share_GMK: Shares of blame. float64 [G, M, K].
+        wait_GMK: Critical waiting. float64 [G, M, K].
+        column_K: Iteration of each execution, -1 = does not count. intp [K].
         site_K: Where each was called. intp [K].
     """
-    counted = np.asarray((columns_MK >= 0).all(axis=0), dtype=np.bool_)
-    if not counted.any():
-        return share_MK
-    column_K = np.where(counted, columns_MK[0], 0)
-    blame_MI = np.zeros((share_MK.shape[0], int(column_K.max()) + 1))
-    np.add.at(blame_MI.T, column_K, (share_MK * wait_MK.sum(axis=0) * counted).T)
-    highest_I = blame_MI.max(axis=0)
-    blamed = highest_I > 0
-    if not blamed.any():
-        return share_MK
-    often_M = (blame_MI[:, blamed] >= highest_I[blamed] / 2).mean(axis=1)
-    often_M1 = is_often(often_M, share_MK.shape[0])[:, None]
-    return np.asarray(share_MK * (often_M1 | _often_at_sites(share_MK * counted, site_K, counted)))
+    counted_K = column_K >= 0
+    if not counted_K.any():
+        return share_GMK
+    blame_GMI = _by_column(share_GMK * wait_GMK.sum(axis=1, keepdims=True), column_K)
+    highest_G1I = blame_GMI.max(axis=1, keepdims=True)
+    blamed_G1I = highest_G1I > 0
+    blamed_G1 = blamed_G1I.sum(axis=2)
+    often_GM = ((blame_GMI >= highest_G1I / 2) & blamed_G1I).sum(axis=2) / blamed_G1.clip(1)
+    kept_GM = is_often(often_GM, share_GMK.shape[1]) | (blamed_G1 == 0)
+    rows_LK = (share_GMK * counted_K).reshape(-1, counted_K.size)
+    at_sites_GMK = _often_at_sites(rows_LK, site_K, counted_K, share_GMK.shape[1]).reshape(share_GMK.shape)
+    return np.asarray(share_GMK * (kept_GM[..., None] | at_sites_GMK))
 
 
-def _often_at_sites(share_MK: Floats, site_K: NDArray[np.intp], counted_K: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether a member comes last at the site of each execution far more often than its turn. bool [M, K]."""
-    members = share_MK.shape[0]
-    late = np.flatnonzero(share_MK.any(axis=1))  # of many members few are
+def _by_column(value_GMK: Floats, column_K: NDArray[np.intp]) -> Floats:
+    """Sums of the executions of each iteration; those that count in none are left out. float64 [G, M, I]."""
+    begin_R = np.flatnonzero(np.diff(column_K, prepend=column_K[0] - 1))
+    sum_GMR, column_R = np.add.reduceat(value_GMK, begin_R, axis=2), column_K[begin_R]
+    found_GMI = np.zeros((*value_GMK.shape[:2], int(column_K.max()) + 1))
+    counted_R = column_R >= 0
+    np.add.at(np.moveaxis(found_GMI, 2, 0), column_R[counted_R], np.moveaxis(sum_GMR[..., counted_R], 2, 0))
+    return found_GMI
+
+
+def _often_at_sites(
+    share_LK: Floats, site_K: NDArray[np.intp], counted_K: NDArray[np.bool_], members: int
+) -> NDArray[np.bool_]:
+    """Whether members come last at the site of each execution far more often than their turn. bool [L, K]."""
+    late = np.flatnonzero(share_LK.any(axis=1))  # of many members few are
     late_SL = np.zeros((int(site_K.max()) + 1, late.size))
-    np.add.at(late_SL, site_K, (share_MK[late] > 0).T)
+    np.add.at(late_SL, site_K, (share_LK[late] > 0).T)
     count_S1 = np.bincount(site_K, weights=counted_K, minlength=late_SL.shape[0])[:, None]
     turn = 1 / members
     beyond_SL = (late_SL - turn * count_S1) / np.sqrt(np.maximum(count_S1 * turn * (1 - turn), 1e-9))
     often_SL = is_often(late_SL / count_S1.clip(1), members) & (beyond_SL >= _BEYOND_TURN)
-    found_MK = np.zeros(share_MK.shape, dtype=np.bool_)
-    found_MK[late] = (often_SL & (count_S1 >= _FEWEST_AT_SITE))[site_K].T
-    return found_MK
+    found_LK = np.zeros(share_LK.shape, dtype=np.bool_)
+    found_LK[late] = (often_SL & (count_S1 >= _FEWEST_AT_SITE))[site_K].T
+    return found_LK
 
 
-def is_often(often_M: Floats, members: int) -> NDArray[np.bool_]:
-    """Whether members are late in clearly more iterations (or executions) than their turn would be. bool [M]."""
-    return np.asarray(often_M >= max(_OFTEN, 1 / members + _BEYOND_CHANCE), dtype=np.bool_)
+def is_often(often: Floats, members: int) -> NDArray[np.bool_]:
+    """Whether members are late in clearly more iterations (or executions) than their turn would be, as `often`."""
+    return np.asarray(often >= max(_OFTEN, 1 / members + _BEYOND_CHANCE), dtype=np.bool_)
 
 
 def nearly_last(duration_MK: Floats, skew_us: float) -> NDArray[np.bool_]:

@@ -216,6 +216,8 @@ def _checked(
 
 
 def _positions(sequence: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.intp]:
+    if wanted is sequence:
+        return np.arange(sequence.size, dtype=np.intp)
     order = np.argsort(sequence, kind="stable")
     return np.asarray(order[np.searchsorted(sequence, wanted, sorter=order)], dtype=np.intp)
 
@@ -272,8 +274,8 @@ def end_residuals(end_MK: Floats) -> Floats:
 
 
 def waits_in(duration_MK: Floats, critical_MK: Floats) -> Floats:
-    """Critical waiting for whoever came last: what is beyond the shortest duration. float64 [M, K]."""
-    return np.asarray(np.minimum(duration_MK - duration_MK.min(axis=0), critical_MK))
+    """Critical waiting for whoever came last: what is beyond the shortest duration. float64 [M, K], or [G, M, K]."""
+    return np.asarray(np.minimum(duration_MK - duration_MK.min(axis=-2, keepdims=True), critical_MK))
 
 
 def stacked(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]], name: str) -> Floats:

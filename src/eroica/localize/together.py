@@ -1,6 +1,6 @@
 """Waiting in collectives that nobody leaves before everybody has come.
 
-Array suffixes: M members of a group, K matched executions. All times are microseconds.
+Array suffixes: G groups of M members, K matched executions. All times are microseconds.
 """
 
 from __future__ import annotations
@@ -36,31 +36,63 @@ from eroica.localize.matching import (
 )
 from eroica.localize.meetings import MeetingBlock
 from eroica.model.pattern import CollectiveRecord
-from eroica.summarize.series import decode_series
+from eroica.summarize.series import decode_series, decode_together
 
 Floats = NDArray[np.float64]
 _MOST_LISTED = 8
+#: Times of executions that are judged in one go: few enough for a processor's cache.
+_AT_ONCE = 100_000
 #: Kinds in which members may bring and get unequally much, and leave once they have theirs.
 _UNEVEN = frozenset({"all_to_all"})
 
 
-def book_synchronizing(
+class Meetings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Paired executions of one kind in one group.
+
+    Attributes:
+        name: Group and kind.
+        members: Indices of the workers. M of them.
+        records: One per member, with ends only where these may refuse a pairing.
+        places: Which executions of each record pair. intp [K] each.
+        timed: The records with all ends there are.
+    """
+
+    name: tuple[str, str]
+    members: tuple[int, ...]
+    records: tuple[CollectiveRecord, ...]
+    places: tuple[NDArray[np.intp], ...]
+    timed: tuple[CollectiveRecord, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all executions of all members pair, in the order in which they stand."""
+        place_K = self.places[0]
+        whole = all(
+            at is place_K and record.executions == at.size for at, record in zip(self.places, self.records, strict=True)
+        )
+        return whole and np.array_equal(place_K, np.arange(place_K.size))
+
+
+def pair_synchronizing(
     ledger: Ledger,
     fleet: Fleet,
     name: tuple[str, str],
     ranks: tuple[int, ...],
     owners: Mapping[int, CollectiveRecord],
     timed: Mapping[int, CollectiveRecord],
-) -> None:
+) -> Meetings | None:
     """Executions of a group whose members are known.
 
     Args:
-        ledger: Where they are entered.
+        ledger: Where it is written down what does not pair, and why.
         fleet: The window.
         name: Group and kind.
         ranks: Global ranks of the members.
         owners: Records by worker, with ends only where these may pair and refuse.
         timed: The same with all ends there are.
+
+    Returns:
+        None where they do not pair, or nobody may be blamed for want of members.
     """
     present = {fleet.ranks[worker]: worker for worker in owners}
     members = [present[rank] for rank in ranks if rank in present]
@@ -76,11 +108,11 @@ def book_synchronizing(
         absent = f"{len(ranks) - len(members)} of {len(ranks)} members of process group {name[0]!r}"
         apart = f", and what the others show does not pair ({reason})" if is_contradiction(reason) else ""
         ledger.notes.append(f"{absent} show no {name[1]}{apart}: nobody is blamed for it")
-        return
+        return None
     if reason:
         ledger.notes.append(f"{name[1]} in process group {name[0]!r} does not pair ({reason}): nobody is blamed for it")
-        return
-    _book(ledger, fleet, name, members, records, places, [timed[worker] for worker in members])
+        return None
+    return _meetings(name, members, records, places, [timed[worker] for worker in members])
 
 
 def _is_confirmed(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]]) -> bool:
@@ -88,10 +120,13 @@ def _is_confirmed(records: Sequence[CollectiveRecord], places: Sequence[NDArray[
     return len(records) > 1 and stacked_ends(records, places).shape[1] >= FEWEST_VERIFIED
 
 
-def book_unnamed(ledger: Ledger, fleet: Fleet, name: tuple[str, str], owners: Mapping[int, CollectiveRecord]) -> None:
+def pair_unnamed(
+    ledger: Ledger, fleet: Fleet, name: tuple[str, str], owners: Mapping[int, CollectiveRecord]
+) -> Meetings | None:
     """Executions of a group that no trace describes: its members are all workers, or nobody knows them."""
     members = sorted(owners)
-    places, reason = pair_by_order([owners[worker] for worker in members], uneven_exit(fleet.carriers, name[0]))
+    records = [owners[worker] for worker in members]
+    places, reason = pair_by_order(records, uneven_exit(fleet.carriers, name[0]))
     ledger.refuse(reason)
     world = max(len(fleet.ranks), *(pattern.worker.world_size for pattern in fleet.patterns))
     if not reason and len(members) < world:
@@ -99,51 +134,140 @@ def book_unnamed(ledger: Ledger, fleet: Fleet, name: tuple[str, str], owners: Ma
     if reason:
         which = f"process group {name[0]!r}" if name[0] else "a process group without a name"
         ledger.notes.append(f"{name[1]} in {which} does not pair ({reason}): nobody is blamed for it")
-        return
-    _book(ledger, fleet, name, members, [owners[worker] for worker in members], places)
+        return None
+    return _meetings(name, members, records, places, records)
 
 
-def _book(
-    ledger: Ledger,
-    fleet: Fleet,
+def _meetings(
     name: tuple[str, str],
     members: Sequence[int],
     records: Sequence[CollectiveRecord],
     places: Sequence[NDArray[np.intp]],
-    timed: Sequence[CollectiveRecord] = (),
-) -> None:
-    """Book the waiting in matched executions; in a single recorded iteration once all kinds of the group are known."""
-    duration_MK, end_MK = stacked(records, places, "duration_us"), stacked_ends(records, places)
-    if name[1] in _UNEVEN:
-        duration_MK = without_larger_shares(duration_MK, records, places)
-    columns_MK = columns_of_all(ledger, members, records, places)
-    site_K = sites_of(columns_MK[0])
-    skew = exit_skew(duration_MK, skew_floor(fleet.carriers, name[0]), site_K)
-    if end_MK.shape[1] >= FEWEST_VERIFIED:
-        skew = measured_skew(end_MK, recorded_skew_floor(fleet.carriers, name[0]))
-    ledger.skew[name] = skew
-    critical_MK = stacked(records, places, "critical_us")
-    wait_MK = waits_in(duration_MK, critical_MK)
-    if name[1] not in _UNEVEN:
-        ledger.transfer_us[name] = (critical_MK - wait_MK).mean(axis=0)
-    share_MK = shares_of_blame(duration_MK, skew)
-    alone = fleet.columns.shape[1] == 1 and end_MK.shape[1] > 0
-    part = Matched(
-        group=name[0],
-        kind=name[1],
-        members=tuple(members),
-        duration_us=duration_MK,
-        wait_us=wait_MK,
-        share=share_MK if alone else keep_repeated(share_MK, wait_MK, columns_MK, site_K),
-        nearly_last=nearly_last(duration_MK, skew) if end_MK.shape[1] else np.zeros(duration_MK.shape, np.bool_),
-        end_us=end_MK,
-        columns=columns_MK,
+    timed: Sequence[CollectiveRecord],
+) -> Meetings:
+    return Meetings(name=name, members=tuple(members), records=tuple(records), places=tuple(places), timed=tuple(timed))
+
+
+def book_together(ledger: Ledger, fleet: Fleet, meetings: Sequence[Meetings]) -> None:
+    """Book the waiting in matched executions, in one go for groups that are like each other.
+
+    In a single recorded iteration it is booked once all kinds of a group are known.
+    """
+    alike: dict[tuple[object, ...], list[Meetings]] = defaultdict(list)
+    for at, one in enumerate(meetings):
+        record = one.records[0]
+        shape = len(one.members), record.executions, record.iteration
+        alike[(one.name[1], *shape) if _is_alike(one) else (at,)].append(one)
+    for some in alike.values():
+        step = max(_AT_ONCE // max(len(some[0].members) * some[0].places[0].size, 1), 1)
+        for start in range(0, len(some), step):
+            _book(ledger, fleet, some[start : start + step])
+
+
+class _Together(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Groups that are like each other, or any one, with their executions in arrays.
+
+    Attributes:
+        duration_us: float64 [G, M, K].
+        critical_us: float64 [G, M, K].
+        columns: Iteration that each member counts an execution in, -1 = none; the same in all groups. intp [G, M, K].
+        end_us: Ends that may refuse a pairing, of one group by itself. float64 [M, K or 0].
+        chained_us: All ends, from the first execution on whose blame is passed on. float64 [G, M, K or fewer].
+    """
+
+    duration_us: Floats
+    critical_us: Floats
+    columns: NDArray[np.intp]
+    end_us: Floats
+    chained_us: Floats
+
+
+def _is_alike(one: Meetings) -> bool:
+    """Whether members have all executions in common, and nothing but sequence numbers is to be judged by."""
+    is_plain = one.name[1] not in _UNEVEN and not any(record.end_us for record in one.records)
+    return is_plain and one.is_whole and len({record.iteration for record in one.records}) == 1
+
+
+def _book(ledger: Ledger, fleet: Fleet, parts: Sequence[Meetings]) -> None:
+    """Enter groups that are like each other as far as their records tell, or any one."""
+    alike = _side_by_side(ledger, parts) if len(parts) > 1 else _by_itself(ledger, parts[0])
+    if alike is None:
+        for part in parts:
+            _book(ledger, fleet, [part])
+        return
+    names, site_K = [part.name for part in parts], sites_of(alike.columns[0, 0])
+    skew_G = exit_skew(alike.duration_us, np.asarray([skew_floor(fleet.carriers, name[0]) for name in names]), site_K)
+    if alike.end_us.shape[1] >= FEWEST_VERIFIED:
+        skew_G = np.asarray([measured_skew(alike.end_us, recorded_skew_floor(fleet.carriers, names[0][0]))])
+    ledger.skew.update(zip(names, skew_G.tolist(), strict=True))
+    wait_GMK = waits_in(alike.duration_us, alike.critical_us)
+    if names[0][1] not in _UNEVEN:
+        ledger.transfer_us.update(zip(names, (alike.critical_us - wait_GMK).mean(axis=1), strict=True))
+    share_GMK = shares_of_blame(alike.duration_us, skew_G)
+    alone = fleet.columns.shape[1] == 1 and alike.end_us.shape[1] > 0
+    if not alone:
+        share_GMK = keep_repeated(share_GMK, wait_GMK, common_column(alike.columns[0]), site_K)
+    block = block_of(ledger, parts, alike.chained_us, alike.duration_us, alike.critical_us)
+    if not alike.end_us.shape[1]:
+        members_GM = np.asarray([part.members for part in parts], dtype=np.intp)
+        ledger.enter(members_GM, wait_GMK, share_GMK, alike.columns, block)
+        return
+    matched = Matched(
+        group=names[0][0],
+        kind=names[0][1],
+        members=parts[0].members,
+        duration_us=alike.duration_us[0],
+        wait_us=wait_GMK[0],
+        share=share_GMK[0],
+        nearly_last=nearly_last(alike.duration_us[0], float(skew_G[0])),
+        end_us=alike.end_us,
+        columns=alike.columns[0],
     )
-    block = block_of(ledger, part, critical_MK, timed or records, places)
     if alone:
-        ledger.pending.append((part, block))
+        ledger.pending.append((matched, block))
     else:
-        ledger.book(part, block)
+        ledger.book(matched, block)
+
+
+def _by_itself(ledger: Ledger, part: Meetings) -> _Together:
+    duration_MK, critical_MK = (stacked(part.records, part.places, name) for name in ("duration_us", "critical_us"))
+    if part.name[1] in _UNEVEN:
+        duration_MK = without_larger_shares(duration_MK, part.records, part.places)
+    columns_MK = columns_of_all(ledger, part.members, part.records, part.places)
+    return _Together(
+        duration_us=duration_MK[None],
+        critical_us=critical_MK[None],
+        columns=columns_MK[None],
+        end_us=stacked_ends(part.records, part.places),
+        chained_us=chained_ends(ledger, part, columns_MK)[None],
+    )
+
+
+def _side_by_side(ledger: Ledger, parts: Sequence[Meetings]) -> _Together | None:
+    """Groups in one array each; None where they differ after all, in what counts or in how long their series are."""
+    records = [record for part in parts for record in part.records]
+    durations, criticals = (
+        decode_together([getattr(record, name) for record in records], np.float32)
+        for name in ("duration_us", "critical_us")
+    )
+    shape = len(parts), len(parts[0].members), parts[0].places[0].size
+    members_GM = np.asarray([part.members for part in parts], dtype=np.intp)
+    columns_GMK = ledger.columns_of(members_GM, decode_series(records[0].iteration, np.int32))
+    sizes = {found.size for found in (durations, criticals, columns_GMK) if found is not None}
+    if durations is None or criticals is None or sizes != {int(np.prod(shape))}:
+        return None
+    if not (columns_GMK == columns_GMK[0, 0]).all():
+        return None
+    ends = [chained_ends(ledger, part, columns_MK) for part, columns_MK in zip(parts, columns_GMK, strict=True)]
+    if len({end_MK.shape for end_MK in ends}) > 1:
+        return None
+    return _Together(
+        duration_us=durations.astype(np.float64).reshape(shape),
+        critical_us=criticals.astype(np.float64).reshape(shape),
+        columns=columns_GMK,
+        end_us=np.zeros((shape[1], 0)),
+        chained_us=np.stack(ends),
+    )
 
 
 def without_larger_shares(
@@ -182,27 +306,43 @@ def columns_of_all(
     return ledger.columns_of(members, np.stack(iterations))
 
 
+def common_column(columns_MK: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Iteration of each execution, -1 where any member counts it in none. intp [K]."""
+    return np.where((columns_MK >= 0).all(axis=0), columns_MK[0], -1)
+
+
+def chained_ends(ledger: Ledger, part: Meetings, columns_MK: NDArray[np.intp]) -> Floats:
+    """Ends on each member's own clock, from the first execution on whose blame is passed on. float64 [M, <= K]."""
+    first = int(ledger.first_chained(columns_MK[None])[0])
+    if first == columns_MK.shape[1]:
+        return np.zeros((len(part.members), 0))
+    return stacked_ends(part.timed, part.places)[:, first:]
+
+
 def block_of(
-    ledger: Ledger,
-    part: Matched,
-    critical_MK: Floats,
-    records: Sequence[CollectiveRecord],
-    places: Sequence[NDArray[np.intp]],
+    ledger: Ledger, parts: Sequence[Meetings], end_GMK: Floats, duration_GMK: Floats, critical_GMK: Floats
 ) -> MeetingBlock | None:
-    """Executions with their places in time, from the first on whose blame is passed on; None where ends are unknown."""
-    first = int(ledger.first_chained(part.columns[None])[0])
-    end_MK = stacked_ends(records, places)[:, first:]
-    if not end_MK.shape[1]:
+    """The last executions of some groups with their places in time; None where there are none.
+
+    Args:
+        ledger: Where groups are numbered.
+        parts: The groups.
+        end_GMK: See `chained_ends`. float64 [G, M, K or fewer].
+        duration_GMK: float64 [G, M, K].
+        critical_GMK: float64 [G, M, K].
+    """
+    if not end_GMK.shape[2]:
         return None
+    first = duration_GMK.shape[2] - end_GMK.shape[2]
     return MeetingBlock(
-        members=np.asarray([part.members], dtype=np.intp),
-        group=np.asarray([ledger.queue(part.group)]),
-        team=np.asarray([ledger.team(part.members)]),
-        duration_us=part.duration_us[None, :, first:].copy(),
-        critical_us=critical_MK[None, :, first:].copy(),
-        end_us=end_MK[None],
-        waits=np.ones((1, *end_MK.shape), dtype=np.bool_),
-        transfer_us=part.duration_us[None, :, first:].min(axis=1),
+        members=np.asarray([part.members for part in parts], dtype=np.intp),
+        group=np.asarray([ledger.queue(part.name[0]) for part in parts]),
+        team=np.asarray([ledger.team(part.members) for part in parts]),
+        duration_us=duration_GMK[..., first:].copy(),
+        critical_us=critical_GMK[..., first:].copy(),
+        end_us=end_GMK,
+        waits=np.ones(end_GMK.shape, dtype=np.bool_),
+        transfer_us=duration_GMK[..., first:].min(axis=1),
     )
 
 

@@ -19,7 +19,7 @@ from eroica.localize.fleet import Fleet
 from eroica.localize.leaving import SKEW_FLOOR_OTHER_US, skew_floor
 from eroica.localize.ledger import Ledger
 from eroica.localize.matching import Matched, stacked, waits_in
-from eroica.localize.together import block_of, columns_of_all
+from eroica.localize.together import Meetings, block_of, chained_ends, columns_of_all, common_column
 from eroica.model.pattern import CollectiveRecord
 
 Floats = NDArray[np.float64]
@@ -51,9 +51,9 @@ def book_untold(
     columns_MK = columns_of_all(ledger, members, records, places)
     site_K = sites_of(columns_MK[0])
     floor_us = max(skew_floor(fleet.carriers, name[0]), SKEW_FLOOR_OTHER_US)  # a hop of the data is no waiting
-    share_MK = _last_of_all(duration_MK, exit_skew(duration_MK, floor_us, site_K))
+    share_MK = _last_of_all(duration_MK, float(exit_skew(duration_MK[None], floor_us, site_K)[0]))
     wait_MK = waits_in(duration_MK, critical_MK)
-    share_MK = keep_repeated(share_MK, wait_MK, columns_MK, site_K)
+    share_MK = keep_repeated(share_MK[None], wait_MK[None], common_column(columns_MK), site_K)[0]
     told_K = share_MK.any(axis=0)
     if not told_K.any():
         return 0.0
@@ -68,7 +68,16 @@ def book_untold(
         end_us=np.zeros((len(members), 0)),
         columns=columns_MK[:, told_K],
     )
-    ledger.book(part, block_of(ledger, part, critical_MK[:, told_K], records, [at[told_K] for at in places]))
+    told = Meetings(
+        name=name,
+        members=part.members,
+        records=tuple(records),
+        places=tuple(at[told_K] for at in places),
+        timed=tuple(records),
+    )
+    ends_MK = chained_ends(ledger, told, part.columns)
+    block = block_of(ledger, [told], ends_MK[None], part.duration_us[None], critical_MK[None, :, told_K])
+    ledger.book(part, block)
     return float(critical_MK[:, told_K].sum())
 
 
