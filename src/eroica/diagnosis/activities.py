@@ -113,8 +113,13 @@ _SYNCS = (
     ),
     _Library(("torch/_tensor_str.py",)),
 )
-
-
+#: All of them, by what is asked of a frame.
+_CLASSES: dict[str, dict[Activity, tuple[_Library, ...]]] = {
+    "purpose": _PURPOSES,
+    "read": _READS,
+    "sync": {"sync": _SYNCS},
+    "thread": {"thread": _THREADS},
+}
 #: What no logger calls: who trains.
 _TRAINING = _Library(
     (
@@ -169,19 +174,25 @@ def _of_frame(entry: str, asked: str) -> Activity:
     """Activity that one frame shows, of one class."""
     if is_own_frame(entry):
         return ""
-    tables: dict[str, dict[Activity, tuple[_Library, ...]]] = {
-        "purpose": _PURPOSES,
-        "read": _READS,
-        "sync": {"sync": _SYNCS},
-        "thread": {"thread": _THREADS},
-    }
-    for activity, libraries in tables[asked].items():
-        if any(_shows(library, entry) for library in libraries):
-            return activity
-    return ""
+    frame = split_frame(entry)
+    return next((activity for activity, names in _in_file(frame.file, asked) if names.search(frame.name)), "")
+
+
+@lru_cache(maxsize=16384)
+def _in_file(file: str, asked: str) -> tuple[tuple[Activity, re.Pattern[str]], ...]:
+    """Activities of one class that functions of a file show, and the names of those that do."""
+    return tuple(
+        (activity, library.names)
+        for activity, libraries in _CLASSES[asked].items()
+        for library in libraries
+        if _holds(library, file)
+    )
 
 
 def _shows(library: _Library, entry: str) -> bool:
     frame = split_frame(entry)
-    inside = any(frame.file.startswith(name) if name.endswith("/") else frame.file == name for name in library.files)
-    return inside and library.names.search(frame.name) is not None
+    return _holds(library, frame.file) and library.names.search(frame.name) is not None
+
+
+def _holds(library: _Library, file: str) -> bool:
+    return any(file.startswith(name) if name.endswith("/") else file == name for name in library.files)
