@@ -17,7 +17,7 @@ from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from eroica.summarize.series import encode_series
-from eroica.testing import FleetPlan, SlowLink, synthesize, synthesize_window
+from eroica.testing import FleetPlan, SlowLink, SlowPython, synthesize, synthesize_window
 
 seeds = pytest.mark.parametrize("seed", range(3))
 CORES = 4
@@ -102,6 +102,36 @@ def test_what_was_hidden_and_is_waited_for_now_is_said(seed: int) -> None:
     verdict = judge(seed, 40, lambda one: hidden(one, 52))
     assert "nothing runs beside it any more" in verdict.summary
     assert "async_op=True" in only(verdict).next_step
+
+
+def beside(pattern: WorkerPattern, ms: float) -> WorkerPattern:
+    """Its scoring of tokens takes so many milliseconds longer, beside which collectives run."""
+    seconds = ms / 1e3 * (pattern.last_iteration - pattern.first_iteration)
+
+    def of_row(row: FunctionPattern) -> FunctionPattern:
+        is_scoring = row.key.name == "_score_tokens"
+        return msgspec.structs.replace(row, total_s=row.total_s + seconds) if is_scoring else row
+
+    return msgspec.structs.replace(pattern, functions=tuple(map(of_row, pattern.functions)))
+
+
+@seeds
+@pytest.mark.parametrize("ms", [0.0, 18.0])
+def test_a_function_that_takes_as_long_as_ever_is_not_accused_when_nothing_runs_beside_it_any_more(
+    seed: int, ms: float
+) -> None:
+    """It is on the critical path for 24 ms instead of 8; in the healthy window 16 of 24 ms lay behind collectives."""
+    past = [
+        beside(hidden(one, 52), ms) for one in synthesize(FleetPlan(seed=seed, cores=CORES), (SlowPython(ms=8),), 1)
+    ]
+    now = synthesize(FleetPlan(seed=seed, draw=1, cores=CORES), (SlowLink(40), SlowPython(ms=24)), 2)
+    verdict = analyze("job", synthesize_window(now, "slow", past), now, past)
+    causes = {one.cause: one for one in verdict.findings if one.role == "cause"}
+    assert ("python-on-critical-path" in causes) == (ms == 0)
+    if ms:
+        assert "nothing runs beside it any more" in verdict.summary
+        grown = 1 - verdict.iteration.baseline_ms / verdict.iteration.current_ms
+        assert causes["slow-collective-everywhere"].gain == pytest.approx(grown, rel=0.15)
 
 
 @seeds

@@ -28,7 +28,7 @@ class Exchange(NamedTuple):
     Attributes:
         calls: How many.
         elements: What they carry together, NaN where that is not recorded.
-        lasting_us: How long they last, one after the other.
+        lasting_us: How long they last, in sum: those that run at once count for themselves.
         waited_us: The part of it on the critical path.
     """
 
@@ -65,6 +65,11 @@ class Change(NamedTuple):
         return float(np.nan_to_num(self.data)) >= _MORE
 
     @property
+    def is_exposed(self) -> bool:
+        """The same exchange: what ran beside it no longer does."""
+        return not self.is_larger
+
+    @property
     def meets_more(self) -> bool:
         """More calls: workers wait for each other more often, though nobody does more than before."""
         return self.calls >= _MORE
@@ -86,7 +91,7 @@ class Change(NamedTuple):
         if self.is_larger:
             return f"In each iteration: {_amount(now)}; in the healthy window {_amount(then)}."
         return (
-            f"It lasts as long as in the healthy window, {format_ms(now.lasting_us)} in each iteration "
+            f"It lasts no longer than in the healthy window, {format_ms(now.lasting_us)} in each iteration "
             f"({format_ms(then.lasting_us)} then), but workers wait for {format_ms(now.waited_us)} of it instead of "
             f"{format_ms(then.waited_us)}: what ran beside it no longer does."
         )
@@ -145,10 +150,10 @@ def find_change(view: View, row: int) -> Change | None:
 
 
 def _is_exposed(change: Change, least_us: float) -> bool:
-    """The same collectives last as long, but are waited for."""
+    """The same collectives last no longer, but are waited for; those that run at once last longer in sum."""
     now, then = change.now, change.then
     same = _is_same(change.calls) and (np.isnan(change.data) or _is_same(change.data))
-    lasts = then.lasting_us > 0 and _is_same(now.lasting_us / then.lasting_us)
+    lasts = 0 < now.lasting_us <= _SAME * then.lasting_us
     longer_us = now.waited_us - then.waited_us
     return bool(same and lasts and longer_us >= max(least_us, (_MORE - 1) * then.waited_us))
 

@@ -208,7 +208,7 @@ def late_against_baseline(
     """
     if view.suspects.baseline is None or not _is_longer(view):
         return
-    before_WJ = view.before(spent.functions)
+    before_WJ = view.before(spent.functions) + view.uncovered(spent.functions)[:, None]
     use_W = use_of_core(view, spent.functions, "baseline")
     allowed_W = excuse(view, "baseline", use_W) if excused else None
     excess = excess_over_baseline(spent.time_us, before_WJ, allowed_W)

@@ -30,6 +30,8 @@ from eroica.settings import Settings
 Floats = NDArray[np.float64]
 _CRITICAL_THREADS = frozenset({"training", "autograd", "collective", "device"})
 
+#: Share of a function's time in the healthy window that something else ran beside, from which that is no noise.
+_BESIDE = 0.2
 #: Student's quantile at p = 0.99865 over three, by degrees of freedom; beyond them the difference no longer matters.
 _STUDENT = {1: 78.6, 2: 6.4, 3: 3.07, 4: 2.21, 5: 1.84, 6: 1.63, 7: 1.51, 8: 1.43, 9: 1.36}
 
@@ -304,6 +306,37 @@ class View:
                 share_W = np.divide(own_W, all_W, out=np.zeros(all_W.shape), where=all_W > 0)
                 found += share_W[:, None] * self._of_these(past, past.series(list(one.then)))
         return found
+
+    def uncovered(self, functions: Sequence[int]) -> Floats:
+        """By how much longer functions hold each worker up than then, only because nothing runs beside them any more.
+
+        On the critical path Python comes last (eq. 1): what a collective runs beside is not on it. Once the collective
+        runs after it instead, the function takes as long as ever and is on the critical path for all of that. Not told
+        with an accelerator, where Python is beside what the device does.
+
+        Args:
+            functions: Rows of this window.
+
+        Returns:
+            Microseconds per iteration, 0 where that cannot be told. float64 [W].
+        """
+        past, found_W = self.suspects.baseline, np.zeros(self.workers)
+        known = np.flatnonzero(np.isin(self.fleet.ranks, past.ranks)) if past is not None else np.zeros(0, np.intp)
+        if past is None or self.is_trace or self.fleet.has_accelerator or not known.size:
+            return found_W
+        column = {rank: place for place, rank in enumerate(past.ranks)}
+        columns = [column[self.fleet.ranks[worker]] for worker in known.tolist()]
+        for row in functions:
+            place = self._places_before.get(self.fleet.keys[row], -1)
+            if place < 0 or self.fleet.keys[row].kind != "python":
+                continue
+            now_W, then_W = self.fleet.critical_us[row, known], past.critical_us[place, columns]
+            total_W = past.total_us[place, columns]
+            beside_now_W = np.maximum(self.fleet.total_us[row, known] - now_W, 0.0)
+            beside_W = np.maximum(total_W - then_W, 0.0)
+            if beside_W.mean() >= _BESIDE * total_W.mean():
+                found_W[known] += np.clip(np.minimum(beside_W - beside_now_W, now_W - then_W), 0.0, None)
+        return found_W
 
     def busy_before(self) -> Floats:
         """Busy time in the baseline window, iteration by iteration; NaN without one. float64 [W, J]."""
