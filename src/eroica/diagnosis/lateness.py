@@ -199,7 +199,12 @@ def _without_waiters(view: View, late_W: NDArray[np.bool_], excess_W: Floats) ->
 
 
 def late_against_baseline(
-    view: View, spent: Spent, least_strength: float = LEAST_STRENGTH, *, excused: bool = True
+    view: View,
+    spent: Spent,
+    least_strength: float = LEAST_STRENGTH,
+    *,
+    excused: bool = True,
+    least_ratio: float = LEAST_RATIO,
 ) -> Iterator[Lateness]:
     """Most workers, or all of one role, above their own time in the healthy window, while iterations got longer.
 
@@ -213,7 +218,7 @@ def late_against_baseline(
     allowed_W = excuse(view, "baseline", use_W) if excused else None
     excess = excess_over_baseline(spent.time_us, before_WJ, allowed_W)
     excess = _with_sampling(view, spent, excess)
-    ratio_W = ratio_to_differ(view, excess, LEAST_RATIO, use_W, view.then(queued_share))
+    ratio_W = ratio_to_differ(view, excess, least_ratio, use_W, view.then(queued_share))
     over_W = stands_out(view, excess, ratio_W, least_strength)
     late_W = _job_wide(excess, over_W)
     if late_W.any():

@@ -84,7 +84,7 @@ def find_lock_contention(view: View) -> list[Candidate]:
     spent = measure(view, rows)
     found = [
         *late_against_peers(view, spent, _LEAST_STRENGTH, excused=False, least_ratio=_LEAST_RATIO),
-        *late_against_baseline(view, spent, _LEAST_STRENGTH, excused=False),
+        *late_against_baseline(view, spent, _LEAST_STRENGTH, excused=False, least_ratio=_LEAST_RATIO),
     ]
     return [
         candidate
