@@ -288,6 +288,14 @@ class View:
         past = self.suspects.baseline
         return {key: place for place, key in enumerate(past.keys)} if past is not None else {}
 
+    @cached_property
+    def _workers_before(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Workers (indices) that were in the baseline window, too, and their indices in it."""
+        past = self.suspects.baseline
+        columns = {rank: column for column, rank in enumerate(past.ranks)} if past is not None else {}
+        known = [worker for worker, rank in enumerate(self.fleet.ranks) if rank in columns]
+        return np.asarray(known, np.intp), np.asarray([columns[self.fleet.ranks[one]] for one in known], np.intp)
+
     def rows_before(self, functions: Sequence[int]) -> list[int]:
         """Rows of the baseline window for some functions of this one, as far as it has them."""
         places = (self._places_before.get(self.fleet.keys[index], -1) for index in functions)
@@ -321,11 +329,9 @@ class View:
             Microseconds per iteration, 0 where that cannot be told. float64 [W].
         """
         past, found_W = self.suspects.baseline, np.zeros(self.workers)
-        known = np.flatnonzero(np.isin(self.fleet.ranks, past.ranks)) if past is not None else np.zeros(0, np.intp)
+        known, columns = self._workers_before
         if past is None or self.is_trace or self.fleet.has_accelerator or not known.size:
             return found_W
-        column = {rank: place for place, rank in enumerate(past.ranks)}
-        columns = [column[self.fleet.ranks[worker]] for worker in known.tolist()]
         for row in functions:
             place = self._places_before.get(self.fleet.keys[row], -1)
             if place < 0 or self.fleet.keys[row].kind != "python":
