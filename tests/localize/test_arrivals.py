@@ -33,21 +33,28 @@ def record(durations: np.ndarray, **changes: object) -> CollectiveRecord:
     return msgspec.structs.replace(plain, **changes)
 
 
+def pattern_of(
+    rank: int, iterations: int, own: tuple[CollectiveRecord, ...], *groups: ProcessGroup, wait_us: float = 0.0
+) -> WorkerPattern:
+    """A worker with iterations of 100 ms and nothing but collectives."""
+    return WorkerPattern(
+        worker=Worker(global_rank=rank),
+        window_id=1,
+        first_iteration=0,
+        last_iteration=iterations,
+        duration_s=iterations * 0.1,
+        iteration_us=encode_series(np.full(iterations, 1e5, dtype=np.float32)),
+        wait_us=encode_series(np.full(iterations, wait_us, dtype=np.float32)),
+        functions=(),
+        collectives=own,
+        process_groups=groups,
+    )
+
+
 def fleet(*records: tuple[CollectiveRecord, ...], iterations: int, ranks: tuple[int, ...] | None = None):
     members = tuple(range(len(records))) if ranks is None else ranks
     patterns = [
-        WorkerPattern(
-            worker=Worker(global_rank=rank),
-            window_id=1,
-            first_iteration=0,
-            last_iteration=iterations,
-            duration_s=iterations * 0.1,
-            iteration_us=encode_series(np.full(iterations, 1e5, dtype=np.float32)),
-            wait_us=encode_series(np.zeros(iterations, dtype=np.float32)),
-            functions=(),
-            collectives=own,
-            process_groups=(ProcessGroup(name="0", ranks=members, backend="gloo"),),
-        )
+        pattern_of(rank, iterations, own, ProcessGroup(name="0", ranks=members, backend="gloo"))
         for rank, own in enumerate(records)
     ]
     return build_fleet(patterns, Settings(one_off_fraction=0.0))
@@ -296,20 +303,13 @@ def groups_of_groups(seed: int, spoil: str) -> list[WorkerPattern]:
             encoded = {name: encode_series(values) if values.size else b"" for name, values in series.items()}
             own[rank].append(record(durations[rank, at], group=group, kind=kind, **encoded))
     return [
-        WorkerPattern(
-            worker=Worker(global_rank=rank),
-            window_id=1,
-            first_iteration=0,
-            last_iteration=iterations,
-            duration_s=iterations * 0.1,
-            iteration_us=encode_series(np.full(iterations, 1e5, dtype=np.float32)),
-            wait_us=encode_series(np.full(iterations, 9e4, dtype=np.float32)),
-            functions=(),
-            collectives=tuple(own[rank]),
-            process_groups=(
-                ProcessGroup(name=f"tp{rank // 4}", ranks=tuple(range(rank // 4 * 4, rank // 4 * 4 + 4))),
-                ProcessGroup(name=f"dp{rank % 4}", ranks=(rank % 4, rank % 4 + 4, rank % 4 + 8), backend="nccl"),
-            ),
+        pattern_of(
+            rank,
+            iterations,
+            tuple(own[rank]),
+            ProcessGroup(name=f"tp{rank // 4}", ranks=tuple(range(rank // 4 * 4, rank // 4 * 4 + 4))),
+            ProcessGroup(name=f"dp{rank % 4}", ranks=(rank % 4, rank % 4 + 4, rank % 4 + 8), backend="nccl"),
+            wait_us=9e4,
         )
         for rank in range(12)
     ]
@@ -325,7 +325,17 @@ def test_groups_judged_in_one_go_are_judged_as_one_by_one(
     alone = read_arrivals(window)
     monkeypatch.undo()
     monkeypatch.setattr(together, "_AT_ONCE", at_once)
+    side_by_side, in_one_go = together._side_by_side, []
+
+    def watched(ledger, parts):
+        judged = side_by_side(ledger, parts)
+        in_one_go.extend([] if judged is None else [part.name for part in parts])
+        return judged
+
+    monkeypatch.setattr(together, "_side_by_side", watched)
     found = read_arrivals(window)
+    if not spoil and at_once == 100_000:
+        assert len(in_one_go) == 7
     for name in ("waited_us", "blamed_us", "direct_us", "last"):
         np.testing.assert_allclose(getattr(found, name), getattr(alone, name), rtol=1e-9, atol=1e-6)
     np.testing.assert_allclose(found.direct.wait_us, alone.direct.wait_us)

@@ -244,15 +244,9 @@ def _is_the_growth(view: View, past: Fleet, longer_us: float) -> bool:
     """
     grown_us = view.iteration_us - past.mean_iteration_us
     busier_W = view.fleet.busy_us.mean(axis=1) - view.busy_before().mean(axis=1)
-    busier_W = np.maximum(busier_W - _uncovered(view), 0.0)
+    busier_W = np.maximum(busier_W - view.uncovered_us, 0.0)
     is_little = busier_W.max() <= _LITTLE_OF_GROWTH * grown_us and busier_W.sum() <= _NOT_ALL_OF_GROWTH * grown_us
     return bool(longer_us >= _MOST_OF_GROWTH * grown_us > 0 and is_little)
-
-
-def _uncovered(view: View) -> Floats:
-    """By how much longer workers do something of their own only because no collective runs beside it. float64 [W]."""
-    keys = view.fleet.keys
-    return view.uncovered([at for at, key in enumerate(keys) if key.kind == "python" and key.thread == "training"])
 
 
 def _is_between_two(view: View) -> bool:
@@ -300,7 +294,7 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
         )
     uncovered_us = 0.0
     if common.change is not None and common.change.is_exposed and common.reference == "baseline":
-        uncovered_us = float(_uncovered(view).mean())  # what it was hidden behind is gained, too
+        uncovered_us = float(view.uncovered_us.mean())  # what it was hidden behind is gained, too
     said = [one.sentence for one in (piece, common.change) if one is not None]
     remedy = piece if is_setting else common.change
     found = Candidate(

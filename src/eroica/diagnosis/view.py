@@ -344,6 +344,12 @@ class View:
                 found_W[known] += np.clip(np.minimum(beside_W - beside_now_W, now_W - then_W), 0.0, None)
         return found_W
 
+    @cached_property
+    def uncovered_us(self) -> Floats:
+        """By how much longer workers do their own only because no collective runs beside it now. float64 [W]."""
+        keys = self.fleet.keys
+        return self.uncovered([at for at, key in enumerate(keys) if key.kind == "python" and key.thread == "training"])
+
     def busy_before(self) -> Floats:
         """Busy time in the baseline window, iteration by iteration; NaN without one. float64 [W, J]."""
         past = self.suspects.baseline

@@ -25,7 +25,7 @@ from eroica.localize.ledger import Ledger
 from eroica.localize.matching import Matched, is_recorded, pair_executions
 from eroica.localize.one_way import FROM_ROOT, book_from_root, book_receives
 from eroica.localize.replay import TOLERANCE, Replay, prepare_replay
-from eroica.localize.together import Meetings, book_together, pair_synchronizing, pair_unnamed, settle_single_iteration
+from eroica.localize.together import Paired, book_together, pair_synchronizing, pair_unnamed, settle_single_iteration
 from eroica.localize.untold import book_untold
 from eroica.model.pattern import CollectiveRecord
 from eroica.model.shares import percent
@@ -119,7 +119,7 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     timed = _records(fleet)
     records = _without_doubtful_ends(fleet, timed)
     told: dict[tuple[str, str], float] = {}
-    paired: list[Meetings | None] = []
+    paired: list[Paired | None] = []
     for (group, kind), owners in sorted(records.items()):
         members = groups.get(group)
         together = kind in SYNCHRONIZING

@@ -46,7 +46,7 @@ _AT_ONCE = 100_000
 _UNEVEN = frozenset({"all_to_all"})
 
 
-class Meetings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class Paired(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Paired executions of one kind in one group.
 
     Attributes:
@@ -59,9 +59,9 @@ class Meetings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     name: tuple[str, str]
     members: tuple[int, ...]
-    records: tuple[CollectiveRecord, ...]
-    places: tuple[NDArray[np.intp], ...]
-    timed: tuple[CollectiveRecord, ...]
+    records: Sequence[CollectiveRecord]
+    places: Sequence[NDArray[np.intp]]
+    timed: Sequence[CollectiveRecord]
 
     @property
     def is_whole(self) -> bool:
@@ -80,7 +80,7 @@ def pair_synchronizing(
     ranks: tuple[int, ...],
     owners: Mapping[int, CollectiveRecord],
     timed: Mapping[int, CollectiveRecord],
-) -> Meetings | None:
+) -> Paired | None:
     """Executions of a group whose members are known.
 
     Args:
@@ -112,7 +112,8 @@ def pair_synchronizing(
     if reason:
         ledger.notes.append(f"{name[1]} in process group {name[0]!r} does not pair ({reason}): nobody is blamed for it")
         return None
-    return _meetings(name, members, records, places, [timed[worker] for worker in members])
+    timed_M = [timed[worker] for worker in members]
+    return Paired(name=name, members=tuple(members), records=records, places=places, timed=timed_M)
 
 
 def _is_confirmed(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]]) -> bool:
@@ -122,7 +123,7 @@ def _is_confirmed(records: Sequence[CollectiveRecord], places: Sequence[NDArray[
 
 def pair_unnamed(
     ledger: Ledger, fleet: Fleet, name: tuple[str, str], owners: Mapping[int, CollectiveRecord]
-) -> Meetings | None:
+) -> Paired | None:
     """Executions of a group that no trace describes: its members are all workers, or nobody knows them."""
     members = sorted(owners)
     records = [owners[worker] for worker in members]
@@ -135,26 +136,16 @@ def pair_unnamed(
         which = f"process group {name[0]!r}" if name[0] else "a process group without a name"
         ledger.notes.append(f"{name[1]} in {which} does not pair ({reason}): nobody is blamed for it")
         return None
-    return _meetings(name, members, records, places, records)
+    return Paired(name=name, members=tuple(members), records=records, places=places, timed=records)
 
 
-def _meetings(
-    name: tuple[str, str],
-    members: Sequence[int],
-    records: Sequence[CollectiveRecord],
-    places: Sequence[NDArray[np.intp]],
-    timed: Sequence[CollectiveRecord],
-) -> Meetings:
-    return Meetings(name=name, members=tuple(members), records=tuple(records), places=tuple(places), timed=tuple(timed))
-
-
-def book_together(ledger: Ledger, fleet: Fleet, meetings: Sequence[Meetings]) -> None:
+def book_together(ledger: Ledger, fleet: Fleet, paired: Sequence[Paired]) -> None:
     """Book the waiting in matched executions, in one go for groups that are like each other.
 
     In a single recorded iteration it is booked once all kinds of a group are known.
     """
-    alike: dict[tuple[object, ...], list[Meetings]] = defaultdict(list)
-    for at, one in enumerate(meetings):
+    alike: dict[tuple[object, ...], list[Paired]] = defaultdict(list)
+    for at, one in enumerate(paired):
         record = one.records[0]
         shape = len(one.members), record.executions, record.iteration
         alike[(one.name[1], *shape) if _is_alike(one) else (at,)].append(one)
@@ -182,13 +173,13 @@ class _Together(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     chained_us: Floats
 
 
-def _is_alike(one: Meetings) -> bool:
+def _is_alike(one: Paired) -> bool:
     """Whether members have all executions in common, and nothing but sequence numbers is to be judged by."""
     is_plain = one.name[1] not in _UNEVEN and not any(record.end_us for record in one.records)
     return is_plain and one.is_whole and len({record.iteration for record in one.records}) == 1
 
 
-def _book(ledger: Ledger, fleet: Fleet, parts: Sequence[Meetings]) -> None:
+def _book(ledger: Ledger, fleet: Fleet, parts: Sequence[Paired]) -> None:
     """Enter groups that are like each other as far as their records tell, or any one."""
     alike = _side_by_side(ledger, parts) if len(parts) > 1 else _by_itself(ledger, parts[0])
     if alike is None:
@@ -229,7 +220,7 @@ def _book(ledger: Ledger, fleet: Fleet, parts: Sequence[Meetings]) -> None:
         ledger.book(matched, block)
 
 
-def _by_itself(ledger: Ledger, part: Meetings) -> _Together:
+def _by_itself(ledger: Ledger, part: Paired) -> _Together:
     duration_MK, critical_MK = (stacked(part.records, part.places, name) for name in ("duration_us", "critical_us"))
     if part.name[1] in _UNEVEN:
         duration_MK = without_larger_shares(duration_MK, part.records, part.places)
@@ -243,7 +234,7 @@ def _by_itself(ledger: Ledger, part: Meetings) -> _Together:
     )
 
 
-def _side_by_side(ledger: Ledger, parts: Sequence[Meetings]) -> _Together | None:
+def _side_by_side(ledger: Ledger, parts: Sequence[Paired]) -> _Together | None:
     """Groups in one array each; None where they differ after all, in what counts or in how long their series are."""
     records = [record for part in parts for record in part.records]
     durations, criticals = (
@@ -311,7 +302,7 @@ def common_column(columns_MK: NDArray[np.intp]) -> NDArray[np.intp]:
     return np.where((columns_MK >= 0).all(axis=0), columns_MK[0], -1)
 
 
-def chained_ends(ledger: Ledger, part: Meetings, columns_MK: NDArray[np.intp]) -> Floats:
+def chained_ends(ledger: Ledger, part: Paired, columns_MK: NDArray[np.intp]) -> Floats:
     """Ends on each member's own clock, from the first execution on whose blame is passed on. float64 [M, <= K]."""
     first = int(ledger.first_chained(columns_MK[None])[0])
     if first == columns_MK.shape[1]:
@@ -320,7 +311,7 @@ def chained_ends(ledger: Ledger, part: Meetings, columns_MK: NDArray[np.intp]) -
 
 
 def block_of(
-    ledger: Ledger, parts: Sequence[Meetings], end_GMK: Floats, duration_GMK: Floats, critical_GMK: Floats
+    ledger: Ledger, parts: Sequence[Paired], end_GMK: Floats, duration_GMK: Floats, critical_GMK: Floats
 ) -> MeetingBlock | None:
     """The last executions of some groups with their places in time; None where there are none.
 

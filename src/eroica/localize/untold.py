@@ -19,7 +19,7 @@ from eroica.localize.fleet import Fleet
 from eroica.localize.leaving import SKEW_FLOOR_OTHER_US, skew_floor
 from eroica.localize.ledger import Ledger
 from eroica.localize.matching import Matched, stacked, waits_in
-from eroica.localize.together import Meetings, block_of, chained_ends, columns_of_all, common_column
+from eroica.localize.together import Paired, block_of, chained_ends, columns_of_all, common_column
 from eroica.model.pattern import CollectiveRecord
 
 Floats = NDArray[np.float64]
@@ -68,12 +68,12 @@ def book_untold(
         end_us=np.zeros((len(members), 0)),
         columns=columns_MK[:, told_K],
     )
-    told = Meetings(
+    told = Paired(
         name=name,
         members=part.members,
-        records=tuple(records),
-        places=tuple(at[told_K] for at in places),
-        timed=tuple(records),
+        records=records,
+        places=[at[told_K] for at in places],
+        timed=records,
     )
     ends_MK = chained_ends(ledger, told, part.columns)
     block = block_of(ledger, [told], ends_MK[None], part.duration_us[None], critical_MK[None, :, told_K])
