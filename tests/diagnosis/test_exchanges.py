@@ -135,6 +135,17 @@ def test_a_function_that_takes_as_long_as_ever_is_not_accused_when_nothing_runs_
 
 
 @seeds
+def test_what_a_function_took_beside_collectives_before_is_told_with_what_it_took(seed: int) -> None:
+    """60 ms instead of 24, of which 16 lay behind collectives then."""
+    slow = (SlowPython(ms=8),)
+    past = [beside(hidden(one, 52), 16.0) for one in synthesize(FleetPlan(seed=seed, cores=CORES), slow, 1)]
+    now = synthesize(FleetPlan(seed=seed, draw=1, cores=CORES), (SlowLink(10), SlowPython(ms=60)), 2)
+    found = analyze("job", synthesize_window(now, "slow", past), now, past).cause
+    assert found is not None and found.cause == "python-on-critical-path"
+    assert "16 ms of it beside collectives" in found.evidence[0], found.evidence[0]
+
+
+@seeds
 def test_the_same_exchange_that_takes_longer_is_just_slow(seed: int) -> None:
     verdict = judge(seed, 60)
     assert only(verdict).cause == "slow-collective-everywhere"

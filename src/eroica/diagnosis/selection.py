@@ -50,6 +50,7 @@ from eroica.diagnosis.synchronization import find_synchronization
 from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.unexplained import find_unexplained
 from eroica.diagnosis.view import View
+from eroica.diagnosis.without_core import find_without_core
 
 Floats = NDArray[np.float64]
 #: A general cause must cost twice as much as a specific one to stand before it.
@@ -120,7 +121,8 @@ def find_causes(view: View) -> list[Cause]:
         causes += select_causes(view, find_latecomers(view, _accused(causes)))
     explained = {worker for cause in causes for worker in cause.candidate.workers}
     if not any(cause.candidate.scope == "some" for cause in causes):
-        causes += select_causes(view, _with_culprits(view, find_unexplained(view, explained)))
+        late = find_without_core(view, explained) or find_unexplained(view, explained)
+        causes += select_causes(view, _with_culprits(view, late))
     if all(is_concealing(cause.candidate) for cause in causes) or _are_minor(view, causes):
         causes = select_causes(view, find_sibling_processes(view) or find_misconfiguration(view)) or causes
     if all(cause.candidate.cause in INPUT_CAUSES for cause in causes):

@@ -27,6 +27,8 @@ _SPECIFIC = 0.5
 #: A thread that waits this long for a core, and uses so much of the rest, is computing.
 _OFTEN_QUEUED = 0.2
 _ALLOWED = 0.6
+#: A function took so much of its time beside collectives then that the sentence on what it took says so.
+_HIDDEN = 0.1
 _REFERENCES = {
     "peers": "{whose} peers spend {}",
     "baseline": "in the healthy baseline window it was {}",
@@ -202,6 +204,10 @@ def _amount(view: View, found: Candidate) -> list[str]:
     """How much, against what, and how sure that is; and the share that the named function holds."""
     whose = "its" if len(found.workers) == 1 else "their"
     usual = _REFERENCES[found.reference].format(format_ms(found.reference_us), whose=whose)
+    if found.reference == "baseline" and found.workers:
+        hidden_us = float(view.uncovered(found.functions)[list(found.workers)].mean())
+        if hidden_us >= _HIDDEN * found.reference_us:
+            usual += f", {format_ms(hidden_us)} of it beside collectives that run at another time now"
     if found.hosts and found.reference == "peers":
         usual = f"at the rate of the other links it would be about {format_ms(found.reference_us)}"
     noise = _noise(view, found)

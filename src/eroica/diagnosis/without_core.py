@@ -1,0 +1,104 @@
+"""Workers that wait for a core more than their peers, who wait for them, while no function of theirs stands out.
+
+Whose training thread loses its core again and again is late by what all of its functions take longer together; each by
+itself may stay within what differs between healthy workers. Four measurements must agree: the kernel's count of time
+without a core, against the peers and against the healthy window; the time in which a worker does not wait for others;
+how much less it waits than they; and that the first accounts for most of the second.
+
+Array suffixes: W workers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import NOTHING, find_focus
+from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, time_above
+from eroica.diagnosis.speed import EXPLAINED_BY_QUEUE, queued_share
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import name_workers
+from eroica.localize.excess import excess_over_peers, median_of_others
+from eroica.model.shares import percent
+
+CAUSE = "cpu-contention"
+#: Share of the time that a thread must be without a core beyond its peers' and its own in the healthy window.
+_LEAST_MORE = 0.1
+#: The same where workers take turns on too few cores and there is no healthy window: who gets one is luck for seconds.
+_LEAST_MORE_CROWDED = 0.2
+#: Processes that a worker has started must use so many cores to be named.
+_LEAST_CORES = 0.2
+
+
+def find_without_core(view: View, explained: set[int]) -> list[Candidate]:
+    """Workers that are late for want of a core, and not accused of anything known.
+
+    Args:
+        view: The window.
+        explained: Workers (indices) that a cause was found for.
+    """
+    if view.is_trace or view.fleet.has_accelerator:
+        return []
+    queued_W, before_W = queued_share(view.fleet), view.then(queued_share)
+    usual_W = median_of_others(queued_W, view.fleet.roles)
+    more_W = np.nan_to_num(queued_W - np.fmax(usual_W, before_W))
+    excess = excess_over_peers(view.fleet.busy_us, view.fleet.roles)
+    excess_W = np.nan_to_num(excess.excess_us)
+    unsure_W = view.is_crowded & np.isnan(before_W)
+    late_W = np.asarray(more_W >= np.where(unsure_W, _LEAST_MORE_CROWDED, _LEAST_MORE), dtype=np.bool_)
+    late_W &= excess.strength >= LEAST_STRENGTH * view.noise_factor * view.strictness
+    late_W &= more_W * view.iteration_us >= EXPLAINED_BY_QUEUE * excess_W
+    late_W &= view.deficit_us >= LEAST_AGREEMENT * excess_W
+    late_W[list(explained)] = False
+    if not late_W.any():
+        return []
+    members = np.flatnonzero(late_W)
+    candidate = Candidate(
+        cause=CAUSE,
+        scope="some",
+        workers=tuple(members.tolist()),
+        functions=(),
+        focus=NOTHING,
+        kind="other",
+        removed_us=time_above(view.fleet.busy_us, excess.reference_us, late_W),
+        mean_us=float(excess.mean_us[members].mean()),
+        reference_us=float(excess.reference_us[members].mean()),
+        reference="peers",
+        strength=float(np.median(excess.strength[members])),
+        coverage=float(np.clip(more_W * view.iteration_us / np.maximum(excess_W, 1e-9), 0, 1)[members].min()),
+        agreement=float(np.clip(view.deficit_us / np.maximum(excess_W, 1e-9), 0, 1)[members].min()),
+        least_gain=view.settings.min_gain,
+        evidence=(_waiting(queued_W, usual_W, before_W, members), *_started(view, members)),
+    )
+    return [candidate]
+
+
+def _waiting(
+    queued_W: NDArray[np.float64],
+    usual_W: NDArray[np.float64],
+    before_W: NDArray[np.float64],
+    members: NDArray[np.intp],
+) -> str:
+    before = float(np.nan_to_num(before_W[members], nan=-1.0).mean())
+    own = "its" if members.size == 1 else "their"
+    then = f" ({percent(before)} in the healthy window)" if before >= 0 else ""
+    return (
+        f"{'Its training thread is' if members.size == 1 else 'Their training threads are'} ready but without a core "
+        f"{percent(float(queued_W[members].mean()))} of the time{then}, that of {own} peers "
+        f"{percent(float(usual_W[members].mean()))}."
+    )
+
+
+def _started(view: View, members: NDArray[np.intp]) -> list[str]:
+    """Processes that they have started themselves and that compute meanwhile."""
+    fleet = view.fleet
+    rows = [at for at, key in enumerate(fleet.keys) if key.thread == "child"]
+    used_RW = fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1]) / max(view.iteration_us, 1e-9)
+    used_R = used_RW[:, members].mean(axis=1)
+    focus = find_focus(fleet.keys, rows, used_R, used_R) if rows else None
+    if focus is None or used_R.sum() < _LEAST_CORES:
+        return []
+    whom = name_workers([fleet.ranks[worker] for worker in members])
+    has = "has" if members.size == 1 else "have"
+    return [f"Processes that {whom} {has} started use {used_R.sum():.1f} cores meanwhile, most of it in {focus.label}."]
