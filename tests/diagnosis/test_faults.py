@@ -89,6 +89,19 @@ def test_more_python_on_all_workers_is_found_from_the_slowdown_alone(seed: int) 
 
 
 @seeds
+def test_a_function_smaller_than_most_of_what_iterations_grew_by_is_told_with_more_doubt(seed: int) -> None:
+    """The trigger saw what the function costs; the exchange has got slower as well since."""
+    plan = FleetPlan(seed=seed, cores=2)
+    alone, slower = (synthesize(plan, troubles, 2) for troubles in ((SlowPython(40),), (SlowPython(40), SlowLink(60))))
+    healthy = synthesize(FleetPlan(seed=seed + 10_000, cores=2), (), 1)
+    window = synthesize_window(alone, "slow", healthy)
+    all_of_it, part_of_it = (analyze("job", window, patterns).cause for patterns in (alone, slower))
+    assert all_of_it is not None and part_of_it is not None
+    assert all_of_it.function.name == part_of_it.function.name == "_score_tokens"
+    assert part_of_it.confidence < 0.85 * all_of_it.confidence
+
+
+@seeds
 def test_of_two_that_do_more_than_the_others_the_one_that_all_wait_for_is_accused(seed: int) -> None:
     """Worker 3 takes 30 ms more than workers 0 and 1, too, but waits for worker 2 meanwhile."""
     verdict = verdict_on(BackwardHook((2,), 90), BackwardHook((3,), 30), seed=seed, baseline=False)

@@ -350,7 +350,10 @@ def _leaf(view: View, focus: Focus, done: Doing) -> tuple[str, ...]:
 
 
 def _explains_slowdown(view: View, rows: list[int]) -> Iterator[Candidate]:
-    """Without a baseline window: one own function, on all workers, about as large as the slowdown the trigger saw."""
+    """Without a baseline window: one own function, on all workers, about as large as the slowdown the trigger saw.
+
+    What is less than most of what the window has grown by leaves as much doubt.
+    """
     if not view.is_slow or view.slowdown_us <= 0:
         return
     time_R = view.fleet.critical_us[rows].mean(axis=1)
@@ -377,7 +380,9 @@ def _explains_slowdown(view: View, rows: list[int]) -> Iterator[Candidate]:
         strength=strength,
         agreement=None,
     )
-    yield accuse_python(view, focus.functions, focus, late)
+    found = accuse_python(view, focus.functions, focus, late)
+    grown_us = max(view.slowdown_us, view.iteration_us - (view.baseline_us or view.iteration_us))
+    yield msgspec.structs.replace(found, doubt=min(along_us / (_EXPLAINS_MOST * grown_us), 1.0))
 
 
 def _along_stages(view: View, mean_W: Floats) -> float:

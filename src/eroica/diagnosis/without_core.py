@@ -47,6 +47,7 @@ def find_without_core(view: View, explained: set[int]) -> list[Candidate]:
     excess_W = np.nan_to_num(excess.excess_us)
     unsure_W = view.is_crowded & np.isnan(before_W)
     late_W = np.asarray(more_W >= np.where(unsure_W, _LEAST_MORE_CROWDED, _LEAST_MORE), dtype=np.bool_)
+    late_W &= ~view.is_crowded | view.is_slow  # who takes turns on a core anyway is nobody's fault
     late_W &= excess.strength >= LEAST_STRENGTH * view.noise_factor * view.strictness
     late_W &= more_W * view.iteration_us >= EXPLAINED_BY_QUEUE * excess_W
     late_W &= view.deficit_us >= LEAST_AGREEMENT * excess_W
