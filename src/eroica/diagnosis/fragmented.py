@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.communication import common_wait
+from eroica.diagnosis.communication import called_from, common_wait
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.rows import record_of
@@ -90,11 +90,21 @@ def find_fragmented(view: View) -> list[Candidate]:
     saved = 1 - min(sum(tiny.merged for tiny in found) / sum(tiny.calls for tiny in found), 1.0)
     least = (_SHARE_MORE if is_new else _SHARE_ALONE) * view.iteration_us
     strength = float((now_I.mean() - least / 2) / max(float(mean_error(now_I)[0]), 1e-9))
+    if all(tiny.mean_elements is None for tiny in found):  # stages have always waited for each other
+        before_us = _common_wait_before(view, rows, members)
+        saved = min(saved, max(1 - before_us / max(float(now_I.mean()), 1e-9), 0.0))
     if now_I.mean() * saved < least or strength < LEAST_STRENGTH * view.strictness:
         return []
     if members.size < view.workers and not (is_new and _others_wait(view, found, members, float(now_I.mean()) * saved)):
         return []
     return [_candidate(view, found, members, now_I * saved, float(now_I.mean()), min(strength, 99.0))]
+
+
+def _common_wait_before(view: View, rows: Sequence[int], members: NDArray[np.intp]) -> float:
+    """What each of some workers spent in some kinds in the healthy window, at least; microseconds per iteration."""
+    then = view.rows_before(rows)
+    waited_W = view.then(lambda past: np.asarray(past.series(then).mean(axis=1)))[members]
+    return 0.0 if np.isnan(waited_W).all() else float(np.nanmin(waited_W))
 
 
 def _others_wait(view: View, found: list[_Tiny], members: NDArray[np.intp], saved_us: float) -> bool:
@@ -128,7 +138,8 @@ def _cut_up(view: View, row: int) -> _Tiny | None:
     calls, before = float(np.median(now_W[now_W > 0])), float(np.median(then_W[then_W > 0]))
     ratios_W = view.speed_change.count_ratio
     more_batches = 1.0 if np.isnan(ratios_W).all() else max(1.0, float(np.nanmedian(ratios_W)))
-    if calls < LEAST_CALLS or calls < CUT_UP * more_batches * before:
+    own_W = now_W / view.then(lambda past: np.where(past.count[then] > 0, past.count[then], np.nan))
+    if calls < LEAST_CALLS or np.isnan(own_W).all() or np.nanmedian(own_W) < CUT_UP * more_batches:
         return None
     each_us, each_then_us = view.fleet.total_us[row].sum() / now_W.sum(), past.total_us[then].sum() / then_W.sum()
     return _Tiny(row, calls, None, before) if each_us <= SHORTER * each_then_us else None
@@ -253,7 +264,7 @@ def _evidence(view: View, found: list[_Tiny], calls: float, mean_us: float) -> l
     sentences = [_counts(view.fleet.keys[tiny.row].name, tiny) for tiny in found]
     each = f"{mean_us / max(calls, 1e-9):.0f} us"
     sentences.append(f"Even the worker that arrives last spends {format_ms(mean_us)} in them, {each} a call.")
-    return sentences
+    return [*sentences, *called_from(view, mean_us)]
 
 
 def _counts(name: str, tiny: _Tiny) -> str:
