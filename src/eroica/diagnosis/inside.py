@@ -22,7 +22,8 @@ from eroica.diagnosis.words import format_ms
 from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
-#: What a function's operators may look like. A storm of copies that holds most of it stays a cause of its own.
+#: What a function's operators may look like, unless one of them alone seems slow. A storm of copies that holds most of
+#: it stays a cause of its own.
 _LOOKS_LIKE = frozenset({"load-imbalance", "memory-operation-storm", "fragmented-collectives"})
 _STORM = "memory-operation-storm"
 _MOST = 0.6
@@ -37,6 +38,13 @@ _LEAST_WHOLE = 0.05
 _LEAST_OWN = 0.02
 #: Who does not have the trouble spends at most this share of the time under the function.
 _HARDLY = 1 / 3
+#: An operator runs as often if it does within this share, and each takes far longer from so many times on.
+_AS_OFTEN = 0.25
+_FAR_LONGER = 3.0
+_LARGER = (
+    "Look at the size of the tensors that reach it (rows, neighbors, sequence length, batch) and at their layout, and "
+    "bound or balance it: the operators in it run as often as elsewhere, but on more."
+)
 #: A candidate that costs more than this many times what the function's operators do is something else.
 _TOO_LARGE = 1.5
 
@@ -56,7 +64,7 @@ def put_operators_inside(view: View, candidates: Sequence[Candidate]) -> list[Ca
             continue
         found = [other for other in found if other is one or not _is_part(other, one, inside_us)]
         collects = "gc" in kinds and _more_called(view, one, {"gc"}) >= _LEAST_INSIDE * inside_us
-        found[found.index(one)] = _with_operators(one, inside_us, collects)
+        found[found.index(one)] = _with_operators(view, one, inside_us, collects)
     return found
 
 
@@ -66,7 +74,7 @@ def _may_call(candidate: Candidate) -> bool:
 
 
 def _is_part(candidate: Candidate, function: Candidate, inside_us: float) -> bool:
-    like = candidate.cause in _LOOKS_LIKE and candidate.scope == function.scope
+    like = (candidate.cause in _LOOKS_LIKE or candidate.is_one_operator) and candidate.scope == function.scope
     return like and set(candidate.workers) <= set(function.workers) and candidate.excess_us <= _TOO_LARGE * inside_us
 
 
@@ -126,14 +134,48 @@ def _more_called(view: View, candidate: Candidate, kinds: Set[str]) -> float:
     return float(more_RW[:, list(candidate.workers)].sum(axis=0).mean())
 
 
-def _with_operators(candidate: Candidate, inside_us: float, collects: bool) -> Candidate:
+def _with_operators(view: View, candidate: Candidate, inside_us: float, collects: bool) -> Candidate:
     removed_WI = candidate.removed_us.copy()
     removed_WI[list(candidate.workers)] += inside_us
     what = "Operators that it calls and garbage collections in it" if collects else "Operators that it calls"
     text = f"{what} take {format_ms(inside_us)} more per iteration; that is counted in."
+    longer = _longer_operator(view, candidate, inside_us) if inside_us >= candidate.excess_us else ""
     return msgspec.structs.replace(
         candidate,
         removed_us=removed_WI,
         mean_us=candidate.mean_us + inside_us,
-        evidence=(*candidate.evidence, text),
+        evidence=(*candidate.evidence, text, *([longer] if longer else [])),
+        next_step=_LARGER if longer and not candidate.next_step else candidate.next_step,
+    )
+
+
+def _longer_operator(view: View, candidate: Candidate, inside_us: float) -> str:
+    """The sentence on the operator that makes up most of them, if it runs as often as elsewhere and each takes longer.
+
+    Tensors are larger then, or lie in memory otherwise: moving the Python around it elsewhere would not help.
+    """
+    fleet, members = view.fleet, list(candidate.workers)
+    rows = [at for at, key in enumerate(fleet.keys) if key.kind in ("compute", "memory") and key.thread == "training"]
+    since = candidate.reference == "baseline"
+    before_us = (view.suspects.before_us if since else view.suspects.peers_us)[rows][:, members]
+    more_R = (fleet.critical_us[rows][:, members] - np.nan_to_num(before_us)).mean(axis=1)
+    if not rows or more_R.max() < _MOST * inside_us:
+        return ""
+    row = rows[int(more_R.argmax())]
+    key = fleet.keys[row]
+    past = view.suspects.baseline if since else fleet
+    others = np.setdiff1d(np.arange(view.workers), members)
+    then = view.rows_before([row]) if since else [row]
+    if past is None or not then or not (since or others.size):
+        return ""
+    place = slice(None) if since else others
+    count, usual = float(fleet.count[row, members].mean()), float(past.count[then[0], place].mean())
+    each_us = float(fleet.total_us[row, members].mean()) / max(count, 1e-9)
+    usual_us = float(past.total_us[then[0], place].mean()) / max(usual, 1e-9)
+    if usual <= 0 or not 1 - _AS_OFTEN <= count / usual <= 1 + _AS_OFTEN or each_us < _FAR_LONGER * usual_us:
+        return ""
+    where = "in the healthy window" if since else "elsewhere"
+    return (
+        f"Most of that is {key.name}: as often as {where} ({count:.3g} times), but {each_us / usual_us:.0f} times as "
+        "long each. It works on more data, or on data that lies in memory otherwise."
     )
