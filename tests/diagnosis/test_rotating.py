@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
@@ -54,6 +55,56 @@ def test_what_somebody_does_in_each_iteration_is_told_once_and_as_wandering(work
     found = only_cause(judge(pause, seed=seed, workers=workers))
     assert found.function is not None and found.function.name == "shuffle"
     assert found.gain == pytest.approx(0.47, abs=0.05)
+
+
+COPY = FunctionKey(kind="compute", name="aten::copy_", phase="forward")
+VACUUM = ("one (project/job.py:7)", "vacuum (project/tables.py:82)")
+
+
+class WanderingCopies:
+    """In each iteration another worker copies for `ms`, in a function that hardly does anything else."""
+
+    def __init__(self, ms: float) -> None:
+        self.ms = ms
+
+    def apply(self, draft: Draft) -> None:
+        on_WI = np.zeros(draft.shape)
+        on_WI[draft.noise.integers(0, draft.shape[0], draft.shape[1]), np.arange(draft.shape[1])] = 1e3
+        draft.add(COPY, self.ms * on_WI, 40.0, 0.9)
+        draft.add(draft.loop_frame(*VACUUM, phase="other"), 2 * on_WI, 0.2, 0.9)
+
+
+def sampled(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
+    """As a sampler sees them: stacks of the function are there during its copies, too."""
+    copied_s = [sum(row.total_s for row in one.functions if row.key == COPY) for one in patterns]
+    return [
+        msgspec.structs.replace(
+            one,
+            functions=tuple(
+                msgspec.structs.replace(row, total_s=row.total_s + more_s) if row.key.name == "vacuum" else row
+                for row in one.functions
+            ),
+        )
+        for one, more_s in zip(patterns, copied_s, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("in_function", [True, False])
+def test_operators_that_one_new_function_calls_in_turns_are_told_as_that_function(seed: int, in_function: bool) -> None:
+    before = synthesize(FleetPlan(seed=seed), (), 1)
+    patterns = synthesize(FleetPlan(seed=seed, draw=1), (WanderingCopies(50),), 2)
+    patterns = sampled(patterns) if in_function else patterns
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+    first = verdict.findings[0]
+    assert first.scope == "rotating", verdict.summary
+    told = first.function.name == "vacuum"
+    assert told == in_function
+    if in_function:
+        found = only_cause(verdict)
+        assert found.cause == "python-on-critical-path"
+        assert "vacuum (tables.py:82) calls, aten::copy_ first" in " ".join(found.evidence)
+        assert found.gain is not None and found.gain == pytest.approx(0.45, abs=0.1)
 
 
 @known

@@ -21,10 +21,11 @@ from eroica.diagnosis.more_data import is_data
 from eroica.diagnosis.reading import describe, doing, python_cause
 from eroica.diagnosis.speed import EXPLAINED_BY_QUEUE, held_share, operators, queued_share
 from eroica.diagnosis.turns import Turns, take_turns
+from eroica.diagnosis.under_operators import find_called_focus, inside_us, past_of, rows_under
 from eroica.diagnosis.uneven_loads import find_uneven_loads
 from eroica.diagnosis.view import View
 from eroica.diagnosis.wandering import GROWN, OFTEN, Loss, heaviest, rotating_candidate, strength_of
-from eroica.diagnosis.words import format_ms
+from eroica.diagnosis.words import format_ms, short_name
 from eroica.model.shares import percent
 from eroica.model.window import SLOWER
 
@@ -49,6 +50,8 @@ _ALONE = 0.9
 _HELD = 0.03
 #: A run-queue wait that cannot be compared with an earlier one says little.
 _UNCOMPARED = 0.7
+#: Operators under a function took each worker at most this share of the time when all was well.
+_HARDLY_THEN = 1 / 3
 _MOST_NAMED = 4
 
 
@@ -68,7 +71,10 @@ def find_rotating(view: View) -> list[Candidate]:
         held = _held_up(view, turns, at) if _is_no_crowd(view, turns) else None
         return [held] if held is not None and held.cause == "load-imbalance" else []
     named = _named(view, turns, at)
-    return named if named is not None else [_held_up(view, turns, at)]
+    if named is not None:
+        return named
+    held = _held_up(view, turns, at)
+    return [_called(view, turns, held) or held]
 
 
 def _least_lead(view: View) -> float:
@@ -186,6 +192,41 @@ def _held_up(view: View, turns: Turns, at: NDArray[np.intp]) -> Candidate:
     loss = Loss(removed_us=removed, mean_us=lost, strength=strength_of(turns.late_us))
     found = rotating_candidate(view, (cause, kind), focus, loss, sentence, evidence)
     return msgspec.structs.replace(found, coverage=coverage, doubt=doubt, functions=tuple(rows))
+
+
+def _called(view: View, turns: Turns, held: Candidate) -> Candidate | None:
+    """The function whose operators, which hardly ran when all was well, are most of what makes one after another late.
+
+    It is called now and then, by each at another time: the operators of whoever calls it look like more data.
+    """
+    past = past_of(view) if view.knows_callers and held.kind == "compute" else None
+    focus = find_called_focus(view, range(view.workers), past) if past is not None else None
+    if past is None or focus is None:
+        return None
+    now_W, before_W = inside_us(view.fleet, rows_under(view.fleet, focus)), past.under(focus)
+    share = float((now_W - before_W).sum()) / max(held.mean_us, 1e-9)
+    is_new = bool((before_W <= _HARDLY_THEN * now_W).all()) and now_W.max() < _ALONE * now_W.sum()
+    if not is_new or held.coverage < _MOST or not _MOST <= share <= 1 / _MOST:
+        return None
+    return msgspec.structs.replace(
+        held,
+        cause="python-on-critical-path",
+        kind="python",
+        focus=msgspec.structs.replace(focus, share=min(share, 1.0)),
+        functions=focus.functions,
+        coverage=min(share, 1.0),
+        doubt=1.0,
+        sentence=(
+            f"One worker after another spends time in {focus.label}, another one each time: {format_ms(held.mean_us)} "
+            f"of each {format_ms(view.iteration_us)} iteration, and all others wait."
+        ),
+        evidence=(
+            *_turn_evidence(view, turns, turns.iterations_with(_least_lead(view))),
+            f"Operators that {focus.label} calls, {short_name(held.focus.name)} first, take {format_ms(now_W.mean())} "
+            f"per iteration and worker, all of it in its turn; {format_ms(before_W.mean())} in the healthy window.",
+        ),
+        stands_for=frozenset({"memory-operation-storm", "load-imbalance", "compute-slow"}),
+    )
 
 
 def _more_data(

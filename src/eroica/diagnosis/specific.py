@@ -52,7 +52,8 @@ def _is_rhythm_of(specific: Candidate, general: Candidate) -> bool:
 def _stands_for(specific: Candidate, general: Candidate) -> bool:
     if _is_rhythm_of(specific, general):
         return True
-    if not _overlap(specific, general):
+    of_anybody = specific.scope == "rotating" and general.cause in specific.stands_for
+    if not of_anybody and not _overlap(specific, general):
         return False
     if general.cause in specific.stands_for and not general.stands_for:
         return _holds_most(specific, general)
