@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -222,3 +223,40 @@ def test_recorded_workers_lie_on_one_time_axis_in_the_verdict() -> None:
     assert any("on one time axis" in note for note in verdict.coverage.notes)
     assert Verdict.from_json(verdict.to_json()).axis == verdict.axis
     assert analyze("job", window, patterns[:1]).axis is None
+
+
+def cut_short(pattern: WorkerPattern) -> WorkerPattern:
+    """Durations of its collectives end before its sequence numbers do."""
+    records = tuple(
+        msgspec.structs.replace(one, duration_us=encode_series(np.ones(1, dtype=np.float32)))
+        for one in pattern.collectives
+    )
+    return msgspec.structs.replace(pattern, collectives=records)
+
+
+def torn(pattern: WorkerPattern) -> WorkerPattern:
+    """Its iterations cannot be decoded."""
+    return msgspec.structs.replace(pattern, iteration_us=pattern.iteration_us[:-7])
+
+
+@pytest.mark.parametrize("damage", [cut_short, torn])
+def test_a_damaged_pattern_costs_only_itself(damage: Callable[[WorkerPattern], WorkerPattern]) -> None:
+    patterns = synthesize(FleetPlan(seed=3, workers=8), [SlowLoader((2,), 40)], 2)
+    window = synthesize_window(patterns)
+    patterns[5] = damage(patterns[5])
+    verdict = analyze("job", window, patterns)
+    assert verdict.cause is not None and verdict.cause.workers == (2,), verdict.summary
+    assert (verdict.coverage.workers_reported, verdict.coverage.missing) == (7, (5,))
+    assert any("patterns with damaged series were left out: worker 5" in note for note in verdict.coverage.notes)
+
+
+@pytest.mark.parametrize("damage", [cut_short, torn])
+def test_a_damaged_healthy_window_costs_the_verdict_only_that_worker(
+    damage: Callable[[WorkerPattern], WorkerPattern],
+) -> None:
+    before = synthesize(FleetPlan(seed=4), (), 1)
+    patterns = synthesize(FleetPlan(seed=3), [SlowPython(40)], 2)
+    window = synthesize_window(patterns, "slow", before)
+    before[1] = damage(before[1])
+    verdict = analyze("job", window, patterns, before)
+    assert verdict.cause is not None and verdict.cause.function.name == "_score_tokens", verdict.summary

@@ -15,6 +15,7 @@ from eroica.errors import InputError, UsageError
 from eroica.localize import localize
 from eroica.localize.axis import fit_axis
 from eroica.localize.matching import Matched
+from eroica.localize.whole import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import CommonAxis, Cost, Coverage, IterationTimes, Verdict, VerdictWindow
 from eroica.model.window import Window
@@ -59,17 +60,16 @@ def analyze(
         settings = dataclasses.replace(settings, one_off_fraction=0.0)
     latest = list({pattern.worker.global_rank: pattern for pattern in patterns}.values())
     expected, doubts = count_workers(latest, expected_workers, window)
-    reported = {pattern.worker.global_rank for pattern in latest}
     context = WindowContext(
         job=job,
         window=window,
         expected_workers=expected,
-        missing=tuple(rank for rank in range(expected) if rank not in reported),
+        missing=_missing(latest, expected),
         notes=(*notes, *doubts),
         cost=total_cost(latest),
     )
     try:
-        verdict = diagnose(localize(latest, baseline, settings, reading_of), context, settings)
+        verdict = _judge(latest, baseline, context, settings)
     except (InputError, UsageError) as error:
         if isinstance(error, UsageError) and window.kind == "trace":
             raise  # whoever reads files sits in front of them; a running job has asked long ago
@@ -81,6 +81,31 @@ def analyze(
         verdict = msgspec.structs.replace(verdict, window=compared)
     cost = msgspec.structs.replace(verdict.cost, localize_s=round(perf_counter() - start, 4))
     return msgspec.structs.replace(verdict, cost=cost)
+
+
+def _judge(
+    patterns: Sequence[WorkerPattern], baseline: Sequence[WorkerPattern], context: WindowContext, settings: Settings
+) -> Verdict:
+    """The verdict; where damaged patterns stand in the way, of the others.
+
+    Looking through all series of all workers first would cost more than the verdict.
+    """
+    try:
+        return diagnose(localize(patterns, baseline, settings, reading_of), context, settings)
+    except (InputError, ValueError, IndexError):  # what series that do not fit together end in
+        kept, damaged = leave_out_damaged(patterns)
+        past, _ = leave_out_damaged(baseline)
+        if len(kept) == len(patterns) and len(past) == len(baseline):
+            raise
+    missing = _missing(kept, context.expected_workers)
+    context = msgspec.structs.replace(context, missing=missing, notes=(*context.notes, *damaged))
+    return diagnose(localize(kept, past, settings, reading_of), context, settings)
+
+
+def _missing(patterns: Sequence[WorkerPattern], expected: int) -> tuple[int, ...]:
+    """Ranks of which there is no pattern."""
+    reported = {pattern.worker.global_rank for pattern in patterns}
+    return tuple(rank for rank in range(expected) if rank not in reported)
 
 
 def add_axis(verdict: Verdict, patterns: Sequence[WorkerPattern], matched: Sequence[Matched] = ()) -> Verdict:

@@ -78,7 +78,8 @@ def _usual_owner(owner_GK: NDArray[np.intp], site_K: NDArray[np.intp], members: 
 
 
 def _upper_quartile(values_GK: Floats, chosen_GK: NDArray[np.bool_]) -> Floats:
-    """Three quarters of the chosen values of each group lie below; -inf where none is chosen. float64 [G]."""
+    """Three quarters of the chosen finite values of each group lie below; -inf where there are none. float64 [G]."""
+    chosen_GK = chosen_GK & np.isfinite(values_GK)
     groups, chosen_G = np.arange(values_GK.shape[0]), chosen_GK.sum(axis=1)
     rising_GK = np.sort(np.where(chosen_GK, values_GK, np.finfo(np.float64).max), axis=1)
     place_G = 0.75 * (chosen_G - 1).clip(0)
