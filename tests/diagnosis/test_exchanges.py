@@ -146,6 +146,27 @@ def test_what_a_function_took_beside_collectives_before_is_told_with_what_it_too
 
 
 @seeds
+def test_a_function_under_which_operators_ran_before_is_accused_for_what_it_takes_itself_now(seed: int) -> None:
+    """24 ms instead of 8, which was 24 with its operators; collectives are as they were."""
+    past = [beside(one, 16.0) for one in synthesize(FleetPlan(seed=seed, cores=CORES), (SlowPython(ms=8),), 1)]
+    now = synthesize(FleetPlan(seed=seed, draw=1, cores=CORES), (SlowPython(ms=24),), 2)
+    found = analyze("job", synthesize_window(now, "slow", past), now, past).cause
+    assert found is not None and found.function.name == "_score_tokens"
+
+
+@seeds
+@pytest.mark.parametrize("ms", [8, 11, 20])
+def test_a_network_that_gets_slower_has_not_lost_what_runs_beside_it(seed: int, ms: float) -> None:
+    """As much is hidden as before, and the rest lasts longer."""
+    verdict = judge(seed, ms, lambda one: hidden(one, 52), lambda one: hidden(one, 52))
+    assert not any("beside it any more" in text for text in (verdict.summary, *evidence_of(verdict)))
+
+
+def evidence_of(verdict: Verdict) -> list[str]:
+    return [text for one in verdict.findings for text in one.evidence]
+
+
+@seeds
 def test_the_same_exchange_that_takes_longer_is_just_slow(seed: int) -> None:
     verdict = judge(seed, 60)
     assert only(verdict).cause == "slow-collective-everywhere"

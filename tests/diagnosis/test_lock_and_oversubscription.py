@@ -72,7 +72,7 @@ class Sleeps:
 
 
 @seeds
-@pytest.mark.parametrize(("use", "named"), [(0.9, "count"), (0.02, "sync")])
+@pytest.mark.parametrize(("use", "named"), [(0.9, "count"), (0.25, "sync"), (0.02, "sync")])
 def test_the_one_function_that_sleeps_longer_is_not_what_holds_the_lock(seed: int, use: float, named: str) -> None:
     before = synthesize(FleetPlan(workers=4, seed=seed + 100), [Sleeps((), 0.0)], 1)
     patterns = with_thread(synthesize(FleetPlan(workers=4, seed=seed), [Sleeps((2,), 50.0)], 2), (2,), use)

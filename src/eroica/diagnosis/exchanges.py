@@ -16,6 +16,8 @@ from eroica.summarize.series import decode_series
 #: So many times as much data, or as many calls, is another exchange; up to `_SAME` times it is the same one.
 _MORE = 1.5
 _SAME = 1.2
+#: Waiting that has come because nothing runs beside it any more: so much of it was hidden then and is not now.
+_MOSTLY = 0.6
 #: From here on nobody reads tenths.
 _MANY = 20.0
 #: Workers whose records are read for sizes.
@@ -36,6 +38,11 @@ class Exchange(NamedTuple):
     elements: float
     lasting_us: float
     waited_us: float
+
+    @property
+    def hidden_us(self) -> float:
+        """The part that runs beside other work."""
+        return self.lasting_us - self.waited_us
 
 
 class Change(NamedTuple):
@@ -90,8 +97,9 @@ class Change(NamedTuple):
         now, then = self.now, self.then
         if self.is_larger:
             return f"In each iteration: {_amount(now)}; in the healthy window {_amount(then)}."
+        longer = "no" if now.lasting_us <= then.lasting_us else "hardly"
         return (
-            f"It lasts no longer than in the healthy window, {format_ms(now.lasting_us)} in each iteration "
+            f"It lasts {longer} longer than in the healthy window, {format_ms(now.lasting_us)} in each iteration "
             f"({format_ms(then.lasting_us)} then), but workers wait for {format_ms(now.waited_us)} of it instead of "
             f"{format_ms(then.waited_us)}: what ran beside it no longer does."
         )
@@ -155,7 +163,8 @@ def _is_exposed(change: Change, least_us: float) -> bool:
     same = _is_same(change.calls) and (np.isnan(change.data) or _is_same(change.data))
     lasts = 0 < now.lasting_us <= _SAME * then.lasting_us
     longer_us = now.waited_us - then.waited_us
-    return bool(same and lasts and longer_us >= max(least_us, (_MORE - 1) * then.waited_us))
+    bared = then.hidden_us - now.hidden_us >= _MOSTLY * longer_us  # else it lasts longer, and that is waited for
+    return bool(same and lasts and bared and longer_us >= max(least_us, (_MORE - 1) * then.waited_us))
 
 
 def _measure(fleet: Fleet, name: str, groups: set[str]) -> Exchange:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
+from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
@@ -163,18 +164,22 @@ def _longer_operator(view: View, candidate: Candidate, inside_us: float) -> str:
         return ""
     row = rows[int(more_R.argmax())]
     key = fleet.keys[row]
-    past = view.suspects.baseline if since else fleet
-    others = np.setdiff1d(np.arange(view.workers), members)
-    then = view.rows_before([row]) if since else [row]
-    if past is None or not then or not (since or others.size):
-        return ""
-    place = slice(None) if since else others
-    count, usual = float(fleet.count[row, members].mean()), float(past.count[then[0], place].mean())
-    each_us = float(fleet.total_us[row, members].mean()) / max(count, 1e-9)
-    usual_us = float(past.total_us[then[0], place].mean()) / max(usual, 1e-9)
+    count, each_us = float(fleet.count[row, members].mean()), float(fleet.total_us[row, members].mean())
+    if since:
+        then = view.rows_before([row])
+        usual, usual_us = (
+            float(np.nan_to_num(view.then(measured)[members]).mean()) if then else 0.0
+            for measured in (lambda past: past.count[then[0]], lambda past: past.total_us[then[0]])
+        )
+    else:
+        usual, usual_us = (
+            float(np.nan_to_num(median_of_others(of_W, fleet.roles)[members]).mean())
+            for of_W in (fleet.count[row], fleet.total_us[row])
+        )
+    each_us, usual_us = each_us / max(count, 1e-9), usual_us / max(usual, 1e-9)
     if usual <= 0 or not 1 - _AS_OFTEN <= count / usual <= 1 + _AS_OFTEN or each_us < _FAR_LONGER * usual_us:
         return ""
-    where = "in the healthy window" if since else "elsewhere"
+    where = "in the healthy window" if since else "on the peers"
     return (
         f"Most of that is {key.name}: as often as {where} ({count:.3g} times), but {each_us / usual_us:.0f} times as "
         "long each. It works on more data, or on data that lies in memory otherwise."

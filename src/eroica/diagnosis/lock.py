@@ -40,7 +40,8 @@ _BUSIER = 0.25
 #: the lock (pickling) does so until it is done.
 _SOME, _SOME_MORE = 0.15, 0.12
 _ABOUT = 1.5
-#: No row may hold more of the excess, but for one that only waits longer: then it is that function, not the lock.
+#: If one row holds more of the excess it is that function, not the lock; unless threads only wait longer than before
+#: while another one keeps a core busy.
 _MOST_IN_ONE = 0.5
 #: A process that was stopped or throttled for this share of the time starves for that reason.
 _HELD = 0.05
@@ -182,7 +183,10 @@ def _running(view: View, rows: Sequence[int]) -> Floats:
 
 def _candidate(view: View, rows: list[int], late: Lateness, busy_W: Floats) -> Candidate | None:
     inside, members = _inside(view, late), list(late.workers)
-    if inside is None or not (_is_spread(view, rows, late) or _only_waits_longer(view)[members].all()):
+    if inside is None:
+        return None
+    waits = bool(_only_waits_longer(view)[members].all() and (busy_W[members] >= _BUSY).all())
+    if not waits and not _is_spread(view, rows, late):
         return None
     running_W = _running(view, rows)
     running, busy = float(running_W[members].mean()), percent(float(busy_W[members].mean()))

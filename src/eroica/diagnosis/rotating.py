@@ -223,7 +223,7 @@ def _called(view: View, turns: Turns, held: Candidate) -> Candidate | None:
         evidence=(
             *_turn_evidence(view, turns, turns.iterations_with(_least_lead(view))),
             f"Operators that {focus.label} calls, {short_name(held.focus.name)} first, take {format_ms(now_W.mean())} "
-            f"per iteration and worker, all of it in its turn; {format_ms(before_W.mean())} in the healthy window.",
+            f"per iteration and worker; {format_ms(before_W.mean())} in the healthy window.",
         ),
         stands_for=frozenset({"memory-operation-storm", "load-imbalance", "compute-slow"}),
     )

@@ -50,6 +50,12 @@ def _less_than_others(value_W: Floats, roles_W: NDArray[np.intp]) -> Floats:
     return np.asarray(np.nan_to_num(median_of_others(value_W, roles_W) - value_W))
 
 
+def _hidden_us(fleet: Fleet) -> Floats:
+    """Time of collectives that nobody waits for. float64 [W]."""
+    rows = [at for at, key in enumerate(fleet.keys) if key.kind == "collective"]
+    return np.asarray(np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0).sum(axis=0))
+
+
 class View:
     """A window with its context and the quantities that several rules share.
 
@@ -319,8 +325,9 @@ class View:
         """By how much longer functions hold each worker up than then, only because nothing runs beside them any more.
 
         On the critical path Python comes last (eq. 1): what a collective runs beside is not on it. Once the collective
-        runs after it instead, the function takes as long as ever and is on the critical path for all of that. Not told
-        with an accelerator, where Python is beside what the device does.
+        runs after it instead, the function takes as long as ever and is on the critical path for all of that. Operators
+        run beside Python, too: no more is told than collectives have moved. Not told with an accelerator, where Python
+        is beside what the device does.
 
         Args:
             functions: Rows of this window.
@@ -332,17 +339,29 @@ class View:
         known, columns = self._workers_before
         if past is None or self.is_trace or self.fleet.has_accelerator or not known.size:
             return found_W
+        longer_W, bared_W = np.zeros(known.size), np.zeros(known.size)
         for row in functions:
             place = self._places_before.get(self.fleet.keys[row], -1)
             if place < 0 or self.fleet.keys[row].kind != "python":
                 continue
             now_W, then_W = self.fleet.critical_us[row, known], past.critical_us[place, columns]
             total_W = past.total_us[place, columns]
-            beside_now_W = np.maximum(self.fleet.total_us[row, known] - now_W, 0.0)
             beside_W = np.maximum(total_W - then_W, 0.0)
             if beside_W.mean() >= _BESIDE * total_W.mean():
-                found_W[known] += np.clip(np.minimum(beside_W - beside_now_W, now_W - then_W), 0.0, None)
-        return found_W
+                bared_W += beside_W - np.maximum(self.fleet.total_us[row, known] - now_W, 0.0)
+                longer_W += now_W - then_W
+        found_W[known] = np.clip(np.minimum(bared_W, longer_W), 0.0, None)
+        return np.minimum(found_W, self._cover_lost_us)
+
+    @cached_property
+    def _cover_lost_us(self) -> Floats:
+        """How much cover Python can have lost to collectives since the healthy window, at most. float64 [W].
+
+        Nothing where these are hidden as before and waited for no longer: operators run beside Python, too.
+        """
+        bared_W = self.then(_hidden_us) - _hidden_us(self.fleet)
+        longer_W = self.wait_us - self.then(lambda past: np.asarray(past.wait_us.mean(axis=1)))
+        return np.asarray(np.nan_to_num(np.maximum(bared_W, longer_W)).clip(0.0))
 
     @cached_property
     def uncovered_us(self) -> Floats:
