@@ -164,19 +164,9 @@ def _longer_operator(view: View, candidate: Candidate, inside_us: float) -> str:
         return ""
     row = rows[int(more_R.argmax())]
     key = fleet.keys[row]
-    count, each_us = float(fleet.count[row, members].mean()), float(fleet.total_us[row, members].mean())
-    if since:
-        then = view.rows_before([row])
-        usual, usual_us = (
-            float(np.nan_to_num(view.then(measured)[members]).mean()) if then else 0.0
-            for measured in (lambda past: past.count[then[0]], lambda past: past.total_us[then[0]])
-        )
-    else:
-        usual, usual_us = (
-            float(np.nan_to_num(median_of_others(of_W, fleet.roles)[members]).mean())
-            for of_W in (fleet.count[row], fleet.total_us[row])
-        )
-    each_us, usual_us = each_us / max(count, 1e-9), usual_us / max(usual, 1e-9)
+    count = float(fleet.count[row, members].mean())
+    each_us = float(fleet.total_us[row, members].mean()) / max(count, 1e-9)
+    usual, usual_us = _usual_runs(view, row, members, since)
     if usual <= 0 or not 1 - _AS_OFTEN <= count / usual <= 1 + _AS_OFTEN or each_us < _FAR_LONGER * usual_us:
         return ""
     where = "in the healthy window" if since else "on the peers"
@@ -184,3 +174,16 @@ def _longer_operator(view: View, candidate: Candidate, inside_us: float) -> str:
         f"Most of that is {key.name}: as often as {where} ({count:.3g} times), but {each_us / usual_us:.0f} times as "
         "long each. It works on more data, or on data that lies in memory otherwise."
     )
+
+
+def _usual_runs(view: View, row: int, members: list[int], since: bool) -> tuple[float, float]:
+    """Executions of a row in an iteration, and microseconds each: of the peers, or when all was well; 0 if unknown."""
+    if not since:
+        own = view.fleet.count[row], view.fleet.total_us[row]
+        counted, spent = (median_of_others(of_W, view.fleet.roles) for of_W in own)
+    elif then := view.rows_before([row]):
+        counted, spent = view.then(lambda past: past.count[then[0]]), view.then(lambda past: past.total_us[then[0]])
+    else:
+        return 0.0, 0.0
+    count, total_us = (float(np.nan_to_num(of_W[members]).mean()) for of_W in (counted, spent))
+    return count, total_us / max(count, 1e-9)
