@@ -7,7 +7,7 @@ from eroica.diagnosis.call_sites import tell_callers
 from eroica.diagnosis.catalog import CATALOG, CatalogEntry
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.findings import build_findings
-from eroica.diagnosis.gains import settle_gains
+from eroica.diagnosis.gains import doubt_small_causes, settle_gains
 from eroica.diagnosis.recomputation import tell_recomputation
 from eroica.diagnosis.selection import find_causes, find_doubted
 from eroica.diagnosis.standing import conclude
@@ -35,7 +35,7 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
     """
     view = View(suspects, context, settings)
     causes = settle_gains(view, find_causes(view)) if view.has_enough else []
-    causes = tell_recomputation(view, tell_callers(view, causes))
+    causes = doubt_small_causes(view, tell_recomputation(view, tell_callers(view, causes)))
     findings = build_findings(view, causes)
     doubted = find_doubted(view, causes) if view.has_enough else None
     word, summary, notes = conclude(view, causes, findings, doubted)

@@ -160,9 +160,7 @@ def with_missing(view: View) -> list[int]:
     Those of groups that it is a member of, and of groups of which nothing tells the members. Recorded traces say so
     themselves (`_may_wait`).
     """
-    missing, past = set(view.context.missing), view.suspects.baseline
-    if past is not None:  # who did not report then either is not why they wait longer now
-        missing &= set(past.ranks)
+    missing = set(view.context.missing)
     if view.is_trace or not missing:
         return []
     groups = {group.name: group.ranks for pattern in view.fleet.patterns for group in pattern.process_groups}

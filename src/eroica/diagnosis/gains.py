@@ -26,6 +26,10 @@ _ACCOUNTS_FOR_CORES = 0.35
 _OF_PROCESSES = frozenset({"compute-slow", "misconfiguration"})
 #: And it must account for this share of what all causes gain together.
 _LEADS = 0.8
+#: Causes that gain less than this share of the growth together leave something else to be found...
+_HALF = 0.5
+#: ...which is worth a word from this share of the iteration on: so much healthy windows on busy cores differ by.
+_LEAST_LEFT = 0.08
 
 
 def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
@@ -55,6 +59,53 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     if is_known or first.gain >= rest or seen < accounts * inside or first.gain < _LEADS * (first.gain + rivals):
         return list(causes)
     return [msgspec.structs.replace(first, gain=rest, is_growth=True), *causes[1:]]
+
+
+class Remainder(msgspec.Struct, frozen=True, kw_only=True):
+    """What iterations have grown by and causes do not account for.
+
+    Attributes:
+        explained_us: What all causes gain together, per iteration.
+        grown_us: By how much iterations of the window are longer than when the job was healthy.
+    """
+
+    explained_us: float
+    grown_us: float
+
+    @property
+    def belief(self) -> float:
+        """Factor on the confidence in each of the causes, 0.5 (they explain nothing) to 1 (half of it)."""
+        return _HALF + self.explained_us / self.grown_us
+
+
+def find_remainder(view: View, causes: Sequence[Cause]) -> Remainder | None:
+    """What causes leave of a slowdown; None where that is less than half of it, or little.
+
+    Args:
+        view: The window.
+        causes: With their settled gains.
+    """
+    inside, _ = _growth(view)
+    explained = sum(cause.gain for cause in causes)
+    if not causes or explained >= _HALF * inside or inside - explained < _LEAST_LEFT:
+        return None
+    return Remainder(explained_us=explained * view.iteration_us, grown_us=inside * view.iteration_us)
+
+
+def doubt_small_causes(view: View, causes: Sequence[Cause]) -> list[Cause]:
+    """The causes; with less confidence where together they leave most of a slowdown unexplained.
+
+    Who was compared with the slowdown itself has that doubt already.
+    """
+    remainder = find_remainder(view, causes)
+    if remainder is None:
+        return list(causes)
+    return [one if one.candidate.reference == "slowdown" else _doubted(one, remainder.belief) for one in causes]
+
+
+def _doubted(cause: Cause, belief: float) -> Cause:
+    found = msgspec.structs.replace(cause.candidate, doubt=cause.candidate.doubt * belief)
+    return msgspec.structs.replace(cause, candidate=found)
 
 
 def _within(causes: Sequence[Cause], left: float) -> list[Cause]:

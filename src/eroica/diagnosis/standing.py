@@ -7,8 +7,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.absent import (
+    ALL_OF_THEM,
+    Absence,
+    common_share,
+    describe_absence,
+    find_absence,
+    hides,
+    note_absence,
+)
 from eroica.diagnosis.catalog import CATALOG
-from eroica.diagnosis.communication import common_wait, with_missing
+from eroica.diagnosis.gains import find_remainder
 from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
 from eroica.diagnosis.neighbors import unexplained_neighbors
 from eroica.diagnosis.new_code import describe_new_code
@@ -28,18 +37,8 @@ from eroica.model.verdict import Finding, VerdictWord
 #: Advice where an iteration or a comparison is lacking.
 LONGER_WINDOW = "take a longer window"
 MORE_STEPS = "record more steps (schedule(active=...))"
-#: And where workers are.
-_ALL_OF_THEM = (
-    "all of them with Eroica, and let their hosts reach the collector; if some step no optimizer, call eroica.step() "
-    "once per iteration on all of them"
-)
-
-#: Online, if everybody who reported waits this share of the iteration, somebody who did not report is late.
-_ALL_WAIT = 0.3
 #: Where most did not report, this much is worth a word.
 _SOME_WAIT = 0.2
-#: And if they wait longer than when the job was healthy, by this share of what iterations have grown.
-_MOST_OF_GROWTH = 0.6
 #: Iterations that last so many times those of the healthy window are slow, whoever asked for the window.
 _FAR_FROM_BASELINE = 1.2
 #: Pauses, by which the mean iteration exceeds the median one, may cost this share of an iteration more than in the
@@ -75,15 +74,13 @@ def conclude(
     missing = _too_little(view)
     if missing and not (causes and _has_no_measure(view)):
         return "undetermined", f"Too little to tell: {missing}.", notes
-    if causes and all(cause.candidate.may_be_recording or cause.candidate.is_remark for cause in causes):
-        return "undetermined", _only_the_start(view, causes, findings), notes
+    absence = find_absence(view)
     if causes:
-        besides = () if doubted is None else (f"Besides: {_doubted(view, doubted)}",)
-        return "slow", summarize_cause(view, causes[0], findings[0].resource), (*notes, *besides)
+        return _with_causes(view, causes, findings, absence, (*notes, *_besides(view, doubted)))
     if view.suspects.arrivals.contradicted:
         return "undetermined", _contradiction(view), notes
-    if _waits_for_missing(view):
-        return "undetermined", _all_wait(view), notes
+    if absence is not None and absence.is_most:
+        return "undetermined", describe_absence(view, absence), notes
     if doubted is not None:
         return "undetermined", _doubted(view, doubted), notes
     if view.context.window.purpose == "seldom":
@@ -100,6 +97,29 @@ def conclude(
         return "undetermined", _longer(view), notes
     faster = _faster_few(view)
     return ("undetermined", _most_are_slow(view, faster), notes) if faster.size else ("healthy", _healthy(view), notes)
+
+
+def _with_causes(
+    view: View, causes: Sequence[Cause], findings: Sequence[Finding], absence: Absence | None, notes: tuple[str, ...]
+) -> tuple[VerdictWord, str, tuple[str, ...]]:
+    """Word, sentence and notes where there are causes: slow, unless something larger may be behind it."""
+    text = summarize_cause(view, causes[0], findings[0].resource)
+    if all(cause.candidate.may_be_recording or cause.candidate.is_remark for cause in causes):
+        return "undetermined", f"{text} One iteration does not tell which of the two: {MORE_STEPS}.", notes
+    if absence is not None and hides(view, absence, causes):
+        return "undetermined", describe_absence(view, absence), (*notes, f"Besides: {text}")
+    rest = find_remainder(view, causes)
+    if rest is not None:
+        part, grown = format_ms(rest.explained_us), format_ms(rest.grown_us)
+        text += f" That explains {part} of the {grown} that iterations take longer than before, and nothing the rest."
+    if absence is not None and not view.is_trace:
+        notes = (*notes, note_absence(view, absence))
+    return "slow", text, notes
+
+
+def _besides(view: View, doubted: Cause | None) -> Iterator[str]:
+    if doubted is not None:
+        yield f"Besides: {_doubted(view, doubted)}"
 
 
 def _is_far_from_baseline(view: View) -> bool:
@@ -123,9 +143,9 @@ def _too_little(view: View) -> str:
         return f"the workers share {view.iterations} iteration, {wanted}"
     if not view.has_enough:
         few = f"only {view.workers} of {view.context.expected_workers} workers reported"
-        share, who = _common_share(view), "it waits" if view.workers == 1 else "they wait"
+        share, who = common_share(view), "it waits" if view.workers == 1 else "they wait"
         waits = f", and {who} {percent(share)} of each iteration in collectives" if share >= _SOME_WAIT else ""
-        return f"{few}{waits}; start {_ALL_OF_THEM}"
+        return f"{few}{waits}; start {ALL_OF_THEM}"
     if _has_no_measure(view):
         return (
             f"every one of {view.workers} workers has a role of its own, and there is no baseline window of a healthy "
@@ -137,38 +157,6 @@ def _too_little(view: View) -> str:
 def _has_no_measure(view: View) -> bool:
     """Whether no worker of a running job can be compared with anything, neither a peer nor its own past."""
     return not view.is_trace and bool(view.alone.all()) and view.suspects.baseline is None
-
-
-def _waits_for_missing(view: View) -> bool:
-    if view.is_trace:
-        return bool(view.context.missing) and float(_for_nobody(view).max()) >= view.settings.min_gain
-    return bool(view.context.missing) and (_common_share(view) >= _ALL_WAIT or _wait_more_for_missing(view))
-
-
-def _wait_more_for_missing(view: View) -> bool:
-    """Whether all wait longer than in the healthy window where those are who did not report, by most of the growth."""
-    past = view.suspects.baseline
-    if past is None or not view.is_slow:
-        return False
-    longer_us = float(common_wait(view.fleet.wait_us).mean() - common_wait(past.wait_us).mean())
-    grown_us = view.iteration_us - past.mean_iteration_us
-    return bool(with_missing(view)) and longer_us >= _MOST_OF_GROWTH * grown_us > 0
-
-
-def _common_share(view: View) -> float:
-    """Share of the iteration that even who waits least spends in collectives."""
-    return float(common_wait(view.fleet.wait_us).mean()) / max(view.iteration_us, 1e-9)
-
-
-def _for_nobody(view: View) -> NDArray[np.float64]:
-    """Share of the iteration in collectives that each worker spends for none of the recorded. float64 [W]."""
-    waited_W = view.wait_us - view.suspects.arrivals.waited_us.mean(axis=1)
-    return np.asarray(waited_W / max(view.iteration_us, 1e-9))
-
-
-def _only_the_start(view: View, causes: Sequence[Cause], findings: Sequence[Finding]) -> str:
-    text = summarize_cause(view, causes[0], findings[0].resource)
-    return f"{text} One iteration does not tell which of the two: {MORE_STEPS}."
 
 
 def _doubted(view: View, doubted: Cause) -> str:
@@ -204,18 +192,6 @@ def _unexplained(view: View) -> str:
         missing = f" Besides, {why}." if lacking else ""
         return f"{text}, but no single function accounts for it. {new}{missing} {what[0].upper()}{what[1:]}."
     return f"{text}, but no function accounts for it: {why}. {what[0].upper()}{what[1:]}."
-
-
-def _all_wait(view: View) -> str:
-    ranks = name_workers(view.context.missing)
-    if view.is_trace:
-        worst = int(_for_nobody(view).argmax())
-        who, share = name_workers([view.fleet.ranks[worst]], capital=True), f"{percent(_for_nobody(view)[worst])}"
-        return (
-            f"{who} spends {share} of the iteration in collectives, and for none of the recorded workers: that may be "
-            f"the transfer, or {ranks}, of which there is no trace. Traces of all ranks would tell."
-        )
-    return f"All workers that reported wait in collectives; {ranks} did not report. Start {_ALL_OF_THEM}."
 
 
 def _contradiction(view: View) -> str:

@@ -1,0 +1,116 @@
+"""Workers that did not report, and whether all that did wait for them: nobody else is accused of what may be theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.communication import common_wait, with_missing
+from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.selection import Cause
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms, name_workers
+from eroica.localize.excess import mean_error
+from eroica.model.shares import percent
+
+#: What would tell.
+ALL_OF_THEM = (
+    "all of them with Eroica, and let their hosts reach the collector; if some step no optimizer, call eroica.step() "
+    "once per iteration on all of them"
+)
+#: Online, if everybody who reported waits this share of the iteration, somebody who did not report is late.
+_ALL_WAIT = 0.3
+#: And if they wait longer than when the job was healthy, by this share of what iterations have grown.
+_MOST_OF_GROWTH = 0.6
+#: Where nobody finds a job on CPUs slow, by this share of the iteration: transfers vary from window to window.
+_LEAST_CHANGE = 0.08
+
+
+class Absence(msgspec.Struct, frozen=True, kw_only=True):
+    """What all that reported wait for somebody who did not, or for the transfer: nothing tells which.
+
+    Attributes:
+        us: How long, per iteration; where there is a healthy window, how much longer than then.
+        is_longer: It is the latter.
+        is_most: It is enough to be the reason by itself.
+    """
+
+    us: float
+    is_longer: bool
+    is_most: bool
+
+
+def common_share(view: View) -> float:
+    """Share of the iteration that even who waits least spends in collectives."""
+    return float(common_wait(view.fleet.wait_us).mean()) / max(view.iteration_us, 1e-9)
+
+
+def find_absence(view: View) -> Absence | None:
+    """What all wait in collectives of somebody who did not report; None where that is not worth a word."""
+    if not view.context.missing:
+        return None
+    if view.is_trace:
+        worst = float(_for_nobody(view).max())
+        is_most = worst >= view.settings.min_gain
+        return Absence(us=worst * view.iteration_us, is_longer=False, is_most=True) if is_most else None
+    now_I, past = common_wait(view.fleet.wait_us), view.suspects.baseline
+    if past is not None and with_missing(view):
+        then_I = common_wait(past.wait_us)
+        longer_us = float(now_I.mean() - then_I.mean())
+        error_us = float(np.hypot(mean_error(now_I)[0], mean_error(then_I)[0]))
+        least = view.settings.min_gain if view.is_slow or view.fleet.has_accelerator else _LEAST_CHANGE
+        if longer_us >= max(least * view.iteration_us, LEAST_STRENGTH * view.noise_factor * error_us):
+            is_most = longer_us >= _MOST_OF_GROWTH * (view.iteration_us - past.mean_iteration_us)
+            return Absence(us=longer_us, is_longer=True, is_most=is_most)
+    share = common_share(view)
+    return Absence(us=share * view.iteration_us, is_longer=False, is_most=past is None) if share >= _ALL_WAIT else None
+
+
+def hides(view: View, absence: Absence | None, causes: Sequence[Cause]) -> bool:
+    """Whether who did not report may cost more than all causes together, which then are not what makes the job slow.
+
+    Without a healthy window nothing tells how long all wait anyway: that stands beside causes as a note.
+    """
+    if absence is None or not absence.is_most:
+        return False
+    gained_us = sum(cause.gain for cause in causes) * view.iteration_us
+    return not causes or (absence.is_longer and absence.us > gained_us)
+
+
+def describe_absence(view: View, absence: Absence) -> str:
+    """The sentence that says so, and what would settle it."""
+    ranks = name_workers(view.context.missing)
+    if view.is_trace:
+        worst = int(_for_nobody(view).argmax())
+        who, share = name_workers([view.fleet.ranks[worst]], capital=True), f"{percent(_for_nobody(view)[worst])}"
+        return (
+            f"{who} spends {share} of the iteration in collectives, and for none of the recorded workers: that may be "
+            f"the transfer, or {ranks}, of which there is no trace. Traces of all ranks would tell."
+        )
+    late = "it is" if len(view.context.missing) == 1 else "they are"
+    return (
+        f"{_wait(view, absence)}; {ranks} did not report, and whether {late} late or the transfer is slow cannot be "
+        f"told. Start {ALL_OF_THEM}."
+    )
+
+
+def note_absence(view: View, absence: Absence) -> str:
+    """The same beside causes that cost more, or as much as can be told."""
+    return f"{_wait(view, absence)}, which may be for {name_workers(view.context.missing)}: not reported."
+
+
+def _wait(view: View, absence: Absence) -> str:
+    longer = " longer than when the job was healthy" if absence.is_longer else ""
+    return (
+        f"All workers that reported wait in collectives, {format_ms(absence.us)} of each "
+        f"{format_ms(view.iteration_us)} iteration{longer}"
+    )
+
+
+def _for_nobody(view: View) -> NDArray[np.float64]:
+    """Share of the iteration in collectives that each worker spends for none of the recorded. float64 [W]."""
+    waited_W = view.wait_us - view.suspects.arrivals.waited_us.mean(axis=1)
+    return np.asarray(waited_W / max(view.iteration_us, 1e-9))
