@@ -13,7 +13,7 @@ from eroica.diagnosis import slow_groups
 from eroica.localize.arrivals import Arrivals
 from eroica.localize.families import Family, read_families
 from eroica.localize.fleet import Fleet
-from eroica.model.pattern import FunctionKey
+from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.testing import synthesize_window
@@ -49,6 +49,30 @@ def verdict_on(
     workers: int = WORKERS,
     spread: float = 0.02,
 ) -> Verdict:
+    """Verdict on a window by hand of what `patterns_of` describes."""
+    patterns = patterns_of(transfer_ms, path, seed=seed, late=late, workers=workers, spread=spread)
+    return analyze("job", synthesize_window(patterns), patterns)
+
+
+def verdict_since(
+    transfer_ms: Mapping[int, float], path: Use = Use(), *, seed: int, workers: int, elements: int = 1 << 20
+) -> Verdict:
+    """Verdict on a job that has become slower: all was as usual in its healthy window."""
+    before = patterns_of({}, Use(resource=path.resource, usual=path.usual), seed=seed + 100, workers=workers)
+    now = patterns_of(transfer_ms, path, seed=seed, workers=workers, elements=elements)
+    return analyze("job", synthesize_window(now, "slow", before), now, before)
+
+
+def patterns_of(
+    transfer_ms: Mapping[int, float],
+    path: Use = Use(),
+    *,
+    seed: int = 0,
+    late: Mapping[int, float] | None = None,
+    workers: int = WORKERS,
+    spread: float = 0.02,
+    elements: int = 1 << 20,
+) -> list[WorkerPattern]:
     """Groups of eight workers, one on each host, that gather for 100 ms, then an all-reduce across them.
 
     Args:
@@ -58,6 +82,7 @@ def verdict_on(
         late: Worker -> how much more it computes, ms.
         workers: How many there are.
         spread: Of healthy groups' transfers.
+        elements: Size of a gather.
     """
     noise = np.random.default_rng(seed)
     groups = workers // SIZE
@@ -94,7 +119,7 @@ def verdict_on(
             transfer_us=gather_GI,
             mu=use[0],
             sigma=use[1],
-            elements=1 << 20,
+            elements=elements,
             resource=path.resource,
         ),
         Meeting(
@@ -109,8 +134,7 @@ def verdict_on(
             elements=1 << 24,
         ),
     ]
-    patterns = fleet.synthesize()
-    return analyze("job", synthesize_window(patterns), patterns)
+    return fleet.synthesize()
 
 
 def found(verdict: Verdict) -> list[tuple[str, tuple[int, ...], tuple[str, ...]]]:
@@ -191,9 +215,68 @@ def test_a_late_member_is_not_its_groups_link(seed: int) -> None:
     assert {worker for one in verdict.findings if one.role == "cause" for worker in one.workers} == {27}
 
 
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("spread", [0.02, 0.1])
+def test_two_healthy_groups_that_differ_by_ten_per_cent_are_no_cause(seed: int, spread: float) -> None:
+    verdict = verdict_on({}, seed=seed, spread=spread, workers=16)
+    assert (verdict.verdict, verdict.findings) == ("healthy", ())
+
+
+# --- one other group to compare with ---
+
+
 @seeds
-def test_two_groups_do_not_tell_which_of_them_is_slow(seed: int) -> None:
-    assert found(verdict_on({1: 250}, Use({9: 0.6}), workers=16, seed=seed)) == []
+def test_of_two_groups_the_slow_one_is_named_with_less_confidence(seed: int) -> None:
+    of_two = verdict_on({1: 250}, Use({9: 0.6}), workers=16, seed=seed)
+    assert found(of_two) == [("link-fallback", (9,), ("node-1",))]
+    of_eight = verdict_on({1: 250}, Use({9: 0.6}), seed=seed)
+    assert of_two.findings[0].confidence < of_eight.findings[0].confidence
+
+
+@seeds
+def test_without_samples_the_slower_of_two_is_not_better_than_a_guess_at_its_hosts(seed: int) -> None:
+    verdict = verdict_on({1: 250}, Use(resource=""), workers=16, seed=seed)
+    assert found(verdict) == [("slow-link", tuple(range(8, 16)), ("node-1",))]
+    assert verdict.findings[0].confidence < 0.6
+
+
+# --- none but the healthy window to compare with ---
+
+
+@seeds
+@pytest.mark.parametrize("workers", [8, 16])
+def test_a_group_that_uses_more_of_pcie_than_when_it_was_healthy_has_fallen_back(workers: int, seed: int) -> None:
+    slow, detours = dict.fromkeys(range(workers // 8), 300.0), tuple(range(3, workers, 8))
+    verdict = verdict_since(slow, Use(dict.fromkeys(detours, 0.6)), seed=seed, workers=workers)
+    assert found(verdict) == [("link-fallback", detours, tuple(f"node-{host}" for host in range(workers // 8)))]
+    assert verdict.cause is not None
+    assert verdict.cause.gain == pytest.approx(200 / verdict.iteration.current_ms, rel=0.15)
+    assert "when the job was healthy" in verdict.summary
+    assert verdict.cause.resource is not None and verdict.cause.resource.name == "pcie"
+
+
+@seeds
+def test_all_of_a_job_may_have(seed: int) -> None:
+    verdict = verdict_since({0: 300}, Use(dict.fromkeys(range(8), 0.7)), seed=seed, workers=8)
+    assert found(verdict) == [("link-fallback", tuple(range(8)), ("node-0",))]
+    assert verdict.findings[0].scope == "all"
+
+
+@seeds
+def test_a_longer_transfer_at_the_same_use_is_no_detour(seed: int) -> None:
+    verdict = verdict_since({0: 300}, seed=seed, workers=8)
+    assert [cause for cause, _, _ in found(verdict)] == ["slow-collective-everywhere"]
+
+
+@seeds
+def test_more_use_without_a_longer_transfer_is_no_cause(seed: int) -> None:
+    assert found(verdict_since({}, Use({3: 0.7}), seed=seed, workers=8)) == []
+
+
+@seeds
+def test_more_data_is_no_detour(seed: int) -> None:
+    verdict = verdict_since({0: 300}, Use(dict.fromkeys(range(8), 0.7)), seed=seed, workers=8, elements=3 << 20)
+    assert [cause for cause, _, _ in found(verdict)] == ["slow-collective-everywhere"]
 
 
 @seeds

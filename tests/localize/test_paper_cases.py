@@ -57,9 +57,9 @@ def video() -> Judged:
     return judged(cases.text_to_video())
 
 
-@pytest.fixture(scope="module")
-def generation() -> Judged:
-    return judged(cases.video_generation())
+@pytest.fixture(scope="module", params=[False, True], ids=["durations", "ends"])
+def generation(request: pytest.FixtureRequest) -> Judged:
+    return judged(cases.video_generation(has_ends=request.param))
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,9 @@ def test_case_1_finds_slow_storage_python_and_collections(video: Judged) -> None
     assert verdict.verdict == "slow"
     assert found["garbage-collection"].scope == "rotating"
     assert found["garbage-collection"].workers == ()
-    reading = found.get("slow-storage-read") or found["slow-data-loading"]
+    reading = found["slow-storage-read"]
     assert reading.scope == "all"
+    assert len(reading.workers) > 2000  # "many" in the paper: the slowest readers of those that all wait for
     assert reading.function.stack[-1].startswith("recv_into (")
     assert gains_fall(verdict)
 
@@ -118,7 +119,7 @@ def test_case_2_names_the_hosts_of_slow_network_paths(generation: Judged) -> Non
     named = {worker // 40 for worker in links[1].workers}
     assert links[1].workers == tuple(worker for worker in range(3400) if worker // 40 in named)
     assert links[1].hosts == tuple(f"node-{host}" for host in range(425) if host // 5 in named)
-    assert len(named) >= 3
+    assert len(named) in (4, 5)  # the paper's twenty slowest hosts are four of these groups
     assert named <= set(slowest_groups(cases.video_generation())[1:17])  # a fifth; the slowest has the broken interface
     assert links[1].confidence < links[0].confidence
 

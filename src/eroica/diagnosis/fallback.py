@@ -28,10 +28,10 @@ from eroica.localize.families import GroupPaths
 from eroica.model.shares import percent
 
 #: A slower path is used more from this many times on what nearly everybody in the other groups uses.
-_MORE = 1.5
+MORE = 1.5
 _NEARLY_EVERYBODY = 0.95
 #: Links between devices of a host; less use of the interface between hosts is what it would fall back to.
-_SLOWER_PATHS = frozenset({"pcie"})
+SLOWER_PATHS = frozenset({"pcie"})
 
 
 def find_fallback(view: View, found: SlowGroups) -> Culprit | None:
@@ -40,8 +40,8 @@ def find_fallback(view: View, found: SlowGroups) -> Culprit | None:
     if not known.size:
         return None
     usual = float(np.quantile(known, _NEARLY_EVERYBODY))
-    least = max(_MORE * usual, usual + view.settings.utilization_floor)
-    detours = {one.group: _above(one, least) for one in found.slow if one.resource in _SLOWER_PATHS}
+    least = max(MORE * usual, usual + view.settings.utilization_floor)
+    detours = {one.group: _above(one, least) for one in found.slow if one.resource in SLOWER_PATHS}
     groups = [one for one in found.slow if detours.get(one.group)]
     if not groups:
         return None
@@ -64,13 +64,19 @@ def _above(one: GroupPaths, least: float) -> list[int]:
 
 def _subject(view: View, found: SlowGroups, workers: tuple[int, ...], path: str, use: tuple[float, float]) -> str:
     who = name_workers([view.fleet.ranks[worker] for worker in workers], capital=True)
-    verb, whose = ("sends", "its") if len(workers) == 1 else ("send", "their")
+    whose = "its" if len(workers) == 1 else "their"
     takes = "s take" if len(found.slow) > 1 else " takes"
     return (
-        f"{who} ({name_hosts(view, workers)}) {verb} data over {whose} {name_path(path)} that others keep off it "
+        f"{who} ({name_hosts(view, workers)}) {says_path(workers, path)} that others keep off it "
         f"({percent(use[0])} of it used against {percent(use[1])}), and {whose} group{takes} "
         f"{format_ms(found.slow_us)} in {name_collective(found)} instead of {format_ms(float(found.fast_us.mean()))}"
     )
+
+
+def says_path(workers: tuple[int, ...], path: str) -> str:
+    """Such as "sends data over its PCIe link"."""
+    verb, whose = ("sends", "its") if len(workers) == 1 else ("send", "their")
+    return f"{verb} data over {whose} {name_path(path)}"
 
 
 def _evidence(view: View, found: SlowGroups, workers: tuple[int, ...]) -> Iterator[str]:

@@ -28,6 +28,7 @@ _MOSTLY_ONE = 0.75
 #: In an iteration with a pause, this share of the workers pauses: they collect together.
 _TOGETHER = 0.7
 _PAUSE_US = 500.0
+_MOST_LISTED = 8
 
 
 def find_collections(view: View) -> list[Candidate]:
@@ -129,11 +130,11 @@ def _evidence(view: View, rows: list[int], time_WI: Floats) -> tuple[str, ...]:
         default=0.0,
     )
     shares = time_WI.sum(axis=1) / time_WI.sum()
-    spread = ", ".join(
-        f"{rank}: {percent(share)}" for rank, share in list(zip(view.fleet.ranks, shares, strict=True))[:8]
-    )
+    most = np.argsort(-shares, kind="stable")[:_MOST_LISTED]
+    spread = ", ".join(f"{view.fleet.ranks[worker]}: {percent(shares[worker])}" for worker in np.sort(most).tolist())
+    which = f"on the {_MOST_LISTED} workers with most of it" if view.workers > _MOST_LISTED else "by worker"
     return (
         f"{percent(paused_WI.any(axis=0).mean())} of the iterations have a collection on some worker; the longest took "
         f"{longest * 1e3:.1f} ms, {count:.2f} collections per worker and iteration.",
-        f"Share of all collection time by worker: {spread}.",
+        f"Share of all collection time {which}: {spread}.",
     )

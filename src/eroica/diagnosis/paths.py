@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.candidate import Candidate, Reference
+from eroica.diagnosis.detours import find_detours
 from eroica.diagnosis.fallback import find_fallback
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
@@ -24,13 +25,13 @@ Floats = NDArray[np.float64]
 
 
 def find_group_transfers(view: View) -> list[Candidate]:
-    """Groups that take longer than like ones for the same, for whom others are seen to wait."""
-    return [
-        candidate
-        for found in find_slow_groups(view)
-        for culprit in _culprits(view, found)
-        if (candidate := _candidate(view, found, culprit)) is not None
-    ]
+    """Groups that take longer than like ones, or than when the job was healthy, for whom others are seen to wait."""
+    beside_others = ((found, culprit) for found in find_slow_groups(view) for culprit in _culprits(view, found))
+    judged = [_candidate(view, found, culprit, "peers") for found, culprit in beside_others]
+    known = {one.cause for one in judged if one is not None}
+    since = (pair for pair in find_detours(view) if pair[1].cause not in known)
+    judged += [_candidate(view, found, culprit, "baseline") for found, culprit in since]
+    return [one for one in judged if one is not None]
 
 
 def _culprits(view: View, found: SlowGroups) -> Iterator[Culprit]:
@@ -43,19 +44,20 @@ def _culprits(view: View, found: SlowGroups) -> Iterator[Culprit]:
             found = among(found, [one for one in found.slow if one.group not in explained])
 
 
-def _candidate(view: View, found: SlowGroups, culprit: Culprit) -> Candidate | None:
+def _candidate(view: View, found: SlowGroups, culprit: Culprit, reference: Reference) -> Candidate | None:
     part = among(found, culprit.groups)
     removed_WI = _removed(view, part)
     excess_I = removed_WI[list(part.members)].mean(axis=0)
     strength = float(excess_I.mean()) / max(float(mean_error(excess_I[None])[0]), 1e-9)
     agreement = _agreement(view, part, float(excess_I.mean()))
-    if strength < LEAST_STRENGTH * view.strictness or agreement < LEAST_AGREEMENT:
+    if strength < LEAST_STRENGTH * view.strictness or (agreement is not None and agreement < LEAST_AGREEMENT):
         return None
+    waits = "all others wait" if agreement is not None else "all wait for that"
     rows = tuple(sorted({row for one in found.family.groups for row in one.rows}))
     focus = whole_rows(found.family.name, rows)
     return Candidate(
         cause=culprit.cause,
-        scope="some",
+        scope="all" if len(culprit.workers) == view.workers else "some",
         workers=culprit.workers,
         functions=rows,
         focus=focus,
@@ -63,17 +65,17 @@ def _candidate(view: View, found: SlowGroups, culprit: Culprit) -> Candidate | N
         removed_us=removed_WI,
         mean_us=part.slow_us,
         reference_us=float(part.fast_us.mean()),
-        reference="peers",
+        reference=reference,
         strength=strength,
         coverage=1.0,
-        agreement=min(agreement, 1.0),
+        agreement=None if agreement is None else min(agreement, 1.0),
         least_gain=view.settings.min_gain,
         evidence=culprit.evidence,
         hosts=hosts_of(view, culprit.workers),
-        sentence=f"{culprit.subject}; all others wait in each {format_ms(view.iteration_us)} iteration.",
+        sentence=f"{culprit.subject}; {waits} in each {format_ms(view.iteration_us)} iteration.",
         resource=culprit.resource,
         gain=path_gain(view, removed_WI),
-        doubt=culprit.doubt,
+        doubt=culprit.doubt * found.belief,
     )
 
 
@@ -85,12 +87,17 @@ def _removed(view: View, found: SlowGroups) -> Floats:
     return removed_WI
 
 
-def _agreement(view: View, found: SlowGroups, excess_us: float) -> float:
-    """By how much less the slow groups wait for others than the others do, as a share of their excess."""
+def _agreement(view: View, found: SlowGroups, excess_us: float) -> float | None:
+    """By how much less the slow groups wait for others than the others do, as a share of their excess.
+
+    None where they are all there are.
+    """
     waited_W = view.suspects.arrivals.waited_us.mean(axis=1)
     own = np.isin(np.arange(view.workers), found.members)
-    if own.all() or excess_us <= 0:
+    if excess_us <= 0:
         return 0.0
+    if own.all():
+        return None
     return float((np.median(waited_W[~own]) - np.median(waited_W[own])) / excess_us)
 
 

@@ -17,17 +17,20 @@ from eroica.localize.families import Family, GroupPaths, paths_of, read_families
 from eroica.model.verdict import ResourceUse
 
 Floats = NDArray[np.float64]
-#: Part of the like groups that shows what such a transfer can take.
+#: Part of the like groups that shows what such a transfer can take; of two it is the faster one, and that is less sure.
 _FAST = 0.2
+_FEWEST_SURE = 3
+_ONE_OTHER = 0.7
+_SLOWER_THAN_ONE = 2.0
 #: A group is slow from this many times that on: healthy ones on the same network differ by 10 to 20 %, some by 40 %.
-_SLOWER = 1.5
+SLOWER = 1.5
 #: ... and is above it by half as much in this share of the iterations.
-_SLOWER_ONCE = 1.2
-_OFTEN = 0.75
+SLOWER_ONCE = 1.2
+OFTEN = 0.75
 #: Where more of the groups are slow, they are not the exception.
 _MOST_GROUPS = 0.6
 #: Values of a counter behind a worker's μ and σ: at 20 ms each, 0.4 s.
-_LEAST_SAMPLES = 20
+LEAST_SAMPLES = 20
 _MOST_HOSTS = 4
 _PATHS = {"pcie": "PCIe link", "nic": "network interface", "nvlink": "NVLink"}
 
@@ -40,12 +43,14 @@ class SlowGroups(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         slow: The slow ones.
         usual: Those that are not.
         fast_us: What the fast ones take in each iteration. float64 [I].
+        belief: Factor on the confidence for what the number of groups leaves open.
     """
 
     family: Family
     slow: tuple[GroupPaths, ...]
     usual: tuple[GroupPaths, ...]
     fast_us: Floats
+    belief: float = 1.0
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -90,19 +95,23 @@ def find_slow_groups(view: View) -> Iterator[SlowGroups]:
     least_us = view.settings.min_gain * view.iteration_us
     for family in read_families(view.fleet, view.suspects.arrivals):
         series_GI = np.stack([one.transfer_us for one in family.groups])
-        fast_I = np.quantile(series_GI, _FAST, axis=0)
+        is_sure = len(family.groups) >= _FEWEST_SURE
+        if not is_sure and not view.fleet.has_accelerator:  # on cores two groups differ by who has more of them
+            continue
+        fast_I = np.quantile(series_GI, _FAST if is_sure else 0.0, axis=0)
         mean_G, fast_us = series_GI.mean(axis=1), float(fast_I.mean())
-        slow_G = (mean_G >= _SLOWER * fast_us) & (mean_G - fast_us >= least_us)
-        slow_G &= (series_GI >= _SLOWER_ONCE * fast_I).mean(axis=1) >= _OFTEN
+        slow_G = (mean_G >= (SLOWER if is_sure else _SLOWER_THAN_ONE) * fast_us) & (mean_G - fast_us >= least_us)
+        slow_G &= (series_GI >= SLOWER_ONCE * fast_I).mean(axis=1) >= OFTEN
         if slow_G.any() and slow_G.mean() <= _MOST_GROUPS:
             groups = [
-                (paths_of(view.fleet, one, _LEAST_SAMPLES), at) for one, at in zip(family.groups, slow_G, strict=True)
+                (paths_of(view.fleet, one, LEAST_SAMPLES), at) for one, at in zip(family.groups, slow_G, strict=True)
             ]
             yield SlowGroups(
                 family=family,
                 slow=tuple(one for one, is_slow in groups if is_slow),
                 usual=tuple(one for one, is_slow in groups if not is_slow),
                 fast_us=fast_I,
+                belief=1.0 if is_sure else _ONE_OTHER,
             )
 
 

@@ -13,7 +13,7 @@ Array suffixes: M members of a group, G groups of a family, I iterations, K exec
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -30,10 +30,10 @@ from eroica.summarize.series import decode_series, decode_together
 Floats = NDArray[np.float64]
 #: Kinds in which all members are held until all have come, so that the shortest duration is the transfer.
 _TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
-#: Fewer like groups than this do not tell which of them is slow.
-FEWEST_GROUPS = 3
+#: A group alone has nothing to be compared with but its own past; of two, who compares says what that is worth.
+FEWEST_GROUPS = 2
 #: Sizes of like executions differ by less than this factor.
-_SAME_SIZE = 1.1
+SAME_SIZE = 1.1
 
 Likeness = tuple[str, int]
 
@@ -71,6 +71,23 @@ class GroupPaths(GroupTransfer, frozen=True, kw_only=True, eq=False):
     mu: Floats
     sigma: Floats
     resource: str
+
+
+class Amount(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker exchanges in a group in each iteration.
+
+    Attributes:
+        executions: How often.
+        elements: How much; 0 = unknown.
+    """
+
+    executions: float
+    elements: float
+
+    def is_like(self, other: Amount) -> bool:
+        """Whether it is as often and, as far as that is recorded, as much."""
+        known = (self.executions, other.executions), (self.elements, other.elements)
+        return all(max(pair) <= SAME_SIZE * min(pair) for pair in known if min(pair) > 0)
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -123,6 +140,33 @@ def read_families(fleet: Fleet, arrivals: Arrivals) -> tuple[Family, ...]:
     return tuple(families)
 
 
+def read_transfers(fleet: Fleet, groups: Container[str]) -> dict[tuple[str, str], tuple[GroupTransfer, Amount]]:
+    """What collectives of some groups take by themselves, whether there are like groups or not.
+
+    Args:
+        fleet: The window, or a healthy one of the same job.
+        groups: Their names.
+
+    Returns:
+        By group and kind. Groups whose executions do not pair, or of which not all members are here, are left out.
+    """
+    ranks = {group.name: group.ranks for pattern in fleet.patterns for group in pattern.process_groups}
+    rows, labels = _rows_by_group(fleet), _labels(fleet)
+    found = {}
+    for (group, kind), owners in _records(fleet).items():
+        if group not in groups or len(owners) < max(len(ranks.get(group, ())), 2):
+            continue
+        own_rows = rows.get((group, kind)) or rows.get((labels[group], kind), ())
+        made = _transfer(fleet, group, owners, own_rows, None)
+        if made is not None:
+            worker, record = next(iter(owners.items()))
+            pattern = fleet.patterns[worker]
+            iterations = max(pattern.last_iteration - pattern.first_iteration, 1)
+            amount = Amount(executions=record.executions / iterations, elements=_elements(record) / iterations)
+            found[group, kind] = made, amount
+    return found
+
+
 def _family(fleet: Fleet, key: tuple[object, ...], groups: list[GroupTransfer]) -> Family:
     names = [fleet.keys[row].name for one in groups for row in one.rows]
     return Family(
@@ -162,10 +206,15 @@ def _labels(fleet: Fleet) -> Mapping[str, str]:
     return found
 
 
+def _elements(record: CollectiveRecord) -> float:
+    """All that its executions carry; 0 = unknown."""
+    return float(decode_series(record.elements, np.int64).sum()) if record.elements else 0.0
+
+
 def _amount(record: CollectiveRecord) -> tuple[int, int]:
     """Executions, and on which step of a ladder of sizes all their elements together stand (0 = unknown)."""
-    elements = float(decode_series(record.elements, np.int64).sum()) if record.elements else 0.0
-    return record.executions, round(np.log(elements) / np.log(_SAME_SIZE)) if elements > 0 else 0
+    elements = _elements(record)
+    return record.executions, round(np.log(elements) / np.log(SAME_SIZE)) if elements > 0 else 0
 
 
 def _transfer(

@@ -39,6 +39,9 @@ _SIGMA_SPREAD = 0.3
 _CLOCK_MHZ = 1380.0
 _HIGHEST_MHZ = 1980.0
 
+#: Use of a core by a function that waits for data.
+_WAITING = 0.05
+
 _LOOP = ("<module> (project/train.py:1)", "main (project/train.py:40)")
 _NEXT = (
     "__next__ (torch/utils/data/dataloader.py:630)",
@@ -98,9 +101,15 @@ def _kernels(noise: _Noise, compute_s: float, mu: float = _CLOCK_MHZ / _HIGHEST_
 
 
 def _python(
-    noise: _Noise, frames: Sequence[str], phase: Phase, mean_s: Floats | float, of: Indices, spread: float = 0.1
+    noise: _Noise,
+    frames: Sequence[str],
+    phase: Phase,
+    mean_s: Floats | float,
+    of: Indices,
+    spread: float = 0.1,
+    mu: float = 0.6,
 ) -> Work:
-    """A Python function; `mean_s` for each template, about which its iterations vary."""
+    """A Python function; `mean_s` for each template, about which its iterations vary. `mu` of a core is used."""
     stack = (*_LOOP, *frames)
     means_T1 = np.broadcast_to(np.asarray(mean_s, dtype=np.float64), (int(of.max()) + 1,))[:, None]
     factors_TI = noise.steady(means_T1.shape[0], spread)
@@ -108,7 +117,7 @@ def _python(
         key=FunctionKey(kind="python", name=stack[-1].rsplit(" (", 1)[0], stack=stack, phase=phase),
         time_us=means_T1 * 1e6 * factors_TI,
         of=of,
-        mu=noise.around(0.6, 0.1, means_T1.shape[0]),
+        mu=noise.around(mu, 0.1, means_T1.shape[0]),
         sigma=noise.around(0.1, _SIGMA_SPREAD, means_T1.shape[0]),
         resource="cpu",
     )
@@ -212,7 +221,7 @@ def text_to_video(seed: int = 0, iterations: int = 4, has_ends: bool = False) ->
     fleet.works = [
         *_kernels(noise, 2.4),
         *_healthy_python(noise, 5.0),
-        _python(noise, reading, "input", np.linspace(0.02, 0.056, _VARIANTS) * 5.0, noise.anyone()),
+        _python(noise, reading, "input", np.linspace(0.02, 0.056, _VARIANTS) * 5.0, noise.anyone(), mu=_WAITING),
         _python(noise, scoring, "forward", np.linspace(0.02, 0.03, _VARIANTS) * 5.0, noise.anyone(), 0.02),
         Work(
             key=FunctionKey(kind="gc", name="garbage collection"),
@@ -238,7 +247,7 @@ VIDEO_SLOW_HOST = tuple(range(3392, 3400))
 VIDEO_PINNING = (417, 1503, 2890)
 
 
-def video_generation(seed: int = 0, iterations: int = 4) -> list[WorkerPattern]:
+def video_generation(seed: int = 0, iterations: int = 4, has_ends: bool = False) -> list[WorkerPattern]:
     """Case 2: 3,400 workers, 10.5 s an iteration where 8.5 s were expected (section 6.2).
 
     The paper's: `SendRecv` at 9 to 16 % where equal times were expected (6 %); 40 workers at 20 to 23 %, of which five
@@ -251,7 +260,7 @@ def video_generation(seed: int = 0, iterations: int = 4) -> list[WorkerPattern]:
     """
     workers, size = 3400, 40
     noise = _Noise(seed, workers, iterations)
-    fleet = GroupedFleet(workers=workers, iterations=iterations, seed=seed)
+    fleet = GroupedFleet(workers=workers, iterations=iterations, seed=seed, has_ends=has_ends)
     sequence = neighbors_of(workers, size, "sequence_parallel")
     replicas = strided(workers, size, "data_parallel")
     lengths_TI = noise.draw.uniform(0.82, 1.20, (64, iterations))
