@@ -48,6 +48,7 @@ _FEWEST_UNTOLD = 3
 #: Sends and receives that last so many times as long as they hold their worker up go on beside its other work.
 _BESIDE_WORK = 1.5
 _ASYNCHRONOUS = "sends go on beside other work, so the window is not replayed: gains are estimated from busy times"
+_UNPAIRED = "much waiting does not pair, so the window is not replayed: gains are estimated from busy times"
 _UNJUDGED = "no record names the roots of its broadcasts or reduces: gains are estimated from busy times"
 
 
@@ -118,15 +119,16 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     groups = _groups(fleet)
     timed = _records(fleet)
     records = _without_doubtful_ends(fleet, timed)
-    told: dict[tuple[str, str], float] = {}
     paired: list[Paired | None] = []
     for (group, kind), owners in sorted(records.items()):
         members = groups.get(group)
         together = kind in SYNCHRONIZING
         if kind in FROM_ROOT | _TO_ROOT and members is not None:
-            told[group, kind] = _book_rooted(ledger, fleet, (group, kind), members, owners, timed[group, kind])
+            _book_rooted(ledger, fleet, (group, kind), members, owners, timed[group, kind])
         elif together and members is not None:
             paired.append(pair_synchronizing(ledger, fleet, (group, kind), members, owners, timed[group, kind]))
+            if paired[-1] is None:
+                ledger.leave_out(owners)
         elif together and len(owners) > 1 and all(record.end_us for record in owners.values()):
             paired.append(pair_unnamed(ledger, fleet, (group, kind), owners))
         elif together:
@@ -136,7 +138,7 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     settle_single_iteration(ledger)
     book_receives(ledger, fleet, timed)
     ledger.settle()
-    untold = _waits_for_untold(fleet, timed, told) or _goes_on_beside_work(fleet, timed)
+    untold = _waits_for_untold(ledger, fleet, timed) or _goes_on_beside_work(fleet, timed)
     replay, why = (None, (untold,)) if untold else _replay(ledger, fleet.roles)
     return Arrivals(
         waited_us=ledger.waited,
@@ -155,29 +157,29 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     )
 
 
-def _waits_for_untold(fleet: Fleet, records: Records, told: Mapping[tuple[str, str], float]) -> str:
+def _waits_for_untold(ledger: Ledger, fleet: Fleet, records: Records) -> str:
     """Why a window cannot be replayed: much of it is waiting in what no record tells for whom. "" where it is not.
 
-    In a replay nothing makes that shorter, so whoever is waited for would seem to cost nothing. Of receives that name
-    no sender recorded traces claim no more than what their replay shows.
-
-    Args:
-        fleet: The window.
-        records: All records.
-        told: Of critical time in kinds whose root is not named, by group and kind, what is known for whom,
-            microseconds.
+    In a replay nothing makes that shorter, so whoever is waited for would seem to cost nothing. A single root that
+    waits is enough, or worker whose executions do not pair: all may wait for it in turn. Of receives that name no
+    sender, and of what does not pair, recorded traces claim no more than what their replay shows.
     """
-    receives, others = 0.0, -sum(told.values())
+    online_W = np.asarray([not is_recorded(pattern) for pattern in fleet.patterns], dtype=np.bool_)
+    receives, rooted_W = 0.0, -ledger.told_W
     for (_, kind), owners in records.items():
         for worker, record in owners.items():
             if kind in _TO_ROOT or (kind in FROM_ROOT and not record.peers):
-                others += float(decode_series(record.critical_us, np.float32).sum())
-            elif kind == "recv" and not is_recorded(fleet.patterns[worker]):
+                rooted_W[worker] += float(decode_series(record.critical_us, np.float32).sum())
+            elif kind == "recv" and online_W[worker]:
                 critical_us = decode_series(record.critical_us, np.float32)
                 is_untold = decode_series(record.peers, np.int32) < 0 if record.peers else slice(None)
                 receives += float(critical_us[is_untold].sum())
-    much = _MUCH_UNTOLD * float(fleet.iteration_us.sum())
-    return _UNTOLD if receives > much else _UNJUDGED if others > much else ""
+    time_W = np.asarray([pattern.duration_s * 1e6 for pattern in fleet.patterns])
+    if receives > _MUCH_UNTOLD * float(fleet.iteration_us.sum()):
+        return _UNTOLD
+    if (rooted_W > _MUCH_UNTOLD * time_W).any():
+        return _UNJUDGED
+    return _UNPAIRED if (ledger.unpaired_W > _MUCH_UNTOLD * time_W)[online_W].any() else ""
 
 
 def _goes_on_beside_work(fleet: Fleet, records: Records) -> str:
@@ -266,22 +268,20 @@ def _book_rooted(
     ranks: tuple[int, ...],
     owners: Mapping[int, CollectiveRecord],
     timed: Mapping[int, CollectiveRecord],
-) -> float:
-    """Executions with a root; nobody is judged unless all members are there.
-
-    Returns:
-        Critical time in those of which it shows who waits for whom though no record names the root, microseconds.
-    """
+) -> None:
+    """Executions with a root; nobody is judged unless all members are there."""
     present = {fleet.ranks[worker]: worker for worker in owners}
     members = [present[rank] for rank in ranks if rank in present]
     if len(members) < len(ranks):
-        return 0.0
+        return
     records = [owners[worker] for worker in members]
     places, reason = pair_executions(records, uneven_exit(fleet.carriers, name[0]))
     if reason:
-        return 0.0
+        return
     if name[1] in FROM_ROOT and book_from_root(ledger, fleet, name[0], timed, members, places):
-        return 0.0
+        return
     if fleet.columns.shape[1] < _FEWEST_UNTOLD:
-        return 0.0
-    return book_untold(ledger, fleet, name, members, places, [timed[worker] for worker in members])
+        return
+    told_M = book_untold(ledger, fleet, name, members, places, [timed[worker] for worker in members])
+    if told_M is not None:
+        ledger.told_W[members] += told_M

@@ -55,6 +55,8 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         records: One per member, with ends only where these may refuse a pairing.
         places: Which executions of each record pair. intp [K] each.
         timed: The records with all ends there are.
+        is_partial: Members are missing: nobody is blamed, for nobody knows whether these were the last; but none of
+            those who are here left before the others of them came.
     """
 
     name: tuple[str, str]
@@ -62,6 +64,7 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     records: Sequence[CollectiveRecord]
     places: Sequence[NDArray[np.intp]]
     timed: Sequence[CollectiveRecord]
+    is_partial: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -92,13 +95,14 @@ def pair_synchronizing(
         timed: The same with all ends there are.
 
     Returns:
-        None where they do not pair, or nobody may be blamed for want of members.
+        None where they do not pair.
     """
     present = {fleet.ranks[worker]: worker for worker in owners}
     members = [present[rank] for rank in ranks if rank in present]
     records = [owners[worker] for worker in members]
     places, reason = pair_executions(records, uneven_exit(fleet.carriers, name[0])) if members else ([], "")
     ledger.refuse(reason)
+    is_partial = False
     untraced = [rank for rank in ranks if rank not in fleet.known_ranks]
     if untraced and not reason and len(members) == len(ranks) - len(untraced) and _is_confirmed(records, places):
         listed = ", ".join(map(str, untraced[:_MOST_LISTED])) + (", ..." if len(untraced) > _MOST_LISTED else "")
@@ -108,12 +112,26 @@ def pair_synchronizing(
         absent = f"{len(ranks) - len(members)} of {len(ranks)} members of process group {name[0]!r}"
         apart = f", and what the others show does not pair ({reason})" if is_contradiction(reason) else ""
         ledger.notes.append(f"{absent} show no {name[1]}{apart}: nobody is blamed for it")
-        return None
+        is_partial = len(members) > 1 and not reason and _by_sequence(records)
+        if not is_partial:
+            return None
     if reason:
         ledger.notes.append(f"{name[1]} in process group {name[0]!r} does not pair ({reason}): nobody is blamed for it")
         return None
     timed_M = [timed[worker] for worker in members]
-    return Paired(name=name, members=tuple(members), records=records, places=places, timed=timed_M)
+    return Paired(
+        name=name,
+        members=tuple(members),
+        records=records,
+        places=places,
+        timed=timed_M,
+        is_partial=is_partial,
+    )
+
+
+def _by_sequence(records: Sequence[CollectiveRecord]) -> bool:
+    """Whether the group's own numbers pair executions, which no missing member puts in doubt. Online only."""
+    return all(record.paired_by == "sequence" and not record.end_us for record in records)
 
 
 def _is_confirmed(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]]) -> bool:
@@ -148,7 +166,7 @@ def book_together(ledger: Ledger, fleet: Fleet, paired: Sequence[Paired]) -> Non
     for at, one in enumerate(paired):
         record = one.records[0]
         shape = len(one.members), record.executions, record.iteration
-        alike[(one.name[1], *shape) if _is_alike(one) else (at,)].append(one)
+        alike[(one.name[1], one.is_partial, *shape) if _is_alike(one) else (at,)].append(one)
     for some in alike.values():
         step = max(_AT_ONCE // max(len(some[0].members) * some[0].places[0].size, 1), 1)
         for start in range(0, len(some), step):
@@ -195,6 +213,10 @@ def _book(ledger: Ledger, fleet: Fleet, parts: Sequence[Paired]) -> None:
     if names[0][1] not in _UNEVEN:
         ledger.transfer_us.update(zip(names, (alike.critical_us - wait_GMK).mean(axis=1), strict=True))
     share_GMK = shares_of_blame(alike.duration_us, skew_G)
+    if parts[0].is_partial:
+        share_GMK = np.zeros_like(share_GMK)
+        for part, time_M in zip(parts, (alike.critical_us - wait_GMK).sum(axis=2), strict=True):
+            ledger.unpaired_W[list(part.members)] += time_M  # for those who are missing, or the transfer
     alone = fleet.columns.shape[1] == 1 and alike.end_us.shape[1] > 0
     if not alone:
         share_GMK = keep_repeated(share_GMK, wait_GMK, common_column(alike.columns[0]), site_K)

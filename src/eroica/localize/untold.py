@@ -33,7 +33,7 @@ def book_untold(
     members: Sequence[int],
     places: Sequence[Places],
     records: Sequence[CollectiveRecord],
-) -> float:
+) -> Floats | None:
     """Enter the executions in which all but one wait.
 
     Args:
@@ -45,7 +45,7 @@ def book_untold(
         records: Of each member.
 
     Returns:
-        Critical time of their members that is explained so, microseconds.
+        Critical time of each member that is explained so, microseconds; None for nothing. float64 [M].
     """
     duration_MK, critical_MK = (stacked(records, places, one) for one in ("duration_us", "critical_us"))
     columns_MK = columns_of_all(ledger, members, records, places)
@@ -56,7 +56,7 @@ def book_untold(
     share_MK = keep_repeated(share_MK[None], wait_MK[None], common_column(columns_MK), site_K)[0]
     told_K = share_MK.any(axis=0)
     if not told_K.any():
-        return 0.0
+        return None
     part = Matched(
         group=name[0],
         kind=name[1],
@@ -78,7 +78,7 @@ def book_untold(
     ends_MK = chained_ends(ledger, told, part.columns)
     block = block_of(ledger, [told], ends_MK[None], part.duration_us[None], critical_MK[None, :, told_K])
     ledger.book(part, block)
-    return float(critical_MK[:, told_K].sum())
+    return np.asarray(critical_MK[:, told_K].sum(axis=1))
 
 
 def _last_of_all(duration_MK: Floats, skew_us: float) -> Floats:
