@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -158,6 +160,68 @@ def test_where_shorter_iterations_are_expected_a_heavy_stage_is_the_cause() -> N
     settings = Settings(expected_iteration_s=0.03)
     verdict = judge(purpose="expected", baseline=False, settings=settings, workers=8, stages=2, **DEVICES)
     assert (cause(verdict).cause, cause(verdict).workers) == ("stage-imbalance", ())
+
+
+def held_from_the_start(seed: int, fact: str, slow: float, others: float, baseline: bool = False) -> Verdict:
+    """The second of two stages takes 1.6 times as long and always has; its workers' hosts say why by this fact.
+
+    With a baseline the job has got slower since, by a loader on worker 3.
+    """
+    plan = FleetPlan(workers=8, stages=2, seed=seed, **DEVICES)
+
+    def window(draw: int, window_id: int) -> list[WorkerPattern]:
+        more = [SlowLoader((3,), 30)] if baseline and draw else []
+        troubles = [SlowCompute((1, 3, 5, 7), 1.6, "nothing_of_note"), *more]
+        made = synthesize(replace(plan, draw=draw), troubles, window_id)
+        facts = [{fact: slow if one.worker.global_rank % 2 else others} for one in made]
+        return [
+            msgspec.structs.replace(one, host_facts={**one.host_facts, **told})
+            for one, told in zip(made, facts, strict=True)
+        ]
+
+    now, before = window(1, 2), window(0, 1)
+    purpose: WindowPurpose = "slow" if baseline else "manual"
+    return analyze("job", synthesize_window(now, purpose, before), now, before if baseline else ())
+
+
+@seeds
+@pytest.mark.parametrize(
+    ("fact", "slow", "others", "slug"),
+    [
+        ("gpu_sm_clock", 0.55, 0.95, "compute-slow"),
+        ("gpu_slowed", 0.6, 0.0, "compute-slow"),
+        ("run_queue_wait", 0.35, 0.01, "cpu-contention"),
+    ],
+)
+def test_a_stage_whose_hosts_hold_it_back_is_no_structure(
+    seed: int, fact: str, slow: float, others: float, slug: str
+) -> None:
+    verdict = held_from_the_start(seed, fact, slow, others)
+    assert (cause(verdict).cause, cause(verdict).workers) == (slug, (1, 3, 5, 7))
+    assert "(workers 1, 3, 5 and 7) is held back" in verdict.summary
+    assert not any("structurally" in note for note in verdict.coverage.notes)
+
+
+@seeds
+@pytest.mark.parametrize("others", [0.5, 0.6])
+def test_a_clock_that_all_stages_have_makes_none_of_them_long(seed: int, others: float) -> None:
+    verdict = held_from_the_start(seed, "gpu_sm_clock", 0.55, others)
+    assert (verdict.verdict, causes(verdict)) == ("healthy", [])
+
+
+@seeds
+def test_a_stage_that_was_held_back_before_is_not_why_a_job_got_slower(seed: int) -> None:
+    verdict = held_from_the_start(seed, "gpu_sm_clock", 0.55, 0.95, baseline=True)
+    assert [finding.workers for finding in causes(verdict)] == [(3,)]
+
+
+@seeds
+def test_a_long_stage_of_one_worker_whose_peer_is_missing_is_not_called_healthy(seed: int) -> None:
+    now = synthesize(FleetPlan(workers=8, stages=4, seed=seed, **DEVICES), [SlowCompute((5,), 1.6, "nothing")], 2)
+    now = [one for one in now if one.worker.global_rank != 1]
+    verdict = analyze("job", synthesize_window(now), now, expected_workers=8)
+    assert verdict.verdict == "undetermined"
+    assert "worker 5 is slow. Worker 1 did not report" in verdict.summary
 
 
 @seeds

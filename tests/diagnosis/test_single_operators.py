@@ -135,3 +135,15 @@ def test_a_worker_that_is_slower_altogether_where_workers_take_turns_is_not_accu
     verdict = judged(SlowCompute((1,), 1.7, "nothing_of_note"), seed=seed, workers=4, per_host=4, cores=2)
     assert not any("operators run at normal speed" in line for one in verdict.findings for line in one.evidence)
     assert verdict.cause is None or verdict.cause.cause != "load-imbalance", verdict.summary
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("accelerator", [True, False])
+def test_backward_alone_taking_longer_is_no_more_data(accelerator: bool, seed: int) -> None:
+    """Larger tensors go through forward, too."""
+    names = ("aten::mm", "aten::native_layer_norm_backward", "aten::gelu_backward", "aten::add_")
+    verdict = judged(MoreData((1,), 1.5, names), seed=seed, accelerator=accelerator, workers=8)
+    found = verdict.cause
+    assert found is not None, verdict.summary
+    assert (found.cause, found.workers) == ("compute-slow", (1,)), verdict.summary
+    assert any(sentence.startswith("Only operators of backward take longer, 1.") for sentence in found.evidence)

@@ -182,6 +182,18 @@ def test_who_reduces_gradients_with_everybody_holds_the_same_layers_whatever_sma
     assert assign_roles(patterns).tolist() == roles
 
 
+@pytest.mark.parametrize(("world", "own", "roles"), [(4_096, 1 << 20, [0, 0, 1, 1]), (4_096, 64, [0, 0, 0, 0])])
+def test_a_world_wide_sum_far_smaller_than_what_groups_reduce_by_themselves_is_none_of_gradients(
+    world: int, own: int, roles: list[int]
+) -> None:
+    groups = (WORLD, ("1", "", PAIRS[0]), ("2", "", PAIRS[1]))
+    patterns = [
+        with_records(pattern(rank, *groups), reduces("0", world), reduces("1" if rank < 2 else "2", own))
+        for rank in range(4)
+    ]
+    assert assign_roles(patterns).tolist() == roles
+
+
 # --- the order of sends and receives ---
 
 

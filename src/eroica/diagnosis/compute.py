@@ -24,6 +24,7 @@ from eroica.diagnosis.lateness import (
 from eroica.diagnosis.more_data import (
     has_more_data,
     has_more_data_since,
+    in_backward_evidence,
     may_have_more_data,
     more_data_evidence,
 )
@@ -94,10 +95,12 @@ def find_compute(view: View) -> list[Candidate]:
 def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
     """Workers on which most operators take longer than on their peers, equally often."""
     fleet, speed = view.fleet, view.speed
-    slower_W = _is_slower(view, speed)
+    backward = view.speed_by_pass[1]
+    slower_W = _is_slower(view, speed) | _is_slower(view, backward)
     time_WI = _of_like_workers(view, slower_W, lambda near: _affected(view, rows, near))
     excess = excess_over_peers(time_WI, fleet.roles)
-    removed_W = np.minimum(excess.mean_us * (1 - 1 / np.fmax(speed.factor, 1.0)), excess.excess_us)
+    factor_W = np.fmax(np.fmax(speed.factor, backward.factor), 1.0)
+    removed_W = np.minimum(excess.mean_us * (1 - 1 / factor_W), excess.excess_us)
     agreement_W = view.deficit_us / np.maximum(removed_W, 1e-9)
     strong_W = (
         excess.strength >= np.where(held_share(view.fleet) > _HELD, _STRENGTH_HELD, LEAST_STRENGTH) * view.strictness
@@ -115,9 +118,8 @@ def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
     for members, cause, evidence in _split_by_queue(view, np.flatnonzero(late_W), speed):
         late = _lateness("peers", members, excess, reference_W, time_WI, agreement_W)
         coverage = float(np.nanmean(speed.agreeing[members]))
-        found = _candidate(
-            view, cause, late, coverage, (*_speed_evidence(members, speed, f"on {_whose(members)} peers"), *evidence)
-        )
+        text = (*_speed_evidence(members, speed, f"on {_whose(members)} peers"), *in_backward_evidence(view, members))
+        found = _candidate(view, cause, late, coverage, (*text, *evidence))
         is_unsure = cause == "compute-slow" and bool(may_have_more_data(view)[members].all())
         more = (*found.evidence, _MAY_BE_DATA) if is_unsure else found.evidence
         yield msgspec.structs.replace(found, evidence=more, doubt=_UNKNOWN_CLOCK if is_unsure else found.doubt)

@@ -1,7 +1,7 @@
 """Workers that compute on more data than their peers: equally many operators, each on larger tensors.
 
 A slow processor slows everything. More data slows forward and backward, but not the optimizer, whose work is the number
-of parameters.
+of parameters. What is longer in backward alone is no data: that would have gone through forward, too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.speed import (
+    BACKWARD,
+    FORWARD,
     WITH_DATA,
     WITHOUT_DATA,
     held_share,
@@ -25,6 +27,8 @@ Floats = NDArray[np.float64]
 #: The optimizer may share this much of the slowness: with more data it shares nothing, on a slow processor all of it,
 #: and noise moves both alike.
 _MOST_SHARED = 0.5
+#: Forward takes longer by at least this share of what backward does.
+_LEAST_OF_BACKWARD = 0.15
 #: More data is computed on: the processor is busy for so much of the additional time, which a thread that waits for a
 #: core is not.
 _COMPUTES = 0.35
@@ -58,7 +62,27 @@ def may_have_more_data(view: View) -> NDArray[np.bool_]:
 def _more_than_peers(view: View) -> tuple[NDArray[np.bool_], Floats]:
     """Whose operators take longer as they do with more data, and by how much those of forward and backward do. [W]."""
     grows_W, fixed_W = view.factors_by_data
-    return np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)]), grows_W
+    more_W = np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)], dtype=np.bool_)
+    if more_W.any():
+        forward, backward = view.speed_by_pass
+        more_W &= _goes_through(forward.factor, backward.factor)
+    return more_W, grows_W
+
+
+def _goes_through(forward_W: Floats, backward_W: Floats) -> NDArray[np.bool_]:
+    """Whether forward takes longer, too, where backward does, as far as both have operators. bool [W]."""
+    return np.asarray(~(forward_W - 1 < _LEAST_OF_BACKWARD * (backward_W - 1)), dtype=np.bool_)
+
+
+def in_backward_evidence(view: View, members: NDArray[np.intp]) -> tuple[str, ...]:
+    """A sentence where operators of backward alone take longer than on peers."""
+    forward, backward = (speed.factor[members].mean(keepdims=True) for speed in view.speed_by_pass)
+    if not backward[0] > 1 or _goes_through(forward, backward)[0]:
+        return ()
+    return (
+        f"Only operators of backward take longer, {backward[0]:.2f} times; those of forward take {forward[0]:.2f} "
+        "times as long, so it is not that tensors are larger.",
+    )
 
 
 def has_more_data_since(view: View) -> NDArray[np.bool_]:
@@ -72,6 +96,8 @@ def has_more_data_since(view: View) -> NDArray[np.bool_]:
     grows_W, fixed_W = _factors_since(view)
     more_W = np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)])
     more_W &= _computes(running_us(view.fleet) / view.then(running_us), grows_W)
+    if more_W.any():
+        more_W &= _goes_through(*(speed_against_baseline(view.suspects, one).factor for one in (FORWARD, BACKWARD)))
     if view.fleet.has_accelerator:
         now_W, then_W = _mean_use(view.fleet), view.then(_mean_use)
         known_W = (now_W > 0) & (then_W > 0)

@@ -18,7 +18,8 @@ from eroica.model.pattern import LAUNCHING, Phase
 
 Floats = NDArray[np.float64]
 #: Parts of the iteration whose operators take longer with more data, and those that take what the parameters take.
-WITH_DATA, WITHOUT_DATA = frozenset({"forward", "backward"}), frozenset({"optimizer"})
+FORWARD, BACKWARD, WITHOUT_DATA = frozenset({"forward"}), frozenset({"backward"}), frozenset({"optimizer"})
+WITH_DATA = FORWARD | BACKWARD
 #: An operator that others run in has less of its time for itself.
 _OWN = 0.1
 #: Contention explains slowness if waiting for a core explains this share of it.
@@ -69,23 +70,13 @@ def running_us(fleet: Fleet) -> Floats:
     return np.asarray(np.where(busy_W > 0, busy_W, np.nan))
 
 
-def speed_against_peers(fleet: Fleet) -> Speed:
-    """Against the median of the other workers of the same role."""
-    rows = operators(fleet)
-    total_FW, count_FW = fleet.total_us[rows], fleet.count[rows]
-    duration_FW = _mean_duration(total_FW, count_FW)
-    return _compare(
-        duration_FW, count_FW, median_of_others(duration_FW, fleet.roles), median_of_others(count_FW, fleet.roles)
-    )
-
-
-def factor_in_phases(fleet: Fleet, phases: frozenset[str]) -> Floats:
-    """By how much operators of some phases take longer than the peers': `Speed.factor` of these alone. float64 [W]."""
-    rows = [row for row in operators(fleet) if fleet.keys[row].phase in phases]
+def speed_against_peers(fleet: Fleet, phases: frozenset[str] | None = None) -> Speed:
+    """Against the median of the other workers of the same role; of operators of some phases, or of all."""
+    rows = [row for row in operators(fleet) if phases is None or fleet.keys[row].phase in phases]
     total_FW, count_FW = fleet.total_us[rows], fleet.count[rows]
     duration_FW = _mean_duration(total_FW, count_FW)
     like_FW, like_count_FW = median_of_others(duration_FW, fleet.roles), median_of_others(count_FW, fleet.roles)
-    return _compare(duration_FW, count_FW, like_FW, like_count_FW).factor
+    return _compare(duration_FW, count_FW, like_FW, like_count_FW)
 
 
 def speed_against_baseline(suspects: Suspects, phases: frozenset[str] | None = None) -> Speed:

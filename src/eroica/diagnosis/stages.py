@@ -20,6 +20,7 @@ from eroica.diagnosis.older import is_older
 from eroica.diagnosis.setup import set_up_otherwise
 from eroica.diagnosis.speed import operators
 from eroica.diagnosis.stage_code import find_code_of_stage
+from eroica.diagnosis.stage_hosts import find_held_stage
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
@@ -87,8 +88,10 @@ def find_long_stages(view: View) -> list[Candidate]:
         doubt=1.0,
     )
     otherwise = set_up_otherwise(view, longer, found.workers, found.busy_us / max(found.others_us, 1e-9))
-    if otherwise is not None and not is_older(view, found.busy_us - found.others_us, _over_before(view, own_W)):
-        return [otherwise]
+    held = None if view.is_trace else find_held_stage(view, longer, own_W, _called(found))
+    reason = otherwise or held
+    if reason is not None and not is_older(view, found.busy_us - found.others_us, _over_before(view, own_W)):
+        return [reason]
     is_cause = view.is_trace or view.context.window.purpose == "expected"
     return [candidate] if is_cause else []
 
@@ -115,6 +118,12 @@ def describe_long_stage(view: View, accused: Collection[int] = ()) -> tuple[str,
         return text, f"{text} With one worker a stage, only a baseline window would tell which."
     short = f"{_called(found)[0].upper()}{_called(found)[1:]} is long by structure ({times}); {gain}"
     return short, f"{_sentence(view, found)} {gain[0].upper()}{gain[1:]} {before}"
+
+
+def has_lost_peers(view: View) -> bool:
+    """Whether the longest stage is that of one worker whose peers did not report, and nothing else tells of it."""
+    found = None if view.is_trace or not view.context.missing else _longest(view)
+    return found is not None and _may_be_its_worker(view, found)
 
 
 def _longest(view: View) -> Stage | None:

@@ -24,7 +24,7 @@ from eroica.diagnosis.new_code import describe_new_code
 from eroica.diagnosis.seldom import describe_seldom
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import setup_notes
-from eroica.diagnosis.stages import describe_long_stage
+from eroica.diagnosis.stages import describe_long_stage, has_lost_peers
 from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.view import View, noise_factor
 from eroica.diagnosis.wording import summarize_cause
@@ -95,6 +95,8 @@ def conclude(
         return "undetermined", _no_iterations(view), notes
     if _is_longer_than_before(view):
         return "undetermined", _longer(view), notes
+    if has_lost_peers(view):
+        return "undetermined", _long_without_peers(view), notes
     faster = _faster_few(view)
     return ("undetermined", _most_are_slow(view, faster), notes) if faster.size else ("healthy", _healthy(view), notes)
 
@@ -271,6 +273,11 @@ def _longer(view: View) -> str:
     )
 
 
+def _long_without_peers(view: View) -> str:
+    ranks = name_workers(view.context.missing, capital=True)
+    return f"{describe_long_stage(view)[0]} {ranks} did not report; start {ALL_OF_THEM}."
+
+
 def _healthy(view: View) -> str:
     now = format_ms(view.iteration_us)
     if view.is_trace:
@@ -278,7 +285,7 @@ def _healthy(view: View) -> str:
         return f"No cause found: nothing stands out in {whose} ({now} per iteration)."
     structure, _ = describe_long_stage(view)
     if structure:
-        return f"No cause found: no worker is slower than it should be. {structure}{_unjudged(view)}"
+        return f"No cause found: no worker is slower than its peers. {structure}{_unjudged(view)}"
     text = f"No cause found: no worker is slower than its peers, and no function stands out ({now} per iteration)."
     text += _unjudged(view)
     if view.context.window.purpose == "slow" and view.stated_baseline_us:

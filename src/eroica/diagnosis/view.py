@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.cores import Cores, cores_of_host
 from eroica.diagnosis.speed import (
+    BACKWARD,
+    FORWARD,
     WITH_DATA,
     WITHOUT_DATA,
     Speed,
-    factor_in_phases,
     speed_against_baseline,
     speed_against_peers,
 )
@@ -153,7 +154,13 @@ class View:
     @cached_property
     def factors_by_data(self) -> tuple[Floats, Floats]:
         """By how much operators that take longer with more data, and the others do, than on peers. [W] each."""
-        return factor_in_phases(self.fleet, WITH_DATA), factor_in_phases(self.fleet, WITHOUT_DATA)
+        with_data, without = (speed_against_peers(self.fleet, phases) for phases in (WITH_DATA, WITHOUT_DATA))
+        return with_data.factor, without.factor
+
+    @cached_property
+    def speed_by_pass(self) -> tuple[Speed, Speed]:
+        """Operators of forward, and of backward, against the peers'."""
+        return speed_against_peers(self.fleet, FORWARD), speed_against_peers(self.fleet, BACKWARD)
 
     @cached_property
     def is_crowded(self) -> NDArray[np.bool_]:
