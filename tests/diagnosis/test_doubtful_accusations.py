@@ -13,6 +13,7 @@ from eroica.model.pattern import FunctionPattern, Synchronization, WorkerPattern
 from eroica.model.rows import RowTable
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
+from eroica.settings import Settings
 from eroica.summarize.series import encode_series
 from eroica.testing import FleetPlan, SlowCompute, SlowLink, SlowLoader, synthesize, synthesize_window
 from eroica.testing.code_troubles import Calls
@@ -272,3 +273,24 @@ def test_one_with_less_data_is_no_fast_minority(seed: int) -> None:
 @seeds
 def test_a_healthy_fleet_has_no_fast_minority(seed: int) -> None:
     assert judged(synthesize(devices(seed), (), 2)).verdict == "healthy"
+
+
+# --- what has always been so ---
+
+
+@seeds
+def test_transfers_that_have_always_taken_more_than_expected_have_not_made_a_job_slower(seed: int) -> None:
+    before = synthesize(devices(seed, draw=1), [SlowLink(40)], 1)
+    assert causes_of(judged(synthesize(devices(seed), [SlowLink(40)], 2), before)) == []
+    assert causes_of(judged(synthesize(devices(seed), [SlowLink(40)], 2))) == [
+        ("slow-collective-everywhere", EVERYBODY)
+    ]
+
+
+@seeds
+def test_an_expectation_that_is_missed_for_no_known_reason_is_told_as_such(seed: int) -> None:
+    now = synthesize(devices(seed, scale=1.4), (), 2)
+    settings = Settings(expected_iteration_s=0.055)
+    verdict = analyze("job", synthesize_window(now, "expected"), now, settings=settings)
+    assert verdict.verdict == "undetermined"
+    assert "at most 55 ms are expected" in verdict.summary

@@ -134,8 +134,14 @@ def find_slow_communication(view: View) -> list[Candidate]:
 
 
 def _against_expectation(view: View) -> _Common:
-    """Transfers of the worker with the shortest ones: what it waits for others, in other groups too, is not counted."""
+    """Transfers of the worker with the shortest ones: what it waits for others, in other groups too, is not counted.
+
+    Nor, where a job has become slower, what they took when it was healthy.
+    """
     allowed_us = view.settings.expected_collective * view.iteration_us if view.fleet.has_accelerator else np.inf
+    past = view.suspects.baseline
+    if past is not None and view.context.window.purpose in SLOWER:
+        allowed_us = max(allowed_us, float(common_wait(past.wait_us).mean()))
     now_I = common_wait(_transfers(view, with_missing(view)))
     return _Common(now_I=now_I, allowed_us=allowed_us, reference="expectation")
 

@@ -178,6 +178,8 @@ def _doubted(view: View, doubted: Cause) -> str:
 def _unexplained(view: View) -> str:
     now, before = format_ms(view.iteration_us), view.stated_baseline_us or view.baseline_us
     text = f"Iterations take {now}" + (f" instead of {format_ms(before)}" if before else "")
+    if view.context.window.purpose == "expected":
+        text = f"Iterations take {now}, at most {format_ms(view.settings.expected_iteration_s * 1e6)} are expected"
     lacking, wanted = [], []
     if view.suspects.baseline is None:
         lacking.append("there is no baseline window of the healthy job to compare with")
