@@ -17,14 +17,14 @@ from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, Worke
 ITERATION_S = 0.1
 
 
-def make_verdict(word: str) -> Verdict:
+def make_verdict(word: str, current_ms: float | None = None) -> Verdict:
     return Verdict(
         eroica_version="0",
         job="j",
         verdict=word,
         summary="",
         window=None,
-        iteration=IterationTimes(),
+        iteration=IterationTimes(current_ms=current_ms),
         coverage=Coverage(workers_expected=2, workers_reported=2),
     )
 
@@ -224,15 +224,15 @@ def test_workers_that_are_far_apart_do_not_keep_the_collector_from_giving_up() -
     assert fleet.windows.status().windows[0].phase not in ("probe", "window")
 
 
-def trigger(count: int) -> WorkerTrigger:
-    return WorkerTrigger(count=count, reason="34 % above the best", baseline_s=0.1, current_s=0.134)
+def trigger(count: int, current_s: float = 0.134) -> WorkerTrigger:
+    return WorkerTrigger(count=count, reason="34 % above the best", baseline_s=0.1, current_s=current_s)
 
 
-def finish_window(fleet: Fleet, word: str) -> None:
+def finish_window(fleet: Fleet, word: str, current_ms: float | None = None) -> None:
     fleet.step(400)
     fleet.deliver(0, 1)
     work = fleet.work.pop()
-    fleet.windows.analyzed(fleet.now, work.window.window_id, make_verdict(word))
+    fleet.windows.analyzed(fleet.now, work.window.window_id, make_verdict(word, current_ms))
 
 
 def test_a_trigger_opens_one_window_and_then_there_is_a_cooldown() -> None:
@@ -249,6 +249,20 @@ def test_a_trigger_opens_one_window_and_then_there_is_a_cooldown() -> None:
     fleet.step()
     assert fleet.windows.busy
     assert fleet.windows.status().windows[-1].window_id == 2
+
+
+@pytest.mark.parametrize(("current_s", "opens"), [(0.16, False), (0.20, True)])
+def test_a_job_that_is_far_slower_than_its_last_window_showed_need_not_wait(current_s: float, opens: bool) -> None:
+    fleet = manual_fleet(cooldown_s=500.0, window_s=1.0)
+    fleet.change(0, trigger=trigger(1))
+    finish_window(fleet, "slow", current_ms=134.0)
+    fleet.change(0, trigger=trigger(2, current_s))
+    fleet.step(100)  # 10 s: what the window itself cost may be in these iterations
+    assert not fleet.windows.busy
+    fleet.step(250)
+    fleet.change(0, trigger=trigger(3, current_s))
+    fleet.step()
+    assert fleet.windows.busy == opens
 
 
 def test_what_a_window_asked_for_by_hand_has_slowed_down_opens_no_other_one() -> None:

@@ -50,10 +50,11 @@ _WAITED_FOR = 0.5
 #: come right after another. A host that does nothing else needs so many microseconds between two calls.
 _QUICK = 25
 _LEAST_PAUSE_US = 200.0
-#: Layers of a split model exchange tensors of one or two sizes (looked up in a few iterations), or of as many as data
-#: is routed: no gradients travel so.
+#: Layers of a split model, and tries of a line search, exchange tensors of one or two sizes (nearly all of them; looked
+#: up in a few iterations), or of as many as data is routed: no gradients travel so.
 _ROUTED = "all_to_all"
 _FEW_SIZES = 2
+_NEARLY_ALL = 0.9
 _MOST_ITERATIONS = 8
 
 
@@ -170,12 +171,14 @@ def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
 
 def _of_like_sizes(records: Sequence[CollectiveRecord]) -> bool:
     """Whether the calls of an iteration have hardly any sizes: layers exchange alike; gradients are of all sizes."""
-    kinds = []
+    shares = []
     for record in records:
         sizes, iteration = decode_series(record.elements, np.int64), decode_series(record.iteration, np.int32)
         if sizes.size == iteration.size:
-            kinds += [np.unique(sizes[iteration == one]).size for one in np.unique(iteration)[:_MOST_ITERATIONS]]
-    return bool(kinds) and float(np.median(kinds)) <= _FEW_SIZES
+            for one in np.unique(iteration)[:_MOST_ITERATIONS]:
+                _, counts = np.unique(sizes[iteration == one], return_counts=True)
+                shares.append(float(np.sort(counts)[-_FEW_SIZES:].sum() / counts.sum()))
+    return bool(shares) and float(np.median(shares)) >= _NEARLY_ALL
 
 
 def _share_of_runs(fleet: Fleet, key: FunctionKey, members: NDArray[np.intp]) -> float:
