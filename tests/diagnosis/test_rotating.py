@@ -64,29 +64,49 @@ VACUUM = ("one (project/job.py:7)", "vacuum (project/tables.py:82)")
 class WanderingCopies:
     """In each iteration another worker copies for `ms`, in a function that hardly does anything else."""
 
-    def __init__(self, ms: float) -> None:
+    def __init__(self, ms: float, stack: tuple[str, ...] = VACUUM) -> None:
         self.ms = ms
+        self.stack = stack
 
     def apply(self, draft: Draft) -> None:
         on_WI = np.zeros(draft.shape)
         on_WI[draft.noise.integers(0, draft.shape[0], draft.shape[1]), np.arange(draft.shape[1])] = 1e3
         draft.add(COPY, self.ms * on_WI, 40.0, 0.9)
-        draft.add(draft.loop_frame(*VACUUM, phase="other"), 2 * on_WI, 0.2, 0.9)
+        draft.add(draft.loop_frame(*self.stack, phase="other"), 2 * on_WI, 0.2, 0.9)
 
 
-def sampled(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
+COMPACT = "compact (project/tables.py:30)"
+
+
+class Compacting:
+    """All do what the other one calls, too, and always have."""
+
+    def apply(self, draft: Draft) -> None:
+        draft.add(draft.loop_frame(COMPACT, phase="other"), np.full(draft.shape, 400.0), 1, 0.9)
+
+
+def sampled(patterns: list[WorkerPattern], frame: str = VACUUM[-1]) -> list[WorkerPattern]:
     """As a sampler sees them: stacks of the function are there during its copies, too."""
     copied_s = [sum(row.total_s for row in one.functions if row.key == COPY) for one in patterns]
     return [
         msgspec.structs.replace(
             one,
             functions=tuple(
-                msgspec.structs.replace(row, total_s=row.total_s + more_s) if row.key.name == "vacuum" else row
+                msgspec.structs.replace(row, total_s=row.total_s + more_s) if frame in row.key.stack else row
                 for row in one.functions
             ),
         )
         for one, more_s in zip(patterns, copied_s, strict=True)
     ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_new_function_is_named_and_not_what_it_calls_like_others(seed: int) -> None:
+    before = synthesize(FleetPlan(seed=seed), (Compacting(),), 1)
+    copies = WanderingCopies(50, (*VACUUM, COMPACT))
+    patterns = sampled(synthesize(FleetPlan(seed=seed, draw=1), (copies, Compacting()), 2))
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+    assert only_cause(verdict).function.name == "vacuum", verdict.summary
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind
-from eroica.diagnosis.frames import NOTHING, find_focus
+from eroica.diagnosis.frames import NOTHING, Focus, find_focus
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH, measure, time_above
 from eroica.diagnosis.more_data import is_data
 from eroica.diagnosis.reading import describe, doing, python_cause
 from eroica.diagnosis.speed import EXPLAINED_BY_QUEUE, held_share, operators, queued_share
 from eroica.diagnosis.turns import Turns, take_turns
-from eroica.diagnosis.under_operators import find_called_focus, inside_us, past_of, rows_under
+from eroica.diagnosis.under_operators import Past, find_called_focus, inside_us, newest_around, past_of, rows_under
 from eroica.diagnosis.uneven_loads import find_uneven_loads
 from eroica.diagnosis.view import View
 from eroica.diagnosis.wandering import GROWN, OFTEN, Loss, heaviest, rotating_candidate, strength_of
@@ -199,14 +199,23 @@ def _called(view: View, turns: Turns, held: Candidate) -> Candidate | None:
 
     It is called now and then, by each at another time: the operators of whoever calls it look like more data.
     """
-    past = past_of(view) if view.knows_callers and held.kind == "compute" else None
-    focus = find_called_focus(view, range(view.workers), past) if past is not None else None
-    if past is None or focus is None:
+    past = past_of(view) if view.knows_callers and held.kind == "compute" and held.coverage >= _MOST else None
+    if past is None:
         return None
+    for most_then in (1.0, _HARDLY_THEN):  # beside other changes, only what is new
+        focus = find_called_focus(view, range(view.workers), past, most_then)
+        found = _by(view, turns, held, newest_around(view, focus, past), past) if focus is not None else None
+        if found is not None:
+            return found
+    return None
+
+
+def _by(view: View, turns: Turns, held: Candidate, focus: Focus, past: Past) -> Candidate | None:
+    """The same told as a function's doing; None where that hardly ran, ran before, or is one worker's."""
     now_W, before_W = inside_us(view.fleet, rows_under(view.fleet, focus)), past.under(focus)
     share = float((now_W - before_W).sum()) / max(held.mean_us, 1e-9)
     is_new = bool((before_W <= _HARDLY_THEN * now_W).all()) and now_W.max() < _ALONE * now_W.sum()
-    if not is_new or held.coverage < _MOST or not _MOST <= share <= 1 / _MOST:
+    if not is_new or not _MOST <= share <= 1 / _MOST:
         return None
     return msgspec.structs.replace(
         held,

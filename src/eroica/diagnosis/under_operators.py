@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Reference
-from eroica.diagnosis.frames import Focus, find_focus
+from eroica.diagnosis.frames import Focus, find_focus, is_own_frame, split_frame
 from eroica.diagnosis.python_code import is_judged_elsewhere
 from eroica.diagnosis.view import View
 from eroica.localize.excess import median_of_others
@@ -147,8 +147,8 @@ def find_caller(view: View, workers: Sequence[int], usual: Usual) -> Caller | No
     return Caller(focus=focus, own_us=own_us, other_us=float(usual.under(focus)[members].mean()))
 
 
-def find_called_focus(view: View, workers: Sequence[int], usual: Usual) -> Focus | None:
-    """The same, without its times."""
+def find_called_focus(view: View, workers: Sequence[int], usual: Usual, most_then: float = 1.0) -> Focus | None:
+    """The same, without its times; of rows that took at most so large a share of what they take now."""
     rows, members = own_rows(view.fleet), list(workers)
     if not rows:
         return None
@@ -156,9 +156,26 @@ def find_called_focus(view: View, workers: Sequence[int], usual: Usual) -> Focus
     usual_R = time_R.copy()
     for at in np.flatnonzero(time_R >= _LEAST_SHARE * time_R.sum()):
         usual_R[at] = usual.row(rows[at])[members].mean()
-    more_R = np.maximum(time_R - usual_R, 0.0)  # who waits less does not do less
+    more_R = np.where(
+        usual_R <= most_then * time_R, np.maximum(time_R - usual_R, 0.0), 0.0
+    )  # who waits less does no less
     focus = find_focus(view.fleet.keys, rows, more_R, time_R)
     return focus if focus is not None and focus.is_own and focus.is_specific else None
+
+
+def newest_around(view: View, focus: Focus, past: Past) -> Focus:
+    """The function itself if it did not run when all was well, else the next one of the user's around it that did not.
+
+    What everybody calls anyway is called more often by something new: that is what to look at.
+    """
+    known = {frame for key in past.fleet.keys for frame in key.stack}
+    inner = focus.stack[: focus.stack.index(focus.entry) + 1] if focus.entry else ()
+    for entry in reversed(inner if focus.entry in known else ()):
+        if entry not in known and is_own_frame(entry):
+            frame = split_frame(entry)
+            around = msgspec.structs.replace(focus, name=frame.name, place=frame.place)
+            return msgspec.structs.replace(around, functions=tuple(rows_under(view.fleet, around)))
+    return focus
 
 
 def phases_called_in(view: View, caller: Caller) -> set[str]:
