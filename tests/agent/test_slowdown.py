@@ -107,6 +107,24 @@ def test_a_step_up_is_found_within_100_iterations_or_the_seconds_that_it_must_ho
     assert 0 < after[0] <= 100 + Settings().confirm_s / (0.05 * step)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("times", "within"), [(88.0, 12), (20.0, 24), (6.0, 60)])
+def test_a_step_of_many_times_is_not_waited_for_fifty_times(times: float, within: int, seed: int) -> None:
+    """From a dozen iterations on, once they have lasted for a quarter of a minute."""
+    job = healthy(random.Random(seed), 600, 0.08)
+    found = watch(changed(job, lambda i, d: d * times if i > 300 else d))
+    assert 12 <= found[0][0] - 300 <= within
+    assert "times as long as the best" in found[0][1].reason or times < 10
+    assert found[0][1].current_s > 3 * found[0][1].baseline_s
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("times", "count"), [(50.0, 8), (3.5, 40)], ids=["eight of them", "a few seconds"])
+def test_many_times_as_long_for_a_moment_is_no_slowdown(times: float, count: int, seed: int) -> None:
+    job = healthy(random.Random(seed), 1200, 0.08)
+    assert watch(changed(job, lambda i, d: d * times if 600 <= i < 600 + count else d)) == []
+
+
 @pytest.mark.parametrize(("step", "noise"), [(1.3, 0.02), (1.3, 0.05), (2.2, 0.05), (2.2, 0.15)])
 @pytest.mark.parametrize("left_out", [range(0), range(81, 127)], ids=["no window", "a baseline window"])
 @pytest.mark.parametrize("onset", [60, 80, 100, 120, 140, 180, 220])

@@ -14,6 +14,7 @@ Deviations, because one lucky iteration, an evaluation or a busy machine would r
   seconds more.
 - The same is done with four times as many iterations, for faults that hit only one iteration in ten; and with fewer,
   where iterations take a second or more: fifty of them would take a quarter of an hour where each takes twenty.
+- Iterations that become many times as long at once are not waited for fifty times (`steep`).
 - Where iterations take turns (several steps for one rollout), whole cycles are compared.
 - Stretches of slow iterations that come again and again are counted (`bursts`): no mean shows them for long. So are
   single long iterations, far apart, that cost more than they used to (`seldom`): no mean shows them at all.
@@ -33,6 +34,7 @@ from typing import Literal, NamedTuple
 from eroica.agent.bursts import Bursts
 from eroica.agent.cycles import Cycles
 from eroica.agent.seldom import Seldom
+from eroica.agent.steep import Steep
 from eroica.model.shares import percent
 from eroica.settings import Settings
 
@@ -223,6 +225,16 @@ class Scale:
             return None
         return lowest
 
+    @property
+    def best(self) -> float:
+        """Lowest mean of the past that counts, seconds; NaN before there is enough of one."""
+        return self._lowest if len(self._past) >= self._fewest else math.nan
+
+    @property
+    def worst(self) -> float:
+        """Highest of them, but for the few highest."""
+        return self._worst if len(self._past) >= self._fewest else math.nan
+
     def holds(self, limit_s: float) -> bool:
         """Every part of the last iterations is beyond the limit."""
         return all(self._mean(part).value > limit_s for part in self._parts())
@@ -309,7 +321,7 @@ class Slowdown:
         """Nothing is known of the past."""
         self._scales = [Scale(factor, self._settings, self._cycles.period) for factor in (1, _LONG)]
         self._first: list[float] | None = []
-        self._bursts, self._seldom = Bursts(), Seldom()
+        self._bursts, self._seldom, self._steep = Bursts(), Seldom(), Steep()
 
     @property
     def baseline_s(self) -> float | None:
@@ -368,7 +380,8 @@ class Slowdown:
         found = [trigger for trigger in map(self._judge, looking) if trigger is not None]
         is_whole = self._scales[0].seen % self._cycles.period == 0
         recurrent = [self._judge_bursts(duration_s), self._judge_seldom(iteration, duration_s)] if is_whole else []
-        return next((trigger for trigger in (*found, *recurrent) if trigger is not None), None)
+        steep = self._judge_steep(duration_s)
+        return next((trigger for trigger in (*found, steep, *recurrent) if trigger is not None), None)
 
     def _look_at_first(self, duration_s: float) -> None:
         """Once enough have come: if iterations are long, fewer of them make a mean, too."""
@@ -384,6 +397,14 @@ class Slowdown:
                 short.add(one)
             self._scales.append(short)
         self._first = None
+
+    def _judge_steep(self, duration_s: float) -> Trigger | None:
+        scale = self._scales[0]
+        if not self._steep.observe(duration_s, scale.worst, self._margin):
+            return None
+        best, mean = scale.best, self._steep.mean_s
+        reason = f"the last {self._steep.count} iterations took {mean / best:.0f} times as long as the best"
+        return Trigger("slow", best, mean, reason)
 
     def _judge_bursts(self, duration_s: float) -> Trigger | None:
         best = self.baseline_s
