@@ -197,34 +197,18 @@ def test_communication_that_sets_the_pace_leaves_little_to_gain_from_faster_work
     assert 0 <= gain <= truth + 0.02
 
 
-def rooted(root_us: float, peers: bool = True) -> tuple:
+def rooted(root_us: float) -> tuple:
     programs = [
-        [Step("work", own), Step("broadcast", 300.0, "0", 0 if peers else -1), Step("iteration")] * ITERATIONS
+        [Step("work", own), Step("broadcast", 300.0, "0", 0), Step("iteration")] * ITERATIONS
         for own in (root_us, 5_000.0, 5_000.0)
     ]
-    if not peers:
-        programs = [[step if step.does != "broadcast" else step._replace(peer=0) for step in one] for one in programs]
     played = play(programs, [everybody(3)])
-    patterns = patterns_of_played(played, [everybody(3)])
-    if not peers:
-        patterns = [
-            msgspec.structs.replace(
-                one, collectives=tuple(msgspec.structs.replace(record, peers=b"") for record in one.collectives)
-            )
-            for one in patterns
-        ]
-    fleet = build_fleet(patterns, Settings(one_off_fraction=0.0))
+    fleet = build_fleet(patterns_of_played(played, [everybody(3)]), Settings(one_off_fraction=0.0))
     return fleet, read_arrivals(fleet), played
 
 
-def test_members_of_a_broadcast_wait_for_its_root() -> None:
-    _, arrivals, _ = rooted(15_000.0)
-    assert arrivals.waited_us[0].sum() == 0
-    assert arrivals.blame_share([0]) == 1
-
-
 def test_a_late_root_is_blamed_for_its_broadcast_though_no_record_names_it() -> None:
-    fleet, arrivals, played = rooted(15_000.0, peers=False)
+    fleet, arrivals, played = rooted(15_000.0)
     assert arrivals.blame_share([0]) == 1
     assert arrivals.waited_us.sum() == pytest.approx(2 * ITERATIONS * 10_000.0, rel=0.05)
     removed = np.zeros_like(fleet.iteration_us)
@@ -238,7 +222,7 @@ def test_a_late_root_is_blamed_for_its_broadcast_though_no_record_names_it() -> 
 
 def test_whoever_leaves_a_broadcast_of_an_unknown_root_early_is_not_blamed() -> None:
     """Worker 0 sends and goes on; the others are as slow as it is."""
-    _, arrivals, _ = rooted(5_000.0, peers=False)
+    _, arrivals, _ = rooted(5_000.0)
     assert arrivals.blamed_us.sum() == 0
 
 
@@ -249,13 +233,7 @@ def test_who_a_reduce_waits_for_costs_what_it_costs_though_no_record_tells_the_r
         steps = [Step("reduce", 300.0, "0", 0), Step("broadcast", 300.0, "0", 0), Step("iteration")]
         programs = [[Step("work", slow_us if rank == 2 else 20_000.0), *steps] * ITERATIONS for rank in range(4)]
         played = play(programs, [everybody(4)])
-        patterns = [
-            msgspec.structs.replace(
-                one, collectives=tuple(msgspec.structs.replace(record, peers=b"") for record in one.collectives)
-            )
-            for one in patterns_of_played(played, [everybody(4)])
-        ]
-        fleet = build_fleet(patterns, Settings(one_off_fraction=0.0))
+        fleet = build_fleet(patterns_of_played(played, [everybody(4)]), Settings(one_off_fraction=0.0))
         arrivals = read_arrivals(fleet)
         return msgspec.structs.replace(fleet, replay=arrivals.replay), arrivals, played
 

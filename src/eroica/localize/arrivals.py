@@ -23,7 +23,7 @@ from eroica.localize.graph import build_graph
 from eroica.localize.leaving import uneven_exit
 from eroica.localize.ledger import Ledger
 from eroica.localize.matching import Matched, is_recorded, pair_executions
-from eroica.localize.one_way import FROM_ROOT, book_from_root, book_receives
+from eroica.localize.one_way import book_receives
 from eroica.localize.replay import TOLERANCE, Replay, prepare_replay
 from eroica.localize.together import Paired, book_together, pair_synchronizing, pair_unnamed, settle_single_iteration
 from eroica.localize.untold import book_untold
@@ -41,8 +41,8 @@ _TOO_FEW = "too many collectives to replay several iterations: gains are estimat
 #: Waiting for nobody knows whom spoils a replay from this share of all time on.
 _MUCH_UNTOLD = 0.05
 _UNTOLD = "receives name no sender, so the window is not replayed: gains are estimated from busy times"
-#: The root waits for some.
-_TO_ROOT = frozenset({"reduce", "gather"})
+#: Some members wait for the root, or the root for some. Captures do not tell who it is.
+_ROOTED = frozenset({"broadcast", "scatter", "reduce", "gather"})
 #: Iterations from which who is last again and again shows where no root is named.
 _FEWEST_UNTOLD = 3
 #: Sends and receives that last so many times as long as they hold their worker up go on beside its other work.
@@ -106,12 +106,11 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     """Book all waiting of a window.
 
     In all-reduce, all-gather, reduce-scatter, all-to-all and barrier: wait = duration - shortest duration in the group.
-    A receive waits for its sender alone, and members of a broadcast or scatter for its root, where the records say who
-    that is; else, and in reduce and gather, only whom all others wait for is judged (`localize.untold`). Only the part
-    on the waiter's critical path counts. Executions pair by the group's own sequence numbers, or by their order where
-    every member has equally many; unpaired, nobody is blamed. Nor is anybody where members are missing, but for
-    recorded traces whose ends confirm the pairing: there the late among those present are, and what they are blamed for
-    is a lower bound.
+    A receive waits for its sender alone. In broadcast, scatter, reduce and gather only whom all others wait for is
+    judged (`localize.untold`). Only the part on the waiter's critical path counts. Executions pair by the group's own
+    sequence numbers, or by their order where every member has equally many; unpaired, nobody is blamed. Nor is anybody
+    where members are missing, but for recorded traces whose ends confirm the pairing: there the late among those present
+    are, and what they are blamed for is a lower bound.
 
     Blame is passed on to where delays began (`localize.propagation`), as far as the records tell when executions ended.
     """
@@ -123,7 +122,7 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     for (group, kind), owners in sorted(records.items()):
         members = groups.get(group)
         together = kind in SYNCHRONIZING
-        if kind in FROM_ROOT | _TO_ROOT and members is not None:
+        if kind in _ROOTED and members is not None:
             _book_rooted(ledger, fleet, (group, kind), members, owners, timed[group, kind])
         elif together and members is not None:
             paired.append(pair_synchronizing(ledger, fleet, (group, kind), members, owners, timed[group, kind]))
@@ -168,7 +167,7 @@ def _waits_for_untold(ledger: Ledger, fleet: Fleet, records: Records) -> str:
     receives, rooted_W = 0.0, -ledger.told_W
     for (_, kind), owners in records.items():
         for worker, record in owners.items():
-            if kind in _TO_ROOT or (kind in FROM_ROOT and not record.peers):
+            if kind in _ROOTED:
                 rooted_W[worker] += float(decode_series(record.critical_us, np.float32).sum())
             elif kind == "recv" and online_W[worker]:
                 critical_us = decode_series(record.critical_us, np.float32)
@@ -277,8 +276,6 @@ def _book_rooted(
     records = [owners[worker] for worker in members]
     places, reason = pair_executions(records, uneven_exit(fleet.carriers, name[0]))
     if reason:
-        return
-    if name[1] in FROM_ROOT and book_from_root(ledger, fleet, name[0], timed, members, places):
         return
     if fleet.columns.shape[1] < _FEWEST_UNTOLD:
         return

@@ -47,11 +47,11 @@ class MeetingBlock(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def holds_leaders(self) -> bool:
-        """Whether a sender or a root was seen to stand still, too."""
+        """Whether a sender was seen to stand still, too."""
         return self.is_one_way and bool(self.waits[:, 1].any())
 
     def without_held_leaders(self) -> MeetingBlock:
-        """The same, with senders and roots that wait for nobody."""
+        """The same, with senders that wait for nobody."""
         if not self.holds_leaders:
             return self
         waits_GMK = self.waits.copy()

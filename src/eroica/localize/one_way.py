@@ -1,4 +1,4 @@
-"""Waiting that goes one way: a receive for its sender, members of a broadcast for the root.
+"""Waiting that goes one way: a receive for its sender.
 
 Array suffixes: K matched executions.
 """
@@ -23,8 +23,6 @@ from eroica.summarize.series import decode_series, decode_together
 Floats = NDArray[np.float64]
 _Pair = tuple[str, "_Side", "_Side"]
 Records = Mapping[tuple[str, str], Mapping[int, CollectiveRecord]]
-#: Members wait for the root alone, and the root for nobody.
-FROM_ROOT = frozenset({"broadcast", "scatter"})
 #: What a transfer takes by itself shows in the executions where nobody waited: the quickest of its kind.
 _QUICKEST = 0.1
 #: Iterations with equally many sends and receives must be such a share of all.
@@ -89,7 +87,7 @@ def book_receives(ledger: Ledger, fleet: Fleet, records: Records) -> None:
                 if not found and rank >= 0:
                     ledger.unpaired_W[receiver] += float(waiting.critical[waiting.peers == rank].sum())
                 pairs += found
-    book_one_way(ledger, pairs)
+    _book_one_way(ledger, pairs)
 
 
 def _named(receives: _Side) -> Sequence[int]:
@@ -205,36 +203,6 @@ def _in_whole_iterations(
     return at_recv[np.isin(ours, alike)], at_send[np.isin(theirs, alike)]
 
 
-def book_from_root(
-    ledger: Ledger,
-    fleet: Fleet,
-    group: str,
-    owners: Mapping[int, CollectiveRecord],
-    members: Sequence[int],
-    places: Sequence[NDArray[np.intp]],
-) -> bool:
-    """Members of a broadcast or scatter wait for its root, if every member names the same one.
-
-    Returns:
-        Whether the root is known.
-    """
-    if not all(owners[worker].peers for worker in members):
-        return False
-    root_MK = np.stack([decode_series(owners[w].peers, np.int32)[at] for w, at in zip(members, places, strict=True)])
-    if not root_MK.size or (root_MK != root_MK[0]).any() or not np.isin(root_MK[0], fleet.ranks).all():
-        return False
-    sides = _sides(members, [owners[worker] for worker in members])
-    for rank in np.unique(root_MK[0]):
-        root = fleet.ranks.index(int(rank))
-        if root not in members:
-            return False
-        mine = root_MK[0] == rank
-        parts = [side.at(at[mine]) for side, at in zip(sides, places, strict=True)]
-        own = parts[list(members).index(root)]
-        book_one_way(ledger, [(group, part, own) for part in parts if part.worker != root], members)
-    return True
-
-
 def _sides(workers: Sequence[int], records: Sequence[CollectiveRecord]) -> list[_Side]:
     """All executions of each record; those of records with equally many decoded in one go."""
     found: dict[int, _Side] = {}
@@ -260,13 +228,12 @@ def _column(encoded: Sequence[bytes], kind: np.dtype[Any]) -> Sequence[NDArray[A
     return [found[data] for data in encoded]
 
 
-def book_one_way(ledger: Ledger, pairs: Sequence[_Pair], members: Sequence[int] = ()) -> None:
+def _book_one_way(ledger: Ledger, pairs: Sequence[_Pair]) -> None:
     """One side waits for the other, by what it spends longer in the execution; short waits blame nobody.
 
     Args:
         ledger: Where it is entered.
         pairs: Group, who waits, and for whom; of equally many executions. Those with as many are entered together.
-        members: All of the group, where they are in step afterwards; else the two are.
     """
     sizes: dict[tuple[int, bool], list[_Pair]] = defaultdict(list)
     for pair in pairs:
@@ -274,10 +241,10 @@ def book_one_way(ledger: Ledger, pairs: Sequence[_Pair], members: Sequence[int] 
     for (count, timed), alike in sizes.items():
         step = max(_AT_ONCE // max(count, 1), 1)
         for start in range(0, len(alike), step):
-            _book(ledger, alike[start : start + step], timed, members)
+            _book(ledger, alike[start : start + step], timed)
 
 
-def _book(ledger: Ledger, pairs: Sequence[_Pair], timed: bool, members: Sequence[int]) -> None:
+def _book(ledger: Ledger, pairs: Sequence[_Pair], timed: bool) -> None:
     """Enter pairs P with equally many executions."""
     both_P2 = np.asarray([(waiting.worker, leading.worker) for _, waiting, leading in pairs], dtype=np.intp)
     duration_P2K, critical_P2K, iteration_P2K, elements_P2K = (
@@ -291,17 +258,14 @@ def _book(ledger: Ledger, pairs: Sequence[_Pair], timed: bool, members: Sequence
     columns_P2K = ledger.columns_of(both_P2, iteration_P2K)
     first_P = ledger.first_chained(columns_P2K)
     waits_P2K = np.ones(critical_P2K.shape, dtype=np.bool_)  # a send is over once it is buffered, or only when received
-    if not members:  # the root of a broadcast is one and the same in a pair with each of its members
-        waits_P2K[:, 1] = critical_P2K[:, 1] > transfer_PK + SKEW_FLOOR_OTHER_US
-    else:
-        waits_P2K[:, 1] = False
+    waits_P2K[:, 1] = critical_P2K[:, 1] > transfer_PK + SKEW_FLOOR_OTHER_US
     for first in np.unique(first_P).tolist():
         block, at = None, np.flatnonzero(first_P == first).tolist()
         if timed and first < duration_P2K.shape[2]:
             block = MeetingBlock(
                 members=both_P2[at],
                 group=np.asarray([ledger.queue(pairs[pair][0]) for pair in at]),
-                team=np.asarray([ledger.team(members or both_P2[pair].tolist()) for pair in at]),
+                team=np.asarray([ledger.team(both_P2[pair].tolist()) for pair in at]),
                 duration_us=duration_P2K[at, :, first:],
                 critical_us=critical_P2K[at, :, first:],
                 end_us=np.stack([(pairs[pair][1].end[first:], pairs[pair][2].end[first:]) for pair in at]),

@@ -100,8 +100,8 @@ class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         duration_us: Duration, float32.
         critical_us: The part of it on this worker's critical path, float32.
         elements: Elements of the first input, int64 (0 = unknown).
-        peers: For send/recv: global rank of the other side; for broadcast, reduce, gather and scatter: of the root;
-            int32 (-1 = unknown). Empty for others, or if nothing is known.
+        peers: For send/recv: global rank of the other side, int32 (-1 = unknown). Empty for others, or if nothing is
+            known.
         end_us: End of each execution, microseconds after the start of this worker's window by its own clock, float64;
             may be empty. Workers' clocks are not compared by it.
         dropped: Executions that did not get room.

@@ -182,7 +182,8 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     Blame is conserved: what is laid at workers and what is withheld add up to `total_ms`, as far as all are listed.
 
     Attributes:
-        total_ms: All critical waiting per iteration, summed over workers.
+        total_ms: Critical waiting per iteration, summed over workers: all of it in executions that pair; in broadcasts,
+            reduces and the like that of executions which show for whom.
         withheld_ms: The part that nobody is blamed for, and why the sum of `blamed_ms` may be less.
         waited_ms: Global rank -> its own critical waiting per iteration; the largest ones only.
         blamed_ms: Global rank -> waiting of others per iteration laid at it, chains followed; the largest ones only.

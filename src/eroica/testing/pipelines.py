@@ -29,7 +29,7 @@ class Step(NamedTuple):
             were started), or a kind of collective that it calls and waits for.
         time_us: Of work; of a collective: its transfer.
         group: Name of the process group.
-        peer: For a send or receive the other side's rank, for a broadcast the root's.
+        peer: For a send or receive the other side's rank; for a broadcast or reduce the root's, which no record tells.
         kind: What is started.
     """
 
@@ -265,7 +265,7 @@ def _record(key: tuple[str, str], runs: Sequence[_Run], begin: float, pairing: P
         duration_us=encode_series(np.asarray([run.end - run.start for run in runs], dtype=np.float32), exact=True),
         critical_us=encode_series(np.asarray([run.critical for run in runs], dtype=np.float32), exact=True),
         elements=encode_series(np.full(count, 64, dtype=np.int64)),
-        peers=encode_series(peers) if (peers >= 0).any() else b"",
+        peers=encode_series(peers) if kind in ("send", "recv") else b"",
         end_us=encode_series(np.asarray([run.end - begin for run in runs], dtype=np.float64)),
     )
 
