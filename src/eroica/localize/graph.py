@@ -1,9 +1,8 @@
 """The event graph of a window: what each worker does by itself, and where it meets others.
 
 Of a worker's main line only its own progress is kept: its own clock less the time it stood waiting. A meeting is one
-matched execution (a broadcast is one meeting of the root with each member, a receive one with its sender). A worker
-comes to it at some progress and needs it to be over at some later progress; in between it goes on. Clocks of
-workers are never compared.
+matched execution (a receive is one of two workers). A worker comes to it at some progress and needs it to be over at
+some later progress; in between it goes on. Clocks of workers are never compared.
 
 Array suffixes: E executions (one worker in one meeting) in order of worker and end, M meetings, W workers, J boundaries
 of iterations, K matched executions of a block. All times are microseconds.
