@@ -40,17 +40,9 @@ class Use:
     usual: tuple[float, float] = (0.3, 0.05)
 
 
-def verdict_on(
-    transfer_ms: Mapping[int, float],
-    path: Use = Use(),
-    *,
-    seed: int = 0,
-    late: Mapping[int, float] | None = None,
-    workers: int = WORKERS,
-    spread: float = 0.02,
-) -> Verdict:
+def verdict_on(transfer_ms: Mapping[int, float], path: Use = Use(), **more: object) -> Verdict:
     """Verdict on a window by hand of what `patterns_of` describes."""
-    patterns = patterns_of(transfer_ms, path, seed=seed, late=late, workers=workers, spread=spread)
+    patterns = patterns_of(transfer_ms, path, **more)  # type: ignore[arg-type]
     return analyze("job", synthesize_window(patterns), patterns)
 
 
