@@ -147,3 +147,28 @@ def test_backward_alone_taking_longer_is_no_more_data(accelerator: bool, seed: i
     assert found is not None, verdict.summary
     assert (found.cause, found.workers) == ("compute-slow", (1,)), verdict.summary
     assert any(sentence.startswith("Only operators of backward take longer, 1.") for sentence in found.evidence)
+
+
+@dataclass(frozen=True)
+class WithoutCore(MoreData):
+    """The same while the training threads of these workers are ready but without a core for a share of the time."""
+
+    queued: float = 0.3
+
+    def apply(self, draft: Draft) -> None:
+        """As above, and a fact of the host."""
+        super().apply(draft)
+        for worker in self.workers:
+            draft.facts[worker]["run_queue_wait"] = self.queued
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_waits_for_a_core_has_no_more_data_though_the_optimizer_is_spared(seed: int) -> None:
+    """The optimizer is so short that few of its turns are hit."""
+    verdict = judged(WithoutCore((1,), 1.8), seed=seed)
+    found = verdict.cause
+    assert found is not None, verdict.summary
+    assert (found.cause, found.workers) == ("cpu-contention", (1,)), verdict.summary
+    told = judged(WithoutCore((1,), 1.8, queued=0.02), seed=seed).cause
+    assert told is not None
+    assert told.cause == "load-imbalance"

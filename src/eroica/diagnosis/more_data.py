@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.speed import (
     BACKWARD,
+    EXPLAINED_BY_QUEUE,
     FORWARD,
     WITH_DATA,
     WITHOUT_DATA,
     held_share,
     operators,
+    queued_share,
     running_us,
     speed_against_baseline,
 )
@@ -49,6 +51,9 @@ def has_more_data(view: View) -> NDArray[np.bool_]:
     more_W, grows_W = _more_than_peers(view)
     busy_W = running_us(view.fleet)
     more_W &= _computes(busy_W / median_of_others(busy_W, view.fleet.roles), grows_W)
+    if more_W.any():
+        queue_W = queued_share(view.fleet)
+        more_W &= ~_waits_for_cores(view, queue_W - median_of_others(queue_W, view.fleet.roles), grows_W)
     return np.asarray(more_W & (held_share(view.fleet) <= _HELD) & _runs_at_full_speed(view), dtype=np.bool_)
 
 
@@ -97,6 +102,8 @@ def has_more_data_since(view: View) -> NDArray[np.bool_]:
     more_W = np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)])
     more_W &= _computes(running_us(view.fleet) / view.then(running_us), grows_W)
     if more_W.any():
+        more_W &= ~_waits_for_cores(view, queued_share(view.fleet) - view.then(queued_share), grows_W)
+    if more_W.any():
         more_W &= _goes_through(*(speed_against_baseline(view.suspects, one).factor for one in (FORWARD, BACKWARD)))
     if view.fleet.has_accelerator:
         now_W, then_W = _mean_use(view.fleet), view.then(_mean_use)
@@ -110,6 +117,22 @@ def _computes(busier_W: Floats, grows_W: Floats) -> NDArray[np.bool_]:
     """Whether the processor is busy for as much longer, as far as anybody has sampled that. bool [W]."""
     enough_W = busier_W - 1 >= _COMPUTES * (grows_W - 1)
     return np.asarray(np.isnan(busier_W) | enough_W, dtype=np.bool_)
+
+
+def _waits_for_cores(view: View, longer_W: Floats, grows_W: Floats) -> NDArray[np.bool_]:
+    """Whether threads that are ready but without a core explain what forward and backward take longer. bool [W].
+
+    Args:
+        view: The window.
+        longer_W: Share of the time that they wait longer than the reference, NaN where unknown. float64 [W].
+        grows_W: So many times as long as there forward and backward take. float64 [W].
+    """
+    if view.fleet.has_accelerator:
+        return np.zeros(view.workers, dtype=np.bool_)
+    rows = [row for row in operators(view.fleet) if view.fleet.keys[row].phase in WITH_DATA]
+    more_us_W = view.fleet.critical_us[rows].sum(axis=0) * (1 - 1 / np.maximum(np.nan_to_num(grows_W, nan=1.0), 1.0))
+    waits_us_W = np.nan_to_num(longer_W) * view.iteration_us
+    return np.asarray((waits_us_W > 0) & (waits_us_W >= EXPLAINED_BY_QUEUE * more_us_W), dtype=np.bool_)
 
 
 def growth_since(view: View) -> tuple[float, float]:
