@@ -153,7 +153,7 @@ def test_backward_alone_taking_longer_is_no_more_data(accelerator: bool, seed: i
 class WithoutCore(MoreData):
     """The same while the training threads of these workers are ready but without a core for a share of the time."""
 
-    queued: float = 0.3
+    queued: float = 0.6
 
     def apply(self, draft: Draft) -> None:
         """As above, and a fact of the host."""
@@ -169,6 +169,6 @@ def test_who_waits_for_a_core_has_no_more_data_though_the_optimizer_is_spared(se
     found = verdict.cause
     assert found is not None, verdict.summary
     assert (found.cause, found.workers) == ("cpu-contention", (1,)), verdict.summary
-    told = judged(WithoutCore((1,), 1.8, queued=0.02), seed=seed).cause
+    told = judged(WithoutCore((1,), 1.8, queued=0.25), seed=seed).cause
     assert told is not None
     assert told.cause == "load-imbalance"
