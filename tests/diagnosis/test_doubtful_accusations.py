@@ -293,4 +293,4 @@ def test_an_expectation_that_is_missed_for_no_known_reason_is_told_as_such(seed:
     settings = Settings(expected_iteration_s=0.055)
     verdict = analyze("job", synthesize_window(now, "expected"), now, settings=settings)
     assert verdict.verdict == "undetermined"
-    assert "at most 55 ms are expected" in verdict.summary
+    assert "more than expected (55 ms), but no function" in verdict.summary

@@ -23,8 +23,8 @@ _LONGEST_COOLDOWN_S = 1800.0
 _AFTER_GIVING_UP_S = 30.0
 #: Pause after a window that somebody asked for.
 _AFTER_ASKED_S = 30.0
-#: A job that has become so many times as slow as its last window showed it has a new reason, and need not wait for
-#: longer than this after that window: its own cost is forgotten by then.
+#: A job that has become so many times as slow as its last window showed it, and as what that was opened for, has a new
+#: reason, and need not wait for longer than this after that window: its own cost is forgotten by then. Once a pause.
 _FAR_SLOWER = 1.3
 _LEAST_PAUSE_S = 30.0
 #: Who asks again and again keeps triggers out for so long at most.
@@ -94,8 +94,9 @@ class Opening:
         self._triggers_seen: dict[WorkerKey, int] = {}
         self._suspected = ""
         self._looks_left = 0
-        self._shown_s = math.inf
-        self._shown_at = 0.0
+        self._known_s = math.inf
+        self._known_at = 0.0
+        self._is_early = False
 
     @property
     def refusal(self) -> str:
@@ -118,19 +119,23 @@ class Opening:
     def next_trigger(self, now: float, workers: Iterable[WorkerStatus]) -> Wanted | None:
         """The window for a trigger that nobody answered yet; triggers inside the cooldown are dropped.
 
-        Unless the job is far slower than the last window showed it.
+        Unless the job is far slower than what is known of it.
         """
         fresh = self._unanswered(workers)
         if now < self.quiet_until:
-            fresh = [trigger for trigger in fresh if self._is_news(now, trigger)]
+            fresh = [] if self._is_early else [trigger for trigger in fresh if self._is_news(now, trigger)]
             if not fresh:
                 return None
+            self._is_early = True
+        elif fresh:
+            self._is_early = False
         if not fresh:
             if not self._suspected or not self._looks_left:
                 return None
             self._looks_left -= 1
             return Wanted("early", self._suspected, self._settings.window_s)
         first = fresh[0]
+        self._known_s = first.current_s
         if first.kind == "seldom" and first.interval > 0:
             return self._around_next(first)
         if first.period_s > 0 and first.current_s > 0:
@@ -138,8 +143,8 @@ class Opening:
         return Wanted(first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s)
 
     def _is_news(self, now: float, trigger: WorkerTrigger) -> bool:
-        is_rested = now >= self._shown_at + min(_LEAST_PAUSE_S, self._settings.cooldown_s)
-        return is_rested and trigger.kind == "slow" and trigger.current_s >= _FAR_SLOWER * self._shown_s
+        is_rested = now >= self._known_at + min(_LEAST_PAUSE_S, self._settings.cooldown_s)
+        return is_rested and trigger.kind == "slow" and trigger.current_s >= _FAR_SLOWER * self._known_s
 
     @staticmethod
     def _around_next(trigger: WorkerTrigger) -> Wanted:
@@ -195,8 +200,8 @@ class Opening:
         Capture and judgement slow a job down that has no core to spare, for as long as its last iterations remember.
         """
         self._suspected = ""
-        shown_ms = verdict.iteration.current_ms if purpose != "manual" else None
-        self._shown_s, self._shown_at = (shown_ms / 1e3 if shown_ms else math.inf), now
+        shown_s = (verdict.iteration.current_ms or math.inf) / 1e3 if purpose != "manual" else math.inf
+        self._known_s, self._known_at = max(shown_s, 0.0 if purpose in _OF_OURS else self._known_s), now
         if purpose == "manual":
             pause_s = min(self._settings.cooldown_s, _AFTER_ASKED_S)
             if now >= self.quiet_until + pause_s:

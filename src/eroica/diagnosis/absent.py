@@ -57,24 +57,28 @@ def find_absence(view: View) -> Absence | None:
         is_most = worst >= view.settings.min_gain
         return Absence(us=worst * view.iteration_us, is_longer=False, is_most=True) if is_most else None
     now_I, past = common_wait(view.fleet.wait_us), view.suspects.baseline
-    if past is not None and with_missing(view):
-        then_I = common_wait(past.wait_us)
+    those = [] if past is None else [at for at, rank in enumerate(past.ranks) if rank in view.fleet.known_ranks]
+    if past is not None and those and with_missing(view):
+        then_I = common_wait(past.wait_us[those])  # of fewer workers the least wait is longer
         longer_us = float(now_I.mean() - then_I.mean())
         error_us = float(np.hypot(mean_error(now_I)[0], mean_error(then_I)[0]))
         least = view.settings.min_gain if view.is_slow or view.fleet.has_accelerator else _LEAST_CHANGE
         if longer_us >= max(least * view.iteration_us, LEAST_STRENGTH * view.noise_factor * error_us):
-            is_most = longer_us >= _MOST_OF_GROWTH * (view.iteration_us - past.mean_iteration_us)
+            is_most = longer_us >= _MOST_OF_GROWTH * (view.iteration_us - past.mean_iteration_us) > 0
             return Absence(us=longer_us, is_longer=True, is_most=is_most)
     share = common_share(view)
-    return Absence(us=share * view.iteration_us, is_longer=False, is_most=past is None) if share >= _ALL_WAIT else None
+    return Absence(us=share * view.iteration_us, is_longer=False, is_most=True) if share >= _ALL_WAIT else None
 
 
 def hides(view: View, absence: Absence | None, causes: Sequence[Cause]) -> bool:
     """Whether who did not report may cost more than all causes together, which then are not what makes the job slow.
 
-    Without a healthy window nothing tells how long all wait anyway: that stands beside causes as a note.
+    Without a healthy window nothing tells how long all wait anyway: that stands beside causes as a note. What a cause
+    tells of the transfer itself is that waiting.
     """
     if absence is None or not absence.is_most:
+        return False
+    if any(cause.candidate.kind == "collective" for cause in causes):
         return False
     gained_us = sum(cause.gain for cause in causes) * view.iteration_us
     return not causes or (absence.is_longer and absence.us > gained_us)

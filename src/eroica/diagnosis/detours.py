@@ -18,9 +18,9 @@ from eroica.diagnosis.communication import collectives
 from eroica.diagnosis.fallback import MORE, SLOWER_PATHS, says_path
 from eroica.diagnosis.slow_groups import (
     LEAST_SAMPLES,
+    LONGER,
+    LONGER_ONCE,
     OFTEN,
-    SLOWER,
-    SLOWER_ONCE,
     Culprit,
     SlowGroups,
     name_collective,
@@ -34,6 +34,8 @@ from eroica.localize.fleet import Fleet
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
+#: Doubt where nothing tells that not more was exchanged than then.
+_UNSIZED = 0.7
 
 
 class Detour(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -44,12 +46,14 @@ class Detour(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         then_mu: Use then, NaN where it was not sampled. float64 [M].
         then_us: What the same took then, per iteration.
         workers: Members (indices) that use more of the path now.
+        is_sized: How much was exchanged is recorded.
     """
 
     now: GroupPaths
     then_mu: Floats
     then_us: float
     workers: tuple[int, ...]
+    is_sized: bool = True
 
 
 def find_detours(view: View) -> Iterator[tuple[SlowGroups, Culprit]]:
@@ -71,7 +75,8 @@ def find_detours(view: View) -> Iterator[tuple[SlowGroups, Culprit]]:
         before, usual = then.get((group, kind), (None, amount))
         detour = _detour(view, past, transfer, before) if before is not None and amount.is_like(usual) else None
         if detour is not None:
-            found.setdefault((*like[group], kind), []).append(detour)
+            detour = msgspec.structs.replace(detour, is_sized=min(amount.elements, usual.elements) > 0)
+            found.setdefault((*like.get(group, (group, 0)), kind), []).append(detour)
     for key, detours in found.items():
         yield _told(view, (str(key[0]), str(key[2])), detours)
 
@@ -103,8 +108,8 @@ def _detour(view: View, past: Fleet, transfer: GroupTransfer, before: GroupTrans
     """None where the transfer is not longer, again and again, or nobody uses more of a slower path."""
     then_us = before.mean_us
     more_us = transfer.mean_us - then_us
-    often = float((transfer.transfer_us >= SLOWER_ONCE * then_us).mean())
-    if more_us < max((SLOWER - 1) * then_us, view.settings.min_gain * view.iteration_us) or often < OFTEN:
+    often = float((transfer.transfer_us >= LONGER_ONCE * then_us).mean())
+    if more_us < max((LONGER - 1) * then_us, view.settings.min_gain * view.iteration_us) or often < OFTEN:
         return None
     now, then = paths_of(view.fleet, transfer, LEAST_SAMPLES), paths_of(past, before, LEAST_SAMPLES)
     if now.resource not in SLOWER_PATHS or then.resource != now.resource:
@@ -143,6 +148,7 @@ def _told(view: View, which: tuple[str, str], detours: list[Detour]) -> tuple[Sl
         subject=_subject(view, found, workers, path, use),
         evidence=tuple(_evidence(view, detours, workers)),
         resource=use_of(path, own, then),
+        doubt=1.0 if all(one.is_sized for one in detours) else _UNSIZED,
     )
 
 
@@ -157,8 +163,9 @@ def _subject(view: View, found: SlowGroups, workers: tuple[int, ...], path: str,
 
 def _evidence(view: View, detours: list[Detour], workers: tuple[int, ...]) -> Iterator[str]:
     members = {worker for one in detours for worker in one.now.members}
+    sized = "of equal size" if all(one.is_sized for one in detours) else "(their sizes are not recorded)"
     yield (
-        f"Compared with the healthy window: equally many executions of equal size in {len(detours)} "
+        f"Compared with the healthy window: equally many executions {sized} in {len(detours)} "
         f"group{'s' if len(detours) > 1 else ''} of {len(members)} workers, to which nobody comes late."
     )
     others = [

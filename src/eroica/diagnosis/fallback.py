@@ -81,9 +81,11 @@ def says_path(workers: tuple[int, ...], path: str) -> str:
 
 def _evidence(view: View, found: SlowGroups, workers: tuple[int, ...]) -> Iterator[str]:
     others = np.setdiff1d(found.members, workers)
+    hosts, one = len(hosts_of(view, found.members)), len(workers) == 1
     yield (
-        f"{name_groups(found)} are slow, with {len(found.members)} workers on {len(hosts_of(view, found.members))} "
-        f"hosts; all of these wait for the same ring, these {len(workers)} use more of the slower path."
+        f"{name_groups(found)} {'is' if len(found.slow) == 1 else 'are'} slow, with {len(found.members)} workers on "
+        f"{hosts} host{'s' * (hosts != 1)}; all of these wait for the same ring, "
+        f"{'one of them uses' if one else f'{len(workers)} of them use'} more of the slower path."
     )
     mu = np.concatenate([one.mu[np.isin(one.members, others)] for one in found.slow])
     mu = mu[~np.isnan(mu)]

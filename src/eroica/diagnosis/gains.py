@@ -65,7 +65,7 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True):
     """What iterations have grown by and causes do not account for.
 
     Attributes:
-        explained_us: What all causes gain together, per iteration.
+        explained_us: What all causes gain together, or what those of all workers take more, per iteration.
         grown_us: By how much iterations of the window are longer than when the job was healthy.
     """
 
@@ -86,10 +86,18 @@ def find_remainder(view: View, causes: Sequence[Cause]) -> Remainder | None:
         causes: With their settled gains.
     """
     inside, _ = _growth(view)
-    explained = sum(cause.gain for cause in causes)
+    explained = sum(max(cause.gain, _takes_us(cause) / max(view.iteration_us, 1e-9)) for cause in causes)
     if not causes or explained >= _HALF * inside or inside - explained < _LEAST_LEFT:
         return None
     return Remainder(explained_us=explained * view.iteration_us, grown_us=inside * view.iteration_us)
+
+
+def _takes_us(cause: Cause) -> float:
+    """What a cause takes more than usual; what is allowed for is no part of how things were before."""
+    found = cause.candidate
+    if found.reference == "expectation":
+        return found.mean_us
+    return max(found.excess_us - found.older_us, 0.0) if found.agreement is None else 0.0
 
 
 def doubt_small_causes(view: View, causes: Sequence[Cause]) -> list[Cause]:

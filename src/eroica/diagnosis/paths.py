@@ -16,7 +16,7 @@ from eroica.diagnosis.fallback import find_fallback
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
 from eroica.diagnosis.rings import find_bad_links, find_slow_paths
-from eroica.diagnosis.slow_groups import Culprit, SlowGroups, among, find_slow_groups, hosts_of
+from eroica.diagnosis.slow_groups import Culprit, SlowGroups, among, find_slow_groups, hosts_of, without_old
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import mean_error
@@ -26,7 +26,8 @@ Floats = NDArray[np.float64]
 
 def find_group_transfers(view: View) -> list[Candidate]:
     """Groups that take longer than like ones, or than when the job was healthy, for whom others are seen to wait."""
-    beside_others = ((found, culprit) for found in find_slow_groups(view) for culprit in _culprits(view, found))
+    slow = (without_old(view, found) for found in find_slow_groups(view))
+    beside_others = ((found, culprit) for found in slow for culprit in _culprits(view, found))
     judged = [_candidate(view, found, culprit, "peers") for found, culprit in beside_others]
     known = {one.cause for one in judged if one is not None}
     since = (pair for pair in find_detours(view) if pair[1].cause not in known)

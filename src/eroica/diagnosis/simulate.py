@@ -28,6 +28,8 @@ def simulate_iterations(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | N
     they spend more than their peers, as far as the peers are not to lack it, too. Else workers of a role run until the
     last of them arrives: a role lasts `max busy + min wait`, the least wait being what nobody could avoid. The job
     gains what the touched role with the largest gain does, but no iteration gets shorter than anybody's busy time.
+    Where a replay leaves out much waiting, as these workers met somebody who is missing, that counts as well, as far as
+    others are seen to wait for them.
 
     Args:
         fleet: The window.
@@ -41,8 +43,25 @@ def simulate_iterations(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | N
     removed_WI = np.maximum(removed_WI, 0.0)
     if fleet.replay is not None:
         now_I: Floats = fleet.iteration_us.mean(axis=0)
-        return np.minimum(_replayed(fleet, fleet.replay, -removed_WI, quicker_WI), now_I)
+        found_I = np.minimum(_replayed(fleet, fleet.replay, -removed_WI, quicker_WI), now_I)
+        return found_I if fleet.replay.seen is None else _as_seen(fleet, fleet.replay, removed_WI, found_I)
     return _from_roles(fleet, removed_WI)
+
+
+def _as_seen(fleet: Fleet, replay: Replay, removed_WI: Floats, found_I: Floats) -> Floats:
+    """Iteration times with what others are seen to wait for these workers, if a replay finds less. float64 [I].
+
+    Where these, or who waits for them, met somebody who is missing: there the delay may go on unseen.
+    """
+    touched_W = np.asarray(removed_WI.any(axis=1), dtype=np.bool_)
+    waited_W = np.zeros(touched_W.size) if replay.seen is None else replay.seen.for_these(touched_W)
+    if not waited_W.any() or not ((touched_W | (waited_W > 0)) & replay.open_W).any():
+        return found_I
+    now_I: Floats = fleet.iteration_us.mean(axis=0)
+    waited_us = float(waited_W.max()) / max(now_I.size, 1)
+    by_roles_I = np.maximum(now_I - _from_roles(fleet, removed_WI), 0.0)
+    at_most = min(waited_us / max(float(by_roles_I.mean()), 1e-9), 1.0)
+    return np.asarray(np.minimum(found_I, now_I - at_most * by_roles_I))
 
 
 def replayed_gain(fleet: Fleet, change_WI: Floats) -> float | None:

@@ -24,8 +24,9 @@ from eroica.localize.excess import median_of_others
 Floats = NDArray[np.float64]
 #: Executions that differ by less than this share are equally many.
 _SAME_COUNT = 0.05
-#: With more workers than cores, an operator takes twice as long by luck.
+#: With more workers than cores, an operator takes twice as long by luck; on devices healthy ones differ by little.
 _CROWDED_RATIO = 1.5
+_DEVICE_RATIO = 0.3
 #: From this factor over all operators on, it is not this one that is slow.
 _SLOW_ALTOGETHER = 1.3
 #: What an equal count leaves open: another cause of the same kind, on the same worker.
@@ -45,8 +46,9 @@ def find_slow_operators(view: View) -> list[Candidate]:
     standing_out = _standing_out(view)
     more_W = has_more_data(view) if standing_out else np.zeros(0, np.bool_)
     slow_W = view.speed.factor >= _SLOW_ALTOGETHER
+    ratio = _DEVICE_RATIO if view.fleet.has_accelerator else LEAST_RATIO
     for row in standing_out:
-        for late in late_against_peers(view, measure(view, [row])):
+        for late in late_against_peers(view, measure(view, [row]), least_ratio=ratio):
             told_W = _runs_longer(view, row) & (more_W | ~slow_W)
             members = tuple(worker for worker in late.workers if told_W[worker])
             if members:
@@ -77,8 +79,9 @@ def _standing_out(view: View) -> list[int]:
 
 def _least_ratio(view: View) -> Floats:
     """Excess relative to the peers' time from which an operator stands out. float64 [W]."""
-    crowded_W = view.is_crowded & (not view.fleet.has_accelerator)
-    return np.where(crowded_W, _CROWDED_RATIO, LEAST_RATIO)
+    if view.fleet.has_accelerator:
+        return np.full(view.workers, _DEVICE_RATIO)
+    return np.where(view.is_crowded, _CROWDED_RATIO, LEAST_RATIO)
 
 
 def _runs_longer(view: View, row: int) -> NDArray[np.bool_]:

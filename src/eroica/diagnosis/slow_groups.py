@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import short_name
-from eroica.localize.families import Family, GroupPaths, paths_of, read_families
+from eroica.localize.families import Family, GroupPaths, paths_of, read_families, read_transfers
 from eroica.model.verdict import ResourceUse
+from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
 #: Part of the like groups that shows what such a transfer can take; of two it is the faster one, and that is less sure.
@@ -23,9 +24,9 @@ _FEWEST_SURE = 3
 _ONE_OTHER = 0.7
 _SLOWER_THAN_ONE = 2.0
 #: A group is slow from this many times that on: healthy ones on the same network differ by 10 to 20 %, some by 40 %.
-SLOWER = 1.5
+LONGER = 1.5
 #: ... and is above it by half as much in this share of the iterations.
-SLOWER_ONCE = 1.2
+LONGER_ONCE = 1.2
 OFTEN = 0.75
 #: Where more of the groups are slow, they are not the exception.
 _MOST_GROUPS = 0.6
@@ -100,8 +101,8 @@ def find_slow_groups(view: View) -> Iterator[SlowGroups]:
             continue
         fast_I = np.quantile(series_GI, _FAST if is_sure else 0.0, axis=0)
         mean_G, fast_us = series_GI.mean(axis=1), float(fast_I.mean())
-        slow_G = (mean_G >= (SLOWER if is_sure else _SLOWER_THAN_ONE) * fast_us) & (mean_G - fast_us >= least_us)
-        slow_G &= (series_GI >= SLOWER_ONCE * fast_I).mean(axis=1) >= OFTEN
+        slow_G = (mean_G >= (LONGER if is_sure else _SLOWER_THAN_ONE) * fast_us) & (mean_G - fast_us >= least_us)
+        slow_G &= (series_GI >= LONGER_ONCE * fast_I).mean(axis=1) >= OFTEN
         if slow_G.any() and slow_G.mean() <= _MOST_GROUPS:
             groups = [
                 (paths_of(view.fleet, one, LEAST_SAMPLES), at) for one, at in zip(family.groups, slow_G, strict=True)
@@ -113,6 +114,21 @@ def find_slow_groups(view: View) -> Iterator[SlowGroups]:
                 fast_us=fast_I,
                 belief=1.0 if is_sure else _ONE_OTHER,
             )
+
+
+def without_old(view: View, found: SlowGroups) -> SlowGroups:
+    """The same without groups that took about as long when the job was healthy, where that is a question.
+
+    It is where a job has become slower, and where one of two groups may be longer by what it is.
+    """
+    past = view.suspects.baseline
+    if past is None or view.is_trace or (view.context.window.purpose not in SLOWER and found.belief == 1.0):
+        return found
+    then = read_transfers(past, {one.group for one in found.slow})
+    kind = found.family.kind
+    known = {group: before.mean_us for (group, what), (before, _) in then.items() if what == kind}
+    new = [one for one in found.slow if one.mean_us >= LONGER_ONCE * known.get(one.group, 0.0)]
+    return among(found, new)
 
 
 def among(found: SlowGroups, groups: Sequence[GroupPaths]) -> SlowGroups:

@@ -11,6 +11,7 @@ _MOST = 0.6
 #: What each specific cause may stand for.
 _STANDS_FOR: dict[str, frozenset[str]] = {
     "fragmented-collectives": frozenset({"slow-collective-everywhere"}),
+    "link-fallback": frozenset({"slow-collective-everywhere"}),
     "memory-operation-storm": frozenset({"load-imbalance", "compute-slow"}),
     "host-device-sync": frozenset({"host-bound", "python-on-critical-path"}),
     "slow-storage-read": frozenset({"slow-data-loading", "python-on-critical-path"}),

@@ -31,8 +31,11 @@ _FACTS: dict[str, tuple[str, str]] = {
 _MORE = 0.1
 #: And by a lower clock, at most this share of the lowest of the others'.
 _LOWER_CLOCK = 0.85
-#: What the stage takes longer than the others may be structure in part.
+#: What the stage takes longer than the others may be structure in part, but no more than this part. A device that has
+#: most to do reaches its power limit first, and lowers its clock for that.
 _DOUBT = 0.85
+_LEAST_EXPLAINED = 0.5
+_CAPPED = 0.1
 
 
 def find_held_stage(view: View, longer: Candidate, own_W: NDArray[np.bool_], called: str) -> Candidate | None:
@@ -44,12 +47,12 @@ def find_held_stage(view: View, longer: Candidate, own_W: NDArray[np.bool_], cal
         own_W: Who runs the stage. bool [W].
         called: Name of the stage.
     """
-    found = list(_held_by(view, own_W))
+    busy_us, others_us = longer.mean_us, longer.reference_us
+    least = _LEAST_EXPLAINED * (busy_us - others_us) / max(busy_us, 1e-9)
+    found = sorted((one for one in _held_by(view, own_W) if one[1] >= least), key=lambda one: -one[1])
     if not found:
         return None
-    share = max(lost for _, lost, _ in found)
-    cause = max(found, key=lambda one: one[1])[0]
-    busy_us, others_us = longer.mean_us, longer.reference_us
+    cause, share, _ = found[0]
     who = name_workers([view.fleet.ranks[worker] for worker in np.flatnonzero(own_W).tolist()])
     lost_WI = np.minimum(longer.removed_us, view.fleet.busy_us * share)
     return msgspec.structs.replace(
@@ -70,7 +73,8 @@ def find_held_stage(view: View, longer: Candidate, own_W: NDArray[np.bool_], cal
 def _held_by(view: View, own_W: NDArray[np.bool_]) -> Iterator[tuple[str, float, str]]:
     """Causes, the share of its time that each takes from the stage, and sentences."""
     clock_W = host_fact(view.fleet, "gpu_sm_clock")
-    if not np.isnan(clock_W).any():
+    capped_W = np.nan_to_num(host_fact(view.fleet, "gpu_power_capped"))
+    if not np.isnan(clock_W).any() and float(capped_W[own_W].mean()) < _CAPPED:
         own, others = float(clock_W[own_W].max()), float(clock_W[~own_W].min())
         if own <= _LOWER_CLOCK * others:
             text = (
@@ -83,7 +87,4 @@ def _held_by(view: View, own_W: NDArray[np.bool_]) -> Iterator[tuple[str, float,
             continue
         own, others = float(fact_W[own_W].min()), float(fact_W[~own_W].max())
         if own >= others + _MORE:
-            lost = (
-                own - others if name == "run_queue_wait" else 1.0
-            )  # by how much a clock was held back it does not say
-            yield cause, lost, text.format(percent(own), percent(others))
+            yield cause, own - others, text.format(percent(own), percent(others))

@@ -113,7 +113,8 @@ def _with_causes(
     rest = find_remainder(view, causes)
     if rest is not None:
         part, grown = format_ms(rest.explained_us), format_ms(rest.grown_us)
-        text += f" That explains {part} of the {grown} that iterations take longer than before, and nothing the rest."
+        what = "That explains" if len(causes) == 1 else "All causes together explain"
+        text += f" {what} {part} of the {grown} that iterations take longer than before, and nothing the rest."
     if absence is not None and not view.is_trace:
         notes = (*notes, note_absence(view, absence))
     return "slow", text, notes
@@ -179,7 +180,9 @@ def _unexplained(view: View) -> str:
     now, before = format_ms(view.iteration_us), view.stated_baseline_us or view.baseline_us
     text = f"Iterations take {now}" + (f" instead of {format_ms(before)}" if before else "")
     if view.context.window.purpose == "expected":
-        text = f"Iterations take {now}, at most {format_ms(view.settings.expected_iteration_s * 1e6)} are expected"
+        expected_us = view.settings.expected_iteration_s * 1e6
+        longer = percent(view.iteration_us / expected_us - 1)
+        text = f"Iterations take {now}, {longer} more than expected ({format_ms(expected_us)})"
     lacking, wanted = [], []
     if view.suspects.baseline is None:
         lacking.append("there is no baseline window of the healthy job to compare with")
@@ -212,8 +215,8 @@ def _faster_few(view: View) -> NDArray[np.intp]:
 
     Then most are slow: older hardware, a cap on their power. Where workers share cores, one may have more of them.
     """
-    if view.is_trace or view.iteration_us <= 0 or view.is_crowded.any():
-        return np.zeros(0, dtype=np.intp)
+    if view.is_trace or view.iteration_us <= 0 or view.is_crowded.any() or view.context.missing:
+        return np.zeros(0, dtype=np.intp)  # they may wait for who is missing
     waits_W = view.suspects.arrivals.waited_us.mean(axis=1) / view.iteration_us
     faster_W = np.nan_to_num(view.speed.factor, nan=1.0) <= 1 / _FAST
     faster_W &= np.abs(np.nan_to_num(view.speed.count_ratio, nan=1.0) - 1) <= _SAME_WORK

@@ -48,7 +48,10 @@ _FEWEST_UNTOLD = 3
 #: Sends and receives that last so many times as long as they hold their worker up go on beside its other work.
 _BESIDE_WORK = 1.5
 _ASYNCHRONOUS = "sends go on beside other work, so the window is not replayed: gains are estimated from busy times"
-_UNPAIRED = "much waiting does not pair, so the window is not replayed: gains are estimated from busy times"
+_UNPAIRED = (
+    "much waiting does not pair: of workers that met in it gains are what others are seen to wait for them, where a "
+    "replay tells less"
+)
 _UNJUDGED = "no record names the roots of its broadcasts or reduces: gains are estimated from busy times"
 
 
@@ -139,11 +142,15 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     ledger.settle()
     untold = _waits_for_untold(ledger, fleet, timed) or _goes_on_beside_work(fleet, timed)
     replay, why = (None, (untold,)) if untold else _replay(ledger, fleet.roles)
+    direct = ledger.meets.by_pair(len(fleet.ranks))
+    if replay is not None and _has_much_unpaired(ledger, fleet):
+        replay = msgspec.structs.replace(replay, seen=direct, open_W=ledger.unpaired_W > 0)
+        why = (*why, _UNPAIRED)
     return Arrivals(
         waited_us=ledger.waited,
         blamed_us=ledger.blamed,
         direct_us=ledger.direct,
-        direct=ledger.meets.by_pair(len(fleet.ranks)),
+        direct=direct,
         withheld_us=ledger.withheld,
         executions=ledger.executions,
         last=ledger.last,
@@ -160,16 +167,15 @@ def _waits_for_untold(ledger: Ledger, fleet: Fleet, records: Records) -> str:
     """Why a window cannot be replayed: much of it is waiting in what no record tells for whom. "" where it is not.
 
     In a replay nothing makes that shorter, so whoever is waited for would seem to cost nothing. A single root that
-    waits is enough, or worker whose executions do not pair: all may wait for it in turn. Of receives that name no
-    sender, and of what does not pair, recorded traces claim no more than what their replay shows.
+    waits is enough, for all may wait for it in turn. Of receives that name no sender recorded traces claim no more than
+    what their replay shows.
     """
-    online_W = np.asarray([not is_recorded(pattern) for pattern in fleet.patterns], dtype=np.bool_)
     receives, rooted_W = 0.0, -ledger.told_W
     for (_, kind), owners in records.items():
         for worker, record in owners.items():
             if kind in _ROOTED:
                 rooted_W[worker] += float(decode_series(record.critical_us, np.float32).sum())
-            elif kind == "recv" and online_W[worker]:
+            elif kind == "recv" and not is_recorded(fleet.patterns[worker]):
                 critical_us = decode_series(record.critical_us, np.float32)
                 is_untold = decode_series(record.peers, np.int32) < 0 if record.peers else slice(None)
                 receives += float(critical_us[is_untold].sum())
@@ -178,7 +184,14 @@ def _waits_for_untold(ledger: Ledger, fleet: Fleet, records: Records) -> str:
         return _UNTOLD
     if (rooted_W > _MUCH_UNTOLD * time_W).any():
         return _UNJUDGED
-    return _UNPAIRED if (ledger.unpaired_W > _MUCH_UNTOLD * time_W)[online_W].any() else ""
+    return ""
+
+
+def _has_much_unpaired(ledger: Ledger, fleet: Fleet) -> bool:
+    """Whether some worker waits much in what pairs with nothing: all may wait for it in turn. Online only."""
+    time_W = np.asarray([pattern.duration_s * 1e6 for pattern in fleet.patterns])
+    online_W = np.asarray([not is_recorded(pattern) for pattern in fleet.patterns], dtype=np.bool_)
+    return bool((ledger.unpaired_W > _MUCH_UNTOLD * time_W)[online_W].any())
 
 
 def _goes_on_beside_work(fleet: Fleet, records: Records) -> str:

@@ -37,6 +37,12 @@ class DirectWaits(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     on: Places = msgspec.field(default_factory=_none)
     wait_us: Floats = msgspec.field(default_factory=lambda: np.zeros(0))
 
+    def for_these(self, accused_W: NDArray[np.bool_]) -> Floats:
+        """How long each other worker waited for the accused, all of them together. float64 [W]."""
+        mine_E = accused_W[self.on] & ~accused_W[self.waiter]
+        found = np.bincount(self.waiter[mine_E], weights=self.wait_us[mine_E], minlength=accused_W.size)
+        return np.asarray(found, dtype=np.float64)
+
 
 class Meets:
     """Adds up who waited for whom over groups."""

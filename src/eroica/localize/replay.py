@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.localize.direct import DirectWaits
 from eroica.localize.graph import EventGraph
 from eroica.localize.schedule import Round, schedule
 from eroica.localize.stretches import Stretches, find_stretches, lengthened, progress_with, quicker, shortened
@@ -37,6 +38,9 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         start_W: When each worker's window begins, on an axis that the meetings themselves give. float64 [W].
         iteration_I: Iteration times with nothing changed, mean over workers. float64 [I].
         error: By how much these miss the measured ones together, a fraction.
+        seen: Who waited for whom, where much waiting is in no meeting and so stays whatever is taken away; else None.
+        open_W: Workers that met somebody who is missing, or in what does not pair: who waits for them beyond that, no
+            meeting tells. bool [W]; empty where `seen` is None.
     """
 
     graph: EventGraph
@@ -45,6 +49,8 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     start_W: Floats
     iteration_I: Floats
     error: float
+    seen: DirectWaits | None = None
+    open_W: NDArray[np.bool_] = msgspec.field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
 
     def iterations_with(
         self, change_WI: Floats, peers_WI: Floats | None = None, quicker_WI: Floats | None = None

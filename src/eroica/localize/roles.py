@@ -24,8 +24,8 @@ _POINT_TO_POINT = frozenset({"send", "recv"})
 _REDUCING = frozenset({"all_reduce", "reduce_scatter"})
 #: What members do together; any other kind (a batch of sends and receives, of which nothing is known) may join stages.
 _TOGETHER = _REDUCING | {"all_gather", "all_to_all", "barrier", "broadcast", "reduce", "gather", "scatter"}
-#: Gradients have more elements than this, losses and norms fewer; and no less than this share of what is reduced at
-#: once in smaller groups.
+#: Gradients have more elements than this, losses and norms fewer; and no less than this share of what smaller groups
+#: reduce at once for all of their members (activations are scattered, or gathered).
 _FEW_ELEMENTS = 1024
 _LEAST_SHARE = 0.1
 #: So many workers are asked what the job's own group is used for.
@@ -112,11 +112,11 @@ def _reduce_together(patterns: Sequence[WorkerPattern]) -> bool:
     for pattern in patterns[:_ASKED]:
         world = max(pattern.worker.world_size, len(patterns))
         whole = {group.name for group in pattern.process_groups if len(group.ranks) >= world > 1}
-        reduced = [one for one in pattern.collectives if one.kind in _REDUCING]
-        most, elsewhere = (
-            max((_most_elements(one) for one in reduced if (one.group in whole) == is_whole), default=0)
-            for is_whole in (True, False)
+        own, others = (
+            [one for one in pattern.collectives if (one.group in whole) == is_whole] for is_whole in (True, False)
         )
+        most = max((_most_elements(one) for one in own if one.kind in _REDUCING), default=0)
+        elsewhere = max((_most_elements(one) for one in others if one.kind == "all_reduce"), default=0)
         if most <= max(_FEW_ELEMENTS, _LEAST_SHARE * elsewhere):
             return False
     return bool(patterns)
