@@ -265,6 +265,35 @@ def test_a_job_that_is_far_slower_than_its_last_window_showed_need_not_wait(curr
     assert fleet.windows.busy == opens
 
 
+def test_an_early_window_comes_once_a_pause_and_only_for_more_than_the_last_one_was_opened_for() -> None:
+    fleet = manual_fleet(cooldown_s=500.0, window_s=1.0)
+    fleet.change(0, trigger=trigger(1, 0.3))
+    finish_window(fleet, "slow", current_ms=100.0)  # it was over when the window opened
+    fleet.step(350)
+    fleet.change(0, trigger=trigger(2, 0.3))
+    fleet.step()
+    assert not fleet.windows.busy
+    fleet.change(0, trigger=trigger(3, 0.5))
+    finish_window(fleet, "slow", current_ms=500.0)
+    fleet.step(350)
+    fleet.change(0, trigger=trigger(4, 5.0))
+    fleet.step()
+    assert not fleet.windows.busy
+
+
+def test_after_a_window_by_hand_and_for_other_triggers_the_pause_is_kept() -> None:
+    fleet = manual_fleet(cooldown_s=500.0, window_s=1.0)
+    fleet.change(0, trigger=trigger(1))
+    finish_window(fleet, "slow", current_ms=134.0)
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    finish_window(fleet, "healthy", current_ms=100.0)
+    fleet.step(350)
+    fleet.change(0, trigger=trigger(2, 0.9))
+    fleet.change(1, trigger=msgspec.structs.replace(trigger(1, 0.9), kind="expected"))
+    fleet.step()
+    assert not fleet.windows.busy
+
+
 def test_what_a_window_asked_for_by_hand_has_slowed_down_opens_no_other_one() -> None:
     fleet = manual_fleet(cooldown_s=500.0, window_s=1.0)
     fleet.step()

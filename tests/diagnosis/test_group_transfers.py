@@ -15,6 +15,7 @@ from eroica.localize.families import Family, read_families
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.verdict import Verdict
+from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from eroica.testing import synthesize_window
 from eroica.testing.grouped import GroupedFleet, Meeting, Work, neighbors_of, strided
@@ -222,7 +223,23 @@ def test_of_two_groups_the_slow_one_is_named_with_less_confidence(seed: int) -> 
     of_two = verdict_on({1: 250}, Use({9: 0.6}), workers=16, seed=seed)
     assert found(of_two) == [("link-fallback", (9,), ("node-1",))]
     of_eight = verdict_on({1: 250}, Use({9: 0.6}), seed=seed)
-    assert of_two.findings[0].confidence < of_eight.findings[0].confidence
+    assert of_two.findings[0].confidence == pytest.approx(0.7 * of_eight.findings[0].confidence, rel=0.1)
+
+
+@seeds
+@pytest.mark.parametrize("purpose", ["manual", "slow"])
+def test_what_has_always_been_longer_in_one_of_two_groups_is_what_it_is(purpose: WindowPurpose, seed: int) -> None:
+    before, now = patterns_of({1: 250}, seed=seed + 9, workers=16), patterns_of({1: 250}, seed=seed, workers=16)
+    assert found(analyze("job", synthesize_window(now, purpose, before), now, before)) == []
+
+
+@seeds
+def test_a_group_that_has_always_been_slow_has_not_made_a_job_slower(seed: int) -> None:
+    before, now = patterns_of({1: 250}, seed=seed + 9), patterns_of({1: 250}, seed=seed, late={2: 300})
+    named = found(analyze("job", synthesize_window(now, "slow", before), now, before))
+    assert [workers for _, workers, _ in named] == [(2,)]
+    manual = found(analyze("job", synthesize_window(now, "manual", before), now, before))
+    assert "slow-link" in {cause for cause, _, _ in manual}
 
 
 @seeds
@@ -258,6 +275,24 @@ def test_all_of_a_job_may_have(seed: int) -> None:
 def test_a_longer_transfer_at_the_same_use_is_no_detour(seed: int) -> None:
     verdict = verdict_since({0: 300}, seed=seed, workers=8)
     assert [cause for cause, _, _ in found(verdict)] == ["slow-collective-everywhere"]
+
+
+@seeds
+def test_a_detour_of_which_nobody_knows_how_much_was_sent_is_told_with_more_doubt(seed: int) -> None:
+    known, unknown = (
+        verdict_since({0: 300}, Use({3: 0.6}), seed=seed, workers=8, elements=elements) for elements in (1 << 20, 0)
+    )
+    assert unknown.findings[0].cause == known.findings[0].cause == "link-fallback"
+    assert unknown.findings[0].confidence < 0.8 * known.findings[0].confidence
+    assert any("sizes are not recorded" in sentence for sentence in unknown.findings[0].evidence)
+
+
+@seeds
+def test_a_group_that_no_pattern_describes_is_read_like_any_other(seed: int) -> None:
+    before = patterns_of({}, seed=seed + 100, workers=8)
+    now = patterns_of({0: 300}, Use({3: 0.6}), seed=seed, workers=8)
+    bare = [[msgspec.structs.replace(one, process_groups=()) for one in each] for each in (now, before)]
+    assert analyze("job", synthesize_window(bare[0], "slow", bare[1]), bare[0], bare[1]).verdict != "healthy"
 
 
 @seeds

@@ -226,21 +226,22 @@ def test_whoever_leaves_a_broadcast_of_an_unknown_root_early_is_not_blamed() -> 
     assert arrivals.blamed_us.sum() == 0
 
 
-def test_who_a_reduce_waits_for_costs_what_it_costs_though_no_record_tells_the_root() -> None:
-    """Gradients are reduced to rank 0, which sends the weights back: all wait for worker 2."""
+@pytest.mark.parametrize("workers", [4, 40])
+def test_who_a_reduce_waits_for_costs_what_it_costs_though_no_record_tells_the_root(workers: int) -> None:
+    """Gradients are reduced to rank 0, which sends the weights back: all wait for worker 2, but only rank 0 in that."""
 
-    def reduced(slow_us: float) -> tuple[Fleet, Arrivals, list[Played]]:
+    def reduced(slow_us: float, workers: int) -> tuple[Fleet, Arrivals, list[Played]]:
         steps = [Step("reduce", 300.0, "0", 0), Step("broadcast", 300.0, "0", 0), Step("iteration")]
-        programs = [[Step("work", slow_us if rank == 2 else 20_000.0), *steps] * ITERATIONS for rank in range(4)]
-        played = play(programs, [everybody(4)])
-        fleet = build_fleet(patterns_of_played(played, [everybody(4)]), Settings(one_off_fraction=0.0))
+        programs = [[Step("work", slow_us if rank == 2 else 20_000.0), *steps] * ITERATIONS for rank in range(workers)]
+        played = play(programs, [everybody(workers)])
+        fleet = build_fleet(patterns_of_played(played, [everybody(workers)]), Settings(one_off_fraction=0.0))
         arrivals = read_arrivals(fleet)
         return msgspec.structs.replace(fleet, replay=arrivals.replay), arrivals, played
 
-    fleet, arrivals, played = reduced(32_000.0)
+    fleet, arrivals, played = reduced(32_000.0, workers)
     removed = np.zeros_like(fleet.iteration_us)
     removed[2] = 12_000.0
-    truth = 1 - mean_us(reduced(20_000.0)[2]) / mean_us(played)
+    truth = 1 - mean_us(reduced(20_000.0, workers)[2]) / mean_us(played)
     assert simulated_gain(fleet, removed) == pytest.approx(truth, abs=0.03)
     assert any("no record names the roots" in note for note in arrivals.notes)
 
