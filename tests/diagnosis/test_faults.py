@@ -24,6 +24,7 @@ from eroica.testing import (
     synthesize,
     synthesize_window,
 )
+from eroica.testing.code_troubles import Calls
 
 EVERYBODY = (0, 1, 2, 3)
 
@@ -99,6 +100,18 @@ def test_a_function_smaller_than_most_of_what_iterations_grew_by_is_told_with_mo
     assert all_of_it is not None and part_of_it is not None
     assert all_of_it.function.name == part_of_it.function.name == "_score_tokens"
     assert part_of_it.confidence < 0.85 * all_of_it.confidence
+
+
+@seeds
+def test_a_function_of_all_that_one_takes_longer_in_is_that_ones_though_all_take_as_long_as_the_slowdown(
+    seed: int,
+) -> None:
+    frames = ("step (project/sim.py:7)", "simulate (project/sim.py:30)")
+    usual = FleetPlan(seed=seed)
+    healthy = synthesize(FleetPlan(seed=seed + 10_000), [Calls(frames, EVERYBODY, 40)], 1)
+    patterns = synthesize(usual, [Calls(frames, EVERYBODY, 40), Calls(frames, (2,), 45)], 2)
+    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns)
+    check(verdict, "python-on-critical-path", (2,), "simulate")
 
 
 @seeds

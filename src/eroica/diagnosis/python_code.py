@@ -352,9 +352,10 @@ def _leaf(view: View, focus: Focus, done: Doing) -> tuple[str, ...]:
 def _explains_slowdown(view: View, rows: list[int]) -> Iterator[Candidate]:
     """Without a baseline window: one own function, on all workers, about as large as the slowdown the trigger saw.
 
-    What is less than most of what the window has grown by leaves as much doubt.
+    What is less than most of what the window has grown by leaves as much doubt. Where the others wait for one worker by
+    most of it, it is that one's doing.
     """
-    if not view.is_slow or view.slowdown_us <= 0:
+    if not view.is_slow or view.slowdown_us <= 0 or view.deficit_us.max() >= _EXPLAINS_MOST * view.slowdown_us:
         return
     time_R = view.fleet.critical_us[rows].mean(axis=1)
     focus = find_focus(view.fleet.keys, rows, time_R, time_R)
