@@ -18,7 +18,8 @@ _STANDS_FOR: dict[str, frozenset[str]] = {
     "blocking-checkpoint": frozenset({"python-on-critical-path"}),
     "blocking-logging": frozenset({"python-on-critical-path"}),
 }
-#: Causes for which a function has frames of others below it: its own lines beside them are not another problem.
+#: Causes for which a function has frames of others below it: its own lines beside them are not another problem, unless
+#: they are the larger one.
 _CALLING = frozenset({"blocking-checkpoint", "blocking-logging"})
 #: Causes that differ only in what the named rows do.
 _ALIKE = frozenset({"slow-data-loading", "slow-storage-read", "python-on-critical-path"})
@@ -63,7 +64,8 @@ def _stands_for(specific: Candidate, general: Candidate) -> bool:
     if general.cause == "python-on-critical-path" and specific.cause == "host-device-sync":
         return _is_around(general, specific) and _holds_most(specific, general)
     if specific.cause in _CALLING:
-        return (specific.focus.name, specific.focus.place) == (general.focus.name, general.focus.place)
+        is_same = (specific.focus.name, specific.focus.place) == (general.focus.name, general.focus.place)
+        return is_same and _holds_most(specific, general)
     if specific.cause == "slow-storage-read":
         return _share_rows(specific, general) and _holds_most(specific, general)
     return _holds_most(specific, general)

@@ -38,7 +38,7 @@ class ThreadSamples(NamedTuple):
         time_ns: Wall clock. int64 [S].
         function: int32 [S].
         kind: What the stack's leaf means for the engine's operators: PLAIN, ENGINE (waits in the autograd engine), HOOK
-            (Python below the engine or inside a user's function of it). int8 [S].
+            (Python below the engine), INSIDE (inside a user's function of it, which is an operator). int8 [S].
     """
 
     time_ns: Times
@@ -46,7 +46,7 @@ class ThreadSamples(NamedTuple):
     kind: NDArray[np.int8]
 
 
-PLAIN, ENGINE, HOOK = 0, 1, 2
+PLAIN, ENGINE, HOOK, INSIDE = 0, 1, 2, 3
 
 
 class OtherThread(NamedTuple):
@@ -80,7 +80,7 @@ class StackReader:
         self._known: dict[tuple[ThreadRole, tuple[str, ...]], tuple[int, int]] = {}
 
     def identify(self, stack: tuple[str, ...], role: ThreadRole) -> tuple[int, int]:
-        """Function number and kind (PLAIN, ENGINE, HOOK) of a stack."""
+        """Function number and kind (PLAIN, ENGINE, HOOK, INSIDE) of a stack."""
         key = (role, stack)
         if key not in self._known:
             self._known[key] = (self._functions.number(stack_function(stack, role)), _stack_kind(stack))
@@ -115,8 +115,9 @@ def _begins_child(frame: str) -> bool:
 def _stack_kind(stack: tuple[str, ...]) -> int:
     if is_engine_frame(stack[-1]):
         return ENGINE
-    below = any(is_engine_frame(frame) or is_apply_frame(frame) for frame in stack[:-1])
-    return HOOK if below else PLAIN
+    if any(is_apply_frame(frame) for frame in stack[:-1]):
+        return INSIDE
+    return HOOK if any(is_engine_frame(frame) for frame in stack[:-1]) else PLAIN
 
 
 # --- stretches -> samples ---
@@ -199,6 +200,23 @@ def _continue_below(
     return continued
 
 
+def without_stale(samples: ThreadSamples, operators: tuple[Times, Times]) -> ThreadSamples:
+    """The samples without those in a user's autograd function at moments at which no operator was open.
+
+    A stack holds until another one is read, and what changes fast is often read in vain: then the one before seems to
+    last. The trace knows when such a function ended, for it is an operator, and gives it all of that time anyway.
+
+    Args:
+        samples: Of the training thread.
+        operators: When any operator was open on it, or on the engine's threads; disjoint, in order.
+    """
+    is_inside = samples.kind == INSIDE
+    is_stale = is_inside & ~inside(samples.time_ns, *operators)
+    if not is_stale.any() or is_stale.sum() > _MOST * is_inside.sum():  # else the trace has none of these operators
+        return samples
+    return ThreadSamples(*(column[~is_stale] for column in samples))
+
+
 # --- samples -> time ---
 
 
@@ -259,7 +277,7 @@ def spread_samples(
     hooks = []
     caught = np.flatnonzero(free & (place >= 0))
     wrapper = wrappers.function[place[caught]]
-    for number in np.unique(wrapper[samples.kind[caught] == HOOK]).tolist():
+    for number in np.unique(wrapper[samples.kind[caught] >= HOOK]).tolist():
         own = wrappers.where(wrappers.function == number)
         taken = caught[wrapper == number]
         hooks.append(_hook_time(samples, taken, own, window))
@@ -269,7 +287,7 @@ def spread_samples(
 
 def _hook_time(samples: ThreadSamples, taken: NDArray[np.int64], own: Layer, window: tuple[int, int]) -> Layer:
     """Of one wrapper's own time, what is nearest to samples of Python in it; all if most samples are such."""
-    is_hook = samples.kind[taken] == HOOK
+    is_hook = samples.kind[taken] >= HOOK
     cells = _cells(samples, taken[is_hook] if is_hook.mean() > _MOST else taken, window, HOOK)
     edges = distinct(np.concatenate((own.start, own.end, cells.start, cells.end)))
     place = find_interval(edges[:-1], cells.start, cells.end)
@@ -280,7 +298,7 @@ def _hook_time(samples: ThreadSamples, taken: NDArray[np.int64], own: Layer, win
 
 def _hook_stratum(samples: ThreadSamples, taken: NDArray[np.int64], own: Layer, busy: tuple[Times, Times]) -> Stratum:
     spans = (own.start, own.end)
-    hooks = taken[samples.kind[taken] == HOOK]
+    hooks = taken[samples.kind[taken] >= HOOK]
     function = np.concatenate((samples.function[hooks], np.full(len(taken) - len(hooks), own.function[0])))
     return Stratum(function.astype(np.int32), int((own.end - own.start).sum()) - _overlap(busy, spans))
 
@@ -291,9 +309,9 @@ def _overlap(first: tuple[Times, Times], second: tuple[Times, Times]) -> int:
 
 
 def _cells(
-    samples: ThreadSamples, chosen: NDArray[np.int64], window: tuple[int, int], kind: int | None = None
+    samples: ThreadSamples, chosen: NDArray[np.int64], window: tuple[int, int], least_kind: int = PLAIN
 ) -> Layer:
-    """The time nearest to each chosen sample, within the window; of one kind only if asked."""
+    """The time nearest to each chosen sample, within the window; of hooks only if asked."""
     if not len(chosen):
         return empty_layer()
     moment = samples.time_ns[chosen]
@@ -301,8 +319,7 @@ def _cells(
     start = np.concatenate(([window[0]], middle)).astype(np.int64)
     end = np.concatenate((middle, [window[1]])).astype(np.int64)
     keep = start < end
-    if kind is not None:
-        keep &= samples.kind[chosen] == kind
+    keep &= samples.kind[chosen] >= least_kind
     nobody = np.full(int(keep.sum()), -1, dtype=np.int32)
     return Layer(start[keep], end[keep], samples.function[chosen][keep], nobody)
 

@@ -21,6 +21,7 @@ from eroica.summarize.functions import Functions
 from eroica.summarize.host import read_host
 from eroica.summarize.launching import read_launching
 from eroica.summarize.sampled import (
+    INSIDE,
     OtherThread,
     Runs,
     SampleCount,
@@ -29,15 +30,16 @@ from eroica.summarize.sampled import (
     other_threads,
     sample_runs,
     training_samples,
+    without_stale,
 )
 from eroica.summarize.slices import MOST_EVENTS, cut_slices
 from eroica.summarize.spans import Staged
-from eroica.summarize.sweep import Layer, Times
+from eroica.summarize.sweep import Layer, Times, unite
 from eroica.summarize.tally import Tally
 from eroica.summarize.threads import awake_moments
 from eroica.summarize.waits import Witness, waits_elsewhere
 from eroica.trace.stacks import StackTimeline
-from eroica.trace.table import EventTable
+from eroica.trace.table import Category, EventTable
 
 
 def stage_window(
@@ -154,16 +156,28 @@ def read_sampled(
     training, torn = training_samples(stacks, pid, thread, autograd, clock, reader)
     shift = _shift(training, scene.events, thread, window, functions)
     training = training._replace(time_ns=training.time_ns + shift)
+    sampled = len(training.time_ns)
+    training = _without_stale(training, scene)
+    stale = sampled - len(training.time_ns)
     shifted = (window[0] - shift, window[1] - shift)
     others, threads, count = other_threads(stacks, pid, thread, autograd, clock, shifted, reader)
     inner = int(((training.time_ns >= window[0]) & (training.time_ns < window[1])).sum())
     outer = len(training.time_ns) - inner
-    count = SampleCount(count.used + inner, count.dropped + outer + torn + stacks.unreadable)
+    count = SampleCount(count.used + inner, count.dropped + outer + torn + stale + stacks.unreadable)
     runs = (sample_runs(training, window, stacks.rate_hz), *others)
     awake = clock.from_monotonic(awake_moments(capture, hardware, stacks.rate_hz))
     waits = np.array([waits_elsewhere(key.stack) for key in functions.keys] or [False])
     elsewhere = training.time_ns[waits[training.function]]
     return Sampled(training, runs, tuple(threads), count, stacks.rate_hz, awake, elsewhere)
+
+
+def _without_stale(training: ThreadSamples, scene: Scene) -> ThreadSamples:
+    """The training thread's samples without what a user's autograd function can no longer have run."""
+    if not (training.kind == INSIDE).any():
+        return training
+    threads = (scene.outline.training_thread, *scene.outline.autograd_threads)
+    rows = (scene.events.category == Category.OPERATOR) & np.isin(scene.events.thread, threads)
+    return without_stale(training, unite(scene.events.start_ns[rows], scene.events.end_ns[rows]))
 
 
 def _shift(
