@@ -364,7 +364,10 @@ def test_a_blockage_that_lasted_wins_over_slow_windows_and_one_that_passed_count
 
 
 def test_a_job_that_ended_far_slower_than_its_best_is_not_called_healthy() -> None:
-    assert final_verdict("j", {}, 2, 2, hints=Hints(slowed=1.2)).verdict == "healthy"
+    varies = final_verdict("j", {}, 2, 2, hints=Hints(slowed=1.2))
+    assert varies.verdict == "healthy"
+    assert "ended 1.2 times as long" in varies.summary
+    assert "ended" not in final_verdict("j", {}, 2, 2, hints=Hints(slowed=1.05)).summary
     slow = final_verdict("j", {}, 2, 2, hints=Hints(slowed=2.2))
     assert slow.verdict == "undetermined" and "2.2 times" in slow.summary
 

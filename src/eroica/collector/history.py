@@ -17,6 +17,8 @@ from eroica.report.words import history, window_list, worker_list
 
 #: Iterations that end so many times longer than the best are not called healthy, though nobody looked at them.
 _NOT_HEALTHY = 1.5
+#: From here on it is said.
+_WORTH_A_WORD = 1.1
 #: Two causes of which the lighter weighs at least so much of the heavier: the history does not decide between them.
 _TIE = 0.75
 #: Windows in a row, the last ones, in which a cause must have been seen to have taken the place of another.
@@ -237,6 +239,11 @@ def _nothing_looked_wrong(
         summary = f"Healthy: {workers_seen} workers never looked slow; the job stood still {times}, and went on."
     elif workers_seen:
         summary = f"Healthy: iterations of {workers_seen} workers never got slower, so no window was opened."
+        if hints.slowed >= _WORTH_A_WORD:
+            summary = (
+                f"Healthy: iterations of {workers_seen} workers never got slower by more than they vary, so no window "
+                f"was opened; they ended {hints.slowed:.2g} times as long as the job's best."
+            )
         notes = (
             "a job that is slow on all workers alike from its first iteration on shows no change; `eroica profile` "
             "looks at it, and --expected-iteration-s says how long an iteration should take",
