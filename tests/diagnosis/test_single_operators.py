@@ -183,3 +183,31 @@ def test_backward_alone_taking_longer_on_all_workers_is_no_larger_batch(accelera
     assert "batches or sequences have grown" not in backward.summary
     both = judged(MoreData(tuple(range(8)), 1.8), **plan)
     assert "batches or sequences have grown" in both.summary
+
+
+@dataclass(frozen=True)
+class OwnFunction:
+    """A user's autograd function takes `ms` on some workers: told as the operator, or as the Python inside it."""
+
+    workers: tuple[int, ...]
+    ms: float
+    as_operator: bool
+
+    def apply(self, draft: Draft) -> None:
+        """Where no sample has hit it, the operator keeps its time."""
+        time_WI = np.zeros(draft.shape)
+        time_WI[list(self.workers)] = self.ms * 1e3
+        key = FunctionKey(kind="compute", name="_StepBackward", phase="backward")
+        if not self.as_operator:
+            key = draft.backward_frame("apply (torch/autograd/function.py:310)", "backward (project/step.py:9)")
+        draft.add(key, time_WI, 4.0, 0.3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_python_of_an_autograd_function_that_no_sample_has_hit_is_no_new_operator(seed: int) -> None:
+    before, now = (
+        synthesize(FleetPlan(seed=seed, draw=draw), [OwnFunction(tuple(range(4)), 25, as_operator)], window)
+        for draw, as_operator, window in ((1, False, 1), (0, True, 2))
+    )
+    verdict = analyze("job", synthesize_window(now, "slow", before), now, before)
+    assert [finding for finding in verdict.findings if finding.role == "cause"] == [], verdict.summary

@@ -352,11 +352,12 @@ def _more_work_of_roles(view: View, rows: list[int]) -> Iterator[Candidate]:
         members = np.flatnonzero(late_W)
         reference_W = np.maximum(excess.mean_us * (1 - more_W), np.nan_to_num(excess.reference_us))
         late = _lateness("baseline", members, excess, reference_W, time_WI, agreement_W)
+        share = float(np.clip(more_W[members].mean(), 0, 1))
         evidence = (
             f"{count[members].mean():.0f} operators per iteration against {np.nanmean(before[members]):.0f} in the "
-            f"baseline window; {percent(more_W[members].mean())} of their time is the additional work, at normal speed."
+            f"baseline window; {percent(share)} of their time is the additional work, at normal speed."
         )
-        found = _candidate(view, "load-imbalance", late, float(np.clip(more_W[members].mean(), 0, 1)), (evidence,))
+        found = _candidate(view, "load-imbalance", late, share, (evidence,))
         yield msgspec.structs.replace(found, is_general=False)
 
 

@@ -5,6 +5,7 @@ Array suffixes: F functions, W workers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -22,6 +23,7 @@ FORWARD, BACKWARD, WITHOUT_DATA = frozenset({"forward"}), frozenset({"backward"}
 WITH_DATA = FORWARD | BACKWARD
 #: An operator that others run in has less of its time for itself.
 _OWN = 0.1
+_NODE = re.compile(r"(?:Backward|Grad)\d+$|^AccumulateGrad$")
 #: Contention explains slowness if waiting for a core explains this share of it.
 EXPLAINED_BY_QUEUE = 0.5
 
@@ -48,13 +50,21 @@ def operators(fleet: Fleet) -> list[int]:
     """Rows of the model's own computation: compute outside the loader's next.
 
     Without an accelerator those that only call others are left out: a node of the autograd graph that waits for a
-    collective inside (FSDP) takes as long as that.
+    collective inside (FSDP) takes as long as that. So are the user's own functions of that graph where stacks were
+    sampled: what they do by themselves is Python, and the operator keeps only what no sample has hit.
     """
     rows = [index for index, key in enumerate(fleet.keys) if key.kind == "compute" and key.phase != "input"]
     if fleet.has_accelerator:
         return rows
+    if all(pattern.samples_used for pattern in fleet.patterns):
+        rows = [row for row in rows if not _is_users_function(fleet.keys[row].name)]
     own_R, all_R = fleet.critical_us[rows].sum(axis=1), fleet.total_us[rows].sum(axis=1)
     return [row for row, own, all_ in zip(rows, own_R, all_R, strict=True) if own >= _OWN * all_]
+
+
+def _is_users_function(name: str) -> bool:
+    """Whether an operator is a user's `autograd.Function`, named as its class; torch's own nodes are numbered."""
+    return "::" not in name and not _NODE.search(name)
 
 
 def launching_rows(fleet: Fleet, phase: Phase | None = None) -> list[int]:
