@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from eroica.model.pattern import FunctionKey, Neighbor
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
+from eroica.testing import FleetPlan, SlowCompute, Trouble, UnevenWork, synthesize, synthesize_window
 from eroica.testing.fleet import Draft
 
 
@@ -205,9 +205,14 @@ class OwnFunction:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_python_of_an_autograd_function_that_no_sample_has_hit_is_no_new_operator(seed: int) -> None:
-    before, now = (
-        synthesize(FleetPlan(seed=seed, draw=draw), [OwnFunction(tuple(range(4)), 25, as_operator)], window)
-        for draw, as_operator, window in ((1, False, 1), (0, True, 2))
-    )
+    """The last stage runs more operators than then, for 15 ms; its function takes as long as ever."""
+    plan = FleetPlan(workers=4, stages=4, seed=seed, iterations=20)
+    last = (3,)
+    before = synthesize(replace(plan, draw=1), [OwnFunction(last, 40, as_operator=False)], 1)
+    now = synthesize(plan, [UnevenWork(last, 0.3), OwnFunction(last, 40, as_operator=True)], 2)
     verdict = analyze("job", synthesize_window(now, "slow", before), now, before)
-    assert [finding for finding in verdict.findings if finding.role == "cause"] == [], verdict.summary
+    found = verdict.cause
+    assert found is not None, verdict.summary
+    assert (found.cause, found.workers) == ("load-imbalance", last), verdict.summary
+    assert found.duration is not None
+    assert found.duration.per_iteration_ms - (found.duration.peers_ms or 0.0) < 30
