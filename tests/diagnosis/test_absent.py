@@ -9,7 +9,7 @@ import pytest
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowHostLink, SlowLoader, Trouble, synthesize, synthesize_window
+from eroica.testing import FleetPlan, SlowHostLink, SlowLink, SlowLoader, Trouble, synthesize, synthesize_window
 
 seeds = pytest.mark.parametrize("seed", range(3))
 kinds = pytest.mark.parametrize("accelerator", [True, False], ids=["devices", "cores"])
@@ -95,6 +95,16 @@ def test_all_wait_for_somebody_who_never_reported_and_always_have(seed: int) -> 
     verdict = analyze("job", synthesize_window(now, "manual", before), now[:7], before, expected_workers=8)
     assert verdict.verdict == "undetermined"
     assert "worker 7 did not report" in verdict.summary
+
+
+@seeds
+def test_what_all_have_always_waited_with_somebody_who_reported_then_is_healthy_and_noted(seed: int) -> None:
+    """Transfers of a sharded model, say."""
+    plan = FleetPlan(workers=8, accelerator=True, seed=seed)
+    before, now = (synthesize(replace(plan, draw=draw), [SlowLink(40)], 2 - draw) for draw in (1, 0))
+    verdict = analyze("job", synthesize_window(now, "slow", before), now[:7], before, expected_workers=8)
+    assert verdict.verdict == "healthy", verdict.summary
+    assert any("may be for worker 7: not reported" in note for note in verdict.coverage.notes)
 
 
 @seeds

@@ -115,6 +115,15 @@ def test_a_function_of_all_that_one_takes_longer_in_is_that_ones_though_all_take
 
 
 @seeds
+@pytest.mark.parametrize("trouble", [SlowLoader((2,), 25), SlowCompute((2,), 1.4)], ids=["loading", "slow"])
+def test_somebody_who_was_always_late_does_not_hide_what_all_do_now(trouble: Trouble, seed: int) -> None:
+    healthy = synthesize(FleetPlan(seed=seed + 10_000, workers=8), [trouble], 1)
+    patterns = synthesize(FleetPlan(seed=seed, workers=8), [trouble, SlowPython(30)], 2)
+    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns)
+    assert "_score_tokens" in {one.function.name for one in verdict.findings if one.role == "cause"}, verdict.summary
+
+
+@seeds
 def test_of_two_that_do_more_than_the_others_the_one_that_all_wait_for_is_accused(seed: int) -> None:
     """Worker 3 takes 30 ms more than workers 0 and 1, too, but waits for worker 2 meanwhile."""
     verdict = verdict_on(BackwardHook((2,), 90), BackwardHook((3,), 30), seed=seed, baseline=False)

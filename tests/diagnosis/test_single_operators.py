@@ -153,7 +153,7 @@ def test_backward_alone_taking_longer_is_no_more_data(accelerator: bool, seed: i
 class WithoutCore(MoreData):
     """The same while the training threads of these workers are ready but without a core for a share of the time."""
 
-    queued: float = 0.6
+    queued: float = 0.85
 
     def apply(self, draft: Draft) -> None:
         """As above, and a fact of the host."""

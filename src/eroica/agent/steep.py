@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-#: So many iterations in a row, each so many times as long as the highest mean the job has lived through, for so long:
+#: So many iterations in a row, each so many times as long as the highest means the job has lived through, for so long:
 #: an evaluation, a checkpoint or a moment without a core is over by then.
 _ITERATIONS = 12
 _TIMES = 3.0
@@ -19,7 +19,7 @@ class Steep:
     """The last iterations of one worker.
 
     Attributes:
-        count: Iterations in the row that has been noticed.
+        count: Iterations that were looked at last.
         mean_s: Their mean, seconds.
     """
 
@@ -35,7 +35,7 @@ class Steep:
 
         Args:
             duration_s: How long it took.
-            highest_s: The highest mean that counts as this job's past; NaN: there is none yet.
+            highest_s: The highest mean of this job's past, but for the few highest; NaN: there is none yet.
             margin: Factor on what a rise must exceed, >= 1.
 
         Returns:
@@ -50,5 +50,5 @@ class Steep:
         self._last.append(duration_s)
         if self._row < _ITERATIONS or self._row_s < _LASTING_S or self._row % _ITERATIONS:
             return False
-        self.count, self.mean_s = self._row, sum(self._last) / len(self._last)
+        self.count, self.mean_s = len(self._last), sum(self._last) / len(self._last)
         return True

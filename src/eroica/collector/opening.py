@@ -226,6 +226,7 @@ class Opening:
             now: Seconds.
             in_vain: Nor would the next one, and each probe costs the training something: a pause as after a verdict.
         """
+        self._is_early = False
         if in_vain:
             self._pause(now)
         self.quiet_until = max(self.quiet_until, now + min(self._settings.cooldown_s, _AFTER_GIVING_UP_S))

@@ -67,14 +67,18 @@ def find_absence(view: View) -> Absence | None:
             is_most = longer_us >= _MOST_OF_GROWTH * (view.iteration_us - past.mean_iteration_us) > 0
             return Absence(us=longer_us, is_longer=True, is_most=is_most)
     share = common_share(view)
-    return Absence(us=share * view.iteration_us, is_longer=False, is_most=True) if share >= _ALL_WAIT else None
+    if share < _ALL_WAIT:
+        return None
+    # as long as when all had reported it is what they always wait
+    is_known = past is not None and bool(those) and set(view.context.missing) <= set(past.ranks)
+    return Absence(us=share * view.iteration_us, is_longer=False, is_most=not is_known)
 
 
 def hides(view: View, absence: Absence | None, causes: Sequence[Cause]) -> bool:
     """Whether who did not report may cost more than all causes together, which then are not what makes the job slow.
 
-    Without a healthy window nothing tells how long all wait anyway: that stands beside causes as a note. What a cause
-    tells of the transfer itself is that waiting.
+    Where they do not wait longer than in a healthy window, or there is none, it stands beside causes as a note. What a
+    cause tells of the transfer itself is that waiting.
     """
     if absence is None or not absence.is_most:
         return False

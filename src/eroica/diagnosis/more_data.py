@@ -52,8 +52,8 @@ def has_more_data(view: View) -> NDArray[np.bool_]:
     busy_W = running_us(view.fleet)
     more_W &= _computes(busy_W / median_of_others(busy_W, view.fleet.roles), grows_W)
     if more_W.any():
-        queue_W = queued_share(view.fleet)
-        more_W &= ~_waits_for_cores(view, queue_W - median_of_others(queue_W, view.fleet.roles), grows_W)
+        usual_W = median_of_others(queued_share(view.fleet), view.fleet.roles)
+        more_W &= ~_waits_for_cores(view, usual_W, grows_W)
     return np.asarray(more_W & (held_share(view.fleet) <= _HELD) & _runs_at_full_speed(view), dtype=np.bool_)
 
 
@@ -102,7 +102,7 @@ def has_more_data_since(view: View) -> NDArray[np.bool_]:
     more_W = np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)])
     more_W &= _computes(running_us(view.fleet) / view.then(running_us), grows_W)
     if more_W.any():
-        more_W &= ~_waits_for_cores(view, queued_share(view.fleet) - view.then(queued_share), grows_W)
+        more_W &= ~_waits_for_cores(view, view.then(queued_share), grows_W)
     if more_W.any():
         more_W &= _goes_through(*(speed_against_baseline(view.suspects, one).factor for one in (FORWARD, BACKWARD)))
     if view.fleet.has_accelerator:
@@ -119,18 +119,21 @@ def _computes(busier_W: Floats, grows_W: Floats) -> NDArray[np.bool_]:
     return np.asarray(np.isnan(busier_W) | enough_W, dtype=np.bool_)
 
 
-def _waits_for_cores(view: View, longer_W: Floats, grows_W: Floats) -> NDArray[np.bool_]:
+def _waits_for_cores(view: View, usual_W: Floats, grows_W: Floats) -> NDArray[np.bool_]:
     """Whether threads that are ready but without a core explain what forward and backward take longer. bool [W].
+
+    Who has more to compute waits for a core as much more often.
 
     Args:
         view: The window.
-        longer_W: Share of the time that they wait longer than the reference, NaN where unknown. float64 [W].
+        usual_W: Share of the time that those waited which they are compared with, NaN where unknown. float64 [W].
         grows_W: So many times as long as there forward and backward take. float64 [W].
     """
     if view.fleet.has_accelerator:
         return np.zeros(view.workers, dtype=np.bool_)
     rows = [row for row in operators(view.fleet) if view.fleet.keys[row].phase in WITH_DATA]
     more_us_W = view.fleet.critical_us[rows].sum(axis=0) * (1 - 1 / np.maximum(np.nan_to_num(grows_W, nan=1.0), 1.0))
+    longer_W = queued_share(view.fleet) - usual_W * np.maximum(np.nan_to_num(grows_W, nan=1.0), 1.0)
     waits_us_W = np.nan_to_num(longer_W) * view.iteration_us
     return np.asarray((waits_us_W > 0) & (waits_us_W >= EXPLAINED_BY_QUEUE * more_us_W), dtype=np.bool_)
 

@@ -58,6 +58,8 @@ _UNEQUAL = 3.0
 #: Frames looked at against the healthy window where a phase as a whole does not stand out; one against peers: on busy
 #: cores the more are looked at, the more often one of them differs by chance.
 _MOST_FRAMES = 3
+#: Who takes so much more of the usual time in a function of all than they do.
+_OF_ONE = 0.5
 #: Another thread that is busy for this share of the iteration is worth a sentence.
 _BUSY_BESIDE = 0.3
 #: Where a frame lies that enters a collective.
@@ -353,9 +355,9 @@ def _explains_slowdown(view: View, rows: list[int]) -> Iterator[Candidate]:
     """Without a baseline window: one own function, on all workers, about as large as the slowdown the trigger saw.
 
     What is less than most of what the window has grown by leaves as much doubt. Where the others wait for one worker by
-    most of it, it is that one's doing.
+    most of it, and that one takes far longer in the function than they do, it is that one's doing.
     """
-    if not view.is_slow or view.slowdown_us <= 0 or view.deficit_us.max() >= _EXPLAINS_MOST * view.slowdown_us:
+    if not view.is_slow or view.slowdown_us <= 0:
         return
     time_R = view.fleet.critical_us[rows].mean(axis=1)
     focus = find_focus(view.fleet.keys, rows, time_R, time_R)
@@ -364,6 +366,10 @@ def _explains_slowdown(view: View, rows: list[int]) -> Iterator[Candidate]:
     spent = measure(view, focus.functions)
     time_WI = spent.time_us
     mean_W = time_WI.mean(axis=1)
+    first, usual_us = int(view.deficit_us.argmax()), float(np.median(mean_W))
+    is_of_one = mean_W[first] - usual_us >= _OF_ONE * usual_us
+    if is_of_one and view.deficit_us[first] >= _EXPLAINS_MOST * view.slowdown_us:
+        return
     explained = _EXPLAINS_CROWDED if view.is_crowded.all() else _EXPLAINS_MOST
     least = max(explained * view.slowdown_us, _LEAST_SHARE * view.iteration_us)
     strength = float(np.median(mean_W / np.maximum(standard_error(time_WI), 1e-9)))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.localize.direct import DirectWaits
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.localize.replay import Replay
@@ -51,14 +52,17 @@ def simulate_iterations(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | N
 def _as_seen(fleet: Fleet, replay: Replay, removed_WI: Floats, found_I: Floats) -> Floats:
     """Iteration times with what others are seen to wait for these workers, if a replay finds less. float64 [I].
 
-    Where these, or who waits for them, met somebody who is missing: there the delay may go on unseen.
+    Where these, or who waits for them, met somebody who is missing: there the delay may go on unseen. What their peers
+    are waited for as well (stages of a pipeline wait for each other) is none of their doing.
     """
-    touched_W = np.asarray(removed_WI.any(axis=1), dtype=np.bool_)
-    waited_W = np.zeros(touched_W.size) if replay.seen is None else replay.seen.for_these(touched_W)
+    touched_W, seen = np.asarray(removed_WI.any(axis=1), dtype=np.bool_), replay.seen or DirectWaits()
+    waited_W = seen.for_these(touched_W)
     if not waited_W.any() or not ((touched_W | (waited_W > 0)) & replay.open_W).any():
         return found_I
     now_I: Floats = fleet.iteration_us.mean(axis=0)
-    waited_us = float(waited_W.max()) / max(now_I.size, 1)
+    others_W = ~touched_W & np.isin(fleet.roles, fleet.roles[touched_W])
+    usual_us = float(np.median(seen.longest_us(touched_W.size)[others_W])) if others_W.any() else 0.0
+    waited_us = max(float(waited_W.max()) - usual_us, 0.0) / max(now_I.size, 1)
     by_roles_I = np.maximum(now_I - _from_roles(fleet, removed_WI), 0.0)
     at_most = min(waited_us / max(float(by_roles_I.mean()), 1e-9), 1.0)
     return np.asarray(np.minimum(found_I, now_I - at_most * by_roles_I))

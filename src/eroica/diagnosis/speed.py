@@ -63,8 +63,11 @@ def operators(fleet: Fleet) -> list[int]:
 
 
 def _is_users_function(name: str) -> bool:
-    """Whether an operator is a user's `autograd.Function`, named as its class; torch's own nodes are numbered."""
-    return "::" not in name and not _NODE.search(name)
+    """Whether an operator is a user's `autograd.Function`, named as its class; torch's own nodes are numbered.
+
+    What torch.compile makes is named in the same way, and computes.
+    """
+    return "::" not in name and not name.startswith("CompiledFunction") and not _NODE.search(name)
 
 
 def launching_rows(fleet: Fleet, phase: Phase | None = None) -> list[int]:

@@ -81,6 +81,7 @@ def conclude(
         return "undetermined", _contradiction(view), notes
     if absence is not None and absence.is_most:
         return "undetermined", describe_absence(view, absence), notes
+    notes = (*notes, *_beside(view, absence))
     if doubted is not None:
         return "undetermined", _doubted(view, doubted), notes
     if view.context.window.purpose == "seldom":
@@ -115,9 +116,13 @@ def _with_causes(
         part, grown = format_ms(rest.explained_us), format_ms(rest.grown_us)
         what = "That explains" if len(causes) == 1 else "All causes together explain"
         text += f" {what} {part} of the {grown} that iterations take longer than before, and nothing the rest."
+    return "slow", text, (*notes, *_beside(view, absence))
+
+
+def _beside(view: View, absence: Absence | None) -> Iterator[str]:
+    """What all wait where somebody who did not report may be why, if that is not what the verdict says."""
     if absence is not None and not view.is_trace:
-        notes = (*notes, note_absence(view, absence))
-    return "slow", text, notes
+        yield note_absence(view, absence)
 
 
 def _besides(view: View, doubted: Cause | None) -> Iterator[str]:

@@ -49,8 +49,8 @@ _FEWEST_UNTOLD = 3
 _BESIDE_WORK = 1.5
 _ASYNCHRONOUS = "sends go on beside other work, so the window is not replayed: gains are estimated from busy times"
 _UNPAIRED = (
-    "much waiting does not pair: of workers that met in it gains are what others are seen to wait for them, where a "
-    "replay tells less"
+    "much waiting does not pair: gains of workers near it are what others are seen to wait for them, where a replay "
+    "tells less"
 )
 _UNJUDGED = "no record names the roots of its broadcasts or reduces: gains are estimated from busy times"
 

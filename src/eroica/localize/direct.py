@@ -43,6 +43,12 @@ class DirectWaits(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         found = np.bincount(self.waiter[mine_E], weights=self.wait_us[mine_E], minlength=accused_W.size)
         return np.asarray(found, dtype=np.float64)
 
+    def longest_us(self, workers: int) -> Floats:
+        """The longest that any other worker waited for each. float64 [W]."""
+        found = np.zeros(workers)
+        np.maximum.at(found, self.on, self.wait_us)
+        return found
+
 
 class Meets:
     """Adds up who waited for whom over groups."""
