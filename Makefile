@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint bench bench-faults bench-hosts bench-healthy docs clean
+PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))
+
+.PHONY: demo test test-all test-long lint bench bench-faults bench-hosts bench-healthy docs clean
 .NOTPARALLEL:
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[dev]' $(PACKAGES:%=--editable './%[dev]')
 	touch $@
 
 demo: $(READY)  ## a small real training job gets slow and names its own cause
@@ -18,6 +20,9 @@ demo: $(READY)  ## a small real training job gets slow and names its own cause
 
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 20 -m "not long"
+
+test-all: test  ## the product's tests and those of every package
+	@set -e; for package in $(PACKAGES); do echo "== $$package"; $(MAKE) -C $$package test; done
 
 test-long: $(READY)  ## the real jobs that take too long for `make test`
 	$(BIN)/python -m pytest --numprocesses 1 -m long
@@ -27,6 +32,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	@set -e; for package in $(PACKAGES); do echo "== $$package"; \
+	$(BIN)/mypy --config-file pyproject.toml $$package/src; \
+	$(BIN)/lint-imports --no-cache --config $$package/pyproject.toml; done
 
 bench: $(READY) test-long  ## long tests, demo faults, overhead, windows, an hour of a healthy job, reading traces; raw results are kept
 	$(BIN)/python benchmarks/demo_faults.py --out benchmarks/results/demo_faults.jsonl

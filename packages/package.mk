@@ -1,0 +1,9 @@
+# What every package's Makefile includes: the environment is the repository's own, .venv at its root, set up once for all.
+ROOT := $(realpath $(dir $(lastword $(MAKEFILE_LIST)))/..)
+BIN := $(ROOT)/.venv/bin
+
+.PHONY: ready demo test bench
+.NOTPARALLEL:
+
+ready:
+	@$(MAKE) --no-print-directory -C $(ROOT) .venv/.ready
