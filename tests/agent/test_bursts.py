@@ -38,14 +38,18 @@ def comes_and_goes(slow_s: float, bad: int, good: int, seed: int, iterations: in
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("slow_s", "bad", "good"), [(0.6, 9, 51), (0.3, 25, 75), (0.2, 40, 40)])
-def test_the_third_slow_stretch_asks_for_a_window_while_it_lasts(slow_s: float, bad: int, good: int, seed: int) -> None:
+def test_the_third_slow_stretch_at_the_latest_asks_for_a_window_while_it_lasts(
+    slow_s: float, bad: int, good: int, seed: int
+) -> None:
     found = first_trigger(comes_and_goes(slow_s, bad, good, seed))
     assert found is not None
     iteration, trigger = found
     assert iteration <= HEALTHY + 2 * (bad + good) + bad
     assert (iteration - HEALTHY - 1) % (bad + good) < bad
-    assert trigger.kind == "slow" and BEST_S < trigger.current_s < slow_s
-    assert "slow for a while 3 times" in trigger.reason or "above the best" in trigger.reason
+    assert trigger.kind == "slow" and BEST_S < trigger.current_s < 1.1 * slow_s
+    assert any(
+        words in trigger.reason for words in ("slow for a while 3 times", "above the best", "than at their best")
+    )
 
 
 def test_stretches_that_cost_little_do_not() -> None:

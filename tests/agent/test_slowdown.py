@@ -108,18 +108,34 @@ def test_a_step_up_is_found_within_100_iterations_or_the_seconds_that_it_must_ho
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("times", "within"), [(88.0, 12), (20.0, 24), (6.0, 60)])
-def test_a_step_of_many_times_is_not_waited_for_fifty_times(times: float, within: int, seed: int) -> None:
-    """From a dozen iterations on, once they have lasted for a quarter of a minute."""
-    job = healthy(random.Random(seed), 600, 0.08)
-    found = watch(changed(job, lambda i, d: d * times if i > 300 else d))
-    assert 12 <= found[0][0] - 300 <= within
-    assert "times as long as the best" in found[0][1].reason or times < 10
-    assert found[0][1].current_s > 3 * found[0][1].baseline_s
+@pytest.mark.parametrize("iteration_s", [0.02, 0.05, 0.4, 2.0, 6.0])
+@pytest.mark.parametrize("onset", [60, 150, 300])
+@pytest.mark.parametrize(("times", "seconds"), [(88.0, 15), (20.0, 15), (6.0, 15), (2.0, 15), (1.5, 15), (1.25, 45)])
+def test_a_change_is_noticed_within_seconds_or_five_iterations(
+    times: float, seconds: int, onset: int, iteration_s: float, seed: int
+) -> None:
+    job = (duration * iteration_s / 0.05 for duration in healthy(random.Random(seed), 1200 + onset, 0.04))
+    if iteration_s <= 0.05:  # ten iterations are left out, and a past of less than three seconds is none
+        onset += 200 if iteration_s == 0.02 else 30
+    found = watch(changed(job, lambda i, d: d * times if i > onset else d))
+    assert found
+    waited = found[0][0] - onset
+    assert 0 < waited <= max(5 + (iteration_s > 0.5), math.ceil(1.05 * seconds / (times * iteration_s))), waited
+    assert found[0][1].current_s / found[0][1].baseline_s == pytest.approx(times, rel=0.2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("hours", [0.05, 0.5, 5.0])
+def test_what_creeps_is_noticed_before_it_has_grown_by_30_percent(hours: float, seed: int) -> None:
+    """However slowly it comes: 50 % in three minutes or in five hours."""
+    count = round(3600 * hours / 0.05)
+    job = healthy(random.Random(seed), count, 0.05)
+    found = watch(changed(job, lambda i, d: d * (1.0 + 0.5 * max(0, i - 150) / count)))
+    assert found and 0.05 < 0.5 * (found[0][0] - 150) / count <= 0.3
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("times", "count"), [(50.0, 8), (3.5, 40)], ids=["eight of them", "a few seconds"])
+@pytest.mark.parametrize(("times", "count"), [(50.0, 3), (3.5, 40)], ids=["three of them", "a few seconds"])
 def test_many_times_as_long_for_a_moment_is_no_slowdown(times: float, count: int, seed: int) -> None:
     job = healthy(random.Random(seed), 1200, 0.08)
     assert watch(changed(job, lambda i, d: d * times if 600 <= i < 600 + count else d)) == []
@@ -159,7 +175,7 @@ def test_the_reason_says_how_much_slower() -> None:
     job = changed(healthy(random.Random(6), 1000, 0.02), lambda i, d: d * 1.5 if i > 500 else d)
     _, trigger = watch(job)[0]
     assert trigger.kind == "slow"
-    assert trigger.reason.startswith("mean of the last 50 iterations is ")
+    assert trigger.reason.startswith("iterations have taken 5") or "mean of the last" in trigger.reason
     assert trigger.current_s / trigger.baseline_s == pytest.approx(1.5, abs=0.15)
 
 
@@ -197,7 +213,7 @@ def test_steady_means_enough_iterations_and_no_rise() -> None:
         trigger_of.observe(iteration, duration * (1.5 if iteration > 300 else 1.0))
         if trigger_of.steady:
             steady_at.append(iteration)
-    assert steady_at[0] == 70
+    assert 70 <= steady_at[0] <= 80
     assert 300 < max(steady_at) < 370
 
 
@@ -252,8 +268,7 @@ def test_batches_of_very_different_lengths_are_no_slowdown(seed: int) -> None:
 def test_where_iterations_are_long_a_rise_is_found_after_a_few_dozen(iteration_s: float, since: int, seed: int) -> None:
     job = healthy(random.Random(seed), since + 200, 0.05)
     found = watch(changed(job, lambda i, d: d * iteration_s / 0.05 * (1.3 if i > since else 1.0)))
-    assert found and 10 < found[0][0] - since <= 45
-    assert found[0][1].reason.startswith("mean of the last 1")
+    assert found and 2 < found[0][0] - since <= 45
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.08, 0.16])

@@ -14,7 +14,7 @@ Deviations, because one lucky iteration, an evaluation or a busy machine would r
   seconds more.
 - The same is done with four times as many iterations, for faults that hit only one iteration in ten; and with fewer,
   where iterations take a second or more: fifty of them would take a quarter of an hour where each takes twenty.
-- Iterations that become many times as long at once are not waited for fifty times (`steep`).
+- A rise by a fifth or more is not waited for so long, and one that comes little by little is no scatter (`change`).
 - Where iterations take turns (several steps for one rollout), whole cycles are compared.
 - Stretches of slow iterations that come again and again are counted (`bursts`): no mean shows them for long. So are
   single long iterations, far apart, that cost more than they used to (`seldom`): no mean shows them at all.
@@ -32,9 +32,9 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from eroica.agent.bursts import Bursts
+from eroica.agent.change import Change
 from eroica.agent.cycles import Cycles
 from eroica.agent.seldom import Seldom
-from eroica.agent.steep import Steep
 from eroica.model.shares import percent
 from eroica.settings import Settings
 
@@ -225,16 +225,6 @@ class Scale:
             return None
         return lowest
 
-    @property
-    def best(self) -> float:
-        """Lowest mean of the past that counts, seconds; NaN before there is enough of one."""
-        return self._lowest if len(self._past) >= self._fewest else math.nan
-
-    @property
-    def worst(self) -> float:
-        """Highest of them, but for the few highest."""
-        return self._worst if len(self._past) >= self._fewest else math.nan
-
     def holds(self, limit_s: float) -> bool:
         """Every part of the last iterations is beyond the limit."""
         return all(self._mean(part).value > limit_s for part in self._parts())
@@ -321,7 +311,7 @@ class Slowdown:
         """Nothing is known of the past."""
         self._scales = [Scale(factor, self._settings, self._cycles.period) for factor in (1, _LONG)]
         self._first: list[float] | None = []
-        self._bursts, self._seldom, self._steep = Bursts(), Seldom(), Steep()
+        self._bursts, self._seldom, self._change = Bursts(), Seldom(), Change(self._settings)
 
     @property
     def baseline_s(self) -> float | None:
@@ -336,13 +326,17 @@ class Slowdown:
 
     @property
     def steady(self) -> bool:
-        """Enough iterations, and the last ones not slower than before: a window now shows the healthy job."""
-        enough = self._seen >= self._settings.baseline_after_iterations
+        """Enough iterations, and the last ones not slower than before: a window now shows the healthy job.
+
+        Enough also to notice afterwards that the job got slow meanwhile.
+        """
+        enough = self._seen >= self._settings.baseline_after_iterations and self._change.best_s < math.inf
         return enough and self.current_s is not None and not any(scale.held for scale in self._scales)
 
     def absolve(self) -> None:
         """A window found nothing wrong: ask for more before asking again."""
         self._margin = min(self._margin * self._settings.healthy_backoff, _LARGEST_MARGIN)
+        self._change.absolve()
         for scale in self._scales:
             scale.held = 0
 
@@ -380,8 +374,8 @@ class Slowdown:
         found = [trigger for trigger in map(self._judge, looking) if trigger is not None]
         is_whole = self._scales[0].seen % self._cycles.period == 0
         recurrent = [self._judge_bursts(duration_s), self._judge_seldom(iteration, duration_s)] if is_whole else []
-        steep = self._judge_steep(duration_s)
-        return next((trigger for trigger in (*found, steep, *recurrent) if trigger is not None), None)
+        change = self._judge_change(duration_s)
+        return next((trigger for trigger in (*found, change, *recurrent) if trigger is not None), None)
 
     def _look_at_first(self, duration_s: float) -> None:
         """Once enough have come: if iterations are long, fewer of them make a mean, too."""
@@ -398,13 +392,15 @@ class Slowdown:
             self._scales.append(short)
         self._first = None
 
-    def _judge_steep(self, duration_s: float) -> Trigger | None:
-        scale = self._scales[0]
-        if not self._steep.observe(duration_s, scale.worst, self._margin):
+    def _judge_change(self, duration_s: float) -> Trigger | None:
+        rise = self._change.observe(duration_s, self._margin)
+        if rise is None:
             return None
-        best, mean = scale.best, self._steep.mean_s
-        reason = f"the last {self._steep.count} iterations took {mean / best:.0f} times as long as the best"
-        return Trigger("slow", best, mean, reason)
+        reason = (
+            f"iterations have taken {percent(rise.current_s / rise.best_s - 1.0)} longer than at their best for "
+            f"{rise.since_s:.0f} s"
+        )
+        return Trigger("slow", rise.best_s, rise.current_s, reason)
 
     def _judge_bursts(self, duration_s: float) -> Trigger | None:
         best = self.baseline_s

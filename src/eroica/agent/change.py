@@ -1,0 +1,194 @@
+"""Changes of a worker's pace, found soon: Page's cumulative sum over seconds lost, a pure state machine over durations.
+
+Means of fifty iterations (`slowdown.Scale`) find small rises; a rise by a fifth or more must not wait for them, nor
+may one that comes little by little count as the job's own scatter. So time that is lost against the best stretch is
+added up, less an allowance; the sum never falls below zero, and it asks for a window once it is large enough. A jump
+by half needs about ten seconds for that, one by a fifth half a minute, wherever in the job it comes.
+
+Source: E. S. Page, "Continuous inspection schemes", Biometrika 41 (1954). Deviations, since iterations are neither
+independent nor normal:
+
+- Durations are looked at in blocks of a second, the slowest of each block left out: a checkpoint is no change.
+- The sum counts only while the middle block since it began is beyond the allowance, and the last one is.
+- A block adds a bounded part, so that none can ask alone.
+- Scatter is measured between neighboring blocks: a slow growth is none of it.
+- Levels that the job has come back from without harm are no change when they come again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import islice
+from statistics import median
+from typing import NamedTuple
+
+from eroica.settings import Settings
+
+#: Seconds of iterations in a block, and iterations of it at least: the slowest one is left out.
+_BLOCK_S = 1.0
+_LEAST_IN_BLOCK = 2
+#: Iterations that are several times as long as known end a block of so many of them, of the least if it is that long.
+_ENOUGH_IN_BLOCK = 3
+_LONG_BLOCK_S = 3.0
+#: The allowance is half of the smallest rise that this is for (15 %), and as many times what neighboring stretches
+#: scatter.
+_ALLOWANCE = 0.075
+_ALLOWED_SCATTER = 3.0
+#: Seconds lost that make a change; more where blocks scatter, so that chance reaches them once in e^7 times.
+_LOST_S = 3.0
+_CHANCE = 7.0
+#: Of those, the share that one block may add.
+_LARGEST_PART = 1 / 2
+#: A change lasts so long, or so many iterations, if those take longer than that.
+_LASTING_S = 9.0
+_LASTING_ITERATIONS = 4
+#: Blocks of a stretch, whose lowest mean is the best; iterations that the first one holds at least, and blocks.
+_STRETCH = 10
+_FIRST_ITERATIONS = 15
+_FIRST_BLOCKS = 3
+#: Blocks whose middle one is a level; levels that the job has lived through count but for the highest few.
+_LEVEL = 5
+_LIVED_THROUGH = 0.95
+#: Beyond what was lived through, a rise must be this large a part of the allowance.
+_BEYOND = 0.5
+_MOST_BLOCKS = 2048
+#: Neighboring blocks whose differences tell the scatter.
+_DIFFERENCES = 200
+_MAD_TO_SIGMA = 1.4826
+
+
+class Rise(NamedTuple):
+    """A change for the worse.
+
+    Attributes:
+        best_s: Mean iteration of the job's best stretch, seconds.
+        current_s: Median of the blocks since the change began, seconds.
+        since_s: For how long, seconds.
+    """
+
+    best_s: float
+    current_s: float
+    since_s: float
+
+
+class _Block(NamedTuple):
+    """Mean of its iterations without the slowest, seconds; how many there are; what all took; level at its end."""
+
+    mean_s: float
+    count: int
+    total_s: float
+    level_s: float
+
+
+class Change:
+    """The changes of one worker.
+
+    Args:
+        settings: `one_off_fraction`, `horizon_s`.
+
+    Attributes:
+        best_s: Mean iteration of the best stretch so far, seconds; infinite before there is one.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.best_s = math.inf
+        self._settings = settings
+        self._row: list[float] = []
+        self._blocks: deque[_Block] = deque(maxlen=_MOST_BLOCKS)
+        self._lost_s = 0.0
+        self._since = 0  # blocks since the sum left zero
+        self._lived = math.inf
+        self._wander = self._noise = 0.0
+        self._life_s = self._descent_s = 0.0
+        self._harmful = 0  # blocks at the end of the past that a window was asked for
+
+    def observe(self, duration_s: float, margin: float = 1.0) -> Rise | None:
+        """Take in one iteration.
+
+        Args:
+            duration_s: How long it took.
+            margin: Factor on the allowance and on what must be lost, >= 1.
+
+        Returns:
+            The rise once it is certain, and again each time that as much more was lost.
+        """
+        self._row.append(duration_s)
+        total_s = math.fsum(self._row)
+        if len(self._row) < _LEAST_IN_BLOCK or total_s < _BLOCK_S:
+            return None
+        if len(self._row) < _ENOUGH_IN_BLOCK and self.best_s < _BLOCK_S / 2 and total_s < _LONG_BLOCK_S:
+            return None
+        kept = sorted(self._row)[: len(self._row) - max(1, math.ceil(self._settings.one_off_fraction * len(self._row)))]
+        mean_s = math.fsum(kept) / len(kept)
+        recent = [block.mean_s for block in islice(reversed(self._blocks), _LEVEL - 1)]
+        block = _Block(mean_s, len(self._row), total_s, median([*recent, mean_s]))
+        self._row = []
+        self._life_s += total_s
+        rise = self._judge(block, margin)
+        self._blocks.append(block)
+        self._find_best()
+        return rise
+
+    def absolve(self) -> None:
+        """A window found nothing wrong: what the job does now is lived through."""
+        self._lost_s, self._since, self._harmful = 0.0, 0, 0
+        self._lived = self._live_through()
+
+    def _judge(self, block: _Block, margin: float) -> Rise | None:
+        if self.best_s == math.inf:
+            return None
+        if not self._since:  # what comes after a change says nothing of how the job scattered before
+            self._lived = self._live_through()
+            self._wander, self._noise = self._scatter(_STRETCH), self._scatter(1)
+        allowance = margin * max(_ALLOWANCE, _ALLOWED_SCATTER * self._wander)
+        limit_s = self.best_s * (1.0 + allowance)
+        needed_s = margin * max(_LOST_S, _CHANCE * self._noise**2 / allowance * self.best_s * block.count)
+        part_s = (block.mean_s - limit_s) * block.count
+        self._lost_s = max(0.0, self._lost_s + min(part_s, _LARGEST_PART * needed_s * (1.0 + 1e-9)))
+        self._since = self._since + 1 if self._lost_s else 0
+        if not self._since:
+            self._harmful = 0
+        if self._lost_s < needed_s or block.mean_s <= limit_s:
+            return None
+        since = [*islice(reversed(self._blocks), self._since - 1), block]
+        current_s, since_s = median(one.mean_s for one in since), sum(one.total_s for one in since)
+        lasting_s = max(_LASTING_S, _LASTING_ITERATIONS * current_s)
+        if since_s < lasting_s or current_s <= max(limit_s, self._lived * (1.0 + _BEYOND * allowance)):
+            return None
+        self._lost_s = 1e-9  # asks again after as much more, and the sum still counts as begun
+        self._harmful = self._since
+        return Rise(self.best_s, current_s, since_s)
+
+    def _scatter(self, stride: int) -> float:
+        """Scatter of means of so many blocks, a fraction, from differences of neighbors: growth is none of it."""
+        values = [block.mean_s for block in islice(reversed(self._blocks), _DIFFERENCES)]
+        if stride > 1:
+            values = [math.fsum(values[at : at + stride]) / stride for at in range(0, len(values) - stride + 1, stride)]
+        differences = [abs(math.log(one / other)) for one, other in zip(values, values[1:], strict=False)]
+        return _MAD_TO_SIGMA * median(differences) / math.sqrt(2.0) if differences else 0.0
+
+    def _live_through(self) -> float:
+        """The highest level, but for a few, of the horizon; none of the first descent, unless that was most of life."""
+        levels, spent_s, past_s = [], 0.0, self._life_s
+        skip = self._descent_s if self._descent_s < self._life_s / 2 else 0.0
+        for block in islice(reversed(self._blocks), self._harmful, None):
+            past_s -= block.total_s
+            spent_s += block.total_s
+            if spent_s > self._settings.horizon_s or past_s < skip:
+                break
+            levels.append(block.level_s)
+        levels.sort()
+        return levels[math.ceil(_LIVED_THROUGH * len(levels)) - 1] if levels else 0.0
+
+    def _find_best(self) -> None:
+        """Let the last stretch be the best one, if it is, and was made while nothing was lost."""
+        stretch = list(islice(reversed(self._blocks), _STRETCH))
+        count = sum(block.count for block in stretch)
+        if len(stretch) < (_FIRST_BLOCKS if self.best_s == math.inf else _STRETCH) or count < _FIRST_ITERATIONS:
+            return
+        mean_s = sum(block.mean_s * block.count for block in stretch) / count
+        if mean_s < self.best_s:
+            if mean_s < self.best_s / (1.0 + _ALLOWANCE):
+                self._descent_s = self._life_s
+            self.best_s = mean_s
