@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from itertools import islice
+from itertools import islice, pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -73,10 +73,10 @@ class Rise(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Mean of its iterations without the slowest, seconds; how many there are; what all took; level at its end."""
+    """Mean of its iterations without the slowest, seconds; their number; what all took; level at its end."""
 
     mean_s: float
-    count: int
+    iterations: int
     total_s: float
     level_s: float
 
@@ -143,8 +143,8 @@ class Change:
             self._wander, self._noise = self._scatter(_STRETCH), self._scatter(1)
         allowance = margin * max(_ALLOWANCE, _ALLOWED_SCATTER * self._wander)
         limit_s = self.best_s * (1.0 + allowance)
-        needed_s = margin * max(_LOST_S, _CHANCE * self._noise**2 / allowance * self.best_s * block.count)
-        part_s = (block.mean_s - limit_s) * block.count
+        needed_s = margin * max(_LOST_S, _CHANCE * self._noise**2 / allowance * self.best_s * block.iterations)
+        part_s = (block.mean_s - limit_s) * block.iterations
         self._lost_s = max(0.0, self._lost_s + min(part_s, _LARGEST_PART * needed_s * (1.0 + 1e-9)))
         self._since = self._since + 1 if self._lost_s else 0
         if not self._since:
@@ -165,7 +165,7 @@ class Change:
         values = [block.mean_s for block in islice(reversed(self._blocks), _DIFFERENCES)]
         if stride > 1:
             values = [math.fsum(values[at : at + stride]) / stride for at in range(0, len(values) - stride + 1, stride)]
-        differences = [abs(math.log(one / other)) for one, other in zip(values, values[1:], strict=False)]
+        differences = [abs(math.log(one / other)) for one, other in pairwise(values)]
         return _MAD_TO_SIGMA * median(differences) / math.sqrt(2.0) if differences else 0.0
 
     def _live_through(self) -> float:
@@ -184,10 +184,10 @@ class Change:
     def _find_best(self) -> None:
         """Let the last stretch be the best one, if it is, and was made while nothing was lost."""
         stretch = list(islice(reversed(self._blocks), _STRETCH))
-        count = sum(block.count for block in stretch)
+        count = sum(block.iterations for block in stretch)
         if len(stretch) < (_FIRST_BLOCKS if self.best_s == math.inf else _STRETCH) or count < _FIRST_ITERATIONS:
             return
-        mean_s = sum(block.mean_s * block.count for block in stretch) / count
+        mean_s = sum(block.mean_s * block.iterations for block in stretch) / count
         if mean_s < self.best_s:
             if mean_s < self.best_s / (1.0 + _ALLOWANCE):
                 self._descent_s = self._life_s

@@ -34,11 +34,13 @@ class Hints(NamedTuple):
         slowed: How many times the best mean iteration the last one was, on the worker where that is most.
         loss: Which workers vanished from a command that failed, if nobody saw who was first.
         suspicion: What the baseline window looked like, if that was a slow job and nobody has looked again.
+        missed: Why the last window that was opened for a slowdown came to nothing; "" if none did.
     """
 
     slowed: float = 1.0
     loss: str = ""
     suspicion: str = ""
+    missed: str = ""
 
     @property
     def is_doubtful(self) -> bool:
@@ -226,10 +228,8 @@ def _nothing_looked_wrong(
 ) -> Verdict:
     notes: tuple[str, ...] = ()
     if workers_seen and hints.slowed >= _NOT_HEALTHY:
-        summary = (
-            f"Iterations ended {hints.slowed:.1f} times as long as the job's best, but it was over before a window "
-            "could show why; run it longer, or open a window when it gets slow (eroica profile)."
-        )
+        why = f"the window opened for it came to nothing ({hints.missed})" if hints.missed else "no window was opened"
+        summary = f"Iterations ended {hints.slowed:.1f} times as long as the job's best; why was not seen: {why}."
     elif workers_seen and hints.loss:
         summary = f"Iterations never looked slow, but {hints.loss}; the command's own output may say it."
     elif workers_seen and hints.suspicion:

@@ -17,6 +17,8 @@ from eroica.wire.messages import WindowLine
 _MOST_NOTES = 100
 #: Changes that wait for somebody to take them.
 _MOST_NEWS = 1000
+#: Phases in which a window has ended without a verdict.
+_IN_VAIN = ("given up", "failed")
 
 
 class News(NamedTuple):
@@ -48,6 +50,12 @@ class Ledger:
     def lines(self) -> tuple[WindowLine, ...]:
         """All windows, by id."""
         return tuple(self._lines[window_id] for window_id in sorted(self._lines))
+
+    @property
+    def missed(self) -> str:
+        """Why the last window of a slowdown that came to nothing did; "" if none did."""
+        vain = (line for line in reversed(self.lines) if line.purpose != "baseline" and line.phase in _IN_VAIN)
+        return next((line.summary for line in vain if not line.verdict), "")
 
     def new_id(self) -> int:
         """The id of one more window; it is not visible yet."""

@@ -358,7 +358,7 @@ class Collector:
             roll.ever,
             standing=self.blockages.standing,
             passed=self.blockages.passed,
-            hints=Hints(roll.slowed, self.blockages.loss, self.windows.suspicion),
+            hints=Hints(roll.slowed, self.blockages.loss, self.windows.suspicion, self.windows.missed),
         )
         final = self.final
         self._keep(lambda: self._store.save_final(final))

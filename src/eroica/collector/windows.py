@@ -230,6 +230,11 @@ class Windows:
         return self._ledger.verdicts
 
     @property
+    def missed(self) -> str:
+        """Why the last window of a slowdown that came to nothing did; "" if none did."""
+        return self._ledger.missed
+
+    @property
     def notes(self) -> list[str]:
         """What people should know, each once."""
         return self._ledger.notes
