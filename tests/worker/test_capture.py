@@ -736,6 +736,18 @@ def test_a_parked_window_is_saved_when_the_process_ends(desk: Desk, recorder: Re
     assert (desk.place / "capture.json").exists()
 
 
+@pytest.mark.parametrize(("iterations", "status"), [(1, "skipped"), (2, "done"), (5, "done")])
+def test_an_open_window_that_the_process_s_end_cuts_off_is_saved(desk: Desk, iterations: int, status: str) -> None:
+    desk.capturer.take(desk.order(10, 30), 9)
+    desk.pass_boundaries(9, 10 + iterations)
+    desk.capturer.let_go("the training ended")
+    assert desk.statuses[-1] == status
+    if status == "done":
+        record = json.loads((desk.place / "capture.json").read_text())
+        assert (record["first_iteration"], record["last_iteration"]) == (10, 10 + iterations)
+        assert f"closed after {iterations} iterations: the training ended" in record["notes"]
+
+
 def test_a_process_that_can_start_no_more_threads_saves_all_the_same(
     desk: Desk, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

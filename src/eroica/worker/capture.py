@@ -174,7 +174,9 @@ class Capturer:
             self._finish(session)
 
     def let_go(self, note: str) -> None:
-        """The process ends: save a complete window, and stop the profiler if it is safe, else let it end with us.
+        """The process ends: save what a window holds, and stop the profiler if it is safe, else let it end with us.
+
+        A window that is still open ends with its last whole iteration; what it recorded is worth as much as any.
 
         It is not where the device still works: one that waits for a peer that has died would never let us go.
         """
@@ -190,6 +192,8 @@ class Capturer:
             session.abandon()
             self._leave_standing(session, beat.SKIPPED, note)
             return
+        if self.phase == OPEN and session.iterations >= _LEAST_ITERATIONS and session.order.kind == beat.WINDOW:
+            self._park(session, note)
         if self.phase == PARKED and self._await(session.settled):
             self._finish(session)
         else:
@@ -295,12 +299,18 @@ class Capturer:
         enough = session.iterations >= _LEAST_ITERATIONS and (too_many or too_long)
         if iteration < order.last_iteration and not enough:
             return
+        why = ""
         if iteration < order.last_iteration:
-            why = "its event budget" if too_many else "its longest time"
-            session.notes.append(f"closed after {session.iterations} iterations: {why} was used up")
+            why = f"{'its event budget' if too_many else 'its longest time'} was used up"
+        self._park(session, why)
+
+    def _park(self, session: Session, cut_by: str = "") -> None:
+        """The window is over; `cut_by` is why, if that is not its own end."""
+        if cut_by:
+            session.notes.append(f"closed after {session.iterations} iterations: {cut_by}")
         session.park()
         self.phase = PARKED
-        self._tell(order, beat.CLOSED, session, round(session.iterations * self._events_per_iteration))
+        self._tell(session.order, beat.CLOSED, session, round(session.iterations * self._events_per_iteration))
 
     def _settle(self, session: Session) -> None:
         """Stop the profiler once no collective can still report to it; look ever more rarely."""
