@@ -17,6 +17,7 @@ import msgspec
 from eroica.agent.roster import LocalWorker
 from eroica.agent.scratch import Scratch
 from eroica.agent.setup import process_setup
+from eroica.agent.splitting import split_at_rise
 from eroica.agent.stacks import StackSampler, affordable_children, affordable_hz
 from eroica.errors import EroicaError
 from eroica.settings import Settings
@@ -134,8 +135,21 @@ class HostWindow:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._all_over(), self._until_closed_s)
         await asyncio.to_thread(self._stop_samplers)
+        saved = await asyncio.gather(*(self._saved(worker) for worker in self._workers))
+        if self.order.purpose == "baseline":
+            await asyncio.to_thread(self._split)
         slots = asyncio.Semaphore(max(1, (os.cpu_count() or 1) // 2))
-        await asyncio.gather(*(self._summarize(worker, slots) for worker in self._workers))
+        work = (self._summarize(worker, is_saved, slots) for worker, is_saved in zip(self._workers, saved, strict=True))
+        await asyncio.gather(*work)
+
+    def _split(self) -> None:
+        """What lies behind a lasting rise is no part of a baseline; without that, the window is judged as it is."""
+        captures = [self.directory / str(worker.worker.pid) / "capture.json" for worker in self._workers]
+        try:
+            note = split_at_rise([path for path in captures if path.exists()])
+        except (OSError, ValueError, LookupError) as error:
+            note = f"the baseline window could not be looked through: {error}"
+        self.notes.extend(filter(None, (note,)))
 
     # ------------------------------------------------------------------ samplers
 
@@ -248,9 +262,9 @@ class HostWindow:
 
     # ------------------------------------------------------------------ summaries
 
-    async def _summarize(self, worker: LocalWorker, slots: asyncio.Semaphore) -> None:
+    async def _summarize(self, worker: LocalWorker, is_saved: bool, slots: asyncio.Semaphore) -> None:
         rank, window_id = worker.worker.global_rank, self.order.window_id
-        if not await self._saved(worker):
+        if not is_saved:
             status = self._status(worker)
             if status not in _LOST:
                 await self._regret(window_id, rank, "the capture was never handed over")
