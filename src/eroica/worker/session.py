@@ -90,6 +90,7 @@ class Session:
         self.has_sends = False
         self.collections = CollectionLog(run)
         self._clocks: list[dict[str, int]] = []
+        self._groups: list[dict[str, Any]] = []
         self._enqueued: dict[str, int] = {}
         self._sampler = StackSampler(order.sampling_hz, run) if order.sampling_hz > 0 else None
 
@@ -103,6 +104,7 @@ class Session:
         before = time.monotonic_ns()
         self.tracer.prepare()
         self.prepared = True
+        self._groups = self._ask("process groups", surroundings.process_groups) or []
         self.stall_ns += time.monotonic_ns() - before
 
     def open(self) -> None:
@@ -186,7 +188,8 @@ class Session:
             **self._facts(worker),
             **threads,
             "thread_names": self._ask("thread names", surroundings.thread_names) or {},
-            "process_groups": self._ask("process groups", surroundings.process_groups) or [],
+            "process_groups": self._ask("process groups", surroundings.process_groups)
+            or self._groups,  # of one that ended
             "setup": {**(self._ask("setup", setup.torch_setup) or {}), **self.loader_setup},
             "flight_path": self._save_flight(directory),
             "stacks_path": self._save_stacks(directory),
