@@ -67,7 +67,7 @@ def test_what_the_first_window_shows_is_looked_at_again_and_only_the_second_verd
     (first,) = job.train()
     assert first.window.purpose == "baseline" and not first.counts and first.baseline == ()
     job.judge(first, verdict("slow", gain=0.4))
-    assert job.windows.verdicts == {} and job.windows.suspicion == "Worker 0 reads."
+    assert job.windows.verdicts == {} and job.windows.suspicion is not None
     (second,) = job.train()
     assert second.window.purpose == "early" and second.counts and second.baseline == ()
     assert "slow-data-loading on worker 0" in second.window.reason
@@ -131,7 +131,10 @@ def test_the_job_is_not_over_while_its_first_window_is_being_judged() -> None:
     job.judge(first, verdict("slow", gain=0.4))
     assert not job.windows.busy
     final = final_verdict("j", {}, 1, 1, hints=Hints(suspicion=job.windows.suspicion))
-    assert final.verdict == "undetermined" and "second look" in final.summary and "Worker 0 reads." in final.summary
+    assert (final.verdict, final.summary) == ("slow", "Worker 0 reads.")
+    assert "first, short window" in final.coverage.notes[0]
+    final = final_verdict("j", {}, 1, 1, hints=Hints(slowed=3.0, suspicion=job.windows.suspicion, missed="no answer"))
+    assert final.verdict == "undetermined" and "3.0 times" in final.summary and "no answer" in final.summary
 
 
 def test_a_job_that_stays_slow_is_not_captured_again_for_a_baseline_but_one_that_was_mended_is() -> None:

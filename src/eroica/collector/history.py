@@ -33,19 +33,19 @@ class Hints(NamedTuple):
     Attributes:
         slowed: How many times the best mean iteration the last one was, on the worker where that is most.
         loss: Which workers vanished from a command that failed, if nobody saw who was first.
-        suspicion: What the baseline window looked like, if that was a slow job and nobody has looked again.
+        suspicion: The verdict on the baseline window, if that shows a slow job and nobody has looked again.
         missed: Why the last window that was opened for a slowdown came to nothing; "" if none did.
     """
 
     slowed: float = 1.0
     loss: str = ""
-    suspicion: str = ""
+    suspicion: Verdict | None = None
     missed: str = ""
 
     @property
     def is_doubtful(self) -> bool:
         """Without a window that says so, such a job is not called healthy."""
-        return self.slowed >= _NOT_HEALTHY or bool(self.loss or self.suspicion)
+        return self.slowed >= _NOT_HEALTHY or bool(self.loss)
 
 
 NO_HINTS = Hints()
@@ -95,6 +95,8 @@ def final_verdict(
         return _supported(first, counting)
     if counting:
         return counting[max(counting)]
+    if hints.suspicion is not None and not hints.is_doubtful:
+        return _unconfirmed(hints.suspicion)
     return _nothing_looked_wrong(job, workers_expected, workers_seen, len(verdicts), hints)
 
 
@@ -223,6 +225,13 @@ def _claim(leader: _Leader) -> str:
     return f"{window_list(leader.windows)} found {finding.cause} ({finding.function.name}) on {where}"
 
 
+def _unconfirmed(verdict: Verdict) -> Verdict:
+    """The verdict on the baseline window of a job that was over before a longer one could confirm it."""
+    note = "this rests on the job's first, short window; the job was over before a longer one could confirm it"
+    coverage = msgspec.structs.replace(verdict.coverage, notes=(note, *verdict.coverage.notes))
+    return msgspec.structs.replace(verdict, coverage=coverage)
+
+
 def _nothing_looked_wrong(
     job: str, workers_expected: int, workers_seen: int, stood_still: int, hints: Hints
 ) -> Verdict:
@@ -232,8 +241,6 @@ def _nothing_looked_wrong(
         summary = f"Iterations ended {hints.slowed:.1f} times as long as the job's best; why was not seen: {why}."
     elif workers_seen and hints.loss:
         summary = f"Iterations never looked slow, but {hints.loss}; the command's own output may say it."
-    elif workers_seen and hints.suspicion:
-        summary = f"The job was over before a second look at what its first window showed: {hints.suspicion}"
     elif workers_seen and stood_still:
         times = "once" if stood_still == 1 else f"{stood_still} times"
         summary = f"Healthy: {workers_seen} workers never looked slow; the job stood still {times}, and went on."

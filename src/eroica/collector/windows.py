@@ -65,7 +65,7 @@ class Windows:
     """All windows of one job.
 
     Attributes:
-        suspicion: What the baseline window looked like, if that was a slow job and nobody has looked again; else "".
+        suspicion: The verdict on the baseline window, if that shows a slow job and nobody has looked again.
         hold: The job stands still: no window opens; one that is open goes on to its own deadlines.
         roll: Who takes part.
         ended: The job is over: no window opens any more.
@@ -73,7 +73,7 @@ class Windows:
 
     def __init__(self, job: str, settings: Settings) -> None:
         self.job = job
-        self.suspicion = ""
+        self.suspicion: Verdict | None = None
         self._judging = 0
         self.hold = False
         self.ended = False
@@ -155,7 +155,7 @@ class Windows:
             self.show(current.window, "failed", None, "the analysis failed; see log/collector.log")
             return
         self.show(current.window, "done", verdict)
-        self.suspicion = ""
+        self.suspicion = None
         if current.window.purpose == "early" and verdict.verdict == "slow":
             self._baseline.discredit()
         self._opening.judged(now, current.window.purpose, verdict)
@@ -165,7 +165,7 @@ class Windows:
         cause = None if verdict is None or verdict.verdict != "slow" else verdict.cause
         if verdict is None or cause is None or (cause.gain or 0.0) < self._settings.early_gain:
             return
-        self.suspicion = verdict.summary
+        self.suspicion = verdict
         self._opening.suspect(f"the first window already shows {in_short(cause)}")
 
     def job_ended(self, now: float, patience_s: float = math.inf) -> list[Analyze]:
