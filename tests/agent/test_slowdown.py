@@ -282,3 +282,10 @@ def test_long_iterations_of_a_healthy_job_ask_for_nothing(noise: float, seed: in
 def test_what_long_iterations_do_now_and_then_is_no_slowdown(every: int, cost: float) -> None:
     job = healthy(random.Random(3), 4_000, 0.05, drift=0.02)
     assert watch(changed(job, lambda i, d: 40 * d * (cost if i % every == 0 else 1.0))) == []
+
+
+def test_long_iterations_above_what_the_user_expects_are_not_waited_for_fifty_times() -> None:
+    found = watch(
+        (400 * duration for duration in healthy(random.Random(7), 60, 0.05)), Settings(expected_iteration_s=10)
+    )
+    assert found and found[0][1].kind == "expected" and found[0][0] <= 35

@@ -89,10 +89,13 @@ class Change:
 
     Attributes:
         best_s: Mean iteration of the best stretch so far, seconds; infinite before there is one.
+        level_s: Median block of a stretch that has just been completed, seconds; else None.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.best_s = math.inf
+        self.level_s: float | None = None
+        self._seen = 0
         self._settings = settings
         self._row: list[float] = []
         self._blocks: deque[_Block] = deque(maxlen=_MOST_BLOCKS)
@@ -113,6 +116,7 @@ class Change:
         Returns:
             The rise once it is certain, and again each time that as much more was lost.
         """
+        self.level_s = None
         self._row.append(duration_s)
         total_s = math.fsum(self._row)
         if len(self._row) < _LEAST_IN_BLOCK or total_s < _BLOCK_S:
@@ -128,6 +132,9 @@ class Change:
         rise = self._judge(block, margin)
         self._blocks.append(block)
         self._find_best()
+        self._seen += 1
+        if self._seen % _STRETCH == 0:
+            self.level_s = median(one.mean_s for one in islice(reversed(self._blocks), _STRETCH))
         return rise
 
     def absolve(self) -> None:

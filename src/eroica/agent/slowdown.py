@@ -8,13 +8,12 @@ Deviations, because one lucky iteration, an evaluation or a busy machine would r
 - The rise must also stand out from how much this job's own means scatter: their median absolute deviation, the standard
   error inside a mean, and the high means that the job has lived through.
 - Means from after a clean step up are no past to compare with, however many they are: a job that got slow early would
-  otherwise soon look as if it had always been so. Of a job whose past is that short nobody knows how much it scatters;
-  a step that lasts is a slowdown however much.
+  otherwise soon look as if it had always been so.
 - It must hold: every part of the last iterations is slower, not just a burst in them, and for some iterations and
   seconds more.
-- The same is done with four times as many iterations, for faults that hit only one iteration in ten; and with fewer,
-  where iterations take a second or more: fifty of them would take a quarter of an hour where each takes twenty.
-- A rise by a fifth or more is not waited for so long, and one that comes little by little is no scatter (`change`).
+- The same is done with four times as many iterations, for faults that hit only one iteration in ten.
+- Means are for what is small. A rise by a sixth or more is found by what it has cost, wherever in the job it comes and
+  however slowly; iterations may take a hundredth of a second or a minute (`change`).
 - Where iterations take turns (several steps for one rollout), whole cycles are compared.
 - Stretches of slow iterations that come again and again are counted (`bursts`): no mean shows them for long. So are
   single long iterations, far apart, that cost more than they used to (`seldom`): no mean shows them at all.
@@ -27,7 +26,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import islice
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -42,13 +41,6 @@ _LONG = 4
 _LONG_MARGIN = 1.6  # slow drifts show in long means; what they are for costs more than 10 %
 _PARTS = 5  # looks per part
 _FEWEST = {1: 2, _LONG: 3}  # means of the past without which nothing is compared
-#: Of long iterations, known by the median of the first ones, means are also taken over this many seconds, but no fewer
-#: of them than this. So few scatter: more means of the past are wanted, and a larger rise.
-_SHORT_S = 30.0
-_FEWEST_IN_SHORT = 10
-_FIRST_ONES = 12
-_FEWEST_SHORT = 5
-_SHORT_MARGIN = 1.6
 _MAD_TO_SIGMA = 1.4826
 _LARGEST_MARGIN = 4.0
 #: However short iterations are: half an hour of means of 50 that take 50 ms each.
@@ -59,17 +51,6 @@ _LIVED_THROUGH = 0.95
 _PART_OF_RISE = 0.5
 #: A step up: after so many means, all are so much higher than any before. One mean alone may be a lucky start.
 _STEPS = ((1, 0.25), (2, 0.10))
-#: A step after so few means lasts if there are so many since, so many times as many as before, for so long, and if it
-#: is as high as this, in standard errors and in each third of them.
-_EARLY = range(2, 9)
-_LASTING_MEANS = 9
-_LASTING_TIMES = 2
-_LASTING_S = 60.0
-_LASTING_RISE = 0.12
-_LASTING_ERRORS = 6.0
-_THIRDS = 3
-#: Sums of squares leave so much of a level as scatter where there is none.
-_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -137,36 +118,6 @@ def before_step(values: list[float]) -> int:
     return len(values)
 
 
-def before_lasting_step(values: list[float]) -> float | None:
-    """Mean before a step that came early and has lasted since, however much the means scatter; None without one.
-
-    Args:
-        values: All means of the job, the oldest first.
-    """
-    found: tuple[float, float] | None = None
-    sums = list(accumulate(values, initial=0.0))
-    squares = list(accumulate((value * value for value in values), initial=0.0))
-
-    def mean(first: int, end: int) -> float:
-        return (sums[end] - sums[first]) / (end - first)
-
-    def deviation(first: int, end: int) -> float:
-        return max(squares[end] - squares[first] - (end - first) * mean(first, end) ** 2, 0.0)
-
-    for count in _EARLY:
-        total, since = len(values), len(values) - count
-        if since < max(_LASTING_MEANS, _LASTING_TIMES * count):
-            break
-        level, third = mean(0, count), since // _THIRDS
-        lowest = min(mean(count + place * third, count + (place + 1) * third) for place in range(_THIRDS))
-        scatter = math.sqrt((deviation(0, count) + deviation(count, total)) / (total - 2))
-        error = scatter * math.sqrt(1 / count + 1 / since)
-        strength = (mean(count, total) - level) / max(error, _ROUNDING * level)
-        if lowest > level * (1.0 + _LASTING_RISE) and strength >= _LASTING_ERRORS:
-            found = max(found or (strength, level), (strength, level))
-    return found[1] if found is not None else None
-
-
 class Scale:
     """Means of `size` iterations, now and in the past. Memory: `size` durations and the horizon's means, 720 or more.
 
@@ -174,7 +125,6 @@ class Scale:
         factor: This many times `mean_iterations` and `confirm_iterations`.
         settings: See `Slowdown`.
         cycle: Durations are means over so many iterations, each of which is in so many of them.
-        share: This share of `mean_iterations`, if not all: a short scale, in which a rise must hold for as many again.
 
     Attributes:
         seen: Durations taken in.
@@ -182,13 +132,12 @@ class Scale:
         lowest: Lowest mean within the horizon, None before the first.
     """
 
-    def __init__(self, factor: int, settings: Settings, cycle: int = 1, share: float = 1.0) -> None:
-        self.size = size = factor * max(8, round(share * settings.mean_iterations))
-        hold = settings.confirm_iterations if share == 1.0 else size
-        self.part = part = factor * max(_PARTS, hold // _PARTS * _PARTS)
+    def __init__(self, factor: int, settings: Settings, cycle: int = 1) -> None:
+        self.size = size = factor * settings.mean_iterations
+        self.part = part = factor * max(_PARTS, settings.confirm_iterations // _PARTS * _PARTS)
         self.stride = part // _PARTS
-        self._fewest = _FEWEST[factor] if share == 1.0 else _FEWEST_SHORT
-        self._margin = _LONG_MARGIN if factor > 1 else 1.0 if share == 1.0 else _SHORT_MARGIN
+        self._fewest = _FEWEST[factor]
+        self._margin = _LONG_MARGIN if factor > 1 else 1.0
         self.current: Mean | None = None
         self.lowest: float | None = None
         self.held = 0
@@ -200,7 +149,6 @@ class Scale:
         self._past_s = 0.0
         self.seen = 0
         self._lowest = self._middle = self._worst = self._spread = math.nan
-        self._lasting = math.inf
 
     def add(self, duration_s: float) -> None:
         """Take in one iteration."""
@@ -240,12 +188,11 @@ class Scale:
 
     def _limit(self, margin: float) -> float:
         slowdown, spreads = margin * self._margin * self._settings.slowdown, margin * self._settings.spread_factor
-        usual = max(
+        return max(
             self._lowest * (1.0 + slowdown),
             self._middle + spreads * self._spread,
             self._worst * (1.0 + 0.5 * slowdown),
         )
-        return min(usual, self._lasting * (1.0 + margin * _LASTING_RISE))
 
     def _keep_block(self) -> None:
         self._waiting.append(self._mean(list(islice(self._recent, len(self._recent) - self.size, None))))
@@ -267,17 +214,10 @@ class Scale:
             self._past_s -= past.popleft().value * self.size
 
     def _look_back(self) -> None:
-        """Work out the past's lowest, middle and worst mean, and how far its means scatter (more if they are few).
-
-        Where a step has ended it early and for good, also the mean before that.
-        """
+        """Work out the past's lowest, middle and worst mean, and how far its means scatter (more if they are few)."""
         known = [mean.value for mean in self._past]
         past = list(self._past)[: before_step(known)]
         values = sorted(mean.value for mean in past)
-        since_s = self._past_s - sum(known[: _EARLY[-1]]) * self.size
-        is_whole = len(known) + len(self._waiting) == self.seen // self.size
-        lasting = before_lasting_step(known) if is_whole and since_s >= _LASTING_S else None
-        self._lasting = math.inf if lasting is None else lasting
         self._lowest, self._middle = values[0], median(values)
         self._worst = values[math.ceil(_LIVED_THROUGH * len(values)) - 1]
         scatter = _MAD_TO_SIGMA * median(abs(value - self._middle) for value in values)
@@ -310,7 +250,6 @@ class Slowdown:
     def _begin(self) -> None:
         """Nothing is known of the past."""
         self._scales = [Scale(factor, self._settings, self._cycles.period) for factor in (1, _LONG)]
-        self._first: list[float] | None = []
         self._bursts, self._seldom, self._change = Bursts(), Seldom(), Change(self._settings)
 
     @property
@@ -368,8 +307,6 @@ class Slowdown:
         """Judge by one more duration, of an iteration or of the cycle that it ends."""
         for scale in self._scales:
             scale.add(duration_s)
-        if self._first is not None:
-            self._look_at_first(duration_s)
         looking = (scale for scale in self._scales if scale.seen % scale.stride == 0)
         found = [trigger for trigger in map(self._judge, looking) if trigger is not None]
         is_whole = self._scales[0].seen % self._cycles.period == 0
@@ -377,30 +314,22 @@ class Slowdown:
         change = self._judge_change(duration_s)
         return next((trigger for trigger in (*found, change, *recurrent) if trigger is not None), None)
 
-    def _look_at_first(self, duration_s: float) -> None:
-        """Once enough have come: if iterations are long, fewer of them make a mean, too."""
-        assert self._first is not None
-        self._first.append(duration_s)
-        if len(self._first) < _FIRST_ONES:
-            return
-        count = max(_FEWEST_IN_SHORT, math.ceil(_SHORT_S / median(self._first)))
-        share = count / max(8, self._settings.mean_iterations)
-        if share < 1.0:
-            short = Scale(1, self._settings, self._cycles.period, share)
-            for one in self._first:
-                short.add(one)
-            self._scales.append(short)
-        self._first = None
-
     def _judge_change(self, duration_s: float) -> Trigger | None:
         rise = self._change.observe(duration_s, self._margin)
         if rise is None:
-            return None
+            return self._judge_expected()
         reason = (
             f"iterations have taken {percent(rise.current_s / rise.best_s - 1.0)} longer than at their best for "
             f"{rise.since_s:.0f} s"
         )
         return Trigger("slow", rise.best_s, rise.current_s, reason)
+
+    def _judge_expected(self) -> Trigger | None:
+        """Long iterations against what the user expects: means of fifty would take minutes."""
+        expected, level_s = self._settings.expected_iteration_s, self._change.level_s
+        if level_s is None or not 0.0 < expected < level_s:
+            return None
+        return Trigger("expected", expected, level_s, f"iterations take {level_s:.3g} s, expected {expected:.3g} s")
 
     def _judge_bursts(self, duration_s: float) -> Trigger | None:
         best = self.baseline_s
