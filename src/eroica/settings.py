@@ -176,6 +176,12 @@ class Settings:
 
     # --- window ---
     window_s: float = _setting(20.0, "Wanted length of a window, s.", LENGTH_S, "EROICA 3.1")
+    first_look_s: float = _setting(
+        5.0,
+        "Length of a slowdown's first window, s, longer where iterations are; where its verdict is not sure, one of "
+        "`window_s` follows at once. 0 = that one only.",
+        SECONDS,
+    )
     min_window_iterations: int = _setting(2, "Fewest iterations of a window.", COUNT)
     max_window_iterations: int = _setting(
         200, "Most iterations of a window; more add nothing to the statistics.", COUNT

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from eroica.collector.windows import Analyze, Windows
 from eroica.model.pattern import WorkerPattern
-from eroica.model.verdict import Coverage, IterationTimes, Verdict
+from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WorkerStatus, WorkerTrigger
@@ -236,7 +236,7 @@ def finish_window(fleet: Fleet, word: str, current_ms: float | None = None) -> N
 
 
 def test_a_trigger_opens_one_window_and_then_there_is_a_cooldown() -> None:
-    fleet = manual_fleet(cooldown_s=50.0)
+    fleet = manual_fleet(cooldown_s=50.0, first_look_s=0.0)
     fleet.change(0, trigger=trigger(1))
     fleet.change(1, trigger=trigger(1))
     finish_window(fleet, "slow")
@@ -391,8 +391,42 @@ def test_a_failed_analysis_is_told_as_such() -> None:
     assert fleet.windows.status().windows[0].phase == "failed" and not fleet.windows.busy
 
 
+def sure(confidence: float) -> Verdict:
+    finding = Finding(
+        order=1, role="cause", cause="garbage-collection", function=FindingFunction(name="gc", kind="python"),
+        workers=(0,), scope="some", gain=0.4, confidence=confidence,
+    )  # fmt: skip
+    return msgspec.structs.replace(make_verdict("slow"), findings=(finding,))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "is_over"), [(sure(0.9), True), (sure(0.7), False), (make_verdict("undetermined"), False), (None, True)]
+)
+def test_a_short_window_whose_verdict_is_not_sure_is_followed_by_a_whole_one(
+    verdict: Verdict | None, is_over: bool
+) -> None:
+    fleet = manual_fleet(window_s=20.0, first_look_s=2.0, max_window_iterations=1000)
+    fleet.change(0, trigger=trigger(1))
+    fleet.step(400)
+    fleet.deliver(0, 1)
+    look = fleet.work.pop().window
+    assert 12 <= look.last_iteration - look.first_iteration <= 21
+    fleet.windows.analyzed(fleet.now, look.window_id, verdict)
+    fleet.step(600)
+    if is_over:
+        assert not fleet.windows.busy
+        return
+    fleet.deliver(0, 1)
+    whole = fleet.work.pop().window
+    assert whole.last_iteration - whole.first_iteration >= 140
+    assert (whole.purpose, whole.reason) == (look.purpose, look.reason)
+    fleet.windows.analyzed(fleet.now, whole.window_id, make_verdict("undetermined"))
+    fleet.step(100)
+    assert not fleet.windows.busy, "one after a look is enough"
+
+
 def test_a_window_that_finds_nothing_absolves() -> None:
-    fleet = manual_fleet()
+    fleet = manual_fleet(first_look_s=0.0)
     fleet.change(0, trigger=trigger(1))
     finish_window(fleet, "healthy")
     assert fleet.windows.absolved == 1

@@ -1,5 +1,8 @@
 """Which window opens next: what people ask for goes first, then triggers outside the cooldown, then the baseline.
 
+A trigger is answered by a short window first. Most causes show in a few seconds; where its verdict is not sure, a whole
+one follows at once, and the job's final verdict weighs both.
+
 After a baseline window that looked slow already, another one follows as if a trigger had asked for it.
 """
 
@@ -7,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eroica.collector.resume import History
 from eroica.collector.roll import WorkerKey, key_of
@@ -41,6 +44,12 @@ _USUAL_BESIDE = 12
 #: No iteration is taken for shorter than this, seconds, and no window asked for more of them.
 SHORTEST_S = 1e-6
 _MOST_ITERATIONS = 5_000
+#: A first look holds so many iterations at least, else what differs cannot be told from noise; one that would take this
+#: share of a whole window is that.
+_LOOK_ITERATIONS = 12
+_NEARLY_WHOLE = 0.6
+#: A cause that is told with so much confidence needs no longer window.
+_SURE = 0.8
 #: Windows that nobody's trigger asked for: that they are healthy says nothing against a trigger.
 _OF_OURS = ("early",)
 
@@ -97,6 +106,8 @@ class Opening:
         self._known_s = math.inf
         self._known_at = 0.0
         self._is_early = False
+        self._whole: Wanted | None = None  # what follows the look that is open, unless that suffices
+        self._due: Wanted | None = None
 
     @property
     def refusal(self) -> str:
@@ -122,6 +133,9 @@ class Opening:
         Unless the job is far slower than what is known of it.
         """
         fresh = self._unanswered(workers)
+        if self._due is not None:
+            due, self._due = self._due, None
+            return due
         if now < self.quiet_until:
             fresh = [] if self._is_early else [trigger for trigger in fresh if self._is_news(now, trigger)]
             if not fresh:
@@ -135,12 +149,17 @@ class Opening:
             self._looks_left -= 1
             return Wanted("early", self._suspected, self._settings.window_s)
         first = fresh[0]
-        self._known_s = first.current_s
+        self._whole, self._known_s = None, first.current_s
         if first.kind == "seldom" and first.interval > 0:
             return self._around_next(first)
         if first.period_s > 0 and first.current_s > 0:
             return self._whole_period(first)
-        return Wanted(first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s)
+        whole = Wanted(first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s)
+        look_s = max(self._settings.first_look_s, _LOOK_ITERATIONS * first.current_s)
+        if not self._settings.first_look_s or look_s >= _NEARLY_WHOLE * whole.seconds:
+            return whole
+        self._whole = whole
+        return replace(whole, seconds=look_s)
 
     def _is_news(self, now: float, trigger: WorkerTrigger) -> bool:
         is_rested = now >= self._known_at + min(_LEAST_PAUSE_S, self._settings.cooldown_s)
@@ -211,6 +230,10 @@ class Opening:
             return
         if purpose in _OF_OURS and verdict.verdict == "healthy":
             return
+        whole, self._whole = self._whole, None
+        if whole is not None and not _is_sure(verdict):
+            self._due = whole
+            return
         if verdict.verdict == "healthy":
             self.absolved += 1
         self._pause(now)
@@ -226,7 +249,7 @@ class Opening:
             now: Seconds.
             in_vain: Nor would the next one, and each probe costs the training something: a pause as after a verdict.
         """
-        self._is_early = False
+        self._is_early, self._whole = False, None
         if in_vain:
             self._pause(now)
         self.quiet_until = max(self.quiet_until, now + min(self._settings.cooldown_s, _AFTER_GIVING_UP_S))
@@ -235,3 +258,8 @@ class Opening:
         """Go on where a collector of the same job ended."""
         triggered = (line for line in history.lines if line.purpose not in ("manual", *_OF_OURS))
         self.absolved = sum(line.verdict == "healthy" for line in triggered)
+
+
+def _is_sure(verdict: Verdict) -> bool:
+    """More of the window would change nothing: a cause is told with confidence."""
+    return verdict.verdict == "slow" and verdict.cause is not None and verdict.cause.confidence >= _SURE
