@@ -237,12 +237,13 @@ def test_a_collective_in_flight_across_the_end_of_a_window_does_no_harm(host: Ho
         assert len(steps) == order.last - order.first
 
 
-def test_a_process_that_ends_inside_a_window_ends_in_order(host: Host) -> None:
+def test_a_process_that_ends_inside_a_window_ends_in_order_and_hands_over_what_there_is(host: Host) -> None:
     watched = host.run([*PLAIN, "--pause", "0.01", "--iterations", "40"], OneOrder(1, WINDOW, length=500))
     assert watched.returncode == 0
     assert watched.stderr == ""
-    (worker,) = host.workers.values()
-    assert worker.results[-1].status == SKIPPED
+    ((pid, worker),) = host.workers.items()
+    assert worker.results[-1].status == DONE
+    assert captured(host, pid).last_iteration == 40
     assert not list(host.runtime.glob("*.beat"))
 
 
