@@ -4,9 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# What `make test` chooses, by the markers in pyproject.toml.
+TESTS := not long and not thorough
+
 PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))
 
-.PHONY: demo test test-all test-long lint bench bench-faults bench-hosts bench-healthy docs clean
+.PHONY: demo test test-all test-long lint bench bench-faults corpus bench-hosts bench-healthy docs clean
 .NOTPARALLEL:
 
 $(READY): pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
@@ -19,8 +22,9 @@ demo: $(READY)  ## a small real training job gets slow and names its own cause
 	$(BIN)/eroica demo --fault slow-loader --worker 2
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 20 -m "not long"
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 20 -m "$(TESTS)"
 
+test-all: TESTS := not long
 test-all: test  ## the product's tests and those of every package
 	@set -e; for package in $(PACKAGES); do echo "== $$package"; $(MAKE) -C $$package test; done
 
@@ -32,6 +36,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/budgets.py
 	@set -e; for package in $(PACKAGES); do echo "== $$package"; \
 	$(BIN)/mypy --config-file pyproject.toml $$package/src; \
 	$(BIN)/lint-imports --no-cache --config $$package/pyproject.toml; done
@@ -47,6 +52,7 @@ bench: $(READY) test-long  ## long tests, demo faults, overhead, windows, an hou
 	$(BIN)/python benchmarks/scale.py --json benchmarks/results/scale.json
 	$(BIN)/python benchmarks/folder.py --json benchmarks/results/folder.json
 	$(BIN)/python benchmarks/fuzz_traces.py --json benchmarks/results/fuzz_traces.json
+	$(BIN)/python benchmarks/written_folders.py --json benchmarks/results/written_folders.json
 
 PART ?= 1/1
 SEEDS ?= 0,1
@@ -54,6 +60,9 @@ bench-faults: $(READY)  ## how often the verdict is right: hours; in parts (PART
 	mkdir -p benchmarks/results/faults
 	$(BIN)/python benchmarks/faults.py --out benchmarks/results/faults/runs.jsonl --part $(PART) --seeds $(SEEDS) || true
 	$(BIN)/python benchmarks/accuracy_page.py
+
+corpus: $(READY)  ## every kept window judged by the present rules: minutes
+	$(BIN)/python benchmarks/corpus_judge.py
 
 bench-hosts: $(READY)  ## the same for faults of one of three hosts, which are network namespaces: needs root
 	mkdir -p benchmarks/results/faults

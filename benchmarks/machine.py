@@ -27,7 +27,7 @@ def machine_facts(device: str = "cpu") -> dict[str, object]:
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "kernel": platform.release().split("-")[0],
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
     }
 
 

@@ -1,7 +1,10 @@
 """Draws `docs/reliability.md` from what `benchmarks/reliability.py` measured."""
 
+import json
 from pathlib import Path
 
+from attacks import RESULTS as ATTACKED
+from attacks import table
 from eroica.testing.reliability import DISTURBANCES
 
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
@@ -59,6 +62,13 @@ ratios, and its 95 % interval. Wanted: an upper bound of 1 %.
 | agent and collector | slowdown | 95 % interval | pairs |
 |---|---|---|---|
 """
+ATTACKS = """
+## Attacks
+
+Tried by somebody who had not read the code: `python benchmarks/attacks.py`. A training of one process does something
+odd, or has it done to it, alone and under `eroica run` with a window early on; its output, standard error and status
+are compared. What is not the same stands in bold.
+"""
 TAIL = """
 ## One border
 
@@ -66,8 +76,8 @@ Every function of ours that torch, the interpreter or a thread of the training c
 (`worker/guard.py`): hooks of optimizers and loaders, `atexit`, forks, the import of torch, `gc.callbacks`, weak
 references, torch's profiler, our threads. The first failure is kept with its stack, written once to
 `log/worker-<pid>.log` in the run directory, and shown by `eroica status`; after it nothing of ours runs any more in
-that process. `tests/reliability/test_one_guard.py` breaks them one by one and counts them, so that a new one, or
-something that is caught elsewhere, fails it.
+that process, except what takes down a profiler of ours that stood then. `tests/reliability/test_one_guard.py` breaks
+them one by one and counts them, so that a new one, or something that is caught elsewhere, fails it.
 
 ## Memory that cannot be cut short
 
@@ -83,6 +93,18 @@ its own user can do that. `sealed_memory = false` asks for this where agents may
 - **A signal to all processes of a job reaches the training twice** if it is the direct child of `eroica run`: once from
   the sender and once passed on, for nobody can tell whether the sender meant everybody. A handler
   that is not prepared for a second call notices; the default action does not.
+- **Healthy is said only of workers that were watched all along.** One that was lost, never seen or dropped out, or that
+  had too few iterations to tell, is counted and named in the sentence; a command that failed is never called healthy:
+  who ended first, and with what, is said. (`collector/attendance.py`)
+- **A tracer, a debugger or cProfile sees our hook** at an optimizer's step and our count of a loader's batches, as
+  functions that are called there. Nothing of ours stands between the training and torch: warnings, tracebacks and
+  `stacklevel` name the training's lines.
+- **torch's compiler sees our hook as an attribute that is stored**: no graph ends, no operator is added, and a step
+  that is compiled whole is counted (torch 2.13; elsewhere it is not). With `TORCH_LOGS=side_effects` torch names it.
+- **A window's trace is written beside the window's directory**, where nobody removes it under Kineto. Where the whole
+  scratch directory goes meanwhile, one line of Kineto's can come on standard error.
+- **`python -m eroica run` cannot know which of SIGPIPE and SIGXFSZ were ignored**: Python has changed that before. The
+  command `eroica` passes it on.
 - **One more process** stands between the launcher and the training, and two beside it.
 - **A worker has a few more open files** (its shared memory, the FIFO) and, once it has several threads anyway, one more
   that sleeps until it is asked.
@@ -90,6 +112,17 @@ its own user can do that. `sealed_memory = false` asks for this where agents may
   that is gone when an agent was started again.
 - **SIGKILL to `eroica run` alone** leaves the command running, unwatched at its end; without Eroica that signal would
   have ended the command.
+- **A window on a GPU ends with one synchronization of the device**, when torch's profiler is stopped: two iterations
+  after the window's last one or later, at once if it is given up before.
+- **A process that ends inside a window may end later**: by 2 s at most where a collective of the window is open or its
+  GPU still works, and by 10 s at most while a complete window is saved. The device is not synchronized there.
+- **Training that starts a profiler of its own inside a window** waits for a gloo collective of the window that is
+  still open, 2 s at most. If it stays open, our profiler has to stand, recording nothing, and torch refuses theirs
+  ("Profiler is already enabled on this thread") until the collective has ended.
+- **A profiler that could not be stopped** stands until the process ends, and torch refuses others in that thread: where
+  `with eroica.watch()` is left inside a window while a collective or the GPU has not come to rest within 2 s, or in
+  another thread than trains, or where the end of a window fails in our own code. It records no operators any more,
+  unless it was left in another thread, but on a GPU it goes on collecting kernels.
 - **Where the host of worker 0 leaves and the others train on**, these go on unwatched.
 - **Without `eroica run`** nobody starts a dead agent or collector again; the training goes on unwatched.
 """
@@ -134,4 +167,6 @@ def write_page(results: dict) -> None:
         for name, measured in results["speed"].items():
             low, high = (f"{100 * measured[bound]:.2f}" for bound in ("lower95", "upper95"))
             text += f"| {name} | {100 * measured['mean']:.2f} % | {low} to {high} % | {measured['pairs']} |\n"
+    if ATTACKED.exists():
+        text += "\n".join([ATTACKS, *table(json.loads(ATTACKED.read_text())), ""])
     PAGE.write_text(text + TAIL, encoding="utf-8")

@@ -107,6 +107,7 @@ def test_a_missing_collective_is_named_with_the_worker_that_did_not_enter_it(tmp
     assert job.returncode != 0 and final(tmp_path).cause == cause  # ending the job changes nothing
 
 
+@pytest.mark.thorough
 def test_a_prefetch_thread_on_a_full_queue_is_named_in_renamed_and_moved_code(tmp_path: Path) -> None:
     with watched(tmp_path, "hang-queue:worker=0,from_iteration=60", 2, "--iterations", "100000") as job:
         verdict = wait_for_verdict(tmp_path, job)
@@ -118,6 +119,7 @@ def test_a_prefetch_thread_on_a_full_queue_is_named_in_renamed_and_moved_code(tm
     assert cause.function.name.rpartition(".")[2] in ("remember", "preload", "next_caption"), cause.function
 
 
+@pytest.mark.thorough
 def test_a_worker_that_was_killed_is_named_when_the_job_has_failed(tmp_path: Path) -> None:
     unhurried = ("--monitor-interval", "5")  # before it takes the status away, which the kernel keeps till then
     fault = "dead-worker:worker=1,from_iteration=60"

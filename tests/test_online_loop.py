@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -56,6 +57,7 @@ def run_watched(
     return done, Verdict.from_json((out / "verdict.json").read_bytes())
 
 
+@pytest.mark.thorough
 def test_renamed_and_moved_code_inside_loader_children_is_named_with_its_worker(tmp_path: Path) -> None:
     script = write_training(tmp_path / "elsewhere", package="captioner", rename=RENAMED)
     fault = "slow-loader:worker=1,from_iteration=0,seconds=0.02"
@@ -160,3 +162,41 @@ def test_profile_opens_a_window_on_a_healthy_job_and_finds_nothing(tmp_path: Pat
         job.terminate()
         job.wait(60)
     assert job.returncode != 0  # the signal reached torchrun
+
+
+def test_a_scheduler_that_ends_the_job_inside_a_window_still_gets_its_verdict(tmp_path: Path) -> None:
+    script = write_training(tmp_path / "job")
+    out, final = tmp_path / "report", tmp_path / "v.json"
+    options = ["--set", "window_s=60", "--set", "max_window_events=5000000", "--set", "baseline_window=false"]
+    ours = [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(out), "--json", str(final), *options]
+    job = subprocess.Popen(
+        [*ours, "--", *torchrun(script, "--seconds", "90")],
+        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        _wait_for(out, lambda status: status["iteration"] > 60)
+        subprocess.run([sys.executable, "-m", "eroica", "profile", "--out", str(out), "--no-wait"], check=True)
+        _wait_for(out, lambda status: any(line["phase"] == "window" for line in status["windows"]))
+        time.sleep(3.0)
+        told = time.monotonic()
+        job.terminate()
+        job.wait(60)
+        assert time.monotonic() - told < 30.0
+    finally:
+        job.kill()
+        job.wait(60)
+    assert job.returncode != 0  # the signal reached torchrun
+    verdict = Verdict.from_json(final.read_bytes())
+    assert verdict.coverage.workers_reported == 2, verdict.summary
+    assert verdict.window is not None and verdict.window.last_iteration is not None
+    assert any("the job is told to end" in note for note in verdict.coverage.notes), verdict.coverage.notes
+
+
+def _wait_for(out: Path, is_so: Callable[[dict[str, Any]], bool]) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        status = out / "status.json"
+        if status.exists() and is_so(json.loads(status.read_text())):
+            return
+        time.sleep(0.2)
+    raise AssertionError("it never came to that")

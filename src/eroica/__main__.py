@@ -1,5 +1,5 @@
 """`python -m eroica` is the command `eroica`."""
 
-from eroica.cli import main
+from eroica.start import main
 
 main()

@@ -378,7 +378,7 @@ def _from_file(path: Path | None) -> Mapping[str, Any]:
         import tomli as tomllib
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be used: {error}") from error
 
 

@@ -16,8 +16,9 @@ import psutil
 import pytest
 
 from eroica.agent import __main__ as entry
+from eroica.start import isolated
 from eroica.wire.places import Places, places, private_directory
-from eroica.worker.launch import program, start_agent
+from eroica.worker.launch import start_agent
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_an_agent_with_a_broken_settings_file_says_so_and_leaves_no_collector(
 ) -> None:
     (tmp_path / "broken.toml").write_text("window_s = [")
     monkeypatch.setenv("EROICA_CONFIG", str(tmp_path / "broken.toml"))
-    done = subprocess.run(program("eroica.agent"), timeout=60, check=False, stderr=subprocess.DEVNULL)
+    done = subprocess.run(isolated("eroica.agent"), timeout=60, check=False, stderr=subprocess.DEVNULL)
     assert done.returncode == 1
     assert "broken.toml cannot be used" in job.log("agent").read_text()
     assert ours(os.environ) == []

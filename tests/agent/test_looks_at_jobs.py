@@ -93,6 +93,7 @@ def answering_thread(pid: int) -> int:
     return found
 
 
+@pytest.mark.thorough
 def test_a_standing_job_is_seen_through(job: Job) -> None:
     job.poll_until(lambda: len(job.roster.living) == RANKS)
     sleeper = answering_thread(job.processes[0].pid)
@@ -121,7 +122,7 @@ def test_a_standing_job_is_seen_through(job: Job) -> None:
     assert training(queue).state == "S" and "futex" in training(queue).wait_channel
     assert training(queue).cpu_s is not None and training(queue).cpu_s == training(second[0]).cpu_s
     assert any(thread.name == "feeder" for thread in queue.process.threads)
-    assert not any("answering.py" in frame for thread in queue.process.threads for frame in thread.stack)
+    assert not any("pristine.py" in frame for thread in queue.process.threads for frame in thread.stack)
     assert {group.ranks for group in queue.groups} == {(0, 1, 2), (0, 1)}
     assert any("did not answer" in note for note in locked.notes)
 
@@ -137,7 +138,7 @@ def test_a_standing_job_is_seen_through(job: Job) -> None:
 
 
 def test_a_stopped_worker_shows_its_state_and_costs_the_look_no_patience(job: Job) -> None:
-    job.poll_until(lambda: len(job.roster.living) == RANKS)
+    job.poll_until(lambda: len(job.roster.living) == RANKS == job.silent())
     stopped = next(worker for worker in job.roster.living if worker.worker.global_rank == 1)
     os.kill(stopped.worker.pid, signal.SIGSTOP)
     job.poll_until(lambda: kernel_view(stopped.worker.pid)[0] == "T")

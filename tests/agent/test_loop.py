@@ -17,8 +17,17 @@ from eroica.agent.loop import Agent
 from eroica.model.look import HostLooks
 from eroica.settings import Settings
 from eroica.wire import beat
-from eroica.wire.messages import AgentReport, CollectorReply
+from eroica.wire.messages import AgentReport, CollectorReply, OrderMessage
 from eroica.wire.places import Places
+
+
+def worker(place: Path) -> tuple[subprocess.Popen[bytes], beat.BeatWriter]:
+    """A process that sleeps, and a beat file that says it has come to iteration 3."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    writer = beat.BeatWriter.create(place, {"global_rank": 0, "pid": process.pid, "host": "h"})
+    writer.path = writer.path.rename(place / f"{process.pid}.beat")
+    writer.beat(3, 3, 1, beat.STEADY, 0)
+    return process, writer
 
 
 class Link:
@@ -47,10 +56,7 @@ def test_a_look_is_taken_once_and_handed_in_and_a_death_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "_SCAN_S", 60.0)  # so that only the kernel can tell of the end
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    writer = beat.BeatWriter.create(tmp_path, {"global_rank": 0, "pid": process.pid, "host": "h"})
-    writer.path = writer.path.rename(tmp_path / f"{process.pid}.beat")
-    writer.beat(3, 3, 1, beat.STEADY, 0)
+    process, _ = worker(tmp_path)
     link = Link()
 
     async def live() -> None:
@@ -89,3 +95,50 @@ def test_an_agent_without_workers_whose_launcher_was_gone_before_it_looked_ends(
     monkeypatch.setenv("EROICA_LAUNCHED", pids.get(launched, launched))
     agent = Agent(Places("j", "h", tmp_path, tmp_path, tmp_path), Settings(), child_of_run=True, ends_job=False)
     assert asyncio.run(agent._job_is_over(heard=False)) == is_over
+
+
+class Steered(Link):
+    """Answers in a collector's place: orders that nobody could follow, then one for a window."""
+
+    ABSURD = (
+        {"window_id": 2**63, "first_iteration": 5, "last_iteration": 9},
+        {"window_id": 4, "first_iteration": -(2**63), "last_iteration": 2**64 - 1},
+        {"window_id": -3, "first_iteration": 9, "last_iteration": 5},
+        {"window_id": 6, "first_iteration": 5, "last_iteration": 9, "max_events": -1},
+    )
+
+    async def regret(self, *_: object) -> None:
+        pass
+
+    async def report(self, report: AgentReport) -> CollectorReply:
+        self.reports.append(report)
+        number = len(self.reports)
+        wanted = self.ABSURD[number - 1] if number <= len(self.ABSURD) else None
+        wanted = wanted or {"window_id": 7, "first_iteration": 20, "last_iteration": 24}
+        serial = min(number, len(self.ABSURD) + 1)
+        return CollectorReply(order=OrderMessage(serial=serial, kind="window", purpose="slow", **wanted))
+
+
+def test_orders_that_nobody_could_follow_cost_the_agent_nothing(tmp_path: Path) -> None:
+    process, writer = worker(tmp_path)
+    link = Steered()
+
+    async def live() -> None:
+        settings = Settings(report_s=0.05, sampler="none", hardware=False)
+        agent = Agent(Places("j", "h", tmp_path, tmp_path, tmp_path), settings, child_of_run=True, ends_job=False)
+        agent._link = link  # type: ignore[assignment]
+        running = asyncio.create_task(agent.run())
+        end = time.monotonic() + 20
+        while len(link.reports) < len(Steered.ABSURD) + 4 and time.monotonic() < end and not running.done():
+            await asyncio.sleep(0.02)
+        agent.stop()
+        await running
+
+    asyncio.run(live())
+    order = writer.new_order()
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    assert order is not None and (order.window_id, order.first_iteration, order.last_iteration) == (7, 20, 24)
+    assert any("could not be prepared" in note for note in link.reports[-1].notes)
+    assert not [path for path in tmp_path.parent.iterdir() if path != tmp_path and path.name.startswith("window")]

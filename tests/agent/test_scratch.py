@@ -11,7 +11,7 @@ import pytest
 
 from eroica.agent.scratch import Scratch
 from eroica.settings import Settings
-from eroica.wire.places import runtime_root
+from eroica.wire.places import SAVING_PREFIX, runtime_root
 
 
 def scratch_of(tmp_path: Path, job: str = "job", **settings: object) -> Scratch:
@@ -48,6 +48,17 @@ def test_windows_go_and_with_them_those_that_nobody_follows_and_at_last_everythi
     assert followed.exists() and not former.exists()
     scratch.remove()
     assert list(followed.parent.parent.iterdir()) == []
+
+
+def test_what_a_killed_worker_was_saving_goes_and_what_a_living_one_saves_stays(tmp_path: Path) -> None:
+    scratch = scratch_of(tmp_path, keep_traces=True)
+    root = fill(scratch, 1).parent
+    living, dead = root / f"{SAVING_PREFIX}{os.getpid()}", root / f"{SAVING_PREFIX}999999999"
+    for place in (living, dead):
+        place.mkdir()
+        (place / "trace.json.tmp").touch()
+    scratch.sweep({1})
+    assert living.exists() and not dead.exists()
 
 
 def test_kept_windows_count_against_half_of_the_cap_and_the_rest_is_not_kept(tmp_path: Path) -> None:

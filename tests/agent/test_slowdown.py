@@ -124,7 +124,9 @@ def test_a_change_is_noticed_within_seconds_or_five_iterations(
     assert found[0][1].current_s / found[0][1].baseline_s == pytest.approx(times, rel=0.2)
 
 
-@pytest.mark.parametrize(("hours", "seed"), [(0.05, 0), (0.05, 1), (0.5, 0), (0.5, 1), (3.0, 2)])
+@pytest.mark.parametrize(
+    ("hours", "seed"), [(0.05, 0), (0.05, 1), (0.5, 0), (0.5, 1), pytest.param(3.0, 2, marks=pytest.mark.long)]
+)
 def test_what_creeps_is_noticed_before_it_has_grown_by_30_percent(hours: float, seed: int) -> None:
     """However slowly it comes: 50 % in three minutes or in five hours."""
     count = round(3600 * hours / 0.05)
@@ -288,3 +290,44 @@ def test_long_iterations_above_what_the_user_expects_are_not_waited_for_fifty_ti
         (400 * duration for duration in healthy(random.Random(7), 60, 0.05)), Settings(expected_iteration_s=10)
     )
     assert found and found[0][1].kind == "expected" and found[0][0] <= 35
+
+
+def beside(slowdown: Slowdown, durations: Iterable[float]) -> tuple[float, Trigger | None]:
+    """Iterations during which a window is captured or summarized: seconds until one asks, and what it asks for."""
+    past_s = 0.0
+    for duration_s in durations:
+        past_s += duration_s
+        found = slowdown.observe_beside_window(duration_s)
+        if found is not None:
+            return past_s, found
+    return past_s, None
+
+
+@pytest.mark.parametrize("times", [4.0, 8.0])
+def test_a_jump_inside_a_window_is_noticed_there(times: float) -> None:
+    rng = random.Random(3)
+    slowdown = Slowdown(Settings())
+    for at, duration_s in enumerate(healthy(rng, 200, 0.1)):
+        assert slowdown.observe(at + 1, duration_s) is None
+    usual_s = slowdown.baseline_s or 0.0
+    past_s, found = beside(slowdown, (times * usual_s * rng.gauss(1, 0.1) for _ in range(400)))
+    assert found is not None and past_s <= max(15.0, 6 * times * usual_s)
+    assert found.current_s > found.baseline_s
+
+
+def test_what_a_window_costs_is_no_slowdown_and_no_past() -> None:
+    """Iterations beside it are up to twice as long, one at its end far longer; and nothing of that is remembered."""
+    rng = random.Random(4)
+    slowdown = Slowdown(Settings())
+    for at, duration_s in enumerate(healthy(rng, 600, 0.1)):
+        slowdown.observe(at + 1, duration_s)
+    usual_s = slowdown.baseline_s or 0.0
+    window = [usual_s * rng.uniform(1.2, 1.9) for _ in range(600)]
+    window[300] = 2.5
+    assert beside(slowdown, window)[1] is None
+    assert slowdown.baseline_s == usual_s
+    found = [slowdown.observe(1300 + at, duration_s) for at, duration_s in enumerate(healthy(rng, 600, 0.1))]
+    assert not any(found)
+    later = [slowdown.observe(2000 + at, 1.5 * duration_s) for at, duration_s in enumerate(healthy(rng, 600, 0.1))]
+    first = next(at for at, trigger in enumerate(later) if trigger is not None)
+    assert first * 1.5 * usual_s <= 15.0

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sys
-import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -122,8 +121,7 @@ def test_a_window_is_waited_for_as_long_as_its_iterations_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, iteration_s: float
 ) -> None:
     loop = FastLoop()
-    clock = types.SimpleNamespace(monotonic_ns=lambda: round(loop.now * 1e9), time_ns=time.time_ns)
-    monkeypatch.setattr(session, "time", clock)
+    monkeypatch.setattr(session, "monotonic_ns", lambda: round(loop.now * 1e9))
     monkeypatch.setattr(asyncio, "to_thread", at_once)
     monkeypatch.setattr(window, "StackSampler", Sampler)
     settings = Settings(sampler="outside", hardware=False)
@@ -189,7 +187,7 @@ def one_window(tmp_path: Path, **settings: Any) -> HostWindow:
 def test_a_hardware_sampler_that_fails_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, note: str
 ) -> None:
-    monkeypatch.setattr(window, "program", lambda *_: [sys.executable, "-c", code])
+    monkeypatch.setattr(window, "isolated", lambda *_: [sys.executable, "-c", code])
     one = one_window(tmp_path)
     one._start_hardware()
     assert one._hardware is not None

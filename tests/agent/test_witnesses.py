@@ -42,7 +42,7 @@ SPIED = [
     },
     {
         "thread_name": None, "os_thread_id": None, "owns_gil": False,
-        "frames": [{"name": "Answering._live", "filename": "/x/site-packages/eroica/worker/answering.py", "line": 1}],
+        "frames": [{"name": "Thread._live", "filename": "/x/site-packages/eroica/worker/pristine.py", "line": 1}],
     },
 ]  # fmt: skip
 

@@ -159,12 +159,16 @@ def test_no_color_means_no_color(job: Job) -> None:
 def test_whoever_does_not_want_it_says_so(monkeypatch: pytest.MonkeyPatch, off: list[str], wanted: bool) -> None:
     asked = []
 
-    def launch(environment: object, settings: object, part: object, footer: bool) -> None:
+    def launch(environment: object, settings: object, part: object, footer: bool, *_: object) -> None:
         asked.append(footer)
         raise UsageError("seen")
 
     monkeypatch.setattr("eroica.cli.run.Launch", launch)
-    CliRunner().invoke(run, [*off, "--", "true"])
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        CliRunner().invoke(run, [*off, "--", "true"])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # every later process would inherit what is blocked
     assert asked == [wanted]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from eroica.cli.nodes import Part, enclosing, home_of, part_of, tasks_share
-from eroica.wire.address import Address, announce
+from eroica.wire.address import Address, announce, announce_to_all
 from eroica.wire.network import Endpoint, endpoint_of, good_token, listening
 from eroica.wire.places import places
 
@@ -80,6 +80,12 @@ def test_a_bad_address_costs_the_watching_not_the_job(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "5\n") and "EROICA_COLLECTOR" in done.stderr
+
+
+def test_an_address_that_another_hosts_lost_job_left_is_not_home(tmp_path: Path) -> None:
+    where = places({"EROICA_JOB": "j", "EROICA_HOST": "b", "EROICA_RUN_DIR": str(tmp_path)})
+    announce_to_all(tmp_path, Address(url="http://10.0.0.1:1", token="t" * 20, pid=1, host="a"))
+    assert home_of(where) is None and home_of(where, collects=False) is not None
 
 
 def test_home_is_another_host_whose_collector_our_agent_was_sent_to(tmp_path: Path) -> None:

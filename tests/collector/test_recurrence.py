@@ -217,7 +217,26 @@ def test_gains_that_rise_beyond_their_uncertainty_are_getting_worse() -> None:
     verdict = final(*(window(found("slow-data-loading", 2, gain=gain)) for gain in (0.1, 0.2, 0.35)))
     cause = cause_of(verdict)
     assert cause.recurrence is not None and cause.recurrence.kind == "worsening"
-    assert "getting worse: 10 % of the iteration at first, 35 % at last" in verdict.summary
+    assert "growing: 10 % of the iteration at first, 35 % at last" in verdict.summary
+
+
+def test_a_cause_that_grows_says_by_how_much_an_hour() -> None:
+    # 100 ms of healthy work and a cost that grows by 0.2 ms an iteration, in windows at iterations 0, 100, 200 and 300
+    costs = [20.0, 40.0, 60.0, 80.0]
+    windows = []
+    for first, cost in zip(range(0, 400, 100), costs, strict=True):
+        now_ms = 100.0 + cost
+        verdict = window(found("blocking-logging", 0, gain=cost / now_ms))
+        frame = VerdictWindow(kind="iterations", first_iteration=first, last_iteration=first + 20)
+        windows.append(msgspec.structs.replace(verdict, window=frame, iteration=IterationTimes(current_ms=now_ms)))
+    recurrence = cause_of(final(*windows)).recurrence
+    assert recurrence is not None and recurrence.kind == "worsening" and recurrence.growth_ms_per_hour is not None
+    hours = sum(100 * (100 + cost + 10) for cost in costs[:-1]) / 3_600_000
+    assert recurrence.growth_ms_per_hour == pytest.approx(60 / hours, rel=0.02)
+    assert (
+        "growing by" in final(*windows).summary
+        and "20.0 ms of an iteration at first, 80.0 ms" in final(*windows).summary
+    )
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_a_windows_verdict_on_disk_says_that_an_earlier_window_found_the_same(tm
     with_collector(tmp_path, script, lambda *_: found)
     kept = open_window(tmp_path / "windows" / "3").verdict
     assert kept is not None and kept.cause is not None and kept.cause.confidence == 0.8
-    recurrence = Recurrence(kind="recurring", windows=(1, 3), looked=2, gains=(0.2, 0.2))
+    recurrence = Recurrence(kind="recurring", windows=(1, 3), looked=2, gains=(0.2, 0.2), costs_ms=(None, None))
     assert kept.cause.recurrence == recurrence
     final = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
     assert final.summary == "Slow. Seen in both windows (1, 3)." and final.cause is not None

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from eroica.faults import FAULTS
-from eroica.faults.expected import EXPECTED, demo_plan, judge
+from eroica.faults.expected import EXPECTED, MIXED, demo_plan, judge, judge_mixed, mixed_parts, mixed_plans
 from eroica.faults.injection import build_fault
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 
@@ -88,3 +88,23 @@ def test_a_verdict_that_names_something_else_is_wrong_and_both_are_said(fault: s
     assert not judgement.right
     assert EXPECTED[fault].cause in judgement.words
     assert said.verdict in judgement.words
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_mixture_has_two_faults_on_workers_of_their_own(name: str) -> None:
+    for worker in range(4):
+        parts = mixed_parts(name, worker, 4)
+        plans = mixed_plans(name, worker, 4, 100)
+        assert len({fault for fault, _ in parts}) == 2
+        owners = [plan.worker for plan in plans if plan.worker is not None]
+        assert len(set(owners)) == len(owners) and all(0 <= owner < 4 for owner in owners)
+        assert [build_fault(plan).name for plan in plans] == [fault for fault, _ in parts]
+
+
+def test_a_mixture_is_told_only_if_both_are() -> None:
+    one, two = verdict("slow-data-loading", workers=(2,)), verdict("compute-slow", workers=(3,))
+    found = tuple(msgspec.structs.replace(each, gain=0.2) for each in (*one.findings, *two.findings))
+    one, both = (msgspec.structs.replace(one, findings=findings) for findings in (found[:1], found))
+    assert judge_mixed(both, "loader-and-compute", 2) == {"slow-loader": True, "slow-compute": True}
+    assert judge_mixed(one, "loader-and-compute", 2) == {"slow-loader": True, "slow-compute": False}
+    assert judge_mixed(both, "loader-and-compute", 1) == {"slow-loader": False, "slow-compute": False}

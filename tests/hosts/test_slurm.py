@@ -57,6 +57,10 @@ dist.destroy_process_group()
 """
 
 
+#: Iterations after which a worker's speed is known, with a margin: before, nobody is told healthy.
+TOLD_AFTER = 100
+
+
 class Cluster:
     """Hosts that one fake Slurm job runs on."""
 
@@ -100,7 +104,7 @@ class Cluster:
                 status = json.loads((report / "status.json").read_text())
             except (OSError, ValueError):
                 status = {}
-            steady = [worker for worker in status.get("workers", []) if worker["iteration"] > 20]
+            steady = [worker for worker in status.get("workers", []) if worker["iteration"] > TOLD_AFTER]
             if hosts <= set(status.get("hosts", [])) and len(steady) >= workers:
                 break
             time.sleep(0.2)

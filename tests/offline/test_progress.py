@@ -35,3 +35,23 @@ def test_nothing_is_drawn_elsewhere_or_unasked_or_for_a_moment(monkeypatch: pyte
     assert drawn(terminal=True) == ""
     monkeypatch.setattr(module, "_WAIT_S", 0.0)
     assert drawn(terminal=False) == drawn(terminal=True, wanted=False) == ""
+
+
+def looked(terminal: bool, monkeypatch: pytest.MonkeyPatch, wanted: bool = True) -> str:
+    file, seconds = io.StringIO(), iter(range(0, 100, 1))
+    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(seconds)))
+    bar = Bar(wanted, Console(file=file, force_terminal=terminal, width=100))
+    for entries in range(1000, 8000, 1000):
+        bar.look(entries, 3)
+        if entries == 2000:
+            assert file.getvalue() == "", "nothing is said before two seconds"
+    return file.getvalue()
+
+
+def test_a_long_walk_says_once_what_it_is_doing_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = looked(terminal=False, monkeypatch=monkeypatch)
+    assert said == "eroica: looking through folders: 3,000 entries, 3 traces and dumps so far\n"
+
+
+def test_an_unwanted_bar_says_nothing_about_walks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert looked(terminal=False, monkeypatch=monkeypatch, wanted=False) == ""

@@ -24,14 +24,14 @@ import eroica.offline.__main__ as reader
 
 read_one = reader.read_one
 
-def read(path, rank, settings, progress):
+def read(path, rank, settings, progress, *more):
     if "killed" in path.name:
         os.kill(os.getpid(), signal.SIGKILL)
     if "bug" in path.name:
         raise RuntimeError("never seen before")
     if "chatty" in path.name:
         print("hello from some library", flush=True)
-    return read_one(path, rank, settings, progress)
+    return read_one(path, rank, settings, progress, *more)
 
 reader.read_one = read
 reader.main()
@@ -94,7 +94,7 @@ def test_progress_adds_up_to_the_size_of_the_files(tmp_path: Path) -> None:
 def test_a_reader_that_dies_costs_only_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
 ) -> None:
-    monkeypatch.setattr(readers, "program", lambda _module: [sys.executable, "-c", FRAGILE])
+    monkeypatch.setattr(readers, "isolated", lambda _module: [sys.executable, "-c", FRAGILE])
     for rank in (0, 2, 3):
         write(tmp_path / f"rank{rank}.json", rank=rank)
     write(tmp_path / name, rank=1)
@@ -105,7 +105,7 @@ def test_a_reader_that_dies_costs_only_its_file(
 
 
 def test_what_somebody_prints_in_a_reader_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "program", lambda _module: [sys.executable, "-c", FRAGILE])
+    monkeypatch.setattr(readers, "isolated", lambda _module: [sys.executable, "-c", FRAGILE])
     for rank in (0, 1):
         write(tmp_path / f"chatty_rank{rank}.json", rank=rank)
     assert all(one.pattern is not None for one in read_all(sources(tmp_path), TWO))

@@ -19,13 +19,14 @@ HERE = (
 )  # fmt: skip
 #: torchrun's restart with gloo ends in more than one way by itself: one pair of equal jobs must be among so many.
 PAIRS = {"elastic-restart": 4}
+THOROUGH = {"agent-killed", "collector-killed-in-window", "disk-full"}
 LONG = {"elastic-restart", "exception", "both-stopped", "hostile-files"}
 NEED_ROOT = {each.name for each in DISTURBANCES if each.root}
 BY_NAME = {each.name: each for each in DISTURBANCES}
 
 
 def marks(name: str) -> list[pytest.MarkDecorator]:
-    wanted = [(pytest.mark.root, NEED_ROOT), (pytest.mark.long, LONG)]
+    wanted = [(pytest.mark.root, NEED_ROOT), (pytest.mark.long, LONG), (pytest.mark.thorough, THOROUGH)]
     return [mark for mark, names in wanted if name in names]
 
 

@@ -126,7 +126,7 @@ def test_an_unknown_gain_is_said_to_be_unknown() -> None:
         ("one-off", (3,), "Seen in one of 4 windows (window 3)"),
         ("recurring", (1, 3), "Seen in 2 of 4 windows (1, 3)"),
         ("rotating", (1, 2, 3, 4), "Seen in all 4 windows (1–4), on other workers each time"),
-        ("worsening", (1, 2, 4), "getting worse: 10 % of the iteration at first, 31 % at last"),
+        ("worsening", (1, 2, 4), "growing: 10 % of the iteration at first, 31 % at last"),
     ],
 )
 def test_how_often_a_cause_was_seen_stands_in_one_line(kind: str, windows: tuple[int, ...], words: str) -> None:

@@ -92,7 +92,7 @@ class Job:
         for name in ("msgspec", "httpx", "uvicorn", "psutil"):
             (self.desk / f"{name}.py").write_text(PLANTED)
         self.process = subprocess.Popen(
-            [*command, sys.executable, EROICA, "run", "--", sys.executable, "train.py"],
+            [*command, EROICA, "run", "--", sys.executable, "train.py"],
             env=environment(root, **variables), cwd=self.desk, umask=0,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip

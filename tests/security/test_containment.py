@@ -215,14 +215,14 @@ def test_a_directory_that_another_user_made_first_is_not_used_and_the_job_runs_a
     assert as_neighbor(lambda: (planted / "theirs@here").mkdir(mode=0o777)) == ""
     assert as_neighbor(lambda: (planted / "theirs@here" / "run").write_text(f"{trap}\n")) == ""
     done = subprocess.run(
-        [sys.executable, EROICA, "run", "--", sys.executable, "-c", "import eroica; eroica.step(); print('trained')"],
+        [EROICA, "run", "--", sys.executable, "-c", "import eroica; eroica.step(); print('trained')"],
         env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "trained\n")
     assert "unwatched" in done.stderr and "belongs to another user" in done.stderr
     assert not list(trap.iterdir()) and sorted(path.name for path in planted.iterdir()) == ["ours@here", "theirs@here"]
     status = subprocess.run(
-        [sys.executable, EROICA, "status"], env=environment(tmp_path), capture_output=True, text=True, check=True,
+        [EROICA, "status"], env=environment(tmp_path), capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "no job" in status.stdout
 

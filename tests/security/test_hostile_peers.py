@@ -13,14 +13,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from eroica.agent.link import client_for
-from eroica.collector import callers
-from eroica.collector.callers import TokenGate, config_for
+from eroica.collector import callers, porch
+from eroica.collector.callers import Server, TokenGate, config_for
 from eroica.wire.beat import _ORDER_AT, PROBE, BeatReader, BeatWriter, Order
 
 TOKEN = "t" * 32
@@ -82,7 +81,7 @@ async def gate() -> object:
     """The collector's door with nothing behind it but "inside"."""
     inside = Starlette(routes=[Route("/", lambda request: PlainTextResponse("inside"))])
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(config_for(TokenGate(inside, TOKEN)))
+    server = Server(config_for(TokenGate(inside, TOKEN)), TOKEN)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
         await asyncio.sleep(0.01)
@@ -113,6 +112,7 @@ def test_only_the_whole_token_opens_and_nobody_learns_which_paths_there_are(give
 
 def test_whoever_shows_no_token_is_sent_away_and_whoever_did_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers, "STRANGER_S", 0.3)
+    monkeypatch.setattr(porch, "SILENT_S", 0.3)
 
     async def go() -> None:
         async with gate() as port:

@@ -144,16 +144,37 @@ def test_without_an_optimizer_the_loader_marks_iterations():
     assert (one.found_by, one.edges_ns.tolist()) == ("loader", [0, 100, 200, 300])
 
 
-def test_without_any_mark_a_sequence_that_repeats_is_an_iteration():
+def repeated(*last):
+    """Five times the same operators, those of four layers among them; `last` end each time."""
     events = Events().add("aten::setup", 0, 1)
     for number in range(5):
         at = 10 + number * 100
-        names = ["embed", *["norm", "mm", "gelu", "mm"] * 4, "loss"]
+        names = ["embed", *["norm", "mm", "gelu", "mm"] * 3, "loss", *last]
         for place, name in enumerate(names):
-            events.add(f"aten::{name}", at + place * 5, at + place * 5 + 4)
-    one = found(events)
+            events.add(name if ":" in name else f"aten::{name}", at + place * 5, at + place * 5 + 4)
+    return events
+
+
+@pytest.mark.parametrize("last", ["autograd::engine::evaluate_function: MmBackward0", "aten::_foreach_addcdiv_"])
+def test_without_any_mark_a_sequence_that_repeats_with_what_only_training_has_is_an_iteration(last):
+    one = found(repeated(last))
     assert one.found_by == "repetition"
     assert np.diff(one.edges_ns).tolist() == [100] * 4
+
+
+def test_a_sequence_that_repeats_with_nothing_of_training_is_no_iteration():
+    one = found(repeated("argmax"))
+    assert one.found_by == "span" and len(one.edges_ns) == 2
+    assert "repeats 4 times or more" in one.notes[1] and "layers of one pass or calls of a model" in one.notes[1]
+
+
+def test_batches_of_a_serving_loop_are_iterations():
+    events = Events()
+    for number in range(4):
+        events.note(f"execute_context_1({number})_generation_{number}(4)", number * 100, number * 100 + 80)
+        events.add("aten::mm", number * 100 + 5, number * 100 + 60)
+    one = found(events)
+    assert (one.found_by, one.edges_ns.tolist()) == ("batches", [0, 100, 200, 300, 380])
 
 
 def test_where_nothing_marks_iterations_the_whole_trace_is_one():
@@ -188,7 +209,8 @@ def test_a_window_ends_with_the_host_though_the_device_lags_a_little():
 def test_a_window_ends_with_the_device_where_the_host_had_run_far_ahead_of_it():
     one = found(launched(10, 30))
     assert one.edges_ns[-1] == 910
-    assert "the window ends with the device" in one.notes[-1]
+    assert "ends with the last kernel that it launched" in one.notes[-1]
+    assert one.edges_ns.tolist() == [0, 310, 610, 910]
 
 
 def test_the_main_thread_trains_rather_than_the_engines():

@@ -51,7 +51,7 @@ def test_of_a_trace_without_profiler_steps_the_optimizer_tells_iterations_and_th
     found = read("resnet_1rank.json.gz")
     assert found.found_by == "optimizer steps"
     assert len(decode_series(found.pattern.iteration_us, np.float32)) == 29
-    assert any("warm-up" in note for note in found.pattern.notes)
+    assert any("left out: start-up, once per process" in note for note in found.pattern.notes)
     assert found.pattern.functions[0].key.name == "_MultiProcessingDataLoaderIter.__next__"
     assert 0.4 < loader_share(found.pattern) < 0.7
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from synthetic_window import PID, TRAINING, capture
 
+from eroica.errors import InputError
 from eroica.hardware.store import SampleWriter
 from eroica.hardware.writer import Channel
 from eroica.model.pattern import WorkerPattern
@@ -180,3 +181,26 @@ def test_what_worker_and_agent_know_of_the_settings_is_in_the_pattern(files):
     summarize_files(files / "capture.json", files.parent / "hardware", files / "pattern")
     pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
     assert pattern.setup["nice"] == "worker" and any("holds no facts" in note for note in pattern.notes)
+
+
+@pytest.mark.parametrize("way", ["up", "absolute", "link"])
+def test_what_a_capture_names_is_looked_for_beside_it_only(files, tmp_path, way):
+    secret = tmp_path / "elsewhere" / "trace.json"
+    secret.parent.mkdir()
+    (files / "trace.json").rename(secret)
+    facts = msgspec.json.decode((files / "capture.json").read_bytes())
+    facts["trace_path"] = str(secret) if way == "absolute" else "../elsewhere/trace.json"
+    (files / "capture.json").write_bytes(msgspec.json.encode(facts))
+    if way == "link":
+        (files / "trace.json").symlink_to(secret)
+    with pytest.raises(InputError):
+        summarize_files(files / "capture.json", files.parent / "hardware", files / "pattern")
+
+
+def test_a_link_in_place_of_samples_costs_only_them(files, tmp_path):
+    (files / "stacks.json").unlink(missing_ok=True)
+    (tmp_path / "elsewhere.json").write_text("{}")
+    (files / "stacks.json").symlink_to(tmp_path / "elsewhere.json")
+    assert run(files) == 0
+    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    assert any("is a link" in note for note in pattern.notes)

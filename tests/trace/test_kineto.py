@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from eroica.errors import InputError
-from eroica.trace.kineto import is_collective_kernel, read_trace
+from eroica.trace.communication import is_collective_kernel
+from eroica.trace.kineto import read_trace
 from eroica.trace.table import Category
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -92,10 +93,11 @@ def test_it_costs_less_than_five_milliseconds() -> None:
 def test_torch_gets_its_hooks_whether_it_comes_before_or_after() -> None:
     code = (
         "import torch; import torch.utils.data.dataloader as d, torch.optim.optimizer as o;"
-        "print(len(o._global_optimizer_post_hooks), d._BaseDataLoaderIter.__next__.__module__,"
-        " d._BaseDataLoaderIter.__next__.__qualname__, d._BaseDataLoaderIter.__next__.__code__.co_filename[-9:])"
+        "iterator = d._BaseDataLoaderIter;"
+        "print(len(o._global_optimizer_post_hooks), iterator.__dict__['_num_yielded'].__class__.__module__,"
+        " iterator.__next__.__code__.co_filename[-13:])"
     )
-    expected = "1 torch.utils.data.dataloader _BaseDataLoaderIter.__next__ attach.py\n"
+    expected = "1 eroica.worker.attach dataloader.py\n"
     assert python(code, bootstrap_directory()).stdout == expected
     assert python("import eroica.auto;" + code).stdout == expected
     assert python("import torch, eroica.auto;" + code).stdout == expected
@@ -113,10 +115,10 @@ def test_kinetos_log_is_silenced_with_the_first_hook_unless_the_user_wants_it() 
 def test_detaching_leaves_torch_as_it_was() -> None:
     code = (
         "import torch.utils.data.dataloader as d, torch.optim.optimizer as o, torch.autograd.profiler as p, sys;"
-        "before = (d._BaseDataLoaderIter.__next__, p._prepare_profiler, p._enable_profiler, p._disable_profiler);"
+        "before = (set(vars(d._BaseDataLoaderIter)), p._prepare_profiler, p._enable_profiler, p._disable_profiler);"
         "import eroica, eroica.worker.attach;\n"
-        "with eroica.watch():\n    inside = d._BaseDataLoaderIter.__next__ is before[0]\n"
-        "after = (d._BaseDataLoaderIter.__next__, p._prepare_profiler, p._enable_profiler, p._disable_profiler)\n"
+        "with eroica.watch():\n    inside = set(vars(d._BaseDataLoaderIter)) == before[0]\n"
+        "after = (set(vars(d._BaseDataLoaderIter)), p._prepare_profiler, p._enable_profiler, p._disable_profiler)\n"
         "print(inside, before == after, len(o._global_optimizer_post_hooks),"
         " any('Lookout' in type(f).__name__ for f in sys.meta_path))"
     )
@@ -194,3 +196,31 @@ def test_settings_hold_where_the_training_goes_to_another_directory(tmp_path: Pa
 def test_auto_never_raises() -> None:
     ran = python("import eroica.auto; print('training')", EROICA_SLOWDOWN="many")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "training\n", "")
+
+
+def old_pythons() -> list[str]:
+    """Pythons of this machine that cannot run Eroica, Python 2 among them where there is one."""
+    known = (*Path.home().glob(".pyenv/versions/*/bin/python"), Path("/usr/bin/python2"), Path("/usr/bin/python2.7"))
+    places = {path.parent.parent.name: str(path) for path in known if path.exists()}
+    return [path for name, path in sorted(places.items()) if re.match(r"2\.|3\.[6-9]\.", name)]
+
+
+@pytest.mark.parametrize("executable", old_pythons() or [pytest.param("", marks=pytest.mark.skip("no old Python"))])
+@pytest.mark.parametrize("users_own", [None, USERS_OWN, "import nothing_there\n", "raise ValueError(5)\n"])
+def test_an_old_python_notices_nothing(users_own: str | None, executable: str, tmp_path: Path) -> None:
+    paths = (users_sitecustomize(tmp_path, users_own),) if users_own else ()
+    code = "import sys; print(getattr(sys, 'users_own', 0))"
+    plain = python(code, *paths, executable=executable)
+    ours = python(code, bootstrap_directory(), *paths, executable=executable)
+    assert (ours.returncode, ours.stderr) == (plain.returncode, plain.stderr)
+    assert ours.stdout == plain.stdout
+
+
+def test_the_bootstrap_is_written_in_what_python_2_can_read() -> None:
+    newer = (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr, ast.Nonlocal, ast.AsyncFunctionDef, ast.Starred)
+    tree = ast.parse((bootstrap_directory() / "sitecustomize.py").read_text())
+    for node in ast.walk(tree):
+        assert not isinstance(node, newer), ast.dump(node)
+        if isinstance(node, ast.FunctionDef):
+            said = [argument.annotation for argument in node.args.args]
+            assert (node.returns, said, node.args.kwonlyargs) == (None, [None] * len(said), []), node.name

@@ -234,6 +234,41 @@ def test_a_cancelled_window_leaves_nothing_running(desk: Desk) -> None:
     assert not gc.callbacks or all("CollectionLog" not in repr(callback) for callback in gc.callbacks)
 
 
+class Late(Exception):
+    """What a signal's handler of the user's raises."""
+
+
+@pytest.mark.parametrize("at", ["pause", "stop", "drop", "answer"])
+@pytest.mark.parametrize("way", ["cancelled", "given up"])
+def test_a_dismissal_that_a_signal_handler_interrupts_is_done_again(tmp_path: Path, at: str, way: str) -> None:
+    desk = Desk(tmp_path)
+    desk.capturer.take(desk.order(2, 6), 0)
+    desk.pass_boundaries(1, 3)
+    assert desk.capturer.phase == OPEN
+    handled: list[str] = []
+
+    def late(name: str) -> None:
+        if name == at and not handled:
+            handled.append(name)
+            raise Late
+
+    note, answer = desk.tracer._do, desk.results.append
+    desk.tracer._do = lambda name: (note(name), late(name))  # type: ignore[method-assign,assignment]
+    desk.capturer._answer = lambda result: (answer(result), late("answer"))  # type: ignore[assignment,func-returns-value]
+    with pytest.raises(Late):
+        if way == "cancelled":
+            desk.capturer.take(desk.order(2, 6, kind=beat.CANCEL), 3)
+        else:
+            desk.capturer.give_up("iterations cannot be told apart")
+            desk.pass_boundaries(4, 4)
+    desk.pass_boundaries(5, 30)
+    assert handled == [at] and desk.capturer.phase == IDLE and desk.saves == []
+    assert set(desk.statuses[2:]) == {"skipped"} and "save" not in desk.tracer.calls
+    desk.capturer.take(desk.order(40, 42), 30)
+    desk.pass_boundaries(38, 50)
+    assert desk.statuses[-1] == "done"
+
+
 def test_another_profiler_is_left_alone(desk: Desk) -> None:
     desk.door.taken = True
     desk.capturer.take(desk.order(10, 13), 5)
@@ -298,6 +333,30 @@ def test_a_window_that_outgrows_its_budget_closes_early_and_says_so(tmp_path: Pa
     assert (found.first_iteration, found.last_iteration, len(found.boundaries_ns)) == (20, 27, 8)
 
 
+def test_a_window_is_closed_at_the_next_boundary_where_the_job_is_told_to_end(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.capturer.take(desk.order(10, 30), 7)
+    desk.pass_boundaries(8, 14)
+    desk.capturer.take(desk.order(10, 30, beat.CLOSE), 14)
+    desk.pass_boundaries(15, 18)
+    assert desk.statuses[-1] == "done" and desk.results[-1].last_iteration == 15
+    assert "the job is told to end" in desk.results[-1].note
+
+
+def test_told_to_end_before_two_iterations_a_window_waits_for_them_and_another_ones_order_is_nothing(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path)
+    desk.capturer.take(desk.order(10, 30), 7)
+    desk.pass_boundaries(8, 12)
+    desk.capturer.take(desk.order(10, 30, beat.CLOSE, window_id=4), 12)
+    desk.pass_boundaries(13, 13)
+    assert desk.statuses[-1] == "open"
+    desk.capturer.take(desk.order(10, 30, beat.CLOSE), 13)
+    desk.pass_boundaries(14, 17)
+    assert desk.statuses[-1] == "done" and desk.results[-1].last_iteration == 14
+
+
 def test_a_budget_never_closes_a_window_before_it_has_two_iterations(tmp_path: Path) -> None:
     desk = Desk(tmp_path, Notebook(events=1000))
     desk.capturer.take(desk.order(10, 11, kind=beat.PROBE), 9)
@@ -311,8 +370,7 @@ def test_a_budget_never_closes_a_window_before_it_has_two_iterations(tmp_path: P
 def pass_in_time(desk: Desk, monkeypatch: pytest.MonkeyPatch, ends_s: dict[int, float]) -> None:
     """Let iterations end at these seconds."""
     now_s = 0.0
-    clock = types.SimpleNamespace(monotonic_ns=lambda: round(now_s * 1e9), time_ns=time.time_ns)
-    monkeypatch.setattr("eroica.worker.session.time", clock)
+    monkeypatch.setattr("eroica.worker.session.monotonic_ns", lambda: round(now_s * 1e9))
     for iteration, now_s in ends_s.items():
         desk.capturer.boundary(iteration, round(now_s * 1e9))
 

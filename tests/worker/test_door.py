@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eroica.worker.tracer import ProfilerDoor
+from eroica.worker.tracer import _NAMES, ProfilerDoor
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def profiler(monkeypatch: pytest.MonkeyPatch) -> Any:
     torch, autograd, module = (
         types.ModuleType(name) for name in ("torch", "torch.autograd", "torch.autograd.profiler")
     )
-    for name in ProfilerDoor._NAMES:
+    for name in _NAMES:
         setattr(module, name, lambda: None)
     setattr(module, "_is_profiler_enabled", False)  # noqa: B010 - a module declares no attributes
     setattr(autograd, "_profiler_enabled", lambda: False)  # noqa: B010

@@ -99,6 +99,7 @@ def test_a_probe_answers_with_its_events_and_leaves_no_trace(host: Host) -> None
     assert not list((host.root / "scratch" / str(pid)).iterdir())
 
 
+@pytest.mark.thorough
 def test_a_probe_tells_whom_sends_go_to_in_a_group_of_three(host: Host) -> None:
     command = [*TORCHRUN[:-1], "3", RANKS, "--kind", "chain", "--iterations", "200", "--out", str(host.root)]
     first, second = OneOrder(3, PROBE, length=1), OneOrder(3, PROBE, at=40, length=1)
@@ -125,6 +126,7 @@ def test_a_probe_tells_whom_sends_go_to_in_a_group_of_three(host: Host) -> None:
     assert {one.elements for table in probes.values() for one in table.collectives.values()} == {4 * 32}
 
 
+@pytest.mark.thorough
 def test_two_ddp_ranks_with_loader_children_agree_and_the_children_are_no_workers(host: Host) -> None:
     place = host.root / "with"
     place.mkdir()

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from eroica.start import isolated
 from eroica.wire.places import Places
 from eroica.worker import launch
 
@@ -46,5 +47,5 @@ def test_the_agent_is_started_with_the_jobs_places_and_as_nobodys_child(
     while not told.exists() and time.monotonic() < end:
         time.sleep(0.02)
     job, run, _, *command = told.read_text().split()
-    assert (job, run, command) == ("job", str(where.run), launch.program("eroica.agent")[1:])
+    assert (job, run, command) == ("job", str(where.run), isolated("eroica.agent")[1:])
     assert {child.pid for child in psutil.Process().children()} <= before

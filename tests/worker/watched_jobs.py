@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import time
@@ -93,6 +94,12 @@ class Host:
         self.look()
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
+    def run_python(self, place: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of this text, whose file is made in `place`, to its end."""
+        program = place / "train.py"
+        program.write_text(code)
+        return self.run([sys.executable, str(program), *arguments])
+
     def look(self) -> None:
         for path in self.runtime.glob("*.beat"):
             pid = int(path.stem)
@@ -131,3 +138,25 @@ class OneOrder:
                     directory=str(host.scratch(str(pid))), **fields,
                 )
             )  # fmt: skip
+
+
+def both(
+    host: Host, place: Path, code: str, *options: str, words: tuple[str, ...] = (), limit_s: float = 60.0
+) -> tuple[Host, str]:
+    """Run a program with and without us; it must look the same. Returns what it said on standard error."""
+    program = place / "train.py"
+    program.write_text(code)
+    command = [sys.executable, *options, str(program), *words]
+    environment = host.environment()
+    del environment["PYTHONPATH"]
+    alone = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=limit_s)
+    watched = host.run(command, limit_s=limit_s, EROICA_WORKER_FAILURES_RAISE="1")
+    assert watched.returncode == alone.returncode, watched.stderr
+    assert watched.stdout == alone.stdout
+    assert _timeless(watched.stderr) == _timeless(alone.stderr)
+    return host, alone.stderr
+
+
+def _timeless(text: str) -> str:
+    """Without addresses, and without the moment and the process in what torch logs."""
+    return re.sub(r"(?m)^(\[?[IWEF])\d{4} [\d:.]+ \d+ ", r"\1 ", re.sub("0x[0-9a-f]+", "0x", text))

@@ -15,9 +15,9 @@ import time
 
 from eroica.agent.loop import Agent
 from eroica.settings import load_settings
+from eroica.start import isolated
 from eroica.wire.logs import log_to
 from eroica.wire.places import Places, places, private_directory, write_private
-from eroica.worker.launch import program
 
 #: A worker that looks whether there is an agent holds the lock for microseconds.
 _LOOKED_FOR_S = 0.3
@@ -52,7 +52,7 @@ def _start_collector(where: Places) -> None:
     if os.environ.get("EROICA_COLLECTOR") or os.environ.get("EROICA_LAUNCHED"):
         return
     subprocess.Popen(
-        program("eroica.collector"),
+        isolated("eroica.collector"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

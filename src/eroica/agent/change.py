@@ -43,6 +43,8 @@ _LARGEST_PART = 1 / 2
 #: A change lasts so long, or so many iterations, if those take longer than that.
 _LASTING_S = 9.0
 _LASTING_ITERATIONS = 4
+#: Iterations in which a window is captured or summarized on a crowded host are at most so many times as long for it.
+_WINDOWS_COST = 2.0
 #: Blocks of a stretch, whose lowest mean is the best; iterations that the first one holds at least, and blocks.
 _STRETCH = 10
 _FIRST_ITERATIONS = 15
@@ -98,6 +100,8 @@ class Change:
         self._seen = 0
         self._settings = settings
         self._row: list[float] = []
+        self._row_s = 0.0
+        self._beside = False  # a window was open during the row
         self._blocks: deque[_Block] = deque(maxlen=_MOST_BLOCKS)
         self._lost_s = 0.0
         self._since = 0  # blocks since the sum left zero
@@ -106,19 +110,26 @@ class Change:
         self._life_s = self._descent_s = 0.0
         self._harmful = 0  # blocks at the end of the past that a window was asked for
 
-    def observe(self, duration_s: float, margin: float = 1.0) -> Rise | None:
+    def observe(self, duration_s: float, margin: float = 1.0, beside_window: bool = False) -> Rise | None:
         """Take in one iteration.
 
         Args:
             duration_s: How long it took.
             margin: Factor on the allowance and on what must be lost, >= 1.
+            beside_window: A window was captured or summarized meanwhile. That may cost an iteration as much as it takes
+                by itself, so only what is longer still counts, and only towards a rise.
 
         Returns:
             The rise once it is certain, and again each time that as much more was lost.
         """
         self.level_s = None
-        self._row.append(duration_s)
-        total_s = math.fsum(self._row)
+        if beside_window:
+            if self.best_s == math.inf:
+                return None
+            self._beside = True
+        self._row_s += duration_s
+        self._row.append(max(duration_s / _WINDOWS_COST, self.best_s) if beside_window else duration_s)
+        total_s = self._row_s
         if len(self._row) < _LEAST_IN_BLOCK or total_s < _BLOCK_S:
             return None
         if len(self._row) < _ENOUGH_IN_BLOCK and self.best_s < _BLOCK_S / 2 and total_s < _LONG_BLOCK_S:
@@ -127,9 +138,12 @@ class Change:
         mean_s = math.fsum(kept) / len(kept)
         recent = [block.mean_s for block in islice(reversed(self._blocks), _LEVEL - 1)]
         block = _Block(mean_s, len(self._row), total_s, median([*recent, mean_s]))
-        self._row = []
-        self._life_s += total_s
+        beside = self._beside
+        self._row, self._row_s, self._beside = [], 0.0, False
         rise = self._judge(block, margin)
+        if beside and not self._lost_s:
+            return None
+        self._life_s += total_s
         self._blocks.append(block)
         self._find_best()
         self._seen += 1

@@ -21,11 +21,12 @@ import msgspec
 from eroica.agent.link import client_for
 from eroica.agent.rendezvous import MOST_BYTES, Answer, Errand
 from eroica.errors import InputError
+from eroica.start import among_the_users
 from eroica.wire.address import AWAY, Address, announce, read_address, withdraw
+from eroica.wire.codec import decode_json, decode_message
 from eroica.wire.messages import JobStatus, OpenReply, OpenRequest
 from eroica.wire.network import endpoint_of, good_token, is_loopback, outside_address
 from eroica.wire.places import Places, write_private
-from eroica.worker.launch import program
 
 log = logging.getLogger("eroica.agent")
 
@@ -89,7 +90,7 @@ async def run_program(errand: Errand) -> Answer:
     """Have an errand done by `eroica.agent.rendezvous`."""
     environment = {**os.environ, "EROICA_DISABLE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     process = await asyncio.create_subprocess_exec(
-        *program("eroica.agent.rendezvous"),
+        *among_the_users("eroica.agent.rendezvous"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
@@ -98,8 +99,8 @@ async def run_program(errand: Errand) -> Answer:
     try:
         patience_s = errand.patience_s + _ERRAND_S
         out, _ = await asyncio.wait_for(process.communicate(msgspec.json.encode(errand)), patience_s)
-        return msgspec.json.decode(out[: 4 * MOST_BYTES], type=Answer)
-    except (asyncio.TimeoutError, msgspec.DecodeError, msgspec.ValidationError) as error:
+        return decode_json(out[: 4 * MOST_BYTES], Answer)
+    except (asyncio.TimeoutError, InputError) as error:
         return Answer(problem=f"the program that talks to the job's store failed: {type(error).__name__}")
     finally:
         if process.returncode is None:
@@ -242,8 +243,8 @@ class HomeFinder:
         try:
             request = OpenRequest(host=await asyncio.to_thread(outside_address, meeting[0]))
             answer = await _ask(ours, "POST", "/v1/open", msgspec.msgpack.encode(request))
-            url = msgspec.msgpack.decode(answer, type=OpenReply).url
-        except (OSError, httpx.HTTPError, ValueError) as error:
+            url = decode_message(answer, OpenReply).url
+        except (OSError, httpx.HTTPError, InputError) as error:
             self._later(f"the collector does not listen for other hosts: {error}")
             return
         word = msgspec.json.encode(Address(url=url, token=ours.token, pid=0, host=self._where.host)).decode()
@@ -262,8 +263,8 @@ class HomeFinder:
         ours = read_address(self._where.run, self._where.host)
         if self._clock() >= self._gathered_at or ours is None:
             return
-        with contextlib.suppress(httpx.HTTPError, msgspec.DecodeError, msgspec.ValidationError):
-            status = msgspec.json.decode(await _ask(ours, "GET", "/v1/status"), type=JobStatus)
+        with contextlib.suppress(httpx.HTTPError, InputError):
+            status = decode_json(await _ask(ours, "GET", "/v1/status"), JobStatus)
             here = {worker.worker.global_rank for worker in status.workers if not worker.ended}
             if len(here) >= max(member.world_size for member in self._members):
                 self._gathered_at = 0.0
@@ -317,8 +318,8 @@ def _address_in(word: str) -> Address:
         InputError: It is none that a collector of ours could have.
     """
     try:
-        home = msgspec.json.decode(word.encode(), type=Address)
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
+        home = decode_json(word.encode(), Address)
+    except (InputError, ValueError) as error:
         raise InputError(f"the word in the job's store is no address: {error}") from None
     endpoint_of(home.url)
     if not good_token(home.token) or not 0 < len(home.host) <= 255:

@@ -10,13 +10,16 @@ from pathlib import Path
 import httpx
 import msgspec
 
+from eroica.errors import InputError
 from eroica.wire.address import read_address
+from eroica.wire.codec import decode_message
 from eroica.wire.messages import AgentReport, CollectorReply, SummaryFailure
 
 log = logging.getLogger("eroica.agent")
 _MOST_BYTES = 4_000_000
 _PATIENCE_S = 15.0
 _NO_CONTENT, _STRANGER = 204, 401
+_REPLY = "the collector's reply"
 
 
 class CollectorLink:
@@ -36,10 +39,12 @@ class CollectorLink:
         if answer is None:
             return None
         try:
-            return msgspec.msgpack.decode(answer.content, type=CollectorReply)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            log.warning("the collector's answer is no reply: %s", error)
+            reply = decode_message(answer.content, CollectorReply)
+        except InputError as error:
+            self._complain(_REPLY, f"is none: {error}")
             return None
+        self._refused.discard(_REPLY)
+        return reply
 
     async def deliver(self, pattern: bytes) -> bool:
         """Hand over a pattern; False if it could not be."""
@@ -72,11 +77,12 @@ class CollectorLink:
             answer = await asyncio.wait_for(client.post(path, content=body), _PATIENCE_S)
             answer.raise_for_status()
         except httpx.HTTPStatusError as error:
-            self._complain(path, error.response.text[:300])
+            self._complain(path, f"refused: {error.response.text[:300]}")
             if error.response.status_code == _STRANGER:  # one that was started again listens where the old one did
                 await self.close()
             return None
-        except (httpx.HTTPError, asyncio.TimeoutError, RuntimeError):  # the last: another task has just closed it
+        # not only errors of HTTP: another task may just have closed it, and an answer may be built to break a parser
+        except (httpx.HTTPError, httpx.InvalidURL, asyncio.TimeoutError, RuntimeError, ValueError, LookupError):
             await self.close()  # look its address up again next time
             return None
         self._refused.discard(path)
@@ -86,7 +92,7 @@ class CollectorLink:
         """Once, until it is accepted again: reports go out several times a second."""
         if path not in self._refused:
             self._refused.add(path)
-            log.warning("%s refused: %s", path, why)
+            log.warning("%s %s", path, why)
 
     def _connect(self) -> httpx.AsyncClient | None:
         url, token = os.environ.get("EROICA_COLLECTOR", ""), os.environ.get("EROICA_TOKEN", "")

@@ -21,9 +21,10 @@ from eroica.agent.window import HostWindow
 from eroica.hardware.processes import is_alive
 from eroica.model.look import HostLooks
 from eroica.settings import Settings
+from eroica.wire import beat
 from eroica.wire.codec import plain
 from eroica.wire.messages import AgentReport, CollectorReply, OrderMessage
-from eroica.wire.places import Places
+from eroica.wire.places import CLOSING_FILE, Places
 
 log = logging.getLogger("eroica.agent")
 _SCAN_S = 0.5
@@ -71,6 +72,7 @@ class Agent:
         self._window_tasks: set[asyncio.Task[None]] = set()
         self._followed: set[int] = set()
         self._windows: list[HostWindow] = []
+        self._closing: list[HostWindow] = []
         self._notes: list[str] = []
         self._outside: tuple[bool, str] | None = None
         self._parent = os.getppid()
@@ -122,8 +124,32 @@ class Agent:
                 self.roster.scan()
                 await self._look_for_sampler()
                 next_scan = self._clock() + _SCAN_S
+            asked = sum(worker.triggers for worker in self.roster.living)
             self.roster.poll(judge=not self._window_tasks)
+            if sum(worker.triggers for worker in self.roster.living) > asked:
+                self._close_baseline()
+            self._close_windows()
             await asyncio.sleep(1.0 / max(1.0, self._settings.poll_hz))
+
+    def _close_windows(self) -> None:
+        """Where `eroica run` is to pass on the job's end: close what is open, and say when it is saved."""
+        asked = self._where.runtime / CLOSING_FILE
+        if not asked.exists():
+            return
+        followed = [window for window in self._windows if window.order.window_id in self._followed]
+        for window in followed:
+            if window not in self._closing:
+                self._closing.append(window)
+                window.close_early()
+        if all(window.is_saved for window in followed):
+            asked.unlink(missing_ok=True)
+
+    def _close_baseline(self) -> None:
+        """The job got slow inside its baseline window: what was captured before that is the baseline."""
+        for window in self._windows:
+            if (window.order.kind, window.order.purpose) == ("window", "baseline") and window not in self._closing:
+                self._closing.append(window)
+                window.close_early(beat.RISEN)
 
     def _watch(self, worker: LocalWorker) -> None:
         """Hear of the end of a worker's process at once, where the kernel can tell; else the next scan finds it."""

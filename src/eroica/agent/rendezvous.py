@@ -96,7 +96,16 @@ def main() -> None:
         errand = msgspec.json.decode(sys.stdin.buffer.read(4 * MOST_BYTES), type=Errand)
         with contextlib.redirect_stdout(sys.stderr):
             answer = run_errand(errand, _connect)
-    except (ArithmeticError, AttributeError, ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        ImportError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         answer = Answer(problem=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
     sys.stdout.buffer.write(msgspec.json.encode(answer))
     sys.stdout.flush()

@@ -31,7 +31,7 @@ _RECENT = 50
 #: So many iterations tell how long one takes, roughly.
 _A_FEW = 3
 _STATES: tuple[WorkerState, ...] = ("learning", "steady", "capturing", "saving", "failed", "finished")
-_KINDS = {beat.PROBE: "probe", beat.WINDOW: "window", beat.CANCEL: "cancel"}
+_KINDS = {beat.PROBE: "probe", beat.WINDOW: "window", beat.CANCEL: "cancel", beat.CLOSE: "close"}
 
 
 class LocalWorker:
@@ -71,7 +71,8 @@ class LocalWorker:
         """Take in the iterations since the last poll.
 
         Args:
-            judge: Whether they say anything about the job's speed: not while a window is captured or summarized here.
+            judge: Whether they say all of the job's speed: while a window is captured or summarized here, only those
+                that are far longer do.
         """
         now = self.reader.beat()
         if now is None:
@@ -85,11 +86,13 @@ class LocalWorker:
         self._seen = now
         durations = self.reader.durations(before, now.iteration)
         self._note_down(durations)
-        if not judge:
-            return
         first = now.iteration - len(durations) + 1
         for offset, duration_ns in enumerate(durations):
-            trigger = self.slowdown.observe(first + offset, duration_ns * 1e-9)
+            duration_s = duration_ns * 1e-9
+            if judge:
+                trigger = self.slowdown.observe(first + offset, duration_s)
+            else:
+                trigger = self.slowdown.observe_beside_window(duration_s)
             if trigger is not None:
                 count = self._trigger.count + 1 if self._trigger else 1
                 self._trigger = WorkerTrigger(
@@ -143,6 +146,11 @@ class LocalWorker:
         after = max(self._learned_at, self.iteration - _RECENT)
         recent = [duration for duration in self.reader.durations(after, self.iteration) if duration > 0]
         return median(recent) * 1e-9 if len(recent) >= _A_FEW else None
+
+    @property
+    def triggers(self) -> int:
+        """Times that it has asked for a window."""
+        return self._trigger.count if self._trigger is not None else 0
 
     def look_alive(self, now: float) -> None:
         """Notice that the process ended, or that it signed off and may live on."""

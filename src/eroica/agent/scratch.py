@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from eroica.settings import Settings
-from eroica.wire.places import belongs_to_us, private_directory, runtime_root, write_private
+from eroica.wire.places import SAVING_PREFIX, belongs_to_us, private_directory, runtime_root, write_private
 from eroica.worker.launch import agent_is_missing
 
 #: Of a saved trace, with the stacks sampled beside it; 344 measured on a small transformer.
@@ -86,6 +86,9 @@ class Scratch:
         Args:
             followed: Ids of the others.
         """
+        for place in self._directory.glob(f"{SAVING_PREFIX}*"):
+            if not Path("/proc", place.name.removeprefix(SAVING_PREFIX)).exists():  # its worker was killed over it
+                shutil.rmtree(place, ignore_errors=True)
         if self._settings.keep_traces:
             return
         names = {self.window(window_id).name for window_id in followed}

@@ -303,6 +303,16 @@ class Slowdown:
             return None
         return self._take(iteration, counted)
 
+    def observe_beside_window(self, duration_s: float) -> Trigger | None:
+        """Take in an iteration during which a window was captured or summarized: only far longer ones say anything.
+
+        Args:
+            duration_s: How long it took.
+        """
+        if not self._seen or not 0.0 < duration_s < math.inf:
+            return None
+        return self._judge_change(duration_s, beside_window=True)
+
     def _take(self, iteration: int, duration_s: float) -> Trigger | None:
         """Judge by one more duration, of an iteration or of the cycle that it ends."""
         for scale in self._scales:
@@ -314,10 +324,10 @@ class Slowdown:
         change = self._judge_change(duration_s)
         return next((trigger for trigger in (*found, change, *recurrent) if trigger is not None), None)
 
-    def _judge_change(self, duration_s: float) -> Trigger | None:
-        rise = self._change.observe(duration_s, self._margin)
+    def _judge_change(self, duration_s: float, beside_window: bool = False) -> Trigger | None:
+        rise = self._change.observe(duration_s, self._margin, beside_window)
         if rise is None:
-            return self._judge_expected()
+            return None if beside_window else self._judge_expected()
         reason = (
             f"iterations have taken {percent(rise.current_s / rise.best_s - 1.0)} longer than at their best for "
             f"{rise.since_s:.0f} s"

@@ -38,7 +38,7 @@ _MOST_CHILDREN = 8
 _FEWEST_CHILDREN = 2
 _LEAST_CHILD_HZ = 20
 _ENDED_EARLY_US = 200_000.0
-_HOST_SHARE = 0.08
+_HOST_SHARE = 0.04
 _SAMPLE_S = 0.0003
 _SAMPLE_THREAD_S = 0.000008
 _LEAST_HZ = 20
@@ -103,7 +103,7 @@ def available(pid: int, binary: Path | None = None, timeout_s: float = 5.0) -> t
 
 
 def affordable_hz(pids: Iterable[int], wanted_hz: int, cores: int | None = None) -> int:
-    """The wanted rate, lowered where sampling all these processes would take more than 8 % of the host's cores.
+    """The wanted rate, lowered where sampling all these processes would take more than 4 % of the host's cores.
 
     One sample costs 0.3 ms and 8 µs for each thread of the process (measured, py-spy 0.4.3 and torch 2.13).
 

@@ -21,11 +21,11 @@ from eroica.agent.splitting import split_at_rise
 from eroica.agent.stacks import StackSampler, affordable_children, affordable_hz
 from eroica.errors import EroicaError
 from eroica.settings import Settings
+from eroica.start import isolated
 from eroica.summarize.setup import SETUP_FILE
 from eroica.wire import beat, patience
 from eroica.wire.messages import OrderMessage
 from eroica.wire.places import PROBE_FILE, private_directory, write_private
-from eroica.worker.launch import program
 
 log = logging.getLogger("eroica.agent")
 _OVER = ("closed", "done", "missed", "skipped", "failed")
@@ -116,6 +116,23 @@ class HostWindow:
             except OSError as error:
                 self.notes.append(f"how process {pid} is set up is not known: {error}")
 
+    def close_early(self, why: int = 0) -> None:
+        """Have every worker close its window at its next iteration.
+
+        Args:
+            why: `beat.RISEN`, or 0: the job is told to end.
+        """
+        for worker in self._workers:
+            if not worker.ended and self._status(worker) not in _OVER:
+                order = self.order
+                first, last = order.first_iteration, order.last_iteration
+                worker.reader.give(beat.Order(order.window_id, beat.CLOSE, why, first, last, 0, 0, ""))
+
+    @property
+    def is_saved(self) -> bool:
+        """Nothing more is to be had of its workers: each has saved what it captured, lost it, or ended."""
+        return all(worker.ended or self._status(worker) in ("done", *_LOST) for worker in self._workers)
+
     async def follow(self) -> None:
         """Wait until every worker closed its window, then summarize one after another; ends with the scratch empty."""
         try:
@@ -194,7 +211,7 @@ class HostWindow:
         try:
             with self._hardware_log.open("wb") as log:
                 self._hardware = subprocess.Popen(
-                    program("eroica.hardware", *arguments, "--out", str(directory), "--hz", str(hz)),
+                    isolated("eroica.hardware", *arguments, "--out", str(directory), "--hz", str(hz)),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=log,
@@ -281,7 +298,7 @@ class HostWindow:
     async def _run_summary(self, directory: Path) -> str:
         """Summarize in a process of its own; returns why it failed, empty if it did not."""
         process = await asyncio.create_subprocess_exec(
-            *program(
+            *isolated(
                 "eroica.summarize",
                 str(directory / "capture.json"), str(self.directory / "hardware"), str(directory / "pattern"),
             ),

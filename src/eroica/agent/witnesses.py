@@ -32,7 +32,7 @@ _MAX_THREADS, _MAX_FRAMES, _MAX_TEXT, _MAX_GROUPS, _MAX_NOTES = 128, 128, 300, 2
 _LOOK_AGAIN_S = 0.01
 _SETTLED_S = 0.05
 _TICKS = os.sysconf("SC_CLK_TCK")
-_OUR_FILE, _OUR_THREADS = "eroica/worker/answering.py", "eroica-"
+_OUR_THREADS = "eroica/worker/pristine.py"  # file of their outermost function
 _QUESTIONS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # capitals ask for stacks, too
 
 Frame = tuple[str, str, int]
@@ -99,12 +99,12 @@ def ask_py_spy(binary: Path | None, pid: int, timeout_s: float) -> tuple[ThreadL
             holds_interpreter_lock=thread.owns_gil,
         )
         for thread in threads[:_MAX_THREADS]
-        if not _is_ours(thread.thread_name or "", thread.frames[-1].filename if thread.frames else "")
+        if not _is_ours(thread.frames[-1].filename if thread.frames else "")
     )
 
 
-def _is_ours(name: str, outermost_file: str) -> bool:
-    return name.startswith(_OUR_THREADS) or outermost_file.endswith(_OUR_FILE)
+def _is_ours(outermost_file: str) -> bool:
+    return outermost_file.endswith(_OUR_THREADS)
 
 
 def stack_of(frames: Sequence[Frame]) -> tuple[str, ...]:
@@ -295,7 +295,7 @@ def parse_fault_dump(text: str, facts: SignalFacts, training_thread_id: int) -> 
             stack=stack_of(frames[::-1]),
         )
         for ident, name, frames in threads
-        if not _is_ours(name, frames[-1][1] if frames else "")
+        if not _is_ours(frames[-1][1] if frames else "")
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import sys
 
@@ -84,3 +86,12 @@ def main() -> None:
 
         click.echo(line(f"eroica: {error}"), err=True)  # it may quote names from the job
         sys.exit(2 if isinstance(error, UsageError) else 1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        from eroica.cli.output import forget_output
+
+        forget_output()
+        with contextlib.suppress(OSError):
+            click.echo(f"eroica: {error.filename or 'standard output'} cannot be written: {error.strerror}", err=True)
+        sys.exit(1)

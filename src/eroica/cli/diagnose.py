@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eroica.cli.options import settings_from
-from eroica.cli.output import check_target, make_console, write_result
+from eroica.cli.output import check_new_directory, check_target, make_console, on_terminal, write_result
 from eroica.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def diagnose(
     check_target(html_file, "--html")
     if str(json_file) == str(html_file) == "-":
         raise UsageError("--json - and --html - both print; give one of them a file")
-    _check_out(out)
+    check_new_directory(out)
     try:
         from eroica.offline.examine import examine
         from eroica.offline.names import compile_rule
@@ -67,30 +67,20 @@ def diagnose(
             examination = examine(paths, settings, rule, bar)
         if out is not None:
             _keep(examination, out)
-        write_result(json_file, examination.verdict.to_json())
+        results = {"--json": (json_file, examination.verdict.to_json())} if json_file is not None else {}
         if html_file is not None:
             from eroica.offline.page import page_of
 
-            write_result(html_file, page_of(examination), "--html")
+            results["--html"] = (html_file, page_of(examination))
+        for option, (file, data) in sorted(results.items(), key=lambda one: str(one[1][0]) == "-"):
+            write_result(file, data, option)
         if not quiet and "-" not in (str(json_file), str(html_file)):
-            _show(examination, everything)
+            with on_terminal():
+                _show(examination, everything)
     except KeyboardInterrupt:
         click.echo("eroica: interrupted", err=True)
         raise SystemExit(_INTERRUPTED) from None
     raise SystemExit(examination.verdict.exit_code)
-
-
-def _check_out(out: Path | None) -> None:
-    """Fail before the work, not after it.
-
-    Raises:
-        UsageError: No new directory can be made there.
-    """
-    if out is not None and out.exists():
-        if not out.is_dir():
-            raise UsageError(f"--out {out} is a file; name a new directory")
-        if any(out.iterdir()):
-            raise UsageError(f"--out {out} is not empty; name a new directory")
 
 
 def _keep(examination: Examination, out: Path) -> None:

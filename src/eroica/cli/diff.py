@@ -8,7 +8,7 @@ import click
 
 from eroica.archive.load import SavedRun, looks_saved
 from eroica.cli.options import settings_from
-from eroica.cli.output import check_target, make_console, write_result
+from eroica.cli.output import check_target, make_console, on_terminal, write_result
 from eroica.cli.saved import choose_window, open_place, split_window
 from eroica.compare import Run, compare
 from eroica.errors import UsageError
@@ -50,8 +50,10 @@ def diff(
     except KeyboardInterrupt:
         click.echo("eroica: interrupted", err=True)
         raise SystemExit(_INTERRUPTED) from None
-    render_comparison(comparison, make_console(quiet=str(json_file) == "-"))
     write_result(json_file, comparison.to_json())
+    if str(json_file) != "-":
+        with on_terminal():
+            render_comparison(comparison, make_console())
     raise SystemExit(comparison.exit_code)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import httpx
@@ -12,6 +13,8 @@ from eroica.errors import UnavailableError, UsageError
 from eroica.wire.address import Address, read_address
 from eroica.wire.messages import JobStatus
 from eroica.wire.places import belongs_to_us, read_private, runtime_root
+
+_MOST_BYTES = 64_000_000
 
 
 def running_jobs() -> dict[str, Path]:
@@ -80,18 +83,35 @@ def ask(address: Address, name: str, method: str, path: str, body: bytes = b"", 
         UnavailableError: It is not there or refuses.
     """
     try:
-        answer = httpx.request(
+        with httpx.stream(
             method,
             address.url + path,
             content=body,
             headers=_headers(address),
             timeout=timeout_s,
             trust_env=False,
-        )
-        answer.raise_for_status()
-    except httpx.HTTPError as error:
+        ) as answer:
+            content = _bounded(answer, time.monotonic() + timeout_s)
+            answer.raise_for_status()
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise UnavailableError(f"the collector of {name} does not answer: {error}") from error
-    return answer.content
+    return content
+
+
+def _bounded(answer: httpx.Response, end: float) -> bytes:
+    """The answer's body, as it came: it may be somebody else who answers by now.
+
+    Raises:
+        httpx.HTTPError: It is longer than any of a collector, or drips.
+    """
+    content = b""
+    for piece in answer.iter_raw():
+        content += piece
+        if len(content) > _MOST_BYTES:
+            raise httpx.RemoteProtocolError(f"it says more than {_MOST_BYTES} bytes")
+        if time.monotonic() > end:
+            raise httpx.ReadTimeout("it does not come to an end")
+    return content
 
 
 def job_status(run: Path) -> JobStatus:
@@ -107,4 +127,4 @@ def job_status(run: Path) -> JobStatus:
 
 
 def _headers(address: Address) -> dict[str, str]:
-    return {"Authorization": f"Bearer {address.token}"}
+    return {"Authorization": f"Bearer {address.token}", "Accept-Encoding": "identity"}

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import click
@@ -25,7 +25,7 @@ from eroica.cli.nodes import Part, home_of
 from eroica.errors import EroicaError
 from eroica.settings import Settings
 from eroica.wire import address
-from eroica.wire.places import Places, places, private_directory
+from eroica.wire.places import CLOSING_FILE, Places, places, private_directory
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _SI_KERNEL = 0x80
@@ -36,13 +36,17 @@ _OURS = {
     *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS, signal.SIGXFSZ),
     *(signal.SIGCHLD, signal.SIGPIPE, signal.SIGTTIN, signal.SIGTTOU, signal.SIGKILL, signal.SIGSTOP),
 }
+_PYTHONS_OWN = {signal.SIGPIPE, signal.SIGXFSZ}
+"""Ignored by every Python; `subprocess` gives their default back to what it starts, whatever held before."""
 #: All others are for the command, whoever sends them: schedulers' SIGXCPU, real-time signals of a framework.
-_FORWARDED = signal.valid_signals() - _OURS
+FORWARDED = signal.valid_signals() - _OURS
 _ANSWER_S = 3.0  # for one question to the collector at the end
 _UP_S = 10.0  # for a collector that has just been started
 _STOPPED_S = 0.5
 _BEFORE_THE_KILL_S = 20.0  # from the first signal that asked the command to end
 _CONCLUSION_S = 3.0
+_CLOSING_S = 2.0  # for windows that are open when the command is told to end
+_LOOK_AGAIN_S = 0.05
 _PROBE_BYTES = 65_536
 
 
@@ -72,6 +76,8 @@ class Launch:
         settings: Settings,
         part: Part = Part(),  # noqa: B008 - frozen
         footer: bool = False,
+        mask: Collection[int] = (),
+        ignored: Collection[int] = (),
     ) -> None:
         self.where: Places = places(environment)
         self.home = ""
@@ -80,15 +86,16 @@ class Launch:
         self._environment = environment
         self._settings = settings
         self._footer = Footer(self.where, environment, footer and part.speaks)
-        self.started = False
+        self.started = self._never_begun = False
         self._exit_status: int | None = None
         self._asked_to_end_at: float | None = None
+        self._held_back: signal.struct_siginfo | None = None
         self._children_ignored = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
         if self._children_ignored:  # inherited: the kernel would neither tell of the command's end nor keep its status
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        self._collector = Helper("collector", environment, mask)
-        self._agent = Helper("agent", environment, mask)
+        self._mask, self._ignored = set(mask), set(ignored)
+        self._collector = Helper("collector", environment, self._mask)
+        self._agent = Helper("agent", environment, self._mask)
         self._helpers: list[Helper] = []
         try:
             for directory in (self.where.run, self.where.run / "log", self.where.runtime):
@@ -99,7 +106,7 @@ class Launch:
                 if ours:
                     helper.start()
                     self._helpers.append(helper)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the command is run
             self._own_problems.append(f"the job runs unwatched: {error}")
 
     @property
@@ -123,17 +130,20 @@ class Launch:
     def command(self, arguments: Sequence[str]) -> int:
         """Run the command; returns its status as `subprocess` gives it (negative: the signal that ended it)."""
         self._tell_problems()  # now, while they can be mended, and at the end, where a verdict is looked for
-        watched = _FORWARDED | {signal.SIGCHLD}
-        old = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+        watched = FORWARDED | {signal.SIGCHLD}
+        signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+        early = self._ended_early()
+        if early:
+            return -early
         try:
             process = subprocess.Popen(
                 arguments,
                 env=self._commands_environment(),
                 close_fds=False,  # what we were given is for the command: Slurm's PMI_FD, make's jobserver, `3>file`
-                preexec_fn=lambda: self._as_we_were(old),  # noqa: PLW1509 - no threads here
+                preexec_fn=self._as_we_were,  # noqa: PLW1509 - no threads here
             )
         except OSError as error:
-            signal.pthread_sigmask(signal.SIG_SETMASK, old)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             click.echo(f"eroica: cannot run {arguments[0]!r}: {error.strerror}", err=True)
             return _NOT_FOUND if error.errno == errno.ENOENT else _NOT_EXECUTABLE
         self.started = True
@@ -141,21 +151,34 @@ class Launch:
         while process.poll() is None:
             self._tend()  # first: a helper's end before signals were blocked told us nothing
             caught = self._next_signal(watched)
-            if caught is not None:
+            if caught is not None and not self._holds_back(caught):
                 self._pass_on(caught, process)
+            if self._held_back is not None and not self._closing():
+                self._pass_on(self._held_back, process)
         for number in watched - {signal.SIGCHLD}:  # one that came while the command was ending was for the command
             signal.signal(number, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop_waiting)
         self._exit_status = process.returncode
         return process.returncode
 
-    def _as_we_were(self, mask: set[int]) -> None:
+    def _ended_early(self) -> int:
+        """A signal that came before there was a command, and that would have ended it; 0 if none did."""
+        for number in sorted(signal.sigpending() & _ENDING_SIGNALS):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._exit_status, self._never_begun = -number, True
+                self._asked_to_end_at = time.monotonic()
+                return int(number)
+        return 0
+
+    def _as_we_were(self) -> None:
         """In the command's process: signals as we found them."""
         if self._children_ignored:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number in self._ignored & _PYTHONS_OWN:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def _commands_environment(self) -> dict[str, str]:
         from eroica.worker import bootstrap_directory
@@ -167,9 +190,30 @@ class Launch:
     def _next_signal(self, watched: set[signal.Signals]) -> signal.struct_siginfo | None:
         """Sleep until a signal comes, or until a helper is to be started again."""
         due = [helper.due for helper in self._helpers if helper.due is not None]
+        if self._held_back is not None:
+            due.append(time.monotonic() + _LOOK_AGAIN_S)
         if not due:
             return signal.sigwaitinfo(watched)
         return signal.sigtimedwait(watched, max(0.0, min(due) - time.monotonic()))
+
+    def _holds_back(self, caught: signal.struct_siginfo) -> bool:
+        """A scheduler's SIGTERM waits until open windows are saved, 2 s at most; a second one passes at once."""
+        if caught.si_signo != signal.SIGTERM or self._asked_to_end_at is not None:
+            return False
+        if self._held_back is not None or not self._agent.running:
+            return False
+        try:
+            (self.where.runtime / CLOSING_FILE).touch()
+        except OSError:
+            return False
+        self._held_back, self._asked_to_end_at = caught, time.monotonic()
+        return True
+
+    def _closing(self) -> bool:
+        """Whether the agent still closes windows, and may."""
+        if self._asked_to_end_at is None or time.monotonic() - self._asked_to_end_at > _CLOSING_S:
+            return False
+        return self._agent.running and (self.where.runtime / CLOSING_FILE).exists()
 
     def _tend(self) -> None:
         self._footer.tend()
@@ -181,6 +225,9 @@ class Launch:
             return
         if caught.si_signo in _ENDING_SIGNALS and self._asked_to_end_at is None:
             self._asked_to_end_at = time.monotonic()
+        if caught.si_signo == signal.SIGTERM and self._held_back is not None:
+            self._held_back = None
+            (self.where.runtime / CLOSING_FILE).unlink(missing_ok=True)  # the command may go on all the same
         from_terminal = caught.si_code == _SI_KERNEL and caught.si_signo in (*_TERMINAL_SIGNALS, signal.SIGWINCH)
         if not from_terminal:  # the terminal has told the command already
             with contextlib.suppress(ProcessLookupError):
@@ -207,6 +254,8 @@ class Launch:
         patient, verdict, reason = True, None, ""
         try:
             self._conclusion_is_elsewhere()
+            if self._never_begun:
+                raise Impatient("the job was ended before its command was started")
             if self._collector in self._helpers and self.concludes:
                 verdict = self._final_verdict()
         except (OSError, EroicaError, Impatient) as error:
@@ -223,7 +272,7 @@ class Launch:
 
     def _tell_problems(self) -> None:
         for problem in self.problems:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, AttributeError):  # nobody listens
                 click.echo(f"eroica: {problem}", err=True)
 
     def _hasty_verdict(self) -> bytes | None:
@@ -233,7 +282,7 @@ class Launch:
         return None
 
     def _conclusion_is_elsewhere(self) -> None:
-        known = home_of(self.where)
+        known = home_of(self.where, self._part.collector)
         if known is not None:
             self.home = known.host
             if self._part.agent:  # other tasks of this node may still train

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eroica.errors import InputError
-from eroica.wire.address import Address, read_address
+from eroica.wire.address import Address, read_address, read_own
 from eroica.wire.network import Endpoint, can_listen, endpoint_of, good_token, outside_address
 from eroica.wire.places import Places, host_name
 
@@ -113,7 +113,13 @@ def _for_all_nodes() -> Part:
     return Part(variables={"EROICA_COLLECTOR": endpoint.url, "EROICA_TOKEN": secrets.token_urlsafe(32)})
 
 
-def home_of(where: Places) -> Address | None:
-    """The other host's collector that this host's agent reports to; None if it reports to our own."""
-    address = read_address(where.run, where.host)
+def home_of(where: Places, collects: bool = True) -> Address | None:
+    """The other host's collector that this host's agent reports to; None if it reports to our own.
+
+    Args:
+        where: The places of the job.
+        collects: There is a collector of our own. Then what only the shared `collector.json` says does not count: it
+            may be of an earlier job, which was lost with its host.
+    """
+    address = read_own(where.run, where.host) if collects else read_address(where.run, where.host)
     return None if address is None or address.host in ("", where.host) else address

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,14 +33,36 @@ def check_target(file: Path | None, option: str = "--json") -> None:
     """
     if file is None or str(file) == "-":
         return
-    if file.is_dir():
-        raise UsageError(f"{option} {file} is a directory; name a file")
-    if not file.absolute().parent.is_dir():
-        raise UsageError(f"{option} {file}: there is no directory {file.parent}")
+    try:
+        is_there = _kind(file)
+        if stat.S_ISDIR(is_there):
+            raise UsageError(f"{option} {file} is a directory; name a file")
+        if not is_there and not stat.S_ISDIR(_kind(file.absolute().parent)):
+            raise UsageError(f"{option} {file}: there is no directory {file.parent}")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{option} {file} cannot be written: {_why(error)}; name a file elsewhere") from None
+
+
+def check_new_directory(out: Path | None, option: str = "--out") -> None:
+    """Fail before the work.
+
+    Raises:
+        UsageError: No new directory can be made there.
+    """
+    if out is None:
+        return
+    try:
+        is_there = _kind(out)
+        if is_there and not stat.S_ISDIR(is_there):
+            raise UsageError(f"{option} {out} is a file; name a new directory")
+        if is_there and any(out.iterdir()):
+            raise UsageError(f"{option} {out} is not empty; name a new directory")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{option} {out} cannot be written: {_why(error)}; name a directory elsewhere") from None
 
 
 def write_result(file: Path | None, data: bytes, option: str = "--json") -> None:
-    """Write it; "-" is standard output.
+    """Write it; "-" is standard output. A file appears whole or not at all; what was there before stays if that fails.
 
     Raises:
         InputError: It cannot be written.
@@ -44,17 +70,86 @@ def write_result(file: Path | None, data: bytes, option: str = "--json") -> None
     if file is None:
         return
     if str(file) == "-":
-        click.echo(data.decode(), nl=False)
+        with on_terminal(option):
+            click.echo(data.decode("utf-8", "replace"), nl=False)
         return
     try:
-        file.write_bytes(data)
+        _write(file, data)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{option} {file} cannot be written: {_why(error)}") from error
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Beside it and renamed; straight into what is no regular file, or where nothing can be made beside it."""
+    mode = _kind(file)
+    target = file.resolve() if file.is_symlink() else file
+    draft = target.with_name(f".{target.name[:200]}.{os.getpid()}")
+    if not mode or stat.S_ISREG(mode):
+        try:
+            with draft.open("xb") as opened:
+                opened.write(data)
+            if mode:
+                draft.chmod(stat.S_IMODE(mode))
+            draft.replace(target)
+            return
+        except PermissionError:
+            draft.unlink(missing_ok=True)
+            if not mode:
+                raise
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+    file.write_bytes(data)
+
+
+def _kind(path: Path) -> int:
+    """Mode of what lies there, 0 for nothing.
+
+    Raises:
+        OSError: That cannot be seen.
+    """
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def _why(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+@contextmanager
+def on_terminal(what: str = "") -> Iterator[None]:
+    """Print inside of this, after all files are written: a reader that has gone is no error.
+
+    Args:
+        what: The option that asks for it, for the message.
+
+    Raises:
+        InputError: Standard output cannot be written for another reason: a full disk, `/dev/full`.
+    """
+    try:
+        yield
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError as error:
-        raise InputError(f"{option} {file} cannot be written: {error.strerror or error}") from error
+        forget_output()
+        if error.errno != errno.EPIPE:
+            where = f"{what} -: standard output" if what else "standard output"
+            raise InputError(f"{where} cannot be written: {_why(error)}") from None
+
+
+def forget_output() -> None:
+    """What is still buffered for standard output goes nowhere, so that Python's end does not fail on it again."""
+    with suppress(OSError, ValueError, AttributeError):  # a test's own stream has no descriptor
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def say(text: str) -> None:
     """Print lines: wrapped between words, with their indent, as wide as a terminal; elsewhere as they are."""
-    if not sys.stdout.isatty():
+    if sys.stdout is None or not sys.stdout.isatty():
         click.echo(text)
         return
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
@@ -68,10 +163,16 @@ def make_console(*, quiet: bool = False, stderr: bool = False) -> Console:
     """A console as wide as the terminal; in a file or pipe as wide as it takes, unless `COLUMNS` says otherwise."""
     from rich.console import Console
 
-    console = Console(quiet=quiet, stderr=stderr)
+    class Ours(Console):
+        """Who prints decides what a reader means that has gone; rich would end the program with status 1."""
+
+        def on_broken_pipe(self) -> None:
+            raise  # noqa: PLE0704 - called while a BrokenPipeError is handled
+
+    console = Ours(quiet=quiet, stderr=stderr)
     if console.is_dumb_terminal:  # it says nothing of its size, but the kernel may
         columns, rows = shutil.get_terminal_size()
-        return Console(quiet=quiet, stderr=stderr, width=columns, height=rows)
+        return Ours(quiet=quiet, stderr=stderr, width=columns, height=rows)
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
-    return Console(quiet=quiet, stderr=stderr, width=_PIPED_WIDTH)
+    return Ours(quiet=quiet, stderr=stderr, width=_PIPED_WIDTH)

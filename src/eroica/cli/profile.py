@@ -11,6 +11,7 @@ import msgspec
 from eroica.cli.jobs import call, choose_run, job_status
 from eroica.errors import UnavailableError
 from eroica.model.verdict import Verdict
+from eroica.wire.codec import decode_message
 from eroica.wire.messages import ProfileAnswer, ProfileRequest
 
 
@@ -37,9 +38,7 @@ def profile(
     """
     run = choose_run(job, out)
     request = ProfileRequest(iterations=iterations or 0, seconds=seconds or 0.0)
-    answer = msgspec.msgpack.decode(
-        call(run, "POST", "/v1/profile", msgspec.msgpack.encode(request)), type=ProfileAnswer
-    )
+    answer = decode_message(call(run, "POST", "/v1/profile", msgspec.msgpack.encode(request)), ProfileAnswer)
     if not answer.window_id:
         raise UnavailableError(f"no window was opened: {answer.refused}")
     if no_wait:

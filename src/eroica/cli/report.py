@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from eroica.archive.load import SavedRun, SavedWindow, read_patterns
 from eroica.cli.options import settings_from
-from eroica.cli.output import check_target, make_console, write_result
+from eroica.cli.output import check_target, make_console, on_terminal, write_result
 from eroica.cli.saved import diagnose_again, open_place, run_of
 from eroica.collector.recurrence import with_recurrence
 from eroica.errors import InputError, UsageError
@@ -23,9 +24,12 @@ from eroica.report.phrases import in_short
 from eroica.report.prompt import build_prompt
 from eroica.report.source import SourceTree
 from eroica.report.text import render_verdict
+from eroica.report.why import build_why
 from eroica.report.words import clean, sentence
 from eroica.settings import Settings
 
+#: Something to be drawn once all files are written.
+Drawing = Callable[[Console], None]
 _MOST_WINDOWS = 40
 _MOST_NOTES = 6
 #: More patterns than that are not read for the few lines on set-up in --prompt (about a second).
@@ -38,6 +42,7 @@ _MOST_PATTERNS = 2_000
 @click.option("--window", "number", type=click.IntRange(min=0), help="Only this window of a run.")
 @click.option("--all", "everything", is_flag=True, help="The verdict of every window, then the final one.")
 @click.option("--again", is_flag=True, help="Diagnose the saved patterns again, by the present rules and settings.")
+@click.option("--why", is_flag=True, help="Also what else was considered, and what speaks for and against each.")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting, for --again.")
 @click.option(
     "--prompt",
@@ -79,6 +84,7 @@ def report(  # noqa: PLR0913 - one for each option
     number: int | None,
     everything: bool,
     again: bool,
+    why: bool,
     pairs: tuple[str, ...],
     prompt_file: Path | None,
     sources: tuple[Path, ...],
@@ -107,28 +113,38 @@ def report(  # noqa: PLR0913 - one for each option
         raise UsageError("only one of --json, --prompt and --html can print; give the others a file")
     console = make_console(quiet=prompt_file is not None or printed > 0)
     saved = open_place(place)
+    shown: list[Drawing] = []
     if isinstance(saved, SavedRun) and number is None:
-        verdict = _show_run(saved, console, everything, again, settings)
+        verdict = _show_run(saved, shown, everything, again, settings)
     else:
         if everything:
             raise UsageError(f"--all: {place if number is None else f'window {number}'} is not a whole run")
         verdict = _one(saved, number, again, settings)
-        render_verdict(verdict, console)
-        _say_notes(console, saved.notes if isinstance(saved, SavedWindow) else ())
-    write_result(json_file, verdict.to_json())
+        shown.append(partial(render_verdict, verdict))
+        shown += _notes_shown(saved.notes if isinstance(saved, SavedWindow) else ())
+    if why:
+        shown.append(partial(draw, build_why(verdict)))
+    results = [("--json", json_file, verdict.to_json())]
     if html_file is not None:
         from eroica.views.material import gather_saved
         from eroica.views.write import build_report
 
-        write_result(html_file, build_report(gather_saved(saved, number, verdict)), "--html")
+        results.append(("--html", html_file, build_report(gather_saved(saved, number, verdict))))
+    if prompt_file is not None:
+        tree = None if no_code else SourceTree(sources or (Path(),))
+        results.append(("--prompt", prompt_file, _prompt(saved, number, verdict, tree)))
+    lines: tuple[str, ...] = ()
     if trace_file is not None:
         from eroica.cli.perfetto import write_chosen
 
-        for line in write_chosen(trace_file, saved, number, ranks, settings):
+        lines = write_chosen(trace_file, saved, number, ranks, settings)
+    for option, file, data in sorted(results, key=lambda one: str(one[1]) == "-"):
+        write_result(file, data, option)
+    with on_terminal():
+        for drawing in shown:
+            drawing(console)
+        for line in lines:
             console.print(Text(sentence(line), style="dim"))
-    if prompt_file is not None:
-        tree = None if no_code else SourceTree(sources or (Path(),))
-        write_result(prompt_file, _prompt(saved, number, verdict, tree), "--prompt")
     raise SystemExit(verdict.exit_code)
 
 
@@ -182,8 +198,8 @@ def _of_window(run: SavedRun | None, window: SavedWindow, again: bool, settings:
     return with_recurrence(window.window_id, verdict, earlier)
 
 
-def _show_run(run: SavedRun, console: Console, everything: bool, again: bool, settings: Settings) -> Verdict:
-    """Print a run; returns its verdict.
+def _show_run(run: SavedRun, shown: list[Drawing], everything: bool, again: bool, settings: Settings) -> Verdict:
+    """The verdict of a run; what is to be drawn of it is added to `shown`.
 
     Raises:
         InputError: It holds nothing that could be shown.
@@ -192,9 +208,9 @@ def _show_run(run: SavedRun, console: Console, everything: bool, again: bool, se
     notes = [*run.notes, *(f"window {window.window_id}: {note}" for window in run.windows for note in window.notes)]
     if everything:
         for window in judged:
-            draw_rule(f"window {window.window_id}", console)
-            _show_window(run, window, console, again, settings)
-        draw_rule("the job", console)
+            shown.append(partial(draw_rule, f"window {window.window_id}"))
+            shown += _window_shown(run, window, again, settings)
+        shown.append(partial(draw_rule, "the job"))
     origin = run.origin() or (judged[-1] if judged else None)
     verdict = run.verdict
     if origin is not None and (again or verdict is None):
@@ -204,18 +220,18 @@ def _show_run(run: SavedRun, console: Console, everything: bool, again: bool, se
     if verdict is None:
         why = f": {notes[0]}" if notes else ""
         raise InputError(f"{run.directory} holds no verdict and nothing to make one of{why}")
-    render_verdict(verdict, console)
+    shown.append(partial(render_verdict, verdict))
     if run.windows:
-        draw([Text("\nWindows", style="dim"), _windows(run)], console)
-    _say_notes(console, notes)
+        shown.append(partial(draw, [Text("\nWindows", style="dim"), _windows(run)]))
+    shown += _notes_shown(notes)
     return verdict
 
 
-def _show_window(run: SavedRun, window: SavedWindow, console: Console, again: bool, settings: Settings) -> None:
+def _window_shown(run: SavedRun, window: SavedWindow, again: bool, settings: Settings) -> list[Drawing]:
     try:
-        render_verdict(_of_window(run, window, again, settings), console)
+        return [partial(render_verdict, _of_window(run, window, again, settings))]
     except InputError as error:
-        _say_notes(console, [str(error)])
+        return _notes_shown([str(error)])
 
 
 def _windows(run: SavedRun) -> Table:
@@ -266,8 +282,12 @@ def _iterations(first: int, end: int) -> str:
     return f"{first}–{end - 1}" if end - 1 > first else f"{first}"
 
 
-def _say_notes(console: Console, notes: list[str] | tuple[str, ...]) -> None:
-    for note in notes[:_MOST_NOTES]:
-        console.print(Text(f"Note: {sentence(note)}", style="dim"))
+def _notes_shown(notes: Sequence[str]) -> list[Drawing]:
+    lines = [f"Note: {sentence(note)}" for note in notes[:_MOST_NOTES]]
     if len(notes) > _MOST_NOTES:
-        console.print(Text(f"and {len(notes) - _MOST_NOTES} more notes", style="dim"))
+        lines.append(f"and {len(notes) - _MOST_NOTES} more notes")
+    return [partial(_print_dim, line) for line in lines]
+
+
+def _print_dim(line: str, console: Console) -> None:
+    console.print(Text(line, style="dim"))

@@ -13,12 +13,13 @@ from pathlib import Path
 import click
 
 from eroica.cli.claim import Claim
-from eroica.cli.launch import Impatient, Launch
+from eroica.cli.launch import FORWARDED, Impatient, Launch
 from eroica.cli.nodes import Part, enclosing, part_of, tasks_share
 from eroica.cli.options import settings_from
 from eroica.errors import UsageError
 from eroica.settings import Settings, pinned_config
-from eroica.wire.places import Places, places
+from eroica.start import IGNORED, ignored_before
+from eroica.wire.places import Places, places, without_others_links
 
 _OF_ONE_JOB = ("EROICA_JOB", "EROICA_RUN_DIR", "EROICA_COLLECTOR", "EROICA_TOKEN")
 
@@ -49,22 +50,18 @@ def run(  # noqa: PLR0913 - one for each option
 
     The exit status is the command's own. Verdicts go to standard error after it has ended, and into the run directory.
     """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # from here on there is something to tidy up
+    ignored = ignored_before(os.environ.pop(IGNORED, ""))
     extra = [f"expected_iteration_s={expected_iteration_s}"] if expected_iteration_s is not None else []
     extra += ["keep_traces=true"] if keep_traces else []
-    settings, variables = settings_from((*pairs, *extra))
-    ours: Mapping[str, str] = os.environ
-    if not enclosing(os.environ):
-        part = part_of(os.environ, command)
-    elif not (job or out or json_file):
-        part = Part(agent=False, collector=False, speaks=False)
-    else:  # a job of its own inside another: nothing of that one's is ours
-        ours = {name: value for name, value in os.environ.items() if name not in _OF_ONE_JOB}
-        part = part_of(ours, command)
-    environment = _environment(ours, job, out, {**variables, **part.variables})
+    try:
+        settings, environment, part = _prepared(command, job, out, json_file, (*pairs, *extra))
+    except Exception as error:  # noqa: BLE001 - whatever is broken about us, the command is run
+        settings, environment, part = Settings(), _as_before(job), _unwatched(str(error) or type(error).__name__)
     claim = Claim(places(environment))
     part = _claimed(claim, part)
     footer = settings.footer and not no_footer
-    launch = Launch({**environment, **part.variables}, settings, part, footer)
+    launch = Launch({**environment, **part.variables}, settings, part, footer, mask, ignored)
     status = launch.command(command)
     try:
         verdict = launch.finish()
@@ -73,12 +70,45 @@ def run(  # noqa: PLR0913 - one for each option
         if launch.started and not quiet and part.speaks:
             _print_verdict(verdict, launch.where, settings)
             _print_home(launch.home)
-    except (Impatient, OSError, ValueError, SystemExit) as error:  # a closed pipe, a broken record: the status counts
-        with contextlib.suppress(OSError):
+    except (Impatient, Exception, SystemExit) as error:  # noqa: BLE001 - a closed pipe, a broken record: the status counts
+        with contextlib.suppress(OSError, AttributeError):
             click.echo(f"eroica: no final verdict: {error}", err=True)
     finally:
         claim.release()
         leave(status)
+
+
+def _prepared(
+    command: tuple[str, ...], job: str | None, out: Path | None, json_file: Path | None, pairs: tuple[str, ...]
+) -> tuple[Settings, dict[str, str], Part]:
+    """What shall hold for this job: settings, the environment of its processes, and our part in it.
+
+    Raises:
+        UsageError: A setting cannot be used, or `--out` not.
+        OSError: `--out` leads through another user's link.
+    """
+    settings, variables = settings_from(pairs)
+    ours: Mapping[str, str] = os.environ
+    if not enclosing(os.environ):
+        part = part_of(os.environ, command)
+    elif not (job or out or json_file):
+        part = Part(agent=False, collector=False, speaks=False)
+    else:  # a job of its own inside another: nothing of that one's is ours
+        ours = {name: value for name, value in os.environ.items() if name not in _OF_ONE_JOB}
+        part = part_of(ours, command)
+    return settings, _environment(ours, job, out, {**variables, **part.variables}), part
+
+
+def _as_before(job: str | None) -> dict[str, str]:
+    """The environment of a job that is not watched."""
+    return _environment({name: value for name, value in os.environ.items() if name not in _OF_ONE_JOB}, job, None, {})
+
+
+def _unwatched(problem: str) -> Part:
+    """The part of one that only runs the command, and says why."""
+    unwatched = {"EROICA_DISABLE": "1"}
+    problem = f"the job runs unwatched: {problem}"
+    return Part(agent=False, collector=False, speaks=False, variables=unwatched, problem=problem, refused=True)
 
 
 def _claimed(claim: Claim, part: Part) -> Part:
@@ -91,9 +121,7 @@ def _claimed(claim: Claim, part: Part) -> Part:
         return part
     if not taken:
         return part
-    problem = f"the job runs unwatched: {taken}; give each job its own --job and --out, or leave both out"
-    unwatched = {"EROICA_DISABLE": "1"}
-    return Part(agent=False, collector=False, speaks=False, variables=unwatched, problem=problem, refused=True)
+    return _unwatched(f"{taken}; give each job its own --job and --out, or leave both out")
 
 
 def leave(status: int) -> None:
@@ -120,10 +148,11 @@ def _environment(
     elif "EROICA_JOB" not in environment and not tasks_share(environment):
         environment["EROICA_JOB"] = _own_name(environment)
     if out is not None:
+        place = without_others_links(out)
         with contextlib.suppress(OSError):  # where we may not look; the job runs unwatched and says so
-            if out.exists() and not out.is_dir():
+            if place.exists() and not place.is_dir():
                 raise UsageError(f"--out {out} is a file; name a directory")
-        environment["EROICA_RUN_DIR"] = str(out.resolve())
+        environment["EROICA_RUN_DIR"] = str(place)
     where = places(environment)
     environment.update(
         EROICA_JOB=where.job,
@@ -143,7 +172,7 @@ def _write_json(path: Path | None, verdict: bytes | None) -> None:
     if path is None or verdict is None:
         return
     try:
-        path.write_bytes(verdict)
+        without_others_links(path).write_bytes(verdict)
     except OSError as error:
         click.echo(f"eroica: --json {path}: {error.strerror}; the verdict stands in the run directory", err=True)
 

@@ -28,6 +28,7 @@ from eroica.report.charset import speaks_utf8
 from eroica.report.top import View, build_screen
 from eroica.report.words import line
 from eroica.wire.address import Address, page_link, read_address
+from eroica.wire.codec import decode_message
 from eroica.wire.messages import JobStatus, ProfileAnswer, ProfileRequest
 from eroica.wire.network import endpoint_of, good_token
 from eroica.wire.places import read_private
@@ -101,8 +102,8 @@ class Source:
         request = msgspec.msgpack.encode(ProfileRequest(reason="asked for in eroica top"))
         try:
             data = ask(address, address.url, "POST", "/v1/profile", request, timeout_s=3.0)
-            answer = msgspec.msgpack.decode(data, type=ProfileAnswer)
-        except (EroicaError, ValueError) as error:
+            answer = decode_message(data, ProfileAnswer)
+        except EroicaError as error:
             return f"no window: {error}"
         return f"window {answer.window_id} is opening" if answer.window_id else f"no window: {answer.refused}"
 

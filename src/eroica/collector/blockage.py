@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from eroica.collector.deaths import Deaths, in_words
+from eroica.collector.deaths import Deaths, in_words, signal_name
 from eroica.collector.holding import Holding
 from eroica.collector.resume import History
 from eroica.collector.roll import WorkerKey, key_of
@@ -174,6 +174,15 @@ class Blockages:
         ended = f"status {status}" if status > 0 else f"signal {-status}"
         near = "too close together" if len(lost) > 1 else "too close to the others' end"
         return f"the command ended with {ended}, and {who} vanished {near} to tell who went first"
+
+    @property
+    def failure(self) -> str:
+        """Of a command that failed by itself: how, and who ended first; else ""."""
+        status, asked_to_end = self._ended or (None, False)
+        if not status or asked_to_end:
+            return ""
+        failed = f"failed with status {status}" if status > 0 else f"was ended by {signal_name(-status)}"
+        return self.loss or "; ".join(filter(None, (f"the command {failed}", self._deaths.first_out())))
 
     @property
     def on(self) -> bool:

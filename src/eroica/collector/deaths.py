@@ -141,6 +141,15 @@ class Deaths:
             return self._records(guilty)
         return self._records([life for life in guilty if life.ending is not None and life.ending.out_of_memory])
 
+    def first_out(self) -> str:
+        """Who was the first to end with a failure, else at all, in a clause; "" where everybody lives."""
+        gone = sorted((life for life in self._lives.values() if life.gone_at is not None), key=_gone_at)
+        failed = [life for life in gone if life.died or (life.ending is not None and life.ending.number)]
+        for life in (*failed, *gone):
+            how = _in_what_way(life.ending or Ending())
+            return f"worker {life.worker.global_rank} was the first to end{how}, at iteration {life.iteration}"
+        return ""
+
     def unexplained(self) -> tuple[Worker, ...]:
         """Workers that ended neither in order nor because they were asked to, as far as anybody knows."""
         died = [life for life in self._lives.values() if life.died and not _asked_to_go(life)]
@@ -205,7 +214,7 @@ def _is_known(life: _Life) -> bool:
 def in_words(death: Death) -> str:
     """Who died how, and where in the training."""
     ending = death.ending
-    how = {"signal": f"was ended by {_signal(ending.number)}", "exit": f"exited with status {ending.number}"}.get(
+    how = {"signal": f"was ended by {signal_name(ending.number)}", "exit": f"exited with status {ending.number}"}.get(
         ending.kind, "vanished"
     )
     if ending.out_of_memory:
@@ -214,7 +223,16 @@ def in_words(death: Death) -> str:
     return f"{who} {how} at iteration {death.iteration}"
 
 
-def _signal(number: int) -> str:
+def _in_what_way(ending: Ending) -> str:
+    if ending.out_of_memory:
+        return ", killed for want of memory"
+    if ending.kind == "signal":
+        return f", by {signal_name(ending.number)}"
+    return f", with status {ending.number}" if ending.number else ""
+
+
+def signal_name(number: int) -> str:
+    """As people know it."""
     try:
         return signal.Signals(number).name
     except ValueError:

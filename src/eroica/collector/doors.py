@@ -7,17 +7,16 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-import uvicorn
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from eroica.collector.callers import TokenGate, config_for, small_body
+from eroica.collector.callers import Server, TokenGate, config_for, small_body
 from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector
 from eroica.errors import InputError, UsageError
@@ -27,15 +26,6 @@ from eroica.wire.messages import OpenReply, OpenRequest
 from eroica.wire.network import Endpoint, can_listen, endpoint_of, good_token, is_loopback, listening, loopback_domain
 
 log = logging.getLogger("eroica.collector")
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handling: the collector ends when the job does."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
-        yield
 
 
 def named_door(environ: Mapping[str, str]) -> tuple[Endpoint, str] | None:
@@ -90,7 +80,7 @@ class Doors:
         self._run = run
         self._host = host
         self._token = token
-        self._servers: list[tuple[uvicorn.Server, asyncio.Task[None]]] = []
+        self._servers: list[tuple[Server, asyncio.Task[None]]] = []
         self._outside: dict[str, str] = {}
         self._address: Address | None = None
         # who is sent elsewhere is not told that the job is over, so `collector.finished` is left alone
@@ -142,7 +132,7 @@ class Doors:
         )
 
     async def _serve(self, listener: socket.socket, application: ASGIApp | None = None) -> str:
-        server = _Server(config_for(application or self._application))
+        server = Server(config_for(application or self._application), self._token)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         self._servers.append((server, task))
         while not server.started and not task.done():

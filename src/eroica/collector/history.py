@@ -13,7 +13,7 @@ from eroica.collector.courses import Course, Sighting, follow_causes, same_place
 from eroica.collector.recurrence import believe, courses_in, recurrence_of
 from eroica.model.shares import percent
 from eroica.model.verdict import NO_FUNCTION, Coverage, Finding, IterationTimes, Recurrence, Verdict
-from eroica.report.words import history, window_list, worker_list
+from eroica.report.words import history, plural, window_list, worker_list
 
 #: Iterations that end so many times longer than the best are not called healthy, though nobody looked at them.
 _NOT_HEALTHY = 1.5
@@ -35,12 +35,16 @@ class Hints(NamedTuple):
         loss: Which workers vanished from a command that failed, if nobody saw who was first.
         suspicion: The verdict on the baseline window, if that shows a slow job and nobody has looked again.
         missed: Why the last window that was opened for a slowdown came to nothing; "" if none did.
+        failure: How the command failed, and who ended first; "" if it did not.
+        gaps: Which workers were not watched all along, and why (`eroica.collector.attendance`).
     """
 
     slowed: float = 1.0
     loss: str = ""
     suspicion: Verdict | None = None
     missed: str = ""
+    failure: str = ""
+    gaps: tuple[str, ...] = ()
 
     @property
     def is_doubtful(self) -> bool:
@@ -69,18 +73,32 @@ def final_verdict(
     together (`eroica.collector.recurrence.believe`) and a sentence on how often it was seen. One that moves from worker
     to worker blames none. Two that weigh alike, point at different places and never show in one window: undetermined,
     unless the later one has clearly taken the place of the earlier. Without any cause: undetermined if a window said so
-    last, else healthy.
+    last, else healthy. But a command that failed is never called healthy, and of whom was not watched all along nothing
+    is claimed.
 
     Args:
         job: Name of the job.
         verdicts: Window id -> verdict, without the baseline window.
         workers_expected: World size, 0 if never learned.
-        workers_seen: Workers that ever beat.
+        workers_seen: Workers that were watched all along.
         standing: Windows of a standstill that lasted to the end, its cause known or not, or of a death that ended the
             job.
         passed: Windows of standstills that ended by themselves; they count for nothing.
         hints: What is known beside windows.
     """
+    found = _found(job, verdicts, workers_expected, workers_seen, standing, passed, hints)
+    return _in_full(found, hints)
+
+
+def _found(
+    job: str,
+    verdicts: Mapping[int, Verdict],
+    workers_expected: int,
+    workers_seen: int,
+    standing: Collection[int],
+    passed: Collection[int],
+    hints: Hints,
+) -> Verdict:
     last = max((window_id for window_id in standing if window_id in verdicts), default=None)
     if last is not None:
         return verdicts[last]
@@ -225,6 +243,23 @@ def _claim(leader: _Leader) -> str:
     return f"{window_list(leader.windows)} found {finding.cause} ({finding.function.name}) on {where}"
 
 
+def _in_full(verdict: Verdict, hints: Hints) -> Verdict:
+    """The verdict with how the command failed, and with who was not watched; where it has a cause, as notes."""
+    failure = f"{hints.failure[:1].upper()}{hints.failure[1:]}." if hints.failure else ""
+    gaps = f"Not watched all along: {'; '.join(hints.gaps)}." if hints.gaps else ""
+    if verdict.verdict not in ("healthy", "undetermined") or verdict.findings:
+        notes = tuple(sentence.removesuffix(".") for sentence in (failure, gaps) if sentence)
+        coverage = msgspec.structs.replace(verdict.coverage, notes=(*notes, *verdict.coverage.notes))
+        return msgspec.structs.replace(verdict, coverage=coverage)
+    word, known = verdict.verdict, verdict.summary
+    if hints.loss and hints.loss in known:
+        failure = ""
+    elif failure:
+        word = "undetermined"
+        known = f"Before that: {known.removeprefix('Healthy: ')}" if known.startswith("Healthy: ") else known
+    return msgspec.structs.replace(verdict, verdict=word, summary=" ".join(filter(None, (failure, known, gaps))))
+
+
 def _unconfirmed(verdict: Verdict) -> Verdict:
     """The verdict on the baseline window of a job that was over before a longer one could confirm it."""
     note = "this rests on the job's first, short window; the job was over before a longer one could confirm it"
@@ -243,20 +278,25 @@ def _nothing_looked_wrong(
         summary = f"Iterations never looked slow, but {hints.loss}; the command's own output may say it."
     elif workers_seen and stood_still:
         times = "once" if stood_still == 1 else f"{stood_still} times"
-        summary = f"Healthy: {workers_seen} workers never looked slow; the job stood still {times}, and went on."
+        summary = (
+            f"Healthy: {plural(workers_seen, 'worker')} never looked slow; the job stood still {times}, and went on."
+        )
     elif workers_seen:
-        summary = f"Healthy: iterations of {workers_seen} workers never got slower, so no window was opened."
+        who = f"{workers_seen} of {workers_expected} workers" if hints.gaps else plural(workers_seen, "worker")
+        summary = f"Healthy: iterations of {who} never got slower, so no window was opened."
         if hints.slowed >= _WORTH_A_WORD:
             summary = (
-                f"Healthy: iterations of {workers_seen} workers never got slower by more than they vary, so no window "
+                f"Healthy: iterations of {who} never got slower by more than they vary, so no window "
                 f"was opened; they ended {hints.slowed:.2g} times as long as the job's best."
             )
         notes = (
             "a job that is slow on all workers alike from its first iteration on shows no change; `eroica profile` "
             "looks at it, and --expected-iteration-s says how long an iteration should take",
         )
+    elif hints.gaps:
+        summary = "No worker was watched long enough to tell whether it was slow."
     else:
-        summary = "No worker was seen: no process finished an optimizer step or called eroica.step()."
+        summary = "No worker was seen: no process finished optimizer steps, or called eroica.step(), for long enough."
         notes = (
             "a process becomes a worker at its first torch optimizer step or eroica.step()",
             "if there were any, look into log/ in the run directory",

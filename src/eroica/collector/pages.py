@@ -14,7 +14,7 @@ from pathlib import Path
 from eroica.archive.store import PAGE_FILE
 from eroica.model.verdict import Verdict
 from eroica.settings import Settings
-from eroica.worker.launch import program
+from eroica.start import isolated
 
 #: More pages than that do not wait; the job's final one comes first.
 _MOST_WAITING = 100
@@ -67,7 +67,7 @@ class Pages:
     async def _draw(self, window_id: int) -> None:
         file = page_of(self._run, window_id)
         limit_s = self._settings.page_limit_s
-        orders = program("eroica.views", str(self._run), str(window_id), str(file), str(limit_s))
+        orders = isolated("eroica.views", str(self._run), str(window_id), str(file), str(limit_s))
         try:
             drawing = os.posix_spawn(sys.executable, orders, os.environ, file_actions=_NO_INPUT, setsid=True)
         except (OSError, NotImplementedError) as error:

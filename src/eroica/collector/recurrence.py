@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 
 from eroica.collector.courses import MOST_WINDOWS, Course, follow_causes, is_standstill
 from eroica.model.verdict import Finding, Recurrence, Verdict
@@ -26,6 +27,7 @@ _HIGHEST = 0.99
 #: Uncertainty of a gain, as a share of it and at least (recomputed iterations of healthy jobs scatter so far).
 _GAIN_ERROR, _LEAST_GAIN_ERROR = 0.1, 0.02
 _FEWEST_TO_GROW = 3
+_MS_PER_HOUR = 3_600_000.0
 
 
 # ---------------------------------------------------------------------- belief
@@ -97,15 +99,21 @@ def recurrence_of(course: Course, finding: Finding, verdicts: Mapping[int, Verdi
     """What the windows say of a finding: how often, on whom, and whether it grows."""
     seen = course.agreeing(finding)
     gains = tuple(one.finding.gain for one in seen)
-    number = len(looked(course, finding, verdicts))
     windows = tuple(one.window_id for one in seen)
-    if number < 2:
-        return Recurrence(kind="single", windows=windows, looked=number, gains=gains)
+    costs = tuple(_cost_ms(one.finding, verdicts[one.window_id]) for one in seen)
+    plain = Recurrence(
+        kind="single", windows=windows, looked=len(looked(course, finding, verdicts)), gains=gains, costs_ms=costs
+    )
+    if plain.looked < 2:
+        return plain
     if len(seen) < 2:
-        return Recurrence(kind="one-off", windows=windows, looked=number, gains=gains)
+        return msgspec.structs.replace(plain, kind="one-off")
     if course.wanders:
-        return Recurrence(kind="rotating", windows=windows, looked=number, gains=gains)
-    return Recurrence(kind="worsening" if grows(gains) else "recurring", windows=windows, looked=number, gains=gains)
+        return msgspec.structs.replace(plain, kind="rotating")
+    if not grows(gains):
+        return msgspec.structs.replace(plain, kind="recurring")
+    growth = _growth_ms_per_hour(costs, [verdicts[at] for at in windows])
+    return msgspec.structs.replace(plain, kind="worsening", growth_ms_per_hour=growth)
 
 
 def grows(gains: Sequence[float | None]) -> bool:
@@ -115,6 +123,33 @@ def grows(gains: Sequence[float | None]) -> bool:
         return False
     steady = all(after - before >= -_error(before, after) for before, after in pairwise(known))
     return steady and known[-1] - known[0] > 2 * _error(known[0], known[-1])
+
+
+def _cost_ms(finding: Finding, verdict: Verdict) -> float | None:
+    """What a cause costs of each iteration of a window."""
+    if finding.gain is None or verdict.iteration.current_ms is None:
+        return None
+    return round(finding.gain * verdict.iteration.current_ms, 3)
+
+
+def _growth_ms_per_hour(costs_ms: Sequence[float | None], verdicts: Sequence[Verdict]) -> float | None:
+    """Slope of costs over the time between windows, by least squares; None where windows do not say when they were.
+
+    Between two windows lie as many iterations as their numbers say, each as long as the mean of both windows'.
+    """
+    hours, known, at, before = [], [], 0.0, None
+    for cost, verdict in zip(costs_ms, verdicts, strict=True):
+        window, current_ms = verdict.window, verdict.iteration.current_ms
+        if cost is None or window is None or window.first_iteration is None or current_ms is None:
+            continue
+        if before is not None:
+            at += (window.first_iteration - before[0]) * (before[1] + current_ms) / 2 / _MS_PER_HOUR
+        before = window.first_iteration, current_ms
+        hours.append(at)
+        known.append(cost)
+    if len(known) < 2 or hours[-1] <= hours[0]:
+        return None
+    return float(np.polyfit(hours, known, 1)[0])
 
 
 def _error(one: float, other: float) -> float:

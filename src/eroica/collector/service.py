@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from eroica.archive.store import Store, write_json
+from eroica.collector.attendance import Roster, failures_in
 from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.history import Hints, final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_pattern, clean_report, clean_request, clean_text
@@ -105,6 +106,8 @@ class Collector:
     ) -> None:
         self.windows = Windows(job, settings)
         self.blockages = Blockages(self.windows, settings)
+        self._attendance = Roster()
+        self._over_at: float | None = None
         self.pace = Pace(job, time.time(), clock())
         self.listeners: list[Callable[[int, Verdict], None]] = []
         self.finished = asyncio.Event()
@@ -180,6 +183,7 @@ class Collector:
     def end_job(self, how: FinishRequest = FinishRequest()) -> None:  # noqa: B008 (frozen)
         """The job is over, or we are asked to end."""
         now = self._clock()
+        self._over_at = now if self._over_at is None else self._over_at
         self._start(self.blockages.finished(now, how.exit_status, how.asked_to_end))
         self._start(self.windows.job_ended(now, how.patience_s))
 
@@ -216,6 +220,7 @@ class Collector:
         report = clean_report(_decode(await _body(request, MAX_REPORT_BYTES), AgentReport))
         now = self._clock()
         self.windows.take(now, report)
+        self._attendance.reported(now, report)
         self.pace.reported(now, report.host, self.windows.roll.workers_of(report.host))
         self._start(self.blockages.reported(now, report))
         if time.monotonic() >= self._next_tick:
@@ -350,15 +355,23 @@ class Collector:
         self._save_status()
 
     def _conclude(self) -> None:
-        roll = self.windows.roll
+        roll, over_at = self.windows.roll, self._over_at if self._over_at is not None else self._clock()
+        attendance = self._attendance.attendance(over_at, failures_in(self._store.run / "log"))
         self.final = final_verdict(
             self._job,
             self.windows.verdicts,
-            roll.world_size,
-            roll.ever,
+            attendance.expected,
+            attendance.watched,
             standing=self.blockages.standing,
             passed=self.blockages.passed,
-            hints=Hints(roll.slowed, self.blockages.loss, self.windows.suspicion, self.windows.missed),
+            hints=Hints(
+                roll.slowed,
+                self.blockages.loss,
+                self.windows.suspicion,
+                self.windows.missed,
+                self.blockages.failure,
+                attendance.gaps,
+            ),
         )
         final = self.final
         self._keep(lambda: self._store.save_final(final))

@@ -28,6 +28,7 @@ from eroica.localize.fleet import Fleet, build_fleet
 from eroica.model.comparison import ChangeReason, Comparison, FunctionChange, Side
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import IterationTimes
+from eroica.report.words import clean
 from eroica.settings import Settings
 
 __all__ = ["Run", "compare"]
@@ -87,7 +88,7 @@ def compare(before: Run, after: Run, settings: Settings = Settings()) -> Compari
     return Comparison(
         eroica_version=__version__,
         comparison=word,
-        summary=summarize(deltas, told, word, too_little, settings),
+        summary=_with_setting(summarize(deltas, told, word, too_little, settings), fleets),
         before=_side(before, first),
         after=_side(after, second),
         iteration=IterationTimes(
@@ -96,10 +97,45 @@ def compare(before: Run, after: Run, settings: Settings = Settings()) -> Compari
         changes=tuple(_row(order, row, deltas, settings) for order, row in enumerate(told, start=1)),
         explained=share,
         notes=(
+            *_setting(fleets),
             *filter(None, [unlike_note, units_note, blind_note(deltas, settings) if word == "equal" else ""]),
             *_notes(deltas, by_rank=not units_note),
         ),
     )
+
+
+#: What differs between the runs as such, and what it is called.
+_SETTINGS = {
+    "device": "the device",
+    "torch": "torch",
+    "CUDA driver": "the CUDA driver",
+    "CUDA runtime": "the CUDA runtime",
+    "HIP driver": "the HIP driver",
+    "HIP runtime": "the HIP runtime",
+}
+
+
+def _setting(fleets: tuple[Fleet, Fleet]) -> list[str]:
+    """Devices, versions and sizes that differ: a clause each; they may be all that makes one run slower."""
+    found = []
+    for name, title in _SETTINGS.items():
+        sides = [sorted({p.setup[name] for p in fleet.patterns if p.setup.get(name)}) for fleet in fleets]
+        if all(sides) and sides[0] != sides[1]:
+            before, after = (clean(", ".join(side), 80) for side in sides)
+            found.append(f"{title} differs: {before} before, {after} after")
+    worlds = [max(p.worker.world_size for p in fleet.patterns) for fleet in fleets]
+    if worlds[0] != worlds[1] and min(worlds) > 0:
+        found.append(f"the number of workers differs: {worlds[0]} before, {worlds[1]} after")
+    return found
+
+
+def _with_setting(summary: str, fleets: tuple[Fleet, Fleet]) -> str:
+    """The sentence behind what differs as such."""
+    found = _setting(fleets)
+    if not found:
+        return summary
+    text = "; ".join(found)
+    return f"{text[0].upper()}{text[1:]}. {summary}"
 
 
 def _fleet(run: Run, settings: Settings) -> Fleet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import comb
 
 import msgspec
 import numpy as np
@@ -20,6 +21,9 @@ FEWEST_ITERATIONS = 2
 ITERATION_ERRORS = 3.5
 #: A function that decides the word although iterations do not show it: so many.
 CLEAR_ERRORS = 4.0
+#: All iterations of one run before all of the other's when sorted: so unlikely where nothing differs (of four and four
+#: one order in seventy is so).
+_SORTED_BY_CHANCE = 0.02
 SLOWER = frozenset({"slower", "more-work", "outside-contention", "new"})
 
 
@@ -53,8 +57,17 @@ def iteration_changed(deltas: Deltas, settings: Settings) -> int:
     before, after = deltas.before, deltas.after
     change = after.iteration_us - before.iteration_us
     error = float(np.hypot(before.iteration_error_us, after.iteration_error_us))
-    counts = abs(change) >= settings.min_gain * before.iteration_us and abs(change) >= ITERATION_ERRORS * error
-    return int(np.sign(change)) if counts else 0
+    is_clear = abs(change) >= ITERATION_ERRORS * error or are_apart(deltas)
+    return int(np.sign(change)) if is_clear and abs(change) >= settings.min_gain * before.iteration_us else 0
+
+
+def are_apart(deltas: Deltas) -> bool:
+    """Whether every iteration of one run is longer than every one of the other, and chance hardly sorts them so."""
+    before_I, after_I = (side.fleet.iteration_us.mean(axis=0) for side in (deltas.before, deltas.after))
+    if not before_I.size or not after_I.size:
+        return False
+    is_sorted = before_I.max() < after_I.min() or after_I.max() < before_I.min()
+    return bool(is_sorted) and comb(before_I.size + after_I.size, before_I.size) * _SORTED_BY_CHANCE >= 1
 
 
 def choose_word(deltas: Deltas, told: Sequence[Told], too_little: str, settings: Settings) -> ComparisonWord:
@@ -159,7 +172,8 @@ def _main(rows: Sequence[Told], otherwise: str) -> str:
     if not rows:
         return otherwise
     first = rows[0]
-    more = f", and {len(rows) - 1} more" if len(rows) > 1 else ""
+    count = len(rows) - 1
+    more = f"; {count} other change{'s' if count > 1 else ''} below" if count else ""
     return f"{clean(first.name, 80)} {_predicate(first)} on {worker_list(first.workers)}{more}"
 
 

@@ -242,6 +242,9 @@ def choose_units(before: Fleet, after: Fleet) -> tuple[list[list[int]], list[lis
         mine, theirs = ([[fleet.ranks.index(rank)] for rank in shared] for fleet in (before, after))
         return mine, theirs, [(rank,) for rank in shared], ""
     numbers = f"{sizes[0]} and {sizes[1]} workers" if sizes[0] != sizes[1] and all(sizes) else "no worker in common"
+    recorded = [len(fleet.ranks) for fleet in (before, after)]
+    if recorded != sizes and all(sizes) and sizes[0] != sizes[1]:
+        numbers += f", of which {recorded[0]} and {recorded[1]} are here"
     if before.roles.max() == after.roles.max():
         roles = range(int(after.roles.max()) + 1)
         mine, theirs = ([np.flatnonzero(fleet.roles == role).tolist() for role in roles] for fleet in (before, after))

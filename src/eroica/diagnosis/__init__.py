@@ -8,8 +8,10 @@ from eroica.diagnosis.catalog import CATALOG, CatalogEntry
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.findings import build_findings
 from eroica.diagnosis.gains import doubt_small_causes, settle_gains
+from eroica.diagnosis.hypotheses import list_hypotheses
 from eroica.diagnosis.recomputation import tell_recomputation
-from eroica.diagnosis.selection import find_causes, find_doubted
+from eroica.diagnosis.rest import with_rest
+from eroica.diagnosis.selection import find_causes, find_doubted, weigh_weak
 from eroica.diagnosis.standing import conclude
 from eroica.diagnosis.view import View
 from eroica.diagnosis.waits import read_waits
@@ -34,11 +36,13 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
         settings: `min_gain` and the expectations.
     """
     view = View(suspects, context, settings)
-    causes = settle_gains(view, find_causes(view)) if view.has_enough else []
+    causes = settle_gains(view, with_rest(view, find_causes(view))) if view.has_enough else []
     causes = doubt_small_causes(view, tell_recomputation(view, tell_callers(view, causes)))
     findings = build_findings(view, causes)
     doubted = find_doubted(view, causes) if view.has_enough else None
     word, summary, notes = conclude(view, causes, findings, doubted)
+    if word == "undetermined" and view.has_enough and not causes:
+        weigh_weak(view)
     window = context.window
     return Verdict(
         eroica_version=__version__,
@@ -65,4 +69,5 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
         findings=findings,
         cost=context.cost,
         waits=read_waits(suspects),
+        considered=list_hypotheses(view, causes),
     )

@@ -111,3 +111,17 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return msgspec.structs.replace(
             self, cause=cause, subject=subject, evidence=(*self.evidence, *evidence), sentence="", next_step=""
         )
+
+
+class Weighed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A candidate that was considered.
+
+    Attributes:
+        candidate: What may be wrong.
+        gain: What removing it would gain, as a fraction of the iteration, 0-1; None where it was not worked out.
+        decision: Why it is not named, a clause.
+    """
+
+    candidate: Candidate
+    gain: float | None
+    decision: str

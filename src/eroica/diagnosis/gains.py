@@ -27,9 +27,12 @@ _OF_PROCESSES = frozenset({"compute-slow", "misconfiguration"})
 #: And it must account for this share of what all causes gain together.
 _LEADS = 0.8
 #: Causes that gain less than this share of the growth together leave something else to be found...
-_HALF = 0.5
+HALF = 0.5
 #: ...which is worth a word from this share of the iteration on: so much healthy windows on busy cores differ by.
-_LEAST_LEFT = 0.08
+LEAST_LEFT = 0.08
+#: Iterations that last so many times those of the healthy window are slow, whoever asked for the window: transfers vary
+#: from window to window, but not by this.
+FAR_SLOWER = 1.5
 
 
 def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
@@ -75,7 +78,7 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def belief(self) -> float:
         """Factor on the confidence in each of the causes, 0.5 (they explain nothing) to 1 (half of it)."""
-        return _HALF + self.explained_us / self.grown_us
+        return HALF + self.explained_us / self.grown_us
 
 
 def find_remainder(view: View, causes: Sequence[Cause]) -> Remainder | None:
@@ -87,7 +90,7 @@ def find_remainder(view: View, causes: Sequence[Cause]) -> Remainder | None:
     """
     inside, _ = _growth(view)
     explained = sum(max(cause.gain, _takes_us(cause) / max(view.iteration_us, 1e-9)) for cause in causes)
-    if not causes or explained >= _HALF * inside or inside - explained < _LEAST_LEFT:
+    if not causes or explained >= HALF * inside or inside - explained < LEAST_LEFT:
         return None
     return Remainder(explained_us=explained * view.iteration_us, grown_us=inside * view.iteration_us)
 

@@ -5,11 +5,12 @@ Array suffixes: W workers, I iterations, F functions.
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind
-from eroica.diagnosis.frames import NOTHING, OUTSIDE, Focus, is_whole_step, split_frame
+from eroica.diagnosis.frames import NOTHING, OUTSIDE, Focus, is_own_frame, is_whole_step, split_frame
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH, time_above
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
@@ -71,6 +72,9 @@ def _candidate(view: View, rows: list[int], host_WI: Floats, late_W: NDArray[np.
     workers = tuple(int(worker) for worker in np.flatnonzero(late_W))
     time_R = view.fleet.critical_us[rows][:, late_W].mean(axis=1) if rows else np.zeros(0)
     focus, kind = _focus(view, rows, time_R)
+    where = _own_function(view, workers)
+    if where and not focus.stack:
+        focus = msgspec.structs.replace(focus, place=where)
     mean_us = float(host_WI[late_W].mean())
     allowed = view.settings.expected_host * view.iteration_us
     return Candidate(
@@ -89,7 +93,7 @@ def _candidate(view: View, rows: list[int], host_WI: Floats, late_W: NDArray[np.
         agreement=None,
         least_gain=view.settings.min_gain,
         evidence=tuple(_evidence(view, rows, time_R, mean_us)),
-        sentence=_sentence(view, workers, focus, mean_us),
+        sentence=_sentence(view, workers, focus, mean_us, where),
         doubt=_DOUBT,
     )
 
@@ -112,12 +116,26 @@ def _focus(view: View, rows: list[int], time_R: Floats) -> tuple[Focus, FindingK
     return focus, "python" if key.kind == "python" else "compute" if key.kind == "compute" else "other"
 
 
-def _sentence(view: View, workers: tuple[int, ...], focus: Focus, mean_us: float) -> str:
+def _own_function(view: View, workers: tuple[int, ...]) -> str:
+    """The deepest function of the user's in the stack that ran longest, "" where no Python was recorded.
+
+    It is where the host launches from, and not what is to be removed.
+    """
+    total_F = view.fleet.total_us[:, list(workers)].mean(axis=1)
+    python = [at for at, key in enumerate(view.fleet.keys) if key.kind == "python" and key.thread in _HOST_THREADS]
+    if not python:
+        return ""
+    stack = view.fleet.keys[max(python, key=lambda at: float(total_F[at]))].stack
+    return next((split_frame(entry).label for entry in reversed(stack) if is_own_frame(entry)), "")
+
+
+def _sentence(view: View, workers: tuple[int, ...], focus: Focus, mean_us: float, inside: str) -> str:
     whose = "The device waits"
     if view.workers > 1:
         whose = f"The devices of {name_workers([view.fleet.ranks[worker] for worker in workers])} wait"
     where = f", most of all in {short_name(focus.name)}" if focus.functions else f", most of all in the {OUTSIDE}"
-    return f"{whose} for the host {format_ms(mean_us)} of each {format_ms(view.iteration_us)} iteration{where}."
+    place = f", inside {inside}" if inside else ""
+    return f"{whose} for the host {format_ms(mean_us)} of each {format_ms(view.iteration_us)} iteration{where}{place}."
 
 
 def _name(name: str) -> str:

@@ -10,6 +10,7 @@ Array suffixes: M members of a group, K matched executions in order of time, W w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import comb
 
 import msgspec
 import numpy as np
@@ -44,6 +45,8 @@ _STARTED_LATER = 0.5
 #: A function runs more often than on the peers if it does so by this share.
 _MORE = 0.1
 _MOST_TIMES = 6
+#: Being last so often must be less likely than this if all come last alike.
+_BY_CHANCE = 0.05
 
 
 def find_latecomers(view: View, explained: set[int]) -> list[Candidate]:
@@ -58,13 +61,14 @@ def find_latecomers(view: View, explained: set[int]) -> list[Candidate]:
     chains = chain_executions(view.suspects.arrivals.matched)
     late = [(chain, rows, at) for chain in chains for rows, at in _groups_of_late(chain)]
     late.sort(key=lambda each: -float(blame_of(each[0])[each[1]].sum()))
+    late_in = _late_in_each(chains, late)
     found: list[Candidate] = []
     known = set(explained)
     for whole, rows, at in late:
         passing = _passing_on(view, whole, rows, at)
         chain = without(whole, passing)
         own = [chain.members.index(whole.members[row]) for row in rows if row not in passing]
-        if _are_a_whole_role(view, chain, own):
+        if _are_a_whole_role(view, chain, own, late_in) or _is_chance(chain, own, at):
             continue
         if own and len(own) < len(chain.members) and not {chain.members[row] for row in own} <= known:
             candidates = _candidate(view, chain, own, at)
@@ -100,15 +104,55 @@ def _passing_on(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp])
     return [row for row in rows if float(elsewhere_M[row]) - usual_us >= _MOST * late_us]
 
 
-def _are_a_whole_role(view: View, chain: Chain, rows: list[int]) -> bool:
-    """Whether the late are all who play a role, together, beside other roles: that is how work is cut, no lateness."""
+def _is_chance(chain: Chain, rows: list[int], at: NDArray[np.intp]) -> bool:
+    """Whether one of two comes last as often by chance: each of them comes last half of the time.
+
+    The binomial probability of as many of all executions, for either; who comes last every time does so for a reason.
+    """
+    count, turn = len(chain.kinds), len(rows) / len(chain.members)
+    if len(chain.members) > 2 or at.size == count:
+        return False
+    tail = sum(comb(count, times) * turn**times * (1 - turn) ** (count - times) for times in range(at.size, count + 1))
+    return min(1.0, tail * len(chain.members)) > _BY_CHANCE
+
+
+def _late_in_each(
+    chains: Sequence[Chain], late: Sequence[tuple[Chain, list[int], NDArray[np.intp]]]
+) -> list[tuple[frozenset[int], frozenset[int]]]:
+    """Members of each chain, and which of them are late in it."""
+    found: dict[int, set[int]] = {id(chain): set() for chain in chains}
+    for chain, rows, _ in late:
+        found[id(chain)] |= {chain.members[row] for row in rows}
+    return [(frozenset(chain.members), frozenset(found[id(chain)])) for chain in chains]
+
+
+def _are_a_whole_role(
+    view: View, chain: Chain, rows: list[int], late_in: Sequence[tuple[frozenset[int], frozenset[int]]]
+) -> bool:
+    """Whether the late are all who play a role beside other roles: that is how work is cut, and no lateness.
+
+    Together in one group, or each in its own: the first and the last stage meet in groups of two. Where no other group
+    is like this one and workers are missing, nothing tells structure from lateness, and nobody is accused.
+    """
     roles = view.fleet.roles
-    own = {int(roles[chain.members[row]]) for row in rows}
-    alike = np.flatnonzero(np.isin(roles, list(own)))
-    others = {int(roles[worker]) for worker in chain.members} - own
+    late, members = {chain.members[row] for row in rows}, set(chain.members)
+    own = {int(roles[worker]) for worker in late}
+    alike = {int(worker) for worker in np.flatnonzero(np.isin(roles, list(own)))}
+    others = {int(roles[worker]) for worker in members} - own
+    if not others or (alike - late) & members:
+        return False
     counts = [int((roles == role).sum()) for role in own]
-    late = {chain.members[row] for row in rows}
-    return bool(others) and min(counts, default=0) > 1 and late == {int(worker) for worker in alike}
+    if min(counts, default=0) > 1 and late == alike:
+        return True
+    here = sorted(int(roles[worker]) for worker in members)
+    siblings = [
+        late_there
+        for there, late_there in late_in
+        if there != members and sorted(int(roles[worker]) for worker in there) == here
+    ]
+    if not siblings:
+        return bool(view.context.missing)
+    return all(late_there and {int(roles[worker]) for worker in late_there} <= own for late_there in siblings)
 
 
 def _candidate(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) -> list[Candidate]:
@@ -123,6 +167,10 @@ def _candidate(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) 
     mean_us, reference_us = _spent(view, workers, focus, each_us)
     once = view.iterations == 1 and began_late(chain, rows, at)
     saved_us = held_up(chain, rows, at) / view.iterations
+    if view.iterations == 1 and (kind == "compute" or not focus.functions):
+        longer_us = _worked_longer(view, workers)
+        if longer_us >= _MOST * each_us:  # the device worked longer before each of them: all waits go with it
+            saved_us = max(saved_us, min(longer_us, float(waited_RK.sum(axis=1).min())))
     return [
         Candidate(
             cause=cause,
@@ -156,6 +204,13 @@ def _spent(view: View, workers: tuple[int, ...], focus: Focus, each_us: float) -
     fleet, rows = view.fleet, list(focus.functions)
     own = float(fleet.critical_us[rows][:, list(workers)].sum(axis=0).mean())
     return own, float(np.nan_to_num(view.suspects.peers_us[rows][:, list(workers)]).sum(axis=0).mean())
+
+
+def _worked_longer(view: View, workers: tuple[int, ...]) -> float:
+    """By how much the devices of the late computed longer than those of their peers, all their kernels together."""
+    rows = [at for at, key in enumerate(view.fleet.keys) if key.kind == "compute"]
+    over = np.nan_to_num(view.fleet.critical_us - view.suspects.peers_us)[np.ix_(rows, list(workers))]
+    return float(over.sum(axis=0).mean())
 
 
 def _strength(view: View, workers: tuple[int, ...], times: int) -> float:

@@ -180,9 +180,11 @@ def late_against_peers(
     ratio_W = ratio_to_differ(view, excess, least_ratio, use_W, median_of_others(queued_W, view.fleet.roles))
     over_W = stands_out(view, excess, ratio_W, least_strength)
     agreement_W = view.deficit_us / np.maximum(excess.excess_us, 1e-9)
-    late_W = _without_waiters(view, over_W & (agreement_W >= LEAST_AGREEMENT), np.nan_to_num(excess.excess_us))
-    if late_W.any():
-        yield _lateness("peers", excess, spent, late_W, float(np.clip(agreement_W[late_W], 0, 1).min()))
+    all_W = over_W & (agreement_W >= LEAST_AGREEMENT)
+    late_W = _without_waiters(view, all_W, np.nan_to_num(excess.excess_us))
+    for these_W in (late_W, all_W & ~late_W):  # those who wait for the first ones are next, once these are in time
+        if these_W.any():
+            yield lateness_of("peers", excess, spent, these_W, float(np.clip(agreement_W[these_W], 0, 1).min()))
 
 
 def _without_waiters(view: View, late_W: NDArray[np.bool_], excess_W: Floats) -> NDArray[np.bool_]:
@@ -222,11 +224,11 @@ def late_against_baseline(
     over_W = stands_out(view, excess, ratio_W, least_strength)
     late_W = _job_wide(excess, over_W)
     if late_W.any():
-        yield _lateness("baseline", excess, spent, late_W, None)
+        yield lateness_of("baseline", excess, spent, late_W, None)
         return
     agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
     for role_W in late_roles(view, over_W, agreement_W):
-        yield _lateness("baseline", excess, spent, role_W, float(np.clip(agreement_W[role_W], 0, 1).min()))
+        yield lateness_of("baseline", excess, spent, role_W, float(np.clip(agreement_W[role_W], 0, 1).min()))
 
 
 def late_as_all(view: View, spent: Spent, late_W: NDArray[np.bool_], strength: float, share: float | None) -> Lateness:
@@ -247,7 +249,7 @@ def late_as_all(view: View, spent: Spent, late_W: NDArray[np.bool_], strength: f
     else:
         reference, limit_W = "expectation", np.full(view.workers, share * view.iteration_us)
         excess = _share_of_rest(view, Excess(mean_us=mean_W, reference_us=limit_W, error_us=mean_W), share)
-    late = _lateness(reference, excess, spent, late_W, None)
+    late = lateness_of(reference, excess, spent, late_W, None)
     return msgspec.structs.replace(late, strength=strength)
 
 
@@ -308,7 +310,7 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
     aim = _share_of_rest(view, excess, share)
     aim = msgspec.structs.replace(aim, reference_us=np.maximum(aim.reference_us, before_W))
     if late_W.any():
-        yield _lateness("expectation", aim, spent, late_W, None)
+        yield lateness_of("expectation", aim, spent, late_W, None)
         return
     for own_W in (view.fleet.roles == role for role in np.unique(view.fleet.roles[over_W])):
         if own_W.all():
@@ -316,7 +318,7 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
         waits = float(np.median(view.wait_us[~own_W])) - view.wait_us
         agreement_W = np.clip(waits / np.maximum(excess.excess_us, 1e-9), 0.0, 1.0)
         for role_W in late_roles(view, over_W, np.where(own_W, agreement_W, 0.0)):
-            yield _lateness("expectation", aim, spent, role_W, float(agreement_W[role_W].min()))
+            yield lateness_of("expectation", aim, spent, role_W, float(agreement_W[role_W].min()))
 
 
 def _before_it_got_slow(view: View, functions: list[int]) -> Floats:
@@ -333,9 +335,18 @@ def _share_of_rest(view: View, excess: Excess, share: float) -> Excess:
     return msgspec.structs.replace(excess, reference_us=reference_W)
 
 
-def _lateness(
+def lateness_of(
     reference: Reference, excess: Excess, spent: Spent, late_W: NDArray[np.bool_], agreement: float | None
 ) -> Lateness:
+    """Put together the lateness of some workers; its strength is the median of theirs.
+
+    Args:
+        reference: The measure.
+        excess: Of all workers, in the group of rows.
+        spent: Their time in it.
+        late_W: The accused, at least one. bool [W].
+        agreement: Share of the excess that others wait for, 0-1; None where everybody is accused.
+    """
     return Lateness(
         reference=reference,
         workers=tuple(int(worker) for worker in np.flatnonzero(late_W)),

@@ -53,6 +53,8 @@ _MAY_ONLY_WAIT = 0.4
 #: evaluation; then what counts is read of so many workers.
 _MOSTLY_COUNTED = 1.2
 _MOST_READ = 64
+#: Of so many accused each is asked what it does; more of them have one reason.
+_MOST_APART = 16
 #: Accused workers differ much if one has so many times as much as another.
 _UNEQUAL = 3.0
 #: Frames looked at against the healthy window where a phase as a whole does not stand out; one against peers: on busy
@@ -130,13 +132,12 @@ def _in_phase(view: View, phase: Phase) -> Iterator[Candidate]:
     if not rows:
         return
     for judged, late in _judged(view, rows, expected):
-        candidate = _narrowed(view, rows, late, expected)
-        if candidate is not None and set(judged).isdisjoint(candidate.focus.functions):
-            candidate = _narrowed(
-                view, judged, late, expected
-            )  # iterations of another kind hold more of something else
-        if candidate is not None:
-            yield candidate
+        for part in _by_function(view, rows, late):
+            candidate = _narrowed(view, rows, part, expected)
+            if candidate is not None and set(judged).isdisjoint(candidate.focus.functions):
+                candidate = _narrowed(view, judged, part, expected)  # other iterations hold more of something else
+            if candidate is not None:
+                yield candidate
     if view.suspects.baseline is None and not view.fleet.has_accelerator:
         yield from _explains_slowdown(view, rows)
 
@@ -158,10 +159,15 @@ def is_judged_elsewhere(stack: Sequence[str]) -> bool:
     A leaf that waits for the C++ autograd engine is a gap between operators, and one that enters a collective a part of
     that; saving and logging have a rule that knows that they may come every so many iterations.
     """
+    return bool(stack) and (enters_collective(stack) or activity_of(stack) in ("save", "log"))
+
+
+def enters_collective(stack: Sequence[str]) -> bool:
+    """Whether a stack ends where a collective is entered, or where the C++ autograd engine is waited for."""
     if not stack:
         return False
     enters = _COLLECTIVES in stack[-1] and not stack[-1].startswith(_PICKLING)
-    return is_engine_frame(stack[-1]) or enters or activity_of(stack) in ("save", "log")
+    return is_engine_frame(stack[-1]) or enters
 
 
 def _judged(view: View, rows: list[int], expected: float | None) -> Iterator[tuple[list[int], Lateness]]:
@@ -201,13 +207,35 @@ def _by_frame(view: View, rows: list[int], reference: str) -> Iterator[tuple[lis
         part = part[~named]
 
 
+def _by_function(view: View, rows: list[int], late: Lateness) -> list[Lateness]:
+    """Some who are late, apart where each is in a function of its own: two troubles at a time are two."""
+    if late.agreement is None or not 1 < len(late.workers) <= _MOST_APART:
+        return [late]
+    groups: dict[str, list[int]] = defaultdict(list)
+    for worker in late.workers:
+        alone = _of_these(late, (worker,))
+        time_R = view.fleet.critical_us[rows, worker]
+        focus = find_focus(view.fleet.keys, rows, time_R - reference_of_rows(view, rows, alone), time_R)
+        groups[focus.label if focus is not None and focus.is_own and focus.is_specific else ""].append(worker)
+    if len(groups) < 2 or "" in groups:
+        return [late]
+    return [_of_these(late, tuple(members)) for members in groups.values()]
+
+
+def _of_these(late: Lateness, members: tuple[int, ...]) -> Lateness:
+    """The part of it that lies on some of the late, whose own means are those of all."""
+    removed_WI = np.zeros_like(late.removed_us)
+    removed_WI[list(members)] = late.removed_us[list(members)]
+    return msgspec.structs.replace(late, workers=members, removed_us=removed_WI)
+
+
 def _narrowed(view: View, rows: list[int], late: Lateness, expected: float | None) -> Candidate | None:
     """The candidate of the frame that holds most of the excess; of the whole phase where no frame does.
 
     Nothing where a whole job is late and one worker's own function holds most of it: that is accused by itself.
     """
     whole_R = view.fleet.critical_us[rows][:, list(late.workers)].mean(axis=1)
-    counted_R = _counted(view, rows, late, whole_R)
+    counted_R = counted_share(view, rows, late, whole_R)
     time_R = whole_R * counted_R
     excess_R = (whole_R - reference_of_rows(view, rows, late)) * counted_R
     focus = find_focus(view.fleet.keys, rows, excess_R, time_R)
@@ -222,7 +250,7 @@ def _narrowed(view: View, rows: list[int], late: Lateness, expected: float | Non
     return _accuse_or_awaited(view, tuple(rows), focus, late)
 
 
-def _counted(view: View, rows: list[int], late: Lateness, whole_R: Floats) -> Floats:
+def counted_share(view: View, rows: list[int], late: Lateness, whole_R: Floats) -> Floats:
     """Part of each row's time that lies in iterations that count, where others hold much; else all of it. [R]."""
     members = np.asarray(late.workers, dtype=np.intp)
     if whole_R.sum() <= _MOSTLY_COUNTED * late.mean_us or view.whole is view.fleet:
@@ -302,9 +330,19 @@ def _of_awaited(view: View, waits: Candidate, awaited: list[int]) -> Candidate |
     return msgspec.structs.replace(found, gain=gain, evidence=(*found.evidence, text))
 
 
-def accuse_python(view: View, functions: tuple[int, ...], focus: Focus, late: Lateness) -> Candidate:
-    """The candidate that names a function of Python, and says what it does there."""
-    done = doing(view, focus.functions or functions, late.workers)
+def accuse_python(
+    view: View, functions: tuple[int, ...], focus: Focus, late: Lateness, *, with_operators: bool = False
+) -> Candidate:
+    """The candidate that names a function of Python, and says what it does there.
+
+    Args:
+        view: The window.
+        functions: Rows whose time it is (indices into the fleet's keys).
+        focus: The function.
+        late: Who, against what, by how much.
+        with_operators: The function is meant with the operators that it calls.
+    """
+    done = doing(view, focus.functions or functions, late.workers, with_operators=with_operators)
     inside = frame_in_threads(view, late.workers, late.reference)
     beside = () if inside is None else _beside(view, inside, late)
     if inside is not None and _waits_for_threads(view, focus.functions or functions, late) >= _MOSTLY_THREADS:

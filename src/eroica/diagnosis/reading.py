@@ -76,11 +76,19 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True):
         return "the network" if self.activity in ("network", "service") else "storage"
 
 
-def doing(view: View, functions: Sequence[int], workers: Sequence[int]) -> Doing:
-    """What some rows do on some workers (indices)."""
+def doing(view: View, functions: Sequence[int], workers: Sequence[int], *, with_operators: bool = False) -> Doing:
+    """What some rows do on some workers.
+
+    Args:
+        view: The window.
+        functions: The rows (indices into the fleet's keys).
+        workers: Indices.
+        with_operators: Rows count with the operators that run in them, not only where nothing else runs.
+    """
     rows = list(functions)
     in_other = bool(rows) and view.fleet.keys[rows[0]].thread in ASIDE
-    time_RW = (view.fleet.total_us if in_other else view.fleet.critical_us)[rows][:, list(workers)]
+    in_full = in_other or with_operators
+    time_RW = (view.fleet.total_us if in_full else view.fleet.critical_us)[rows][:, list(workers)]
     time_R = time_RW.sum(axis=1)
     use = view.fleet.pattern[rows][:, list(workers), 1]
     seen = float(view.fleet.samples[rows][:, list(workers)].sum()) >= FEWEST_SAMPLES
@@ -118,10 +126,10 @@ def _mostly(view: View, rows: Sequence[int], time_R: Floats) -> Activity:
         activity = activity_of(view.fleet.keys[row].stack)
         by_activity[activity] = by_activity.get(activity, 0.0) + float(time)
     reads = by_activity.get("network", 0.0) + by_activity.get("file", 0.0)
-    if by_activity and reads >= MOSTLY * sum(by_activity.values()):
+    if reads > 0 and reads >= MOSTLY * sum(by_activity.values()):
         return "network" if by_activity.get("network", 0.0) >= reads / 2 else "file"
     least = MOSTLY * sum(by_activity.values())
-    return next((activity for activity, time in by_activity.items() if time >= least), "")
+    return next((activity for activity, time in by_activity.items() if time > 0 and time >= least), "")
 
 
 def _on_disk(view: View, workers: Sequence[int], time_W: Floats, fact: str) -> float:

@@ -181,7 +181,7 @@ def _held_up(view: View, turns: Turns, at: NDArray[np.intp]) -> Candidate:
         "cpu-contention": "waits for a core",
         "compute-slow": "computes the same operators more slowly",
         "load-imbalance": "gets more work at the same speed",
-        "unknown": "is held up, in no function that is known,",
+        "unknown": "is held up, in no function that is known",
     }
     sentence = (
         f"One worker after another {words[cause]}, another one each time: {format_ms(lost)} of each "

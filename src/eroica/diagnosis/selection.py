@@ -14,6 +14,7 @@ from eroica.diagnosis.affinity import find_narrow_affinity
 from eroica.diagnosis.blocking import find_blocking
 from eroica.diagnosis.callers import name_callers
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.catalog import CATALOG
 from eroica.diagnosis.communication import find_slow_communication
 from eroica.diagnosis.compute import find_compute
 from eroica.diagnosis.confidence import believed_strength
@@ -51,6 +52,7 @@ from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.unexplained import find_unexplained
 from eroica.diagnosis.view import View
 from eroica.diagnosis.without_core import find_without_core
+from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
 #: A general cause must cost twice as much as a specific one to stand before it.
@@ -68,7 +70,7 @@ _LEAST_BELIEVED_ONCE = 1.5
 #: in iterations that leave doubt.
 _DOUBTED = 1 / 3
 _LEAST_DOUBTED_GAIN = 0.06
-_MOST_DOUBTED = 9
+MOST_DOUBTED = 9
 #: One that costs this share of the other costs about as much.
 _NEARLY = 0.8
 #: What lateness in turn is called where queues of batches run dry, now this worker's and now that one's.
@@ -154,6 +156,9 @@ def _of_all_rules(view: View) -> list[Candidate]:
     candidates = tell_routed(view, name_callers(view, _with_culprits(view, suspected)))
     short = [one for one in (*find_oversubscription(view), *find_narrow_affinity(view)) if _is_believed(view, one)][:1]
     others = [one for one in candidates if not any(looks_like(one, other) for other in short)]
+    for one in candidates:
+        if one not in others:
+            view.refuse(one, f"it follows from {_title(short[0].cause)}")
     by_few = blame_loading(view, short[0], [one for one in others if _is_believed(view, one)]) if short else []
     return by_few or [*short, *others]
 
@@ -184,7 +189,7 @@ def find_doubted(view: View, causes: Sequence[Cause]) -> Cause | None:
     In a running job's window with causes, what seems to cost more than those together.
     """
     is_asked = not causes if view.is_trace else view.context.window.purpose != "baseline"
-    if view.iterations > _MOST_DOUBTED or not is_asked:
+    if view.iterations > MOST_DOUBTED or not is_asked:
         return None
     lenient = View(view.suspects, view.context, view.settings, strictness=_DOUBTED)
     candidates = [candidate for rule in _RULES for candidate in rule(lenient)]
@@ -192,6 +197,14 @@ def find_doubted(view: View, causes: Sequence[Cause]) -> Cause | None:
     least = max(_LEAST_DOUBTED_GAIN, 2 * view.settings.min_gain, sum(cause.gain for cause in causes))
     large = [one for one in found if one.gain >= least and not any(_says_the_same(one, two) for two in causes)]
     return max(large, key=_weight, default=None)
+
+
+def weigh_weak(view: View) -> None:
+    """Note in a window without a cause what its rules see that is too weak to be named, with what it would gain."""
+    lenient = View(view.suspects, view.context, view.settings, strictness=_DOUBTED)
+    for cause in select_causes(lenient, [candidate for rule in _RULES for candidate in rule(lenient)]):
+        strength = believed_strength(view, cause.candidate)
+        view.refuse(cause.candidate, f"{strength:.1f} standard errors may be an accident", cause.gain)
 
 
 def _accused(causes: Sequence[Cause]) -> set[int]:
@@ -211,26 +224,66 @@ def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
 
     Taken by falling gain; each must still gain `min_gain` once all taken before it are removed.
     """
-    believed = (without_older(view, candidate) for candidate in candidates if _is_believed(view, candidate))
-    candidates = prefer_specific([candidate for candidate in believed if candidate is not None])
+    believed = list(_believed(view, candidates))
+    candidates = prefer_specific(believed)
+    for candidate in believed:
+        if candidate not in candidates:
+            view.refuse(candidate, "a more specific cause tells the same time", candidate.gain)
     measured = [Cause(candidate=own, gain=own.gain) for own in candidates if own.gain is not None]
     inside = [candidate for candidate in candidates if candidate.kind != "collective" and candidate.gain is None]
     slow_WI = _slow_transfers(measured)
-    gains = share_gains(view.fleet, [candidate.removed_us for candidate in inside], slow_WI)
+    known = [cause.candidate.removed_us for cause in measured if _is_work(view, cause)]
+    gains = share_gains(view.fleet, [*(one.removed_us for one in inside), *known], slow_WI)[: len(inside)]
     causes = [Cause(candidate=candidate, gain=gain) for candidate, gain in zip(inside, gains, strict=True)]
-    causes = [one for one in causes if not any(_is_in_turn(one, two) or _wanders(one, two) for two in causes)]
-    chosen = list(_taken(view, sorted(causes, key=_weight, reverse=True), slow_WI))
+    wandering = [one for one in causes if any(_is_in_turn(one, two) or _wanders(one, two) for two in causes)]
+    for cause in wandering:
+        view.refuse(cause.candidate, "another cause tells in which order it comes", cause.gain)
+    causes = [one for one in causes if one not in wandering]
+    chosen = list(_taken(view, sorted(causes, key=_weight, reverse=True), slow_WI, known))
     measured += _communication(view, candidates)
-    chosen += _once([cause for cause in measured if cause.gain >= _least_gain(view, cause.candidate)])
+    chosen += _once(view, [cause for cause in measured if _costs_enough(view, cause)])
     return sorted(chosen, key=_weight, reverse=True)
 
 
-def _once(causes: Sequence[Cause]) -> list[Cause]:
+def _is_work(view: View, cause: Cause) -> bool:
+    """Whether a cause with a gain of its own is a worker's work, which hides what is shorter on others."""
+    return cause.candidate.kind != "collective" and cause.gain >= _least_gain(view, cause.candidate)
+
+
+def _believed(view: View, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Candidates that are no accident, less what was there when the job was healthy."""
+    for candidate in candidates:
+        if not _is_believed(view, candidate):
+            view.refuse(candidate, f"{view.iterations} iterations are too few to be sure of it")
+            continue
+        left = without_older(view, candidate)
+        if left is None:
+            view.refuse(candidate, "it was so when the job was healthy, too")
+        else:
+            yield left
+
+
+def _costs_enough(view: View, cause: Cause) -> bool:
+    least = _least_gain(view, cause.candidate)
+    if cause.gain >= least:
+        return True
+    view.refuse(cause.candidate, f"it gains less than the {percent(least)} from which it counts", cause.gain)
+    return False
+
+
+def _title(slug: str) -> str:
+    return CATALOG[slug].title.lower()
+
+
+def _once(view: View, causes: Sequence[Cause]) -> list[Cause]:
     """The causes without those that say again what one that gains more, or comes before it, says."""
     kept: list[Cause] = []
     for cause in sorted(causes, key=_weight, reverse=True):
-        if not any(_says_the_same(cause, other) for other in kept):
+        same = next((other for other in kept if _says_the_same(cause, other)), None)
+        if same is None:
             kept.append(cause)
+        else:
+            view.refuse(cause.candidate, f"{same.candidate.focus.label} tells the same time", cause.gain)
     return kept
 
 
@@ -243,7 +296,7 @@ def _slow_transfers(measured: Sequence[Cause]) -> Floats | None:
 
 def _is_believed(view: View, candidate: Candidate) -> bool:
     """Whether a window holds enough iterations for it; in longer ones the rules themselves see to that."""
-    if view.strictness < 1 or (not view.is_trace and view.iterations > _MOST_DOUBTED):
+    if view.strictness < 1 or (not view.is_trace and view.iterations > MOST_DOUBTED):
         return True
     return believed_strength(view, candidate) >= (_LEAST_BELIEVED if view.iterations > 1 else _LEAST_BELIEVED_ONCE)
 
@@ -263,16 +316,32 @@ def _weight(cause: Cause) -> float:
     return cause.gain * (_GENERAL if cause.candidate.is_general else 1.0)
 
 
-def _taken(view: View, ranked: Sequence[Cause], slow_WI: Floats | None) -> Iterator[Cause]:
+def _taken(view: View, ranked: Sequence[Cause], slow_WI: Floats | None, known: Sequence[Floats]) -> Iterator[Cause]:
+    """Causes that still gain enough once all taken before them are removed.
+
+    Args:
+        view: The window.
+        ranked: By falling weight.
+        slow_WI: What transfers of slow process groups take too long. float64 [W, I].
+        known: Time of causes whose gain is known otherwise: what it hides counts, though it is no rival. [W, I] each.
+    """
     removed = np.zeros_like(view.fleet.iteration_us)
+    hidden = sum(known, np.zeros_like(view.fleet.iteration_us))
+    uncovered = simulated_gain(view.fleet, hidden, slow_WI) if known else 0.0
     taken: list[Cause] = []
     gained = 0.0 if slow_WI is None else simulated_gain(view.fleet, removed, slow_WI)
     for cause in ranked:
-        if cause.gain < _least_gain(view, cause.candidate) or any(_says_the_same(cause, other) for other in taken):
+        if not _costs_enough(view, cause):
+            continue
+        same = next((other for other in taken if _says_the_same(cause, other)), None)
+        if same is not None:
+            view.refuse(cause.candidate, f"{same.candidate.focus.label} tells the same time", cause.gain)
             continue
         together = simulated_gain(view.fleet, removed + cause.candidate.removed_us, slow_WI)
         first_alone = not taken
-        if not first_alone and together - gained < view.settings.min_gain:
+        beside = simulated_gain(view.fleet, hidden + cause.candidate.removed_us, slow_WI) - uncovered if known else 0.0
+        if not first_alone and max(together - gained, beside) < view.settings.min_gain:
+            view.refuse(cause.candidate, "beside the causes that are named it gains nothing more", together - gained)
             continue
         removed, gained = removed + cause.candidate.removed_us, together
         taken.append(cause)

@@ -16,9 +16,11 @@ from eroica.diagnosis.absent import (
     hides,
     note_absence,
 )
+from eroica.diagnosis.account import rank_strength
 from eroica.diagnosis.catalog import CATALOG
-from eroica.diagnosis.gains import find_remainder
+from eroica.diagnosis.gains import FAR_SLOWER, find_remainder
 from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
+from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.neighbors import unexplained_neighbors
 from eroica.diagnosis.new_code import describe_new_code
 from eroica.diagnosis.seldom import describe_seldom
@@ -53,8 +55,8 @@ _FAST = 1.2
 _OPTIMIZER_TOO = 0.9
 _SAME_WORK = 0.1
 _WAITS_MUCH = 0.1
-#: And so many times those, transfers included: those vary from window to window, but not by this.
-_NO_LONGER_HEALTHY = 1.5
+#: Waiting for the slowest of each iteration is told from this share on.
+_IN_TURN = 0.1
 #: Below so many iterations the reader is told.
 _FEW = 5
 
@@ -131,11 +133,11 @@ def _besides(view: View, doubted: Cause | None) -> Iterator[str]:
 
 
 def _is_far_from_baseline(view: View) -> bool:
-    """Whether a window asked for by hand is so much slower than the healthy one that "healthy" would be no answer."""
+    """Whether a window is so much slower than the healthy one that "healthy" would be no answer."""
     past = view.suspects.baseline
-    if past is None or view.context.window.purpose != "manual":
+    if past is None or view.is_trace or view.context.window.purpose == "baseline":
         return False
-    return view.iteration_us >= past.mean_iteration_us * _NO_LONGER_HEALTHY
+    return view.iteration_us >= past.mean_iteration_us * FAR_SLOWER
 
 
 def _no_iterations(view: View) -> str:
@@ -174,6 +176,9 @@ def _doubted(view: View, doubted: Cause) -> str:
     if found.is_latecomer and not found.focus.functions:
         what = "Waiting for a late start into collectives"
     who = name_workers([view.fleet.ranks[worker] for worker in found.workers]) if found.workers else "changing workers"
+    if found.cause == "host-bound" and found.focus.place and not found.focus.stack:
+        what = f"{title} in {found.focus.name}" if found.focus.functions else title
+        what = f"{what} inside {found.focus.place}"
     count = f"{view.iterations} iteration{' is' if view.iterations == 1 else 's are'}"
     return (
         f"{what} seems to cost {percent(doubted.gain)} of the iteration ({format_ms(view.iteration_us)}) on {who}, but "
@@ -262,7 +267,8 @@ def _is_longer_than_before(view: View) -> bool:
     usual = float(before_I.mean())
     is_far = more >= (_FAR_FROM_BASELINE - 1) * usual
     has_pauses = min(more, more_pauses) >= max(_MORE_PAUSES, view.settings.min_gain) * usual
-    return more >= surely and (is_far or has_pauses)
+    in_order = float(rank_strength(now_I[None], before_I[None])[0])  # a few very long ones leave a mean uncertain
+    return (more >= surely or in_order >= LEAST_STRENGTH) and (is_far or has_pauses)
 
 
 def _without_transfers(fleet: Fleet) -> NDArray[np.float64]:
@@ -288,11 +294,24 @@ def _long_without_peers(view: View) -> str:
     return f"{describe_long_stage(view)[0]} {ranks} did not report; start {ALL_OF_THEM}."
 
 
+def _in_turn(view: View) -> str:
+    """What all wait for the slowest of each iteration where that is another one each time, and nobody is blamed."""
+    arrivals = view.suspects.arrivals
+    waited_us, blamed_us = float(arrivals.waited_us.sum()), float(arrivals.blamed_us.sum())
+    each_us = waited_us / max(view.iterations * (view.workers - 1), 1)
+    if view.workers < 2 or each_us < _IN_TURN * view.iteration_us or blamed_us > waited_us / 2:
+        return ""
+    return (
+        f" But {percent(each_us / view.iteration_us)} of each iteration ({format_ms(each_us)}) is waiting for whoever "
+        "is slowest in it, another worker each time: nobody is to blame, and evener work would save most of it."
+    )
+
+
 def _healthy(view: View) -> str:
     now = format_ms(view.iteration_us)
     if view.is_trace:
         whose = f"the trace of {name_workers(view.fleet.ranks)}" if view.context.missing else "what was recorded"
-        return f"No cause found: nothing stands out in {whose} ({now} per iteration)."
+        return f"No cause found: nothing stands out in {whose} ({now} per iteration).{_in_turn(view)}"
     structure, _ = describe_long_stage(view)
     if structure:
         return f"No cause found: no worker is slower than its peers. {structure}{_unjudged(view)}"

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.candidate import Candidate, Weighed
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.cores import Cores, cores_of_host
 from eroica.diagnosis.speed import (
@@ -65,6 +66,7 @@ class View:
         context: The window asked for.
         settings: All tunables.
         strictness: Share of the standard errors that rules ask for otherwise; below 1 to see what may be there.
+        weighed: Candidates that were considered and not named, as selection met them.
     """
 
     def __init__(self, suspects: Suspects, context: WindowContext, settings: Settings, strictness: float = 1.0) -> None:
@@ -72,6 +74,17 @@ class View:
         self.suspects = suspects
         self.context = context
         self.settings = settings
+        self.weighed: list[Weighed] = []
+
+    def refuse(self, candidate: Candidate, decision: str, gain: float | None = None) -> None:
+        """Note why a candidate is not named.
+
+        Args:
+            candidate: What was considered.
+            decision: Why it is not named, a clause.
+            gain: What removing it would gain; None where it was not worked out.
+        """
+        self.weighed.append(Weighed(candidate=candidate, gain=gain, decision=decision))
 
     @property
     def fleet(self) -> Fleet:

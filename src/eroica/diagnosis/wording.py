@@ -29,6 +29,8 @@ _OFTEN_QUEUED = 0.2
 _ALLOWED = 0.6
 #: A function took so much of its time beside collectives then that the sentence on what it took says so.
 _HIDDEN = 0.1
+#: Less than this is told as nothing, microseconds.
+_NOTHING_US = 10.0
 _REFERENCES = {
     "peers": "{whose} peers spend {}",
     "baseline": "in the healthy baseline window it was {}",
@@ -50,7 +52,8 @@ def _subject(view: View, found: Candidate) -> tuple[str, str]:
     """Who, and the ending of the verb."""
     ranks = [view.fleet.ranks[worker] for worker in found.workers]
     if found.scope == "all" and len(ranks) == view.workers and not (view.is_trace and view.context.missing):
-        return ("The worker", "s") if len(ranks) == 1 else (f"All {len(ranks)} workers", "")
+        together = {1: ("The worker", "s"), 2: ("Both workers", "")}
+        return together.get(len(ranks), (f"All {len(ranks)} workers", ""))
     who, is_one = name_accused(view, found.workers, capital=True)
     return who, "s" if is_one else ""
 
@@ -131,7 +134,7 @@ def _rest(view: View, found: Candidate) -> str:
             return f"; {waiting} of the other {others} workers wait{'s' if waiting == 1 else ''} for {whom}."
         return f"; the other {f'{others} workers wait' if others > 1 else 'worker waits'} for {whom}."
     if found.reference == "baseline":
-        before = format_ms(found.reference_us) if found.reference_us >= 10 else "nothing"
+        before = format_ms(found.reference_us) if found.reference_us >= _NOTHING_US else "nothing"
         return f", against {before} when the job was healthy."
     return "."
 
@@ -206,7 +209,7 @@ def _amount(view: View, found: Candidate) -> list[str]:
     usual = _REFERENCES[found.reference].format(format_ms(found.reference_us), whose=whose)
     if found.reference == "baseline" and found.workers:
         hidden_us = float(view.uncovered(found.functions)[list(found.workers)].mean())
-        if hidden_us >= _HIDDEN * found.reference_us:
+        if hidden_us >= max(_HIDDEN * found.reference_us, _NOTHING_US):
             usual += f", {format_ms(hidden_us)} of it beside collectives that run at another time now"
     if found.hosts and found.reference == "peers":
         usual = f"at the rate of the other links it would be about {format_ms(found.reference_us)}"

@@ -204,6 +204,15 @@ _HEALTHY: dict[str, Expectation] = {
     "noisy-host": Expectation("", "", "healthy", worker=0),
 }
 EXPECTED: dict[str, Expectation] = {**_LOADING, **_STEPS, **_HOSTS, **_BLOCKED, **_HEALTHY}
+#: Two faults at once, each to be told with a gain of its own: which, and how far from the asked worker each one's is.
+MIXED: dict[str, tuple[tuple[str, int], ...]] = {
+    "loader-and-compute": (("slow-loader", 0), ("slow-compute", 1)),
+    "checkpoint-and-quota": (("blocking-checkpoint", 0), ("cpu-quota", 0)),
+    "backward-and-log": (("slow-backward", 0), ("blocking-log", 1)),
+    "python-and-loader": (("slow-python", 0), ("slow-loader", 0)),
+    "collectives-and-compute": (("tiny-collectives", 0), ("slow-compute", 0)),
+    "collections-and-loader": (("gc-pause", 0), ("slow-loader", 0)),
+}
 #: What the demo can show: a job that is healthy first, in the simplest layout.
 IN_DEMO = tuple(
     name
@@ -230,6 +239,52 @@ def demo_plan(fault: str, worker: int, from_iteration: int) -> FaultPlan:
     """The plan of `fault`: on `worker` alone where it is a fault of one worker."""
     one = EXPECTED[fault].one_worker
     return FaultPlan(fault, culprit(fault, worker) if one else None, from_iteration)
+
+
+def mixed_parts(name: str, worker: int, workers: int) -> tuple[tuple[str, int], ...]:
+    """The faults of a mixture, each with the worker that has it; of one that only a certain worker can have, that one.
+
+    Args:
+        name: A key of `MIXED`.
+        worker: Who is asked to have the first one.
+        workers: Workers of the job.
+    """
+    parts = [(fault, culprit(fault, (worker + apart) % workers)) for fault, apart in MIXED[name]]
+    taken = {one for fault, one in parts if EXPECTED[fault].worker is not None}
+    return tuple(
+        (fault, (one + 1) % workers if one in taken and EXPECTED[fault].worker is None else one) for fault, one in parts
+    )
+
+
+def mixed_plans(name: str, worker: int, workers: int, from_iteration: int) -> tuple[FaultPlan, ...]:
+    """The plans of a mixture; see `mixed_parts`."""
+    parts = mixed_parts(name, worker, workers)
+    return tuple(FaultPlan(fault, one if EXPECTED[fault].one_worker else None, from_iteration) for fault, one in parts)
+
+
+def judge_mixed(verdict: Verdict, name: str, worker: int) -> dict[str, bool]:
+    """Which faults of a mixture a verdict tells, by name: cause, workers and file of one of its causes, with a gain.
+
+    Args:
+        verdict: What Eroica said.
+        name: A key of `MIXED`.
+        worker: Who was asked to have the first one.
+    """
+    told: dict[str, bool] = {}
+    left = [one for one in verdict.findings if one.role == "cause" and one.gain]
+    for fault, own in mixed_parts(name, worker, verdict.coverage.workers_expected):
+        wanted = EXPECTED[fault]
+        found = next(
+            (
+                one
+                for one in left
+                if one.cause in wanted.causes and _right_workers(one, wanted, own) and _shows(one, wanted.file)
+            ),
+            None,
+        )
+        told[fault] = found is not None
+        left = [one for one in left if one is not found]
+    return told
 
 
 def judge(verdict: Verdict, fault: str, worker: int) -> Judgement:

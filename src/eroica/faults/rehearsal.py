@@ -17,10 +17,10 @@ import psutil
 
 from eroica.faults.copying import write_training
 from eroica.faults.expected import EXPECTED, culprit, demo_plan
-from eroica.faults.plan import VARIABLE
+from eroica.faults.plan import VARIABLE, FaultPlan
 from eroica.model.verdict import Verdict
+from eroica.start import isolated
 from eroica.wire.messages import JobStatus
-from eroica.worker.launch import program
 
 #: Where a fault begins that comes in the middle: the job has been learned and its baseline taken by then.
 MIDDLE = 300
@@ -53,6 +53,8 @@ class Rehearsal:
         expected_iteration_s: What the user says an iteration takes; 0 = nothing.
         rename: Words of the training's code to be replaced.
         job: Arguments of the training instead of those that the fault needs; None = those.
+        settings: Of Eroica; empty = its defaults.
+        plans: What is injected instead of the fault's own plan; empty = that.
     """
 
     fault: str
@@ -66,6 +68,8 @@ class Rehearsal:
     expected_iteration_s: float = 0.0
     rename: Mapping[str, str] = field(default_factory=dict)
     job: tuple[str, ...] | None = None
+    settings: Mapping[str, str] = field(default_factory=lambda: SETTINGS)
+    plans: tuple[FaultPlan, ...] = ()
 
     @property
     def run(self) -> Path:
@@ -109,11 +113,11 @@ class Rehearsal:
 
     def command(self) -> list[str]:
         """`eroica run -- torchrun train.py`."""
-        options = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
+        options = [part for name, value in self.settings.items() for part in ("--set", f"{name}={value}")]
         if self.expected_iteration_s:
             options += ["--expected-iteration-s", f"{self.expected_iteration_s:.4f}"]
         where = ("--out", str(self.run), "--json", str(self.final))
-        return [*program("eroica", "run", "--quiet", *where, *options, "--"), *self.training()]
+        return [*isolated("eroica", "run", "--quiet", *where, *options, "--"), *self.training()]
 
     def environment(self) -> dict[str, str]:
         """The plan travels in the environment; of Eroica's own only who is told is inherited from around the job."""
@@ -123,6 +127,8 @@ class Rehearsal:
             if not name.startswith("EROICA_") or name.startswith(("EROICA_WEBHOOK_", "EROICA_METRICS_"))
         }
         plan = demo_plan(self.fault, self.worker, self.from_iteration).to_json()
+        if self.plans:
+            plan = f"[{', '.join(one.to_json() for one in self.plans)}]"
         return {**inherited, "OMP_NUM_THREADS": "1", "EROICA_JOB": f"demo-{self.fault}-{os.getpid()}", VARIABLE: plan}
 
     def status(self) -> JobStatus | None:
@@ -142,7 +148,7 @@ class Rehearsal:
 
     def ask_for_window(self) -> bool:
         """`eroica profile`, as from another terminal; whether it could be asked for."""
-        command = program("eroica", "profile", "--out", str(self.run), "--no-wait")
+        command = isolated("eroica", "profile", "--out", str(self.run), "--no-wait")
         return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
 
 

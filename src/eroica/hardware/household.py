@@ -137,10 +137,13 @@ def _script(arguments: Sequence[str], python: bool) -> str:
     return ""
 
 
+_START = "from eroica.start import"  # in the one line of Python that `scripts/eroica` runs
+
+
 def is_eroicas(arguments: Sequence[str]) -> bool:
     """Whether a command line is of one of our own programs."""
-    return any(argument.startswith("eroica.") for argument in arguments[:8]) or "eroica" in (
-        Path(argument).name for argument in arguments[:3]
+    return any(argument.startswith("eroica.") or _START in argument for argument in arguments[:8]) or "eroica" in (
+        Path(argument).name for argument in arguments[:5]
     )
 
 

@@ -28,12 +28,20 @@ HZ = 1000
 """Samples per second of training threads, where affordable."""
 BUDGET_PER_WORKER = 0.025
 """CPU the sampler may use, in cores per worker; above it all its periods are stretched."""
+HOST_SHARE = 0.02
+"""... and as a share of the host's cores, where it has few of them for so many workers."""
 _LEAST_BUDGET = 0.03
 _MOST_STRETCH = 10.0
+_TOLD_AGAIN = 2.0  # a rate is told again once it is so many times lower than the one told
 _NICE = 5
 _REFRESH_NS = 200_000_000
 _FLUSH_NS = 250_000_000
 _SECOND_NS = 1_000_000_000
+
+
+def budget_of(workers: int, cores: int) -> float:
+    """Cores that sampling so many workers may take on a host with so many cores."""
+    return max(_LEAST_BUDGET, min(BUDGET_PER_WORKER * workers, HOST_SHARE * cores))
 
 
 class Probe(Protocol):
@@ -97,7 +105,8 @@ class Sampler:
     def __init__(self, targets: Sequence[Target], directory: Path, hz: int = HZ) -> None:
         self._writer = SampleWriter(directory)
         self._period_ns = _SECOND_NS // hz
-        self._pace = Pace(max(_LEAST_BUDGET, BUDGET_PER_WORKER * len(targets)))
+        self._told = 1.0
+        self._pace = Pace(budget_of(len(targets), len(os.sched_getaffinity(0))))
         self._workers = [WorkerProbe(self._writer, target, self._period_ns) for target in targets]
         self._probes = self._host_probes(targets)
         self._parent = os.getppid()
@@ -202,7 +211,9 @@ class Sampler:
     def _check(self) -> None:
         for worker in self._workers:
             worker.mark()
-        if self._pace.update(time.monotonic_ns(), time.process_time()):
+        slower = self._pace.update(time.monotonic_ns(), time.process_time())
+        if slower and self._pace.stretch >= _TOLD_AGAIN * self._told:
+            self._told = self._pace.stretch
             self._writer.note(f"sampling slowed down {self._pace.stretch:.1f} times to stay within its CPU budget")
 
 

@@ -29,12 +29,13 @@ from eroica.localize.together import Paired, book_together, pair_synchronizing, 
 from eroica.localize.untold import book_untold
 from eroica.model.pattern import CollectiveRecord
 from eroica.model.shares import percent
+from eroica.summarize.collectives import EXCHANGE
 from eroica.summarize.series import decode_series
 
 Floats = NDArray[np.float64]
 Records = Mapping[tuple[str, str], Mapping[int, CollectiveRecord]]
 #: Nobody leaves before everybody has come.
-SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", EXCHANGE})
 #: A replay of fewer iterations, where more were captured, is no measure: its ends are half of it.
 _FEWEST_REPLAYED = 4
 _TOO_FEW = "too many collectives to replay several iterations: gains are estimated from busy times"

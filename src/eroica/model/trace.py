@@ -7,21 +7,82 @@ import msgspec
 from eroica.model.pattern import WorkerPattern
 
 
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What the recording of a worker holds, to tell whether it can be compared with others.
+
+    Attributes:
+        launches: Calls that put one kernel into a stream, in each iteration that counts.
+        kernels: Kernels of the device that began in it.
+        operators: Operators of the host.
+        communication: Kernels, and operations of the host, that are communication.
+        all_launches: Such calls in the whole trace, and
+        all_kernels: kernels in it: at the edges of a window the device lags behind.
+        launches_many: Calls that put many kernels at once (graphs) were recorded: calls do not tell how many.
+        damage: What makes the file incomplete, a sentence each.
+        unknown: A sentence about device events of an unknown kind, "" if there are none.
+    """
+
+    launches: tuple[int, ...] = ()
+    kernels: tuple[int, ...] = ()
+    operators: tuple[int, ...] = ()
+    communication: tuple[int, ...] = ()
+    all_launches: int = 0
+    all_kernels: int = 0
+    launches_many: bool = False
+    damage: tuple[str, ...] = ()
+    unknown: str = ""
+
+
+class Again(msgspec.Struct, frozen=True, kw_only=True):
+    """How a file is to be read once more, now that the others are known.
+
+    Attributes:
+        only: First and last iteration that count; None for all.
+        communication: Names of kernels that are communication, though no table knows them.
+    """
+
+    only: tuple[int, int] | None = None
+    communication: tuple[str, ...] = ()
+
+
+class KernelTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """When executions of one kernel ran: of those that begin in the window the first ones.
+
+    Attributes:
+        name: As the trace has it.
+        executions: How many there are in all.
+        end_ns: Ends by the trace's wall clock, little-endian int64.
+        length_ns: Lengths, little-endian int64.
+    """
+
+    name: str
+    executions: int
+    end_ns: bytes
+    length_ns: bytes
+
+
 class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What one trace file holds.
 
     Attributes:
         path: The file.
+        process: Which of the processes in it, -1 where it holds one.
         rank: Global rank as the trace itself says, -1 if it does not.
         world_size: Workers of the job as the trace says, 0 if it does not.
         job: Name or id of the job as the trace says, "" if it does not.
         host: Host name as the trace says, "" if it does not.
         start_ns: First boundary of its iterations by its own wall clock, nanoseconds; 0 if there are none.
         end_ns: Last boundary.
-        found_by: How its iterations were found: "profiler steps", "optimizer steps", "loader", "repetition", or "span"
-            if there are none and the whole trace counts as one.
+        found_by: How its iterations were found: "profiler steps", "optimizer steps", "loader", "batches",
+            "repetition", or "span" if there are none and the whole trace counts as one.
         steps: First and last number of the profiler's steps that count, (-1, -1) where they have no numbers.
         pattern: The worker's behavior; None where the file could not be used.
+        kernels: Its longest kernels beside communication.
+        purpose: "training" or "inference", as far as the events tell; "" if they do not.
+        startup: What of the window is start-up, once per process: names with seconds, longest first.
+        startup_s: Seconds of it in all.
+        between_s: Of batches that a serving loop marks: seconds between them with an idle device.
+        held: What of the device and of communication it holds.
         events: Events read.
         bytes_read: Bytes read, unpacked.
         seconds: Time that reading and summarizing took.
@@ -29,6 +90,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     path: str
+    process: int = -1
     rank: int = -1
     world_size: int = 0
     job: str = ""
@@ -38,6 +100,12 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
     found_by: str = "span"
     steps: tuple[int, int] = (-1, -1)
     pattern: WorkerPattern | None = None
+    kernels: tuple[KernelTimes, ...] = ()
+    purpose: str = ""
+    startup: tuple[tuple[str, float], ...] = ()
+    startup_s: float = 0.0
+    between_s: float = 0.0
+    held: Held = Held()
     events: int = 0
     bytes_read: int = 0
     seconds: float = 0.0

@@ -9,6 +9,8 @@ import msgspec
 SCHEMA_VERSION = 1
 #: Name of the function where workers are late and nothing says why.
 NO_FUNCTION = "no function"
+#: What became of a hypothesis that is a cause of the verdict.
+NAMED = "named"
 
 VerdictWord = Literal["slow", "blocked", "healthy", "undetermined"]
 
@@ -97,12 +99,16 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
         windows: Window ids in which it was found, rising.
         looked: Windows that could have shown it.
         gains: Its gain in each of `windows`; None where unknown.
+        costs_ms: Milliseconds of each iteration that it costs in each of `windows`; None where unknown.
+        growth_ms_per_hour: Of one that is worsening: by how much its cost grows in an hour of training; else None.
     """
 
     kind: Literal["single", "one-off", "recurring", "rotating", "worsening"]
     windows: tuple[int, ...]
     looked: int
     gains: tuple[float | None, ...] = ()
+    costs_ms: tuple[float | None, ...] = ()
+    growth_ms_per_hour: float | None = None
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,8 +209,37 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     standstill: bool = False
 
 
+class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
+    """A possible cause that was considered, and what became of it.
+
+    Attributes:
+        cause: Slug in the catalog.
+        function: The function that it would name, or `NO_FUNCTION`.
+        workers: Who would be accused (global ranks); empty where it is another one each time.
+        scope: On some workers, on all, or changing from iteration to iteration.
+        gain: Fraction of the iteration that its removal would save, 0-1; None where that was not worked out.
+        decision: "named", or why it is not.
+        met: Signs that speak for it.
+        missing: Signs that it should have and has not.
+        unknown: Signs that this window cannot tell: what would settle it.
+    """
+
+    cause: str
+    function: str
+    workers: tuple[int, ...]
+    scope: Literal["some", "all", "rotating"]
+    gain: float | None
+    decision: str
+    met: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on one window, or on a whole job."""
+    """The verdict on one window, or on a whole job.
+
+    `considered` holds what was named and what was not, the likeliest first; empty where nothing was weighed.
+    """
 
     eroica_version: str
     job: str
@@ -217,6 +252,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     cost: Cost = Cost()
     axis: CommonAxis | None = None
     waits: Waits | None = None
+    considered: tuple[Hypothesis, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def __str__(self) -> str:

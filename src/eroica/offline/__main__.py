@@ -26,7 +26,9 @@ def main() -> None:
     while True:
         order = orders.get()
         path = Path(os.fsdecode(order.path.encode("latin-1")))
-        summary = read_one(path, order.rank, settings, lambda size: _say(voice, b"p" + COUNT.pack(size)))
+        summary = read_one(
+            path, order.rank, settings, lambda size: _say(voice, b"p" + COUNT.pack(size)), order.again, order.process
+        )
         summary = msgspec.structs.replace(summary, path="", error=_text(summary.error))
         _say(voice, b"s" + msgspec.msgpack.encode(summary))
 

@@ -10,6 +10,8 @@ from typing import Literal
 
 from eroica.errors import InputError
 from eroica.trace.dump import is_dump
+from eroica.trace.foreign import what_by_keys, what_else
+from eroica.trace.nsight import MAGIC, is_nsight, processes_of
 
 Kind = Literal["trace", "dump", "other"]
 
@@ -19,7 +21,12 @@ _TRACE_KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"d
 _EVENT_LIST = re.compile(
     rb"^\[\s*\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*?\"ph\"\s*:"
 )  # in the first event, not in its args
-_CANDIDATE = re.compile(r"(\.json|\.trace|\.gz|\.pkl|\.pickle|^[^.]+)$|dump|nccl_trace", re.IGNORECASE)
+#: Any pickle, also one that begins by importing a name.
+_PICKLE = re.compile(rb"\x80|[ci][\w.]+\n[\w.]+\n")
+_DUMP_NAME = re.compile(r"dump|nccl_trace", re.IGNORECASE)
+#: Keys near the beginning of a file, of whatever depth: enough to say which tool's file a refused one may be.
+_OUTER_KEY = re.compile(rb'"([A-Za-z_-]{2,40})"\s*:')
+_CANDIDATE = re.compile(r"(\.json|\.trace|\.gz|\.pkl|\.pickle|\.sqlite|^[^.]+)$|dump|nccl_trace", re.IGNORECASE)
 
 
 def may_be_ours(name: str) -> bool:
@@ -28,7 +35,12 @@ def may_be_ours(name: str) -> bool:
 
 
 def kind_of(path: Path) -> Kind:
-    """What the file is.
+    """What a file is; see `look_at`."""
+    return look_at(path)[0]
+
+
+def look_at(path: Path) -> tuple[Kind, str]:
+    """What a file is, and of others which tool's, as a clause behind its name ("" where nobody knows).
 
     A file that is called `.pt.trace.json` is a trace whatever it holds: an empty or damaged one is to be named, not
     passed over.
@@ -37,14 +49,18 @@ def kind_of(path: Path) -> Kind:
         InputError: It cannot be read, or is no regular file.
     """
     head = read_head(path)
+    if head.startswith(MAGIC):
+        return ("trace", "") if is_nsight(path) else ("other", "is an SQLite database, but no export of Nsight Systems")
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if any(key in text for key in _TRACE_KEYS) and text[:1] == b"{":
-        return "trace"
+        return "trace", ""
     if _EVENT_LIST.match(text):
-        return "trace"
-    if is_dump(head):
-        return "dump"
-    return "trace" if _TRACE_NAME.search(path.name) else "other"
+        return "trace", ""
+    if is_dump(head) or (_PICKLE.match(head) and _DUMP_NAME.search(path.name)):
+        return "dump", ""
+    if _TRACE_NAME.search(path.name):
+        return "trace", ""
+    return "other", what_else(head, path.name) or what_by_keys([key.decode() for key in _OUTER_KEY.findall(text)])
 
 
 def read_head(path: Path) -> bytes:
@@ -66,3 +82,13 @@ def read_head(path: Path) -> bytes:
         return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, _HEAD_BYTES)
     except zlib.error:
         return b""
+
+
+def processes_in(path: Path) -> tuple[int, ...]:
+    """Processes that a file holds apart from each other, in the order of their devices; none where it holds one."""
+    try:
+        with path.open("rb") as file:
+            is_database = file.read(len(MAGIC)) == MAGIC
+        return processes_of(path) if is_database else ()
+    except (OSError, InputError):
+        return ()

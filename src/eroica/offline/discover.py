@@ -11,17 +11,18 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 
 from eroica.archive.load import holds_windows
 from eroica.errors import InputError, UsageError
-from eroica.offline.content import Kind, kind_of, may_be_ours
-from eroica.offline.names import read_name
+from eroica.offline.content import Kind, kind_of, look_at, may_be_ours, processes_in
+from eroica.offline.names import ascend_name, read_name
 from eroica.offline.patterns import leads_back, matches
 from eroica.report.words import clean
+from eroica.trace.foreign import what_else
 
 MOST_DEPTH = 12
 MOST_ENTRIES = 200_000
@@ -39,12 +40,14 @@ class Source:
         size: Bytes on disk.
         rank: Global rank that its name states, -1 if it does not.
         place: What it shares with the other ranks of the same recording; see `eroica.offline.names`.
+        process: Which of the processes in it, -1 where it holds one.
     """
 
     path: Path
     size: int
     rank: int
     place: str
+    process: int = -1
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,17 @@ class Discovery:
     notes: tuple[str, ...] = ()
 
 
-def discover(paths: Sequence[str | PathLike[str]], rule: re.Pattern[str] | None = None) -> Discovery:
+def discover(
+    paths: Sequence[str | PathLike[str]],
+    rule: re.Pattern[str] | None = None,
+    watch: Callable[[int, int], None] = lambda entries, files: None,
+) -> Discovery:
     """Find everything that can be diagnosed.
 
     Args:
         paths: Files, folders, or patterns with `*`, `?`, `[…]` and `**`.
         rule: Where the global rank stands in a path, instead of the usual names.
+        watch: Is told again and again how many entries were looked at, and how many files found among them.
 
     Raises:
         UsageError: A path does not exist, or nothing at all was found.
@@ -77,7 +85,7 @@ def discover(paths: Sequence[str | PathLike[str]], rule: re.Pattern[str] | None 
     """
     if not paths:
         raise UsageError("nothing to diagnose: name a trace file, a folder of them, or a pattern in quotes")
-    search = _Search(rule)
+    search = _Search(rule, watch)
     for path in paths:
         search.add(path)
     found = search.found()
@@ -89,7 +97,7 @@ def discover(paths: Sequence[str | PathLike[str]], rule: re.Pattern[str] | None 
 def _nothing(paths: Sequence[str | PathLike[str]], search: _Search) -> str:
     where = ", ".join(str(path) for path in paths[:3]) + (", …" if len(paths) > 3 else "")
     seen = f" ({search.entries} entries looked at)" if search.entries else ""
-    why = "".join(f"; {note}" for note in search.notes[:2])
+    why = "".join(f"; {note}" for note in [*search.foreign[:_SHOWN], *search.notes[:2]])
     return f"no profiler trace, Flight Recorder dump or run directory in {where}{seen}{why}"
 
 
@@ -98,8 +106,10 @@ class _Search:
     """What has been found so far."""
 
     rule: re.Pattern[str] | None
+    watch: Callable[[int, int], None]
     entries: int = 0
     passed_over: list[Path] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _files: dict[Kind, list[Source]] = field(default_factory=lambda: {"trace": [], "dump": [], "other": []})
@@ -123,6 +133,9 @@ class _Search:
         notes = list(self.notes)
         if self.passed_over:
             notes.append(_passed_over(self.passed_over))
+        notes += self.foreign[:_SHOWN]
+        if len(self.foreign) > _SHOWN:
+            notes.append(f"{len(self.foreign) - _SHOWN} more files of other tools were passed over")
         if self.unreadable:
             more = f" and {len(self.unreadable) - _SHOWN} more" if len(self.unreadable) > _SHOWN else ""
             notes.append(f"could not be read: {'; '.join(self.unreadable[:_SHOWN])}{more}")
@@ -157,6 +170,7 @@ class _Search:
     def _count(self, more: int) -> bool:
         """So many more entries were looked at; whether there may be another."""
         self.entries += more
+        self.watch(self.entries, sum(map(len, self._files.values())))
         if self.entries > MOST_ENTRIES:
             self._stop(f"only the first {MOST_ENTRIES} entries were looked at; name a narrower path")
         return not self._full
@@ -172,17 +186,23 @@ class _Search:
     def _inside(self, path: Path) -> None:
         """A file that lies somewhere in a folder may be anything."""
         if not may_be_ours(path.name):
-            self.passed_over.append(path)
+            self._pass_over(path, what_else(b"", path.name))
             return
         try:
-            kind = kind_of(path)
+            kind, what = look_at(path)
         except InputError as error:
             self.unreadable.append(str(error))
             return
         if kind == "other":
-            self.passed_over.append(path)
+            self._pass_over(path, what)
         else:
             self._take(path, kind)
+
+    def _pass_over(self, path: Path, what: str) -> None:
+        if what:
+            self.foreign.append(f"{clean(path.name, 80)} {what}")
+        else:
+            self.passed_over.append(path)
 
     def _take(self, path: Path, kind: Kind) -> None:
         facts = path.stat()
@@ -192,7 +212,19 @@ class _Search:
             self._stop(f"only the first {MOST_FILES} files count; name a narrower path")
             return
         name = read_name(path.absolute(), self.rule)
-        self._files[kind].append(Source(path, facts.st_size, name.rank, name.place))
+        if name.rank < 0 and self.rule is None:
+            name = ascend_name(path.absolute()) or name
+        processes = processes_in(path) if kind == "trace" else ()
+        if len(processes) > 1:
+            self.notes.append(
+                f"{clean(path.name, 80)} holds {len(processes)} processes without ranks: they count as workers 0 to "
+                f"{len(processes) - 1}, in the order of their devices"
+            )
+            size = facts.st_size // len(processes)
+            found = [Source(path, size, at, name.place, process) for at, process in enumerate(processes)]
+            self._files[kind] += found
+            return
+        self._files[kind].append(Source(path, facts.st_size, name.rank, name.place, *processes))
 
     def _folder(self, top: Path) -> None:
         pending: list[tuple[Path, int]] = [(top, 0)]

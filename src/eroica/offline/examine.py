@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
 import msgspec
 
 from eroica.errors import EroicaError, InputError, UsageError
-from eroica.model.trace import TraceSummary
+from eroica.model.pattern import WorkerPattern
+from eroica.model.trace import Again, TraceSummary
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
+from eroica.offline.behavior import find_communication
+from eroica.offline.comparable import choose
 from eroica.offline.discover import Discovery, Source, discover
 from eroica.offline.jobs import Recording, Span, group
 from eroica.offline.part import Part
-from eroica.offline.reading import Progress, read_all
+from eroica.offline.reading import Progress, Silent, read_all
 from eroica.offline.saved import parts_of_saved
+from eroica.offline.soundness import damage_note, found_note, how_found, left_out_note, temper
 from eroica.offline.standstills import parts_of_dumps
 from eroica.pipeline import analyze
 from eroica.report.words import line
@@ -88,7 +92,7 @@ def examine(
         UsageError: There is nothing there, or nobody knows the ranks.
         InputError: Nothing of it can be used.
     """
-    found = discover(paths, rule)
+    found = discover(paths, rule, (progress or Silent()).look)
     problems: list[EroicaError] = []
     parts = _of_traces(found, settings, progress, problems)
     parts += parts_of_dumps(found.dumps, settings, problems)
@@ -113,7 +117,7 @@ def read_spans(
         InputError: Nothing of it can be used.
     """
     problems: list[EroicaError] = []
-    found = discover(paths, rule)
+    found = discover(paths, rule, (progress or Silent()).look)
     spans = _spans(found, settings, progress, problems)
     if spans:
         return spans, _losses(problems)
@@ -170,7 +174,55 @@ def _spans(
     grouping = group(recordings)
     problems += [UsageError(_RANKS.format(files)) for files in grouping.unranked]
     problems += _contradictions(found.traces, summaries)
-    return grouping.spans
+    return tuple(_compared(span, found.traces, settings) for span in grouping.spans)
+
+
+def _compared(span: Span, sources: Sequence[Source], settings: Settings) -> Span:
+    """The workers that can be compared, on the iterations that all of them hold whole; those are read again."""
+    choice = choose(span.summaries)
+    world = max((*(one.world_size for one in span.summaries), *(one.rank + 1 for one in span.summaries)))
+    kept, notes = choice.kept, choice.notes
+    if choice.only:
+        kept = _read_again(kept, {rank: Again(only=only) for rank, only in choice.only.items()}, sources, settings)
+    found = find_communication(kept)
+    if found:
+        wanted = {one.rank: Again(only=choice.only.get(one.rank), communication=found) for one in kept}
+        kept = _read_again(kept, wanted, sources, settings)
+    if found:
+        notes = (*notes, found_note(found))
+    kept = tuple(_with_loss(one, choice.lost.get(one.rank, "")) for one in kept)
+    left = [left_out_note(rank, why) for rank, why in sorted(choice.left_out.items())]
+    damaged = [damage_note(one) for one in kept if one.held.damage]
+    notes = (*damaged, *left, *notes, *span.notes)
+    return replace(span, summaries=kept, notes=notes, left_out=choice.left_out, world_size=world)
+
+
+def _with_loss(one: TraceSummary, lost: str) -> TraceSummary:
+    """With kernels that were lost among what is damaged."""
+    if not lost:
+        return one
+    return msgspec.structs.replace(one, held=msgspec.structs.replace(one.held, damage=(*one.held.damage, lost)))
+
+
+def _read_again(
+    kept: Sequence[TraceSummary], wanted: Mapping[int, Again], sources: Sequence[Source], settings: Settings
+) -> tuple[TraceSummary, ...]:
+    """The summaries with those read anew that are wanted so; one that fails now stays as it was."""
+    by_path = {(str(source.path), source.process): source for source in sources}
+    again = [one for one in kept if one.rank in wanted]
+    read = read_all(
+        [by_path[one.path, one.process] for one in again], settings, again=[wanted[one.rank] for one in again]
+    )
+    second = {
+        before.rank: msgspec.structs.replace(after, rank=before.rank, pattern=_of_rank(after.pattern, before.rank))
+        for before, after in zip(again, read, strict=True)
+        if after.pattern is not None
+    }
+    return tuple(second.get(one.rank, one) for one in kept)
+
+
+def _of_rank(pattern: WorkerPattern, rank: int) -> WorkerPattern:
+    return msgspec.structs.replace(pattern, worker=msgspec.structs.replace(pattern.worker, global_rank=rank))
 
 
 def _contradictions(sources: Sequence[Source], summaries: Sequence[TraceSummary]) -> list[EroicaError]:
@@ -187,8 +239,9 @@ def _contradictions(sources: Sequence[Source], summaries: Sequence[TraceSummary]
 def _part(span: Span, settings: Settings) -> Part:
     patterns = tuple(summary.pattern for summary in span.summaries if summary.pattern is not None)
     window = window_of(span)
-    expected = max(summary.world_size for summary in span.summaries) or None
+    expected = max(span.world_size, *(summary.world_size for summary in span.summaries)) or None
     verdict = analyze(span.job, window, patterns, expected_workers=expected, notes=span.notes, settings=settings)
+    verdict = temper(verdict, span)
     sources = {summary.rank: str(Path(summary.path).absolute()) for summary in span.summaries}
     return Part(span.job, span.label, window, verdict, patterns, sources=sources)
 
@@ -196,12 +249,13 @@ def _part(span: Span, settings: Settings) -> Part:
 def window_of(span: Span) -> Window:
     """What a span recorded, as a window."""
     patterns = [summary.pattern for summary in span.summaries if summary.pattern is not None]
-    files = "1 trace file" if len(patterns) == 1 else f"{len(patterns)} trace files"
+    count = len(patterns) + len(span.left_out)
+    files = "1 trace file" if count == 1 else f"{count} trace files"
     return Window(
         window_id=1,
         kind="trace",
         purpose="trace",
-        reason=f"asked to diagnose {files}" + (f", {span.label}" if span.label else ""),
+        reason=f"asked to diagnose {files}" + (f", {span.label}" if span.label else "") + f"; {how_found(span)}",
         first_iteration=min(pattern.first_iteration for pattern in patterns),
         last_iteration=max(pattern.last_iteration for pattern in patterns),
     )

@@ -22,7 +22,7 @@ import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import PurePath
 
@@ -54,12 +54,16 @@ class Span:
         label: What tells it from other spans of the job.
         summaries: In order of global rank, one a rank, each with a pattern.
         notes: What was left out or taken for granted.
+        left_out: Rank -> why its recording is not compared with the others'.
+        world_size: Workers of the job as any of its files says, 0 if none does.
     """
 
     job: str
     label: str
     summaries: tuple[TraceSummary, ...]
     notes: tuple[str, ...] = ()
+    left_out: Mapping[int, str] = field(default_factory=dict)
+    world_size: int = 0
 
 
 @dataclass(frozen=True)

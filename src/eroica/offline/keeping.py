@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -15,10 +16,27 @@ from eroica.wire.codec import encode_record
 def keep(examination: Examination, run: Path) -> None:
     """Write a run directory: one window a recording, the first one's verdict as the final one.
 
+    It appears whole or not at all: it is made beside its place and renamed.
+
+    Args:
+        examination: What to keep.
+        run: A new or an empty directory.
+
     Raises:
         OSError: It cannot be written.
     """
-    store = Store(run)
+    run = run.resolve()
+    run.parent.mkdir(parents=True, exist_ok=True)
+    draft = run.with_name(f".{run.name[:200]}.{os.getpid()}")
+    try:
+        _write(examination, Store(draft))
+        draft.replace(run)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _write(examination: Examination, store: Store) -> None:
     for number, part in enumerate(examination.parts, start=1):
         verdict = examination.verdict if number == 1 else part.verdict
         store.save_window(msgspec.structs.replace(part.window, window_id=number))

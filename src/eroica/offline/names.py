@@ -2,6 +2,7 @@
 
     rank0_trace.json and the like               `eroica.trace.names` knows them
     rank_3/trace.json, worker3/….json           a directory for each rank
+    …_ascend_pt/ASCEND_PROFILER_OUTPUT/…        beside profiler_info_<rank>.json
 
 What could be the rank on one host only, or anything, counts as no rank: `--rank-regex` says what it means.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from eroica.errors import UsageError
 from eroica.trace.names import rank_of_name
@@ -18,6 +19,9 @@ from eroica.trace.names import rank_of_name
 _DIRECTORY = re.compile(
     r"(?:(?<![a-z])(?<!local[-_])(?:global[-_]?)?rank|^worker)[-_.= ]?(\d{1,7})(?!\d)", re.IGNORECASE
 )
+
+_ASCEND = "ASCEND_PROFILER_OUTPUT"
+_ASCEND_RANK = re.compile(r"profiler_info_(\d{1,6})\.json$")
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,22 @@ def read_name(path: PurePath, pattern: re.Pattern[str] | None = None, depth: int
             shared = f"{parts[at][: found.start(1)]}*{parts[at][found.end(1) :]}"
             return Named(int(found[1]), str(PurePath(*parts[:at], shared, *parts[at + 1 :])))
     return Named(-1, place)
+
+
+def ascend_name(path: Path) -> Named | None:
+    """What torch_npu's folder of one rank says: `profiler_info_<rank>.json` beside its `ASCEND_PROFILER_OUTPUT`.
+
+    Args:
+        path: The file in it.
+    """
+    if path.parent.name != _ASCEND:
+        return None
+    folder = path.parent.parent
+    try:
+        found = [match for one in folder.glob("profiler_info_*.json") if (match := _ASCEND_RANK.match(one.name))]
+    except OSError:
+        return None
+    return Named(int(found[0][1]), str(folder.parent / "*" / _ASCEND)) if len(found) == 1 else None
 
 
 def _by_rule(path: PurePath, pattern: re.Pattern[str]) -> tuple[int, str]:

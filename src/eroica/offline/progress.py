@@ -7,18 +7,22 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+from rich.status import Status
 from rich.table import Column
 
 from eroica.offline.discover import Source
 from eroica.report.words import byte_size
 
 _WAIT_S = 0.5
+_LOOK_S = 2.0
+_LOOK_AGAIN_S = 0.25
 
 
 class Bar:
     """Files, bytes, rate and time left in one line of standard error; nothing where that is no terminal.
 
-    The line goes when reading ends. It comes only if reading takes longer than half a second.
+    The line goes when reading ends. It comes only if reading takes longer than half a second. Looking through folders
+    is told after two seconds; where standard error is no terminal once, in a line that stays.
     """
 
     def __init__(self, wanted: bool = True, console: Console | None = None) -> None:
@@ -29,6 +33,10 @@ class Bar:
             console: Where to draw; default standard error.
         """
         self._console = console or Console(stderr=True)
+        self._may_tell = wanted
+        self._looked_at: float | None = None
+        self._look_from: float | None = None
+        self._status: Status | None = None
         self._wanted = wanted and self._console.is_terminal and not self._console.is_dumb_terminal
         self._progress: Progress | None = None
         self._task = TaskID(0)
@@ -42,6 +50,25 @@ class Bar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
+
+    def look(self, entries: int, files: int) -> None:
+        """So many entries of folders were looked at, and so many traces and dumps found among them."""
+        now = time.monotonic()
+        self._look_from = now if self._look_from is None else self._look_from
+        last = self._looked_at
+        if not self._may_tell or now - self._look_from < _LOOK_S or (last is not None and now - last < _LOOK_AGAIN_S):
+            return
+        self._looked_at = now
+        words = f"looking through folders: {entries:,} entries, {files:,} traces and dumps so far"
+        if not self._wanted:
+            self._may_tell = False
+            self._console.file.write(f"eroica: {words}\n")
+            self._console.file.flush()
+        elif self._status is None:
+            self._status = self._console.status(words)
+            self._status.start()
+        else:
+            self._status.update(words)
 
     def begin(self, files: int, size: int) -> None:
         """So many files with so many bytes in all are to be read."""
@@ -95,6 +122,9 @@ class Bar:
         return f"{byte_size(round(rate))}/s, {minutes} left"
 
     def _stop(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

@@ -19,10 +19,10 @@ from typing import IO
 
 import msgspec
 
-from eroica.model.trace import TraceSummary
+from eroica.model.trace import Again, TraceSummary
 from eroica.offline.discover import Source
 from eroica.settings import Settings
-from eroica.worker.launch import program
+from eroica.start import isolated
 
 LENGTH = struct.Struct(">I")
 COUNT = struct.Struct(">Q")
@@ -35,6 +35,8 @@ class Order(msgspec.Struct, frozen=True):
 
     path: str
     rank: int
+    again: Again | None = None
+    process: int = -1
 
 
 class Reader:
@@ -68,18 +70,19 @@ class Reader:
         assert self._process is not None and self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def give(self, number: int, source: Source) -> None:
+    def give(self, number: int, source: Source, again: Again | None = None) -> None:
         """Let it read a file.
 
         Args:
             number: What `hear` calls it.
             source: The file.
+            again: What is asked for beside it where it is read for the second time.
         """
         self._task, self._told = (number, source), 0
         if self._process is None:
             self._start()
         path = os.fsencode(source.path.absolute()).decode("latin-1")
-        self._say(msgspec.json.encode(Order(path, source.rank)))
+        self._say(msgspec.json.encode(Order(path, source.rank, again, source.process)))
 
     def hear(self, advance: Callable[[int], None]) -> tuple[int, TraceSummary | None]:
         """Take what it says; call it when `voice` is readable.
@@ -126,7 +129,7 @@ class Reader:
     def _start(self) -> None:
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         self._process = subprocess.Popen(
-            program("eroica.offline"),
+            isolated("eroica.offline"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,

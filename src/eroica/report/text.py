@@ -18,6 +18,7 @@ from eroica.model.verdict import Finding, Verdict
 from eroica.report.layout import draw, headline, left_out
 from eroica.report.numbers import compared_with, legend, numbers
 from eroica.report.phrases import awaited, is_recorded, pace_facts, price, stands_still, whereabouts, window_facts
+from eroica.report.why import build_nearest
 from eroica.report.words import (
     byte_size,
     clean,
@@ -51,6 +52,7 @@ def build_report(verdict: Verdict) -> list[RenderableType]:
         parts += [Text(), _cause(finding, verdict)]
     parts += left_out(len(causes) - _MOST_CAUSES, "cause")
     parts += legend(causes[:_MOST_CAUSES])
+    parts += build_nearest(verdict)
     parts += _symptoms(verdict)
     parts += [Text(), *_coverage(verdict)]
     parts += [_cost(verdict)] if verdict.window is not None and not stands_still(verdict) else []

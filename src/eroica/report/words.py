@@ -56,6 +56,11 @@ def worker_list(workers: Sequence[int]) -> str:
     return f"worker{'s' if len(set(workers)) > 1 else ''} {', '.join(words)}{more}"
 
 
+def plural(number: int, noun: str) -> str:
+    """A number and what it counts: "1 worker", "2 workers"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def window_list(windows: Sequence[int]) -> str:
     """Window numbers: "window 2", "windows 2–4, 7"."""
     ranges = _ranges(sorted(set(windows)))
@@ -73,13 +78,22 @@ def history(recurrence: Recurrence) -> str:
         return f"Seen in one of {looked} windows ({window_list(recurrence.windows)})"
     number = f"{seen} of {looked}" if seen < looked else "both" if seen == 2 else f"all {seen}"
     where = f"Seen in {number} windows ({window_list(recurrence.windows).split(' ', 1)[-1]})"
-    gains = [gain for gain in recurrence.gains if gain is not None]
     return where + {
         "rotating": ", on other workers each time",
-        "worsening": f", and getting worse: {percent(gains[0])} of the iteration at first, {percent(gains[-1])} at last"
-        if gains
-        else ", and getting worse",
+        "worsening": _growth(recurrence),
     }.get(recurrence.kind, "")
+
+
+def _growth(recurrence: Recurrence) -> str:
+    costs = [cost for cost in recurrence.costs_ms if cost is not None]
+    gains = [gain for gain in recurrence.gains if gain is not None]
+    if len(costs) > 1 and recurrence.growth_ms_per_hour is not None:
+        by = milliseconds(recurrence.growth_ms_per_hour)
+        first, last = milliseconds(costs[0]), milliseconds(costs[-1])
+        return f", and growing by {by} an hour: {first} of an iteration at first, {last} at last"
+    if gains:
+        return f", and growing: {percent(gains[0])} of the iteration at first, {percent(gains[-1])} at last"
+    return ", and growing"
 
 
 def _range(first: int, last: int) -> str:

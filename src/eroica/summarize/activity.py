@@ -25,7 +25,6 @@ from eroica.summarize.marks import ENGINE_PREFIX, is_backward_name
 from eroica.summarize.phases import PHASES, Parts, find_parts, phases_at
 from eroica.summarize.sweep import Layer, Times, distinct, empty_layer, first_come, inside, leaf_segments, paint, unite
 from eroica.summarize.waits import Spans, Witness, find_waits
-from eroica.trace.kineto import is_collective_kernel
 from eroica.trace.schema import ALLOCATIONS
 from eroica.trace.table import Category, EventTable
 
@@ -266,7 +265,7 @@ def _key(kind: FunctionKind, name: str, thread: str, phase: int = 0) -> Function
 def _device(
     events: EventTable, outline: Outline, window: tuple[int, int], functions: Functions
 ) -> tuple[Layer, Layer, Durations]:
-    collective = events.names_where([is_collective_kernel(name) for name in events.strings])
+    collective = events.names_where(events.communication().tolist())
     kernels = np.flatnonzero((events.category == Category.KERNEL) & ~collective)
     memory = np.flatnonzero((events.category == Category.MEMORY) | is_allocation(events))
     phase = launch_phases(events, outline)

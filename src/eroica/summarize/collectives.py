@@ -28,12 +28,14 @@ from eroica.model.worker import ProcessGroup
 from eroica.summarize.codes import rows_by_thread
 from eroica.summarize.senders import group_of_sends
 from eroica.trace.arguments import DIRECT_CALLS
-from eroica.trace.kineto import is_collective_kernel
+from eroica.trace.communication import readable
 from eroica.trace.table import Category, CollectiveArguments, EventTable
 
 Pairing = Literal["sequence", "order", "none"]
 _SPAN = re.compile(r"^(?:gloo|mpi|ucc):\w+$")
 POINT_TO_POINT = ("send", "recv")
+#: A kernel of communication of which no more is known than that all leave it together.
+EXCHANGE = "exchange"
 _CLOCK_SKEW_NS = 10_000
 _MAX_ASSIGNMENTS = 64
 _KERNEL_KINDS = (
@@ -41,6 +43,15 @@ _KERNEL_KINDS = (
     ("reducescatter", "reduce_scatter"),
     ("allgather", "all_gather"),
     ("alltoall", "all_to_all"),
+    ("all2all", "all_to_all"),
+    ("notifydispatch", "barrier"),
+    ("cachednotify", "barrier"),
+    ("dispatch", "all_to_all"),
+    ("combine", "all_to_all"),
+    ("crossdevicereduce", "all_reduce"),
+    ("allreduceprototype", "all_reduce"),
+    ("gatherrs", "reduce_scatter"),
+    ("ringreduce", "reduce_scatter"),
     ("sendrecv", "all_to_all"),
     ("broadcast", "broadcast"),
     ("barrier", "barrier"),
@@ -50,6 +61,7 @@ _KERNEL_KINDS = (
     ("send", "send"),
     ("recv", "recv"),
 )
+_KINDS = frozenset(kind for _, kind in _KERNEL_KINDS)
 
 
 class Execution(NamedTuple):
@@ -84,6 +96,13 @@ def collective_kind(name: str) -> str:
     """Kind of a collective from what a library calls it ("_allgather_base" -> "all_gather"), else its own name."""
     plain = re.sub(r"[^a-z]", "", name.lower())
     return next((kind for part, kind in _KERNEL_KINDS if part in plain), name)
+
+
+def _kind_of_kernel(name: str, leaves_together: bool) -> str:
+    """Kind of a kernel; "exchange" of one whose name does not tell, or tells of a root though all leave together."""
+    kind = collective_kind(name)
+    is_rooted = kind in ("broadcast", "gather", "scatter", "reduce", *POINT_TO_POINT)
+    return EXCHANGE if kind not in _KINDS or (leaves_together and is_rooted) else kind
 
 
 def is_host_collective(name: str) -> bool:
@@ -321,13 +340,14 @@ def _point_to_point(
 
 
 def _kernels(events: EventTable, groups: Sequence[ProcessGroup]) -> list[Execution]:
-    chosen = events.names_where([is_collective_kernel(name) for name in events.strings])
+    chosen = events.names_where(events.communication().tolist())
     rows = np.flatnonzero(chosen & (events.category == Category.KERNEL))
     only = groups[0].name if len(groups) == 1 else ""
     own_stream = _busiest_stream(events, rows)
+    found_by_behavior = events.found_communication
     found = []
     for row in rows.tolist():
-        name = events.name_of(row).split("(")[0]
+        name = readable(events.name_of(row))
         said = events.collectives.get(row)
         group = said.group if said is not None and said.group else only if events.thread[row] == own_stream else ""
         sequence = said.sequence if said is not None else -1
@@ -335,7 +355,7 @@ def _kernels(events: EventTable, groups: Sequence[ProcessGroup]) -> list[Executi
             Execution(
                 row=row,
                 name=name,
-                kind=collective_kind(said.name if said is not None else name),
+                kind=_kind_of_kernel(said.name if said is not None else name, events.name_of(row) in found_by_behavior),
                 group=group,
                 start_ns=int(events.start_ns[row]),
                 end_ns=int(events.end_ns[row]),

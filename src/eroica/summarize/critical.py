@@ -8,6 +8,7 @@ that runs is critical. Where the paper is silent or would count a moment twice, 
 - Python sampled inside a wrapping operator (a hook in the backward pass) comes before the wrapper's own time, which in
   turn comes before all other Python. Traced calls take the place of samples;
 - a device without work, for which the host is about to launch some, waits for that before any Python (`launching`);
+  where Python was traced, what the host launches by (operators, the driver) has these moments, as without Python;
 - collectives that threads of the host run count only as far as the training thread waits for them (`waits`);
 - in recorded traces the host's own events come last (`host`).
 """
@@ -53,6 +54,7 @@ def find_critical_path(
     calls: Calls | None = None,
     host: Sequence[Layer] = (),
     launching: Layer | None = None,
+    launched_by: Sequence[Layer] = (),
 ) -> CriticalPath:
     """Give every moment of the window to one function or to nobody.
 
@@ -64,6 +66,7 @@ def find_critical_path(
         calls: Python that was traced, where nothing was sampled.
         host: What the host's own events say where all else is silent; earlier layers first.
         launching: When the host launches, where Python was sampled beside an accelerator.
+        launched_by: The host's own events shortly before it launches, where Python was traced beside an accelerator.
     """
     above = (
         activity.collections_in_operators,
@@ -80,5 +83,5 @@ def find_critical_path(
         starts, ends = (np.concatenate([getattr(layer, side) for layer in above]) for side in ("start", "end"))
         cells = spread_samples(samples, unite(starts, ends), activity.wrappers, window, rate_hz)
     hooks, others = (calls.hooks, calls.others) if calls is not None else ((cells.hooks,), cells.others)
-    segments = paint([*above, *hooks, activity.wrappers, others, *host], edges_ns)
+    segments = paint([*above, *hooks, activity.wrappers, *launched_by, others, *host], edges_ns)
     return CriticalPath(edges_ns, segments, cells)

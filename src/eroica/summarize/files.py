@@ -63,14 +63,16 @@ def read_window(capture_path: Path, hardware: Path, settings: Settings) -> Windo
     outside = _optional(lambda: read_setup(setup_path), notes, setup_path)
     capture = msgspec.structs.replace(capture, setup=joined_setup(capture.setup, outside or {}))
     stacks_path = _beside(capture_path, capture.stacks_path or "stacks.json")
-    stacks = _optional(lambda: read_stacks(stacks_path, stacks_path.with_name("stacks.meta.json")), notes, stacks_path)
+    stacks = _optional(
+        lambda: read_stacks(_no_link(stacks_path), stacks_path.with_name("stacks.meta.json")), notes, stacks_path
+    )
     samples = _optional(lambda: read_samples(hardware), notes, hardware / _SAMPLES_FILE)
     flight_path = _beside(capture_path, capture.flight_path or "flight.json")
-    flight = _optional(lambda: read_flight(flight_path), notes, flight_path)
+    flight = _optional(lambda: read_flight(_no_link(flight_path)), notes, flight_path)
     probe_path = capture_path.with_name(PROBE_FILE)
     sides = _optional(lambda: read_sides(probe_path), notes, probe_path)
     trace_path = _beside(capture_path, capture.trace_path or "trace.json")
-    events = read_trace(trace_path, settings, links=True)
+    events = read_trace(_no_link(trace_path), settings, links=True)
     if not events.header.has_wall_clock:
         raise InputError(
             f"{trace_path} is cut short and lost what its times count from: the window cannot be found in it"
@@ -102,6 +104,17 @@ def read_capture(path: Path) -> Capture:
 def _beside(capture_path: Path, named: str) -> Path:
     """The file of this name beside the capture: what a training process says never leads out of its directory."""
     return capture_path.parent / Path(named).name
+
+
+def _no_link(path: Path) -> Path:
+    """The path itself.
+
+    Raises:
+        InputError: It is a link, which may lead out of the window's directory.
+    """
+    if path.is_symlink():
+        raise InputError(f"{path} is a link; a window's files lie in its own directory")
+    return path
 
 
 def _optional(read: Callable[[], Found], notes: list[str], path: Path) -> Found | None:

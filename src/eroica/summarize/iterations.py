@@ -1,14 +1,16 @@
 """Where iterations begin in a trace that nobody has marked for us, and which thread trains.
 
 Looked for in this order, the first that is found counts: the profiler's own steps (their numbers are the same on all
-workers), optimizer steps, the data loader's next, a sequence of operators or kernels that repeats. Else the whole trace
-is one iteration.
+workers), optimizer steps, the data loader's next, ranges that the user has numbered, the marks of a serving loop, a
+sequence of operators or kernels that repeats, if something that only a training step has repeats with it. Else the
+whole trace is one iteration.
 
 All boundaries are moments of the host. The device lags behind it, so kernels of the step before the window run inside
 and those of the last step run on after it; in a steady state these are equally many, and a boundary that followed the
 device would cut what the host did. There is one exception: where the trace ends with its last step, and a good part of
 what the host has launched inside the window has not begun at its end, then the host had run ahead of an idle device.
-Such a window would miss the device's work, so its end moves to the end of that work.
+Such a window would miss the device's work, so its end moves to the end of that work, and where the host was ahead by
+most of it the other boundaries move, too: each iteration ends with the last kernel that it launched.
 
 Warm-up: compilation and cuDNN's trials make the first steps several times as long. Leading steps are left out, three at
 most, if each is more than twice the median of those behind them and half as long again as any of these. A profiler's
@@ -19,18 +21,30 @@ in it than in any of them. The only step is never left out.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.summarize.marks import ENGINE_PREFIX, LOADER_PREFIX, STEP_PREFIX, find_training_thread, is_backward_name
+from eroica.summarize.marks import (
+    ENGINE_PREFIX,
+    LOADER_PREFIX,
+    STEP_PREFIX,
+    batch_mark,
+    find_training_thread,
+    is_backward_name,
+    of_training,
+)
 from eroica.summarize.repetition import find_repetition
-from eroica.summarize.sweep import Times, inside, unite
+from eroica.summarize.startup import NO_STARTUP, StartUp, find_startup
+from eroica.summarize.sweep import Times, inside, intersect, unite
 from eroica.trace.schema import LAUNCHES
 from eroica.trace.table import Category, EventTable
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,9})$")
+_NUMBERED = re.compile(r"^(?:iteration|iter|step|train_step|training_step)[ _:#=]*(\d{1,9})$", re.IGNORECASE)
 _WARM_UP = 2.0
 _BEYOND = 1.5
 _MOST_WARM_UP = 3
@@ -38,6 +52,13 @@ _CUT = 0.5
 _COMPLETE = 0.9
 _RARER = 8
 _NOT_BEGUN = 0.2
+_FEWEST_BATCHES = 2
+#: What follows the last repetition counts as one if it lasts so long; nothing of the host follows it.
+_LAST_ONE = 0.8
+#: An iteration of which so much is start-up is none.
+_STARTS_UP = 0.2
+#: Of the later half of the iterations, one of which so much looks like start-up says that it is none.
+_COMES_AGAIN = 0.02
 _NOT_WHOLE = "not recorded whole"
 
 
@@ -48,10 +69,12 @@ class Iterations:
     Attributes:
         edges_ns: Boundaries, wall clock, rising. int64 [I + 1], I >= 1.
         first: Number of the first one: the profiler's own where it has one, else counted from the trace's beginning.
-        found_by: "profiler steps", "optimizer steps", "loader", "repetition" or "span".
+        found_by: "profiler steps", "optimizer steps", "loader", "marks", "batches", "repetition" or "span".
         steps: First and last number of the profiler's steps, (-1, -1) without.
         training_thread: Kernel thread id of the thread that trains.
         notes: What was left out, and what could not be told.
+        startup: When the process was being set up, anywhere in the trace.
+        between_ns: Of batches: time between the marks with an idle device, all together.
     """
 
     edges_ns: Times
@@ -60,6 +83,8 @@ class Iterations:
     steps: tuple[int, int]
     training_thread: int
     notes: tuple[str, ...] = ()
+    startup: StartUp = NO_STARTUP
+    between_ns: int = 0
 
 
 def find_iterations(events: EventTable, most: int) -> Iterations:
@@ -74,10 +99,27 @@ def find_iterations(events: EventTable, most: int) -> Iterations:
         _profiler_steps(events, host)
         or _optimizer_steps(events, host)
         or _loader(events, host)
+        or _numbered(events, host)
+        or _batches(events, host)
         or _repetition(events)
         or _span(events)
     )
-    return _follow_device(events, _latest(_without_warm_up(found), most))
+    return _follow_device(events, _latest(_without_warm_up(_without_startup(events, found)), most))
+
+
+def between(found: Iterations, first: int, last: int) -> Iterations:
+    """Only the iterations with these numbers, ends included; all of them where none has.
+
+    Args:
+        found: Iterations of a trace.
+        first: Number of the first one wanted.
+        last: Number of the last one.
+    """
+    low, high = max(first - found.first, 0), min(last + 1 - found.first, len(found.edges_ns) - 1)
+    if low >= high:
+        return found
+    steps = (found.first + low, found.first + high - 1) if found.steps[0] >= 0 else found.steps
+    return replace(found, edges_ns=found.edges_ns[low : high + 1], first=found.first + low, steps=steps)
 
 
 # --- what marks iterations ---
@@ -141,14 +183,99 @@ def _repetition(events: EventTable) -> Iterations | None:
     if begins is None:
         return None
     edges = events.start_ns[rows[begins]]
-    return _rising(Iterations(edges, 0, "repetition", (-1, -1), thread))
+    found = _rising(Iterations(edges, 0, "repetition", (-1, -1), thread))
+    if found is None or _trains_in_each(events, found):
+        return found
+    return _span(events, _of_what_repeats(events, found))
 
 
-def _span(events: EventTable) -> Iterations:
+def _trains_in_each(events: EventTable, found: Iterations) -> bool:
+    """Whether something that only a training step has is in each repetition: layers of one pass repeat, too."""
+    moments = events.start_ns[of_training(events)]
+    return bool((np.diff(np.searchsorted(np.sort(moments), found.edges_ns)) > 0).all())
+
+
+def _of_what_repeats(events: EventTable, found: Iterations) -> str:
+    """A sentence about a sequence that repeats, but is not known to be an iteration."""
+    each_ns = float(np.diff(found.edges_ns).mean())
+    rest = int(events.end_ns[_thread_work(events, found.training_thread)].max(initial=0)) - int(found.edges_ns[-1])
+    times = len(found.edges_ns) - 1 + int(rest >= _LAST_ONE * each_ns)
+    each = each_ns / 1e6
+    kernels = events.category == Category.KERNEL
+    busy_ns = int((events.end_ns - events.start_ns)[kernels].sum())
+    device = f", {busy_ns / times / 1e6:.3g} ms of work for the device" if kernels.any() else ""
+    return (
+        f"a sequence of operators repeats {times} times or more, every {each:.3g} ms of the host{device}: layers of "
+        "one pass or calls of a model, which nothing in the trace tells apart"
+    )
+
+
+def _numbered(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
+    """Iterations that the user's own ranges number ("iteration 12", "step_7"), as those of NVTX do."""
+    numbers = [int(match[1]) if (match := _NUMBERED.match(name)) else -1 for name in events.strings]
+    number = np.array(numbers, dtype=np.int64)[events.name] if numbers else np.empty(0, np.int64)
+    rows = np.flatnonzero(host & (number >= 0))
+    if len(rows) < _FEWEST_BATCHES:
+        return None
+    thread = _most_frequent(events.thread[rows])
+    rows = _longest_of_each(events, rows[events.thread[rows] == thread], number)
+    kept = rows[_longest_run(number[rows])]
+    if len(kept) < _FEWEST_BATCHES:
+        return None
+    edges = np.append(events.start_ns[kept], events.end_ns[kept[-1]])
+    first = int(number[kept[0]])
+    found = Iterations(edges, first, "marks", (first, first + len(kept) - 1), thread)
+    return _without_cut(events, _rising(found))
+
+
+def _batches(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
+    """Batches of a serving loop, each from its mark's begin to the next one's."""
+    kinds = [batch_mark(name) for name in events.strings]
+    rows = np.flatnonzero(host & events.names_where([bool(kind) for kind in kinds]))
+    if not len(rows):
+        return None
+    thread = _most_frequent(events.thread[rows])
+    rows = rows[events.thread[rows] == thread]
+    usual = Counter(kinds[name] for name in events.name[rows].tolist())
+    chosen = max(usual, key=lambda kind: (usual[kind], kind))
+    rows = _outermost(events, rows[[kinds[name] == chosen for name in events.name[rows].tolist()]])
+    if len(rows) < _FEWEST_BATCHES:
+        return None
+    edges = np.append(events.start_ns[rows], events.end_ns[rows[-1]])
+    between = _with_idle_device(events, events.end_ns[rows[:-1]], events.start_ns[rows[1:]])
+    return _rising(Iterations(edges, 0, "batches", (-1, -1), thread, between_ns=between))
+
+
+def _with_idle_device(events: EventTable, begin: Times, end: Times) -> int:
+    """Nanoseconds of these stretches in which the device has nothing to do: marks may end long before it does."""
+    gaps = unite(begin[begin < end], end[begin < end])
+    on_device = (events.category == Category.KERNEL) | (events.category == Category.MEMORY)
+    low, high = intersect(*gaps, *unite(events.start_ns[on_device], events.end_ns[on_device]))
+    return int((gaps[1] - gaps[0]).sum() - (high - low).sum())
+
+
+def _without_startup(events: EventTable, found: Iterations) -> Iterations:
+    """Without leading iterations in which the process was being set up, three at most and never the only one."""
+    startup = find_startup(events)
+    found = replace(found, startup=startup)
+    if not len(startup.start) or found.found_by == "span":
+        return found
+    spans = list(pairwise(found.edges_ns.tolist()))
+    shares = [startup.within(begin, end) / max(end - begin, 1) for begin, end in spans]
+    if len(shares) > 1 and max(shares[len(shares) // 2 :]) >= _COMES_AGAIN:
+        return replace(found, startup=NO_STARTUP)  # what comes again is not done once
+    count = 0
+    while count < min(_MOST_WARM_UP, len(shares) - 1) and shares[count] >= _STARTS_UP:
+        count += 1
+    return _cut(found, count, 0, "start-up, once per process")
+
+
+def _span(events: EventTable, why: str = "") -> Iterations:
     counts = np.flatnonzero((events.category != Category.OTHER) & (events.start_ns < events.end_ns))
     edges = np.array([events.start_ns[counts].min(), events.end_ns[counts].max()], dtype=np.int64)
     note = "no iterations were found in the trace: all of it counts as one"
-    return Iterations(edges, 0, "span", (-1, -1), find_training_thread(events), (note,))
+    notes = (note, why) if why else (note,)
+    return Iterations(edges, 0, "span", (-1, -1), find_training_thread(events), notes)
 
 
 # --- rows ---
@@ -329,4 +456,25 @@ def _follow_device(events: EventTable, found: Iterations) -> Iterations:
     note = (
         "the device was still busy with the last iteration when the host had left it: the window ends with the device"
     )
-    return replace(found, edges_ns=np.append(found.edges_ns[:-1], last), notes=(*found.notes, note))
+    edges = np.append(found.edges_ns[:-1], last)
+    own = _ends_of_work(events, kernels, moments[moments >= begin], edges) if begun <= launched / 2 else None
+    if own is not None:
+        edges = own
+        note = "the host ran ahead of the device: each iteration ends with the last kernel that it launched"
+    return replace(found, edges_ns=edges, notes=(*found.notes, note))
+
+
+def _ends_of_work(events: EventTable, kernels: NDArray[np.intp], calls: Times, edges: Times) -> Times | None:
+    """Edges moved to the ends of the device's work; None where calls and kernels do not belong together one to one.
+
+    Kernels begin in the order in which they were launched.
+    """
+    calls = np.sort(calls)
+    if len(calls) != len(kernels):
+        return None
+    ends = np.maximum.accumulate(events.end_ns[kernels])
+    launched = np.searchsorted(calls, edges[1:-1])
+    if not len(launched) or launched[0] == 0:
+        return None
+    moved = np.concatenate((edges[:1], ends[launched - 1], edges[-1:]))
+    return moved if bool((np.diff(moved) > 0).all()) else None

@@ -15,13 +15,14 @@ from eroica.summarize.activity import Durations, Outline, is_allocation, launche
 from eroica.summarize.functions import Functions
 from eroica.summarize.phases import PHASES, phases_at
 from eroica.summarize.sampled import ThreadSamples
-from eroica.summarize.sweep import Layer, first_come, inside, unite
-from eroica.trace.kineto import is_collective_kernel
+from eroica.summarize.sweep import Layer, Times, distinct, first_come, inside, split_at, unite
 from eroica.trace.schema import ALL_LAUNCHES
 from eroica.trace.table import Category, EventTable
 
 #: The time before a launch that belongs to it: operators, their dispatch, the module that calls them.
 _REACH_NS = 100_000
+#: The same where every Python call was traced, which makes a host several times as slow.
+_TRACED_REACH_NS = 400_000
 #: A sample so far from a launch says nothing of it; a call that takes so long waits.
 _FAR_NS, _LASTS_NS = 20_000_000, 1_000_000
 _BACKWARD = PHASES.index("backward")
@@ -46,7 +47,7 @@ def device_time(
         Nanoseconds; zeros where the trace does not tell who launched what. float64 [functions].
     """
     work, call = launches_of(events, outline)
-    waits = np.array([is_collective_kernel(name) for name in events.strings], dtype=np.bool_)
+    waits = events.communication()
     if len(work):
         work, call = work[~waits[events.name[work]]], call[~waits[events.name[work]]]
     if not len(work) or not len(samples.time_ns):
@@ -79,6 +80,23 @@ def _samples_of_calls(
     nearest = free[np.where(nearer, before, after)]
     near = np.abs(time[nearest] - start) <= _FAR_NS
     return np.where(taken, own, np.where(near, nearest, -1))
+
+
+def launching_moments(events: EventTable, outline: Outline) -> tuple[Times, Times]:
+    """When hosts whose Python is traced are about to launch, as united stretches (start, end).
+
+    Threads that train and those of the autograd engine count.
+    """
+    hosts = np.isin(events.thread, (outline.training_thread, *outline.autograd_threads))
+    named = events.names_where([name.startswith(ALL_LAUNCHES) for name in events.strings])
+    rows = np.flatnonzero((events.category == Category.RUNTIME) & named & hosts)
+    return unite(events.start_ns[rows] - _TRACED_REACH_NS, events.end_ns[rows])
+
+
+def within(layer: Layer, start: Times, end: Times) -> Layer:
+    """What of a layer lies in united stretches of time."""
+    parts = split_at(layer, distinct(np.concatenate((start, end))))
+    return parts.where(inside(parts.start, start, end))
 
 
 def read_launching(

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eroica.trace.table import Category, EventTable
 
+Purpose = Literal["training", "inference", ""]
 LOADER_PREFIX = "enumerate(DataLoader)#"
 STEP_PREFIX = "Optimizer.step#"
 ENGINE_PREFIX = "autograd::engine::"
+#: Marks that serving loops put around one batch: vLLM ("execute_context_1(8)_generation_4(4)", "gpu_model_runner:
+#: forward"), SGLang ("step[DECODE bs=4]", "scheduler.run_batch"), TensorRT-LLM ("[Executor] _forward_step 7: ...").
+_BATCH = re.compile(
+    r"^(execute_(\d+_)?(new_\d+_cached|context)_\d+.*|execute_model|gpu_model_runner: forward|step\[[A-Z]+ bs=\d+.*|"
+    r"scheduler\.run_batch|\[Executor\] _forward_step.*)$"
+)
+#: What differs from one such mark to the next.
+_KIND = re.compile(r"\d+|[(\[:].*")
+#: Operators of optimizers, which run without a mark where training code calls them by itself.
+_OPTIMIZES = re.compile(r"^aten::_(fused|foreach)_(adam|adamw|sgd|adagrad|lerp|addcdiv)|^Optimizer\.|^aten::_amp_")
+#: Kernels that only a training step runs.
+_TRAINS = re.compile(
+    r"backward|bwd|dgrad|wgrad|multi_tensor_apply|fused_?adam|adam_?w?_?kernel|Optimizer", re.IGNORECASE
+)
+_FEWEST_OPERATORS = 4
 _BACKWARD = re.compile(r"^[A-Za-z]\w*Backward\d*$")
 _LEAST_SHARE = 0.2
 
@@ -40,3 +58,38 @@ def find_training_thread(events: EventTable) -> int:
     backward = np.isin(threads, np.unique(events.thread[engine]))
     order = np.lexsort((-counts, backward & enough, ~enough))
     return int(threads[order[0]])
+
+
+def batch_mark(name: str) -> str:
+    """The kind of mark that a serving loop puts around each batch, "" for other names."""
+    found = _BATCH.match(name)
+    return _KIND.sub("", name.removeprefix("[")) if found is not None else ""
+
+
+def of_training(events: EventTable) -> NDArray[np.bool_]:
+    """Which events occur in training only: backward pass, optimizer, and their kernels. bool [E]."""
+    host = [is_backward_name(name) or _OPTIMIZES.match(name) is not None for name in events.strings]
+    device = [_TRAINS.search(name) is not None for name in events.strings]
+    on_host = (events.category == Category.OPERATOR) | (events.category == Category.ANNOTATION)
+    found: NDArray[np.bool_] = events.names_where(host) & on_host
+    if any(device):
+        found |= events.names_where(device) & (events.category == Category.KERNEL)
+    return found
+
+
+def find_purpose(events: EventTable) -> Purpose:
+    """What the recorded process is doing, as far as its own events tell.
+
+    A backward pass or an optimizer means training. Without any of them, operators without any communication, or the
+    marks of a serving loop, look like inference; a file that lacks operators, or holds collectives too, tells nothing.
+    """
+    used = np.flatnonzero(np.bincount(events.name, minlength=len(events.strings))).tolist()
+    names = [events.strings[number] for number in used]
+    if of_training(events).any():
+        return "training"
+    if any(batch_mark(name) for name in names):
+        return "inference"
+    operators = int((events.category == Category.OPERATOR).sum())
+    talks = bool(events.communication()[used].any()) if used else False
+    hosts = any(name.startswith(("gloo:", "mpi:", "ucc:", "nccl:", "c10d::")) for name in names)
+    return "inference" if operators >= _FEWEST_OPERATORS and not (talks or hosts) else ""

@@ -10,24 +10,34 @@ from dataclasses import replace
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from eroica.errors import InputError
-from eroica.model.trace import TraceSummary
+from eroica.model.trace import Again, Held, KernelTimes, TraceSummary
 from eroica.model.window import Capture, ClockPair, GarbageCollection
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings
-from eroica.summarize.iterations import Iterations, find_iterations
+from eroica.summarize.collectives import is_host_collective
+from eroica.summarize.iterations import Iterations, between, find_iterations
+from eroica.summarize.marks import find_purpose
 from eroica.summarize.pattern import summarize_worker
 from eroica.summarize.spans import Staged
 from eroica.summarize.staging import stage_window
 from eroica.trace.header import everybody
-from eroica.trace.kineto import is_collective_kernel
+from eroica.trace.schema import GRAPH_LAUNCHES, LAUNCHES
 from eroica.trace.table import Category, EventTable
 
 _COLLECTOR = ("Python GC", "Garbage collection", "garbage collection", "gc.collect", "<built-in function collect>")
 
+#: Kernels whose times are told, and executions of each. Whoever comes last to communication runs it for a moment only,
+#: so the longest kernels of one worker are not enough.
+_MOST_KERNELS = 40
+_MOST_EXECUTIONS = 48
 
-def summarize_recording(events: EventTable, path: str, rank_hint: int, settings: Settings) -> TraceSummary:
+
+def summarize_recording(
+    events: EventTable, path: str, rank_hint: int, settings: Settings, again: Again | None = None
+) -> TraceSummary:
     """Boil one trace file down.
 
     Args:
@@ -35,6 +45,7 @@ def summarize_recording(events: EventTable, path: str, rank_hint: int, settings:
         path: Its name, for messages.
         rank_hint: Global rank that its name states, -1 if it does not; the trace's own word comes first.
         settings: All tunables.
+        again: What the other workers' recordings have told meanwhile, where the file is read for the second time.
 
     Returns:
         The summary, with a pattern.
@@ -44,14 +55,24 @@ def summarize_recording(events: EventTable, path: str, rank_hint: int, settings:
     """
     counted = (events.category != Category.OTHER) & (events.start_ns < events.end_ns)
     if not counted.any():
+        if events.header.writer:
+            raise InputError(
+                f"{path} is a trace, but not PyTorch's: {events.header.writer} wrote it; name the .json that "
+                "torch.profiler exported"
+            )
         raise InputError(f"{path} holds no events of operators, kernels or Python; profile with activities switched on")
     events = _writable(events)
     found = find_iterations(events, settings.max_window_iterations)
+    if again is not None:
+        found = between(found, *again.only) if again.only is not None else found
+        events = replace(events, found_communication=frozenset(again.communication))
     header = events.header
     rank = header.rank if header.rank >= 0 else rank_hint
     capture = _capture(events, found, rank)
     pattern = summarize_worker(capture, events, None, None, (), settings, recorded=True)
     pattern = msgspec.structs.replace(pattern, found_by=found.found_by)
+    startup = found.startup
+    startup_ns = startup.within(int(found.edges_ns[0]), int(found.edges_ns[-1]))
     return TraceSummary(
         path=path,
         rank=rank,
@@ -63,6 +84,12 @@ def summarize_recording(events: EventTable, path: str, rank_hint: int, settings:
         found_by=found.found_by,
         steps=found.steps,
         pattern=pattern,
+        kernels=_longest_kernels(events, found),
+        purpose=find_purpose(events),
+        startup=tuple((name, nanoseconds / 1e9) for name, nanoseconds in startup.names) if startup_ns else (),
+        startup_s=startup_ns / 1e9,
+        between_s=found.between_ns / 1e9,
+        held=_held(events, found),
         events=len(events),
         bytes_read=events.bytes_read,
     )
@@ -84,6 +111,62 @@ def stage_recording(events: EventTable, rank: int, settings: Settings) -> Staged
     events = _writable(events)
     capture = _capture(events, find_iterations(events, settings.max_window_iterations), rank)
     return stage_window(capture, events, None, (), recorded=True)
+
+
+def _longest_kernels(events: EventTable, found: Iterations) -> tuple[KernelTimes, ...]:
+    """Times of the kernels that take most of the window, communication aside."""
+    begin, end = int(found.edges_ns[0]), int(found.edges_ns[-1])
+    chosen = (events.category == Category.KERNEL) & (events.start_ns >= begin) & (events.start_ns < end)
+    rows = np.flatnonzero(chosen & ~events.names_where(events.communication().tolist()))
+    if not len(rows):
+        return ()
+    length = events.end_ns[rows] - events.start_ns[rows]
+    total = np.bincount(events.name[rows], weights=length, minlength=len(events.strings))
+    longest = np.argsort(-total, kind="stable")[: min(_MOST_KERNELS, int((total > 0).sum()))].tolist()
+    order = np.argsort(events.name[rows], kind="stable")
+    ordered = events.name[rows][order]
+    spans = [np.searchsorted(ordered, name, side=side) for name in longest for side in ("left", "right")]
+    return tuple(
+        _times(events, name, np.sort(rows[order[low:high]]))
+        for name, low, high in zip(longest, spans[::2], spans[1::2], strict=True)
+    )
+
+
+def _times(events: EventTable, name: int, rows: NDArray[np.intp]) -> KernelTimes:
+    first = rows[:_MOST_EXECUTIONS]
+    return KernelTimes(
+        name=events.strings[name],
+        executions=len(rows),
+        end_ns=events.end_ns[first].astype("<i8").tobytes(),
+        length_ns=(events.end_ns[first] - events.start_ns[first]).astype("<i8").tobytes(),
+    )
+
+
+def _held(events: EventTable, found: Iterations) -> Held:
+    """What of the device's work and of communication was recorded in each iteration."""
+
+    def counts(chosen: NDArray[np.bool_]) -> tuple[int, ...]:
+        at = np.searchsorted(found.edges_ns, events.start_ns[chosen], side="right") - 1
+        inside = (at >= 0) & (at < len(found.edges_ns) - 1)
+        return tuple(np.bincount(at[inside], minlength=len(found.edges_ns) - 1).tolist())
+
+    is_call = events.category == Category.RUNTIME
+    kernels = events.category == Category.KERNEL
+    named = events.names_where([is_host_collective(name) for name in events.strings])
+    named |= kernels & events.names_where(events.communication().tolist())
+    single = events.names_where([name.startswith(LAUNCHES) for name in events.strings])
+    many = events.names_where([name.startswith(GRAPH_LAUNCHES) for name in events.strings])
+    return Held(
+        launches=counts(is_call & single),
+        kernels=counts(kernels),
+        operators=counts(events.category == Category.OPERATOR),
+        communication=counts(named & (kernels | (events.category == Category.ANNOTATION))),
+        all_launches=int((is_call & single).sum()),
+        all_kernels=int(kernels.sum()),
+        launches_many=bool((is_call & many).any()),
+        damage=events.damage,
+        unknown=events.unknown,
+    )
 
 
 def _writable(events: EventTable) -> EventTable:
@@ -116,6 +199,7 @@ def _capture(events: EventTable, found: Iterations, rank: int) -> Capture:
         training_thread_ident=found.training_thread,
         thread_names={str(number): name for number, name in events.thread_names.items()},
         process_groups=groups,
+        setup=dict((("device", header.device), *header.versions) if header.device else header.versions),
         garbage_collections=_collections(events, found.training_thread),
         notes=(*found.notes, *notes, *_gaps(events)),
     )
@@ -162,7 +246,7 @@ def find_groups(events: EventTable, rank: int) -> tuple[tuple[ProcessGroup, ...]
 
 
 def _has_collectives(events: EventTable) -> bool:
-    kernels = events.names_where([is_collective_kernel(name) for name in events.strings])
+    kernels = events.names_where(events.communication().tolist())
     spans = events.names_where([name.startswith(("gloo:", "mpi:", "ucc:")) for name in events.strings])
     return bool((kernels & (events.category == Category.KERNEL)).any() or spans.any())
 

@@ -19,7 +19,7 @@ from eroica.summarize.collectives import Execution, find_executions
 from eroica.summarize.critical import CriticalPath, find_critical_path
 from eroica.summarize.functions import Functions
 from eroica.summarize.host import read_host
-from eroica.summarize.launching import read_launching
+from eroica.summarize.launching import launching_moments, read_launching, within
 from eroica.summarize.sampled import (
     INSIDE,
     OtherThread,
@@ -222,13 +222,17 @@ def walk(
             host, durations = read_host(part.events, scene.outline, window, functions)
             scene.tally.add_durations(durations, part)
         launching: Layer | None = None
+        launched_by: tuple[Layer, ...] = ()
+        if recorded and calls is not None and len(calls.others.start) and scene.outline.has_accelerator:
+            moments = launching_moments(part.events, scene.outline)
+            launched_by = tuple(within(layer, *moments) for layer in host)
         if python.training is not None and scene.outline.has_accelerator:
             launching, launches = read_launching(part.events, scene.outline, window, functions)
             scene.tally.add_durations(launches, part)
         inner = scene.tally.edges_ns
         inner = inner[(inner > window[0]) & (inner < window[1])]
         edges = np.concatenate((window[:1], inner, window[1:])).astype(np.int64)
-        path = find_critical_path(activity, python.training, python.rate_hz, edges, calls, host, launching)
+        path = find_critical_path(activity, python.training, python.rate_hz, edges, calls, host, launching, launched_by)
         scene.tally.add_segments(path.segments, activity.collectives)
         seen.append(path.segments.within(*shown))
     scene.tally.add_durations(collective_durations(executions, scene.collections, scene.window, functions))

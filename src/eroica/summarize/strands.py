@@ -18,7 +18,6 @@ from eroica.summarize.functions import UNNAMED
 from eroica.summarize.host_strands import autograd_strands, loader_strands, training_spans
 from eroica.summarize.spans import Names, Spans, Staged, Strand, Strands, busiest, join
 from eroica.summarize.sweep import Numbers, first_come
-from eroica.trace.kineto import is_collective_kernel
 from eroica.trace.table import Category, EventTable
 
 _SECOND_DEVICE = 40
@@ -101,7 +100,7 @@ def _streams(staged: Staged, rows: NDArray[np.int64], span: tuple[int, int], nam
     events = staged.events
     is_kernel = events.category[rows] == Category.KERNEL
     on_device = rows[is_kernel | (events.category[rows] == Category.MEMORY)]
-    collective = np.array([is_collective_kernel(name) for name in events.strings], dtype=np.bool_)
+    collective = events.communication()
     on_device = on_device[~collective[events.name[on_device]]] if len(on_device) else on_device
     found = []
     for stream, mine in rows_by_thread(events, on_device):

@@ -46,8 +46,13 @@ class _Named(msgspec.Struct):
     name: str = ""
 
 
+class _Labelled(msgspec.Struct):
+    labels: str = ""
+
+
 _COLLECTIVE = msgspec.json.Decoder(_Collective)
 _INPUTS = msgspec.json.Decoder(_Inputs)
+_LABELLED = msgspec.json.Decoder(_Labelled)
 _NAMED = msgspec.json.Decoder(_Named)
 _STATE = msgspec.json.Decoder(_State)
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -142,6 +147,14 @@ def told_name(event: Event) -> str:
     """The name that a metadata event gives to its thread, "" if none."""
     try:
         return _NAMED.decode(event.args).name
+    except _UNDECODABLE:
+        return ""
+
+
+def told_label(event: Event) -> str:
+    """What a metadata event says about its process beside the name ("GPU 0"), "" for nothing."""
+    try:
+        return _LABELLED.decode(event.args).labels
     except _UNDECODABLE:
         return ""
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from eroica.trace.columns import Columns, Place, thread_number
 from eroica.trace.events import counted
+from eroica.trace.makers import kind_of_place, kind_of_task, unknown_on_device
 from eroica.trace.schema import is_annotation
 from eroica.trace.table import Category, CollectiveArguments, EventTable
 
@@ -47,7 +48,7 @@ def assemble(columns: Columns, base_ns: int) -> tuple[EventTable, int, int]:
     name, place, start, length = columns.take()
     link = columns.take_links()
     places = list(columns.places)
-    kind = np.frombuffer(bytes(columns.places.kinds) or bytes([Category.OTHER]), dtype=np.int8)
+    kind = _kinds(columns)
     process, losses = _process(places, kind, place)
     device = _most_used([one[1] for one in places], kind == Category.KERNEL, place)
     thread = _threads(places, kind)
@@ -59,6 +60,11 @@ def assemble(columns: Columns, base_ns: int) -> tuple[EventTable, int, int]:
     category = kind[place]
     marks = np.array([is_annotation(text) for text in columns.names] or [False])
     category[marks[name] & (category == Category.OPERATOR)] = Category.ANNOTATION
+    if len(kind) and not np.array_equal(kind[: len(columns.places.kinds)], list(columns.places.kinds)):
+        category = _tasks(columns, category, name, place)
+    unknown = unknown_on_device(
+        places, kind.tolist(), np.bincount(place, minlength=len(kind)).tolist(), columns.processes
+    )
     table = EventTable(
         strings=tuple(columns.names),
         name=name,
@@ -70,9 +76,31 @@ def assemble(columns: Columns, base_ns: int) -> tuple[EventTable, int, int]:
         collectives=_collectives(columns, rows),
         thread_names=columns.thread_names,
         open_events=kept.open_events + columns.unfinished,
-        losses=(*columns.losses(), *kept.losses, *losses),
+        losses=(*columns.losses(), *kept.losses, *losses, *([unknown] if unknown else [])),
+        unknown=unknown,
     )
     return table, process, thread_number(device)
+
+
+def _kinds(columns: Columns) -> NDArray[np.int8]:
+    """Category of each place: by what the events say, else by the names of process and track."""
+    kinds = list(columns.places.kinds) or [int(Category.OTHER)]
+    for at, place in enumerate(columns.places):
+        if kinds[at] == Category.OTHER:
+            kinds[at] = kind_of_place(place, columns.processes, columns.tracks)
+    return np.array(kinds, dtype=np.int8)
+
+
+def _tasks(
+    columns: Columns, category: NDArray[np.int8], name: NDArray[np.int32], place: NDArray[np.int32]
+) -> NDArray[np.int8]:
+    """Categories with what streams of other makers hold beside work told by its name."""
+    by_name = {number: kind_of_task(text) for number, text in enumerate(columns.names)}
+    uncategorized = np.array([not one[0] for one in columns.places], dtype=np.bool_)[place]
+    for number, kind in by_name.items():
+        if kind is not None:
+            category[uncategorized & (category == Category.KERNEL) & (name == number)] = kind
+    return category
 
 
 # --- times ---

@@ -15,6 +15,7 @@ import msgspec
 from eroica.errors import InputError
 from eroica.trace.damage import repair
 from eroica.trace.events import UNREADABLE, Event, OddEvents, counted, decode_events
+from eroica.trace.foreign import what_by_keys, what_else
 from eroica.trace.source import TraceSource
 
 _PIECE_BYTES = 1 << 18
@@ -40,6 +41,7 @@ class EventStream:
     Attributes:
         keys: What stands beside the events, after iterating: name -> undecoded value.
         losses: One sentence each about what could not be read, after iterating.
+        cuts: Those of them after which an unknown part of the events is lost.
         count: Objects seen in the list of events.
         complete: The list of events was read to its end, and what stands after it.
         bare: The file is a list of events without anything beside it.
@@ -48,6 +50,7 @@ class EventStream:
     def __init__(self, source: TraceSource) -> None:
         self.keys: dict[str, msgspec.Raw] = {}
         self.losses: list[str] = []
+        self.cuts: list[str] = []
         self.count = 0
         self.complete = False
         self._source = source
@@ -77,6 +80,15 @@ class EventStream:
             self.losses.append(f"{problem}, though all of its text could be read")
 
     @property
+    def damaged(self) -> int:
+        """Events that could not be read."""
+        return self._damaged
+
+    def _lose(self, sentence: str) -> None:
+        self.losses.append(sentence)
+        self.cuts.append(sentence)
+
+    @property
     def position(self) -> int:
         """Offset in the unpacked text of what comes next."""
         return self._source.unpacked - len(self._text)
@@ -93,6 +105,9 @@ class EventStream:
             return
         if not text:
             raise InputError(f"{source.path} is empty; capture it again")
+        what = what_else(text, source.path.name)
+        if what:
+            raise InputError(f"{source.path} {what}")
         if not text.startswith(b"{"):
             raise InputError(f"{source.path} is no JSON, so no trace; name a .json or .json.gz of torch.profiler")
         while not self._find_events(text, seen):
@@ -138,9 +153,8 @@ class EventStream:
             return f"{path} is no trace, or is cut short before its events begin: {error}"
         except (UnicodeDecodeError, RecursionError):
             return f"{path} is no trace: it holds no traceEvents"
-        if {"entries", "pg_status", "pg_config"} & keys.keys():
-            return f"{path} is a Flight Recorder dump and no trace; name the folder of the dumps"
-        return f"{path} is JSON, but no trace: it holds no traceEvents"
+        what = what_by_keys(keys) or "is JSON, but no trace: it holds no traceEvents"
+        return f"{path} {what}"
 
     # --- the events ---
 
@@ -275,12 +289,10 @@ class EventStream:
         self._resynced = True
         if self._damaged >= _MOST_DAMAGE:
             self._finished = True
-            self.losses.append(
-                f"the file is damaged in so many places that it was read up to byte {self.position:,} only"
-            )
+            self._lose(f"the file is damaged in so many places that it was read up to byte {self.position:,} only")
         elif self._source.ended and not self._text.strip():
             self._finished = True
-            self.losses.append("the end of the file is damaged, and what it says about itself there is lost")
+            self._lose("the end of the file is damaged, and what it says about itself there is lost")
         return []
 
     def _leave_off(self) -> list[Event]:
@@ -289,18 +301,18 @@ class EventStream:
         if self._source.ended:
             self._say_cut(whole=not self._text.strip(b" \t\r\n,"))
         else:
-            self.losses.append(f"what follows byte {self.position:,} is no list of events and was left out")
+            self._lose(f"what follows byte {self.position:,} is no list of events and was left out")
         return []
 
     def _say_cut(self, whole: bool) -> None:
         source = self._source
         if source.limited:
-            self.losses.append(f"only the first {source.unpacked:,} bytes were read (max_trace_bytes)")
+            self._lose(f"only the first {source.unpacked:,} bytes were read (max_trace_bytes)")
         elif source.problem or not (whole and self.bare):
             where = "after" if whole else "inside"
             why = f": {source.problem}" if source.problem else ""
             event = self.count + (0 if whole else 1)
-            self.losses.append(
+            self._lose(
                 f"the file ends {where} event {event:,} at byte {source.unpacked:,}{why}; what came after is lost"
             )
 

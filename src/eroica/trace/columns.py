@@ -17,10 +17,12 @@ from eroica.trace.arguments import (
     is_unfinished,
     read_direct_call,
     read_link,
+    told_label,
     told_name,
 )
+from eroica.trace.communication import is_collective_kernel
 from eroica.trace.events import NO_LENGTH, UNREADABLE, Event, counted
-from eroica.trace.schema import category_of, is_collective_kernel
+from eroica.trace.schema import category_of
 from eroica.trace.table import Category, CollectiveArguments
 
 _MOST_NAME = 2_000
@@ -117,6 +119,8 @@ class Columns:
         unfinished: Annotations that Kineto cut at the stop.
         last_us: Latest mark of the trace.
         thread_names: Thread id -> name.
+        processes: Process -> its name and labels.
+        tracks: Process and thread -> name.
         collectives: Row -> arguments of a collective's kernel.
         calls: Row -> arguments of the call of a send or receive.
     """
@@ -134,6 +138,8 @@ class Columns:
     unfinished: int = 0
     last_us: float = -np.inf
     thread_names: dict[int, str] = field(default_factory=dict)
+    processes: dict[int | str, str] = field(default_factory=dict)
+    tracks: dict[tuple[object, object], str] = field(default_factory=dict)
     collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
     calls: dict[int, CollectiveArguments] = field(default_factory=dict)
     _pieces: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]] = field(
@@ -280,6 +286,12 @@ class Columns:
 
     def _name_thread(self, event: Event) -> None:
         thread = thread_number(event.tid)
+        if event.name in ("process_name", "process_labels") and len(self.processes) < _MOST_PLACES:
+            told = told_label(event) if event.name == "process_labels" else told_name(event)
+            before = self.processes.get(event.pid, "")
+            self.processes[event.pid] = " | ".join(filter(None, (before, told)))[:_MOST_NAME]
+        elif event.name == "thread_name" and len(self.tracks) < _MOST_PLACES:
+            self.tracks[event.pid, event.tid] = told_name(event)[:_MOST_NAME]
         if event.name == "thread_name" and thread >= 0 and len(self.thread_names) < _MOST_PLACES:
             name = told_name(event)
             if name and not name.startswith("stream "):

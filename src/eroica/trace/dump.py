@@ -38,6 +38,8 @@ _WORDS = re.compile(
     rb"pg_config|pg_status|collective_seq_id|profiling_name|last_enqueued_collective|nccl_version|comm_lib_version"
     rb"|nccl_comm_state"
 )
+_STATES = ("scheduled", "started", "completed")
+_NUMBERS = ("collective_seq_id", "seq_id")
 _POINT_TO_POINT = re.compile(r"(?:\w+:)?(?:send|recv)\b")
 
 
@@ -68,6 +70,7 @@ class _Entry(msgspec.Struct):
     collective: int
     completed: bool
     description: str
+    is_unnumbered: bool = False
 
 
 def is_dump(head: bytes) -> bool:
@@ -108,7 +111,7 @@ def read_dump(path: Path, rank: int | None = None) -> FlightDump:
 
 def parse_dump(data: bytes, rank: int | None = None) -> FlightDump:
     """Read a dump that is in memory; see `read_dump`."""
-    content = load_data(data) if data[:1] == b"\x80" else _load_json(data)
+    content = load_data(data) if data[:1] in (b"\x80", b"c", b"i") else _load_json(data)
     if isinstance(content, list):
         content = {"entries": content}
     if not isinstance(content, dict) or not any(key in content for key in ("entries", "pg_config", "pg_status")):
@@ -119,6 +122,8 @@ def parse_dump(data: bytes, rank: int | None = None) -> FlightDump:
     entries, unread = _entries(listed)
     if listed and unread == len(listed):
         raise InputError("none of its entries names a collective")
+    if entries and not content.get("pg_status") and _hides_progress(listed[-1]):
+        raise InputError("its newest entry is damaged, so nobody can tell how far its worker was; dump it again")
     notes = [f"{unread} entries of the dump make no sense and are left out"] if unread else []
     notes += [] if groups else ["the dump does not tell who is a member of which process group"]
     notes += [] if content.get("pg_status") else ["the dump tells by its entries only how far the worker is"]
@@ -180,7 +185,7 @@ def _entries(raws: list[Any]) -> tuple[list[_Entry], int]:
     found, unread = [], 0
     kept: dict[Any, int] = {}
     for raw in reversed(raws):
-        if not isinstance(raw, dict) or not isinstance(raw.get("profiling_name"), str):
+        if _is_damaged(raw):
             unread += 1
             continue
         if _is_completed(raw):  # only the last ones of each group are kept
@@ -191,7 +196,46 @@ def _entries(raws: list[Any]) -> tuple[list[_Entry], int]:
                 continue
         found.append(_entry(raw))
     found.reverse()
-    return found, unread
+    return _numbered(found), unread
+
+
+def _numbered(entries: list[_Entry]) -> list[_Entry]:
+    """Collectives whose number cannot be read follow the one before them in their group."""
+    latest: dict[str, int] = {}
+    numbered = []
+    for entry in entries:
+        group = entry.flight.group
+        if entry.is_unnumbered and not entry.flight.is_p2p and group in latest:
+            flight = msgspec.structs.replace(entry.flight, sequence=latest[group] + 1)
+            entry = msgspec.structs.replace(entry, flight=flight, collective=flight.sequence)  # noqa: PLW2901
+        if not entry.flight.is_p2p and entry.collective:
+            latest[group] = entry.collective
+        numbered.append(entry)
+    return numbered
+
+
+def _is_damaged(raw: object) -> bool:
+    """Whether an entry has something else where torch writes its name, its state or its group."""
+    if not isinstance(raw, dict) or not isinstance(raw.get("profiling_name"), str) or not raw["profiling_name"]:
+        return True
+    if "state" in raw and raw["state"] not in _STATES:
+        return True
+    group = raw.get("process_group")
+    if isinstance(group, list | tuple):
+        return len(group) == 1  # a name without the description that goes with it
+    return not isinstance(group, str | None)
+
+
+def _hides_progress(raw: object) -> bool:
+    """Whether an entry is damaged where it says how far the worker has come."""
+    if not isinstance(raw, dict) or _is_damaged(raw):
+        return True
+    return _is_unnumbered(raw)
+
+
+def _is_unnumbered(raw: Mapping[str, Any]) -> bool:
+    """Whether what stands for an entry's number is none."""
+    return any(key in raw and _number(raw[key]) < 0 for key in _NUMBERS)
 
 
 def _entry(raw: Mapping[str, Any]) -> _Entry:
@@ -214,6 +258,7 @@ def _entry(raw: Mapping[str, Any]) -> _Entry:
         collective=collective,
         completed=_is_completed(raw),
         description=description,
+        is_unnumbered=_is_unnumbered(raw),
     )
 
 

@@ -19,6 +19,14 @@ _MOST_GROUPS = 100_000
 _MOST_PRINTED = 1_000_000
 _JOB_KEYS = ("mast_job_name", "job_name", "job", "job_id", "slurm_job_id", "SLURM_JOB_ID", "tw_job")
 _HOST_KEYS = ("host_name", "hostname", "host")
+#: Kineto writes driver, runtime and CUPTI since 2023; torch_npu and launchers add others.
+_VERSIONS = {
+    "torch": ("torch_version", "pytorch_version", "PyTorch Version"),
+    "CUDA driver": ("cuda_driver_version", "driver_version"),
+    "CUDA runtime": ("cuda_runtime_version", "cuda_version"),
+    "HIP driver": ("hip_driver_version",),
+    "HIP runtime": ("hip_runtime_version",),
+}
 _PYTHON_WORDS = {"None": "null", "True": "true", "False": "false"}
 _WORD = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|\b(?:None|True|False)\b|[()]', re.DOTALL)  # linear: never goes back
 
@@ -45,6 +53,7 @@ def read_header(keys: Mapping[str, msgspec.Raw], process: int, device: int) -> t
         job=_first_text(told, _JOB_KEYS),
         name=_text(told.get("traceName")),
         device=_device(told.get("deviceProperties"), device),
+        versions=tuple((name, text) for name, keys in _VERSIONS.items() if (text := _first_text(told, keys))),
     )
     return header, _doubts(stated)
 

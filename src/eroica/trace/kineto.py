@@ -17,18 +17,18 @@ from eroica.settings import Settings
 from eroica.trace.assemble import assemble
 from eroica.trace.chunks import EventStream
 from eroica.trace.columns import Columns
+from eroica.trace.foreign import writer_of
 from eroica.trace.header import read_header
-from eroica.trace.schema import is_collective_kernel
 from eroica.trace.source import TraceSource
 from eroica.trace.table import EventTable
-
-__all__ = ["is_collective_kernel", "read_trace"]
 
 _DEFAULTS = Settings()
 _BASE = "baseTimeNanoseconds"
 _FEW_NOTHING = 1_000
 _MOST_NOTHING = 1_000_000
 _NOTHING_SHARE = 0.99
+#: Events that may be left out without a word to the verdict.
+_LITTLE = 0.01
 _LONG_AGO_NS = 300_000_000_000_000_000
 
 
@@ -63,11 +63,23 @@ def read_trace(
     _refuse_nothing(columns, path, _FEW_NOTHING)
     table, process, device = assemble(columns, _base_ns(stream.keys.get(_BASE), path))
     header, doubts = read_header(stream.keys, process, device)
+    header = replace(header, writer=writer_of({place[0] for place in columns.places}, stream.keys.keys()))
     losses = [*stream.losses, *table.losses, *doubts]
+    damage = [*stream.cuts, *_much_left_out(columns, stream.damaged)]
     if not (stream.complete or stream.bare or _BASE in stream.keys) and table.start_ns.max(initial=0) < _LONG_AGO_NS:
         header = replace(header, has_wall_clock=False)
         losses.append("what its times count from is lost: they tell durations and order, but no time of day")
-    return replace(table, header=header, losses=tuple(losses), bytes_read=source.unpacked)
+    return replace(table, header=header, losses=tuple(losses), damage=tuple(damage), bytes_read=source.unpacked)
+
+
+def _much_left_out(columns: Columns, damaged: int) -> list[str]:
+    """A sentence where so much is left out that what is left may mislead."""
+    if columns.overflow:
+        return columns.losses()[:1]
+    lost = columns.timeless + columns.negative + damaged
+    if lost <= _LITTLE * max(columns.seen, 1):
+        return []
+    return [f"{lost:,} of {columns.seen:,} events could not be read"]
 
 
 def _refuse_nothing(columns: Columns, path: Path, most: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import re
 from typing import Any, NoReturn
 
@@ -32,6 +33,49 @@ _COUNTED = {
     ord("X"): 4, 0x8C: 1, 0x8D: 8,  # text
     ord("T"): 4, ord("U"): 1, ord("B"): 4, ord("C"): 1, 0x8E: 8,  # bytes
 }  # fmt: skip
+#: Bytes after these that belong to them; `_FIXED` matches them where they are whole.
+_FIXED_LENGTHS = b"KMhqJjrG\x8a"
+#: Integers too long for `_FIXED`, which a cut may leave as the last instruction.
+_LONGER = b"\x8a\x8b"
+_LONGEST = 11
+#: Instructions that import, call or build, by what they do (Python's `pickletools`).
+_RUNS = {
+    ord("c"): "it imports a name",
+    0x93: "it imports a name",
+    ord("i"): "it imports and calls a name",
+    ord("o"): "it calls something",
+    ord("R"): "it calls something",
+    ord("b"): "it builds an object",
+    0x81: "it makes an object",
+    0x92: "it makes an object",
+    0x82: "it asks for a registered extension",
+    0x83: "it asks for a registered extension",
+    0x84: "it asks for a registered extension",
+    ord("P"): "it asks for an object from elsewhere",
+    ord("Q"): "it asks for an object from elsewhere",
+}
+#: Modules whose names no dump of data asks for.
+_HOSTILE = frozenset(
+    {
+        "posix",
+        "nt",
+        "os",
+        "subprocess",
+        "builtins",
+        "__builtin__",
+        "sys",
+        "importlib",
+        "runpy",
+        "pty",
+        "socket",
+        "shutil",
+        "ctypes",
+        "code",
+        "commands",
+        "webbrowser",
+        "operator",
+    }
+)
 
 
 class _DataUnpickler(pickle.Unpickler):
@@ -68,7 +112,9 @@ def load_data(data: bytes) -> Any:
 def _check(data: bytes) -> None:
     """Walk over all instructions without running them."""
     if data[:1] != b"\x80":
-        raise InputError("it is no pickle of protocol 2 or later")
+        raise InputError(
+            _why_refused(data, 0) if data[:1] in (b"c", b"i") else "it is no pickle of protocol 2 or later"
+        )
     if data.count(b"]") + data.count(b"}") > _MAX_CONTAINERS:
         raise InputError("the pickle holds more lists than a dump does")
     at, tuples, size = 0, 0, len(data)
@@ -82,10 +128,48 @@ def _check(data: bytes) -> None:
             return
         if code in _COUNTED:
             at += 1 + _COUNTED[code] + int.from_bytes(data[at + 1 : at + 1 + _COUNTED[code]], "little")
-        elif code == _FRAME and int.from_bytes(data[at + 1 : at + 9], "little") <= size - at:
-            at += 9
+        elif code == _FRAME:
+            at += 9  # a frame that reaches beyond the end shows in what is missing at the end
         elif code in _TUPLES and tuples < _MAX_TUPLES:
             at, tuples = at + 1, tuples + 1
+        elif size - at < _LONGEST and (code in _LONGER or code in _FIXED_LENGTHS):
+            break
         else:
-            raise InputError(f"the pickle does more than hold data (instruction 0x{code:02x} at byte {at})")
-    raise InputError("the pickle is cut short")
+            raise InputError(_why_refused(data, at))
+    raise InputError("the pickle is cut short; copy or dump it again")
+
+
+def _why_refused(data: bytes, at: int) -> str:
+    """The sentence about an instruction that is not admitted."""
+    code = data[at]
+    where = f"instruction 0x{code:02x} at byte {at}"
+    if code in _TUPLES:
+        return f"the pickle holds more tuples than a dump does ({where})"
+    if code not in _RUNS:
+        return f"the pickle is damaged: it does more than hold data, or no longer holds any ({where})"
+    asks = _asked_for(data, at)
+    hostile = asks.partition(".")[0] in _HOSTILE
+    what = f"asks for {asks}" if asks else f"does more than hold data: {_RUNS[code]}"
+    return (
+        f"the pickle {'is hostile: it ' if hostile else ''}{what} ({where}) and would run code of its author's where "
+        "it is loaded; nothing of it was run here, and it should be loaded nowhere else"
+    )
+
+
+def _asked_for(data: bytes, at: int) -> str:
+    """The name that the instruction at this place imports, or that was imported last before it; "" if none was."""
+    texts: list[str] = []
+    asked = ""
+    try:
+        for operation, argument, place in pickletools.genops(data):
+            if operation.name in ("GLOBAL", "INST") and isinstance(argument, str):
+                asked = ".".join(argument.split(" ")[:2])
+            elif operation.name == "STACK_GLOBAL" and len(texts) > 1:
+                asked = ".".join(texts[-2:])
+            elif isinstance(argument, str):
+                texts.append(argument[:60])
+            if place is not None and place >= at:
+                break
+    except (ValueError, EOFError, OverflowError, UnicodeDecodeError):  # it ends, or goes on as something else
+        pass
+    return asked[:120]

@@ -1,4 +1,4 @@
-"""What traces of the years call the same things: categories, annotations, kernels of collectives."""
+"""What traces of the years call the same things: categories, annotations, calls."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ ALL_LAUNCHES = (
     "hipExtLaunch",
     "hipGraphLaunch",
 )
+#: Calls that put a whole graph of kernels into a stream.
+GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 #: Calls that get memory of a device or of the host, or give it back.
 ALLOCATIONS = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree", "hipHostMalloc")
 _LEGACY = {"CPU functions": Category.OPERATOR, "CUDA functions": Category.KERNEL}
 _ANNOTATION = re.compile(
     r"^(ProfilerStep[#*]|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#|DistributedDataParallel\.forward$)"
 )
-_COLLECTIVE_KERNEL = re.compile(r"^(nccl|rccl|mscclKernel|mscclpp|oneccl|hccl|hcom_|mccl)", re.IGNORECASE)
 
 
 def category_of(text: str, process: int | str = "") -> Category:
@@ -64,8 +65,3 @@ def category_of(text: str, process: int | str = "") -> Category:
 def is_annotation(name: str) -> bool:
     """Whether an event of this name is torch's own mark in a loop, whatever its category: in 2021 it was "Operator"."""
     return _ANNOTATION.match(name) is not None
-
-
-def is_collective_kernel(name: object) -> bool:
-    """Whether a device kernel of this name is a collective: NCCL, RCCL, MSCCL, oneCCL, HCCL or MCCL."""
-    return isinstance(name, str) and _COLLECTIVE_KERNEL.match(name) is not None

@@ -14,6 +14,7 @@ from typing import Any
 from zlib_ng import zlib_ng
 
 from eroica.errors import InputError
+from eroica.trace.foreign import what_else
 
 #: zlib's interface at twice its speed; the type stubs lack `copy` and `error`.
 _ng: Any = zlib_ng
@@ -22,15 +23,6 @@ _MOST_SWELLING = 500
 _SWELLING_BYTES = 200_000_000
 _REPORT_S = 0.25
 _GZIP = b"\x1f\x8b"
-_FOREIGN = {
-    b"\x28\xb5\x2f\xfd": "is packed with zstd; unpack it first (`zstd -d`)",
-    b"PK\x03\x04": "is a zip archive; unpack it first",
-    b"BZh": "is packed with bzip2; unpack it first (`bunzip2`)",
-    b"\xfd7zXZ": "is packed with xz; unpack it first (`unxz`)",
-    b"\xff\xfe": "is encoded in UTF-16; convert it to UTF-8 first (`iconv -f UTF-16 -t UTF-8`)",
-    b"\xfe\xff": "is encoded in UTF-16; convert it to UTF-8 first (`iconv -f UTF-16 -t UTF-8`)",
-    b"\x80": "is a Python pickle and no trace; a Flight Recorder dump is recognized by its name (`..._dump_0`)",
-}
 
 
 class TraceSource:
@@ -68,10 +60,10 @@ class TraceSource:
         self._waiting = os.read(self._file, _READ_BYTES)
         self._consumed = len(self._waiting)
         self._unpacker = _ng.decompressobj(16 + zlib.MAX_WBITS) if self._waiting.startswith(_GZIP) else None
-        for magic, what in _FOREIGN.items():
-            if self._waiting.startswith(magic):
-                self.close()
-                raise InputError(f"{path} {what}")
+        what = "" if self._unpacker is not None else what_else(self._waiting, path.name)
+        if what:
+            self.close()
+            raise InputError(f"{path} {what}")
 
     def __enter__(self) -> TraceSource:
         """The source itself."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.worker import ProcessGroup
+from eroica.trace.communication import is_collective_kernel
 
 
 class Category(IntEnum):
@@ -62,6 +63,8 @@ class TraceHeader:
         job: Name or id of the job, as far as some launcher wrote one into the trace.
         name: File the profiler says it wrote.
         device: Name of the accelerator.
+        versions: What the trace says about software beside it: "torch", "cuda driver", ... -> version.
+        writer: Tool that wrote the file, where that is not PyTorch's profiler.
         has_wall_clock: Times are times of day; a file that is cut short may have lost what its times count from.
     """
 
@@ -74,6 +77,8 @@ class TraceHeader:
     job: str = ""
     name: str = ""
     device: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
+    writer: str = ""
     has_wall_clock: bool = True
 
 
@@ -94,9 +99,12 @@ class EventTable:
         collectives: Row number -> arguments, for collective kernels that carry any, and for calls of send and receive
             whose inputs were recorded.
         thread_names: Kernel thread id -> name in the trace.
+        unknown: A sentence about device events of an unknown kind, "" if there are none.
         open_events: Events that had no end of their own.
         header: What the trace says about itself.
+        found_communication: Names of kernels that are communication though no table knows them.
         losses: One sentence each about what could not be read and was left out.
+        damage: Those of them after which nobody knows what the file held: it is cut, or much of it is left out.
         bytes_read: Bytes of text that were read, unpacked.
     """
 
@@ -109,9 +117,12 @@ class EventTable:
     link: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
     thread_names: dict[int, str] = field(default_factory=dict)
+    unknown: str = ""
     open_events: int = 0
     header: TraceHeader = TraceHeader()
+    found_communication: frozenset[str] = frozenset()
     losses: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
     bytes_read: int = 0
 
     def __len__(self) -> int:
@@ -120,6 +131,11 @@ class EventTable:
     def names_where(self, wanted: list[bool]) -> NDArray[np.bool_]:
         """Which events have a name chosen by `wanted`, one flag a string of the table. bool [E]."""
         return np.array(wanted, dtype=np.bool_)[self.name] if wanted else np.zeros(len(self), dtype=np.bool_)
+
+    def communication(self) -> NDArray[np.bool_]:
+        """Which names are those of kernels that are communication, one flag a string of the table. bool [S]."""
+        found = self.found_communication
+        return np.array([is_collective_kernel(name) or name in found for name in self.strings], dtype=np.bool_)
 
     def name_of(self, row: int) -> str:
         """Name of one event."""

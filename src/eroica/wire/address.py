@@ -118,6 +118,11 @@ def read_address(run: Path, host: str = "") -> Address | None:
     return None
 
 
+def read_own(run: Path, host: str) -> Address | None:
+    """Where this host's agent reports to, here or elsewhere; None before anybody of this host has said so."""
+    return _read(run / "hosts" / f"{file_name(host)}.json")
+
+
 def read_shared(run: Path) -> Address | None:
     """What everybody who sees the run directory is told, reachable from here or not."""
     return _read(run / "collector.json")

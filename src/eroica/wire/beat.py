@@ -51,9 +51,10 @@ LEARNING, STEADY, CAPTURING, SAVING, FAILED, FINISHED = range(6)
 STATE_NAMES = ("learning", "steady", "capturing", "saving", "failed", "finished")
 
 # kinds of order
-PROBE, WINDOW, CANCEL = 1, 2, 3
+PROBE, WINDOW, CANCEL, CLOSE = 1, 2, 3, 4
 # flags of an order
 TRACE_PYTHON_CALLS = 1
+RISEN = 2  # of CLOSE: iterations have become longer inside a baseline window
 
 # what became of an order
 NOTHING, ACCEPTED, OPEN, CLOSED, DONE, MISSED, SKIPPED, ORDER_FAILED = range(8)
@@ -80,7 +81,7 @@ class Order(NamedTuple):
 
     window_id: int
     kind: int
-    """PROBE, WINDOW or CANCEL."""
+    """PROBE, WINDOW, CANCEL, or CLOSE: end the open window at the next boundary."""
     flags: int
     first_iteration: int
     """Capture opens when this many iterations are completed."""

@@ -6,6 +6,7 @@ Patterns take the way of `wire.patterns`, which keeps once what many of them hav
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -49,6 +50,31 @@ def decode_record(data: bytes, kind: type[Record]) -> Record:
         if kind is WorkerPattern:
             return unpack_pattern(text)  # type: ignore[return-value]
         return msgspec.msgpack.decode(text, type=kind)
+    except UNDECODABLE as error:
+        raise InputError(f"these {len(data)} bytes are no {kind.__name__}: {error}") from error
+
+
+def decode_message(data: bytes, kind: type[Record]) -> Record:
+    """A message that came over the network as MessagePack; nothing is assumed about it.
+
+    Raises:
+        InputError: It is no such message.
+    """
+    return _decode(msgspec.msgpack.decode, data, kind)
+
+
+def decode_json(data: bytes, kind: type[Record]) -> Record:
+    """The same of JSON.
+
+    Raises:
+        InputError: It is no such message.
+    """
+    return _decode(msgspec.json.decode, data, kind)
+
+
+def _decode(decode: Callable[..., Record], data: bytes, kind: type[Record]) -> Record:
+    try:
+        return decode(data, type=kind)
     except UNDECODABLE as error:
         raise InputError(f"these {len(data)} bytes are no {kind.__name__}: {error}") from error
 

@@ -13,6 +13,7 @@ what is a link, or theirs, is refused, not used.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -23,10 +24,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 _LONGEST_HOST = 255
+_MOST_LINKS = 40  # as the kernel
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _REPORTS = "eroica-report"
 PROBE_FILE = "probe.json"
 """Trace of the iteration before a window, beside the window's, where only it tells whom sends go to."""
+SAVING_PREFIX = ".saving-"
+"""Begins the name of the directory, in a job's scratch directory, in which a worker saves; its process id follows."""
+CLOSING_FILE = "closing"
+"""In the runtime directory: the job is told to end, so windows that are open shall close; goes when they are saved."""
 
 
 class Places(NamedTuple):
@@ -136,6 +142,38 @@ def private_directory(path: Path) -> Path:
     for place in (path.parent, path) if of_ours or path.parent.name == _REPORTS else (path,):
         _claim(place, narrow=of_ours)
     return path
+
+
+def without_others_links(path: Path) -> Path:
+    """`path` made absolute, each link on the way followed; but only those that are the user's own or root's.
+
+    The kernel refuses others' links in directories like /tmp, but only to who lets it follow them.
+
+    Raises:
+        OSError: Another user has put a link there, or links lead in a circle.
+    """
+    todo, place, links = [*reversed(path.absolute().parts[1:])], Path("/"), 0
+    while todo:
+        name = todo.pop()
+        if name == "..":
+            place = place.parent
+            continue
+        try:
+            facts = (place / name).lstat()
+        except OSError:  # not there yet, or not ours to see: whoever uses it will find out
+            return place.joinpath(name, *reversed(todo))
+        if not stat.S_ISLNK(facts.st_mode):
+            place /= name
+            continue
+        links += 1
+        if facts.st_uid not in (0, os.getuid()):
+            raise PermissionError(f"{place / name} is a link of user {facts.st_uid}; name a directory of your own")
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        goal = (place / name).readlink()
+        todo += [part for part in reversed(goal.parts) if part != goal.anchor]
+        place = Path(goal.anchor) if goal.is_absolute() else place
+    return place
 
 
 def _claim(place: Path, narrow: bool) -> None:

@@ -2,8 +2,8 @@
 
 It sits in a blocking read of a FIFO, `<pid>.ask` in the runtime directory, and answers a question, one letter, with
 `<pid>.answer`: process groups, what of the Flight Recorder is open or recent, thread names, and, if the letter is a
-capital, the Python stacks of all threads. Until somebody asks it costs nothing: no wake-up, no lock. It is started
-without Python's `threading`, so that no list of the user's shows it, takes no signal from the user's threads, and
+capital, the Python stacks of all threads. Until somebody asks it costs nothing: no wake-up, no lock. It is a thread
+of `eroica.worker.pristine`, so that no list of the user's shows it and it takes no signal from their threads, and it
 answers five times a second at most, whatever is written into the FIFO.
 
 A process of a single thread gets none: forking it would draw a warning from Python 3.12 on that it does not draw
@@ -12,15 +12,12 @@ without us. A process with a process group always has several.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import json
 import os
 import signal
 import stat
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -29,6 +26,17 @@ from typing import Any, TypeVar
 from eroica.settings import Settings
 from eroica.wire.places import private_file, write_private
 from eroica.worker import surroundings
+from eroica.worker.limits import lack_for_a_window
+from eroica.worker.pristine import (
+    Flag,
+    Thread,
+    get_ident,
+    get_native_id,
+    monotonic_ns,
+    posix,
+    python_threads,
+    runs_ours,
+)
 
 Said = TypeVar("Said")
 
@@ -38,12 +46,10 @@ _READ_BYTES = 65_536  # all that a FIFO holds
 _PLAIN, _WITH_STACKS = frozenset(b"abcdefghijklmnopqrstuvwxyz"), frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _MAX_THREADS, _MAX_FRAMES, _MAX_TEXT = 128, 200, 300
 _RECENT, _MAX_OPEN, _MAX_GROUPS = 32, 256, 256
-_OUR_THREADS = "eroica-"
 _ENTRY_FACTS = (
     "profiling_name", "process_group", "pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "is_p2p",
     "time_created_ns", "state", "retired",
 )  # fmt: skip
-_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 # what names of torch that are not public lead to where they have changed
 _UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError, Warning)
 
@@ -70,16 +76,14 @@ class Answering:
         self._run = run
         self._reading = self._writing = -1
         self._fifo = (0, 0)
-        self._stop = _thread.allocate_lock()  # held until the thread shall end
-        self._living = _thread.allocate_lock()  # held while it lives
+        self._stop = Flag()
+        self._thread = Thread(self._live)
 
     def start(self) -> bool:
         """Begin to listen; False where there can be no FIFO or no thread, which costs a blocked job its answer only."""
         try:
             self._open()
-            self._stop.acquire()
-            self._living.acquire()
-            _thread.start_new_thread(self._live, ())
+            self._thread.start()
         except (OSError, RuntimeError):
             self._close()
             self._remove()
@@ -90,12 +94,11 @@ class Answering:
         """End the thread; waits a second at most: tearing the process down under an answer could crash it."""
         if self._fifo == (0, 0):
             return
-        with contextlib.suppress(RuntimeError):
-            self._stop.release()
+        self._stop.set()
         with contextlib.suppress(OSError):  # full: then it is awake anyway
             if self._is_ours(self._writing):
-                os.write(self._writing, b"\n")
-        self._living.acquire(timeout=_STOP_PATIENCE_S)
+                posix.write(self._writing, b"\n")
+        self._thread.join(_STOP_PATIENCE_S)
         self._remove()
 
     def abandon(self) -> None:
@@ -104,21 +107,20 @@ class Answering:
 
     def _open(self) -> None:
         self._ask.unlink(missing_ok=True)
-        os.mkfifo(self._ask, 0o600)
+        posix.mkfifo(self._ask, 0o600)
         flags = os.O_NOFOLLOW | os.O_CLOEXEC
-        self._reading = os.open(
-            self._ask, os.O_RDWR | flags
-        )  # a writer of our own, so that no read ends for want of one
-        facts = os.fstat(self._reading)
+        # a writer of our own, so that no read ends for want of one
+        self._reading = posix.open(self._ask, os.O_RDWR | flags)
+        facts = posix.fstat(self._reading)
         if not stat.S_ISFIFO(facts.st_mode) or facts.st_uid != os.getuid():
             raise PermissionError(f"{self._ask} is not our FIFO")
         self._fifo = (facts.st_dev, facts.st_ino)
-        self._writing = os.open(self._ask, os.O_WRONLY | os.O_NONBLOCK | flags)
+        self._writing = posix.open(self._ask, os.O_WRONLY | os.O_NONBLOCK | flags)
 
     def _is_ours(self, handle: int) -> bool:
         """The number still means our FIFO: a program that closes all files may have opened another one under it."""
         try:
-            facts = os.fstat(handle)
+            facts = posix.fstat(handle)
         except OSError:
             return False
         return (facts.st_dev, facts.st_ino) == self._fifo
@@ -126,7 +128,7 @@ class Answering:
     def _close(self) -> None:
         for handle in (self._reading, self._writing):
             if handle >= 0 and self._is_ours(handle):
-                os.close(handle)
+                posix.close(handle)
         self._reading = self._writing = -1
 
     def _remove(self) -> None:
@@ -141,20 +143,18 @@ class Answering:
             self._run(self._listen)
         finally:
             self._close()
-            self._living.release()
 
     def _listen(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - _FAULTS)
         while self._is_ours(self._reading):
             try:
-                asked = os.read(self._reading, _READ_BYTES)
+                asked = posix.read(self._reading, _READ_BYTES)
             except OSError:
                 return
-            if not self._stop.acquire(blocking=False):
-                self._run(self._reply, next((letter for letter in reversed(asked) if _is_question(letter)), 0))
-                if not self._stop.acquire(timeout=_PAUSE_S):
-                    continue
-            return
+            if self._stop.wait(0):
+                return
+            self._run(self._reply, next((letter for letter in reversed(asked) if _is_question(letter)), 0))
+            if self._stop.wait(_PAUSE_S):
+                return
 
     def _reply(self, question: int) -> None:
         """Write the answer, whole; whatever fails costs this answer and nothing else."""
@@ -181,7 +181,7 @@ def answer(question: int) -> dict[str, Any]:
         question: The letter that was asked, handed back so that nobody takes an old answer for a new one.
     """
     notes: list[str] = []
-    told: dict[str, Any] = {"question": chr(question), "monotonic_ns": time.monotonic_ns()}
+    told: dict[str, Any] = {"question": chr(question), "monotonic_ns": monotonic_ns()}
     told["thread_names"] = _ask(notes, "thread names", surroundings.thread_names) or {}
     told["process_groups"] = (_ask(notes, "process groups", surroundings.process_groups) or [])[:_MAX_GROUPS]
     told["flight"] = _ask(notes, "flight recorder", _flight)
@@ -239,16 +239,16 @@ def _short(entry: dict[str, Any]) -> dict[str, Any]:
 
 def stacks() -> list[dict[str, Any]]:
     """Every thread with its frames (function, file, line executed), outermost first; our own threads left out."""
-    names = {thread.ident: thread for thread in threading.enumerate()}
+    names = {thread.ident: thread for thread in python_threads()}
     frames = sys._current_frames()
-    frames.pop(_thread.get_ident(), None)
+    frames.pop(get_ident(), None)
     told = []
     for ident, frame in list(frames.items())[:_MAX_THREADS]:
+        if runs_ours(frame):
+            continue
         thread = names.get(ident)
-        name = thread.name if thread is not None else ""
-        if not name.startswith(_OUR_THREADS):
-            tid = thread.native_id if thread is not None else None
-            told.append({"ident": ident, "thread_id": tid or 0, "name": name[:_MAX_TEXT], "frames": _frames(frame)})
+        name, tid = (thread.name, thread.native_id) if thread is not None else ("", 0)
+        told.append({"ident": ident, "thread_id": tid or 0, "name": name[:_MAX_TEXT], "frames": _frames(frame)})
     frames.clear()
     return told
 
@@ -284,11 +284,11 @@ class StackSignal:
         self.file = -1
         self._path = directory / f"{os.getpid()}.stacks"
         wanted = getattr(signal, name, None) if name.startswith("SIG") else None
-        if not isinstance(wanted, signal.Signals) or threading.current_thread() is not threading.main_thread():
+        if not isinstance(wanted, signal.Signals) or get_native_id() != os.getpid():
             return
         if wanted not in (signal.SIGUSR1, signal.SIGUSR2) and wanted < signal.SIGRTMIN:
             return
-        if signal.getsignal(wanted) is signal.SIG_DFL:
+        if signal.getsignal(wanted) is signal.SIG_DFL and not lack_for_a_window():
             self._register(wanted)
 
     def _register(self, number: signal.Signals) -> None:
@@ -316,8 +316,8 @@ class StackSignal:
 
             faulthandler.unregister(self.number)
         with contextlib.suppress(OSError):
-            if self.file >= 0 and os.fstat(self.file).st_ino == self._path.stat().st_ino:
-                os.close(self.file)
+            if self.file >= 0 and posix.fstat(self.file).st_ino == self._path.stat().st_ino:
+                posix.close(self.file)
         self.number, self.file = 0, -1
 
 

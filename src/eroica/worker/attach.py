@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import os
 import sys
 import time
@@ -14,10 +13,12 @@ from typing import Any
 
 from eroica.settings import load_settings, pinned_config
 from eroica.wire.places import places, private_directory, private_file
+from eroica.worker.compiled import keep_compilers_out, let_compilers_pass
 from eroica.worker.guard import log_of_this_process
 from eroica.worker.hooks import Guest
 from eroica.worker.kineto import quiet_for_good
-from eroica.worker.lookout import LOADERS, OPTIMIZERS, look_away, look_out
+from eroica.worker.limits import spared
+from eroica.worker.lookout import COMPILER, LOADERS, OPTIMIZERS, look_away, look_out
 
 
 class Attachment:
@@ -34,10 +35,13 @@ class Attachment:
         if name in self._undo:
             return
         if name == LOADERS:
-            self._undo[name] = _wrap_next(sys.modules[name]._BaseDataLoaderIter, self.guest)
+            self._undo[name] = _hear_of_batches(sys.modules[name]._BaseDataLoaderIter, self.guest)
         elif name == OPTIMIZERS:
             self._undo[name] = _hook_optimizers(sys.modules[name], self.guest)
             self.guest.door.open()
+        elif name == COMPILER:
+            let_compilers_pass(self.guest.hooks.stepped, step)
+            keep_compilers_out(*self.guest.hooks[:2], self.guest.guard.run, _announce)
 
     def detach(self) -> None:
         """Take all hooks away and sign off. Idempotent."""
@@ -63,24 +67,35 @@ class Attachment:
 
 
 _attachment = Attachment()
+_COUNT = "_num_yielded"
 _DISABLED = os.environ.get("EROICA_DISABLE") == "1"
 
 
-def _wrap_next(iterator_class: Any, guest: Guest) -> Callable[[], object]:
-    original = iterator_class.__next__
+def _hear_of_batches(iterator_class: Any, guest: Guest) -> Callable[[], object]:
+    """Be told when an iterator of a loader has a batch: it counts those that it has handed out, and we see it count.
+
+    Around `__next__` a function of ours would stand between the training and torch, in its warnings and tracebacks.
+    """
     loaded = guest.hooks.loaded
 
-    @functools.wraps(original)
-    def __next__(self: Any) -> Any:
-        batch = original(self)
-        loaded(self)
-        return batch
+    class Counted:
+        """Reading is left to the instance; only what is stored passes here."""
 
-    iterator_class.__next__ = __next__
+        __slots__ = ()
+
+        def __set__(self, iterator: Any, count: Any) -> None:
+            iterator.__dict__[_COUNT] = count
+            if count:
+                loaded(iterator)
+
+    if _COUNT not in iterator_class.__next__.__code__.co_names or hasattr(iterator_class, _COUNT):
+        return lambda: None  # another torch: iterations are told by optimizers alone
+    ours = Counted()
+    setattr(iterator_class, _COUNT, ours)
 
     def undo() -> None:
-        if iterator_class.__next__ is __next__:
-            iterator_class.__next__ = original
+        if iterator_class.__dict__.get(_COUNT) is ours:
+            delattr(iterator_class, _COUNT)
 
     return undo
 
@@ -187,7 +202,7 @@ def _say_unheeded(names: Iterable[str]) -> None:
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} watch: not heeded: {', '.join(names)}: {reason}\n"
     with contextlib.suppress(OSError):
         private_directory(path.parent)
-        with os.fdopen(private_file(path, appending), "a", encoding="utf-8") as file:
+        with spared(), os.fdopen(private_file(path, appending), "a", encoding="utf-8") as file:
             file.write(line)
 
 

@@ -9,8 +9,6 @@ own, which ends with the files.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +17,8 @@ from eroica.settings import Settings
 from eroica.wire import beat, patience
 from eroica.wire.beat import Order, Result
 from eroica.worker import setup, surroundings
+from eroica.worker.limits import lack_for_a_window, spared
+from eroica.worker.pristine import Thread, get_ident, monotonic, sleep
 from eroica.worker.session import Session
 from eroica.worker.tracer import ProfilerDoor, Tracer
 
@@ -32,6 +32,8 @@ _LOOK_AGAIN_S = 0.02
 _OVER_BUDGET = 1.2
 _PAIR = 2  # workers among whom a send can only go to the other
 _MOST_WITH_INPUTS = 100_000  # events of one iteration: ending a trace with their inputs takes longer
+_TOLD_TO_END = "the job is told to end"
+_RISEN = "iterations became longer"
 _LEAST_ITERATIONS = 2  # fewer cannot be compared with each other
 
 
@@ -53,7 +55,7 @@ class Capturer:
         worker: dict[str, Any],
         answer: Callable[[Result], None],
         door: ProfilerDoor,
-        in_background: Callable[[Callable[[], None]], threading.Thread],
+        in_background: Callable[[Callable[[], None]], Thread],
         run: Callable[..., Any],
         settings: Settings,
         make_tracer: Callable[..., Tracer] = Tracer,
@@ -69,11 +71,11 @@ class Capturer:
         self._before_ns = 0
         self._make_tracer = make_tracer
         self._session: Session | None = None
-        self._saving: threading.Thread | None = None
+        self._saving: Thread | None = None
         self._events_per_iteration = 0.0
         self._has_sends = False
-        self._thread = threading.get_ident()
-        self._give_up = ""
+        self._thread = get_ident()
+        self._give_up = self._end_early = ""
         self._waited = 0
         self._patience_s = 0.0
 
@@ -93,12 +95,17 @@ class Capturer:
             if self.busy and self.phase != STANDING:
                 self._dismiss(beat.SKIPPED, "cancelled")
             return
+        if order.kind == beat.CLOSE:
+            if self._session is not None and self._session.order.window_id == order.window_id:
+                self._end_early = _RISEN if order.flags & beat.RISEN else _TOLD_TO_END
+            return
         status, note = self._decide(order, iteration)
         if status == beat.ACCEPTED:
             python_calls = bool(order.flags & beat.TRACE_PYTHON_CALLS)
             tracer = self._make_tracer(python_calls=python_calls, inputs=self._wants_inputs(order))
             self._session = Session(order, tracer, self._run)
             self.phase, self._give_up, self._waited, self._patience_s = WAITING, "", 0, _PATIENCE_S
+            self._end_early = ""
             self._before_ns = 0
         self._tell(order, status, note=note)
 
@@ -128,6 +135,9 @@ class Capturer:
                 self._settle(session)
         except CaptureError as error:
             self._dismiss(beat.ORDER_FAILED, str(error))
+        except BaseException:  # not ours: what was under way may be half done, so it ends at the next boundary
+            self._give_up = "a signal's handler raised inside the profiler"
+            raise
         return session.stall_ns - before
 
     def loaded(self, iterator: Any) -> None:
@@ -248,6 +258,9 @@ class Capturer:
             return beat.SKIPPED, "another profiler is active in the training"
         if surroundings.in_backward():
             return beat.SKIPPED, "optimizers step inside the backward pass, where no profiler can be started"
+        lack = lack_for_a_window()
+        if lack:
+            return beat.SKIPPED, lack
         return beat.ACCEPTED, ""
 
     def _wants_inputs(self, order: Order) -> bool:
@@ -279,7 +292,7 @@ class Capturer:
         if self._door.taken and not session.prepared:
             self._dismiss(beat.SKIPPED, "another profiler is active in the training")
             return
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         with _OurTurn(self._door):
             if not session.prepared:
                 session.prepare()
@@ -296,12 +309,12 @@ class Capturer:
         expected = session.iterations * self._events_per_iteration
         too_many = 0 < _OVER_BUDGET * order.max_events < expected
         too_long = (end_ns - session.boundaries_ns[0]) * 1e-9 > self._longest_s
-        enough = session.iterations >= _LEAST_ITERATIONS and (too_many or too_long)
+        enough = session.iterations >= _LEAST_ITERATIONS and (too_many or too_long or self._end_early)
         if iteration < order.last_iteration and not enough:
             return
         why = ""
         if iteration < order.last_iteration:
-            why = f"{'its event budget' if too_many else 'its longest time'} was used up"
+            why = self._end_early or f"{'its event budget' if too_many else 'its longest time'} was used up"
         self._park(session, why)
 
     def _park(self, session: Session, cut_by: str = "") -> None:
@@ -324,20 +337,21 @@ class Capturer:
             self._finish(session)
         else:
             self._take_down(session)
+            self._forget()
 
     def _await(self, question: Callable[[], bool]) -> bool:
         """Whether a question is answered with yes, soon at least: all waiting for one window takes 2 s at most."""
-        began = time.monotonic()
-        while not (answer := question()) and time.monotonic() - began < self._patience_s:
-            time.sleep(_LOOK_AGAIN_S)
-        self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
+        began = monotonic()
+        while not (answer := question()) and monotonic() - began < self._patience_s:
+            sleep(_LOOK_AGAIN_S)
+        self._patience_s = max(0.0, self._patience_s - (monotonic() - began))
         return answer
 
     # ------------------------------------------------------------------ the profiler's end
 
     def _at_hand(self) -> bool:
         """The profiler can be stopped here: only in its own thread, and in no backward pass."""
-        return threading.get_ident() == self._thread and not surroundings.in_backward()
+        return get_ident() == self._thread and not surroundings.in_backward()
 
     def _finish(self, session: Session) -> None:
         """A complete window whose profiler may be stopped."""
@@ -351,15 +365,19 @@ class Capturer:
         try:
             self._saving = self._in_background(self._save)
         except RuntimeError:  # the interpreter shuts down: Python 3.12 starts no more threads
-            self._save()
+            with spared():
+                self._save()
 
     def _dismiss(self, status: int, note: str) -> None:
-        """Throw away what there is of the current order, and say why; the profiler goes as soon as that is safe."""
+        """Throw away what there is of the current order, and say why; the profiler goes as soon as that is safe.
+
+        A signal's handler may raise anywhere in it; the next boundary then calls it again.
+        """
         session = self._session
         if session is None:
             return
-        self._give_up = ""
-        if self.phase == OPEN:
+        self._give_up = self._give_up or note
+        if self.phase == OPEN and session.prepared:
             session.park()
         if self.phase != WAITING and session.prepared and not session.settled():
             self._leave_standing(session, status, note)
@@ -368,16 +386,21 @@ class Capturer:
         note = "; ".join(filter(None, (note, self._take_down(session))))
         if not answered:
             self._tell(session.order, status, session, note=note)
+        self._forget()
 
     def _leave_standing(self, session: Session, status: int, note: str) -> None:
         """The order ends here, but a collective of its time is still open: the profiler stays, recording nothing."""
-        answered, self.phase = self.phase == STANDING, STANDING
-        if not answered:
+        if self.phase != STANDING:
             self._waited = 0
             self._tell(session.order, status, session, note=note)
+        self.phase, self._give_up = STANDING, ""
+
+    def _forget(self) -> None:
+        """Be ready for the next order."""
+        self._session, self.phase, self._give_up = None, IDLE, ""
 
     def _take_down(self, session: Session) -> str:
-        """Stop the profiler, forget what it recorded, and be ready for the next order.
+        """Stop the profiler and forget what it recorded.
 
         Returns:
             What went wrong, or nothing.
@@ -390,7 +413,6 @@ class Capturer:
             failure = str(error)
         if was_prepared:
             session.stall_ns += session.tracer.drop()
-        self._session, self.phase = None, IDLE
         return failure
 
     # ------------------------------------------------------------------ on the saving thread

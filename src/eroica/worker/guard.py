@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from eroica.wire.places import places, private_directory, private_file
+from eroica.worker.limits import spared
 
 Value = TypeVar("Value")
 
@@ -142,5 +143,8 @@ class Guard:
         path = self._log_path()
         private_directory(path.parent)
         appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        with os.fdopen(private_file(path, appending), "a", encoding="utf-8", errors="backslashreplace") as file:
+        with (
+            spared(),
+            os.fdopen(private_file(path, appending), "a", encoding="utf-8", errors="backslashreplace") as file,
+        ):
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} Eroica stops watching this worker:\n{self.stack}\n")

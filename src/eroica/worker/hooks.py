@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
+import sys
 import weakref
+from collections import deque
 from collections.abc import Callable
-from threading import get_ident
-from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from eroica.settings import Settings, load_settings
 from eroica.wire import beat
-from eroica.wire.beat import BeatWriter, Result
+from eroica.wire.beat import BEAT_ITERATION_WORD, BeatWriter, Result
 from eroica.wire.places import Places, places, private_directory
 from eroica.worker import launch, surroundings
 from eroica.worker.answering import Witness
 from eroica.worker.capture import SAVING, STATES, Capturer
 from eroica.worker.guard import Guard, log_of_this_process
+from eroica.worker.limits import lack_of_files, spared
 from eroica.worker.plain import EITHER, Plain, make_hooks
+from eroica.worker.pristine import Lock, Thread, get_ident, monotonic_ns
 from eroica.worker.rhythm import Completed, Rhythm
 from eroica.worker.tracer import ProfilerDoor
 
@@ -31,6 +32,8 @@ _SAVE_PATIENCE_S = 10.0
 _ANNOUNCED = -1
 #: Places of optimizers that are gone, kept for those that are made anew.
 _MOST_VACANT = 64
+#: Steps of other threads between two looks whether the one that trains still does.
+_LOOK_AT_OWNER = 64
 
 
 class _Place(NamedTuple):
@@ -69,16 +72,21 @@ class Guest:
         self._rhythm = Rhythm()
         self._numbers: dict[int, int] = {}  # of optimizers, by id()
         self._numbered: dict[int, weakref.ref[Any]] = {}
+        self._gone: deque[weakref.ref[Any]] = deque()  # optimizers, since anybody looked
         self._places: dict[int, _Place] = {}  # of optimizers, by id()
         self._vacant: dict[tuple[object, ...], list[tuple[int, weakref.ref[Any]]]] = {}
         self._optimizers_seen = 0
         self._beats: BeatWriter | None = None
         self._capturer: Capturer | None = None
         self._thread = 0
+        self._first: dict[str, int] = {}
+        self._own_steps = self._foreign_steps = 0
+        self._progress_seen = (-1, -1)
+        self._fed_elsewhere = False
         self._last: Completed = (0, 0, 0)
         self._known = False
         self._declined = False
-        self._answering = threading.Lock()
+        self._answering = Lock()
         self._witness: Witness | None = None
 
     # ------------------------------------------------------------------ events
@@ -86,7 +94,10 @@ class Guest:
     def loaded(self, iterator: Any) -> None:
         """A data loader handed out a batch."""
         now = monotonic_ns()
-        self._rhythm.loaded(now)
+        if self._beats is None or get_ident() == self._thread:
+            self._rhythm.loaded(now)
+        else:
+            self._fed_elsewhere = True  # a thread that loads ahead
         if self._beats is not None:
             self._beats.touch(now)
             if self._capturer is not None and self._capturer.phase:
@@ -98,12 +109,24 @@ class Guest:
         Written as one piece because every further function costs half a microsecond here, where no cache is warm.
         """
         now = monotonic_ns()
+        here = get_ident()
+        if self._thread != here:
+            self._thread = self._thread or self._first.setdefault("thread", here)  # of several at once, one
+            if self._thread != here and not self._takes_over(optimizer):
+                return
         self._take_back()
+        self._own_steps += 1
         beats = self._beats
         if beats is None:
-            beats = self._join(optimizer)
+            with spared():
+                beats = self._join(optimizer)
             if beats is None:
                 return
+        if self._gone:
+            self._forget_optimizers()
+        if self._fed_elsewhere:
+            self._fed_elsewhere = False
+            self._rhythm.loaded(now)
         number = self._numbers.get(id(optimizer))
         if number is None:
             number = self._add_optimizer(optimizer)
@@ -119,9 +142,31 @@ class Guest:
         if ordered or capturer.phase:
             self._obey(capturer, beats)
         elif rhythm.plain and self._optimizers_seen == 1:
-            self._hand_over(beats, id(optimizer))
+            self._hand_over(beats, self._numbered[id(optimizer)])
 
-    def _hand_over(self, beats: BeatWriter, optimizer: int) -> None:
+    def _takes_over(self, optimizer: Any) -> bool:
+        """Whether this thread's steps count from here on: those of the one that joined, unless it has stopped stepping.
+
+        Threads that step optimizers beside each other would make iterations of nobody. Where they did until the one
+        that joined ended, others have to go on for a while: their last few steps are no training that continues.
+        """
+        self._foreign_steps += 1
+        announced = optimizer is None and not self._rhythm.explicit
+        if not announced and self._foreign_steps % _LOOK_AT_OWNER != 1:
+            return False
+        beats = self._beats
+        progress = (beats.words[BEAT_ITERATION_WORD] if beats is not None else 0, self._own_steps)
+        stands, self._progress_seen = progress == self._progress_seen, progress
+        alone = self._foreign_steps == 1 and self._thread not in sys._current_frames()
+        if not (announced or stands or alone):
+            return False
+        self._take_back()
+        if self._capturer is not None:
+            self._capturer.give_up("another thread trains now")
+        self._thread, self._foreign_steps, self._progress_seen = get_ident(), 0, (-1, -1)
+        return True
+
+    def _hand_over(self, beats: BeatWriter, optimizer: weakref.ref[Any]) -> None:
         """Let the hooks deal with plain iterations themselves from here on."""
         plain = self._rhythm.plain
         iteration, end_ns, fed = self._rhythm.state()
@@ -137,6 +182,8 @@ class Guest:
 
     def _ordered(self, _: object) -> None:
         """A plain iteration is over and the agent has left an order."""
+        if get_ident() != self._thread:
+            return
         self._take_back()
         if self._beats is not None and self._capturer is not None:
             self._obey(self._capturer, self._beats)
@@ -156,6 +203,7 @@ class Guest:
         key = id(optimizer)
         if optimizer is None:
             return _ANNOUNCED
+        self._forget_optimizers()
         place = _Place.of(optimizer)
         number = self._number_before(place)
         if number is None:
@@ -164,7 +212,8 @@ class Guest:
         if place is not None:
             self._places[key] = place
         self._numbers[key] = number
-        self._numbered[key] = weakref.ref(optimizer, lambda _: self.guard.run(self._forget_optimizer, key))
+        # no Python in there: what a signal's handler raises in a reference's callback is lost
+        self._numbered[key] = weakref.ref(optimizer, self._gone.append)
         return number
 
     def _number_before(self, place: _Place | None) -> int | None:
@@ -176,8 +225,13 @@ class Guest:
         number, parameter = gone.pop(first)  # never compared: weak references compare what they point to
         return number if parameter() is place.parameter() else None
 
+    def _forget_optimizers(self) -> None:
+        while self._gone:
+            gone = self._gone.popleft()
+            for key in [key for key, reference in self._numbered.items() if reference is gone]:
+                self._forget_optimizer(key)
+
     def _forget_optimizer(self, key: int) -> None:
-        self._take_back()
         number, place = self._numbers.pop(key, None), self._places.pop(key, None)
         self._numbered.pop(key, None)
         if place is not None and number is not None:
@@ -217,6 +271,9 @@ class Guest:
         if surroundings.in_loader_child():
             self._declined = True
             return None
+        lack = lack_of_files()
+        if lack:
+            raise OSError(lack)
         self._settings = load_settings()
         self._rhythm.tune(self._settings.learn_repeats, self._settings.relearn_events)
         where = places(os.environ)
@@ -242,8 +299,8 @@ class Guest:
         if launch.agent_is_missing(where.runtime):
             launch.start_agent(where)
 
-    def _in_background(self, work: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=self.guard.run, args=(work,), name="eroica-helper", daemon=True)
+    def _in_background(self, work: Callable[[], None]) -> Thread:
+        thread = Thread(functools.partial(self.guard.run, work))
         thread.start()
         return thread
 

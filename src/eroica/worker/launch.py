@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-import subprocess
-import sys
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
+from eroica.start import isolated
 from eroica.wire.places import Places
+from eroica.worker.pristine import posix
 
-_WITHOUT_CWD = (
-    "import sys; sys.path.pop(0); import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-)
+_STANDARD_ERROR = 2
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # that `subprocess` gives back to children, too
 _DETACH = '"$@" </dev/null >/dev/null 2>&1 &'
 
 
@@ -26,16 +28,6 @@ def agent_is_missing(runtime: Path) -> bool:
     finally:
         os.close(handle)
     return True
-
-
-def program(module: str, *arguments: str) -> list[str]:
-    """Command that runs a module of ours in this Python.
-
-    Not from the working directory, which a plain `-m` would put first on the path: another user may have put modules
-    there, and the user's own may bear the names of ours.
-    """
-    how = ["-P", "-m"] if sys.version_info >= (3, 11) else ["-c", _WITHOUT_CWD]
-    return [sys.executable, *how, module, *arguments]
 
 
 def start_agent(where: Places) -> None:
@@ -55,9 +47,22 @@ def start_agent(where: Places) -> None:
         # who started all workers of this host may use what they may together; a shell is nobody to go by
         "EROICA_LAUNCHER": str(os.getppid()) if "LOCAL_RANK" in os.environ else "",
     }
-    shell = ["/bin/sh", "-c", _DETACH, "sh", *program("eroica.agent")]
-    with subprocess.Popen(
-        shell, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as starter:  # fmt: skip
-        starter.wait()
+    shell = ["/bin/sh", "-c", _DETACH, "sh", *isolated("eroica.agent")]
+    starter = posix.posix_spawn(
+        shell[0], shell, environment,
+        file_actions=[*_nowhere(), *_closed()], setsid=True, setsigmask=(), setsigdef=_IGNORED_BY_PYTHON,
+    )  # fmt: skip
+    with contextlib.suppress(ChildProcessError):  # the training waits for any child, and had it
+        posix.waitpid(starter, 0)
+
+
+def _closed() -> Iterator[tuple[int, ...]]:
+    """Every file that the training has open, also those that its C libraries let children inherit."""
+    for name in posix.listdir("/proc/self/fd"):
+        if int(name) > _STANDARD_ERROR:
+            yield posix.POSIX_SPAWN_CLOSE, int(name)
+
+
+def _nowhere() -> Iterator[tuple[int | str, ...]]:
+    for stream in range(_STANDARD_ERROR + 1):
+        yield posix.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 OPTIMIZERS = "torch.optim.optimizer"
 LOADERS = "torch.utils.data.dataloader"
-_AWAITED = (OPTIMIZERS, LOADERS)
+COMPILER = "torch._dynamo"
+_AWAITED = (OPTIMIZERS, LOADERS, COMPILER)
 
 
 class _Lookout:

@@ -11,8 +11,8 @@ name up in the module's dictionary touches several more cold lines each time (a 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from eroica.wire.beat import (
@@ -25,6 +25,7 @@ from eroica.wire.beat import (
     BeatWriter,
 )
 from eroica.worker.guard import Guard
+from eroica.worker.pristine import get_ident, monotonic_ns
 
 EITHER = 2
 
@@ -51,14 +52,14 @@ class Hooks(NamedTuple):
     Attributes:
         stepped: An optimizer's post-step hook.
         loaded: Called after a batch was loaded, with the iterator.
-        arm: (beat file, id of the only optimizer, wanted `fed` or EITHER, where it stands): deal with plain iterations
-            from now on.
+        arm: (beat file, weak reference to the only optimizer, wanted `fed` or EITHER, where it stands): deal with
+            plain iterations of this thread from now on.
         disarm: Leave everything to the guest again; where it stands, None if it was not armed.
     """
 
     stepped: Callable[..., None]
     loaded: Callable[..., None]
-    arm: Callable[[BeatWriter, int, int, Plain], None]
+    arm: Callable[[BeatWriter, weakref.ref[Any], int, Plain], None]
     disarm: Callable[[], Plain | None]
 
 
@@ -75,7 +76,8 @@ def make_hooks(
     """
     any_step, any_load, look_at_order = guard.border(stepped), guard.border(loaded), guard.border(ordered)
     words: Any = None
-    known = 0  # id of the only optimizer; 0 = not armed
+    known: Callable[[], Any] = object  # the only optimizer, as long as it lives; not armed: nobody
+    owner = 0  # the thread that steps it; what other threads step is no iteration
     fed = wanted = iteration = end_ns = order = 0
 
     def plain_step(  # noqa: PLR0913, PLR0917 - see the module's text
@@ -83,7 +85,7 @@ def make_hooks(
         _arguments: Any = None,
         _keywords: Any = None,
         clock: Callable[[], int] = monotonic_ns,
-        identify: Callable[[Any], int] = id,
+        here: Callable[[], int] = get_ident,
         either: int = EITHER,
         ring: int = RING_WORD,
         last_slot: int = RING_SLOTS - 1,
@@ -92,17 +94,18 @@ def make_hooks(
         order_number: int = ORDER_WORD,
     ) -> None:
         nonlocal fed, iteration, end_ns
-        if identify(optimizer) != known or fed != wanted != either:
+        memory = words
+        if known() is not optimizer or fed != wanted != either or here() != owner or memory is None:
             any_step(optimizer)
             return
         try:
             now = clock()
             fed = 0
             iteration += 1
-            words[ring + (iteration & last_slot)] = now - end_ns
-            words[beat_end] = end_ns = now
-            words[beat_iteration] = iteration
-            if words[order_number] == order:
+            memory[ring + (iteration & last_slot)] = now - end_ns
+            memory[beat_end] = end_ns = now
+            memory[beat_iteration] = iteration
+            if memory[order_number] == order:
                 return
         except Exception as error:  # the border
             if guard.passes(error):
@@ -112,27 +115,29 @@ def make_hooks(
 
     def plain_load(iterator: Any = None, clock: Callable[[], int] = monotonic_ns, event: int = EVENT_WORD) -> None:
         nonlocal fed
-        if not known:
+        memory = words
+        if memory is None:
             any_load(iterator)
             return
         try:
             fed = 1
-            words[event] = clock()
+            memory[event] = clock()
         except Exception as error:  # the border
             if guard.passes(error):
                 raise
 
-    def arm(beats: BeatWriter, optimizer: int, wanted_fed: int, state: Plain) -> None:
-        nonlocal words, known, fed, wanted, iteration, end_ns, order
-        words, wanted, order = beats.words, wanted_fed, beats.order_seen
+    def arm(beats: BeatWriter, optimizer: weakref.ref[Any], wanted_fed: int, state: Plain) -> None:
+        nonlocal words, known, owner, fed, wanted, iteration, end_ns, order
+        wanted, order, owner = wanted_fed, beats.order_seen, get_ident()
         iteration, end_ns, fed = state.iteration, state.end_ns, state.fed
         known = optimizer
+        words = beats.words
 
     def disarm() -> Plain | None:
         nonlocal words, known
-        if not known:
+        if words is None:
             return None
-        known = 0
+        known = object
         memory, words = words, None
         return Plain(iteration, end_ns, memory[RING_WORD + (iteration & (RING_SLOTS - 1))], fed)
 

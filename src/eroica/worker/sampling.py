@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 from eroica.wire.places import write_private
+from eroica.worker.pristine import Flag, Thread, get_ident, monotonic, monotonic_ns, python_threads
 
 Stack = tuple[CodeType, ...]
 
@@ -41,18 +41,18 @@ class StackSampler:
     def __init__(self, rate_hz: int, run: Callable[..., Any]) -> None:
         self._period_s = 1.0 / rate_hz
         self._rate_hz = rate_hz
-        self._stop = threading.Event()
+        self._stop = Flag()
         self._start_ns = 0
         self._last: dict[int, Stack] = {}
         self._changes: list[tuple[int, int, Stack]] = []  # time, thread ident, stack from then on
         self._names: dict[int, str] = {}
         self._end_ns: int | None = None  # since the start; until sampling failed there is none
         self.failure = ""
-        self._thread = threading.Thread(target=run, args=(self._sample_if_possible,), name="eroica-stacks", daemon=True)
+        self._thread = Thread(functools.partial(run, self._sample_if_possible))
 
     def start(self) -> None:
         """Sample until `stop`."""
-        self._start_ns = time.monotonic_ns()
+        self._start_ns = monotonic_ns()
         self._thread.start()
 
     def stop(self) -> None:
@@ -65,7 +65,7 @@ class StackSampler:
         Raises:
             OSError: The directory cannot be written.
         """
-        self._thread.join(timeout=1.0)
+        self._thread.join(1.0)
         path = directory / "stacks.json"
         write_private(path, json.dumps(list(self._events())).encode())
         meta = {"start_monotonic_ns": self._start_ns, "rate_hz": self._rate_hz, "source": "thread"}
@@ -76,19 +76,19 @@ class StackSampler:
         try:
             self._sample_until_stopped()
         except Exception as error:  # noqa: BLE001 - costs this window its stacks, not the worker its watching
-            self._end_ns = time.monotonic_ns() - self._start_ns
+            self._end_ns = monotonic_ns() - self._start_ns
             self.failure = f"{type(error).__name__}: {error}"
 
     def _sample_until_stopped(self) -> None:
-        due = time.monotonic()
-        while not self._stop.wait(max(0.0, due - time.monotonic())):
+        due = monotonic()
+        while not self._stop.wait(max(0.0, due - monotonic())):
             self._sample()
-            due = max(due + self._period_s, time.monotonic() - 10 * self._period_s)
+            due = max(due + self._period_s, monotonic() - 10 * self._period_s)
 
     def _sample(self) -> None:
-        now = time.monotonic_ns() - self._start_ns
+        now = monotonic_ns() - self._start_ns
         frames = sys._current_frames()
-        frames.pop(threading.get_ident(), None)
+        frames.pop(get_ident(), None)
         for ident, frame in frames.items():
             stack = _stack(frame)
             if self._last.get(ident) != stack:
@@ -104,13 +104,13 @@ class StackSampler:
             return
         self._last[ident] = stack
         if ident not in self._names:
-            named = (thread for thread in threading.enumerate() if thread.ident == ident)
+            named = (thread for thread in python_threads() if thread.ident == ident)
             self._names[ident] = next((f"thread ({t.native_id}): {t.name}" for t in named), f"thread ({ident})")
 
     # ------------------------------------------------------------------ what py-spy would have written
 
     def _events(self) -> Iterator[dict[str, Any]]:
-        end = self._end_ns if self._end_ns is not None else time.monotonic_ns() - self._start_ns
+        end = self._end_ns if self._end_ns is not None else monotonic_ns() - self._start_ns
         before: dict[int, Stack] = {}
         closing = [(end, ident, ()) for ident in self._last]
         for moment, ident, stack in [*self._changes, *closing]:

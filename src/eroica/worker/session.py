@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from eroica.errors import CaptureError
 from eroica.wire import beat
 from eroica.wire.beat import Order
 from eroica.wire.places import PROBE_FILE, write_private
 from eroica.worker import setup, surroundings
 from eroica.worker.guard import raised_by_signal_handler
+from eroica.worker.pristine import get_native_id, monotonic_ns, time_ns
 from eroica.worker.sampling import StackSampler
 from eroica.worker.tracer import Tracer, survey
 
@@ -27,43 +28,57 @@ _UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError,
 
 def _clock_pair() -> dict[str, int]:
     """Wall clock and CLOCK_MONOTONIC at one moment."""
-    before = time.monotonic_ns()
-    realtime = time.time_ns()
-    return {"realtime_ns": realtime, "monotonic_ns": (before + time.monotonic_ns()) // 2}
+    before = monotonic_ns()
+    realtime = time_ns()
+    return {"realtime_ns": realtime, "monotonic_ns": (before + monotonic_ns()) // 2}
+
+
+#: Reads `tick`, which is None, and a text of that; of all else `format` makes one itself, and looks for signals then.
+_TICK = "{clock.tick.__class__.__name__}"
+
+
+class _Clock(map):  # type: ignore[type-arg]
+    tick = property(next)
 
 
 class CollectionLog:
     """Runs of the cyclic garbage collector while it is on.
 
-    Args:
-        run: Runs our code behind the guest's border.
+    The interpreter can raise nothing out of the collector's callbacks: what a signal's handler raises while Python runs
+    in one, a time limit say, is printed and lost. So no Python runs in ours. They are made of parts that are C: one
+    keeps what the collector says, the other formats a text, for which it reads `tick`, which takes the next item of a
+    `map`, which appends the time, the thread and what was kept to a list.
     """
 
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self.runs: list[dict[str, int]] = []
-        self._began: dict[int, int] = {}
-        self._run = run
+    def __init__(self) -> None:
+        self._noted: list[tuple[int, int, tuple[str, dict[str, int]]]] = []
+        now: dict[str, dict[str, int]] = {}  # what the collector has just said: phase and facts
+        noting = zip(iter(monotonic_ns, None), iter(get_native_id, None), iter(now.popitem, None), strict=False)
+        clock = _Clock(self._noted.append, noting)
+        self._callbacks = (now.__setitem__, functools.partial(_TICK.format, clock=clock))
 
     def on(self) -> None:
         """Start listening."""
-        gc.callbacks.append(self._hear)
+        gc.callbacks.extend(self._callbacks)
 
     def off(self) -> None:
         """Stop listening. Idempotent."""
-        if self._hear in gc.callbacks:
-            gc.callbacks.remove(self._hear)
+        for callback in self._callbacks:
+            if callback in gc.callbacks:
+                gc.callbacks.remove(callback)
 
-    def _hear(self, phase: str, info: dict[str, int]) -> None:
-        self._run(self._note, phase, info)
-
-    def _note(self, phase: str, info: dict[str, int]) -> None:
-        thread, now = threading.get_native_id(), time.monotonic_ns()
-        if phase == "start":
-            self._began[thread] = now
-        elif thread in self._began:
-            start = self._began.pop(thread)
-            run = {"start_ns": start, "end_ns": now, "generation": info["generation"], "thread_id": thread}
-            self.runs.append(run)
+    @property
+    def runs(self) -> list[dict[str, int]]:
+        """Runs that began and ended while it was on, as `eroica.model.window.GarbageCollection`."""
+        began: dict[int, int] = {}
+        found = []
+        for moment_ns, thread, (phase, facts) in self._noted:
+            if phase == "start":
+                began[thread] = moment_ns
+            elif thread in began:
+                times = {"start_ns": began.pop(thread), "end_ns": moment_ns}
+                found.append({**times, "generation": facts["generation"], "thread_id": thread})
+        return found
 
 
 class Session:
@@ -88,7 +103,7 @@ class Session:
         self.loader_pids: set[int] = set()
         self.loader_setup: dict[str, str] = {}
         self.has_sends = False
-        self.collections = CollectionLog(run)
+        self.collections = CollectionLog()
         self._clocks: list[dict[str, int]] = []
         self._groups: list[dict[str, Any]] = []
         self._enqueued: dict[str, int] = {}
@@ -101,40 +116,40 @@ class Session:
 
     def prepare(self) -> None:
         """Get the profiler ready, one iteration early if possible."""
-        before = time.monotonic_ns()
+        before = monotonic_ns()
+        self.prepared = True  # before it is: a signal's handler may raise inside
         self.tracer.prepare()
-        self.prepared = True
         self._groups = self._ask("process groups", surroundings.process_groups) or []
-        self.stall_ns += time.monotonic_ns() - before
+        self.stall_ns += monotonic_ns() - before
 
     def open(self) -> None:
         """Record from here on."""
-        before = time.monotonic_ns()
+        before = monotonic_ns()
         self._clocks.append(_clock_pair())
         if self._sampler is not None:
             self._sampler.start()
         self.tracer.start()
         self.collections.on()
-        now = time.monotonic_ns()
+        now = monotonic_ns()
         self.boundaries_ns.append(now)
         self.stall_ns += now - before
 
     def park(self) -> None:
         """Record no further, but leave the profiler standing: a collective may still be open."""
-        before = time.monotonic_ns()
+        before = monotonic_ns()
         self.tracer.pause()
         self.quiet()
         self._enqueued = self._ask("open collectives", surroundings.collectives_enqueued) or {}
         self._clocks.append(_clock_pair())
-        self.stall_ns += time.monotonic_ns() - before
+        self.stall_ns += monotonic_ns() - before
 
     def settled(self) -> bool:
         """Every collective that was enqueued when the window was parked has completed, or nobody can tell."""
-        before = time.monotonic_ns()
+        before = monotonic_ns()
         completed = self._ask("open collectives", self._collectives_completed)
         if completed is None:
             self._enqueued = {}
-        self.stall_ns += time.monotonic_ns() - before
+        self.stall_ns += monotonic_ns() - before
         return completed is not False
 
     def idle(self) -> bool:
@@ -149,12 +164,16 @@ class Session:
 
     def close(self) -> None:
         """Take the profiler down. Idempotent."""
-        before = time.monotonic_ns()
+        before = monotonic_ns()
         self.quiet()
         if self.prepared:
+            try:
+                self.tracer.stop()
+            except CaptureError:
+                self.prepared = False
+                raise
             self.prepared = False
-            self.tracer.stop()
-        self.stall_ns += time.monotonic_ns() - before
+        self.stall_ns += monotonic_ns() - before
 
     def quiet(self) -> None:
         """Note no more collections and stacks. Idempotent."""

@@ -7,12 +7,13 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from eroica.wire.places import host_name
+from eroica.worker.pristine import get_ident, get_native_id, monotonic_ns, python_threads, time_ns
+from eroica.worker.recording import Silence
 
 _REPORTS_LATE = "gloo:"
 
@@ -97,8 +98,8 @@ def identity(environ: Mapping[str, str], optimizer: Any) -> dict[str, Any]:
         "pid": os.getpid(),
         "device": device,
         "device_uuid": device_uuid(device),
-        "start_realtime_ns": time.time_ns(),
-        "start_monotonic_ns": time.monotonic_ns(),
+        "start_realtime_ns": time_ns(),
+        "start_monotonic_ns": monotonic_ns(),
         "training_thread_id": thread_id,
         "training_thread_ident": thread_ident,
         "process_start": process_start(),
@@ -166,11 +167,11 @@ def training_thread() -> tuple[int, int]:
 
     That is this one, unless torch has started it for a backward pass: then the main one, which waits for that.
     """
-    main, here = threading.main_thread(), threading.get_ident()
-    ours = {one.ident for one in threading.enumerate() if not isinstance(one, threading._DummyThread)}
+    main, here = threading.main_thread(), get_ident()
+    ours = {one.ident for one in python_threads() if not isinstance(one, threading._DummyThread)}
     if in_backward() and main.native_id and main.ident and here not in ours:
         return main.native_id, main.ident
-    return threading.get_native_id(), here
+    return get_native_id(), here
 
 
 def in_loader_child() -> bool:
@@ -181,7 +182,7 @@ def in_loader_child() -> bool:
 
 def thread_names() -> dict[str, str]:
     """Kernel thread id, as text, to the name of Python's threads."""
-    return {str(thread.native_id): thread.name for thread in threading.enumerate() if thread.native_id}
+    return {str(thread.native_id): thread.name for thread in python_threads() if thread.native_id}
 
 
 def loader_children(iterator: Any) -> list[int]:
@@ -288,4 +289,4 @@ def collectives_completed(enqueued: Mapping[str, int], before_ns: int) -> bool:
 
 def quiet_after_fork() -> None:
     """In a child forked while a window is open: record nothing there, nobody would ever collect it."""
-    sys.modules["torch.autograd"]._enable_record_function(False)
+    Silence().begin()

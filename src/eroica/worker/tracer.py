@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from eroica.errors import CaptureError
-from eroica.wire.places import private_file
+from eroica.wire.places import SAVING_PREFIX, private_file
 from eroica.worker.guard import raised_by_signal_handler
 from eroica.worker.kineto import quiet
+from eroica.worker.pristine import monotonic_ns
+from eroica.worker.recording import Silence
 from eroica.worker.unlocked import save_unlocked
 
 _COUNTED_PLACES = 16
 _COUNTED_BYTES = 65_536
 _SENDS = (b'"c10d::send"', b'"c10d::recv_"')
+
+
+_PREPARE, _ENABLE, _DISABLE = _NAMES = "_prepare_profiler", "_enable_profiler", "_disable_profiler"
+#: What torch's functions have returned to the tracer that is at work.
+_returned: dict[str, list[Any]] = {name: [] for name in _NAMES}
+
+
+def _call_and_keep(name: str, function: Callable[..., Any], arguments: Any, named: Any) -> Any:
+    """Call it and keep what it returns, in one piece: a signal's handler runs before or after, never between."""
+    kept = _returned[name]
+    kept.extend(islice(iter(functools.partial(function, *arguments, **named), kept), 1))
+    return kept[-1]
 
 
 class Tracer:
@@ -41,8 +56,9 @@ class Tracer:
         self._python_calls = python_calls
         self._inputs = inputs
         self._profile: Any = None
-        self._started = False
-        self._paused = False
+        self._kept: dict[str, list[Any]] = {name: [] for name in _NAMES}
+        self._prepared = self._ending = False
+        self._silence = Silence()
 
     @property
     def records_inputs(self) -> bool:
@@ -57,6 +73,7 @@ class Tracer:
         """
         self._profile = self._make()
         self._call("_prepare_trace")
+        self._prepared = True
 
     def start(self) -> None:
         """Record from now on, in this thread and those that work for it.
@@ -65,16 +82,13 @@ class Tracer:
             CaptureError: The profiler refuses.
         """
         self._call("_start_trace")
-        self._started = True
 
     def pause(self) -> None:
         """Record no further operators of this thread, nor collectives it enqueues, until `stop`; a microsecond.
 
-        Operators and collectives that are open now still get their ends. torch's own switch for this,
-        `_toggle_collection_dynamic`, writes a warning into the training's output.
+        Operators and collectives that are open now still get their ends, and other observers theirs.
         """
-        self._paused = True
-        sys.modules["torch.autograd"]._enable_record_function(False)
+        self._silence.begin()
 
     def stop(self) -> None:
         """Collect the events: 3-5 microseconds for each.
@@ -82,19 +96,30 @@ class Tracer:
         A collective that is open now would write its end into memory that is freed here (torch 2.13, gloo): `pause`
         first and wait until `eroica.worker.surroundings.collectives_completed` says that they have ended.
 
+        A signal's handler may have raised inside any of these calls, so torch is asked what runs. Call it again after
+        that.
+
         Raises:
-            CaptureError: The profiler refuses.
+            CaptureError: The profiler refuses, or its end was interrupted and nobody has the events.
         """
+        enabled = sys.modules["torch.autograd"]._profiler_enabled
+        runs = enabled()
         try:
-            if not self._started:  # prepared only: it must be started to be closed
-                self._call("_start_trace")
+            if self._kept[_DISABLE]:  # a handler raised right after it
+                self._profile.kineto_results = self._kept[_DISABLE][-1]
+                return
+            if not runs:
+                if self._ending or not (self._prepared or self._kept[_PREPARE]):
+                    raise CaptureError("a signal's handler interrupted the profiler")
+                self._call("_start_trace")  # prepared only: it must be started to be closed
+            self._ending = True
             if not self.waits:
                 self._profile.use_device = None  # all that torch goes by when it waits
             self._call("__exit__", None, None, None)
         finally:
-            if self._paused:
-                self._paused = False
-                sys.modules["torch.autograd"]._enable_record_function(True)
+            self._silence.end()
+            if not enabled():  # where that was interrupted torch still believes it
+                sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
 
     def save(self, path: Path) -> int:
         """Write the trace as JSON: 2-3 microseconds for each event.
@@ -106,15 +131,17 @@ class Tracer:
             OSError: Nothing was written.
         """
         os.close(private_file(path))  # where we cannot write, Kineto would say so aloud
-        results, before = self._profile.kineto_results, time.monotonic_ns()
-        with quiet():  # it complains of a full disk
-            unlocked = save_unlocked(results, path)
-            if not unlocked:
-                results.save(str(path))
-        held_ns = 0 if unlocked else time.monotonic_ns() - before
-        if not path.is_file():
-            raise OSError(f"the profiler wrote no trace to {path}; is the disk full?")
-        path.chmod(0o600)  # torch goes by the user's umask
+        results, before = self._profile.kineto_results, monotonic_ns()
+        with _beside(path) as draft:
+            with quiet():  # it complains of a full disk
+                unlocked = save_unlocked(results, draft)
+                if not unlocked:
+                    results.save(str(draft))
+            held_ns = 0 if unlocked else monotonic_ns() - before
+            if not draft.is_file():
+                raise OSError(f"the profiler wrote no trace to {draft}; is the disk full?")
+            draft.chmod(0o600)  # torch goes by the user's umask
+            draft.rename(path)
         return held_ns
 
     def drop(self) -> int:
@@ -123,11 +150,11 @@ class Tracer:
         Returns:
             Nanoseconds for which the training may have had to wait: for the interpreter lock, then for the allocator's.
         """
-        before = time.monotonic_ns()
+        before = monotonic_ns()
         self._profile = None
         with contextlib.suppress(OSError, AttributeError):  # not every C library has it
             ctypes.CDLL(None).malloc_trim(0)
-        return time.monotonic_ns() - before
+        return monotonic_ns() - before
 
     def _make(self) -> Any:
         import torch
@@ -148,6 +175,7 @@ class Tracer:
         )
 
     def _call(self, name: str, *arguments: Any) -> None:
+        _returned.update(self._kept)
         try:
             with quiet():
                 getattr(self._profile, name)(*arguments)
@@ -155,6 +183,23 @@ class Tracer:
             if raised_by_signal_handler(error):
                 raise
             raise CaptureError(f"the profiler refused: {error}") from error
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """Where Kineto is to write what then moves to `path`: in a directory that nobody removes with the window's.
+
+    It renames its file when it has written it, and that it cannot it says aloud whatever it was told.
+    """
+    place = path.parents[min(2, len(path.parents) - 1)] / f"{SAVING_PREFIX}{os.getpid()}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    try:
+        yield place / path.name
+    finally:
+        for left in (place / path.name, place / f"{path.name}.tmp"):
+            left.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another window of this process, or gone
+            place.rmdir()
 
 
 class Survey(NamedTuple):
@@ -192,8 +237,6 @@ class ProfilerDoor:
         make_way: Called before somebody else's profiler is prepared or started.
     """
 
-    _NAMES = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
-
     def __init__(self, make_way: Callable[[], object]) -> None:
         self._make_way = make_way
         self._placed: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # name to ours and the original
@@ -222,10 +265,10 @@ class ProfilerDoor:
 
         if self._placed:
             return
-        for name in self._NAMES:
+        for name in _NAMES:
             original = getattr(profiler, name, None)
             if original is not None:
-                ours = self._passing(original, starts=name != "_disable_profiler")
+                ours = self._passing(name, original)
                 self._placed[name] = ours, original
                 setattr(profiler, name, ours)
 
@@ -239,10 +282,12 @@ class ProfilerDoor:
         self._placed = {}
         self._others_active = None
 
-    def _passing(self, original: Callable[..., Any], starts: bool) -> Callable[..., Any]:
+    def _passing(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        starts = name != _DISABLE
+
         def pass_through(*arguments: Any, **named: Any) -> Any:
             if self.ours:
-                return original(*arguments, **named)
+                return _call_and_keep(name, original, arguments, named)
             if starts:
                 self._make_way()
             self._others_active = False  # until it has succeeded

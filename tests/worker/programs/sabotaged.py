@@ -6,6 +6,7 @@ import time
 import torch
 
 from eroica.worker import attach
+from eroica.worker.pristine import monotonic_ns
 
 parameter = torch.nn.Parameter(torch.ones(3))
 optimizer = torch.optim.SGD([parameter], lr=0.1)
@@ -20,5 +21,5 @@ for number in range(40):
             raise RuntimeError("no such luck")
 
         for hook in attach._attachment.guest.hooks[:2]:
-            hook.__defaults__ = tuple(broken if value is time.monotonic_ns else value for value in hook.__defaults__)
+            hook.__defaults__ = tuple(broken if value is monotonic_ns else value for value in hook.__defaults__)
 sys.stdout.write("trained\n")

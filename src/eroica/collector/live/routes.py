@@ -49,6 +49,7 @@ class Live:
         self.visitors = Visitors(token, frozenset(name for name in names if name), page)
         self._shown = shown
         self._telling = Telling(shown)
+        self._streams = 0
 
     def routes(self) -> list[Route]:
         """For `Collector.application`."""
@@ -132,11 +133,15 @@ class Live:
         return _json(records) if records else _missing(f"there is no worker {rank}")
 
     async def _events(self, request: Request) -> Response:
-        if self._telling.readers >= MAX_READERS:
+        if self._streams >= MAX_READERS:
             error = f"{MAX_READERS} pages follow this job already; close one"
             return JSONResponse({"error": error}, status_code=503, headers={"retry-after": "10"})
         last = request.headers.get("last-event-id") or request.query_params.get("after", "")
-        return Stream(self._telling.follow(last), request.scope.get("eroica.hang_up"))
+        self._streams += 1  # now: before the first event is asked for, others may come
+        return Stream(self._telling.follow(last), request.scope.get("eroica.hang_up"), self._stream_ended)
+
+    def _stream_ended(self) -> None:
+        self._streams -= 1
 
 
 def _json(record: object, status: int = 200) -> Response:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 from starlette.responses import StreamingResponse
-from starlette.types import Message, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from eroica.collector.live.feed import Feed, Position, frame
 from eroica.collector.live.siblings import siblings
@@ -199,10 +199,20 @@ class Telling:
 class Stream(StreamingResponse):
     """Server-sent events to one reader, who is hung up on when stuck."""
 
-    def __init__(self, events: AsyncGenerator[bytes, None], hang_up: Callable[[], None] | None) -> None:
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], hang_up: Callable[[], None] | None, ended: Callable[[], None]
+    ) -> None:
         super().__init__(events, media_type="text/event-stream")
+        self._ended = ended
         self._events = events
         self._hang_up = hang_up
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
 
     async def stream_response(self, send: Send) -> None:
         """Send until the reader goes, or takes nothing for long."""

@@ -137,9 +137,11 @@ def sabotage() -> None:
         raise RuntimeError("no such luck")
 
     attach: Any = sys.modules.get("eroica.worker.attach")
-    attachment = attach._attachment if attach is not None else None
-    for hook in attachment.guest.hooks[:2] if attachment is not None else ():
-        hook.__defaults__ = tuple(broken if value is time.monotonic_ns else value for value in hook.__defaults__)
+    if attach is None:
+        return
+    clock = sys.modules["eroica.worker.pristine"].monotonic_ns
+    for hook in attach._attachment.guest.hooks[:2]:
+        hook.__defaults__ = tuple(broken if value is clock else value for value in hook.__defaults__)
 
 
 def meet(around: Surroundings) -> None:

@@ -1,0 +1,209 @@
+"""Account for own time, cell by cell, now and when the job was healthy, and find the largest block that was added.
+
+A cell is a node of one tree (part of the
+iteration, kind of row, name of an operator), and its expectation is the same worker's time in it in the baseline
+window. So what was there when the job was healthy is no excess, and what is new has an expectation of zero.
+
+Array suffixes: W workers, I iterations, R rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.lateness import (
+    JOB_WIDE,
+    LEAST_STRENGTH,
+    Lateness,
+    Spent,
+    late_against_peers,
+    lateness_of,
+    measure,
+)
+from eroica.diagnosis.margins import stands_out
+from eroica.diagnosis.python_code import enters_collective
+from eroica.diagnosis.simulate import simulated_gain
+from eroica.diagnosis.view import View
+from eroica.localize.excess import excess_over_baseline
+from eroica.model.pattern import FunctionKey
+
+Floats = NDArray[np.float64]
+#: A part of the tree stands for what contains it if it gains this share of what that gains.
+_HOLDS = 0.9
+#: Its share of what is longer exceeds its share of the time before by so much.
+_CONCENTRATED = 0.5
+#: Share of an excess that lies outside of its longest iteration.
+_COMES_AGAIN = 0.5
+#: Excess relative to the reference from which a cell counts; what differs by less is the pace of the machine.
+_LEAST_RATIO = 0.2
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the tree.
+
+    Attributes:
+        name: In words; "" for the root, which is all own time.
+        phases: Parts of the iteration that it covers.
+        rows: Its rows (indices into the fleet's keys).
+    """
+
+    name: str
+    phases: frozenset[str]
+    rows: tuple[int, ...]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A coherent block of excess: who, where, how much, and what it costs.
+
+    Attributes:
+        cell: The deepest node that still holds most of it.
+        late: Who has it, against what, in which iterations, how surely.
+        gain: What its removal gains, as a fraction of the iteration, 0-1.
+    """
+
+    cell: Cell
+    late: Lateness
+    gain: float
+
+
+def largest_part(view: View) -> Part | None:
+    """The block of own time whose excess costs most, as deep in the tree as it stays one block.
+
+    All cells of the tree are judged, for the noise of a large one hides a small one inside. Against the healthy window,
+    and against peers where that gains more: one worker's own slowness is not the job's.
+
+    Args:
+        view: A window with a baseline window.
+
+    Returns:
+        None where no own time is surely longer, and where nobody waits for who is slower.
+    """
+    keys = view.fleet.keys
+    rows = [at for at in np.flatnonzero(view.fleet.critical_us.max(axis=1) > 0) if is_own_time(keys[at])]
+    root = Cell(name="", phases=frozenset(keys[at].phase for at in rows), rows=tuple(map(int, rows)))
+    cells = [cell for cell in _tree(keys, root) if _may_stand_out(view, cell)]
+    parts = [part for cell in cells if (part := _judged(view, cell)) is not None]
+    most = max((part.gain for part in parts), default=0.0)
+    within = [part for part in parts if part.gain >= _HOLDS * most and is_concentrated(view, root, part)]
+    return min(within, key=lambda part: len(part.cell.rows), default=None)
+
+
+def is_own_time(key: FunctionKey) -> bool:
+    """Whether a row is a worker's own doing: no collective, nor Python that enters one or waits for autograd."""
+    return key.kind != "collective" and not (key.kind == "python" and enters_collective(key.stack))
+
+
+def is_concentrated(view: View, root: Cell, part: Part) -> bool:
+    """Whether a part holds far more of what is longer than it had of the time before.
+
+    Where all that a worker does takes longer in the same way, there is more of it to do, or the machine is slower: that
+    has no place in the tree, however large the cell.
+    """
+    members = list(part.late.workers)
+    reference = view.suspects.before_us if part.late.reference == "baseline" else view.suspects.peers_us
+    then_F = np.nan_to_num(reference[:, members]).mean(axis=1)
+    more_F = view.fleet.critical_us[:, members].mean(axis=1) - then_F
+    own, whole = list(part.cell.rows), list(root.rows)
+    more, then = float(more_F[whole].sum()), float(then_F[whole].sum())
+    if more <= 0:
+        return False
+    return float(more_F[own].sum()) / more - float(then_F[own].sum()) / max(then, 1e-9) >= _CONCENTRATED
+
+
+def _may_stand_out(view: View, cell: Cell) -> bool:
+    """A look at means before any series is decoded."""
+    rows, floor = list(cell.rows), view.settings.min_gain * view.iteration_us
+    more_W = view.fleet.critical_us[rows].sum(axis=0) - np.nan_to_num(view.suspects.before_us[rows]).sum(axis=0)
+    return bool(more_W.max(initial=0.0) >= floor)
+
+
+def _judged(view: View, cell: Cell) -> Part | None:
+    """Who is late in a cell, by the comparison that gains more."""
+    spent = measure(view, cell.rows)
+    found = [*_since_healthy(view, spent), *late_against_peers(view, spent, excused=False, least_ratio=_LEAST_RATIO)]
+    parts = [
+        Part(cell=cell, late=late, gain=simulated_gain(view.fleet, late.removed_us))
+        for late in found
+        if comes_again(late.removed_us)
+    ]
+    return max(parts, key=lambda part: part.gain, default=None)
+
+
+def comes_again(removed_WI: Floats) -> bool:
+    """Whether an excess is more than one iteration's: one evaluation in the window is none of the job's pace.
+
+    Args:
+        removed_WI: The excess in each iteration. float64 [W, I].
+    """
+    excess_I = removed_WI.sum(axis=0)
+    return bool(excess_I.sum() - excess_I.max(initial=0.0) >= _COMES_AGAIN * excess_I.sum())
+
+
+def _since_healthy(view: View, spent: Spent) -> Iterator[Lateness]:
+    """Most workers above their own time in the healthy window.
+
+    That iterations are longer is known from all of the job's; which cells hold it is seen by all workers together, each
+    of which did its work by itself (Stouffer's sum).
+    """
+    before_WJ = view.before(spent.functions) + view.uncovered(spent.functions)[:, None]
+    excess = excess_over_baseline(spent.time_us, before_WJ)
+    strength_W = np.maximum(np.nan_to_num(excess.strength), rank_strength(spent.time_us, before_WJ))
+    late_W = stands_out(view, excess, _LEAST_RATIO, 0.0) & (strength_W > 0)
+    strength = float(strength_W[late_W].sum() / max(late_W.sum(), 1) ** 0.5)
+    if late_W.mean() < JOB_WIDE or strength < LEAST_STRENGTH:
+        return
+    yield msgspec.structs.replace(lateness_of("baseline", excess, spent, late_W, None), strength=strength)
+
+
+def rank_strength(now_WI: Floats, then_WJ: Floats) -> Floats:
+    """How surely iterations of now are longer than those of then, in standard errors, by their order alone.
+
+    Mann and Whitney's statistic with its correction for ties, by the normal approximation. A few very long iterations
+    make a mean uncertain, but not the order: what comes in most iterations and never came before is no accident.
+
+    Args:
+        now_WI: float64 [W, I].
+        then_WJ: float64 [W, J]; a row of NaN where nothing is known.
+
+    Returns:
+        float64 [W]; 0 where nothing is known.
+    """
+    found_W = np.zeros(now_WI.shape[0])
+    for worker, (now_I, then_J) in enumerate(zip(now_WI, then_WJ, strict=True)):
+        if np.isnan(then_J).any() or min(now_I.size, then_J.size) < 2:
+            continue
+        ordered = np.sort(then_J)
+        below = np.searchsorted(ordered, now_I, side="left") + np.searchsorted(ordered, now_I, side="right")
+        _, ties = np.unique(np.concatenate([now_I, then_J]), return_counts=True)
+        i, j = now_I.size, then_J.size
+        variance = i * j / 12 * (i + j + 1 - float((ties**3 - ties).sum()) / ((i + j) * (i + j - 1)))
+        found_W[worker] = (float(below.sum()) / 2 - i * j / 2) / max(variance, 1e-9) ** 0.5
+    return found_W
+
+
+def _tree(keys: Sequence[FunctionKey], root: Cell) -> Iterator[Cell]:
+    """All cells: own time, its parts of the iteration, the kinds in each, the names of operators in each of those.
+
+    Python has a call tree of its own, of which operators are leaves.
+    """
+    yield root
+    for phase in _split(root, [keys[at].phase for at in root.rows]):
+        yield phase
+        for kind in _split(phase, [keys[at].kind for at in phase.rows]):
+            yield kind
+            if keys[kind.rows[0]].kind != "python":
+                yield from _split(kind, [keys[at].name for at in kind.rows])
+
+
+def _split(cell: Cell, labels: Sequence[str]) -> Iterator[Cell]:
+    groups: dict[str, list[int]] = defaultdict(list)
+    for row, label in zip(cell.rows, labels, strict=True):
+        groups[label].append(row)
+    for label, rows in groups.items():
+        phases = cell.phases if cell.name else frozenset({label})
+        yield Cell(name=f"{cell.name} {label}".strip(), phases=phases, rows=tuple(rows))

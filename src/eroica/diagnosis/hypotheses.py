@@ -1,0 +1,100 @@
+"""List the causes that were considered for a window: named or not, why, and what speaks for and against each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from eroica.diagnosis.behavior import describe_row, flagged_row, is_read_by_rule
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.confidence import believed_strength
+from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
+from eroica.diagnosis.selection import Cause
+from eroica.diagnosis.view import View
+from eroica.model.shares import percent
+from eroica.model.verdict import NAMED, Hypothesis
+
+#: A verdict keeps so many.
+_MOST = 12
+#: A function that holds this share of the excess is where it is.
+_HOLDS = 0.6
+_REFERENCES = {
+    "peers": "compared with its peers",
+    "baseline": "compared with the job's own healthy window",
+    "expectation": "compared with what is expected only",
+    "slowdown": "compared with the slowdown only: there is no healthy window",
+    "stages": "compared with other pipeline stages",
+}
+
+
+def list_hypotheses(view: View, causes: Sequence[Cause]) -> tuple[Hypothesis, ...]:
+    """The causes that were considered, the named ones first, then by what they would gain.
+
+    Args:
+        view: The window; rules and selection have noted in it what they weighed.
+        causes: Those that the verdict names.
+    """
+    found: dict[tuple[Any, ...], Hypothesis] = {}
+    for cause in causes:
+        found[_identity(cause.candidate)] = _hypothesis(view, cause.candidate, cause.gain, NAMED)
+    weighed = sorted(view.weighed, key=lambda one: -(one.gain or 0.0))
+    for one in weighed:
+        found.setdefault(_identity(one.candidate), _hypothesis(view, one.candidate, one.gain, one.decision))
+    return tuple(found.values())[:_MOST]
+
+
+def _identity(candidate: Candidate) -> tuple[Any, ...]:
+    return candidate.cause, candidate.scope, candidate.workers, candidate.focus.label
+
+
+def _hypothesis(view: View, candidate: Candidate, gain: float | None, decision: str) -> Hypothesis:
+    signs = list(_signs(view, candidate))
+    return Hypothesis(
+        cause=candidate.cause,
+        function=candidate.focus.label,
+        workers=tuple(view.fleet.ranks[worker] for worker in candidate.workers),
+        scope=candidate.scope,
+        gain=None if gain is None else round(gain, 4),
+        decision=decision,
+        met=tuple(text for word, text in signs if word == "met"),
+        missing=tuple(text for word, text in signs if word == "missing"),
+        unknown=tuple(text for word, text in signs if word == "unknown"),
+    )
+
+
+def _signs(view: View, candidate: Candidate) -> Iterator[tuple[str, str]]:
+    """What every cause needs: an excess that is no accident, others who wait for it, a function, a measure."""
+    strength = believed_strength(view, candidate)
+    sure = f"{min(strength, 999):.1f} standard errors above that over {view.iterations} iterations"
+    yield ("met" if strength >= LEAST_STRENGTH else "missing"), sure
+    weak = candidate.reference in ("expectation", "slowdown")
+    yield ("unknown" if weak else "met"), _REFERENCES[candidate.reference]
+    if candidate.scope == "some":
+        yield _waiting(candidate)
+    if candidate.focus.functions:
+        holds = f"the function holds {percent(candidate.coverage)} of it"
+        yield ("met" if candidate.coverage >= _HOLDS else "missing"), holds
+    else:
+        yield "missing", "no function accounts for it"
+    row = flagged_row(view, candidate)
+    if row is not None:
+        yield "met", describe_row(row)
+    elif is_read_by_rule(view, candidate):
+        yield "missing", "equation 11 flags none of its functions"
+    if candidate.doubt < 1:
+        yield "unknown", "whether the named ones work or wait there themselves"
+    if candidate.may_be_recording:
+        yield "unknown", "whether the recording itself brings it about"
+    if candidate.corroboration > 0:
+        yield "met", f"other measurements agree ({candidate.corroboration:.1f} standard errors)"
+    if candidate.cause == "unknown":
+        yield "unknown", "which kind of cause it is"
+
+
+def _waiting(candidate: Candidate) -> tuple[str, str]:
+    if candidate.agreement is None or np.isnan(candidate.agreement):
+        return "unknown", "whether the others wait for it"
+    seen = f"the others are seen to wait for {percent(candidate.agreement)} of it"
+    return ("met" if candidate.agreement >= LEAST_AGREEMENT else "missing"), seen

@@ -1,0 +1,188 @@
+"""Name the block of excess that causes leave of a slowdown: its function, workers and gain, without a kind of cause.
+
+Array suffixes: R rows, W workers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.account import Part, is_own_time, largest_part
+from eroica.diagnosis.candidate import Candidate, FindingKind
+from eroica.diagnosis.frames import Focus, find_focus, is_whole_step, whole_rows
+from eroica.diagnosis.gains import FAR_SLOWER, HALF, LEAST_LEFT
+from eroica.diagnosis.lateness import accuse
+from eroica.diagnosis.python_code import accuse_python, counted_share
+from eroica.diagnosis.selection import MOST_DOUBTED, Cause, select_causes
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms
+from eroica.localize.fleet import Fleet
+from eroica.model.pattern import FunctionKey
+from eroica.model.window import SLOWER
+
+Floats = NDArray[np.float64]
+#: Frames that hold this share of all that a thread does are the loop itself, and name nothing.
+_WHOLE = 0.9
+#: The function holds this share of the block, or none is named.
+_MOSTLY = 0.5
+
+
+def with_rest(view: View, causes: Sequence[Cause]) -> list[Cause]:
+    """The causes; before them the largest block of own time, where they leave most of the slowdown unexplained.
+
+    It takes the place of lateness without a function: that says who, and this says where.
+
+    Args:
+        view: The window.
+        causes: In order of falling gain, by the window run again.
+    """
+    grown = _grown(view)
+    named = [cause for cause in causes if cause.candidate.focus.functions or cause.candidate.cause != "unknown"]
+    explained = sum(cause.gain for cause in named)
+    if explained >= HALF * grown or grown - explained < LEAST_LEFT:
+        return list(causes)
+    part = largest_part(view)
+    candidate = None if part is None else _candidate(view, part)
+    found = select_causes(view, [candidate]) if candidate is not None else []
+    if not found or found[0].gain < max(HALF * grown, explained):
+        return list(causes)
+    inside = [cause for cause in named if _is_inside(cause, found[0])]
+    if any(cause.candidate.doubt < 1 for cause in inside):
+        return list(causes)
+    return [*found, *(cause for cause in named if cause not in inside)]
+
+
+def _is_inside(cause: Cause, whole: Cause) -> bool:
+    own, block = cause.candidate, whole.candidate
+    same = (own.focus.name, own.focus.place) == (block.focus.name, block.focus.place)
+    return same or bool(set(own.functions) & set(block.functions))
+
+
+def _grown(view: View) -> float:
+    """By which share of itself the iteration has grown since the healthy window; 0 where nobody finds it slow."""
+    past = view.suspects.baseline
+    if view.is_trace or past is None or view.iteration_us <= 0 or view.iterations <= MOST_DOUBTED:
+        return 0.0
+    before_us = past.mean_iteration_us
+    purpose = view.context.window.purpose
+    if purpose == "seldom":  # it is about its longest iterations, which means say little of
+        return 0.0
+    is_slow = view.is_slow if purpose in SLOWER else view.iteration_us >= FAR_SLOWER * before_us
+    return max(1 - before_us / view.iteration_us, 0.0) if is_slow else 0.0
+
+
+def _candidate(view: View, part: Part) -> Candidate | None:
+    """The block as a cause: of the function that holds it, else of the operator; None where nothing holds it."""
+    focus = _function(view, part)
+    if focus is not None:
+        rows = tuple(sorted({*part.cell.rows, *focus.functions}))
+        own = accuse_python(view, rows, focus, part.late, with_operators=True)
+        return msgspec.structs.replace(own, evidence=(*own.evidence, _where(part)), least_gain=_least(view))
+    name = _operator(view, part)
+    if name is None:
+        return None
+    kind: FindingKind = "compute" if view.fleet.keys[name.functions[0]].kind == "compute" else "other"
+    return accuse(part.late, "unknown", kind, name, part.cell.rows, _least(view), (_where(part),))
+
+
+def _least(view: View) -> float:
+    return max(LEAST_LEFT, view.settings.min_gain)
+
+
+def _where(part: Part) -> str:
+    late = part.late
+    place = f"the {part.cell.name} part of the iteration" if part.cell.name else "all that workers do themselves"
+    return (
+        f"By the account of the iteration it lies in {place}: {format_ms(late.mean_us)} instead of "
+        f"{format_ms(late.reference_us)}."
+    )
+
+
+def _function(view: View, part: Part) -> Focus | None:
+    """The frame under which the accused spend most of what the block is longer, operators that it calls included.
+
+    Samples of stacks hold the time inside operators, so all frames are one tree. Only where stacks were sampled while
+    operators ran.
+    """
+    past, fleet = view.suspects.baseline, view.fleet
+    if past is None or not view.sees_callers:
+        return None
+    rows = [
+        at
+        for at, key in enumerate(fleet.keys)
+        if key.kind == "python" and key.thread == "training" and key.phase in part.cell.phases and is_own_time(key)
+    ]
+    members = list(part.late.workers)
+    whole_R = fleet.critical_us[rows][:, members].mean(axis=1)
+    time_R = fleet.total_us[rows][:, members].mean(axis=1) * counted_share(view, rows, part.late, whole_R)
+    then = _total_before(view, members)
+    excess_R = time_R - np.asarray([then.get(fleet.keys[at], 0.0) for at in rows])
+    gone = sum(time for key, time in then.items() if key.phase in part.cell.phases) - (time_R - excess_R).sum()
+    whole = _loop(past)
+    bare = {at: _without(fleet.keys[at], whole) for at in rows}
+    keys = [bare.get(at, key) for at, key in enumerate(fleet.keys)]
+    focus = find_focus(keys, rows, excess_R, time_R)
+    if focus is None or not (focus.is_specific and focus.stack):
+        return None
+    total = max(float(excess_R.sum()) - gone, 1e-9)
+    holds = focus.share * float(excess_R.sum()) / total
+    heaviest = max(focus.functions, key=lambda at: fleet.total_us[at, members].mean())
+    share = min(holds, 1.0)
+    if share < _MOSTLY:
+        return None
+    return msgspec.structs.replace(focus, stack=fleet.keys[heaviest].stack, share=share)
+
+
+def _total_before(view: View, members: Sequence[int]) -> dict[FunctionKey, float]:
+    """Time under each Python row in the baseline window, operators included, mean of these workers; microseconds."""
+    past = view.suspects.baseline
+    if past is None:
+        return {}
+    ranks = {view.fleet.ranks[worker] for worker in members}
+    columns = [at for at, rank in enumerate(past.ranks) if rank in ranks]
+    if not columns:
+        return {}
+    mean_F = past.total_us[:, columns].mean(axis=1)
+    return {
+        key: float(mean_F[at])
+        for at, key in enumerate(past.keys)
+        if key.kind == "python" and key.thread == "training" and mean_F[at] > 0 and is_own_time(key)
+    }
+
+
+def _loop(past: Fleet) -> frozenset[str]:
+    """Frames that held nearly all that training threads did when the job was healthy."""
+    held: dict[str, float] = defaultdict(float)
+    total = 0.0
+    for key, time in zip(past.keys, past.total_us.mean(axis=1).tolist(), strict=True):
+        if key.kind == "python" and key.thread == "training":
+            total += time
+            for frame in set(key.stack):
+                held[frame] += time
+    return frozenset(frame for frame, time in held.items() if time >= _WHOLE * total)
+
+
+def _without(key: FunctionKey, whole: frozenset[str]) -> FunctionKey:
+    return msgspec.structs.replace(key, stack=tuple(frame for frame in key.stack if frame not in whole))
+
+
+def _operator(view: View, part: Part) -> Focus | None:
+    """The operator, or range that a library marked, that holds most of the block; None where several share it."""
+    members, fleet = list(part.late.workers), view.fleet
+    rows = list(part.cell.rows)
+    reference = view.suspects.before_us if part.late.reference == "baseline" else view.suspects.peers_us
+    more_R = (fleet.critical_us[rows] - np.nan_to_num(reference[rows]))[:, members].mean(axis=1)
+    by_name: dict[str, list[int]] = {}
+    for at, row in enumerate(rows):
+        by_name.setdefault(fleet.keys[row].name, []).append(at)
+    name = max(by_name, key=lambda one: float(more_R[by_name[one]].sum()))
+    held = float(more_R[by_name[name]].sum())
+    total = max(float(more_R.sum()), 1e-9)
+    if is_whole_step(name) or held < _MOSTLY * total:
+        return None
+    return msgspec.structs.replace(whole_rows(name, [rows[at] for at in by_name[name]]), share=min(held / total, 1.0))

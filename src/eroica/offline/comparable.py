@@ -1,0 +1,218 @@
+"""Which recordings of one job can be compared, and on which of their iterations: an absence accuses nobody.
+
+A file that lacks device events, communication, or most of the iterations that the others have is left out, as if there
+were no file; its rank then counts as missing, and a note says why. Of a damaged file only iterations count in which as
+much of the device's work was recorded as the calls that launched it say. The others are compared on the iterations that
+all of them hold whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from eroica.model.trace import Held, TraceSummary
+
+#: An iteration is whole if so much of what it must hold was recorded.
+_WHOLE = 0.9
+#: So few launches tell nothing about kernels that may be lost.
+_FEWEST_LAUNCHES = 8
+#: Iterations that most have are those of at least this share of the workers; who has a smaller share is left out.
+_MOST = 0.5
+#: Iterations that workers are compared on, at least, unless most recorded fewer.
+_FEWEST_COMMON = 2
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What of a recording is compared.
+
+    Attributes:
+        kept: The workers, in order of rank.
+        left_out: Rank -> why, as a clause about its recording.
+        only: Rank -> first and last iteration that count, for those who recorded more than all have whole.
+        lost: Rank -> a sentence, for those of the kept that lost kernels.
+        notes: What the reader should know about the iterations chosen.
+    """
+
+    kept: tuple[TraceSummary, ...]
+    left_out: Mapping[int, str] = field(default_factory=dict)
+    only: Mapping[int, Range] = field(default_factory=dict)
+    lost: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def choose(summaries: Sequence[TraceSummary]) -> Choice:
+    """Leave out what cannot be compared, and find the iterations that the others have in common.
+
+    Args:
+        summaries: One per rank, each with a pattern.
+
+    Returns:
+        At least one worker is kept.
+    """
+    left: dict[int, str] = {}
+    kept = _like_most(_with_communication(_with_device(list(summaries), left), left), left)
+    runs = {one.rank: _whole_run(one, kept) for one in kept}
+    for one in kept if any(run is not None for run in runs.values()) else ():
+        if runs[one.rank] is None:
+            left[one.rank] = _why_none(one)
+    kept = [one for one in kept if one.rank not in left]
+    whole = {one.rank: runs[one.rank] or _recorded(one) for one in kept}
+    common = _common(whole, left)
+    kept = [one for one in kept if one.rank not in left]
+    only = {one.rank: common for one in kept if common is not None and _recorded(one) != common}
+    lost = {one.rank: f"it holds {_lost(one)}" for one in kept if _is_lossy(one.held, 1.0)}
+    notes = []
+    if only and common is not None:
+        which = f"iteration {common[0]}" if common[0] == common[1] else f"iterations {common[0]}–{common[1]}"
+        notes.append(f"compared are {which}, which all recorded whole; {len(only)} of {len(kept)} recorded others, too")
+    return Choice(tuple(kept), left, only, lost, tuple(notes))
+
+
+# ---------------------------------------------------------------------- what is lacking altogether
+
+
+def _with_device(summaries: list[TraceSummary], left: dict[int, str]) -> list[TraceSummary]:
+    lacking = [one for one in summaries if not any(one.held.kernels)]
+    if len(lacking) < len(summaries):
+        left.update((one.rank, _damage_and(one) + "holds no device events") for one in lacking)
+    return [one for one in summaries if one.rank not in left]
+
+
+def _with_communication(summaries: list[TraceSummary], left: dict[int, str]) -> list[TraceSummary]:
+    """Those that show communication, where most of the others in one of their groups do."""
+    talking = [one for one in summaries if any(one.held.communication)]
+    silent = [one for one in summaries if not any(one.held.communication)]
+    if len(talking) < _MOST * len(summaries):
+        return summaries
+    members = _members_of_used_groups(talking)
+    for one in silent:
+        if not members or one.rank in members:
+            left[one.rank] = _damage_and(one) + "holds no communication, though the others' recordings do"
+    return [one for one in summaries if one.rank not in left]
+
+
+def _members_of_used_groups(talking: Sequence[TraceSummary]) -> set[int]:
+    """Ranks in groups of which executions were recorded; nobody where no trace lists members."""
+    found: set[int] = set()
+    for one in talking:
+        assert one.pattern is not None
+        used = {record.group for record in one.pattern.collectives}
+        for group in one.pattern.process_groups:
+            if group.name in used:
+                found.update(group.ranks)
+    return found
+
+
+def _like_most(summaries: list[TraceSummary], left: dict[int, str]) -> list[TraceSummary]:
+    """Those whose iterations were found in the way most were: numbers of different ways mean different things."""
+    ways = [one.found_by for one in summaries]
+    usual = max(ways, key=ways.count)
+    if ways.count(usual) <= _MOST * len(ways):
+        return summaries
+    for one in summaries:
+        if one.found_by != usual:
+            left[one.rank] = f"does not tell its iterations as the others do ({one.found_by} instead of {usual})"
+    return [one for one in summaries if one.rank not in left]
+
+
+# ---------------------------------------------------------------------- whole iterations
+
+
+def _recorded(one: TraceSummary) -> Range:
+    assert one.pattern is not None
+    return one.pattern.first_iteration, one.pattern.last_iteration - 1
+
+
+def _whole_run(one: TraceSummary, peers: Sequence[TraceSummary]) -> Range | None:
+    """First and last of the longest stretch of whole iterations; None if there is none."""
+    held, first = one.held, _recorded(one)[0]
+    usual = min(1.0, median(_per_launch(peer.held) or 1.0 for peer in peers)) if len(peers) > 1 else 1.0
+    own = _per_launch(held)
+    if not (held.damage or _is_lossy(held, usual)):
+        return _recorded(one)
+    expected = (
+        [count * usual for count in held.launches] if own is not None else _usual_of(held.kernels or held.operators)
+    )
+    present = held.kernels if any(held.kernels) else held.operators
+    talk = _usual_of(held.communication)
+    whole = [
+        present[at] >= _WHOLE * expected[at] and present[at] > 0 and held.communication[at] >= _WHOLE * talk[at]
+        for at in range(len(present))
+    ]
+    longest = _longest(whole)
+    return None if longest is None else (first + longest[0], first + longest[1])
+
+
+def _per_launch(held: Held) -> float | None:
+    """Kernels for each call that launched one; None where calls do not count kernels."""
+    if held.launches_many or held.all_launches < _FEWEST_LAUNCHES:
+        return None
+    return held.all_kernels / held.all_launches
+
+
+def _is_lossy(held: Held, usual: float) -> bool:
+    """Whether a recording holds clearly fewer kernels than the calls that launched them say."""
+    own = _per_launch(held)
+    return own is not None and own < _WHOLE * usual
+
+
+def _usual_of(counts: Sequence[int]) -> list[float]:
+    """What each iteration of a worker must hold by its own fullest one."""
+    return [float(max(counts, default=0))] * len(counts)
+
+
+def _longest(whole: Sequence[bool]) -> Range | None:
+    best: Range | None = None
+    begin = None
+    for at, is_whole in enumerate([*whole, False]):
+        if is_whole:
+            begin = at if begin is None else begin
+        elif begin is not None:
+            if best is None or at - begin > best[1] - best[0] + 1:
+                best = begin, at - 1
+            begin = None
+    return best
+
+
+def _common(whole: Mapping[int, Range], left: dict[int, str]) -> Range | None:
+    """Iterations that all who are not left out have whole; who has too few of them is left out."""
+    numbers = [number for low, high in whole.values() for number in range(low, high + 1)]
+    usual = {number for number in set(numbers) if numbers.count(number) >= _MOST * len(whole)}
+    ranges = dict(whole)
+
+    def shared(one: Range) -> int:
+        return sum(one[0] <= number <= one[1] for number in usual)
+
+    def drop(rank: int) -> None:
+        left[rank] = f"holds {shared(ranges.pop(rank))} of the {len(usual)} iterations that most have whole"
+
+    for rank, one in whole.items():
+        if shared(one) < _MOST * len(usual) and len(ranges) > 1:
+            drop(rank)
+    while True:
+        common = max(low for low, _ in ranges.values()), min(high for _, high in ranges.values())
+        if common[1] - common[0] + 1 >= min(_FEWEST_COMMON, len(usual)) or len(ranges) == 1:
+            return common
+        drop(min(ranges, key=lambda rank: shared(ranges[rank])))
+
+
+# ---------------------------------------------------------------------- words
+
+
+def _why_none(one: TraceSummary) -> str:
+    if one.held.damage:
+        return f"{_damage_and(one)}holds no whole iteration"
+    return f"holds {_lost(one)} in every iteration"
+
+
+def _lost(one: TraceSummary) -> str:
+    return f"{one.held.all_kernels} kernels for {one.held.all_launches} calls that launched one: kernels were lost"
+
+
+def _damage_and(one: TraceSummary) -> str:
+    return f"is damaged ({one.held.damage[0]}) and " if one.held.damage else ""

@@ -1,0 +1,124 @@
+"""Healthy is said only of who was watched all along, and never of a command that failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eroica.collector.attendance import Attendance, Roster, failures_in
+from eroica.collector.deaths import Deaths
+from eroica.collector.history import Hints, final_verdict
+from eroica.model.look import Ending
+from eroica.model.verdict import Verdict
+from eroica.model.worker import Worker
+from eroica.wire.messages import AgentReport, OrderResult, WorkerStatus
+
+
+def status(rank: int, world: int = 4, pid: int = 0, baseline_s: float | None = 0.1, **more: object) -> WorkerStatus:
+    worker = Worker(global_rank=rank, world_size=world, pid=pid or 100 + rank, host="h")
+    return WorkerStatus(worker=worker, **{"state": "steady", "iteration": 500, "baseline_s": baseline_s, **more})  # type: ignore[arg-type]
+
+
+def ended(rank: int, number: int = 0, ago_s: float = 0.0, **more: object) -> WorkerStatus:
+    ending = Ending(kind="signed-off", number=number, ago_s=ago_s)
+    return status(rank, state="finished", ended=True, ending=ending, **more)
+
+
+def lost(rank: int, **more: object) -> WorkerStatus:
+    return status(rank, state="failed", result=OrderResult(note="ValueError: odd"), iteration=12, **more)
+
+
+def attendance(*reports: tuple[float, tuple[WorkerStatus, ...]], now: float = 100.0, logged: tuple = ()) -> Attendance:
+    roster = Roster()
+    for at, workers in reports:
+        roster.reported(at, AgentReport(host="h", pid=1, workers=workers))
+    return roster.attendance(now, logged)
+
+
+def test_who_was_there_all_along_is_counted() -> None:
+    everybody = tuple(ended(rank) for rank in range(4))
+    assert attendance((0.0, tuple(map(status, range(4)))), (99.0, everybody)) == Attendance(4, 4)
+
+
+def test_who_was_lost_is_not_though_its_process_only_went_away_later() -> None:
+    others = (status(1), status(2), status(3))
+    found = attendance((1.0, (lost(0), *others)), (99.0, (status(0, state="gone", ended=True), *others)))
+    assert (found.expected, found.watched) == (4, 3)
+    assert found.gaps == ("worker 0 was lost at iteration 12 (ValueError: odd)",)
+
+
+def test_who_was_never_seen_dropped_out_or_had_too_few_iterations_is_said() -> None:
+    found = attendance((1.0, (status(0), status(1))), (99.0, (ended(0), status(2, baseline_s=None, iteration=1))))
+    assert (found.expected, found.watched) == (4, 1)
+    assert found.gaps == (
+        "worker 1 dropped out at iteration 500, and nobody saw it end",
+        "worker 3 was never seen",
+        "worker 2 had only 1 iteration, too few to tell",
+    )
+
+
+def test_many_short_processes_are_counted_as_such() -> None:
+    children = tuple(status(0, world=1, pid=10 + one, baseline_s=None, iteration=12, ended=True) for one in range(35))
+    found = attendance((99.0, children))
+    assert found == Attendance(35, 0, ("35 processes had only 12 iterations, too few to tell",))
+
+
+def test_a_worker_that_was_started_again_is_one_worker() -> None:
+    first, second = (tuple(status(rank, 2, pid=pid + rank) for rank in range(2)) for pid in (10, 20))
+    gone = tuple(status(rank, 2, pid=10 + rank, state="gone", ended=True) for rank in range(2))
+    assert attendance((0.0, first), (5.0, (*gone, *second)), (99.0, second)) == Attendance(2, 2)
+
+
+def test_a_process_that_no_agent_could_see_is_known_by_its_log(tmp_path: Path) -> None:
+    text = "2026-01-01 Eroica stops watching this worker:\nTraceback:\n  File x\nOSError: no room\n\n"
+    for name, written in (("worker-5.log", text), ("worker-6.log", "watch: not heeded\n"), ("agent-h.log", text)):
+        (tmp_path / name).write_text(written)
+        (tmp_path / name).chmod(0o600)
+    assert failures_in(tmp_path) == ["OSError: no room"]
+    assert failures_in(tmp_path / "nowhere") == []
+    assert attendance(logged=("OSError: no room",)).gaps == ("one process could not be watched: OSError: no room",)
+
+
+def final(hints: Hints, expected: int = 4, watched: int = 4, windows: dict[int, Verdict] | None = None) -> Verdict:
+    return final_verdict("j", windows or {}, expected, watched, hints=hints)
+
+
+def test_healthy_is_said_of_those_who_were_watched() -> None:
+    assert final(Hints()).summary.startswith("Healthy: iterations of 4 workers never got slower")
+    some = final(Hints(gaps=("worker 3 was never seen",)), watched=3)
+    assert some.verdict == "healthy" and some.summary.startswith("Healthy: iterations of 3 of 4 workers never")
+    assert some.summary.endswith("Not watched all along: worker 3 was never seen.")
+    nobody = final(Hints(gaps=("worker 0 was lost at iteration 0 (E)",)), 1, 0)
+    assert nobody.verdict == "undetermined" and "worker 0 was lost" in nobody.summary
+    assert (nobody.coverage.workers_reported, nobody.coverage.workers_expected) == (0, 1)
+
+
+def test_a_command_that_failed_is_not_called_healthy_whatever_its_windows_said() -> None:
+    failure = "the command failed with status 1; worker 2 was the first to end, with status 1, at iteration 36"
+    for windows in ({}, {1: final(Hints())}):
+        failed = final(Hints(failure=failure), windows=windows)
+        assert failed.verdict == "undetermined"
+        assert failed.summary.startswith(f"T{failure[1:]}. Before that: iterations of 4 workers never got slower")
+    unseen = final(Hints(failure="the command failed with status 2"), 0, 0)
+    assert unseen.summary.startswith("The command failed with status 2. No worker was seen")
+
+
+@pytest.mark.parametrize(
+    ("endings", "said"),
+    [
+        ((ended(0, 0, 0.1), ended(1, 1, 0.5)), "worker 1 was the first to end, with status 1, at iteration 500"),
+        ((ended(0, 1, 0.1), ended(1, 0, 0.5)), "worker 0 was the first to end, with status 1, at iteration 500"),
+        ((ended(0, 0, 0.5), ended(1, 0, 0.1)), "worker 0 was the first to end, at iteration 500"),
+        (
+            (status(0, state="gone", ended=True, ending=Ending(kind="signal", number=11)), status(1)),
+            "worker 0 was the first to end, by SIGSEGV, at iteration 500",
+        ),
+        ((status(0), status(1)), ""),
+    ],
+)
+def test_who_ended_first_and_with_what(endings: tuple[WorkerStatus, ...], said: str) -> None:
+    deaths = Deaths()
+    deaths.reported(1.0, AgentReport(host="h", pid=1, workers=(status(0), status(1))))
+    deaths.reported(5.0, AgentReport(host="h", pid=1, workers=endings))
+    assert deaths.first_out() == said

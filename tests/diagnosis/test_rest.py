@@ -1,0 +1,118 @@
+"""What a job lost against its own healthy window is told with its place, also where no kind of cause is known."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from eroica.diagnosis.account import rank_strength
+from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.model.window import WindowPurpose
+from eroica.pipeline import analyze
+from eroica.testing import FleetPlan, synthesize, synthesize_window
+from eroica.testing.fleet import Draft
+
+TRACING = FunctionKey(kind="compute", name="bytecode_tracing (dynamo_timed)", phase="forward", thread="training")
+GUARDS = FunctionKey(kind="compute", name="build_guards (dynamo_timed)", phase="forward", thread="training")
+SCAN = FunctionKey(kind="compute", name="custom::scan", phase="forward", thread="training")
+COMPILER = (
+    "CatchErrorsWrapper.__call__ (torch/_dynamo/convert_frame.py:2522)",
+    "_compile (torch/_dynamo/convert_frame.py:1633)",
+    "InstructionTranslatorBase.step (torch/_dynamo/symbolic_convert.py:1556)",
+)
+seeds = pytest.mark.parametrize("seed", range(3))
+
+
+class Compiling:
+    """Code is compiled again in some iterations, now on this worker and now on that one: ranges, and stacks in them."""
+
+    def __init__(self, share: float, ms: float) -> None:
+        self.share, self.ms = share, ms
+
+    def apply(self, draft: Draft) -> None:
+        random = np.random.default_rng(draft.shape[1])
+        on_WI = (random.random(draft.shape) < self.share) * self.ms * 1e3
+        for key, part in ((TRACING, 0.7), (GUARDS, 0.3)):
+            draft.add(key, part * on_WI, 3.0, 0.95)
+        draft.add(draft.loop_frame(*COMPILER, phase="forward"), 0.001 * on_WI, 1.0, 0.95)
+
+
+class Scan:
+    """An operator that was not there before, on all workers, beside no Python."""
+
+    def __init__(self, ms: float) -> None:
+        self.ms = ms
+
+    def apply(self, draft: Draft) -> None:
+        draft.add(SCAN, np.full(draft.shape, self.ms * 1e3), 1.0, 0.95)
+
+
+def sampled_inside(patterns: list[WorkerPattern], mean_ms: float) -> list[WorkerPattern]:
+    """Stacks of the compiler are sampled inside of its ranges."""
+    changed = []
+    for one in patterns:
+        more_s = mean_ms / 1e3 * (one.last_iteration - one.first_iteration)
+        rows = [
+            msgspec.structs.replace(row, total_s=row.total_s + more_s) if COMPILER[-1] in row.key.stack else row
+            for row in one.functions
+        ]
+        changed.append(msgspec.structs.replace(one, functions=tuple(rows)))
+    return changed
+
+
+def judge(trouble: Compiling | Scan | None, seed: int, inside_ms: float = 0.0) -> Verdict:
+    before = synthesize(FleetPlan(workers=4, seed=seed), (), 1)
+    troubles = [trouble] if trouble is not None else []
+    patterns = sampled_inside(synthesize(FleetPlan(workers=4, seed=seed, draw=1), troubles, 2), inside_ms)
+    return analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+
+
+@seeds
+def test_code_that_is_compiled_again_now_here_now_there_is_everybodys(seed: int) -> None:
+    verdict = judge(Compiling(0.5, 300), seed, 150)
+    found = verdict.cause
+    assert found is not None, verdict.summary
+    assert found.scope == "all" and any("convert_frame" in frame for frame in found.function.stack), verdict.summary
+    assert any("compiled again" in sentence for sentence in found.evidence), found.evidence
+    assert "recompiles" in found.next_step and found.gain is not None and found.gain > 0.3
+
+
+@seeds
+def test_an_operator_that_nobody_knows_is_named_with_its_gain(seed: int) -> None:
+    verdict = judge(Scan(80), seed)
+    found = verdict.cause
+    assert found is not None, verdict.summary
+    assert (found.function.name, found.scope) == ("custom::scan", "all"), verdict.summary
+    usual, now = judge(None, seed).iteration.current_ms, verdict.iteration.current_ms
+    assert usual is not None and now is not None and found.gain == pytest.approx(1 - usual / now, abs=0.06)
+
+
+def test_the_order_of_iterations_tells_what_a_mean_with_few_long_ones_does_not() -> None:
+    now = np.array([[0.0, 0.0, 900.0, 40.0, 0.0, 50.0, 60.0, 0.0, 70.0, 80.0], [1.0] * 10, [np.nan] * 10])
+    then = np.zeros((3, 10))
+    then[1] = 1.0
+    then[2] = np.nan
+    found = rank_strength(now, then)
+    assert found[0] > 2.5 and found[1] == found[2] == 0.0
+
+
+def test_ranks_are_as_scipy_would_have_them() -> None:
+    """By the definition: how many pairs are in order, less half, over the spread that chance gives."""
+    random = np.random.default_rng(1)
+    now, then = random.integers(0, 9, (5, 12)).astype(float), random.integers(0, 7, (5, 9)).astype(float)
+    for worker, found in enumerate(rank_strength(now, then)):
+        pairs = sum((a > b) + (a == b) / 2 for a in now[worker] for b in then[worker])
+        ties = np.unique(np.concatenate([now[worker], then[worker]]), return_counts=True)[1]
+        spread = 12 * 9 / 12 * (22 - sum(t**3 - t for t in ties) / (21 * 20))
+        assert found == pytest.approx((pairs - 54) / spread**0.5)
+
+
+@pytest.mark.parametrize("purpose", ["early", "manual", "slow"])
+def test_a_window_far_slower_than_its_own_past_is_never_healthy(purpose: WindowPurpose) -> None:
+    """Everything takes 1.8 times as long: no place, no cause, and no health either."""
+    before = synthesize(FleetPlan(workers=4, seed=1), (), 1)
+    patterns = synthesize(FleetPlan(workers=4, seed=1, draw=1, scale=1.8), (), 2)
+    verdict = analyze("job", synthesize_window(patterns, purpose, before), patterns, before)
+    assert verdict.verdict != "healthy", verdict.summary

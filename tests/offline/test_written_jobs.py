@@ -1,0 +1,243 @@
+"""Folders made at random: nobody is accused without cause, and no slow job is healthy, whatever was lost of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from eroica.errors import EroicaError
+from eroica.model.verdict import Verdict
+from eroica.offline.examine import examine
+from eroica.settings import Settings
+from eroica.testing.written_jobs import (
+    MISHAPS,
+    Folder,
+    Mishap,
+    Trace,
+    WrittenJob,
+    cut,
+    encoded,
+    only_steps,
+    random_folder,
+    without_device,
+    without_later_kernels,
+    without_some_kernels,
+    write_files,
+    write_job,
+)
+
+OTHER_LIBRARIES = (
+    "void deep_ep::internode::combine<false, 8, __nv_bfloat16, 8, 2>(int4*)",
+    "void deep_ep::intranode::notify_dispatch<8>(int const*)",
+    "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
+    "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
+    "nvshmemi_alltoall_on_stream_kernel",
+    "void bytedance::flux::ring_reduce_kernel<float>(float*)",
+    "void mscclpp::executionKernel<float>(int)",
+    "hcom_allReduce__503_0_1",
+    "oneccl_allreduce_pcie",
+    "ncclKernelAllToAllv<int8_t>(int*)",
+)
+
+
+def judged(folder: Path) -> Verdict:
+    return examine([folder], Settings(readers=1)).verdict
+
+
+def accused(verdict: Verdict) -> set[int]:
+    return {worker for one in verdict.findings if one.role == "cause" and one.scope == "some" for worker in one.workers}
+
+
+def wrongs(folder: Folder, verdict: Verdict) -> list[str]:
+    """What a verdict says that is not true of the job."""
+    truth, found = folder.job.truth, []
+    if accused(verdict) - truth.late:
+        found.append(f"accused {accused(verdict) - truth.late}")
+    is_slow = bool(truth.late) and truth.wait_share >= 0.1
+    told = "in the trace of" in verdict.summary  # healthy is said of those who are whole, and nothing of the others
+    if is_slow and verdict.verdict == "healthy" and not told:
+        found.append("a slow job is healthy")
+    return found
+
+
+@pytest.mark.parametrize("mishap", MISHAPS)
+def test_what_was_lost_accuses_nobody(tmp_path: Path, mishap: Mishap) -> None:
+    for seed in range(12):
+        folder = random_folder(Random(f"{mishap} {seed}"), mishaps=(mishap,))
+        try:
+            verdict = judged(write_files(tmp_path / str(seed), folder.files))
+        except EroicaError:
+            assert len(folder.victims) == len(folder.files)
+            continue
+        assert not wrongs(folder, verdict), (seed, folder.job, folder.victims, verdict.summary)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97, 0.999])
+def test_a_file_that_is_cut_is_never_worse_than_no_file(tmp_path: Path, share: float) -> None:
+    job = WrittenJob(slow={2: 2.0})
+    files = {rank: encoded(trace) for rank, trace in job.record().items()}
+    without = judged(write_files(tmp_path / "without", {rank: files[rank] for rank in (0, 2, 3)}))
+    verdict = judged(write_files(tmp_path / "cut", {**files, 1: cut(files[1], share)}))
+    assert accused(verdict) == accused(without) == {2}
+    assert verdict.coverage.notes[0] != without.coverage.notes[0]
+
+
+def test_a_healthy_verdict_on_a_damaged_recording_is_none(tmp_path: Path) -> None:
+    job = WrittenJob(ranks=1, steps=8)
+    files = {0: cut(encoded(job.record()[0]), 0.97)}
+    verdict = judged(write_files(tmp_path, files))
+    assert verdict.verdict == "undetermined" and verdict.exit_code == 4 and "damaged" in verdict.summary
+
+
+def test_kernels_lost_at_random_leave_a_worker_out(tmp_path: Path) -> None:
+    job = WrittenJob(ranks=4, layers=4)
+    recorded = job.record()
+    recorded[3] = without_some_kernels(recorded[3], 0.4, Random(3))
+    verdict = judged(write_files(tmp_path, {rank: encoded(trace) for rank, trace in recorded.items()}))
+    assert not accused(verdict) and verdict.coverage.missing == (3,)
+    assert "kernels were lost" in verdict.coverage.notes[0]
+
+
+def test_kernels_that_stop_halfway_are_damage_told_first(tmp_path: Path) -> None:
+    job = WrittenJob(ranks=4, layers=4, steps=8)
+    recorded = job.record()
+    recorded[2] = without_later_kernels(recorded[2], 0.5)
+    verdict = judged(write_files(tmp_path, {rank: encoded(trace) for rank, trace in recorded.items()}))
+    assert verdict.verdict == "undetermined" and not verdict.findings and "worker 2 is damaged" in verdict.summary
+    assert "kernels were lost" in verdict.coverage.notes[0]
+    assert verdict.window is not None and verdict.window.last_iteration == job.first_step + 4
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
+def test_a_device_whose_kernels_were_lost_does_not_idle(tmp_path: Path, share: float) -> None:
+    worker = WrittenJob(ranks=1, layers=12, steps=6, marks="profiler", phases=True)
+    trace = without_some_kernels(worker.record()[0], share, Random(7))
+    verdict = judged(write_files(tmp_path, {0: encoded(trace)}))
+    assert verdict.verdict == "undetermined" and verdict.exit_code == 4 and not verdict.findings
+    assert "kernels were lost" in verdict.summary
+
+
+def test_most_of_the_steps_missing_leaves_a_worker_out(tmp_path: Path) -> None:
+    job = WrittenJob(ranks=4, steps=10, slow={0: 2.0})
+    recorded = job.record()
+    recorded[1] = only_steps(recorded[1], 18, 19)
+    verdict = judged(write_files(tmp_path, {rank: encoded(trace) for rank, trace in recorded.items()}))
+    assert accused(verdict) == {0} and verdict.coverage.missing == (1,)
+    assert "2 of the 10 iterations" in verdict.coverage.notes[0]
+
+
+def test_a_whole_folder_without_kernels_is_judged_as_it_is(tmp_path: Path) -> None:
+    recorded = {rank: without_device(trace) for rank, trace in WrittenJob().record().items()}
+    verdict = judged(write_files(tmp_path, {rank: encoded(trace) for rank, trace in recorded.items()}))
+    assert not verdict.coverage.missing and not accused(verdict)
+
+
+@pytest.mark.parametrize("kernel", OTHER_LIBRARIES, ids=[name[:30] for name in OTHER_LIBRARIES])
+def test_communication_of_any_library_is_waiting(tmp_path: Path, kernel: str) -> None:
+    verdict = judged(write_job(WrittenJob(slow={2: 2.25}, kernel=kernel), tmp_path))
+    assert accused(verdict) == {2} and verdict.cause is not None and verdict.cause.gain == pytest.approx(0.53, abs=0.05)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_communication_that_no_table_knows_is_found_by_what_it_does(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    job = WrittenJob(
+        ranks=random.choice((2, 4, 8)),
+        slow={1: random.uniform(1.5, 3.0)},
+        kernel="void house::exchange<float>(float*)",
+        layers=random.choice((1, 2, 4)),
+        clock_us=random.choice((0.0, 500.0)),
+        seed=seed,
+    )
+    verdict = judged(write_job(job, tmp_path))
+    assert accused(verdict) == {1}
+    assert any("house::exchange: taken for communication by its behavior" in note for note in verdict.coverage.notes)
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_two_executions_are_enough_where_clocks_agree(tmp_path: Path, steps: int) -> None:
+    job = WrittenJob(ranks=4, steps=steps, slow={1: 2.5}, kernel="void house::exchange<float>(float*)")
+    assert accused(judged(write_job(job, tmp_path))) == {1}
+
+
+def test_who_is_slowest_in_turn_is_told_whatever_the_communication_is_called(tmp_path: Path) -> None:
+    job = WrittenJob(ranks=8, steps=12, rotating=2.0, kernel="void house::exchange<float>(float*)")
+    assert "another worker each time" in judged(write_job(job, tmp_path)).summary
+
+
+def test_who_waits_for_the_missing_is_open_where_no_communication_is_known(tmp_path: Path) -> None:
+    job = WrittenJob(ranks=3, slow={0: 2.0}, kernel="void house::exchange<float>(float*)", jitter=0.0)
+    recorded = job.record()
+    files = {rank: encoded(recorded[rank]) for rank in (1, 2)}
+    verdict = judged(write_files(tmp_path, files))
+    assert verdict.verdict == "undetermined" and "who waits for the missing" in verdict.summary
+
+
+def test_compute_that_is_slow_on_one_worker_is_not_taken_for_communication(tmp_path: Path) -> None:
+    for seed in range(10):
+        job = WrittenJob(slow={2: 2.0}, jitter=0.01, clock_us=200.0, layers=1 + seed % 4, seed=seed)
+        notes = judged(write_job(job, tmp_path / str(seed))).coverage.notes
+        assert not any("by its behavior" in note for note in notes)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_structure_is_nobodys_fault_in_groups_of_two(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    replicas, stages = random.choice((2, 3, 4)), random.choice((2, 3))
+    job = WrittenJob(
+        ranks=replicas * stages,
+        stages=stages,
+        long_stage=random.uniform(1.3, 2.0),
+        steps=random.randrange(5, 12),
+        seed=seed,
+    )
+    verdict = judged(write_job(job, tmp_path))
+    assert not accused(verdict), verdict.summary
+
+
+def test_one_slow_worker_of_a_long_stage_is_found_all_the_same(tmp_path: Path) -> None:
+    job = WrittenJob(ranks=8, stages=2, long_stage=1.3, slow={5: 2.0}, steps=10)
+    assert 5 in accused(judged(write_job(job, tmp_path)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_another_slowest_worker_each_time_is_told_with_its_share(tmp_path: Path, seed: int) -> None:
+    job = WrittenJob(ranks=8, steps=12 + seed, rotating=1.6 + seed / 10, seed=seed)
+    verdict = judged(write_job(job, tmp_path))
+    assert not accused(verdict) and "another worker each time" in verdict.summary
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_several_collectives_of_one_step_cost_what_all_of_them_cost(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    job = WrittenJob(
+        ranks=random.choice((3, 4, 8)), steps=1, layers=random.randrange(4, 9), slow={1: random.uniform(1.8, 3.0)},
+        compute_us=240_000.0, seed=seed,
+    )  # fmt: skip
+    verdict = judged(write_job(job, tmp_path))
+    assert accused(verdict) == {1} and verdict.cause is not None
+    assert verdict.cause.gain == pytest.approx(job.truth.wait_share, abs=0.08)
+
+
+def test_what_several_kernels_cost_in_one_step_is_the_sum_of_them(tmp_path: Path) -> None:
+    job = WrittenJob(ranks=4, steps=1, layers=6, slow={1: 2.0}, compute_us=240_000.0)
+    recorded = {rank: with_two_kernels(trace) for rank, trace in job.record().items()}
+    verdict = judged(write_files(tmp_path, {rank: encoded(trace) for rank, trace in recorded.items()}))
+    assert accused(verdict) == {1} and verdict.cause is not None
+    assert verdict.cause.gain == pytest.approx(job.truth.wait_share, abs=0.05)
+
+
+def with_two_kernels(trace: Trace) -> Trace:
+    """Every second kernel of compute under another name."""
+    events = [dict(event) for event in trace["traceEvents"]]
+    for event in [one for one in events if one["name"] == "gemm_kernel"][::2]:
+        event["name"] = "attention_kernel"
+    return {**trace, "traceEvents": events}
+
+
+def test_the_generator_is_the_same_for_the_same_seed() -> None:
+    one, other = (random_folder(Random(5)) for _ in range(2))
+    assert one == other and replace(one.job, seed=9).record() != one.job.record()

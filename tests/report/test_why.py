@@ -1,0 +1,83 @@
+"""What was considered stands in the verdict, in `report --why` and in the page; the nearest stand in the report."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import msgspec
+from click.testing import CliRunner
+from rich.console import Console
+
+from eroica.cli.report import report
+from eroica.model.verdict import Coverage, Hypothesis, IterationTimes, Verdict
+from eroica.pipeline import analyze
+from eroica.report.text import render_verdict
+from eroica.testing import FleetPlan, SlowLoader, synthesize, synthesize_window
+
+HOSTILE = Hypothesis(
+    cause="unknown",
+    function="</details><script>alert(1)</script>\x1b[2J",
+    workers=(3,),
+    scope="some",
+    gain=0.21,
+    decision="1.9 standard errors may be an accident",
+    missing=("1.9 standard errors above that over 12 iterations",),
+    unknown=("whether the others wait for it",),
+)
+
+
+def judged() -> Verdict:
+    before = synthesize(FleetPlan(workers=4, seed=1), (), 1)
+    patterns = synthesize(FleetPlan(workers=4, seed=1, draw=1), [SlowLoader((2,), 40)], 2)
+    return analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+
+
+def undetermined() -> Verdict:
+    return Verdict(
+        eroica_version="0", job="job", verdict="undetermined", summary="Nothing accounts for it.", window=None,
+        iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4), considered=(HOSTILE,),
+    )  # fmt: skip
+
+
+def drawn(verdict: Verdict) -> str:
+    text = io.StringIO()
+    render_verdict(verdict, Console(file=text, width=120))
+    return text.getvalue()
+
+
+def test_the_named_cause_comes_first_with_its_signs() -> None:
+    verdict = judged()
+    first = verdict.considered[0]
+    assert verdict.cause is not None
+    assert (first.cause, first.workers, first.gain) == (verdict.cause.cause, (2,), verdict.cause.gain)
+    assert first.decision == "named" and len(first.met) >= 3 and not first.missing
+    assert any("equation 11 flags _read_block" in sign for sign in first.met), first.met
+    assert all(one.decision != "named" for one in verdict.considered[len(verdict.findings) :])
+    assert Verdict.from_json(verdict.to_json()).considered == verdict.considered
+
+
+def test_an_undetermined_verdict_says_what_is_nearest_and_what_would_settle_it() -> None:
+    text = drawn(undetermined())
+    assert "Nearest explanations" in text and "21 % of the iteration" in text
+    assert "whether the others wait for it" in text and "\x1b[2J" not in text
+    assert "Nearest" not in drawn(judged())
+
+
+def test_why_prints_all_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    path.write_bytes(undetermined().to_json())
+    done = CliRunner().invoke(report, [str(path), "--why"])
+    assert done.exit_code == 4
+    assert "Considered" in done.output and "? whether the others wait for it" in done.output, done.output
+    path.write_bytes(msgspec.structs.replace(undetermined(), considered=()).to_json())
+    assert "Nothing else was considered" in CliRunner().invoke(report, [str(path), "--why"]).output
+
+
+def test_the_page_folds_it_and_takes_names_as_text(tmp_path: Path) -> None:
+    path, page = tmp_path / "verdict.json", tmp_path / "page.html"
+    path.write_bytes(undetermined().to_json())
+    CliRunner().invoke(report, [str(path), "--html", str(page)])
+    text = page.read_text()
+    assert "1 explanation considered" in text and "unknown: whether the others wait for it" in text
+    assert "<script>alert(1)" not in text and "\x1b" not in text

@@ -1,0 +1,82 @@
+"""The corpus of kept windows can be read, by us and by anybody, and judged."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from corpus_entry import ENTRIES, Truth, entry_files, marks, read_entry, write_entry  # noqa: E402
+from corpus_judge import figures, judged  # noqa: E402
+from eroica.model.verdict import (  # noqa: E402
+    Coverage,
+    Finding,
+    FindingFunction,
+    IterationTimes,
+    Verdict,
+)
+
+SLOW = Truth(verdict="slow", causes=("slow-data-loading",), scope="some", workers=(2,), gain=0.3)
+
+
+def verdict_of(cause: str, *workers: int) -> Verdict:
+    function = FindingFunction(name="read_block", kind="python", stack=("fetch (loader.py:3)",))
+    finding = Finding(order=1, role="cause", cause=cause, function=function, workers=workers, scope="some")
+    return Verdict(
+        eroica_version="0", job="j", verdict="slow", summary="", window=None, iteration=IterationTimes(),
+        coverage=Coverage(workers_expected=4, workers_reported=4), findings=(finding,),
+    )  # fmt: skip
+
+
+def test_every_entry_can_be_read_and_says_what_is_true() -> None:
+    entries = [read_entry(path) for path in entry_files()]
+    assert entries and len({entry.name for entry in entries}) == len(entries)
+    for entry in entries:
+        assert all(one.patterns or one.blockage is not None for one in entry.windows), entry.name
+        assert all(one.worker_patterns()[0].functions for one in entry.windows if one.patterns), entry.name
+        assert {one.truth.verdict for one in entry.windows} <= {"slow", "blocked", "healthy"}, entry.name
+        assert entry.fault != "none" or all(one.truth.verdict == "healthy" for one in entry.windows), entry.name
+
+
+def test_the_corpus_stays_small() -> None:
+    assert sum(path.stat().st_size for path in entry_files()) <= 40e6
+
+
+def test_an_entry_is_judged_alike_twice_and_after_it_was_written_anew(tmp_path: Path) -> None:
+    path = next(entry_files())
+    again = write_entry(read_entry(path), tmp_path)
+    first, second = ([{**line, "seconds": 0.0} for line in judged(one)] for one in (path, again))
+    assert first and first == second
+    assert figures(first)["windows"] == len(first)
+
+
+def test_the_example_of_the_page_runs_without_our_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ENTRIES / "README.md").read_text(), re.DOTALL)
+    assert "eroica" not in example
+    monkeypatch.chdir(ROOT)
+    exec(compile(example, "README.md", "exec"), {})
+    assert " ms" in capsys.readouterr().out
+
+
+def test_a_file_of_another_form_is_refused_by_name(tmp_path: Path) -> None:
+    broken = tmp_path / "a.msgpack.xz"
+    broken.write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"a\.msgpack\.xz is no entry of the corpus"):
+        read_entry(broken)
+
+
+def test_a_verdict_is_right_by_cause_or_word_and_by_workers() -> None:
+    assert marks(verdict_of("slow-data-loading", 2), SLOW).right
+    assert not marks(verdict_of("slow-data-loading", 1), SLOW).right
+    assert not marks(verdict_of("compute-slow", 2), SLOW).right
+    by_word = msgspec.structs.replace(SLOW, causes=(), words=("loader",))
+    assert marks(verdict_of("compute-slow", 2), by_word).right
+    assert not marks(verdict_of("compute-slow", 2), Truth(verdict="healthy")).right

@@ -1,0 +1,92 @@
+"""What is no trace is named with what it is."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from eroica.errors import InputError, UsageError
+from eroica.offline import diagnose
+from eroica.offline.discover import discover
+from eroica.trace.dump import read_dump
+from eroica.trace.kineto import read_trace
+
+_TRACE = {"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 5}]}
+_TEXT = json.dumps(_TRACE)
+
+_FILES: list[tuple[str, bytes, str]] = [
+    ("a.json", _TEXT.encode("utf-16"), "UTF-16"),
+    ("a.json", _TEXT.encode("utf-16-le"), "UTF-16"),
+    ("a.json", _TEXT.encode("utf-16-be"), "UTF-16"),
+    ("a.json.gz", gzip.compress(gzip.compress(_TEXT.encode())), "gzip twice"),
+    (
+        "a.json",
+        b'{"$schema":"https://www.speedscope.app/file-format-schema.json","shared":{},"profiles":[]}',
+        "speedscope",
+    ),
+    ("a.json", b'{"schema":"1.0.2-chakra.0.0.4","pid":3,"time":"x","start_ts":1,"nodes":[]}', "Execution Trace"),
+    ("a.json", b'{"rocprofiler-sdk-tool":[{"metadata":{}}]}', "rocprofv3"),
+    ("a.json", b'{"nodes":[],"startTime":1,"endTime":2,"samples":[],"timeDeltas":[]}', "cpuprofile"),
+    ("a.xplane.pb", b"\n\x20\x08\x01\x12\x0d/device:TPU:0" + b"\0" * 40, "XPlane"),
+    ("a.nsys-rep", b"whatever", "nsys export"),
+    ("a.json", b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "Git LFS"),
+    ("a.json", b"\n<!DOCTYPE html><html></html>", "web page"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "words"), _FILES, ids=[words for _, _, words in _FILES])
+def test_a_refused_file_is_named_with_what_it_is(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InputError, match=words) as refused:
+        read_trace(tmp_path / name)
+    assert str(tmp_path / name) in str(refused.value)
+
+
+def test_a_trace_of_another_tool_is_no_trace_of_pytorch(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "FEE", "name": "fib (a.py:1)", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"traceEvents": [event], "viztracer_metadata": {"version": "1"}}))
+    with pytest.raises(InputError, match="a trace, but not PyTorch's: VizTracer"):
+        diagnose(path)
+
+
+def test_in_a_folder_files_of_other_tools_are_named_too(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_text(_TEXT)
+    (tmp_path / "flames.json").write_bytes(_FILES[4][1])
+    (tmp_path / "host.nsys-rep").write_bytes(b"x")
+    notes = " ".join(discover([tmp_path]).notes)
+    assert "flames.json is a speedscope profile" in notes and "host.nsys-rep is a report of Nsight Systems" in notes
+    (tmp_path / "rank0.json").unlink()
+    with pytest.raises(UsageError, match="speedscope"):
+        discover([tmp_path])
+
+
+class _Call:
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, ("echo",)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 3, 4, 5])
+def test_a_hostile_dump_is_said_to_be_hostile(tmp_path: Path, protocol: int) -> None:
+    path = tmp_path / "_dump_0"
+    path.write_bytes(pickle.dumps(_Call() if protocol < 2 else {"entries": [_Call()]}, protocol=protocol))
+    with pytest.raises(InputError, match=r"hostile: it asks for posix\.system.*nothing of it was run"):
+        diagnose(path)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_dump_that_is_cut_anywhere_is_said_to_be_cut(tmp_path: Path, protocol: int) -> None:
+    entries = [
+        {"profiling_name": "nccl:all_reduce", "collective_seq_id": 300 * n, "time": 2**40 + n} for n in range(40)
+    ]
+    data = pickle.dumps({"version": "2.9", "entries": entries, "rate": 1.5}, protocol=protocol)
+    path = tmp_path / "_dump_0"
+    for end in (*range(3, 200), *range(200, len(data), 17)):
+        path.write_bytes(data[:end])
+        with pytest.raises(InputError, match="cut short"):
+            read_dump(path)
