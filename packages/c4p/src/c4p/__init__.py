@@ -1,0 +1,25 @@
+"""Plans the ways of communication: which source port takes which path, and collectives over the planned ports."""
+
+from __future__ import annotations
+
+from c4p.errors import BadRequest, C4PError, GroupBroken, NoWay, PlannerError, TestbedError
+from c4p.group import Group, Options, allgather, allreduce, broadcast, reduce_scatter
+from c4p.rendezvous import Folder
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BadRequest",
+    "C4PError",
+    "Folder",
+    "Group",
+    "GroupBroken",
+    "NoWay",
+    "Options",
+    "PlannerError",
+    "TestbedError",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "reduce_scatter",
+]

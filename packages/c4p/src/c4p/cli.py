@@ -1,0 +1,135 @@
+"""The `c4p` command."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from c4p.errors import C4PError
+
+
+class _Main(click.Group):
+    """Errors of this package end a command with one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except C4PError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Main)
+@click.version_option(package_name="c4p")
+def main() -> None:
+    """Plan the ways of a training's few long flows."""
+
+
+@main.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=7440, show_default=True)
+@click.option("--state", type=click.Path(path_type=Path), default=Path("c4p-planner.sqlite"), show_default=True)
+@click.option("--lease", default=60.0, show_default=True, help="Seconds after which a silent job has ended.")
+def serve(host: str, port: int, state: Path, lease: float) -> None:
+    """Run the planner: one process for all jobs, its state in one file."""
+    import uvicorn
+
+    from c4p.service import Planner, application
+
+    state.parent.mkdir(parents=True, exist_ok=True)
+    planner = Planner(state, lease)
+    click.echo(f"planner on http://{host}:{port}, {len(planner.jobs)} jobs, state in {state}")
+    uvicorn.run(application(planner), host=host, port=port, log_level="warning")
+    planner.close()
+
+
+@main.command()
+@click.argument("target")
+@click.option("--source", default="", help="Own address; empty: the one that leads there.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def catalogue(target: str, source: str, as_json: bool) -> None:
+    """Learn which source port takes which way to TARGET, a listening HOST:PORT."""
+    import msgspec
+
+    from c4p.catalogue import learn
+    from c4p.environment import address_toward, parse_target
+
+    host, port = parse_target(target)
+    entry = learn(source or address_toward(host), (host, port))
+    if as_json:
+        click.echo(msgspec.json.encode(entry).decode())
+        return
+    click.echo(f"{entry.source} to {target}, from {entry.how}")
+    for way, ports in entry.ways.items():
+        click.echo(f"  {' > '.join(way.split('|')) or 'unknown':50} {len(ports):3} ports: {_short(ports)}")
+    for way, share in entry.left_out.items():
+        click.echo(f"  {' > '.join(way.split('|')):50} left out: {share:.0%} of the connections fail")
+
+
+@main.command()
+@click.argument("target")
+@click.option("--source", default="", help="Own address; empty: the one that leads there.")
+@click.option("--for", "stack", type=click.Choice(["nccl", "ucx", "sockets", "c4p"]), default="nccl", show_default=True)
+def ports(target: str, source: str, stack: str) -> None:
+    """Print the environment for another stack toward TARGET, a listening HOST:PORT.
+
+    Neither NCCL nor UCX takes a list of source ports: what is printed sets how many connections they spread over, and
+    the comments say what remains to chance.
+    """
+    from c4p.catalogue import learn
+    from c4p.environment import address_toward, parse_target, stack_environment
+
+    host, port = parse_target(target)
+    click.echo(stack_environment(stack, learn(source or address_toward(host), (host, port))))
+
+
+@main.command()
+@click.option("--kind", type=click.Choice(["parallel", "clos"]), default="parallel", show_default=True)
+@click.option("--hosts", default=2, show_default=True)
+@click.option("--spines", default=4, show_default=True, help="Parallel: the number of paths.")
+@click.option("--mbit", default=200.0, show_default=True, help="Rate of a host's port.")
+@click.option("--groups", default=2, show_default=True, help="Clos: pairs of leaves.")
+@click.option("--oversubscription", default=1.0, show_default=True, help="Clos: host ports over uplinks.")
+@click.option("--command", default="", help="Run this shell command on every host instead of waiting.")
+def testbed(command: str, **shape: Any) -> None:
+    """Network namespaces with shaped links; stays until Ctrl-C. Needs root."""
+    from c4p.testbed import Shape, build
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with build(Shape(**shape)) as bed:
+        for host, address in zip(bed.hosts, bed.addresses, strict=True):
+            click.echo(f"{address:12} ip netns exec {host} COMMAND")
+        click.echo(json.dumps({"routers": bed.routers, "uplink_mbit": bed.shape.uplink_mbit}))
+        if command:
+            running = [bed.start(host, ["sh", "-c", command]) for host in range(len(bed.hosts))]
+            sys.exit(max(process.wait() for process in running))
+        click.echo("Ctrl-C takes it down.")
+        try:
+            subprocess.run(["sleep", "infinity"], check=False)
+        except KeyboardInterrupt:
+            click.echo("")
+
+
+@main.command()
+@click.option("--seconds", default=3.0, show_default=True, help="Length of each run.")
+@click.option("--draws", default=3, show_default=True, help="Random draws.")
+@click.option("--picture", type=click.Path(path_type=Path), default=Path("c4p-demo.svg"), show_default=True)
+def demo(seconds: float, draws: int, picture: Path) -> None:
+    """Random against planned source ports on four paths, and a path that fails. Needs root."""
+    from c4p.demo import run_demo
+
+    run_demo(seconds, draws, picture, click.echo)
+
+
+def _short(ports: list[int]) -> str:
+    shown = ", ".join(map(str, ports[:6]))
+    return shown + (", ..." if len(ports) > 6 else "")
+
+
+if __name__ == "__main__":
+    main()

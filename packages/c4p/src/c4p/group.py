@@ -1,0 +1,363 @@
+"""A group of processes in a ring, and its collective operations on numpy arrays."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from c4p.carrier import Carrier, Neighbours
+from c4p.catalogue import Entry, learn, parse_way
+from c4p.client import Subscription, register
+from c4p.demand import Report, ask
+from c4p.errors import BadRequest, GroupBroken
+from c4p.model import UNKNOWN, Counters, PathEvent, PathRecord
+from c4p.planner import Assignment, plan
+from c4p.rendezvous import Store
+from c4p.ring import (
+    Operation,
+    Place,
+    broadcast_operation,
+    even_chunks,
+    gloo_chunks,
+    reducer,
+    ring_operation,
+)
+from c4p.watcher import Watcher
+from c4p.ways import Ways
+
+MOST_SOCKETS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a group communicates.
+
+    Attributes:
+        address: Own address, from which connections are opened. Empty: the one that the host takes toward the
+            other members.
+        sockets: Connections to the next neighbour.
+        ports: "planned": learn the ways and plan them; "random": let the kernel choose, as other libraries do.
+        planner: URL of a planner (`c4p serve`) that knows other jobs too. Empty: plan this job alone.
+        job: Name of this job at the planner. Empty: a random one.
+        timeout_s: Longest time of an operation, and of the start.
+    """
+
+    address: str = ""
+    sockets: int = 4
+    ports: str = "planned"
+    planner: str = ""
+    job: str = ""
+    timeout_s: float = 300.0
+
+    def checked(self) -> Options:
+        """Itself.
+
+        Raises:
+            BadRequest: A value cannot be used.
+        """
+        if not 1 <= self.sockets <= MOST_SOCKETS:
+            raise BadRequest(f"sockets={self.sockets}: 1 to {MOST_SOCKETS} connections to a neighbour are possible")
+        if self.ports not in ("planned", "random"):
+            raise BadRequest(f"ports={self.ports!r}: there are planned and random")
+        if not self.timeout_s > 0:
+            raise BadRequest(f"timeout_s={self.timeout_s}: seconds, more than 0")
+        return self
+
+
+class Group:
+    """Members in a ring; rank r sends to rank r - 1 over several sockets.
+
+    Args:
+        rank: This member, 0 to size - 1.
+        size: Members.
+        store: Where members find each other; fresh for each group (torch's stores do, with a prefix).
+        options: How to communicate.
+
+    Raises:
+        BadRequest: A value cannot be used.
+        GroupBroken: The neighbours were not reached in time.
+    """
+
+    def __init__(self, rank: int, size: int, store: Store, options: Options | None = None) -> None:
+        if not 0 <= rank < size:
+            raise BadRequest(f"rank {rank} of {size} members: ranks go from 0 to size - 1")
+        self.rank, self.size = rank, size
+        self.options = (options or Options()).checked()
+        self.job = ""
+        self._watcher: Watcher | None = None
+        self._place = Place(rank, size, self.options.sockets)
+        self._carrier = self._join(store) if size > 1 else None
+
+    def _join(self, store: Store) -> Carrier:
+        address = self.options.address or own_address(store)
+        listener = _listener(address)
+        store.set(f"c4p/{self.rank}", json.dumps([*listener.getsockname(), self.options.sockets]))
+        if self.rank == 0:
+            store.set("c4p/token", secrets.token_hex(16))
+        next_rank, previous_rank = (self.rank - 1) % self.size, (self.rank + 1) % self.size
+        host, port, sockets = json.loads(store.get(f"c4p/{next_rank}"))
+        if sockets != self.options.sockets:
+            mine = self.options.sockets
+            raise BadRequest(f"rank {self.rank} has sockets={mine}, rank {next_rank} {sockets}: give all the same")
+        token = bytes.fromhex(store.get("c4p/token").decode())
+        at = Neighbours(self.rank, self.size, token, address, next_rank, (host, port), previous_rank)
+        ways, entry = self._plan(store, at, token.hex())
+        carrier = Carrier(at, listener, ways, self.options.timeout_s, moves=True)
+        carrier.wait_connected(self.options.timeout_s)
+        if entry is not None:
+            planned = None if not self.options.planner else Subscription(self.options.planner, self.job, self.rank)
+            self._watcher = Watcher(carrier, entry, planned)
+        return carrier
+
+    def _plan(self, store: Store, at: Neighbours, token: str) -> tuple[Ways, Entry | None]:
+        """Ways to the next neighbour, and the way of each connection."""
+        sockets = self.options.sockets
+        if self.options.ports == "random":
+            return Ways({UNKNOWN: [0]}, [UNKNOWN] * sockets), None
+        entry = learn(at.address, at.next_address)
+        report = Report(at.address, at.next_address[0], sockets, list(entry.ways), entry.firsts)
+        store.set(f"c4p/ways/{self.rank}", msgspec.json.encode(report).decode())
+        self.job = self.options.job or token
+        if self.rank == 0:
+            store.set("c4p/plan", json.dumps(self._ask_planner(store)))
+        texts = json.loads(store.get("c4p/plan"))[self.rank]
+        ports = entry.by_way()
+        planned = [parse_way(text) if parse_way(text) in ports else next(iter(ports)) for text in texts]
+        return Ways(ports, planned), entry
+
+    def _ask_planner(self, store: Store) -> list[list[str]]:
+        reports = [msgspec.json.decode(store.get(f"c4p/ways/{rank}"), type=Report) for rank in range(self.size)]
+        question = ask(reports)
+        if not question.demand.pairs:
+            return question.answers(Assignment([], []))
+        if self.options.planner:
+            return register(self.options.planner, self.job, question)
+        return question.answers(plan({self.job: question.demand}, {}).assignments[self.job])
+
+    # -- operations -----------------------------------------------------------------------------------------------
+
+    def allreduce(self, array_N: np.ndarray[Any, Any], reduction: str = "sum") -> np.ndarray[Any, Any]:
+        """Reduce an array over all members, in place.
+
+        Args:
+            array_N: C-contiguous, writable; the same shape and type everywhere. Changed.
+            reduction: "sum", "product", "min", "max", "band", "bor" or "bxor".
+
+        Returns:
+            The array.
+
+        Raises:
+            BadRequest: The array or the reduction cannot be used.
+            GroupBroken: A member failed, left, or is waited for too long.
+
+        Source:
+            Bitwise equal to gloo's ring allreduce, whose order of summation it has.
+        """
+        flat = _flat(array_N)
+        combine = reducer(flat, reduction)
+        self.run(self.allreduce_operation(_bytes(flat), flat.itemsize, combine, (flat.dtype.str, reduction)))
+        return array_N
+
+    def allgather(self, array_N: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Every member's array, on every member.
+
+        Args:
+            array_N: The same shape and type everywhere.
+
+        Returns:
+            A new array of shape [size, *array.shape], by rank.
+
+        Raises:
+            GroupBroken: A member failed, left, or is waited for too long.
+        """
+        gathered = np.empty((self.size, *array_N.shape), dtype=array_N.dtype)
+        gathered[self.rank] = array_N
+        flat = _flat(gathered)
+        self.run(self.allgather_operation(_bytes(flat), flat.itemsize, (flat.dtype.str,)))
+        return gathered
+
+    def reduce_scatter(self, array_N: np.ndarray[Any, Any], reduction: str = "sum") -> np.ndarray[Any, Any]:
+        """Reduce an array over all members; each gets the slice of its rank along the first axis.
+
+        Args:
+            array_N: First axis divisible by the number of members. Not changed.
+            reduction: As in `allreduce`.
+
+        Returns:
+            A new array, [N / size, ...].
+
+        Raises:
+            BadRequest: The first axis cannot be divided.
+            GroupBroken: A member failed, left, or is waited for too long.
+        """
+        if not array_N.ndim or array_N.shape[0] % self.size:
+            shape, size = array_N.shape, self.size
+            raise BadRequest(f"an array of shape {shape} cannot be split over {size} ranks along its first axis")
+        work = _flat(np.array(array_N, order="C"))
+        combine = reducer(work, reduction)
+        facts = (work.dtype.str, reduction)
+        self.run(self.reduce_scatter_operation(_bytes(work), work.itemsize, combine, facts))
+        mine = work.reshape(self.size, -1)[self.rank]
+        sliced: np.ndarray[Any, Any] = mine.reshape(array_N.shape[0] // self.size, *array_N.shape[1:]).copy()
+        return sliced
+
+    def broadcast(self, array_N: np.ndarray[Any, Any], root: int = 0) -> np.ndarray[Any, Any]:
+        """The root's array on every member, in place.
+
+        Args:
+            array_N: C-contiguous, writable; the same shape and type everywhere. Changed except at the root.
+            root: The rank that has the values.
+
+        Raises:
+            BadRequest: The array or the root cannot be used.
+            GroupBroken: A member failed, left, or is waited for too long.
+        """
+        self.run(self.broadcast_operation(_bytes(_flat(array_N)), root))
+        return array_N
+
+    def barrier(self) -> None:
+        """Return when all members have called it."""
+        self.allreduce(np.zeros(1, dtype=np.uint8))
+
+    # -- operations on bytes, for other frameworks' tensors -----------------------------------------------------------
+
+    def allreduce_operation(
+        self, buffer: memoryview, item_bytes: int, combine: Callable[..., None], facts: tuple[object, ...]
+    ) -> Operation:
+        """Allreduce of a buffer in place; see `c4p.ring.ring_operation`."""
+        chunks = gloo_chunks(len(buffer) // item_bytes, item_bytes, self.size)
+        return ring_operation("allreduce", buffer, item_bytes, chunks, self._place, combine, facts)
+
+    def reduce_scatter_operation(
+        self, buffer: memoryview, item_bytes: int, combine: Callable[..., None], facts: tuple[object, ...]
+    ) -> Operation:
+        """Reduce a buffer so that the slice of this rank is complete; the rest of it is left in between."""
+        chunks = even_chunks(len(buffer) // item_bytes, self.size)
+        return ring_operation("reduce_scatter", buffer, item_bytes, chunks, self._place, combine, facts)
+
+    def allgather_operation(self, buffer: memoryview, item_bytes: int, facts: tuple[object, ...]) -> Operation:
+        """Fill a buffer in which the slice of this rank is given."""
+        chunks = even_chunks(len(buffer) // item_bytes, self.size)
+        return ring_operation("allgather", buffer, item_bytes, chunks, self._place, None, facts)
+
+    def broadcast_operation(self, buffer: memoryview, root: int) -> Operation:
+        """Fill a buffer with that of the root."""
+        if not 0 <= root < self.size:
+            raise BadRequest(f"root {root} is no member: ranks go from 0 to {self.size - 1}")
+        return broadcast_operation(buffer, root, self._place)
+
+    def start(self, operation: Operation) -> Future[None]:
+        """Start an operation; done when its buffer holds the result and may be changed."""
+        if self._carrier is None:
+            future: Future[None] = Future()
+            future.set_result(None)
+            return future
+        return self._carrier.submit(operation)
+
+    def run(self, operation: Operation) -> None:
+        """Start an operation and wait for it."""
+        self.start(operation).result(self.options.timeout_s + 10.0)
+
+    # -- what it does and did -----------------------------------------------------------------------------------------
+
+    @property
+    def paths(self) -> list[PathRecord]:
+        """Each socket to the next neighbour: port, way, bytes, rate."""
+        return self._carrier.records() if self._carrier else []
+
+    @property
+    def events(self) -> list[PathEvent]:
+        """Paths that were left, taken again or moved by the planner, in order."""
+        return list(self._carrier.events) if self._carrier else []
+
+    @property
+    def counters(self) -> Counters:
+        """Totals since the start."""
+        return self._carrier.counters if self._carrier else Counters()
+
+    def abort(self, why: str) -> None:
+        """End at once; the other members get an error that says why."""
+        if self._carrier:
+            self._carrier.abort(why)
+
+    def close(self) -> None:
+        """Leave the group after the neighbour has all that was sent."""
+        if self._watcher:
+            self._watcher.close()
+        if self._carrier:
+            self._carrier.close()
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None and not isinstance(error, GroupBroken):
+            self.abort(f"{type(error).__name__}: {error}")
+        self.close()
+
+
+def allreduce(array_N: np.ndarray[Any, Any], group: Group, reduction: str = "sum") -> np.ndarray[Any, Any]:
+    """See `Group.allreduce`."""
+    return group.allreduce(array_N, reduction)
+
+
+def allgather(array_N: np.ndarray[Any, Any], group: Group) -> np.ndarray[Any, Any]:
+    """See `Group.allgather`."""
+    return group.allgather(array_N)
+
+
+def reduce_scatter(array_N: np.ndarray[Any, Any], group: Group, reduction: str = "sum") -> np.ndarray[Any, Any]:
+    """See `Group.reduce_scatter`."""
+    return group.reduce_scatter(array_N, reduction)
+
+
+def broadcast(array_N: np.ndarray[Any, Any], group: Group, root: int = 0) -> np.ndarray[Any, Any]:
+    """See `Group.broadcast`."""
+    return group.broadcast(array_N, root)
+
+
+def own_address(store: Store) -> str:
+    """The address that this host takes toward the store's host; that of loopback where the store has no host."""
+    base: Any = store
+    while hasattr(base, "underlying_store"):  # torch's PrefixStore
+        base = base.underlying_store
+    host = getattr(base, "host", None)
+    if not host:
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((socket.gethostbyname(host), 9))
+        return str(probe.getsockname()[0])
+
+
+def _listener(address: str) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        listener.bind((address, 0))
+    except OSError as error:
+        listener.close()
+        why = error.strerror
+        raise BadRequest(f"address {address!r} cannot be bound ({why}); give an IPv4 address of this host") from error
+    listener.listen(1024)  # probes of neighbours come in dozens
+    listener.setblocking(False)
+    return listener
+
+
+def _flat(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+        raise BadRequest(f"expected a numpy array of numbers, got {type(array).__name__}")
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        raise BadRequest("the array must be C-contiguous and writable; pass numpy.ascontiguousarray(array)")
+    return array.reshape(-1)
+
+
+def _bytes(flat: np.ndarray[Any, Any]) -> memoryview:
+    return flat.view(np.uint8).data

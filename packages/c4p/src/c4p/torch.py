@@ -1,0 +1,352 @@
+"""`torch.distributed` over a c4p group: `import c4p.torch`, then `init_process_group("c4p")`.
+
+For tensors in the memory of the host. There is no send, recv, gather, scatter or all-to-all: data go along a ring. A
+job that needs them makes a second group with gloo.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Work
+
+from c4p.errors import BadRequest
+from c4p.group import Group, Options
+from c4p.ring import REDUCTIONS, Combine, Operation, reducer
+
+_REDUCTIONS = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "sum",
+    dist.ReduceOp.PRODUCT: "product",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.BAND: "band",
+    dist.ReduceOp.BOR: "bor",
+    dist.ReduceOp.BXOR: "bxor",
+}
+_TORCH_REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "sum": torch.add,
+    "product": torch.mul,
+    "min": torch.minimum,
+    "max": torch.maximum,
+}
+
+
+class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not followed by mypy
+    """A process group whose members form a ring over planned paths.
+
+    Args:
+        store: torch's store, with this group's prefix.
+        rank: This member.
+        size: Members.
+        timeout: Longest time of an operation.
+        options: How to communicate; None: from the environment, see `options_from`.
+
+    Attributes:
+        c4p: The group beneath: its paths, events and counters.
+    """
+
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: datetime.timedelta, options: Options | None = None
+    ) -> None:
+        super().__init__(rank, size)
+        self._rank, self._size = rank, size
+        options = options or options_from(os.environ, timeout.total_seconds())
+        self.c4p = Group(rank, size, store, options)
+
+    # -- who it is ------------------------------------------------------------------------------------------------
+
+    def getBackendName(self) -> str:
+        """Name for torch."""
+        return "c4p"
+
+    def size(self) -> int:
+        """Members."""
+        return self._size
+
+    def rank(self) -> int:
+        """This member."""
+        return self._rank
+
+    def shutdown(self) -> None:
+        """Called by `destroy_process_group`."""
+        self.c4p.close()
+
+    def abort(self) -> None:
+        """End at once; the others get an error."""
+        self.c4p.abort("abort() was called")
+
+    # -- operations -------------------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        """Reduce each tensor over all members, in place; bitwise what gloo gives (README: how far)."""
+        return self._all((self._allreduce_one(tensor, _operator(opts)) for tensor in tensors), list(tensors))
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        """The same for several tensors."""
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Any:
+        """The tensor of `opts.rootRank` on all."""
+
+        def one(tensor: torch.Tensor) -> Future[None]:
+            dense, back = _dense(tensor)
+            return self._run(self.c4p.broadcast_operation(_buffer(dense), opts.rootRank), back)
+
+        return self._all((one(tensor) for tensor in tensors), list(tensors))
+
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Any:
+        """Every member's tensor, on every member."""
+        del opts
+        works = (self._gather_list(out, one) for out, one in zip(outputs, inputs, strict=True))
+        return self._all(works, [tensor for out in outputs for tensor in out])
+
+    def all_gather_single(self, output: torch.Tensor, one: torch.Tensor, opts: Any = None) -> Any:
+        """Every member's tensor, one after the other in `output`."""
+        del opts
+        return self._all([self._gather_single(output, one)], [output])
+
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Any:
+        """The same for several tensors."""
+        del opts
+        works = (self._gather_single(out, one) for out, one in zip(outputs, inputs, strict=True))
+        return self._all(works, list(outputs))
+
+    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Any:
+        """Reduce the list of each member; each gets the element of its rank."""
+        flat = [torch.cat([part.reshape(-1) for part in parts]) for parts in inputs]
+        works = (self._scatter_one(out, one, opts) for out, one in zip(outputs, flat, strict=True))
+        return self._all(works, list(outputs))
+
+    def reduce_scatter_single(self, output: torch.Tensor, one: torch.Tensor, opts: Any = None) -> Any:
+        """Reduce a tensor; each member gets the slice of its rank."""
+        return self._all([self._scatter_one(output, one.reshape(-1).clone(), opts)], [output])
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Any:
+        """The same for several tensors."""
+        pairs = zip(outputs, inputs, strict=True)
+        works = (self._scatter_one(out, one.reshape(-1).clone(), opts) for out, one in pairs)
+        return self._all(works, list(outputs))
+
+    _allgather_base = all_gather_single  # names of torch before 2.13
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def barrier(self, opts: Any = None) -> Any:
+        """Done when all members have called it."""
+        del opts
+        one = torch.zeros(1, dtype=torch.uint8)
+        return self._all([self._allreduce_one(one, dist.ReduceOp.SUM)], [one])
+
+    def _no(self, *_: Any, **__: Any) -> Any:
+        how = 'make a second group for it: torch.distributed.new_group(backend="gloo")'
+        raise BadRequest(f"c4p sends along a ring: it has no send, recv, gather, scatter, reduce or all-to-all; {how}")
+
+    send = recv = recv_anysource = gather = scatter = reduce = alltoall = all_to_all_single = alltoall_base = _no
+
+    # -- one tensor -------------------------------------------------------------------------------------------------
+
+    def _allreduce_one(self, tensor: torch.Tensor, operator: Any) -> Future[None]:
+        dense, back = _dense(tensor)
+        flat = dense.reshape(-1)
+        name, combine = _combine(flat, operator)
+        facts = (str(flat.dtype), name)
+
+        def finish() -> None:
+            if operator == dist.ReduceOp.AVG:
+                dense.div_(self._size)
+            if back:
+                back()
+
+        if operator == dist.ReduceOp.AVG and not (flat.is_floating_point() or flat.is_complex()):
+            raise BadRequest(f"AVG of {flat.dtype}: only floating-point tensors have a mean")
+        buffer = _buffer(flat)
+        return self._run(self.c4p.allreduce_operation(buffer, flat.element_size(), combine, facts), finish)
+
+    def _gather_single(self, output: torch.Tensor, one: torch.Tensor) -> Future[None]:
+        dense, back = _dense(output)
+        flat = dense.reshape(-1)
+        if flat.dtype != one.dtype or flat.numel() != self._size * one.numel():
+            what = f"output of {flat.numel()} {flat.dtype} for {self._size} inputs of {one.numel()} {one.dtype}"
+            raise BadRequest(f"{what}: it must hold exactly all of them")
+        flat[self._rank * one.numel() : (self._rank + 1) * one.numel()] = one.reshape(-1)
+        operation = self.c4p.allgather_operation(_buffer(flat), flat.element_size(), (str(flat.dtype),))
+        return self._run(operation, back)
+
+    def _gather_list(self, outputs: Sequence[torch.Tensor], one: torch.Tensor) -> Future[None]:
+        if len(outputs) != self._size or any(out.numel() != one.numel() for out in outputs):
+            raise BadRequest(f"{self._size} output tensors of {one.numel()} elements are needed, one for each rank")
+        gathered = torch.empty(self._size, one.numel(), dtype=one.dtype)
+        gathered[self._rank] = one.reshape(-1)
+
+        def finish() -> None:
+            for out, row in zip(outputs, gathered, strict=True):
+                out.copy_(row.reshape(out.shape))
+
+        operation = self.c4p.allgather_operation(_buffer(gathered), one.element_size(), (str(one.dtype),))
+        return self._run(operation, finish)
+
+    def _scatter_one(self, output: torch.Tensor, work: torch.Tensor, opts: Any) -> Future[None]:
+        operator = _operator(opts)
+        if work.numel() != self._size * output.numel() or work.dtype != output.dtype:
+            what = f"input of {work.numel()} {work.dtype} for {self._size} outputs of {output.numel()} {output.dtype}"
+            raise BadRequest(f"{what}: it must be exactly as long as all of them")
+        name, combine = _combine(work, operator)
+
+        def finish() -> None:
+            mine = work.reshape(self._size, -1)[self._rank].reshape(output.shape)
+            output.copy_(mine / self._size if operator == dist.ReduceOp.AVG else mine)
+
+        facts = (str(work.dtype), name)
+        operation = self.c4p.reduce_scatter_operation(_buffer(work), work.element_size(), combine, facts)
+        return self._run(operation, finish)
+
+    def _run(self, operation: Operation, finish: Callable[[], None] | None) -> Future[None]:
+        """Start an operation; `finish` runs on the carrier's thread before the returned future is done."""
+        done: Future[None] = Future()
+
+        def after(future: Future[None]) -> None:
+            error = future.exception()
+            if error is None and finish is not None:
+                try:
+                    finish()
+                except Exception as failed:  # noqa: BLE001 (goes to whoever waits)
+                    error = failed
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self.c4p.start(operation).add_done_callback(after)
+        return done
+
+    def _all(self, futures: Any, results: list[torch.Tensor] | None = None) -> Any:
+        """Torch's handle for several operations: done when all are; `results` is its value, which DDP reads."""
+        waited = list(futures)
+        whole: Any = torch.futures.Future()
+        left = [len(waited)]
+
+        def after(future: Future[None]) -> None:
+            left[0] -= 1  # only the carrier's thread comes here, or the caller's where nothing is sent
+            error = future.exception()
+            if error is not None:
+                if not whole.done():
+                    whole.set_exception(error)
+            elif left[0] == 0 and not whole.done():
+                whole.set_result(results or [])
+
+        for future in waited:
+            future.add_done_callback(after)
+        return _Handle(whole)
+
+
+class _Handle(Work):
+    """torch's handle of an operation; `wait` raises what the operation ended with."""
+
+    def __init__(self, future: Any) -> None:
+        super().__init__()
+        self._future = future
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        """Until the operation has ended; its own time-out is the group's."""
+        del timeout
+        self._future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it has ended."""
+        return bool(self._future.done())
+
+    def get_future(self) -> Any:
+        """For DDP."""
+        return self._future
+
+
+def options_from(environment: Any, timeout_s: float) -> Options:
+    """Options of a group from variables.
+
+    Args:
+        environment: `C4P_ADDRESS` (own address), `C4P_SOCKETS` (connections to a neighbour), `C4P_PORTS` (planned or
+            random), `C4P_PLANNER` (URL), `C4P_JOB` (name at the planner).
+        timeout_s: Longest time of an operation.
+
+    Raises:
+        BadRequest: A variable cannot be used.
+    """
+    sockets = environment.get("C4P_SOCKETS", "4")
+    if not sockets.isdigit():
+        raise BadRequest(f"C4P_SOCKETS={sockets!r}: a number of connections to a neighbour, such as 4")
+    return Options(
+        address=environment.get("C4P_ADDRESS", ""),
+        sockets=int(sockets),
+        ports=environment.get("C4P_PORTS", "planned"),
+        planner=environment.get("C4P_PLANNER", ""),
+        job=environment.get("C4P_JOB", ""),
+        timeout_s=timeout_s,
+    )
+
+
+def _operator(opts: Any) -> Any:
+    return getattr(opts, "reduceOp", dist.ReduceOp.SUM) if opts is not None else dist.ReduceOp.SUM
+
+
+def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
+    """A contiguous tensor of the host, and what brings its values back where it is a copy."""
+    if tensor.device.type != "cpu" or tensor.is_sparse:
+        raise BadRequest(f"c4p carries dense tensors in the host's memory, this one is on {tensor.device}")
+    tensor = tensor.detach()
+    if tensor.is_contiguous():
+        return tensor, None
+    copy = tensor.contiguous()
+    return copy, lambda: tensor.copy_(copy)
+
+
+def _buffer(tensor: torch.Tensor) -> memoryview:
+    flat = tensor.reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy())
+
+
+def _combine(flat: torch.Tensor, operator: Any) -> tuple[str, Combine]:
+    """Name of a reduction, and what does it; numpy where it knows the type, torch for bfloat16."""
+    name = next((name for known, name in _REDUCTIONS.items() if operator == known), None)
+    if name is None:
+        raise BadRequest(f"c4p has no reduction {operator}; there are {', '.join(REDUCTIONS)} and the mean")
+    if name.startswith("b") and (flat.is_floating_point() or flat.is_complex()):
+        raise BadRequest(f"{name} of {flat.dtype}: bits are combined for integers only")
+    try:
+        array: np.ndarray[Any, Any] = flat.numpy()
+    except TypeError:
+        return name, _torch_reducer(flat, name)
+    return name, reducer(array, name)
+
+
+def _torch_reducer(flat: torch.Tensor, name: str) -> Combine:
+    function = _TORCH_REDUCTIONS.get(name)
+    if function is None:
+        raise BadRequest(f"c4p has no {name} of {flat.dtype}")
+
+    def combine(start: int, stop: int, payload: memoryview) -> None:
+        mine = flat[start:stop]
+        function(mine, torch.frombuffer(payload, dtype=flat.dtype), out=mine)
+
+    return combine
+
+
+def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> ProcessGroupC4P:
+    return ProcessGroupC4P(store, rank, size, timeout)
+
+
+if not hasattr(dist.Backend, "C4P"):
+    dist.Backend.register_backend("c4p", _create, devices=["cpu"])

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import c4p
+import members
+
+
+def all_four(rank: int, size: int, folder: str) -> dict:
+    with members.group(rank, size, folder) as group:
+        many = np.random.default_rng(rank).standard_normal(300_001).astype(np.float32)
+        c4p.allreduce(many, group)
+        gathered = c4p.allgather(np.array([rank, rank * 10]), group)
+        slice_ = c4p.reduce_scatter(np.arange(2 * size, dtype=np.float64), group)
+        root = c4p.broadcast(np.full((50, 3), rank), group, root=1)
+        largest = c4p.allreduce(np.array([rank], dtype=np.int64), group, "max")
+        group.barrier()
+        return {
+            "sum": many.tobytes(),
+            "gathered": gathered.tolist(),
+            "slice": slice_.tolist(),
+            "root": int(root.sum()),
+            "largest": int(largest[0]),
+            "paths": [(path.port, path.state) for path in group.paths],
+        }
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_four_operations_give_every_member_the_same(size: int) -> None:
+    if size == 1:
+        with c4p.Group(0, 1, _no_store()) as group:
+            assert c4p.allreduce(np.ones(3), group).tolist() == [1, 1, 1]
+            assert c4p.allgather(np.ones(3), group).shape == (1, 3)
+        return
+    answers = members.run(all_four, size)
+    assert len({answer["sum"] for answer in answers}) == 1
+    for rank, answer in enumerate(answers):
+        assert answer["gathered"] == [[r, r * 10] for r in range(size)]
+        assert answer["slice"] == [size * (2 * rank), size * (2 * rank + 1)]
+        assert answer["root"] == 150
+        assert answer["largest"] == size - 1
+        assert len({port for port, _ in answer["paths"]}) == 4
+
+
+def _no_store() -> c4p.Folder:
+    return None  # type: ignore[return-value]  # a group of one needs nobody
+
+
+def in_one_process(folder: Path, size: int, body, **options) -> list:
+    """Members as threads of this process."""
+    answers: list = [None] * size
+
+    def member(rank: int) -> None:
+        try:
+            group = members.group(rank, size, str(folder), **options)
+            try:
+                answers[rank] = body(group)
+            finally:
+                group.close()
+        except Exception as error:
+            answers[rank] = error
+
+    threads = [threading.Thread(target=member, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return answers
+
+
+def test_operations_can_be_started_one_after_the_other_without_waiting(tmp_path: Path) -> None:
+    def body(group: c4p.Group) -> list[float]:
+        arrays = [np.full(20_000, float(k + group.rank)) for k in range(10)]
+        views = [memoryview(array.view(np.uint8)) for array in arrays]
+        started = [
+            group.start(group.allreduce_operation(view, 8, c4p.ring.reducer(array, "sum"), ()))
+            for view, array in zip(views, arrays, strict=True)
+        ]
+        time.sleep(0.05 * group.rank)  # pieces come before their operation is called here
+        for future in reversed(started):
+            future.result(10)
+        return [float(array[-1]) for array in arrays]
+
+    answers = in_one_process(tmp_path, 3, body)
+    assert answers == [[3.0 * k + 3 for k in range(10)]] * 3
+
+
+def test_a_member_that_calls_something_else_is_told(tmp_path: Path) -> None:
+    def body(group: c4p.Group) -> None:
+        group.allreduce(np.zeros(10 + group.rank // 2))
+
+    answers = in_one_process(tmp_path, 3, body)
+    assert all(isinstance(answer, c4p.GroupBroken) for answer in answers)
+    assert any("same operations in the same order" in str(answer) for answer in answers)
+
+
+def test_a_member_that_does_not_come_is_named_after_the_time_out(tmp_path: Path) -> None:
+    def body(group: c4p.Group) -> None:
+        if group.rank == 1:
+            time.sleep(2.0)
+        else:
+            group.allreduce(np.zeros(100_000))
+
+    began = time.monotonic()
+    answers = in_one_process(tmp_path, 3, body, timeout_s=1.0)
+    assert time.monotonic() - began < 5
+    waiting = [str(answers[rank]) for rank in (0, 2)]
+    assert any("took longer than 1 s" in text and "pieces came from rank" in text for text in waiting)
+
+
+def test_a_member_that_leaves_early_is_named(tmp_path: Path) -> None:
+    def body(group: c4p.Group) -> None:
+        group.barrier()
+        if group.rank != 2:
+            group.allreduce(np.zeros(10))
+
+    answers = in_one_process(tmp_path, 3, body)
+    assert answers[2] is None
+    assert all("rank 2 left the group before operation 1" in str(answers[rank]) for rank in (0, 1))
+
+
+def dies(rank: int, size: int, folder: str) -> str:
+    with members.group(rank, size, folder) as group:
+        group.barrier()
+        if rank == 1:
+            threading.Timer(0.3, os._exit, [3]).start()
+        try:
+            while True:
+                group.allreduce(np.zeros(1_000_000))
+        except c4p.C4PError as error:
+            return str(error)
+
+
+def test_a_member_that_dies_ends_the_wait_of_the_others_with_its_name() -> None:
+    began = time.monotonic()
+    answers = members.run(dies, 3, timeout_s=30.0)
+    assert time.monotonic() - began < 15
+    assert answers[1] == "exit code 3"
+    assert all("rank 1" in answers[rank] and "ended" in answers[rank] for rank in (0, 2)), answers
+
+
+def test_bad_values_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(c4p.BadRequest, match="rank 2 of 2"):
+        c4p.Group(2, 2, c4p.Folder(tmp_path))
+    with pytest.raises(c4p.BadRequest, match="sockets=0"):
+        c4p.Group(0, 2, c4p.Folder(tmp_path), c4p.Options(sockets=0))
+    with pytest.raises(c4p.BadRequest, match="cannot be bound"):
+        c4p.Group(0, 2, c4p.Folder(tmp_path), c4p.Options(address="203.0.113.9"))
+    with c4p.Group(0, 1, c4p.Folder(tmp_path)) as group:
+        with pytest.raises(c4p.BadRequest, match="C-contiguous"):
+            group.allreduce(np.zeros((4, 4)).T[1:])
+        with pytest.raises(c4p.BadRequest, match="cannot be split"):
+            group.reduce_scatter(np.zeros(()))
+        with pytest.raises(c4p.BadRequest, match="root 5"):
+            group.broadcast(np.zeros(3), root=5)
+    with pytest.raises(c4p.GroupBroken, match="nobody wrote"):
+        c4p.Folder(tmp_path, timeout_s=0.05).get("x")
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    in_one_process(tmp_path, 3, lambda group: group.barrier())
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("c4p")]
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208
