@@ -1,0 +1,253 @@
+"""The assistant: plays all ranks that do not run, and tells those that do how long each call takes.
+
+`Stage` is the state machine: sandbox ranks report own work, launches and waits; virtual ranks move as the replay moves
+them; a wait is answered as soon as it is known when its call ends. Time is virtual: it goes on with what the sandbox
+ranks have worked and what the graph says, however slow this machine is. `serve` is the thin shell with the socket.
+
+Source: PrismLLM (arXiv 2605.15617): hybrid emulation, sandbox ranks and virtual participants on assistant nodes.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from prismllm.costs import Costs
+from prismllm.errors import DivergenceError, PrismError
+from prismllm.graph import Block, Graph
+from prismllm.replay import Floats, Slots, Walker, costs_of_slots, free_queues, own_seconds, samples_of
+from prismllm.whatif import Change, Hang, Slow
+
+
+class Said(msgspec.Struct, array_like=True):
+    """What a sandbox rank tells.
+
+    Attributes:
+        rank: Who.
+        what: "launch", "wait" or "step".
+        place: Of the call in the iteration.
+        own_s: Own work since it told something last, seconds.
+        call: Of a launch: operation, signature and site.
+    """
+
+    rank: int
+    what: str
+    place: int
+    own_s: float
+    call: str = ""
+
+
+class Answer(NamedTuple):
+    """How long a rank's wait takes in virtual time; inf for ever."""
+
+    rank: int
+    wait_s: float
+
+
+class _Sandbox:
+    """What is known of one rank that runs."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.now_s = 0.0
+        self.asked = -1
+        self.launched = 0
+        self.later: list[Said] = []
+        self.has_stepped = False
+        self.stuck_at = -1
+
+
+class Stage:
+    """All ranks of the job in virtual time.
+
+    Args:
+        graph: Of the job.
+        costs: Of calls.
+        ranks: Those that run.
+        changes: What is different from the capture.
+    """
+
+    def __init__(self, graph: Graph, costs: Costs, ranks: Sequence[int], changes: Sequence[Change] = ()) -> None:
+        self.graph, self.changes = graph, list(changes)
+        self._cost_s = costs_of_slots(graph, costs, self.changes)
+        self._samples = [samples_of(kind) for kind in graph.job.kinds]
+        self._queue_free = np.full(graph.queues, -np.inf)
+        self._now_W: Floats = np.zeros(graph.world)
+        self.sandboxes: dict[int, _Sandbox] = {}
+        self._virtual: list[Block] = []
+        for block in graph.blocks:
+            runs = np.isin(block.ranks, list(ranks))
+            for at in np.flatnonzero(runs).tolist():
+                one = slice(at, at + 1)
+                alone = Block(block.kind, block.ranks[one], [slots[one] for slots in block.slots])
+                self.sandboxes[int(block.ranks[at])] = _Sandbox(alone)
+            if not runs.all():
+                self._virtual.append(Block(block.kind, block.ranks[~runs], [slots[~runs] for slots in block.slots]))
+        self.iteration = -1
+        self.seconds: list[float] = []
+        self._end_s = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.iteration += 1
+        self._slots = Slots(self.graph, self._cost_s, self._queue_free)
+        self._walkers = []
+        for block in self._virtual:
+            own_s = own_seconds(self.graph, block, self._samples[block.kind], self.changes, self.iteration, None)
+            self._walkers.append(Walker(self.graph, block, own_s, self._now_W[block.ranks]))
+        self._all = list(self._walkers)
+        for sandbox in self.sandboxes.values():
+            sandbox.has_stepped = False
+
+    def tell(self, said: Said) -> list[Answer]:
+        """A sandbox rank tells something; which waits are answered by it.
+
+        Raises:
+            DivergenceError: The rank makes another call than when it was captured.
+        """
+        sandbox = self.sandboxes[said.rank]
+        if sandbox.has_stepped:  # ahead of the others
+            sandbox.later.append(said)
+        else:
+            self._apply(sandbox, said)
+        return self._settle()
+
+    def _apply(self, sandbox: _Sandbox, said: Said) -> None:
+        sandbox.now_s += said.own_s * self._factor(said.rank)
+        if said.what == "step":
+            self._now_W[said.rank] = sandbox.now_s
+            sandbox.has_stepped = True
+            sandbox.launched = 0
+        elif said.what == "launch":
+            calls = self.graph.job.kinds[sandbox.block.kind].step.calls
+            expected = calls[said.place] if said.place < len(calls) else None
+            if expected is None or said.call.partition(" at ")[0] != f"{expected.op} {expected.signature}":
+                was = "nothing" if expected is None else f"{expected.op} {expected.signature} at {expected.site}"
+                raise DivergenceError(f"rank {said.rank} makes {said.call} as call {said.place} of an iteration, the "
+                                      f"capture has {was}; capture again with this script")  # fmt: skip
+            if any(isinstance(one, Hang) and (one.rank, one.op) == (said.rank, said.place)
+                   and one.since <= self.iteration for one in self.changes):  # fmt: skip
+                sandbox.now_s = float("inf")
+            self._slots.launch(sandbox.block.slots[said.place], np.array([sandbox.now_s]))
+            sandbox.launched = said.place + 1
+        else:
+            sandbox.asked = said.place
+
+    def _factor(self, rank: int) -> float:
+        factors = [one.by for one in self.changes
+                   if isinstance(one, Slow) and one.rank == rank and one.since <= self.iteration]  # fmt: skip
+        return float(np.prod(factors)) if factors else 1.0
+
+    def _advance(self) -> None:
+        """All virtual ranks, as far as they go."""
+        has_moved = True
+        while has_moved:
+            has_moved = False
+            for walker in self._walkers:
+                has_moved |= walker.advance(self._slots)
+            self._walkers = [walker for walker in self._walkers if not walker.is_through]
+
+    def _settle(self) -> list[Answer]:
+        answers: list[Answer] = []
+        while True:
+            self._advance()
+            for rank, sandbox in self.sandboxes.items():
+                if sandbox.asked < 0:
+                    continue
+                slots = sandbox.block.slots[sandbox.asked]
+                if self._slots.settle(slots):
+                    end_s = float(self._slots.done_s[slots[0]])
+                    wait_s = max(0.0, end_s - sandbox.now_s) if np.isfinite(sandbox.now_s) else float("inf")
+                    if not np.isfinite(wait_s):
+                        sandbox.stuck_at = sandbox.asked
+                        for never in sandbox.block.slots[sandbox.launched :]:
+                            self._slots.launch(never, np.array([np.inf]))
+                        self._advance()
+                    sandbox.now_s += wait_s
+                    sandbox.asked = -1
+                    answers.append(Answer(rank, wait_s))
+            if self._walkers or not all(one.has_stepped for one in self.sandboxes.values()):
+                return answers
+            self._finish()
+            for sandbox in self.sandboxes.values():
+                later, sandbox.later = sandbox.later, []
+                for at, said in enumerate(later):
+                    if sandbox.has_stepped:
+                        sandbox.later = later[at:]
+                        break
+                    self._apply(sandbox, said)
+
+    def _finish(self) -> None:
+        for walker in self._all:
+            self._now_W[walker.block.ranks] = walker.track.end_s
+        self._slots.settle(np.arange(len(self._cost_s)))
+        free_queues(self.graph, self._slots.done_s, self._queue_free)
+        end_s = float(self._now_W.max())
+        self.seconds.append(end_s - self._end_s)
+        self._end_s = end_s
+        self._begin()
+
+
+class Assistant:
+    """A socket in front of a stage; a context that serves in a thread.
+
+    Args:
+        stage: Of the job.
+        path: Of the socket.
+    """
+
+    def __init__(self, stage: Stage, path: str) -> None:
+        self.stage, self.path = stage, path
+        self.error: PrismError | None = None
+        self._stop = threading.Event()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(path)
+        self._listener.listen(64)
+        self._thread = threading.Thread(target=self._serve, name="assistant", daemon=True)
+
+    def __enter__(self) -> Assistant:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=10)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        decoder = msgspec.json.Decoder(Said)
+        lines: dict[socket.socket, bytes] = defaultdict(bytes)
+        of_rank: dict[int, socket.socket] = {}
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            while not self._stop.is_set():
+                for key, _ in selector.select(0.2):
+                    if key.fileobj is self._listener:
+                        selector.register(self._listener.accept()[0], selectors.EVENT_READ)
+                        continue
+                    peer: Any = key.fileobj
+                    data = peer.recv(65_536)
+                    *whole, lines[peer] = (lines[peer] + data).split(b"\n")
+                    if not data:
+                        selector.unregister(peer)
+                        peer.close()
+                    for line in whole:
+                        said = decoder.decode(line)
+                        of_rank[said.rank] = peer
+                        try:
+                            answers = self.stage.tell(said)
+                        except PrismError as error:
+                            self.error = self.error or error
+                            answers = [Answer(said.rank, -1.0)]
+                        for answer in answers:
+                            of_rank[answer.rank].sendall(f"{answer.wait_s}\n".encode())
+            for key in list(selector.get_map().values()):
+                if key.fileobj is not self._listener:
+                    key.fileobj.close()  # type: ignore[union-attr]

@@ -1,0 +1,1 @@
+"""Training scripts to rehearse: ordinary PyTorch, they know nothing of this package."""

@@ -1,0 +1,440 @@
+"""The execution graph of the whole job: kinds of ranks, the calls they share, and whether these fit together.
+
+A *kind* is a row of moments that many ranks have in common; a *family* is a set of disjoint groups of one size (all
+tensor-parallel groups). A *slot* is one collective of one group, or one message. The graph is kept per kind and slot,
+never per rank and moment, so that thousands of ranks cost a few arrays.
+
+Source: PrismLLM (arXiv 2605.15617): an execution graph of computation, communication and dependencies at target scale.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from prismllm.errors import GraphError
+from prismllm.model import FORMAT, Call, Group, Step, digest
+
+Ints = NDArray[np.int64]
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """Ranks that do the same.
+
+    Attributes:
+        rank: The one whose calls stand for all.
+        ran: Ranks of this kind that ran, and whose fingerprints are equal.
+        step: Its iteration.
+        samples_ns: Segments of timed iterations, each as long as `step.segments_ns`.
+        spread: Relative difference of the compute time of an iteration between ranks that were timed; 0 if one was.
+        peak_bytes: Most memory in use; of `rank`.
+    """
+
+    rank: int
+    ran: list[int]
+    step: Step
+    samples_ns: list[list[int]]
+    spread: float
+    peak_bytes: int
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A captured job.
+
+    Attributes:
+        world: Ranks.
+        groups: All process groups, in order of creation; number 0 holds everybody.
+        kinds: Of ranks.
+        kind_of: Kind of each rank, `world` of them.
+        local_world: Ranks of a host.
+        script: With its arguments.
+        format: Of the file.
+    """
+
+    world: int
+    groups: list[Group]
+    kinds: list[Kind]
+    kind_of: list[int]
+    local_world: int
+    script: list[str]
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Groups as families.
+
+    Attributes:
+        families: Ranks of all groups of each family; int64 [groups, members].
+        places: Family and row of each group, by number; -1 for a family of nobody's.
+        row: Row of each rank in each family, -1 if it is in none; int64 [families, world].
+        position: Its place in that group; likewise.
+    """
+
+    families: list[Ints]
+    places: list[tuple[int, int]]
+    row: Ints
+    position: Ints
+
+    def family_of(self, group: int) -> int:
+        """Family of a group."""
+        return self.places[group][0]
+
+    @cached_property
+    def numbers(self) -> dict[tuple[int, int], int]:
+        """Number of the group at each family and row."""
+        return {place: number for number, place in enumerate(self.places)}
+
+    def group_of(self, family: int, rank: int) -> int:
+        """Number of the group of a family that a rank is in."""
+        return self.numbers[family, int(self.row[family, rank])]
+
+
+def lay_out(groups: Sequence[Group], world: int) -> Layout:
+    """Sort groups into families: same maker, same size, disjoint.
+
+    Args:
+        groups: In order of creation.
+        world: Ranks.
+    """
+    members: list[list[list[int]]] = []
+    taken: list[set[int]] = []
+    keys: list[tuple[str, str, int]] = []
+    places: list[tuple[int, int]] = []
+    for group in groups:
+        key = group.site, group.description, len(group.ranks)
+        at = next((one for one in range(len(keys) - 1, -1, -1)
+                   if keys[one] == key and taken[one].isdisjoint(group.ranks)), -1)  # fmt: skip
+        if at < 0:
+            at = len(keys)
+            keys.append(key)
+            members.append([])
+            taken.append(set())
+        places.append((at, len(members[at])))
+        members[at].append(group.ranks)
+        taken[at].update(group.ranks)
+    families = [np.array(one, np.int64) for one in members]
+    row = np.full((len(families), world), -1, np.int64)
+    position = np.full((len(families), world), -1, np.int64)
+    for at, family in enumerate(families):
+        rows, columns = np.indices(family.shape)
+        row[at, family] = rows
+        position[at, family] = columns
+    return Layout(families, places, row, position)
+
+
+def fingerprint(step: Step, rank: int, layout: Layout) -> str:
+    """Digest of what a rank does, the same for all ranks that do alike.
+
+    Groups count as their family, other sides by how far they are away in the group.
+    """
+    rows: list[object] = []
+    for call in step.calls:
+        family = layout.family_of(call.group)
+        away = -1
+        if call.is_pairwise:
+            size = layout.families[family].shape[1]
+            away = int(layout.position[family, call.peer] - layout.position[family, rank]) % size
+        rows.append((call.op, family, call.number, call.signature, call.nbytes, away, call.tag))
+    return digest([rows, step.moments, step.work])
+
+
+@dataclass
+class Block:
+    """Ranks of a kind that can be replayed as one array: their messages never go to each other.
+
+    Attributes:
+        kind: Number of the kind.
+        ranks: Ascending; int64 [n].
+        slots: Of each call of the kind; int64 [n] each.
+    """
+
+    kind: int
+    ranks: Ints
+    slots: list[Ints]
+
+
+@dataclass
+class Graph:
+    """What must happen before what, in one iteration.
+
+    Attributes:
+        job: The job.
+        layout: Its groups as families.
+        blocks: Every rank is in one.
+        members: How many ranks launch each slot; int64 [slots].
+        before: The slot that the same group has to finish first, -1 if none; int64 [slots].
+        last: The group's queue of each slot, -1 for messages; int64 [slots].
+        queues: Number of queues: one for each group.
+        calls: (operation, bytes, family or -1) of each class of slots.
+        call_of: Class of each slot; int64 [slots].
+        row_of: Row of the slot's group in its family, or index of the message; int64 [slots].
+        pair: Sender and receiver of each message slot, else -1; int64 [slots, 2].
+    """
+
+    job: Job
+    layout: Layout
+    blocks: list[Block]
+    members: Ints
+    before: Ints
+    last: Ints
+    queues: int
+    calls: list[tuple[str, int, int]]
+    call_of: Ints
+    row_of: Ints
+    pair: Ints
+
+    @property
+    def world(self) -> int:
+        """Ranks."""
+        return self.job.world
+
+    def nodes_and_edges(self) -> tuple[int, int]:
+        """Segments and calls of all ranks; program order and calls' members."""
+        nodes = sum(len(block.ranks) * (len(self.job.kinds[block.kind].step.moments) + 1) for block in self.blocks)
+        edges = sum(len(block.ranks) * len(self.job.kinds[block.kind].step.moments) * 2 for block in self.blocks)
+        return nodes + len(self.members), edges
+
+
+def build(job: Job) -> Graph:
+    """The graph of a job, checked.
+
+    Raises:
+        GraphError: A collective lacks a member, or members disagree; a message lacks its other side. Ranks, calls,
+            files and lines are named.
+    """
+    layout = lay_out(job.groups, job.world)
+    kind_of = np.array(job.kind_of, np.int64)
+    ranks_of = [np.flatnonzero(kind_of == kind) for kind in range(len(job.kinds))]
+    shared = _collectives_of_kinds(job, layout)
+    _check_collectives(job, layout, kind_of, shared)
+    makers = _Slots(job, layout)
+    for family, calls in enumerate(_longest(shared, len(layout.families))):
+        makers.add_family(family, calls)
+    makers.add_messages(ranks_of)
+    blocks = []
+    for kind, ranks in enumerate(ranks_of):
+        for part in _apart(job.kinds[kind].step, ranks, layout):
+            calls = job.kinds[kind].step.calls
+            blocks.append(Block(kind, part, [makers.slots_of(call, part) for call in calls]))
+    members = np.zeros(makers.count, np.int64)
+    for block in blocks:
+        for slots in block.slots:
+            np.add.at(members, slots, 1)
+    return makers.graph(blocks, members)
+
+
+def _collectives_of_kinds(job: Job, layout: Layout) -> list[dict[int, list[Call]]]:
+    """Collectives of each kind, by family."""
+    shared: list[dict[int, list[Call]]] = []
+    for kind in job.kinds:
+        mine: dict[int, list[Call]] = defaultdict(list)
+        for call in kind.step.calls:
+            if not call.is_pairwise:
+                mine[layout.family_of(call.group)].append(call)
+        shared.append(mine)
+    return shared
+
+
+def _longest(shared: list[dict[int, list[Call]]], families: int) -> list[list[Call]]:
+    return [max((mine.get(family, []) for mine in shared), key=len) for family in range(families)]
+
+
+def _check_collectives(job: Job, layout: Layout, kind_of: Ints, shared: list[dict[int, list[Call]]]) -> None:
+    for family, ranks in enumerate(layout.families):
+        kinds_GM = kind_of[ranks]
+        seen: set[tuple[int, ...]] = set()
+        for row, kinds in enumerate(np.sort(kinds_GM, axis=1)):
+            key = tuple(dict.fromkeys(kinds.tolist()))
+            if key in seen:
+                continue
+            seen.add(key)
+            first = int(kinds_GM[row, 0])
+            for other in key:
+                if other != first:
+                    whom = int(ranks[row, np.flatnonzero(kinds_GM[row] == other)[0]])
+                    _compare(shared[first].get(family, []), shared[other].get(family, []), int(ranks[row, 0]), whom,
+                             _named(job, layout, family, row))  # fmt: skip
+
+
+def _named(job: Job, layout: Layout, family: int, row: int) -> str:
+    group = job.groups[layout.numbers[family, row]]
+    shown = ", ".join(map(str, group.ranks[:4])) + (", …" if len(group.ranks) > 4 else "")
+    return f"group {group.description or 'of ' + str(len(group.ranks))} [{shown}]"
+
+
+def _compare(mine: list[Call], theirs: list[Call], me: int, them: int, group: str) -> None:
+    for number, (one, other) in enumerate(zip(mine, theirs, strict=False)):
+        same_size = one.nbytes == other.nbytes or one.op == "all_to_all"
+        if one.op != other.op or one.signature != other.signature or not same_size:
+            raise GraphError(
+                f"call {number} of {group} does not fit: rank {me} makes {_words(one)}, rank {them} {_words(other)}. "
+                "All members must make the same calls in the same order with equal sizes."
+            )
+    if len(mine) != len(theirs):
+        few, many, lacking, having = (theirs, mine, them, me) if len(mine) > len(theirs) else (mine, theirs, me, them)
+        raise GraphError(
+            f"call {len(few)} of {group} lacks a member: rank {having} makes {_words(many[len(few)])}, rank {lacking} "
+            f"makes only {len(few)} calls there in an iteration."
+        )
+
+
+def _words(call: Call) -> str:
+    return f"{call.op} of {call.signature or 'nothing'} ({call.nbytes:,} bytes) at {call.site}"
+
+
+def _apart(step: Step, ranks: Ints, layout: Layout) -> list[Ints]:
+    """Ranks of a kind by their places in groups in which the kind sends."""
+    families = sorted({layout.family_of(call.group) for call in step.calls if call.is_pairwise})
+    if not families or len(ranks) < 2:
+        return [ranks]
+    keys = layout.position[families][:, ranks]
+    _, which = np.unique(keys, axis=1, return_inverse=True)
+    which = which.reshape(-1)
+    return [ranks[which == one] for one in range(int(which.max()) + 1)]
+
+
+class _Slots:
+    """Numbers collectives and messages."""
+
+    def __init__(self, job: Job, layout: Layout) -> None:
+        self.job, self.layout = job, layout
+        self.count = 0
+        self.queues = 0
+        self.calls: list[tuple[str, int, int]] = []
+        self._base: dict[int, int] = {}
+        self._before: list[Ints] = []
+        self._last: list[Ints] = []
+        self._call_of: list[Ints] = []
+        self._row_of: list[Ints] = []
+        self._pair: list[NDArray[Any]] = []
+        self._codes: dict[tuple[int, int, int], int] = {}
+        self._keys: Ints = np.zeros(0, np.int64)
+        self._first_message = 0
+
+    def _class(self, op: str, nbytes: int, family: int) -> int:
+        self.calls.append((op, nbytes, family))
+        return len(self.calls) - 1
+
+    def add_family(self, family: int, calls: Sequence[Call]) -> None:
+        """Slots of all collectives of a family: number by number, row by row."""
+        rows = len(self.layout.families[family])
+        self._base[family] = self.count
+        here = np.arange(rows, dtype=np.int64)
+        for number, call in enumerate(calls):
+            first = self.count + number * rows
+            self._before.append(first - rows + here if number else np.full(rows, -1, np.int64))
+            self._last.append(self.queues + here)
+            self._call_of.append(np.full(rows, self._class(call.op, call.nbytes, family), np.int64))
+            self._row_of.append(here)
+            self._pair.append(np.full((rows, 2), -1, np.int64))
+        self.count += rows * len(calls)
+        self.queues += rows
+
+    def _message_keys(self, call: Call, ranks: Ints) -> Ints:
+        """Sender, receiver and what else tells messages apart, in one number."""
+        source, target = self._ends(call, ranks)
+        code = self._codes.setdefault((self.layout.family_of(call.group), call.tag, call.number), len(self._codes))
+        world = self.job.world
+        return (source * world + target) * 1_000_003 + code
+
+    def _ends(self, call: Call, ranks: Ints) -> tuple[Ints, Ints]:
+        layout, family = self.layout, self.layout.family_of(call.group)
+        size = layout.families[family].shape[1]
+        first = self._representative(call)
+        away = layout.position[family, call.peer] - layout.position[family, first]
+        peers = layout.families[family][layout.row[family, ranks], (layout.position[family, ranks] + away) % size]
+        return (ranks, peers) if call.op == "send" else (peers, ranks)
+
+    def _representative(self, call: Call) -> int:
+        return self._owner[id(call)]
+
+    def add_messages(self, ranks_of: Sequence[Ints]) -> None:
+        """Slots of all messages; sends and receives must be each other's."""
+        self._owner = {id(call): kind.rank for kind in self.job.kinds for call in kind.step.calls}
+        sides: dict[str, list[tuple[Ints, Ints, Call]]] = {"send": [], "recv": []}
+        for kind, ranks in zip(self.job.kinds, ranks_of, strict=True):
+            for call in kind.step.calls:
+                if call.is_pairwise:
+                    sides[call.op].append((self._message_keys(call, ranks), ranks, call))
+        sent, by_send = self._sorted(sides["send"])
+        received, by_receive = self._sorted(sides["recv"])
+        self._check_partners(sent, received, by_send, sides["send"], "send", "receive")
+        self._check_partners(received, sent, by_receive, sides["recv"], "recv", "send")
+        self._keys, self._first_message = sent, self.count
+        sizes = self._sizes(sent, by_send, sides["send"])
+        other = self._sizes(received, by_receive, sides["recv"])
+        if np.any(sizes != other):
+            at = int(np.flatnonzero(sizes != other)[0])
+            mine, theirs = _find(at, by_send, sides["send"]), _find(at, by_receive, sides["recv"])
+            raise GraphError(f"a message has two sizes: rank {mine[0]} makes {_words(mine[1])}, rank {theirs[0]} "
+                             f"{_words(theirs[1])}.")  # fmt: skip
+        n = len(sent)
+        which, where = np.unique(sizes, return_inverse=True)
+        classes = np.array([self._class("send", int(size), -1) for size in which], np.int64)
+        self._before.append(np.full(n, -1, np.int64))
+        self._last.append(np.full(n, -1, np.int64))
+        self._call_of.append(classes[where.reshape(-1)] if n else np.zeros(0, np.int64))
+        self._row_of.append(np.arange(n, dtype=np.int64))
+        ends = sent // 1_000_003
+        self._pair.append(np.stack([ends // self.job.world, ends % self.job.world], axis=1))
+        self.count += n
+
+    @staticmethod
+    def _sorted(side: list[tuple[Ints, Ints, Call]]) -> tuple[Ints, Ints]:
+        keys = np.concatenate([one[0] for one in side]) if side else np.zeros(0, np.int64)
+        order = np.argsort(keys, kind="stable")
+        return keys[order], order
+
+    @staticmethod
+    def _sizes(keys: Ints, order: Ints, side: list[tuple[Ints, Ints, Call]]) -> Ints:
+        sizes = [np.full(len(one[0]), one[2].nbytes, np.int64) for one in side]
+        return np.concatenate(sizes)[order] if sizes else np.zeros(0, np.int64)
+
+    def _check_partners(
+        self, mine: Ints, theirs: Ints, order: Ints, side: list[tuple[Ints, Ints, Call]], verb: str, other: str
+    ) -> None:
+        alone = np.flatnonzero(~np.isin(mine, theirs))
+        if len(alone):
+            rank, call = _find(int(alone[0]), order, side)
+            ends = int(mine[alone[0]]) // 1_000_003
+            peer = ends % self.job.world if verb == "send" else ends // self.job.world
+            raise GraphError(
+                f"rank {rank} makes {_words(call)} {'to' if verb == 'send' else 'from'} rank {peer}, which has no "
+                f"{other} for it (tag {call.tag}, number {call.number} in the iteration)."
+            )
+
+    def slots_of(self, call: Call, ranks: Ints) -> Ints:
+        """Slot of this call on each of these ranks."""
+        if call.is_pairwise:
+            found = np.searchsorted(self._keys, self._message_keys(call, ranks))
+            return found.astype(np.int64) + self._first_message
+        family = self.layout.family_of(call.group)
+        rows = len(self.layout.families[family])
+        row: Ints = self.layout.row[family, ranks]
+        return self._base[family] + call.number * rows + row
+
+    def graph(self, blocks: list[Block], members: Ints) -> Graph:
+        """All together."""
+        return Graph(
+            self.job, self.layout, blocks, members, np.concatenate(self._before), np.concatenate(self._last),
+            self.queues, self.calls, np.concatenate(self._call_of), np.concatenate(self._row_of),
+            np.concatenate(self._pair),
+        )  # fmt: skip
+
+
+def _find(at: int, order: Ints, side: list[tuple[Ints, Ints, Call]]) -> tuple[int, Call]:
+    """Rank and call of one of many messages."""
+    place = int(order[at])
+    for _, ranks, call in side:
+        if place < len(ranks):
+            return int(ranks[place]), call
+        place -= len(ranks)
+    raise IndexError(at)

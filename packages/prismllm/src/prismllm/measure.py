@@ -1,0 +1,159 @@
+"""Measures what communication costs on this machine: real gloo groups, everybody coming at an agreed moment.
+
+Source: the spec's "table measured on this machine"; each figure is the median of several calls, from the coming of the
+last member to the leaving of the last one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from prismllm.costs import Costs, Measured
+from prismllm.errors import InputError, ScriptError
+from prismllm.model import write_record
+
+SIZES = (4_096, 65_536, 524_288, 4_194_304)
+_REPEATS = 9
+_AHEAD_S = 0.01
+_PATIENCE_S = 120.0
+
+
+def measure(
+    members: Sequence[int], out: Path, sizes: Sequence[int] = SIZES, *, world: int = 0, is_urgent: bool = False
+) -> Costs:
+    """Measure groups of these sizes and write a file of costs.
+
+    Args:
+        members: Numbers of members, 2 or more each.
+        out: File.
+        sizes: Payloads, bytes.
+        world: Processes, in as many groups as there is room for, which all call at the same time; the largest number of
+            members by default.
+        is_urgent: With real-time priority, which needs the right to it.
+
+    Raises:
+        InputError: That right is missing, or a group does not fit.
+        ScriptError: A process failed or hung.
+    """
+    world = world or max(members)
+    if min(members) < 2 or max(members) > world:
+        raise InputError(f"groups have 2 to {world} members, not {list(members)}")
+    if is_urgent:
+        try:
+            os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        except PermissionError:
+            raise InputError("real-time priority is not allowed here; measure without --urgent") from None
+    rows = _measure(members, world, sizes, is_urgent)
+    said = f"measured with gloo, {world} processes of one machine in groups of {', '.join(map(str, members))}"
+    costs = Costs(table=rows, where=said)
+    write_record(out, costs)
+    return costs
+
+
+def _measure(members: Sequence[int], world: int, sizes: Sequence[int], is_urgent: bool) -> list[Measured]:
+    with tempfile.TemporaryDirectory() as folder:
+        children = [_fork(rank, world, members, sizes, Path(folder), is_urgent) for rank in range(world)]
+        until = time.monotonic() + _PATIENCE_S
+        while children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid in children:
+                children.remove(pid)
+            if (pid and status) or time.monotonic() > until:
+                for one in children:
+                    os.kill(one, signal.SIGKILL)
+                    os.waitpid(one, 0)
+                raise ScriptError(f"measuring {world} processes failed" if status else "measuring did not finish")
+            time.sleep(0.01)
+        return msgspec.json.decode((Path(folder) / "rows.json").read_bytes(), type=list[Measured])
+
+
+def _fork(rank: int, world: int, members: Sequence[int], sizes: Sequence[int], folder: Path, is_urgent: bool) -> int:
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        if is_urgent:
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        _member(rank, world, members, sizes, folder)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _member(rank: int, world: int, members: Sequence[int], sizes: Sequence[int], folder: Path) -> None:
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = dist.FileStore(str(folder / "meeting"), world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    rows: list[Measured] = []
+    for count in members:
+        group, is_member = None, False
+        for first in range(0, world // count * count, count):
+            ranks = list(range(first, first + count))
+            made = dist.new_group(ranks)
+            if rank in ranks:
+                group, is_member = made, True
+        for size in sizes:
+            for op, (nbytes, call) in _calls(rank, count, size // 4, group).items():
+                rows.append(Measured(op, count, nbytes, _timed(call if is_member else None)))
+    if rank == 0:
+        (folder / "rows.json").write_bytes(msgspec.json.encode(rows))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _calls(rank: int, count: int, elements: int, group: Any) -> dict[str, tuple[int, Callable[[], Any]]]:
+    """Operation -> payload as `Call.nbytes` counts it, and the call."""
+    whole = torch.ones(elements // count * count)
+    share = torch.ones(elements // count)
+    first = rank // count * count
+
+    def send() -> None:
+        if rank == first:
+            dist.send(whole, first + 1, group=group)
+        elif rank == first + 1:
+            dist.recv(whole, first, group=group)
+
+    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.13 renamed them
+    scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+    nbytes = whole.nbytes
+    calls: dict[str, tuple[int, Callable[[], Any]]] = {
+        "all_reduce": (nbytes, lambda: dist.all_reduce(whole, group=group)),
+        "all_gather": (nbytes, lambda: gather(whole, share, group=group)),
+        "reduce_scatter": (nbytes, lambda: scatter(share, whole, group=group)),
+        "broadcast": (nbytes, lambda: dist.broadcast(whole, first, group=group)),
+    }
+    if count == 2:
+        calls["send"] = nbytes, send
+    return calls
+
+
+def _timed(call: Callable[[], Any] | None) -> float:
+    """Median seconds of the slowest group, the same on all ranks."""
+    found: list[float] = []
+    for _ in range(_REPEATS):
+        when = torch.tensor([time.monotonic() + _AHEAD_S], dtype=torch.float64)
+        dist.broadcast(when, 0)
+        time.sleep(max(0.0, float(when) - time.monotonic()))
+        begin = time.monotonic()
+        if call is not None:
+            call()
+        times = torch.tensor([begin, time.monotonic()] if call is not None else [0.0, 0.0], dtype=torch.float64)
+        dist.all_reduce(times, op=dist.ReduceOp.MAX)
+        found.append(float(times[1] - times[0]))
+    return statistics.median(found)

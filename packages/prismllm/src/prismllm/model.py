@@ -1,0 +1,141 @@
+"""Records of a capture: what a rank did, call by call.
+
+A rank's life is a row of *moments*: it launches a communication call, or it waits for one that it has launched. Before
+each moment lies a *segment* of its own work. An iteration ends with the optimizer's step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from prismllm.errors import InputError
+
+FORMAT = 1
+PAIRWISE = ("send", "recv")
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One communication call, as one rank made it.
+
+    Attributes:
+        op: "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier", "send", "recv", …
+        group: Number of the group in order of creation; 0 holds everybody.
+        number: How many calls this rank had made before in this iteration on this group; of sends and receives, before
+            with this peer and tag.
+        signature: What must be the same on all members ("sum float32 [1024]").
+        nbytes: Payload: all of it for `all_gather` and `reduce_scatter`, one rank's tensor for the others.
+        peer: Global rank of the other side, or of the root; -1 if there is none.
+        tag: Of sends and receives.
+        site: Where the script made it, "train.py:31".
+        source: Where this rank's result came from: "real" (carried out in the slice), "rule" (as if everybody were
+            like this rank), "recorded" (from another slice), "zeros", or "none" (nothing was to be received).
+    """
+
+    op: str
+    group: int
+    number: int
+    signature: str
+    nbytes: int
+    peer: int
+    tag: int
+    site: str
+    source: str
+
+    @property
+    def is_pairwise(self) -> bool:
+        """A send or a receive."""
+        return self.op in PAIRWISE
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One iteration of one rank, in order.
+
+    Attributes:
+        calls: Communication calls.
+        moments: i >= 0: call i is launched; -1 - i: call i is waited for.
+        segments_ns: Own work before each moment, and after the last one; nanoseconds, one more than `moments`.
+        work: Digest of the operators (name and shapes) in each segment; empty where they were not recorded.
+        grown_bytes: Memory allocated less memory freed in each segment; empty where not recorded.
+        peak_bytes: Most memory in use since the start of the process, at any time in each segment; likewise.
+    """
+
+    calls: list[Call]
+    moments: list[int]
+    segments_ns: list[int]
+    work: list[str] = []
+    grown_bytes: list[int] = []
+    peak_bytes: list[int] = []
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A process group.
+
+    Attributes:
+        ranks: Global ranks of its members, in order.
+        description: What its maker calls it ("mesh_dp").
+        site: Where the script made it.
+    """
+
+    ranks: list[int]
+    description: str
+    site: str
+
+
+class RankRecord(msgspec.Struct, frozen=True):
+    """What one rank did.
+
+    Attributes:
+        rank: Global rank.
+        world: Ranks of the job.
+        groups: All groups that it heard of, in order of creation.
+        setup: What came before the iterations that repeat.
+        step: The iteration that repeats, with digests and memory.
+        samples_ns: Segments of further iterations, each a list like `Step.segments_ns`.
+        launch_ns: Median time that a real launch of a call takes the host; 0 if unknown.
+        peak_bytes: Most memory in use at any time up to the end of `step`; the real one of this rank in this world.
+        format: Of this file.
+    """
+
+    rank: int
+    world: int
+    groups: list[Group]
+    setup: list[Step]
+    step: Step
+    samples_ns: list[list[int]]
+    launch_ns: int
+    peak_bytes: int
+    format: int = FORMAT
+
+
+Record = TypeVar("Record")
+
+
+def write_record(path: Path, record: Any) -> None:
+    """A record as JSON; the file appears whole or not at all."""
+    part = path.with_suffix(".part")
+    part.write_bytes(msgspec.json.encode(record))
+    part.replace(path)
+
+
+def read_record(path: Path, kind: type[Record]) -> Record:
+    """A record from its file.
+
+    Raises:
+        InputError: The file is missing, damaged, or of another format.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        raise InputError(f"there is no {path}; make a capture first: prismllm capture --out {path.parent} …") from None
+    except (msgspec.DecodeError, OSError) as error:
+        raise InputError(f"{path} is no {kind.__name__} of this version ({error}); capture again") from None
+
+
+def digest(parts: Sequence[object]) -> str:
+    """A short fingerprint of anything that prints the same when it is the same."""
+    return hashlib.blake2b(repr(list(parts)).encode(), digest_size=8).hexdigest()

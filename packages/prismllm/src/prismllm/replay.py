@@ -1,0 +1,373 @@
+"""Replays the graph: when does which rank do what.
+
+A call that all members have launched ends together after its cost; calls of one group one after the other; messages
+are rendezvous, as gloo's and NCCL's large ones are. Blocks of alike ranks move as arrays. Time that never comes is
+infinite: a hang is a segment without end, and whoever needs it waits for ever.
+
+Shapes: W ranks of the job, n ranks of a block, M moments of a kind, S slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prismllm.costs import Costs, slot_seconds
+from prismllm.errors import DeadlockError
+from prismllm.graph import Block, Graph, Kind
+from prismllm.whatif import Change, Compute, Cut, Hang, Network, Slow, check_change
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Track:
+    """What the ranks of one block did in one iteration.
+
+    Attributes:
+        block: Whose.
+        begin_s: When the iteration began; float64 [n].
+        at_s: When each moment was reached, own work before it done; float64 [M, n].
+        left_s: When it was over; float64 [M, n].
+        end_s: When the iteration ended; float64 [n].
+        launches: Moment at which each call is launched.
+    """
+
+    block: Block
+    begin_s: Floats
+    at_s: Floats
+    left_s: Floats
+    end_s: Floats
+    launches: list[int]
+
+
+@dataclass
+class Iteration:
+    """One replayed iteration.
+
+    Attributes:
+        tracks: Of each block.
+        ready_s: When the last member had launched; float64 [S].
+        done_s: When the call ended; inf for what never does; float64 [S].
+        cost_s: What it took from there; float64 [S].
+    """
+
+    tracks: list[Track]
+    ready_s: Floats
+    done_s: Floats
+    cost_s: Floats
+
+    def end_s(self, world: int) -> Floats:
+        """When each rank was through; float64 [W]."""
+        ends = np.zeros(world)
+        for track in self.tracks:
+            ends[track.block.ranks] = track.end_s
+        return ends
+
+
+@dataclass
+class Plan:
+    """What to replay.
+
+    Attributes:
+        iterations: How many.
+        changes: What is different from the capture.
+        noise: Seed of variations as they were measured; None for medians.
+        keep: How many of the last iterations are returned with their tracks.
+    """
+
+    iterations: int = 3
+    changes: Sequence[Change] = ()
+    noise: int | None = None
+    keep: int = 1
+
+
+@dataclass
+class Replayed:
+    """Iterations that were kept, and how long all of them took.
+
+    Attributes:
+        kept: The last ones.
+        seconds: From the last rank's end of one to that of the next; float64 [iterations].
+    """
+
+    kept: list[Iteration] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+
+def replay(graph: Graph, costs: Costs, plan: Plan) -> Replayed:
+    """Run the graph.
+
+    Args:
+        graph: Of the job.
+        costs: Of calls.
+        plan: Iterations, changes, noise.
+
+    Raises:
+        DeadlockError: Ranks wait for each other in a circle; who, and in which call, is named.
+        InputError: A change is about something that does not exist.
+    """
+    job = graph.job
+    hosts = -(-job.world // job.local_world)
+    calls_of = [len(job.kinds[kind].step.calls) for kind in job.kind_of]
+    for change in plan.changes:
+        check_change(change, job.world, calls_of, hosts)
+    cost_s = costs_of_slots(graph, costs, plan.changes)
+    segments = [samples_of(kind) for kind in job.kinds]
+    random = None if plan.noise is None else np.random.default_rng(plan.noise)
+    now_W = np.zeros(job.world)
+    queue_free = np.full(graph.queues, -np.inf)
+    result, before = Replayed(), 0.0
+    for number in range(plan.iterations):
+        own = [own_seconds(graph, block, segments[block.kind], plan.changes, number, random)
+               for block in graph.blocks]  # fmt: skip
+        iteration = _run(graph, own, cost_s, now_W, queue_free)
+        now_W = iteration.end_s(job.world)
+        free_queues(graph, iteration.done_s, queue_free)
+        result.seconds.append(float(now_W.max() - before) if np.isfinite(before) else float("inf"))
+        before = float(now_W.max())
+        if number >= plan.iterations - plan.keep:
+            result.kept.append(iteration)
+    return result
+
+
+def samples_of(kind: Kind) -> Floats:
+    """Segments of timed iterations in seconds; float64 [samples, M + 1]."""
+    return np.array(kind.samples_ns or [kind.step.segments_ns], float) / 1e9
+
+
+def costs_of_slots(graph: Graph, costs: Costs, changes: Sequence[Change]) -> Floats:
+    """Seconds of each slot under these changes; float64 [S]."""
+    local = graph.job.local_world
+    count = len(graph.members)
+    is_remote = np.zeros(count, bool)
+    bandwidth = np.ones(count)
+    sizes = np.full(count, 2, np.int64)
+    family_of = np.array([family for _, _, family in graph.calls], np.int64)[graph.call_of]
+    cuts = [change for change in changes if isinstance(change, Cut)]
+    for family, ranks_GM in enumerate(graph.layout.families):
+        mine = np.flatnonzero(family_of == family)
+        if not len(mine):
+            continue
+        hosts_GM = ranks_GM // local
+        spans = hosts_GM.min(axis=1) != hosts_GM.max(axis=1)
+        rows = graph.row_of[mine]
+        sizes[mine] = ranks_GM.shape[1]
+        is_remote[mine] = spans[rows]
+        for cut in cuts:
+            has = (hosts_GM == cut.host).any(axis=1) & spans
+            if cut.other >= 0:
+                has &= (hosts_GM == cut.other).any(axis=1)
+            bandwidth[mine[has[rows]]] *= cut.by
+    messages = np.flatnonzero(family_of < 0)
+    ends = graph.pair[messages] // local
+    is_remote[messages] = ends[:, 0] != ends[:, 1]
+    for cut in cuts:
+        has = (ends == cut.host).any(axis=1) & is_remote[messages]
+        if cut.other >= 0:
+            has &= (ends == cut.other).any(axis=1)
+        bandwidth[messages[has]] *= cut.by
+    seconds = slot_seconds(costs, graph.calls, graph.call_of, sizes, is_remote, bandwidth)
+    for change in changes:
+        if isinstance(change, Network):
+            seconds = seconds / change.by
+    return seconds
+
+
+def own_seconds(
+    graph: Graph,
+    block: Block,
+    samples_s: Floats,
+    changes: Sequence[Change],
+    number: int,
+    random: np.random.Generator | None,
+) -> Floats:
+    """Own work of each rank in each segment of an iteration; float64 [M + 1, n] or [M + 1, 1] if all are alike."""
+    moments = samples_s.shape[1]
+    n = len(block.ranks)
+    if random is None:
+        own = np.median(samples_s, axis=0)[:, None]
+    else:
+        which = random.integers(len(samples_s), size=(moments, n))
+        own = samples_s[which, np.arange(moments)[:, None]]
+    for change in changes:
+        if isinstance(change, Compute):
+            own = own * change.by
+        if isinstance(change, Slow) and number >= change.since:
+            at = np.flatnonzero(block.ranks == change.rank)
+            if len(at):
+                own = np.broadcast_to(own, (moments, n)).copy() if own.shape[1] != n else own.copy()
+                own[:, at] *= change.by
+        if isinstance(change, Hang) and number == change.since:
+            at = np.flatnonzero(block.ranks == change.rank)
+            if len(at):
+                moment = graph.job.kinds[block.kind].step.moments.index(change.op)
+                own = np.broadcast_to(own, (moments, n)).copy() if own.shape[1] != n else own.copy()
+                own[moment, at] = np.inf
+    return own
+
+
+def free_queues(graph: Graph, done_s: Floats, queue_free: Floats) -> None:
+    """After an iteration, note when each group's last call ended; in place."""
+    has = graph.last >= 0
+    np.maximum.at(queue_free, graph.last[has], done_s[has])
+
+
+class Slots:
+    """Calls under way in one iteration.
+
+    Args:
+        graph: Of the job.
+        cost_s: Of each slot; float64 [S].
+        queue_free: When each group's queue was free at last; float64 [queues].
+    """
+
+    def __init__(self, graph: Graph, cost_s: Floats, queue_free: Floats) -> None:
+        self._members, self._before, self._last = graph.members, graph.before, graph.last
+        self._cost_s, self._queue_free = cost_s, queue_free
+        count = len(graph.members)
+        self.ready_s = np.full(count, -np.inf)
+        self.done_s = np.full(count, np.nan)
+        self._come = np.zeros(count, np.int64)
+
+    def launch(self, slots: NDArray[np.int64], now_s: Floats) -> None:
+        """Ranks come to slots; int64 [n], float64 [n]."""
+        np.maximum.at(self.ready_s, slots, now_s)
+        np.add.at(self._come, slots, 1)
+
+    def lacking(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these not everybody has come to; bool [n]."""
+        return self._come[slots] < self._members[slots]
+
+    def settle(self, slots: NDArray[np.int64]) -> bool:
+        """Compute when these end, if everybody has come to them and to what their groups do before.
+
+        Returns:
+            Whether all have an end now.
+        """
+        chain = [np.unique(slots[np.isnan(self.done_s[slots])])]
+        while len(chain[-1]):
+            here = chain[-1]
+            if np.any(self._come[here] < self._members[here]):
+                return False
+            before = self._before[here]
+            before = before[before >= 0]
+            chain.append(np.unique(before[np.isnan(self.done_s[before])]))
+        for here in reversed(chain):
+            before = self._before[here]
+            first = np.where(self._last[here] >= 0, self._queue_free[self._last[here]], -np.inf)
+            free = np.where(before >= 0, self.done_s[before], first)
+            self.done_s[here] = np.maximum(self.ready_s[here], free) + self._cost_s[here]
+        return True
+
+
+class Walker:
+    """A block on its way through an iteration.
+
+    Args:
+        graph: Of the job.
+        block: The ranks.
+        own_s: Own work in each segment; float64 [M + 1, n or 1].
+        begin_s: When each rank begins; float64 [n].
+    """
+
+    def __init__(self, graph: Graph, block: Block, own_s: Floats, begin_s: Floats) -> None:
+        self.block = block
+        self.moments = graph.job.kinds[block.kind].step.moments
+        count = len(self.moments)
+        self._own_s = own_s
+        self.next = 0
+        self.is_inside = False
+        self.now_s = begin_s.copy()
+        shape = count, len(block.ranks)
+        launches = [at for at, moment in enumerate(self.moments) if moment >= 0]
+        self.track = Track(block, begin_s, np.empty(shape), np.empty(shape), begin_s, launches)
+
+    def advance(self, slots: Slots) -> bool:
+        """As far as it goes; whether it has moved."""
+        begun = self.next
+        while self.next < len(self.moments):
+            moment = self.moments[self.next]
+            if not self.is_inside:
+                self.now_s = self.now_s + self._own_s[self.next]
+                self.track.at_s[self.next] = self.now_s
+                self.is_inside = True
+            if moment >= 0:
+                slots.launch(self.block.slots[moment], self.now_s)
+            else:
+                mine = self.block.slots[-1 - moment]
+                if not slots.settle(mine):
+                    return self.next > begun
+                self.now_s = np.maximum(self.now_s, slots.done_s[mine])
+            self.track.left_s[self.next] = self.now_s
+            self.is_inside = False
+            self.next += 1
+        if self.next == len(self.moments):
+            self.track.end_s = self.now_s + self._own_s[self.next]
+            self.next += 1
+        return self.next > begun
+
+    @property
+    def is_through(self) -> bool:
+        """The iteration is over for this block."""
+        return self.next > len(self.moments)
+
+
+def _run(graph: Graph, own: list[Floats], cost_s: Floats, now_W: Floats, queue_free: Floats) -> Iteration:
+    slots = Slots(graph, cost_s, queue_free)
+    walkers = [Walker(graph, block, own_s, now_W[block.ranks]) for block, own_s in zip(graph.blocks, own, strict=True)]
+    waiting = walkers
+    while waiting:
+        moved = [walker.advance(slots) for walker in waiting]
+        waiting = [walker for walker in waiting if not walker.is_through]
+        if not any(moved):
+            apart = _apart(graph, own)
+            if apart is None:
+                raise DeadlockError(_circle(graph, waiting, slots))
+            return _run(*apart, cost_s, now_W, queue_free)
+    everything = np.arange(len(cost_s))
+    slots.settle(everything)
+    return Iteration([walker.track for walker in walkers], slots.ready_s, slots.done_s, cost_s)
+
+
+def _apart(graph: Graph, own: list[Floats]) -> tuple[Graph, list[Floats]] | None:
+    """Every rank as a block of its own; None if it is so already."""
+    if all(len(block.ranks) == 1 for block in graph.blocks):
+        return None
+    blocks, times = [], []
+    for block, own_s in zip(graph.blocks, own, strict=True):
+        for at in range(len(block.ranks)):
+            blocks.append(Block(block.kind, block.ranks[at : at + 1], [one[at : at + 1] for one in block.slots]))
+            times.append(own_s if own_s.shape[1] == 1 else own_s[:, at : at + 1])
+    fields = {name: getattr(graph, name) for name in graph.__dataclass_fields__}
+    return Graph(**{**fields, "blocks": blocks}), times
+
+
+def _circle(graph: Graph, waiting: list[Walker], slots: Slots) -> str:
+    """Who waits for whom, followed until somebody comes again."""
+    at: dict[int, Walker] = {int(walker.block.ranks[0]): walker for walker in waiting}
+    rank = next(iter(at))
+    chain: list[int] = []
+    words: list[str] = []
+    while rank not in chain:
+        chain.append(rank)
+        walker = at[rank]
+        place = -1 - walker.moments[walker.next]
+        call = graph.job.kinds[walker.block.kind].step.calls[place]
+        slot = int(walker.block.slots[place][0])
+        if not slots.lacking(np.array([slot]))[0]:  # what its group does before is lacking
+            slot = int(graph.before[slot])
+        missing = next((other for other, one in at.items() if other != rank and _will_come(one, slot)), None)
+        words.append(f"rank {rank} waits in {call.op} at {call.site} for rank {missing}")
+        if missing is None:
+            break
+        rank = missing
+    return "nobody can go on: " + "; ".join(words) + ". Change the order of these calls, or make them asynchronous."
+
+
+def _will_come(walker: Walker, slot: int) -> bool:
+    later = walker.moments[walker.next :]
+    return any(moment >= 0 and int(walker.block.slots[moment][0]) == slot for moment in later)

@@ -1,0 +1,402 @@
+"""One rank's process: torch is told to make sliced groups, the script is run, what it did is written down."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.autograd.profiler import profile, record_function
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from prismllm.errors import InputError, PrismError, ScriptError
+from prismllm.group import MARK, Slice, SlicedGroup
+from prismllm.model import Call, RankRecord, Step, digest, write_record
+from prismllm.recorder import Recorder, check_repeats
+from prismllm.taint import watch
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What one process is to do.
+
+    Attributes:
+        rank: Global rank that it plays.
+        world: Ranks of the job.
+        members: Ranks that run at the same time.
+        local_world: Ranks of a host, for LOCAL_RANK.
+        script: Training script, with its arguments.
+        out: Directory of the capture.
+        warmup: Iterations before those that repeat.
+        timed: Iterations of which segments are timed, without profiler.
+        is_profiled: Operators and memory are recorded in the first iteration that repeats.
+        is_strict: Control flow that reads an invented value is an error.
+        meeting: File where the members of the slice meet.
+        name: Of the file that is written.
+        assistant: Address of the assistant process, for an emulation.
+        is_urgent: With real-time priority.
+    """
+
+    rank: int
+    world: int
+    members: list[int]
+    local_world: int
+    script: list[str]
+    out: str
+    warmup: int
+    timed: int
+    is_profiled: bool
+    is_strict: bool
+    meeting: str
+    name: str
+    assistant: str = ""
+    is_urgent: bool = False
+
+
+STEP = "prismllm::step"
+_ASSISTANT_S = 60.0
+
+
+class Finished(BaseException):
+    """Raised out of the optimizer's step when enough iterations are done."""
+
+
+_SCHEDULER = Path("/proc/thread-self/schedstat")
+
+
+def own_ns() -> int:
+    """Nanoseconds of a clock that stands while this thread is ready and no core is free for it.
+
+    Computing and sleeping count; waiting in the run queue is the load of this machine, not the job's.
+    """
+    now = time.perf_counter_ns()
+    try:
+        return now - int(_SCHEDULER.read_bytes().split()[1])
+    except (OSError, IndexError):  # a kernel without scheduler statistics
+        return now
+
+
+class CaptureClerk:
+    """Writes calls down; lets no time pass."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder(own_ns)
+        self.launch_ns: list[int] = []
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that runs now."""
+        return len(self.recorder.steps)
+
+    def number(self, op: str, group: int, peer: int, tag: int) -> int:
+        """How many such calls came before in this iteration."""
+        return self.recorder.number(op, group, peer, tag)
+
+    def enter(self) -> int:
+        """Own work stops."""
+        return self.recorder.enter()
+
+    def launched(self, call: Call) -> int:
+        """Own work goes on."""
+        place = self.recorder.launch(call)
+        self.recorder.leave()
+        return place
+
+    def stepped(self, step: Step) -> None:
+        """The optimizer has stepped."""
+
+    def ask(self, place: int) -> None:
+        """Calls take no time."""
+
+    def waited(self, place: int, iteration: int) -> None:
+        """Own work goes on; a call of an earlier iteration counts as waited for at once."""
+        if iteration == self.iteration:
+            self.recorder.wait(place)
+        else:
+            raise ScriptError(
+                "a call is waited for in a later iteration than it was launched in; wait before optimizer.step()"
+            )
+        self.recorder.leave()
+
+
+class Stuck(BaseException):
+    """Raised out of a wait that never ends."""
+
+
+class SandboxClerk(CaptureClerk):
+    """Lets each wait last as long as the assistant says.
+
+    Args:
+        order: Of this rank.
+        since: First iteration in emulated time.
+    """
+
+    def __init__(self, order: Order, since: int) -> None:
+        super().__init__()
+        self._order, self._since = order, since
+        self._own_ns = 0
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(_ASSISTANT_S)
+        self._socket.connect(order.assistant)
+        self._answers = self._socket.makefile("r")
+
+    def enter(self) -> int:
+        """Own work stops."""
+        self._own_ns = super().enter()
+        return self._own_ns
+
+    def _tell(self, what: str, place: int = 0, call: str = "") -> None:
+        said = [self._order.rank, what, place, self._own_ns / 1e9, call]
+        self._socket.sendall(msgspec.json.encode(said) + b"\n")
+
+    def launched(self, call: Call) -> int:
+        """The assistant hears of it; own work goes on."""
+        if self.iteration >= self._since:
+            self._tell("launch", len(self.recorder.calls), f"{call.op} {call.signature} at {call.site}")
+        return super().launched(call)
+
+    def ask(self, place: int) -> None:
+        """Sleep as long as the virtual participants would have let this rank wait."""
+        if self.iteration >= self._since:
+            asked = time.perf_counter()
+            self._tell("wait", place)
+            answer = self._answers.readline()
+            wait_s = float(answer) if answer else -1.0
+            if wait_s < 0:
+                raise ScriptError(f"rank {self._order.rank}: the assistant has ended the emulation")
+            if wait_s == float("inf"):
+                raise Stuck
+            time.sleep(max(0.0, wait_s - (time.perf_counter() - asked)))
+
+    def stepped(self, step: Step) -> None:
+        """The assistant hears of the end of an iteration in emulated time."""
+        if self.iteration > self._since:
+            self._own_ns = step.segments_ns[-1]
+            self._tell("step")
+
+
+def intercept(part: Slice) -> None:
+    """`dist.init_process_group` makes the sliced group of the whole world, whatever backend the script names."""
+    original = dist.distributed_c10d.init_process_group
+
+    def create(options: Any, _: Any) -> SlicedGroup:
+        world = list(range(part.world))
+        group = part.make_group(world, options.group_id, "world")
+        if group is None:  # pragma: no cover - this rank is in the world
+            raise AssertionError("not a member of the world")
+        return group
+
+    dist.Backend.register_backend("prismllm", create, extended_api=True, devices=["cpu"])
+
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
+        kept = {key: value for key, value in kwargs.items() if key in ("timeout", "group_name")}
+        original("prismllm", store=dist.HashStore(), rank=part.rank, world_size=part.world, **kept)
+        groups, world = dist.distributed_c10d._world.pg_map, dist.group.WORLD
+        groups[world] = "gloo", groups[world][1]  # scripts and torch choose by this name
+
+    for module in (dist, dist.distributed_c10d, dist.device_mesh):
+        if hasattr(module, "init_process_group"):
+            module.init_process_group = init_process_group
+    dist.distributed_c10d._store_based_barrier = lambda *_, **__: None  # nobody would come
+
+
+def on_step(act: Callable[[], None]) -> None:
+    """Call `act` after each step of the script's first optimizer."""
+    first: list[int] = []
+
+    def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not first:
+            first.append(id(optimizer))
+        if id(optimizer) == first[0]:
+            act()
+
+    register_optimizer_step_post_hook(after)
+
+
+def pretend(order: Order) -> None:
+    """The environment that torchrun would have set."""
+    local = order.rank % order.local_world
+    os.environ.update(
+        RANK=str(order.rank), WORLD_SIZE=str(order.world), LOCAL_RANK=str(local),
+        LOCAL_WORLD_SIZE=str(order.local_world), GROUP_RANK=str(order.rank // order.local_world),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT="1", TORCHELASTIC_RUN_ID="prismllm", TORCHELASTIC_RESTART_COUNT="0",
+        PRISMLLM_RANKS=",".join(map(str, order.members)),
+    )  # fmt: skip
+
+
+def run_script(script: list[str]) -> None:
+    """The script as if it had been started from the command line.
+
+    Raises:
+        ScriptError: It failed, or ended before enough iterations were done.
+        PrismError: What its calls ran into.
+    """
+    sys.argv = list(script)
+    path = Path(script[0])
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except (Finished, Stuck):
+        return
+    except PrismError:
+        raise
+    except SystemExit as end:
+        raise ScriptError(f"{path.name} exited with status {end.code} before enough iterations were done") from None
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:  # torch wraps what its callbacks raise
+            if isinstance(cause, PrismError):
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
+        raise ScriptError(f"{path.name} failed: {type(error).__name__}: {error}") from error
+    raise ScriptError(
+        f"{path.name} ended before enough iterations were done; let it train longer, or ask for fewer (--warmup, "
+        "--timed). An iteration ends with optimizer.step()."
+    )
+
+
+def meet_slice(order: Order, patience_s: float = 120.0) -> Any:
+    """Where the members of the slice meet; None for a slice of one."""
+    if len(order.members) < 2:
+        return None
+    store = dist.FileStore(order.meeting, len(order.members))
+    store.set_timeout(timedelta(seconds=patience_s))
+    return store
+
+
+def capture(order: Order) -> None:
+    """Run one rank until enough iterations are done, and write its record.
+
+    Raises:
+        PrismError: What the script ran into.
+    """
+    pretend(order)
+    torch.set_num_threads(1)
+    if order.is_urgent:
+        try:
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        except PermissionError:
+            raise InputError("real-time priority is not allowed here; capture without --urgent") from None
+    emulated_since = order.warmup + 1
+    clerk = SandboxClerk(order, emulated_since) if order.assistant else CaptureClerk()
+    store = meet_slice(order)
+    part = Slice(order.rank, order.world, order.members, store, Path(order.out) / "payloads", clerk,
+                 watch(order.rank, order.is_strict))  # fmt: skip
+    intercept(part)
+    steady = order.warmup
+    profiler = profile(use_cpu=True, record_shapes=True, profile_memory=True) if order.is_profiled else None
+    digests: list[tuple[list[str], list[int], list[int], int]] = []
+
+    def after_step() -> None:
+        with record_function(STEP):
+            step = clerk.recorder.end_step()
+            clerk.stepped(step)
+        done = len(clerk.recorder.steps) - 1
+        if done == steady and profiler is not None:
+            profiler.__exit__(None, None, None)
+            digests.append(_read_profile(profiler, [len(one.moments) + 1 for one in clerk.recorder.steps]))
+            clerk.recorder.leave()
+        if done > steady:
+            check_repeats(order.rank, clerk.recorder.steps[steady], step, done)
+        if done >= steady + order.timed:
+            raise Finished
+
+    on_step(after_step)
+    if profiler is not None:
+        profiler.__enter__()
+    clerk.recorder.leave()
+    run_script(order.script)
+    if not dist.is_initialized():
+        raise InputError(f"{order.script[0]} never calls init_process_group: it is not distributed")
+    _write(order, clerk, part, digests)
+    if store is not None:  # nobody leaves while others may still receive
+        store.add("left", 1)
+        until = time.monotonic() + 30
+        while store.add("left", 0) < len(order.members) and time.monotonic() < until:
+            time.sleep(0.01)
+
+
+def _write(
+    order: Order, clerk: CaptureClerk, part: Slice, digests: list[tuple[list[str], list[int], list[int], int]]
+) -> None:
+    steps = clerk.recorder.steps
+    step = steps[order.warmup]
+    peak_bytes = 0
+    samples = [one.segments_ns for one in steps[order.warmup + 1 :]]
+    if samples:
+        middle = [int(statistics.median(column)) for column in zip(*samples, strict=True)]
+        step = Step(step.calls, step.moments, middle)
+    if digests:
+        work, grown, peaks, peak_bytes = digests[0]
+        step = Step(step.calls, step.moments, step.segments_ns, work, grown, peaks)
+    record = RankRecord(
+        order.rank, order.world, part.groups, steps[: order.warmup], step, samples, 0, peak_bytes,
+    )  # fmt: skip
+    write_record(Path(order.out) / order.name, record)
+
+
+def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[int], list[int], int]:
+    """Operators and memory of the last iteration, segment by segment.
+
+    Args:
+        profiler: Started with the process and stopped now.
+        lengths: Segments of each iteration so far.
+
+    Returns:
+        Digest of each segment's operators; its memory growth; the most in use during it; the most in use ever. Bytes.
+    """
+    marks: list[tuple[int, int]] = []
+    stepped: list[int] = []
+    memory: list[tuple[int, int]] = []
+    operators: list[tuple[int, str]] = []
+    for event in profiler.kineto_results.events():
+        name = event.name()
+        if name == MARK:
+            marks.append((event.start_ns(), event.start_ns() + event.duration_ns()))
+        elif name == STEP:
+            stepped.append(event.start_ns())
+        elif name == "[memory]":
+            memory.append((event.start_ns(), event.nbytes()))
+        elif name.startswith("aten::"):
+            operators.append((event.start_ns(), f"{name}{event.shapes()}"))
+    marks.sort()
+    begun_ns = sorted(stepped)[-2] if len(stepped) > 1 else 0
+    starts = np.array([start for start, _ in marks], np.int64)
+    ends = np.array([end for _, end in marks], np.int64)
+
+    def segments_of(times: list[int]) -> Any:
+        """Marks ended before, or -1 inside a mark."""
+        at = np.searchsorted(starts, np.array(times, np.int64), side="right")
+        inside = (at > 0) & (np.array(times, np.int64) <= ends[np.maximum(at - 1, 0)]) if len(starts) else at < 0
+        return np.where(inside, -1, at)
+
+    # each moment is one mark; the last segment of an iteration is one with the first of the next
+    length = lengths[-1]
+    first = sum(one - 1 for one in lengths[:-1])
+    memory.sort()
+    grown, peaks = [0] * length, [0] * length
+    now = most = 0
+    for (when, nbytes), segment in zip(memory, segments_of([when for when, _ in memory]), strict=True):
+        if segment < 0:
+            continue
+        now += nbytes
+        most = max(most, now)
+        if when >= begun_ns:
+            grown[segment - first] += nbytes
+            peaks[segment - first] = max(peaks[segment - first], now)
+    rows: list[list[str]] = [[] for _ in range(length)]
+    operators.sort()
+    for (when, text), segment in zip(operators, segments_of([when for when, _ in operators]), strict=True):
+        if segment >= 0 and when >= begun_ns:
+            rows[segment - first].append(text)
+    return [digest(row) for row in rows], grown, peaks, most

@@ -1,0 +1,1 @@
+"""Pictures and files of what was replayed; nothing here concludes anything."""

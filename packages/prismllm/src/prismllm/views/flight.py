@@ -1,0 +1,107 @@
+"""A replayed hang as Flight Recorder dumps, one `_dump_<rank>` for each rank, as NCCL's watchdog writes it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prismllm.graph import Graph
+from prismllm.model import Call
+from prismllm.replay import Iteration, Track
+
+_START_NS = 1_700_000_000_000_000_000
+_NAMES = {"all_gather": "_all_gather_base", "reduce_scatter": "_reduce_scatter_base"}
+
+
+def write_dumps(graph: Graph, iteration: Iteration, folder: Path, ranks: Iterable[int] | None = None) -> int:
+    """A dump for each rank: what it has entered in this iteration, and what of that has ended.
+
+    Args:
+        graph: Of the job.
+        iteration: One that does not end for everybody.
+        folder: Where the dumps appear.
+        ranks: Which; all of them by default.
+
+    Returns:
+        How many files.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = None if ranks is None else set(ranks)
+    of_rank: dict[int, list[int]] = {}
+    for number, group in enumerate(graph.job.groups):
+        for rank in group.ranks:
+            of_rank.setdefault(rank, []).append(number)
+    count = 0
+    for track in iteration.tracks:
+        for row, rank in enumerate(track.block.ranks.tolist()):
+            if wanted is not None and rank not in wanted:
+                continue
+            dump = _dump(graph, iteration, track, row, of_rank.get(rank, []))
+            (folder / f"_dump_{rank}").write_bytes(pickle.dumps(dump))
+            count += 1
+    return count
+
+
+def _dump(graph: Graph, iteration: Iteration, track: Track, row: int, mine: list[int]) -> dict[str, Any]:
+    rank = int(track.block.ranks[row])
+    job, layout = graph.job, graph.layout
+    step = job.kinds[track.block.kind].step
+    config = {str(number): {"name": str(number), "desc": job.groups[number].description or f"group {number}",
+                            "ranks": str(job.groups[number].ranks)} for number in mine}  # fmt: skip
+    status = {str(number): {"last_enqueued_collective": 0, "last_started_collective": 0, "last_completed_collective": 0}
+              for number in mine}  # fmt: skip
+    entries: list[dict[str, Any]] = []
+    pairwise = 0
+    for at, moment in enumerate(step.moments):
+        if moment < 0 or not np.isfinite(track.at_s[at, row]):
+            continue
+        call = step.calls[moment]
+        family = layout.family_of(call.group)
+        group = layout.group_of(family, rank)
+        slot = int(track.block.slots[moment][row])
+        is_done = bool(np.isfinite(iteration.done_s[slot]))
+        counters = status[str(group)]
+        if call.is_pairwise:
+            pairwise += 1
+        else:
+            counters["last_enqueued_collective"] += 1
+            counters["last_started_collective"] += 1
+            if is_done:
+                counters["last_completed_collective"] = counters["last_enqueued_collective"]
+        now_ns = _START_NS + int(1e9 * track.at_s[at, row])
+        entries.append(
+            _entry(call, len(entries), group, job.groups[group].description, is_done, now_ns, counters, pairwise)
+            | {"profiling_name": _name(call, graph, rank, group, slot)}
+        )
+    return {"version": "2.4", "pg_config": config, "pg_status": status, "entries": entries}
+
+
+def _name(call: Call, graph: Graph, rank: int, group: int, slot: int) -> str:
+    if not call.is_pairwise:
+        return f"nccl:{_NAMES.get(call.op, call.op)}"
+    members = graph.job.groups[group].ranks
+    source, target = (members.index(int(one)) for one in graph.pair[slot])
+    return f"nccl:send {source}->{target}" if call.op == "send" else f"nccl:recv {target}<-{source}"
+
+
+def _entry(
+    call: Call, number: int, group: int, description: str, is_done: bool, now_ns: int, counters: dict[str, int],
+    pairwise: int,
+) -> dict[str, Any]:  # fmt: skip
+    elements = max(1, call.nbytes // 4)
+    return {
+        "record_id": number, "pg_id": group, "process_group": (str(group), description or f"group {group}"),
+        "collective_seq_id": counters["last_enqueued_collective"], "p2p_seq_id": pairwise if call.is_pairwise else 0,
+        "op_id": number + 1, "is_p2p": call.is_pairwise, "time_created_ns": now_ns,
+        "time_discovered_started_ns": now_ns if is_done else None,
+        "time_discovered_completed_ns": now_ns + 1000 if is_done else None,
+        "state": "completed" if is_done else "started", "retired": is_done, "timeout_ms": 600_000,
+        "input_sizes": [[elements]], "output_sizes": [[elements]], "input_dtypes": ["Float"],
+        "output_dtypes": ["Float"],
+        "frames": [{"name": "<script>", "filename": call.site.partition(":")[0],
+                    "line": int(call.site.rpartition(":")[2] or 0) if ":" in call.site else 0}],
+    }  # fmt: skip

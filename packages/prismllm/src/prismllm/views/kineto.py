@@ -1,0 +1,169 @@
+"""Replayed iterations as PyTorch's profiler writes them, one file for each rank: for whoever reads such traces.
+
+Own work is a kernel of one stream, a call a kernel of another from the rank's coming to the common end, with the
+arguments that NCCL's kernels carry. So a recording of ranks that ran elsewhere says who came late and who waited.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from prismllm.graph import Graph
+from prismllm.model import Call
+from prismllm.replay import Iteration, Track
+
+Event = dict[str, Any]
+START_US = 1_700_000_000_000_000.0
+_NAMES = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter",
+          "broadcast": "Broadcast", "reduce": "Reduce", "all_to_all": "SendRecv", "send": "SendRecv",
+          "recv": "SendRecv", "barrier": "AllReduce"}  # fmt: skip
+_SAID = {"all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base",
+         "all_to_all": "all_to_all"}  # fmt: skip
+_HOST, _COMPUTE, _COMMUNICATION = 1, 7, 20
+_SHORTEST_S = 2e-6
+
+
+def write_traces(
+    graph: Graph,
+    iterations: Sequence[Iteration],
+    folder: Path,
+    ranks: Iterable[int] | None = None,
+    first_step: int = 10,
+) -> int:
+    """A file for each rank.
+
+    Args:
+        graph: Of the job.
+        iterations: Replayed, one after the other, all finished.
+        folder: Where `rank<R>.json.gz` appear.
+        ranks: Which; all of them by default.
+        first_step: Number of the first iteration.
+
+    Returns:
+        How many files.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = None if ranks is None else set(ranks)
+    groups = [{"pg_name": str(number), "pg_desc": group.description, "pg_size": len(group.ranks), "ranks": group.ranks}
+              for number, group in enumerate(graph.job.groups)]  # fmt: skip
+    encoder = msgspec.json.Encoder()
+    of_rank: dict[int, list[int]] = {}
+    for number, group in enumerate(graph.job.groups):
+        for rank in group.ranks:
+            of_rank.setdefault(rank, []).append(number)
+    count = 0
+    for at in range(len(graph.blocks)):
+        for row, rank in enumerate(graph.blocks[at].ranks.tolist()):
+            if wanted is not None and rank not in wanted:
+                continue
+            tracks = [(one.tracks[at], one) for one in iterations]
+            events = _events(graph, tracks, row, first_step)
+            info = {"backend": "nccl", "rank": rank, "world_size": graph.world,
+                    "pg_config": [groups[number] for number in of_rank.get(rank, [])]}  # fmt: skip
+            trace = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "replayed"}], "distributedInfo": info,
+                     "traceEvents": events, "traceName": f"rank{rank}.json"}  # fmt: skip
+            with gzip.open(folder / f"rank{rank}.json.gz", "wb", compresslevel=1) as file:
+                file.write(encoder.encode(trace))
+            count += 1
+    return count
+
+
+class _Recorder:
+    """Events of one rank."""
+
+    def __init__(self, rank: int) -> None:
+        self.pid = 1000 + rank
+        self.host: list[Event] = []
+        self.device: list[Event] = []
+        self._links = 0
+
+    def launch(self, name: str, stream: int, begin_s: float, end_s: float, launched_s: float, said: Event) -> None:
+        """A kernel and the call of the driver that launched it."""
+        self._links += 1
+        link = {"correlation": self._links}
+        self.host.append(self._event("cuda_runtime", "cudaLaunchKernel", self.pid, _HOST, launched_s, launched_s + 1e-6,
+                                     link))  # fmt: skip
+        self.device.append(self._event("kernel", name, 0, stream, begin_s, end_s,
+                                       {"device": 0, "stream": stream, **link, **said}))  # fmt: skip
+
+    def mark(self, category: str, name: str, begin_s: float, end_s: float) -> None:
+        """An event of the host."""
+        self.host.append(self._event(category, name, self.pid, _HOST, begin_s, end_s))
+
+    @staticmethod
+    def _event(category: str, name: str, pid: int, tid: int, begin_s: float, end_s: float,
+               args: Event | None = None) -> Event:  # fmt: skip
+        event: Event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid,
+                        "ts": round(START_US + 1e6 * begin_s, 3),
+                        "dur": round(max(0.5, 1e6 * (end_s - begin_s)), 3)}  # fmt: skip
+        return {**event, "args": args} if args else event
+
+
+def _events(graph: Graph, tracks: Sequence[tuple[Track, Iteration]], row: int, first_step: int) -> list[Event]:
+    rank = int(tracks[0][0].block.ranks[row])
+    recorder = _Recorder(rank)
+    step = graph.job.kinds[tracks[0][0].block.kind].step
+    per_group: dict[int, int] = {}
+    for call in step.calls:
+        per_group[call.group] = per_group.get(call.group, 0) + 1
+    for number, (track, iteration) in enumerate(tracks):
+        _iteration(graph, recorder, track, iteration, row, (number, first_step + number), per_group)
+    recorder.host.sort(key=lambda event: float(event["ts"]))
+    return [*recorder.host, *recorder.device]
+
+
+def _iteration(
+    graph: Graph, recorder: _Recorder, track: Track, iteration: Iteration, row: int, number: tuple[int, int],
+    per_group: dict[int, int],
+) -> None:  # fmt: skip
+    step = graph.job.kinds[track.block.kind].step
+    family_of = graph.layout.family_of
+    now = begin = float(track.begin_s[row])
+    seen: dict[int, int] = {}
+    busy: dict[int, float] = {}
+    rank = int(track.block.ranks[row])
+    for at, moment in enumerate(step.moments):
+        reached, left = float(track.at_s[at, row]), float(track.left_s[at, row])
+        call = step.calls[moment if moment >= 0 else -1 - moment]
+        if reached - now > _SHORTEST_S:
+            _own_work(recorder, f"before {call.op} at {call.site}", now, reached)
+        if moment >= 0:
+            slot = int(track.block.slots[moment][row])
+            end = float(iteration.done_s[slot])
+            seen[call.group] = seen.get(call.group, 0) + 1
+            sequence = number[0] * per_group[call.group] + seen[call.group]
+            mine = graph.layout.group_of(family_of(call.group), rank)
+            start = max(reached, busy.get(call.group, 0.0) if not call.is_pairwise else 0.0)
+            busy[call.group] = end
+            said = _arguments(graph, call, mine, sequence, graph.pair[slot])
+            name = f"ncclDevKernel_{_NAMES.get(call.op, 'SendRecv')}{'_Sum_f32_RING_LL' if 'reduce' in call.op else ''}"
+            stream = _COMMUNICATION + family_of(call.group) * 3 + ("send", "recv").index(call.op) + 1 if (
+                call.is_pairwise) else _COMMUNICATION + family_of(call.group) * 3  # fmt: skip
+            recorder.launch(f"{name}(ncclDevComm*)", stream, start, end, reached - 1e-6, said)
+        now = left
+    end = float(track.end_s[row])
+    if end - now > _SHORTEST_S:
+        _own_work(recorder, "to the end of the iteration", now, end)
+    recorder.mark("user_annotation", f"ProfilerStep#{number[1]}", begin, end - 2e-6)
+
+
+def _own_work(recorder: _Recorder, name: str, begin_s: float, end_s: float) -> None:
+    recorder.mark("cpu_op", f"aten::work {name}", begin_s, min(end_s, begin_s + 2e-6))
+    recorder.launch(f"work_kernel {name}", _COMPUTE, begin_s + 1e-6, end_s, begin_s + 0.5e-6, {})
+
+
+def _arguments(graph: Graph, call: Call, group: int, sequence: int, pair: Any) -> Event:
+    members = graph.job.groups[group].ranks
+    said: Event = {
+        "Collective name": _SAID.get(call.op, call.op), "Process Group Name": str(group),
+        "Process Group Description": graph.job.groups[group].description, "Group size": len(members),
+        "In msg nelems": max(1, call.nbytes // 4), "dtype": "Float", "Seq": sequence,
+    }  # fmt: skip
+    if call.is_pairwise:
+        said |= {"Dst Rank": int(pair[1])} if call.op == "send" else {"Src Rank": int(pair[0])}
+    return said

@@ -1,0 +1,128 @@
+"""The critical path of a replayed iteration, and what every rank's time went into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prismllm.graph import Graph
+from prismllm.replay import Iteration, Track
+
+_SAME_S = 1e-12
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of the critical path.
+
+    Attributes:
+        rank: On whose time it lies; of a call the rank that came last.
+        what: "own work" or the operation.
+        site: Of the call, or of the call that the work leads to.
+        begin_s: Since the begin of the replay.
+        seconds: How long.
+    """
+
+    rank: int
+    what: str
+    site: str
+    begin_s: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What the time of ranks went into; float64 [world] each, seconds of one iteration.
+
+    Attributes:
+        own_s: Own work.
+        exposed_s: Waiting for collectives or their transfer.
+        bubble_s: Waiting for messages of other pipeline stages.
+    """
+
+    own_s: NDArray[np.float64]
+    exposed_s: NDArray[np.float64]
+    bubble_s: NDArray[np.float64]
+
+
+def shares(graph: Graph, iteration: Iteration) -> Shares:
+    """Own work, exposed communication and pipeline bubbles of each rank."""
+    own, exposed, bubble = (np.zeros(graph.world) for _ in range(3))
+    for track in iteration.tracks:
+        step = graph.job.kinds[track.block.kind].step
+        ranks = track.block.ranks
+        inside = track.left_s - track.at_s
+        for at, moment in enumerate(step.moments):
+            call = step.calls[moment if moment >= 0 else -1 - moment]
+            (bubble if call.is_pairwise else exposed)[ranks] += inside[at]
+        own[ranks] = track.end_s - track.begin_s - inside.sum(axis=0)
+    return Shares(own, exposed, bubble)
+
+
+def critical_path(graph: Graph, iteration: Iteration) -> list[Piece]:
+    """What the iteration's length consists of, from its begin to its end.
+
+    Walks back from the rank that ends last: own work, a call that was waited for, then the rank that came last to it.
+    """
+    place: dict[int, tuple[Track, int]] = {
+        rank: (track, row) for track in iteration.tracks for row, rank in enumerate(track.block.ranks.tolist())
+    }
+    ends = iteration.end_s(graph.world)
+    rank = int(np.argmax(ends))
+    track, row = place[rank]
+    step = graph.job.kinds[track.block.kind].step
+    pieces: list[Piece] = []
+    at, until = len(step.moments), float(track.end_s[row])
+    while True:
+        before = float(track.left_s[at - 1, row]) if at else float(track.begin_s[row])
+        call = step.calls[_place(step.moments[min(at, len(step.moments) - 1)])] if step.moments else None
+        if until - before > _SAME_S:
+            pieces.append(Piece(rank, "own work", call.site if call else "", before, until - before))
+        if at == 0:
+            return pieces[::-1]
+        at -= 1
+        moment = step.moments[at]
+        waited = float(track.left_s[at, row] - track.at_s[at, row])
+        until = float(track.at_s[at, row])
+        if moment >= 0 or waited <= _SAME_S:
+            continue
+        slot = int(track.block.slots[-1 - moment][row])
+        here = step.calls[-1 - moment]
+        begun = float(iteration.done_s[slot] - iteration.cost_s[slot])
+        while graph.before[slot] >= 0 and begun - float(iteration.ready_s[slot]) > _SAME_S:
+            pieces.append(
+                Piece(rank, here.op, here.site, begun, float(iteration.cost_s[slot]))
+            )  # queued behind another
+            slot = int(graph.before[slot])
+            begun = float(iteration.done_s[slot] - iteration.cost_s[slot])
+        track, row, at = _last_to_come(iteration, slot)
+        rank = int(track.block.ranks[row])
+        step = graph.job.kinds[track.block.kind].step
+        pieces.append(Piece(rank, here.op, here.site, begun, float(iteration.cost_s[slot])))
+        until = float(track.at_s[at, row])
+
+
+def _place(moment: int) -> int:
+    return moment if moment >= 0 else -1 - moment
+
+
+def _last_to_come(iteration: Iteration, slot: int) -> tuple[Track, int, int]:
+    """Track, row and moment of the launch that completed a slot."""
+    best: tuple[float, Track, int, int] | None = None
+    for track in iteration.tracks:
+        launches = [at for at, slots in enumerate(track.block.slots) if slots.min() <= slot <= slots.max()]
+        if not launches:
+            continue
+        for place in launches:
+            rows = np.flatnonzero(track.block.slots[place] == slot)
+            if len(rows):
+                moment = track.launches[place]
+                row = int(rows[np.argmax(track.at_s[moment, rows])])
+                reached = float(track.at_s[moment, row])
+                if best is None or reached > best[0]:
+                    best = reached, track, row, moment
+    if best is None:  # pragma: no cover - every slot is launched
+        raise AssertionError(f"nobody launches slot {slot}")
+    return best[1], best[2], best[3]

@@ -1,0 +1,40 @@
+"""Captures that several tests share: real processes, seconds each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prismllm import Rehearsal, examples
+from prismllm.capture import CaptureOptions, Workshop
+from prismllm.graph import Job
+from prismllm.kinds import capture_job
+
+GPT = str(Path(examples.__file__).parent / "gpt.py")
+
+
+def options(out: Path, world: int, *arguments: str, **others) -> CaptureOptions:
+    return CaptureOptions((GPT, *arguments), world, out, **{"timed": 2, "slice_size": 4, "timeout_s": 60.0} | others)
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory) -> Iterator[Workshop]:
+    """A process with torch loaded, in which all tests capture."""
+    with Workshop(options(tmp_path_factory.mktemp("shop"), 1)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def column(tmp_path_factory, shop) -> tuple[Path, Job]:
+    """64 ranks: 2 pipeline stages, 2 tensor-parallel ranks, FSDP2 over 16; found by running a few."""
+    out = tmp_path_factory.mktemp("column")
+    wanted = options(out / "c", 64, "--pp", "2", "--tp", "2", "--data", "fsdp", "--layers", "2", "--microbatches", "2",
+                     "--batch", "2", "--width", "32", "--length", "16", "--pace", "0.006")  # fmt: skip
+    return out / "c", capture_job(wanted, shop=shop)
+
+
+@pytest.fixture(scope="session")
+def rehearsal(column) -> Rehearsal:
+    return Rehearsal(column[1])

@@ -1,0 +1,100 @@
+"""Some ranks run for real in the time of the whole job."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from made_jobs import call, group, kind, pipeline, step
+from prismllm import Rehearsal
+from prismllm.assistant import Answer, Said, Stage
+from prismllm.emulation import emulate
+from prismllm.errors import DivergenceError, InputError
+from prismllm.graph import Job
+from prismllm.whatif import Hang, Slow
+
+
+def play(stage: Stage, ranks: list[int], own_s: dict[int, float]) -> dict[int, float]:
+    """What sandbox ranks would tell that do what they did when captured; what they waited in one iteration."""
+    waited = dict.fromkeys(ranks, 0.0)
+    todo = {}
+    for rank in ranks:
+        what = stage.graph.job.kinds[stage.graph.job.kind_of[rank]].step
+        said = []
+        for at, moment in enumerate(what.moments):
+            own = own_s.get(rank, 1.0) * what.segments_ns[at] / 1e9
+            one = what.calls[moment if moment >= 0 else -1 - moment]
+            what_is = "launch" if moment >= 0 else "wait"
+            place = moment if moment >= 0 else -1 - moment
+            said.append(Said(rank, what_is, place, own, f"{one.op} {one.signature} at x.py:1"))
+        said.append(Said(rank, "step", 0, own_s.get(rank, 1.0) * what.segments_ns[-1] / 1e9))
+        todo[rank] = said
+    blocked: set[int] = set()
+    while any(todo.values()):
+        moved = False
+        for rank in ranks:
+            while todo[rank] and rank not in blocked:
+                said = todo[rank].pop(0)
+                if said.what == "wait":
+                    blocked.add(rank)
+                moved = True
+                for answer in stage.tell(said):
+                    waited[answer.rank] += answer.wait_s
+                    if np.isfinite(answer.wait_s):
+                        blocked.discard(answer.rank)
+        if not moved:
+            break
+    return waited
+
+
+@pytest.mark.parametrize("ranks", [[0], [5, 6], [0, 3, 7, 11]])
+@pytest.mark.parametrize("changes", [[], [Slow(2, 4.0)]])
+def test_an_emulation_takes_as_long_as_the_replay_whoever_runs(ranks, changes):
+    rehearsal = Rehearsal(pipeline(4, 3))
+    stage = Stage(rehearsal.graph, rehearsal.costs, ranks, changes)
+    for _ in range(3):
+        play(stage, ranks, {})
+    expected = rehearsal.predict(*changes).seconds
+    assert stage.seconds[-1] == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_sandbox_rank_that_is_slow_slows_the_virtual_ones():
+    rehearsal = Rehearsal(pipeline(4, 3))
+    stage = Stage(rehearsal.graph, rehearsal.costs, [5])
+    for _ in range(3):
+        play(stage, [5], {5: 3.0})
+    assert stage.seconds[-1] == pytest.approx(rehearsal.predict("slow rank=5 by=3").seconds, rel=1e-9)
+
+
+def test_whoever_needs_a_virtual_rank_that_hangs_waits_for_ever():
+    rehearsal = Rehearsal(pipeline(4, 3))
+    stage = Stage(rehearsal.graph, rehearsal.costs, [5, 6], [Hang(4, 0)])  # 4 never sends to 5
+    waited = play(stage, [5, 6], {})
+    assert waited == {5: float("inf"), 6: float("inf")}
+    assert stage.sandboxes[5].stuck_at == 0
+
+
+def test_a_sandbox_rank_that_makes_another_call_than_captured_is_named():
+    what = step(1, call("all_reduce", 0), 0, ("wait", 0), 0)
+    rehearsal = Rehearsal(Job(2, [group(0, 1)], [kind(0, what)], [0, 0], 8, []))
+    stage = Stage(rehearsal.graph, rehearsal.costs, [1])
+    with pytest.raises(DivergenceError, match=r"rank 1 makes broadcast x at u.py:4 as call 0 .* all_reduce .* t.py:1"):
+        stage.tell(Said(1, "launch", 0, 0.001, "broadcast x at u.py:4"))
+    answers: list[Answer] = stage.tell(Said(1, "launch", 0, 0.001, "all_reduce float32 [250] at t.py:1"))
+    assert answers == []
+
+
+@pytest.mark.jobs
+def test_two_ranks_of_64_run_in_the_time_of_the_whole_job(column, rehearsal, shop):
+    out, job = column
+    result = emulate(rehearsal, out, [37, 39], ["slow rank=12 by=2"], iterations=3, timeout_s=60.0, shop=shop)
+    assert len(result.seconds) == 3
+    expected = rehearsal.predict("slow rank=12 by=2").seconds
+    assert np.median(result.seconds) == pytest.approx(expected, rel=0.15)
+    for rank, record in result.records.items():
+        assert record.peak_bytes == pytest.approx(job.kinds[job.kind_of[rank]].peak_bytes, rel=0.02)
+    assert set(result.sources()) <= {"rule", "real", "recorded", "none"}
+    stuck = emulate(rehearsal, out, [37], ["hang rank=36 op=4"], iterations=2, timeout_s=60.0, shop=shop)
+    assert set(stuck.stuck) == {37}
+    with pytest.raises(InputError, match="name ranks between 0 and 63"):
+        emulate(rehearsal, out, [64])
