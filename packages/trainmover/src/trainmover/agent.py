@@ -1,0 +1,264 @@
+"""A member's end of the control channel: it listens, beats, comes back after a loss, prepares connections."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trainmover import faults
+from trainmover.copies import Keeper
+from trainmover.errors import InterruptedLinkError, MoveError, RefusedError, TrainmoverError, WireError
+from trainmover.fabric import Fabric
+from trainmover.wire import Channel, Message, call
+
+BEAT_S = 0.5
+PREPARE_S = 20.0
+AWAY_S = 60.0
+_DIE_WITH_PARENT = 1  # prctl's number
+
+
+class Agent:
+    """What the controller has said, for the training to look at when it comes to a boundary.
+
+    Args:
+        address: The controller's, "host:port".
+        facts: What this process says of itself whenever it connects.
+        owner: The process's connections.
+    """
+
+    def __init__(self, address: str, facts: Message, owner: Fabric) -> None:
+        self.changed = threading.Condition()
+        self.passed = -1
+        self.iteration_s = 0.0
+        self.hold: Message | None = None
+        self.verdict: Message | None = None
+        self.interrupt = 0
+        self.recover: Message | None = None
+        self.go = 0
+        self.become: Message | None = None
+        self.warm: Message | None = None
+        self.recordings: dict[str, bytes] = {}
+        self.finished: Message | None = None
+        self.leave: str | None = None
+        self.prepared = 0
+        self.seats: dict[str, Any] = {}
+        self.ready = False
+        self.last_s = 0.0
+        self.keeper: Keeper | None = None
+        self.upload: Callable[[], bytes] | None = None
+        self._address, self._facts, self._owner = address, facts, owner
+        self._channel: Channel | None = None
+        self._outbox: list[tuple[Message, bytes]] = []
+        self._sending = threading.Lock()
+        self._away_since = time.monotonic()
+        self._connected = threading.Event()
+
+    def start(self) -> None:
+        """Connect. A process that a seat has started ends with its seat.
+
+        Raises:
+            RefusedError: With the controller's reason.
+        """
+        if os.environ.get("TRAINMOVER_MEMBER"):
+            ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        with contextlib.suppress(OSError, WireError):
+            self._connect()
+        threading.Thread(target=self._run, name="trainmover-agent", daemon=True).start()
+        threading.Thread(target=self._beat, name="trainmover-beat", daemon=True).start()
+
+    def say(self, what: str, blob: bytes = b"", /, **content: Any) -> None:
+        """Send a message; it is kept and sent later if the controller is away."""
+        with self._sending:
+            self._outbox.append(({"say": what, **content}, blob))
+            self._flush()
+
+    def become_member(self, facts: Message) -> None:
+        """A newcomer holds its rank now, and says so when it connects again."""
+        self.ready = False
+        self._facts = {**facts, "key": self._facts["key"]}
+
+    def remember(self, name: str, value: Any) -> None:
+        """Say this too whenever the connection is made anew."""
+        self._facts = {**self._facts, name: value}
+
+    def wait(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Wait until `ready`, looked at whenever something has come.
+
+        Raises:
+            MoveError: It has taken longer than timeout_s, and the controller is away or silent.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self.changed:
+            while not ready():
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise MoveError(f"waited {timeout_s:.0f} s for the controller at {self._address}: {what}")
+                self.changed.wait(min(left_s, 1.0))
+
+    # -- threads -----------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        with self.changed:
+            now = {
+                "rank": self._owner.rank,
+                "address": list(self._owner.listener.address),
+                "generation": self._owner.generation,
+                "step": self.passed,
+                "marked": self._owner.failure is not None,
+                "prepared": self.prepared,
+                "at": self.hold["at"] if self.hold else -1,
+                "ready": self.ready,
+            }
+        channel, _ = call(self._address, {**self._facts, **now})
+        with self._sending:
+            self._channel = channel
+            self._flush()
+        self._connected.set()
+
+    def _flush(self) -> None:
+        while self._outbox and self._channel is not None:
+            try:
+                self._channel.send(*self._outbox[0])
+            except OSError:
+                self._channel = None
+                return
+            self._outbox.pop(0)
+
+    def _run(self) -> None:
+        pause_s = 0.1
+        while self.leave is None:
+            channel = self._channel
+            if channel is None:
+                try:
+                    self._connect()
+                    pause_s = 0.1
+                except RefusedError as error:
+                    self._set("leave", str(error))
+                except (OSError, WireError):
+                    time.sleep(pause_s)
+                    pause_s = min(1.0, pause_s * 1.5)
+                continue
+            try:
+                while True:
+                    self._heard(*channel.receive())
+            except (WireError, OSError):
+                with self._sending:
+                    if self._channel is channel:
+                        self._channel = None
+                channel.close()
+
+    def _beat(self) -> None:
+        while self.leave is None:
+            time.sleep(BEAT_S)
+            if self._connected.is_set() and self._channel is not None:
+                self.say("beat", step=self.passed, iteration_s=self.iteration_s)
+
+    def _set(self, name: str, value: Any) -> None:
+        with self.changed:
+            setattr(self, name, value)
+            self.changed.notify_all()
+
+    def _heard(self, message: Message, blob: bytes) -> None:
+        what = message.get("do")
+        if what == "prepare":
+            threading.Thread(target=self._prepare, args=(message,), daemon=True).start()
+        elif what == "hold":
+            self._on_hold(message)
+        elif what in ("switch", "abort"):
+            self._on_verdict(message)
+        elif what == "interrupt":
+            self._on_interrupt(message)
+        elif what in ("recover", "warm", "finished"):
+            self._set(what, message)
+            if what == "recover" and self._owner.replay is not None:
+                self._owner.wake.set()  # a newcomer that waits for the state of a leaver waits in vain
+        elif what == "go":
+            self._set("go", message["generation"])
+        elif what == "become":
+            self._set("become", message["role"])
+        elif what == "leave":
+            self._set("leave", message["reason"])
+        else:
+            self._about_copies(message, blob)
+
+    def _about_copies(self, message: Message, blob: bytes) -> None:
+        what, keeper = message.get("do"), self.keeper
+        if what == "recording":
+            self.recordings[message["signature"]] = blob
+        elif what == "upload" and self.upload is not None:
+            self.say("recording", self.upload(), signature=message["signature"])
+        elif what == "stable" and keeper is not None:
+            keeper.settle(message["step"])
+        elif what == "buddies" and keeper is not None:
+            buddy = message["of"][str(self._owner.rank)]
+            host, port = message["addresses"][str(buddy)]
+            keeper.befriend(buddy, (host, port))
+
+    def _on_hold(self, message: Message) -> None:
+        with self.changed:
+            newcomer = self._owner.replay is not None
+            if newcomer or message["at"] > self.passed:
+                self.hold = message
+                self.changed.notify_all()
+                what, more = "promised", {}
+            else:
+                what, more = "late", {"step": self.passed}
+        if not newcomer:
+            self.say(what, at=message["at"], **more)
+
+    def _on_verdict(self, message: Message) -> None:
+        with self.changed:
+            known = message["generation"] <= self._owner.generation
+            if known or (message["do"] == "abort" and message["generation"] != self.prepared):
+                return
+            if message["do"] == "abort" and self._owner.replay is not None:
+                self._owner.wake.set()  # likewise
+            if self.hold is None:  # called off before anybody had to stop
+                self.prepared = 0
+                for group in self._owner.groups.values():
+                    group.abandon()
+                if self._owner.replay is not None:
+                    self._owner.wake.clear()
+                return
+            self.verdict = message
+            self.changed.notify_all()
+
+    def _on_interrupt(self, message: Message) -> None:
+        with self.changed:
+            self.interrupt = max(self.interrupt, message["generation"])
+            self.hold = self.verdict = None
+            self._owner.interrupt(InterruptedLinkError("the controller calls the members together"))
+            self.changed.notify_all()
+
+    def _prepare(self, message: Message) -> None:
+        """First phase of a move, beside the training."""
+        generation, began = message["generation"], time.perf_counter()
+        self.seats = message["seats"]
+        try:
+            faults.at("prepare")
+            leaver = self._owner.replay is None and str(self._owner.rank) in message["seats"]
+            n_opened = 0 if leaver else prepare(self._owner, message["seats"], generation)
+        except TrainmoverError as error:
+            self.say("failed", generation=generation, reason=str(error))
+            return
+        with self.changed:
+            self.prepared = generation
+        self.say("prepared", generation=generation, n_opened=n_opened, took_s=time.perf_counter() - began)
+
+
+def prepare(owner: Fabric, seats: dict[str, Any], generation: int) -> int:
+    """Open connections to newcomers in every group that they are members of.
+
+    Returns:
+        How many were opened by this process, or to it.
+    """
+    newcomers = {int(rank): (host, port) for rank, (host, port) in seats.items()}
+    deadline = time.monotonic() + PREPARE_S
+    affected = [group for group in owner.groups.values() if newcomers.keys() & set(group.members)]
+    return sum(group.prepare(newcomers, generation, deadline) for group in affected)

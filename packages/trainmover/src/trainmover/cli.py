@@ -1,0 +1,246 @@
+"""`trainmover run`, `standby`, `move`, `status`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainmover import orders
+from trainmover.errors import RefusedError, TrainmoverError, WireError
+from trainmover.wire import Message, call
+
+DEFAULT_FOLDER = Path("trainmover-job")
+
+
+@click.group()
+def main() -> None:
+    """Replace a machine in a running PyTorch job."""
+
+
+@main.command(context_settings={"ignore_unknown_options": False})
+@click.option("--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address at which the controller listens.")
+@click.option("--port", type=int, default=0, help="Its port; any free one by default.")
+@click.option("--each-rank-a-host", is_flag=True, help="Rehearsal on one machine: rank N counts as host node-N.")
+@click.option("--times", default="{}", help='Time-outs as JSON, as {"beat_s": 5}; see docs/how-it-works.md.')
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(*, folder: Path, host: str, port: int, each_rank_a_host: bool, times: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND (torchrun …) with a controller beside it.
+
+    On further machines of the same job set TRAINMOVER_CONTROLLER and TRAINMOVER_TOKEN instead: no second controller
+    is started.
+    """
+    environment = dict(os.environ)
+    if each_rank_a_host:
+        environment["TRAINMOVER_HOST"] = "node-{rank}"
+    seated = seat_command(list(command), environment)
+    if "TRAINMOVER_CONTROLLER" in environment:
+        raise SystemExit(subprocess.call(seated, env=environment))
+    with Beside(folder, host, port, times) as beside:
+        environment.update(beside.environment)
+        child = subprocess.Popen(seated, env=environment)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _frame: child.send_signal(number))
+        while child.poll() is None:
+            beside.watch()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(0.2)
+    raise SystemExit(child.returncode if child.returncode >= 0 else 128 - child.returncode)
+
+
+@main.command()
+@click.option("--join", "address", help="The controller, HOST:PORT; default: the folder's.")
+@click.option("--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True)
+@click.option("--host", "name", help="Name of this host, for `move --to`.")
+@click.option("--slots", type=click.IntRange(1, 64), default=1, show_default=True, help="Ranks that can be taken.")
+def standby(*, address: str | None, folder: Path, name: str | None, slots: int) -> None:
+    """Wait, warmed up in every role, to take over ranks of a job."""
+    environment = {**os.environ, **_access(folder, address)}
+    if name:
+        environment["TRAINMOVER_HOST"] = name
+    command = [sys.executable, "-m", "trainmover.standby"]
+    children = [subprocess.Popen(command, env=environment) for _ in range(slots)]
+
+    def pass_on(number: int, _frame: object) -> None:
+        for child in children:
+            child.send_signal(number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGINT, pass_on)
+    raise SystemExit(max(abs(child.wait()) for child in children))
+
+
+@main.command()
+@click.option("--from", "source", help="Host to leave.")
+@click.option("--to", "target", default="", help="Host of the standby; any by default.")
+@click.option("--on-verdict", type=click.File("r"), help="Take the host from a verdict of Eroica (JSON; - for stdin).")
+@click.option("--min-confidence", type=click.FloatRange(0, 1), default=0.8, show_default=True)
+@click.option("--force", is_flag=True, help="Also to a standby that is slower than the job.")
+@click.option("--join", "address", help="The controller, HOST:PORT; default: the folder's.")
+@click.option("--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True)
+def move(
+    *,
+    source: str | None,
+    target: str,
+    on_verdict: Any,
+    min_confidence: float,
+    force: bool,
+    address: str | None,
+    folder: Path,
+) -> None:
+    """Move the ranks of one host to a standby, and wait until they are there."""
+    if (source is None) == (on_verdict is None):
+        raise click.UsageError("name the host with --from, or give a verdict with --on-verdict")
+    access = _access(folder, address)
+    try:
+        if on_verdict is not None:
+            order = orders.from_verdict(on_verdict.read(), min_confidence)
+            source = orders.host_of(order, ask(access, {"ask": "status"})["status"])
+            click.echo(f"verdict: {order.cause} on worker {order.worker}, so {source} is moved")
+        answer = ask(access, {"ask": "move", "from": source, "to": target, "force": force})
+    except TrainmoverError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(answer["text"])
+    raise SystemExit(0 if answer["done"] else 1)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True)
+@click.option("--join", "address", help="The controller, HOST:PORT; default: the folder's.")
+@click.option("--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True)
+def status(*, as_json: bool, address: str | None, folder: Path) -> None:
+    """Who holds which rank, who stands by, what is under way."""
+    try:
+        found = ask(_access(folder, address), {"ask": "status"})["status"]
+    except TrainmoverError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    click.echo(f"generation {found['generation']}; under way: {found['under_way'] or 'nothing'}")
+    for one in found["members"]:
+        click.echo(f"  rank {one['rank']:<4} {one['host']:<20} step {one['step']:<8} {one['iteration_s'] * 1e3:.1f} ms")
+    for one in found["standbys"]:
+        state = f"ready, warm as rank {one['rank']}" if one["ready"] else "warming up"
+        click.echo(f"  standby   {one['host']:<20} {state}")
+
+
+def ask(access: dict[str, str], message: Message) -> Message:
+    """Put one question to the controller.
+
+    Raises:
+        RefusedError: It turned the question down.
+        WireError: It cannot be reached.
+    """
+    try:
+        channel, _ = call(access["TRAINMOVER_CONTROLLER"], {"kind": "operator", "token": access["TRAINMOVER_TOKEN"]})
+    except OSError as error:
+        raise WireError(f"no controller answers at {access['TRAINMOVER_CONTROLLER']}: {error}") from error
+    try:
+        channel.send(message)
+        return channel.receive()[0]
+    finally:
+        channel.close()
+
+
+def _access(folder: Path, address: str | None) -> dict[str, str]:
+    """Address and token: given, from the environment, or from the job's folder."""
+    token = os.environ.get("TRAINMOVER_TOKEN")
+    try:
+        token = token or (folder / "token").read_text().strip()
+        address = address or os.environ.get("TRAINMOVER_CONTROLLER")
+        address = address or json.loads((folder / "controller.json").read_text())["address"]
+    except OSError as error:
+        raise click.ClickException(
+            f"no job in {folder}: give --folder, or --join HOST:PORT and the token in TRAINMOVER_TOKEN"
+        ) from error
+    return {"TRAINMOVER_CONTROLLER": address, "TRAINMOVER_TOKEN": token}
+
+
+class Beside:
+    """The controller as a process beside the launcher; started anew whenever it ends."""
+
+    def __init__(self, folder: Path, host: str, port: int, times: str = "{}") -> None:
+        self._folder, self._host, self._port, self._times = folder, host, port, times
+        self._child: subprocess.Popen[bytes] | None = None
+        self.environment: dict[str, str] = {}
+
+    def __enter__(self) -> Beside:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for stale in ("decisions.jsonl", "controller.json"):
+            (self._folder / stale).unlink(missing_ok=True)
+        for recording in self._folder.glob("*.recording"):
+            recording.unlink()
+        token = os.environ.get("TRAINMOVER_TOKEN") or secrets.token_hex(16)
+        file = self._folder / "token"
+        file.touch(mode=0o600)
+        file.write_text(token)
+        self.environment = {"TRAINMOVER_TOKEN": token}
+        address = self._start()
+        self._port = int(address.rsplit(":", 1)[1])
+        self.environment["TRAINMOVER_CONTROLLER"] = address
+        return self
+
+    def watch(self) -> None:
+        """Start the controller anew if it has ended; same port, same decisions."""
+        if self._child is not None and self._child.poll() is not None:
+            self._start()
+
+    def __exit__(self, *_args: object) -> None:
+        if self._child is not None:
+            self._child.terminate()
+            self._child.wait()
+
+    def _start(self) -> str:
+        command = [sys.executable, "-m", "trainmover.controller", "--folder", str(self._folder), "--host", self._host]
+        command += ["--port", str(self._port), "--times", self._times]
+        file = self._folder / "controller.json"
+        file.unlink(missing_ok=True)
+        self._child = subprocess.Popen(command, env={**os.environ, **self.environment})
+        for _ in range(300):
+            if file.exists():
+                return str(json.loads(file.read_text())["address"])
+            if self._child.poll() is not None:
+                raise click.ClickException("the controller did not start")
+            time.sleep(0.1)
+        raise click.ClickException("the controller did not start within 30 s")
+
+
+def seat_command(command: list[str], environment: dict[str, str]) -> list[str]:
+    """The launcher's command with a seat in front of the script.
+
+    Args:
+        command: `torchrun OPTIONS SCRIPT ARGUMENTS`, or `python -m torch.distributed.run …`.
+        environment: TRAINMOVER_MODULE is set in it if the script is a module.
+    """
+    name = Path(command[0]).name
+    start = 1 if name == "torchrun" else 3 if command[1:3] == ["-m", "torch.distributed.run"] else 0
+    if not start:
+        raise click.UsageError(f"{name}: the command has to begin with torchrun or python -m torch.distributed.run")
+    from torch.distributed.run import get_args_parser
+
+    parsed = get_args_parser().parse_args(command[start:])
+    if parsed.no_python:
+        raise click.UsageError("torchrun --no-python: the worker has to be a Python script")
+    script = [parsed.training_script, *parsed.training_script_args]
+    options = command[start : len(command) - len(script)]
+    if parsed.module:
+        environment["TRAINMOVER_MODULE"] = "1"
+        options = [one for one in options if one not in ("-m", "--module")]
+    return [*command[:start], *options, "-m", "trainmover.seat", *script]
+
+
+__all__ = ["Beside", "RefusedError", "ask", "main", "seat_command"]
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""The controller's shell: sockets, the file of decisions, recordings. What it does is decided in `machine`.
+
+`python -m trainmover.controller --folder DIR` writes DIR/controller.json (address), DIR/decisions.jsonl,
+DIR/controller.log. Killed and started anew with the same folder it goes on where the last decision left off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import hmac
+import json
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from trainmover import wire
+from trainmover.errors import WireError
+from trainmover.machine import Answer, End, Instruction, Keep, Machine, Say, Tell, Times
+from trainmover.wire import Message
+
+TICK_S = 0.1
+
+
+class Controller:
+    """Carries out what the machine decides.
+
+    Args:
+        folder: Where decisions, recordings and the log are.
+        token: Who does not know it is turned away.
+        times: How long to wait for what.
+    """
+
+    def __init__(self, folder: Path, token: str, times: Times) -> None:
+        self._folder, self._token = folder, token
+        self._decisions = folder / "decisions.jsonl"
+        self._machine = Machine(_last_decision(self._decisions), times, time.monotonic())
+        self._machine.recordings = {path.stem for path in folder.glob("*.recording")}
+        self._writers: dict[str, asyncio.StreamWriter] = {}
+        self._orders: dict[str, asyncio.Future[Answer]] = {}
+        self._log = (folder / "controller.log").open("a", buffering=1)
+
+    async def serve(self, host: str, port: int) -> None:
+        """Take connections until cancelled."""
+        server = await asyncio.start_server(self._connected, host, port, limit=wire.LINE_LIMIT, ssl=wire.server_tls())
+        address = server.sockets[0].getsockname()
+        file = self._folder / "controller.json"
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps({"address": f"{host}:{address[1]}", "pid": os.getpid()}))
+        part.replace(file)
+        async with server:
+            while True:
+                await asyncio.sleep(TICK_S)
+                self._do(self._machine.tick(time.monotonic()))
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        key = ""
+        try:
+            hello, _ = await _receive(reader)
+            reason = self._turned_away(hello)
+            if reason:
+                writer.write(wire.encode({"do": "refused", "reason": reason}))
+                return
+            kind = hello["kind"]
+            if kind == "operator":
+                writer.write(wire.encode({"do": "welcome"}))
+                message, _ = await _receive(reader)
+                writer.write(wire.encode(await self._operate(message)))
+                return
+            key = hello["key"]
+            self._writers[key] = writer
+            if kind == "seat":
+                writer.write(wire.encode({"do": "welcome"}))
+                self._do(self._machine.seated(int(hello["rank"]), key, time.monotonic()))
+            else:
+                self._do(self._machine.joined(key, hello, time.monotonic()))
+            while True:
+                message, blob = await _receive(reader)
+                self._said(key, kind, message, blob)
+        except (WireError, OSError, KeyError, ValueError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            if key and self._writers.get(key) is writer:
+                del self._writers[key]
+                self._do(self._machine.gone(key, time.monotonic()))
+            with contextlib.suppress(OSError, RuntimeError):
+                await writer.drain()
+            writer.close()
+
+    def _said(self, key: str, kind: str, message: Message, blob: bytes) -> None:
+        now = time.monotonic()
+        if message.get("say") == "recording":
+            (self._folder / f"{message['signature']}.recording").write_bytes(blob)
+        if kind == "seat":
+            self._do(self._machine.exited(message["rank"], message["member"], message["status"], now))
+        else:
+            self._do(self._machine.said(key, message, now))
+
+    def _turned_away(self, hello: Message) -> str:
+        if not hmac.compare_digest(str(hello.get("token", "")), self._token):
+            return "the token is not this job's (TRAINMOVER_TOKEN, or the file token in the job's folder)"
+        if hello.get("version") != wire.VERSION:
+            return f"control channel {hello.get('version')}, here {wire.VERSION}: install the same trainmover"
+        return ""
+
+    async def _operate(self, message: Message) -> Message:
+        if message.get("ask") == "status":
+            return {"status": self._machine.status()}
+        order = uuid.uuid4().hex[:8]
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._orders[order] = answer
+        now, force = time.monotonic(), bool(message.get("force"))
+        self._do(self._machine.ordered(order, str(message["from"]), str(message.get("to", "")), now, force=force))
+        done = await answer
+        return {"done": done.done, "text": done.text}
+
+    def _do(self, instructions: list[Instruction]) -> None:
+        for one in instructions:
+            if isinstance(one, Keep):
+                self._keep(one.decision)
+            elif isinstance(one, Tell):
+                self._tell(one)
+            elif isinstance(one, Say):
+                self._say(one.text)
+            elif isinstance(one, Answer):
+                self._say(one.text)
+                future = self._orders.pop(one.order, None)
+                if future is not None and not future.done():
+                    future.set_result(one)
+            elif isinstance(one, End):
+                self._say(f"over, status {one.status}")
+
+    def _tell(self, tell: Tell) -> None:
+        writer = self._writers.get(tell.key)
+        if writer is None or writer.is_closing():
+            return
+        blob = (self._folder / f"{tell.recording}.recording").read_bytes() if tell.recording else b""
+        writer.write(wire.encode(tell.message, blob))
+
+    def _keep(self, decision: dict[str, Any]) -> None:
+        with self._decisions.open("a") as file:
+            file.write(json.dumps(decision) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _say(self, text: str) -> None:
+        self._log.write(f"{time.strftime('%H:%M:%S')}.{int(time.time() * 1000) % 1000:03d} {text}\n")
+
+
+async def _receive(reader: asyncio.StreamReader) -> tuple[Message, bytes]:
+    message = wire.decode(await reader.readline())
+    n_bytes = int(message.pop("blob", 0))
+    return message, await reader.readexactly(n_bytes) if n_bytes else b""
+
+
+def _last_decision(file: Path) -> dict[str, Any] | None:
+    """The last line that was written completely."""
+    if not file.exists():
+        return None
+    for line in reversed(file.read_text().split("\n")):
+        with contextlib.suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, dict):
+                return found
+    return None
+
+
+def main() -> None:
+    """`python -m trainmover.controller --folder DIR`; the token is in TRAINMOVER_TOKEN."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--times", type=json.loads, default={})
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    controller = Controller(options.folder, os.environ.get("TRAINMOVER_TOKEN", ""), Times(**options.times))
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(controller.serve(options.host, options.port))
+
+
+if __name__ == "__main__":
+    main()

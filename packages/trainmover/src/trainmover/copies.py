@@ -1,0 +1,316 @@
+"""Copies of the state in memory: one's own, to roll back to, and a buddy's, for whoever takes its place.
+
+Every few iterations the state at the boundary is copied aside (the only part that the training waits for). A thread
+computes digests and offers the copy to the buddy, which asks for those pieces only that differ from its own copy of
+the same iteration. A data-parallel peer therefore gets a few kilobytes, a member with a state of its own sends all of
+it. A copy is thrown away when every member has told the controller that a newer one has arrived.
+"""
+
+from __future__ import annotations
+
+import atexit
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainmover import parcel
+from trainmover.errors import LinkError, MoveError, TrainmoverError
+from trainmover.fabric import Fabric
+from trainmover.state import Image, digest, empty_like, view_of
+from trainmover.transport import Address, Link, Wake, dial
+
+_COPY_S = 30.0
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class Held:
+    """A buddy's state of one iteration: what differs from this member's own copy, and digests of everything."""
+
+    image: Image
+    digests: dict[str, str]
+
+
+class Keeper:
+    """Takes copies, sends them to the buddy, holds those of others.
+
+    Args:
+        owner: The process's connections.
+        report: Sends a message to the controller.
+        folder: Where checkpoints go, or None.
+        checkpoint_every: A checkpoint is written every so many iterations (a multiple of the copies' rhythm).
+    """
+
+    def __init__(self, owner: Fabric, report: Report, folder: Path | None, checkpoint_every: int) -> None:
+        self._owner, self._report, self._folder, self._every = owner, report, folder, checkpoint_every
+        self._own: dict[int, Image] = {}
+        self._digests: dict[int, dict[str, str]] = {}
+        self._held: dict[int, dict[int, Held]] = {}
+        self._free: list[Image] = []
+        self._work: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._buddy = -1
+        self._address: Address = ("", 0)
+        self._link: Link | None = None
+        self._wake = Wake()
+        self._stable = -1
+        owner.listener.serve("copy", self._serve)
+        self._thread = threading.Thread(target=self._run, name="trainmover-copies", daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """End the threads: one that is within torch when the interpreter ends would abort the process."""
+        self._wake.set()
+        self._work.put(None)
+        self._thread.join(5.0)
+
+    # -- called by the training --------------------------------------------------------------------------------------
+
+    def take(self, image: Image) -> float:
+        """Copy the state aside.
+
+        Args:
+            image: Views of the live tensors.
+
+        Returns:
+            Seconds that it took; nought if it was passed over because older copies are still on their way.
+        """
+        began = time.perf_counter()
+        with self._changed:
+            if image.step in self._own:
+                self._work.put(image.step)
+                return 0.0
+            if len(self._own) >= 2 and not self._drop_older():
+                return 0.0
+            slot = self._free.pop() if self._free else Image(-1, b"")
+        if slot.pieces() != image.pieces():
+            slot.tensors = {piece.name: empty_like(piece) for piece in image.pieces()}
+        for name, one in image.tensors.items():
+            slot.tensors[name].copy_(one)
+        slot.step, slot.small = image.step, image.small
+        with self._changed:
+            self._own[image.step] = slot
+        self._work.put(image.step)
+        return time.perf_counter() - began
+
+    def report(self) -> dict[str, Any]:
+        """Of which iterations states are at hand: own ones, others', and checkpoints."""
+        with self._changed:
+            held = {str(rank): sorted(images) for rank, images in self._held.items()}
+            return {"own": sorted(self._own), "held": held, "disk": checkpoints(self._folder)}
+
+    def own(self, step: int) -> Image:
+        """This member's state of an iteration, from memory or from its checkpoint.
+
+        Raises:
+            MoveError: There is none.
+        """
+        with self._changed:
+            if step in self._own:
+                return self._own[step]
+        return load_checkpoint(self._folder, step, self._owner.rank)
+
+    def compose(self, rank: int, step: int) -> tuple[Image, dict[str, str]]:
+        """A buddy's state of an iteration, whole, and its digests.
+
+        Raises:
+            MoveError: It is not held here.
+        """
+        with self._changed:
+            held = self._held.get(rank, {}).get(step)
+            own = self._own.get(step)
+        if held is None:
+            raise MoveError(f"no copy of rank {rank} at iteration {step} is held here")
+        tensors = {
+            name: held.image.tensors[name] if name in held.image.tensors else own.tensors[name]  # type: ignore[union-attr]
+            for name in held.digests
+            if name
+        }
+        image = Image(step, held.image.small, tensors)
+        parcel.check(image, held.digests)
+        return image, held.digests
+
+    def rollback(self, step: int) -> None:
+        """Forget what was copied of later iterations."""
+        with self._changed:
+            for later in [one for one in self._own if one > step]:
+                self._free.append(self._own.pop(later))
+                self._digests.pop(later, None)
+            for images in self._held.values():
+                for later in [one for one in images if one > step]:
+                    del images[later]
+            self._stable = min(self._stable, step)
+
+    # -- called by the agent -----------------------------------------------------------------------------------------
+
+    def befriend(self, buddy: int, address: Address) -> None:
+        """From now on copies go to this member."""
+        with self._changed:
+            if (buddy, address) != (self._buddy, self._address):
+                self._buddy, self._address = buddy, address
+                self._hang_up()
+                for step in sorted(self._own):
+                    self._work.put(step)
+
+    def settle(self, stable: int) -> None:
+        """Every member has a copy of this iteration elsewhere; older ones may go."""
+        with self._changed:
+            self._stable = max(self._stable, stable)
+            self._drop_older()
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _drop_older(self) -> bool:
+        older = [step for step in self._own if step < self._stable]
+        for step in older:
+            self._free.append(self._own.pop(step))
+            self._digests.pop(step, None)
+        for images in self._held.values():
+            for step in [one for one in images if one < self._stable]:
+                del images[step]
+        return bool(older)
+
+    def _run(self) -> None:
+        while True:
+            step = self._work.get()
+            if step is None:
+                return
+            with self._changed:
+                image, buddy = self._own.get(step), self._buddy
+            if image is None:
+                continue
+            try:
+                self._digest(image)
+                self._checkpoint(image)
+                if buddy >= 0:
+                    self._send(image)
+            except (TrainmoverError, OSError):  # the buddy is gone, which others notice too; the next copy tries again
+                self._hang_up()
+
+    def _digest(self, image: Image) -> None:
+        if image.step in self._digests:
+            return
+        digests = image.digests()
+        with self._changed:
+            self._digests[image.step] = digests
+            self._changed.notify_all()
+        models = "".join(value for name, value in digests.items() if name.startswith("model"))
+        if self._buddy < 0:
+            self._report({"say": "digest", "digest": digest(models.encode())})
+
+    def _send(self, image: Image) -> None:
+        deadline = time.monotonic() + _COPY_S
+        if self._link is None:
+            self._link = dial(self._address, self._owner.hello("copy", "", self._owner.generation, self._buddy), 5.0)
+        link, step = self._link, image.step
+        offer = {
+            "step": step,
+            "n_small": len(image.small),
+            "digests": self._digests[step],
+            "pieces": [asdict(piece) for piece in image.pieces()],
+        }
+        parcel.send(link, offer, [memoryview(image.small)], self._wake, deadline)
+        wanted = parcel.receive(link, lambda _content: [], self._wake, deadline)["wanted"]
+        parcel.send(link, {}, [view_of(image.tensors[name]) for name in wanted], self._wake, deadline)
+        if parcel.receive(link, lambda _content: [], self._wake, deadline).get("kept"):
+            self._report({"say": "copied", "step": step, "n_wanted": len(wanted)})
+
+    def _hang_up(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _serve(self, link: Link) -> None:
+        """Hold the copies of the member at the other end of this connection."""
+        try:
+            while True:
+                self._hold(link)
+        except (LinkError, MoveError, OSError, KeyError, ValueError):
+            link.close()
+
+    def _hold(self, link: Link) -> None:
+        small = bytearray()
+
+        def place(content: dict[str, Any]) -> list[memoryview]:
+            small.extend(bytes(content["n_small"]))
+            return [memoryview(small)]
+
+        offer = parcel.receive(link, place, self._wake, time.monotonic() + 1e6)
+        step, deadline = offer["step"], time.monotonic() + _COPY_S
+        own = self._own_digests(step)
+        kept = Held(Image(step, bytes(small)), offer["digests"])
+        kept.image.tensors = {
+            one["name"]: empty_like(parcel.piece_of(one))
+            for one in offer["pieces"]
+            if own.get(one["name"]) != offer["digests"][one["name"]]
+        }
+        parcel.send(link, {"wanted": list(kept.image.tensors)}, [], self._wake, deadline)
+        parcel.receive(
+            link, lambda _content: [view_of(one) for one in kept.image.tensors.values()], self._wake, deadline
+        )
+        with self._changed:
+            depends = len(kept.image.tensors) < len(offer["pieces"])
+            fine = step >= self._stable and not (depends and step not in self._own)
+            if fine:
+                self._held.setdefault(link.peer, {})[step] = kept
+        parcel.send(link, {"kept": fine}, [], self._wake, deadline)
+
+    def _own_digests(self, step: int, patience_s: float = 2.0) -> dict[str, str]:
+        """Digests of this member's copy of the same iteration, which may be a little late."""
+        deadline = time.monotonic() + patience_s
+        with self._changed:
+            while step not in self._digests and time.monotonic() < deadline:
+                self._changed.wait(0.1)
+            return self._digests.get(step, {})
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _checkpoint(self, image: Image) -> None:
+        if self._folder is None or self._every <= 0 or image.step % self._every:
+            return
+        save_checkpoint(self._folder, image, self._owner.rank)
+
+
+def save_checkpoint(folder: Path, image: Image, rank: int) -> None:
+    """Write one member's state; it is there whole or not at all."""
+    target = folder / f"step-{image.step:08d}" / f"rank-{rank}.pt"
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_suffix(".part")
+    content = {"step": image.step, "small": image.small, "tensors": image.tensors, "digests": image.digests()}
+    torch.save(content, part)
+    part.replace(target)
+
+
+def load_checkpoint(folder: Path | None, step: int, rank: int) -> Image:
+    """Read one member's state.
+
+    Raises:
+        MoveError: It is not there, or damaged.
+    """
+    if folder is None:
+        raise MoveError(f"no copy of iteration {step} is at hand, and there is no folder of checkpoints")
+    path = folder / f"step-{step:08d}" / f"rank-{rank}.pt"
+    try:
+        content = torch.load(path, weights_only=True)
+    except (OSError, RuntimeError) as error:
+        raise MoveError(f"the checkpoint {path} cannot be read: {error}") from error
+    image = Image(content["step"], content["small"], content["tensors"])
+    parcel.check(image, content["digests"])
+    return image
+
+
+def checkpoints(folder: Path | None) -> dict[str, list[int]]:
+    """Iterations of which there are checkpoints, by rank."""
+    found: dict[str, list[int]] = {}
+    for path in sorted(folder.glob("step-*/rank-*.pt")) if folder is not None else ():
+        found.setdefault(path.stem.removeprefix("rank-"), []).append(int(path.parent.name.removeprefix("step-")))
+    return found

@@ -1,0 +1,114 @@
+"""What one process has once: its listener, its groups in order, and what happens when a peer is lost.
+
+Inside an iteration a lost peer must not throw through autograd, DDP's reducer or a pipeline schedule: their inner
+state would be broken for the next iteration. So the process is *marked*: from then on its collectives return at once
+with their outputs as they are, the iteration runs to its end, and the job throws its results away. Outside iterations
+the error is raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from trainmover.errors import LinkError, TrainmoverError
+from trainmover.transport import Address, Hello, Listener, Wake
+
+if TYPE_CHECKING:
+    from trainmover.group import MovableGroup
+    from trainmover.sandbox import Recorder, Replay
+
+Told = Callable[[TrainmoverError], None]
+
+
+class Fabric:
+    """The connections of one process.
+
+    Args:
+        token: The job's secret, shared by its members.
+        host: Address under which other members reach this process.
+    """
+
+    def __init__(self, token: str, host: str) -> None:
+        self.token = token
+        self.wake = Wake()
+        self.rank = -1
+        self.generation = 0
+        self.groups: dict[str, MovableGroup] = {}
+        self.directory: dict[int, Address] = {}
+        self.recorder: Recorder | None = None
+        self.replay: Replay | None = None
+        self.agent: Any = None
+        self.code = ""
+        self.shadow_iterations = 0
+        self.roles_left: list[dict[str, Any]] = []
+        self.shielded = False
+        self.failure: TrainmoverError | None = None
+        self.broken: Exception | None = None  # a collective that no recovery can mend
+        self.on_failure: Told = lambda _error: None
+        self.listener = Listener(host, token, self._admit)
+        self._lock = threading.Lock()
+
+    def hello(self, purpose: str, group: str, generation: int, target: int) -> Hello:
+        """What this process says when it dials another."""
+        return Hello(self.token, purpose, group, generation, self.rank, target)
+
+    def failed(self, error: TrainmoverError) -> bool:
+        """Keep the first failure and tell whoever listens.
+
+        Returns:
+            Whether the failure is taken care of, so that the collective may end as if nothing had happened.
+        """
+        with self._lock:
+            first, self.failure = self.failure is None, self.failure or error
+        if first:
+            self.wake.set()
+            self.on_failure(error)
+        return self.shielded
+
+    def interrupt(self, reason: TrainmoverError) -> None:
+        """End all collectives that are under way; the members are called together."""
+        with self._lock:
+            self.failure = self.failure or reason
+        self.wake.set()
+
+    def recovered(self) -> None:
+        """Collectives are possible again."""
+        with self._lock:
+            self.failure = None
+        self.wake.clear()
+
+    def _admit(self, hello: Hello) -> str:
+        if self.rank >= 0 and hello.target != self.rank:
+            return f"wrong role: rank {hello.target} was called, this process is rank {self.rank}"
+        if hello.generation < self.generation:
+            return f"generation {hello.generation} is over, the job is in generation {self.generation}"
+        return ""
+
+
+_of_process: list[Fabric] = []
+
+
+def fabric() -> Fabric:
+    """This process's own; token and address come from TRAINMOVER_TOKEN and TRAINMOVER_ADDRESS."""
+    if not _of_process:
+        _of_process.append(Fabric(os.environ.get("TRAINMOVER_TOKEN", ""), _own_address()))
+    return _of_process[0]
+
+
+def _own_address() -> str:
+    """The address from which this machine reaches MASTER_ADDR."""
+    given = os.environ.get("TRAINMOVER_ADDRESS")
+    if given:
+        return given
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((os.environ.get("MASTER_ADDR", "127.0.0.1"), 9))
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+__all__ = ["Fabric", "LinkError", "fabric"]

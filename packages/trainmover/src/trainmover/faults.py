@@ -1,0 +1,37 @@
+"""Faults inside a move, for tests, benchmarks and whoever wants to see what happens.
+
+TRAINMOVER_FAULT is a list "ACTION@POINT,…" for one process; the point is where in a move the process is.
+
+Actions: kill (as kill -9), stop (as SIGSTOP), slow (sleeps for two seconds).
+Points: prepare, hold, state, switch, restore, shadow. Without a point: wrong-role, other-code, other-version.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+POINTS = ("prepare", "hold", "state", "switch", "restore", "shadow")
+
+
+def at(point: str) -> None:
+    """Do what TRAINMOVER_FAULT wants done here."""
+    for fault in os.environ.get("TRAINMOVER_FAULT", "").split(","):
+        action, _, where = fault.partition("@")
+        if where == point:
+            _do(action)
+
+
+def asked(action: str) -> bool:
+    """Whether TRAINMOVER_FAULT has an action that something else than a point looks for."""
+    return action in os.environ.get("TRAINMOVER_FAULT", "").split(",")
+
+
+def _do(action: str) -> None:
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif action == "slow":
+        time.sleep(2.0)

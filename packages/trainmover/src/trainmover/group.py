@@ -1,0 +1,729 @@
+"""The c10d backend: a process group whose members can be exchanged.
+
+`init_process_group("trainmover")` and every group made after it are of this class. Each pair of members of a group
+has two connections, one for collectives and one for sends and receives. A move goes in two phases. `prepare` opens
+connections to the newcomer beside the running ones, while training goes on; `switch`, at an iteration boundary, puts
+them in the place of the leaver's and leaves all others alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from trainmover import collectives as coll
+from trainmover.errors import LinkError, MoveError, TrainmoverError, UnsupportedError
+from trainmover.fabric import Fabric, fabric
+from trainmover.sandbox import Recorder
+from trainmover.transport import Address, Link, Traffic, dial, drain, pump
+
+_DIRECT = 100
+_SETUP_S = 60.0
+Task = Callable[[coll.Circle], None]
+
+
+class Pending(dist._Work):  # type: ignore[misc]
+    """One collective under way; what c10d calls a Work."""
+
+    def __init__(self, outputs: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._outputs = list(outputs)
+        self._done = threading.Event()
+        self._error: Exception | None = None
+        self._future: Future[list[torch.Tensor]] = Future()
+
+    def finish(self, error: Exception | None = None) -> None:
+        """Let those who wait go on."""
+        self._error = error
+        self._done.set()
+        self._future.set_result(self._outputs)  # never an exception: DDP's reducer would take it for tensors
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the outputs are there.
+
+        Raises:
+            TrainmoverError: The collective failed outside an iteration.
+        """
+        seconds = timeout.total_seconds() if timeout else 0.0
+        self._done.wait(seconds if seconds > 0 else None)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._done.is_set()
+
+    def is_success(self) -> bool:
+        """Whether it has ended well."""
+        return self._done.is_set() and self._error is None
+
+    def result(self) -> list[torch.Tensor]:
+        """The output tensors."""
+        return self._outputs
+
+    def synchronize(self) -> None:
+        """As wait."""
+        self.wait()
+
+    def get_future(self) -> Future[list[torch.Tensor]]:
+        """What DDP's reducer waits for."""
+        return self._future
+
+
+class Lane:
+    """Runs tasks one after another in a thread of its own, or in the caller's when nothing is waiting."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._n_waiting = 0
+        self._count = threading.Lock()
+        self._busy = threading.Lock()
+
+    def submit(self, task: Callable[[], None], *, here: bool) -> None:
+        """Run the task; `here` lets the caller do it when it would be next."""
+        with self._count:
+            inline = here and self._n_waiting == 0
+            self._n_waiting += 1
+        if inline:
+            self._run(task)
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+            atexit.register(self.stop)
+        self._tasks.put(task)
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything submitted has ended."""
+        return self._n_waiting == 0
+
+    def stop(self) -> None:
+        """End the thread when it has done what was submitted."""
+        self._tasks.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(1.0)
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            self._run(task)
+
+    def _run(self, task: Callable[[], None]) -> None:
+        try:
+            with self._busy:
+                task()
+        finally:
+            with self._count:
+                self._n_waiting -= 1
+
+
+class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
+    """A group of c10d over connections that can be exchanged one by one.
+
+    Args:
+        owner: The process's connections.
+        name: The same on all members.
+        rank: This member's rank within the group.
+        members: Global ranks, by rank within the group.
+        timeout_s: Longest wait for a peer in one collective.
+    """
+
+    def __init__(self, owner: Fabric, name: str, rank: int, members: Sequence[int], timeout_s: float) -> None:
+        super().__init__(rank, len(members))
+        self.label = name
+        self.ordinal = len(owner.groups)
+        self.members = tuple(members)
+        self.collective: dict[int, Link] = {}
+        self.direct: dict[int, Link] = {}
+        self._owner = owner
+        self._rank = rank
+        self._timeout_s = timeout_s
+        self._prepared: dict[int, dict[int, tuple[Link, Link]]] = {}
+        self._sequence = 0
+        self._lane = Lane(f"trainmover-{name}")
+        self._direct_lanes: dict[tuple[str, int], Lane] = {}
+        self._early: dict[int, list[tuple[int, bytearray]]] = {}
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def connect(self, addresses: Mapping[int, Address], generation: int, deadline: float) -> None:
+        """Open all connections of the group, as at the start of a job or after a full rebuild.
+
+        Args:
+            addresses: Where each member listens, by global rank.
+            generation: The line-up that the connections are for.
+            deadline: `time.monotonic()` after which a wait is an error.
+        """
+        own = self.members[self._rank]
+        for place, member in enumerate(self.members):
+            if member < own:
+                self.collective[place], self.direct[place] = self._dial_pair(
+                    member, addresses[member], generation, deadline
+                )
+        for place, member in enumerate(self.members):
+            if member > own:
+                self.collective[place], self.direct[place] = self._take_pair(member, generation, deadline)
+
+    def prepare(self, newcomers: Mapping[int, Address], generation: int, deadline: float) -> int:
+        """First phase: open connections to newcomers, beside the running ones.
+
+        A stayer dials; a newcomer waits for stayers, and for newcomers of lower rank.
+
+        Args:
+            newcomers: Address of each, by the global rank that it will have.
+            generation: Number of the line-up that is being prepared.
+            deadline: `time.monotonic()` after which a wait is an error.
+
+        Returns:
+            How many connections were opened.
+        """
+        own = self.members[self._rank]
+        pairs: dict[int, tuple[Link, Link]] = {}
+        try:
+            if own in newcomers:
+                for place, member in enumerate(self.members):
+                    if member != own and (member not in newcomers or member < own):
+                        pairs[place] = self._take_pair(member, generation, deadline)
+            for place, member in enumerate(self.members):
+                if member in newcomers and (own not in newcomers or member > own):
+                    pairs[place] = self._dial_pair(member, newcomers[member], generation, deadline)
+        except TrainmoverError:
+            _close(pairs.values())
+            raise
+        self._prepared[generation] = pairs
+        return 2 * len(pairs)
+
+    def switch(self, generation: int) -> None:
+        """Second phase, at an iteration boundary: the prepared connections replace those of the same ranks.
+
+        Raises:
+            MoveError: A collective is still under way.
+        """
+        if not self.idle:
+            raise MoveError(
+                f"group {self.label}: a collective crosses the iteration boundary; wait for it within the iteration"
+            )
+        pairs = self._prepared.pop(generation, {})
+        for place, (collective, direct) in pairs.items():
+            _close([(self.collective[place], self.direct[place])] if place in self.collective else [])
+            self.collective[place], self.direct[place] = collective, direct
+        if pairs:
+            self._sequence = 0
+            self._early.clear()
+
+    def abandon(self) -> None:
+        """Close what was prepared and never switched to."""
+        for pairs in self._prepared.values():
+            _close(pairs.values())
+        self._prepared.clear()
+
+    def links(self) -> list[Link]:
+        """All connections that are in use."""
+        return [*self.collective.values(), *self.direct.values()]
+
+    def rewind(self) -> None:
+        """After the connections were drained: count collectives from nought, forget what came early."""
+        self._sequence = 0
+        self._early.clear()
+
+    def disconnect(self) -> None:
+        """Close all connections."""
+        for link in self.links():
+            link.close()
+        self.collective.clear()
+        self.direct.clear()
+        self.abandon()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no collective, send or receive is under way."""
+        return self._lane.idle and all(lane.idle for lane in self._direct_lanes.values())
+
+    def _dial_pair(self, member: int, address: Address, generation: int, deadline: float) -> tuple[Link, Link]:
+        left_s = max(0.1, deadline - time.monotonic())
+        one, two = (
+            dial(address, self._owner.hello(purpose, self.label, generation, member), left_s)
+            for purpose in ("collective", "direct")
+        )
+        return one, two
+
+    def _take_pair(self, member: int, generation: int, deadline: float) -> tuple[Link, Link]:
+        take = self._owner.listener.take
+        one, two = (
+            take(purpose, self.label, generation, member, self._owner.wake, deadline)
+            for purpose in ("collective", "direct")
+        )
+        return one, two
+
+    # -- running collectives -----------------------------------------------------------------------------------------
+
+    def _submit(self, name: str, outputs: Sequence[torch.Tensor], task: Task, opts: Any) -> Pending:
+        """Run one collective in its turn.
+
+        Inside the sandbox the recording answers instead; in a process whose members are being called together nothing
+        is done.
+        """
+        pending = Pending(outputs)
+        owner = self._owner
+        if owner.replay is not None:
+            owner.replay.answer(self.ordinal, name, outputs)
+            pending.finish()
+            return pending
+        sequence, self._sequence = self._sequence, self._sequence + 1
+        recorder = owner.recorder
+
+        def run() -> None:
+            error = self._attempt(lambda: task(self._circle(sequence)))
+            if recorder is not None and error is None:
+                recorder.note(self.ordinal, name, outputs)
+            pending.finish(error)
+
+        self._lane.submit(run, here=not getattr(opts, "asyncOp", True))
+        return pending
+
+    def _attempt(self, task: Callable[[], None]) -> Exception | None:
+        owner = self._owner
+        if owner.broken is not None:
+            return owner.broken
+        if owner.failure is not None:
+            return None if owner.shielded else owner.failure
+        try:
+            task()
+        except LinkError as error:
+            return None if owner.failed(error) else error
+        except Exception as error:  # noqa: BLE001 - carried to whoever waits for the collective
+            owner.broken = owner.broken or error
+            return error
+        return None
+
+    def _circle(self, sequence: int) -> coll.Circle:
+        return coll.Circle(
+            self._rank, self.size(), self.collective, self._owner.wake, self._timeout_s, sequence & 0xFFFFFFFF
+        )
+
+    # -- collectives of c10d -----------------------------------------------------------------------------------------
+
+    def getBackendName(self) -> str:
+        """What c10d calls this backend."""
+        return "trainmover"
+
+    def getGroupName(self) -> str:
+        """The group's name, the same on all members."""
+        return self.label
+
+    @property
+    def group_name(self) -> str:
+        """As getGroupName."""
+        return self.label
+
+    def _set_group_name(self, name: str) -> None:
+        """The name was given when the group was made."""
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Pending:
+        """Combine in place."""
+        opts = opts if opts is not None else dist.AllreduceOptions()
+        return self._reduced("all_reduce", tensors, opts)
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Pending:
+        """Combine several in place."""
+        return self.allreduce(tensors, opts)
+
+    def _reduced(self, name: str, tensors: list[torch.Tensor], opts: Any) -> Pending:
+        operation = _operation(opts.reduceOp)
+
+        def task(circle: coll.Circle) -> None:
+            for tensor in tensors:
+                with _Flat(tensor) as flat:
+                    coll.all_reduce(circle, flat, operation)
+
+        return self._submit(name, tensors, task, opts)
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Pending:
+        """Combine at the root."""
+        operation, root = _operation(opts.reduceOp), opts.rootRank
+
+        def task(circle: coll.Circle) -> None:
+            with _Flat(tensors[0]) as flat:
+                coll.reduce(circle, flat, root, operation)
+
+        return self._submit("reduce", tensors, task, opts)
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Pending:
+        """From the root to everybody."""
+        root = opts.rootRank
+
+        def task(circle: coll.Circle) -> None:
+            for tensor in tensors:
+                with _Flat(tensor) as flat:
+                    coll.broadcast(circle, flat, root)
+
+        return self._submit("broadcast", tensors, task, opts)
+
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Pending:
+        """Everybody's tensor to everybody, as a list."""
+        return self._gathered([(outputs[0], inputs[0])], opts)
+
+    def allgather_coalesced(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Pending:
+        """The same for several tensors."""
+        pairs = [([row[place] for row in outputs], tensor) for place, tensor in enumerate(inputs)]
+        return self._gathered(pairs, opts)
+
+    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Pending:
+        """Everybody's tensor to everybody, as one tensor."""
+        return self.all_gather_single_coalesced([output], [given], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Pending:
+        """The same for several tensors."""
+
+        def task(circle: coll.Circle) -> None:
+            for output, given in zip(outputs, inputs, strict=True):
+                with _Flat(output) as flat:
+                    _gather(circle, list(flat.tensor_split(circle.size)), _flat(given))
+
+        return self._submit("all_gather", outputs, task, opts)
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def _gathered(self, pairs: list[tuple[list[torch.Tensor], torch.Tensor]], opts: Any) -> Pending:
+        def task(circle: coll.Circle) -> None:
+            for output, given in pairs:
+                places = [torch.empty(one.numel(), dtype=one.dtype) for one in output]
+                _gather(circle, places, _flat(given))
+                _scatter_back(output, places)
+
+        return self._submit("all_gather", [one for output, _ in pairs for one in output], task, opts)
+
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
+    ) -> Pending:
+        """Combine lists of pieces; everybody gets the piece of its rank."""
+        operation = _operation(opts.reduceOp)
+
+        def task(circle: coll.Circle) -> None:
+            with _Flat(outputs[0]) as flat:
+                coll.reduce_scatter(circle, flat, [_flat(piece) for piece in inputs[0]], operation)
+
+        return self._submit("reduce_scatter", outputs, task, opts)
+
+    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Pending:
+        """The same with the pieces in one tensor."""
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Pending:
+        """The same for several tensors."""
+        operation = _operation(opts.reduceOp)
+
+        def task(circle: coll.Circle) -> None:
+            for output, given in zip(outputs, inputs, strict=True):
+                with _Flat(output) as flat:
+                    coll.reduce_scatter(circle, flat, _flat(given).tensor_split(circle.size), operation)
+
+        return self._submit("reduce_scatter", outputs, task, opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Pending:
+        """One tensor from everybody to everybody."""
+
+        def task(circle: coll.Circle) -> None:
+            places = [torch.empty(one.numel(), dtype=one.dtype) for one in outputs]
+            _all_to_all(circle, places, [_flat(one) for one in inputs])
+            _scatter_back(outputs, places)
+
+        return self._submit("all_to_all", outputs, task, opts)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        given: torch.Tensor,
+        output_sizes: list[int],
+        input_sizes: list[int],
+        opts: Any = None,
+    ) -> Pending:
+        """The same with rows of one tensor; sizes are rows per rank, empty for equal shares."""
+
+        def task(circle: coll.Circle) -> None:
+            with _Flat(output) as flat:
+                _all_to_all(
+                    circle,
+                    _rows(flat, output, output_sizes, circle.size),
+                    _rows(_flat(given), given, input_sizes, circle.size),
+                )
+
+        return self._submit("all_to_all", [output], task, opts)
+
+    alltoall_base = all_to_all_single
+
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Pending:
+        """Everybody's tensor to the root."""
+        root = opts.rootRank
+        output = outputs[0] if outputs else []
+
+        def task(circle: coll.Circle) -> None:
+            places = {rank: torch.empty(one.numel(), dtype=one.dtype) for rank, one in enumerate(output)}
+            if circle.rank == root:
+                places[root].copy_(_flat(inputs[0]))
+                coll.exchange(circle, {}, places)
+                _scatter_back(output, list(places.values()))
+            else:
+                coll.exchange(circle, {root: _flat(inputs[0])}, {})
+
+        return self._submit("gather", output, task, opts)
+
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Pending:
+        """One tensor from the root to each."""
+        root = opts.rootRank
+
+        def task(circle: coll.Circle) -> None:
+            with _Flat(outputs[0]) as flat:
+                if circle.rank == root:
+                    flat.copy_(_flat(inputs[0][root]))
+                    coll.exchange(circle, {rank: _flat(one) for rank, one in enumerate(inputs[0])}, {})
+                else:
+                    coll.exchange(circle, {}, {root: flat})
+
+        return self._submit("scatter", outputs, task, opts)
+
+    def barrier(self, opts: Any = None) -> Pending:
+        """Wait for everybody."""
+        return self._submit("barrier", [], coll.barrier, opts)
+
+    def _start_coalescing(self, _device: torch.device) -> None:
+        """Collectives run as they come."""
+
+    def _end_coalescing(self, _device: torch.device) -> Pending:
+        pending = Pending([])
+        pending.finish()
+        return pending
+
+    # -- sends and receives ------------------------------------------------------------------------------------------
+
+    def send(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> Pending:
+        """Send to one peer; done when the connection has taken it."""
+        flat = _flat(tensors[0])
+
+        def task() -> None:
+            view = coll.bytes_of(flat)
+            traffic = Traffic(self.direct[peer])
+            traffic.sends(tag & 0xFFFFFFFF, _DIRECT, view.nbytes)
+            traffic.push(view)
+            pump([traffic], self._owner.wake, time.monotonic() + self._timeout_s)
+
+        return self._directly("send", peer, [], task)
+
+    def recv(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> Pending:
+        """Receive from one peer what it sent with the same tag."""
+
+        def task() -> None:
+            with _Flat(tensors[0]) as flat:
+                self._receive(peer, tag & 0xFFFFFFFF, coll.bytes_of(flat))
+
+        return self._directly("recv", peer, tensors, task)
+
+    def recv_anysource(self, _tensors: list[torch.Tensor], _tag: int = 0) -> Pending:
+        """Not there.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError("receiving from any source is not in the trainmover backend: name the source rank")
+
+    def _directly(self, name: str, peer: int, outputs: list[torch.Tensor], task: Callable[[], None]) -> Pending:
+        owner = self._owner
+        pending = Pending(outputs)
+        if owner.replay is not None:
+            owner.replay.answer(self.ordinal, name, outputs)
+            pending.finish()
+            return pending
+        recorder = owner.recorder
+        slot = recorder.reserve(self.ordinal, name) if recorder is not None else None
+
+        def run() -> None:
+            error = self._attempt(task)
+            if recorder is not None and slot is not None and error is None:
+                recorder.fill(slot, outputs)
+            pending.finish(error)
+
+        lane = self._direct_lanes.get((name, peer))
+        if lane is None:
+            lane = self._direct_lanes[name, peer] = Lane(f"trainmover-{self.label}-{name}-{peer}")
+        lane.submit(run, here=False)
+        return pending
+
+    def _receive(self, peer: int, tag: int, view: memoryview) -> None:
+        early = self._early.setdefault(peer, [])
+        for place, (other, body) in enumerate(early):
+            if other == tag:
+                del early[place]
+                _fits(peer, len(body), view.nbytes)
+                view[:] = body
+                return
+        traffic = Traffic(self.direct[peer])
+        found: list[int] = []
+
+        def look(number: int, _code: int, n_bytes: int) -> None:
+            if number == tag:
+                _fits(peer, n_bytes, view.nbytes)
+                traffic.into(view)
+                found.append(number)
+                return
+            body = bytearray(n_bytes)
+            early.append((number, body))
+            traffic.into(memoryview(body), lambda: traffic.listens(look))
+
+        traffic.listens(look)
+        pump([traffic], self._owner.wake, time.monotonic() + self._timeout_s)
+
+    def shutdown(self) -> None:
+        """End threads and connections."""
+        self._lane.stop()
+        for lane in self._direct_lanes.values():
+            lane.stop()
+        self.disconnect()
+        self._owner.groups.pop(self.label, None)
+
+    def abort(self) -> None:
+        """As shutdown."""
+        self.shutdown()
+
+
+def _fits(peer: int, n_sent: int, n_wanted: int) -> None:
+    if n_sent != n_wanted:
+        raise UnsupportedError(f"rank {peer} of the group sent {n_sent} bytes, the receiving tensor has {n_wanted}")
+
+
+def _close(pairs: Any) -> None:
+    for pair in pairs:
+        for link in pair:
+            link.close()
+
+
+class _Flat:
+    """A contiguous one-dimensional view of a tensor, written back if it had to be a copy."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._flat = _flat(tensor)
+
+    def __enter__(self) -> torch.Tensor:
+        return self._flat
+
+    def __exit__(self, *_args: object) -> None:
+        tensor = self._tensor.detach()
+        if not tensor.is_contiguous():
+            tensor.copy_(
+                self._flat.view(tensor.shape)
+                if not tensor.is_complex()
+                else self._flat.view(tensor.dtype).view(tensor.shape)
+            )
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.device.type != "cpu" or tensor.is_sparse:
+        raise UnsupportedError(
+            f"a {tensor.layout} tensor on {tensor.device}: the trainmover backend moves dense CPU tensors"
+        )
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.contiguous())
+    return tensor.contiguous().view(-1)
+
+
+def _gather(circle: coll.Circle, places: list[torch.Tensor], given: torch.Tensor) -> None:
+    places[circle.rank].copy_(given)
+    coll.exchange(circle, dict.fromkeys(circle.links, given), {peer: places[peer] for peer in circle.links})
+
+
+def _all_to_all(circle: coll.Circle, places: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> None:
+    places[circle.rank].copy_(given[circle.rank])
+    coll.exchange(circle, {peer: given[peer] for peer in circle.links}, {peer: places[peer] for peer in circle.links})
+
+
+def _scatter_back(outputs: Sequence[torch.Tensor], places: Sequence[torch.Tensor]) -> None:
+    for output, place in zip(outputs, places, strict=True):
+        target = torch.view_as_real(output) if output.is_complex() else output
+        target.detach().copy_(place.view(target.shape))
+
+
+def _rows(flat: torch.Tensor, shaped: torch.Tensor, sizes: list[int], n_parts: int) -> list[torch.Tensor]:
+    if not sizes:
+        return list(flat.tensor_split(n_parts))
+    row = flat.numel() // max(1, shaped.size(0))
+    return list(flat.split([size * row for size in sizes]))
+
+
+def _operation(given: Any) -> str:
+    for name in coll.COMBINE:
+        if given == getattr(dist.ReduceOp, name):
+            return name
+    raise UnsupportedError(f"reduce operation {given!r}: the trainmover backend has {', '.join(coll.COMBINE)}")
+
+
+def drain_all(
+    owner: Fabric, groups: Sequence[MovableGroup], newcomers: Container[int], generation: int, deadline: float
+) -> None:
+    """Bring all connections of these groups, but those of ranks that are exchanged, back to a message boundary."""
+    links = [link for group in groups for link in group.links() if link.peer not in newcomers]
+    drain(links, generation, owner.wake, deadline)
+    for group in groups:
+        group.rewind()
+
+
+def create(options: Any, _own_options: object = None) -> MovableGroup:
+    """What c10d calls to make a group of this backend."""
+    owner = fabric()
+    members = list(options.global_ranks_in_group) or list(range(options.group_size))
+    timeout_s = options.timeout.total_seconds()
+    group = MovableGroup(owner, options.group_id, options.group_rank, members, timeout_s)
+    if owner.rank < 0:
+        owner.rank = members[options.group_rank]
+        if os.environ.get("TRAINMOVER_CONTROLLER"):
+            owner.recorder = Recorder()
+    owner.groups[group.label] = group
+    if owner.replay is None:
+        deadline = time.monotonic() + min(_SETUP_S, timeout_s)
+        addresses = _exchange_addresses(owner, options.store, members)
+        group.connect(addresses, owner.generation, deadline)
+    return group
+
+
+def _exchange_addresses(owner: Fabric, store: Any, members: Sequence[int]) -> dict[int, Address]:
+    """Where the members listen: known, or through the group's store."""
+    if owner.generation:
+        raise MoveError(
+            "a new process group cannot be made after a member was replaced; make all groups before the first iteration"
+        )
+    if not set(members) <= owner.directory.keys():
+        host, port = owner.listener.address
+        store.set(f"trainmover-{owner.rank}", f"{host} {port}")
+        for member in members:
+            where, port_text = store.get(f"trainmover-{member}").decode().rsplit(" ", 1)
+            owner.directory[member] = (where, int(port_text))
+    return {member: owner.directory[member] for member in members}
+
+
+def register() -> None:
+    """Make "trainmover" known to torch.distributed; called when this package is imported."""
+    if "trainmover" not in dist.Backend.backend_list:
+        dist.Backend.register_backend("trainmover", create, extended_api=True, devices=["cpu"])

@@ -1,0 +1,622 @@
+"""One line in the training script, and one block around its iterations.
+
+    job = trainmover.attach(model, optimizer, loader)
+    for _ in job.steps(1000):
+        with job.iteration() as step:
+            ...
+
+The block keeps four promises. Without a controller it does nothing. A move happens at its beginning, never within. If
+a member is lost within, the block ends quietly, the iteration does not count, and `steps` goes on from where
+everybody went back to. Nothing waits for longer than the time-outs that the documents state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import socket
+import sys
+import time
+import types
+import uuid
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainmover import faults, parcel
+from trainmover.agent import AWAY_S, Agent, prepare
+from trainmover.copies import Keeper, checkpoints, load_checkpoint, save_checkpoint
+from trainmover.errors import MoveError, TrainmoverError, UsageError
+from trainmover.fabric import Fabric, fabric
+from trainmover.group import drain_all
+from trainmover.state import Image, Stateful, Subject
+from trainmover.transport import dial
+from trainmover.wire import Message
+
+RECORDED_ITERATIONS = 2
+RESTORE_S = 40.0
+FINISH_S = 600.0
+QUIET_S = 2.0
+SPARE_S = 300.0
+_ENVIRONMENT = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+
+class Role(BaseException):
+    """Unwinds a shadow's script: it is to take another role, or to end."""
+
+    def __init__(self, role: Message | None) -> None:
+        super().__init__()
+        self.role = role
+
+
+class Job:
+    """A training that can be moved; made by `attach`.
+
+    Attributes:
+        step: Iterations done.
+        counted: Whether the last block counts: no member was lost within, and it was no shadow iteration.
+        pauses: Of every move and recovery: what, before which iteration, and seconds.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        owner: Fabric,
+        agent: Agent | None,
+        keeper: Keeper | None,
+        copy_every: int,
+        *,
+        shadow: bool,
+    ) -> None:
+        self.step, self.counted = 0, False
+        self.pauses: list[dict[str, Any]] = []
+        self._subject, self._owner, self._agent, self._keeper = subject, owner, agent, keeper
+        self._every, self._shadow = copy_every, shadow
+        self._block = Iteration(self)
+        self._recovered = 0
+        self._folder: Path | None = None
+        self._checkpoint_every = 0
+        self._copy_now, self._copied = True, -1
+        self._began_s = time.perf_counter()
+
+    def iteration(self) -> Iteration:
+        """The block around one iteration."""
+        return self._block
+
+    def steps(self, total: int) -> Iterator[int]:
+        """Go on until `total` iterations are done on every rank, some of them perhaps more than once.
+
+        What is yielded is the number of iterations done; which one it will be is known in the block, after a move
+        perhaps.
+        """
+        while True:
+            while self.step < total:
+                yield self.step
+            if self._all_done():
+                return
+
+    def save_to(self, folder: Path | None, every: int) -> None:
+        """Write checkpoints even though no controller is there."""
+        self._folder, self._checkpoint_every = folder, every
+
+    @property
+    def in_shadow(self) -> bool:
+        """Whether this process runs the shadow iteration: what it computes is thrown away."""
+        return self._shadow
+
+    def image(self) -> Image:
+        """The state as it is now; its digests tell whether two members, or two runs, are the same to the last bit."""
+        return self._subject.image(self.step)
+
+    # -- the block ---------------------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """A boundary: whatever has been ordered happens here."""
+        self._owner.shielded = False
+        if self._agent is not None:
+            self._boundary(self._agent)
+        self._began_s = time.perf_counter()
+        self._owner.shielded = self._agent is not None
+
+    def leave(self, error: BaseException | None) -> bool:
+        """The iteration has ended; it counts if every connection held."""
+        owner, self._owner.shielded, self.counted = self._owner, False, False
+        if owner.broken is not None and error is None:
+            raise owner.broken
+        if owner.failure is not None:
+            return error is None or isinstance(error, Exception)
+        if error is not None:
+            return False
+        took_s = time.perf_counter() - self._began_s
+        self.step, self.counted = self.step + 1, not self._shadow
+        if self._agent is None and self._folder is not None and self.step % self._checkpoint_every == 0:
+            save_checkpoint(self._folder, self.image(), self._owner.rank)
+        if self._agent is not None:
+            before, self._agent.last_s = self._agent.iteration_s, took_s
+            self._agent.iteration_s = took_s if not before else 0.8 * before + 0.2 * took_s
+            if owner.recorder is not None and self.step >= RECORDED_ITERATIONS:
+                self._end_recording(self._agent)
+        return False
+
+    def _boundary(self, agent: Agent) -> None:
+        if self._shadow:
+            self._wait_in_shadow(agent)
+        while True:
+            if self._owner.failure is not None or agent.interrupt > self._recovered:
+                self._recover(agent)
+                continue
+            self._copy()
+            with agent.changed:
+                if agent.leave is not None or agent.finished is not None:
+                    break
+                held = agent.hold is not None and agent.hold["at"] <= self.step
+                if not held and agent.interrupt <= self._recovered:
+                    agent.passed = self.step
+                    return
+            if held:
+                self._hold(agent)
+        self._stop(agent)
+
+    def _stop(self, agent: Agent) -> None:
+        """The controller wants this process to end."""
+        if agent.finished is not None:
+            raise MoveError(f"the job has ended: {agent.finished['reason']}")
+        raise SystemExit(f"trainmover: this process has to leave: {agent.leave}")
+
+    def _copy(self) -> None:
+        due = self.step % self._every == 0 and self.step != self._copied
+        if self._keeper is not None and (self._copy_now or due):
+            self._copy_now, self._copied = False, self.step
+            self._keeper.take(self._subject.image(self.step))
+
+    def _end_recording(self, agent: Agent) -> None:
+        recorder, self._owner.recorder = self._owner.recorder, None
+        if recorder is not None:
+            recording = recorder.recording
+
+            def upload() -> bytes:
+                agent.upload = None
+                return recording.to_bytes()
+
+            agent.upload = upload
+            signature = recording.signature()
+            agent.remember("signature", signature)
+            agent.say("recorded", signature=signature, n_bytes=recording.n_bytes())
+
+    def _all_done(self) -> bool:
+        """At the end of the training: wait for the others, who may yet need this member."""
+        agent = self._agent
+        if agent is None or self._shadow:
+            return True
+        agent.passed = self.step
+        agent.say("done", step=self.step)
+        agent.wait(
+            lambda: (
+                agent.finished is not None
+                or agent.interrupt > self._recovered
+                or agent.leave is not None
+                or agent.hold is not None
+            ),
+            FINISH_S,
+            "the end of the other ranks",
+        )
+        if agent.finished is not None:
+            if agent.finished["status"]:
+                self._stop(agent)
+            return True
+        if agent.leave is not None:
+            self._stop(agent)
+        if agent.interrupt > self._recovered:
+            self._recover(agent)
+            agent.passed = self.step - 1
+        elif agent.hold is not None:
+            self._hold(agent)
+        return False
+
+    # -- a planned move ----------------------------------------------------------------------------------------------
+
+    def _hold(self, agent: Agent) -> None:
+        """Stand still at the boundary until the controller has decided."""
+        began, hold = time.perf_counter(), agent.hold
+        if hold is None:
+            return
+        faults.at("hold")
+        busy = self._busy(QUIET_S)
+        if busy:
+            reason = f"collectives of groups {busy} cross the iteration boundary; wait for them within the iteration"
+            agent.say("failed", generation=hold["generation"], reason=reason)
+        leaver = self._owner.rank in hold["ranks"]
+        if leaver and hold["at"] == self.step:
+            self._send_state(agent, hold)
+
+        def decided() -> bool:
+            return (
+                agent.verdict is not None or agent.interrupt > self._recovered or agent.leave is not None
+                or agent.hold is None or agent.hold["at"] > self.step
+            )  # fmt: skip
+
+        agent.wait(decided, AWAY_S, "the decision about a move; no controller decides whether this rank goes on")
+        with agent.changed:
+            verdict = agent.verdict
+            if verdict is None or agent.interrupt > self._recovered:
+                return
+            agent.hold = agent.verdict = None
+            agent.prepared = 0
+        if verdict["do"] == "abort":
+            self._abandon(agent)
+            self._note("called off", began)
+            return
+        if leaver:
+            self._go_away(agent)
+        self._switch(agent, verdict)
+        self._note("moved", began)
+        agent.say("switched", generation=verdict["generation"], took_s=time.perf_counter() - began)
+
+    def _send_state(self, agent: Agent, hold: Message) -> None:
+        """The leaver's part: its state as it is at this boundary."""
+        faults.at("state")
+        generation = hold["generation"]
+        address = agent.seats[str(self._owner.rank)]
+        hello = self._owner.hello("state", "", generation, self._owner.rank)
+        try:
+            image = self._subject.image(self.step)
+            link = dial((address[0], address[1]), hello, 5.0)
+            parcel.send_image(link, image, image.digests(), self._owner.wake, time.monotonic() + RESTORE_S)
+            link.close()
+        except TrainmoverError as error:
+            agent.say("failed", generation=generation, reason=f"the state could not be sent: {error}")
+
+    def _switch(self, agent: Agent, verdict: Message) -> None:
+        faults.at("switch")
+        generation = verdict["generation"]
+        for group in self._owner.groups.values():
+            group.switch(generation)
+        self._owner.generation = generation
+        self._owner.directory.update({int(rank): (at[0], at[1]) for rank, at in verdict["seats"].items()})
+        self._copy_now = True
+
+    def _go_away(self, agent: Agent) -> None:
+        """The leaver's end."""
+        agent.leave = "another process has taken this rank"
+        for group in self._owner.groups.values():
+            group.disconnect()
+        agent.say("left")
+        sys.stdout.flush()
+        raise SystemExit(0)
+
+    # -- a newcomer --------------------------------------------------------------------------------------------------
+
+    def _wait_in_shadow(self, agent: Agent) -> None:
+        """After the shadow iterations: wait until this process is needed, then take the true state."""
+        owner = self._owner
+        if self.step < owner.shadow_iterations:
+            return
+        faults.at("shadow")
+        if owner.roles_left:
+            raise Role(owner.roles_left.pop(0))
+        shadow: dict[str, Any] = {"shadow_s": agent.last_s} if owner.shadow_iterations else {}
+        disk = self._keeper.report()["disk"] if self._keeper is not None else {}
+        agent.ready, taken = True, owner.rank
+        if faults.asked("wrong-role"):
+            owner.rank += 1
+        agent.say("ready", rank=taken, address=list(owner.listener.address), code=owner.code, disk=disk, **shadow)
+        tried, held = -1, None
+        while True:
+            agent.wait(partial(self._called, agent, tried), 1e7, "a role")
+            if agent.leave is not None or agent.finished is not None:
+                raise Role(None)
+            if agent.become is not None:
+                role, agent.become = agent.become, None
+                raise Role(role)
+            if agent.recover is not None:
+                self._awake(agent, self.step)
+                self._recover(agent)
+                return
+            verdict, hold = agent.verdict, agent.hold
+            if verdict is not None:
+                agent.hold = agent.verdict = None
+                if verdict["do"] == "switch" and held is not None:
+                    self._switch(agent, verdict)
+                    self._awake(agent, held.step)
+                    agent.say("switched", generation=verdict["generation"], took_s=0.0)
+                    return
+                self._abandon(agent)
+            elif hold is not None:
+                tried, held = hold["at"], self._take_state(agent, hold)
+                tried = max(tried, held.step if held is not None else tried)
+
+    def _called(self, agent: Agent, tried: int) -> bool:
+        """Whether there is anything for a process that waits in its sandbox."""
+        held = agent.hold is not None and agent.hold["at"] > tried
+        others = (agent.become, agent.verdict, agent.recover, agent.leave, agent.finished)
+        return held or any(one is not None for one in others)
+
+    def _abandon(self, agent: Agent) -> None:
+        if self._shadow:
+            self._owner.wake.clear()
+        for group in self._owner.groups.values():
+            group.abandon()
+        agent.prepared = 0
+
+    def _take_state(self, agent: Agent, hold: Message) -> Image | None:
+        """The leaver's state, checked and put in place."""
+        owner, began, generation = self._owner, time.perf_counter(), hold["generation"]
+        try:
+            deadline = time.monotonic() + RESTORE_S
+            link = owner.listener.take("state", "", generation, owner.rank, owner.wake, deadline)
+            faults.at("state")
+            image = parcel.receive_image(link, owner.wake, deadline)
+            self._subject.restore(image)
+            link.close()
+        except TrainmoverError as error:
+            agent.say("failed", generation=generation, reason=str(error))
+            return None
+        agent.say("loaded", generation=generation, took_s=time.perf_counter() - began, n_bytes=image.n_bytes())
+        return image
+
+    def _awake(self, agent: Agent, step: int) -> None:
+        """From here on this process is a member."""
+        self._owner.replay = None
+        self._shadow = False
+        self.step = step
+        agent.become_member(facts("member", self._owner))
+
+    # -- a recovery --------------------------------------------------------------------------------------------------
+
+    def _recover(self, agent: Agent) -> None:
+        """Somebody is lost: stop, say what is at hand, go back together."""
+        began = time.perf_counter()
+        while True:
+            self._until(agent, self._recovered, AWAY_S, "a peer is lost, and no controller calls the members together")
+            generation = max(agent.interrupt, agent.recover["generation"] if agent.recover else 0)
+            if agent.recover is None or agent.recover["generation"] < generation:
+                self._settle()
+                report = self._keeper.report() if self._keeper is not None else {"own": [], "held": {}, "disk": {}}
+                agent.say("stopped", generation=generation, step=self.step, **report)
+                self._until(agent, generation, SPARE_S, "a standby for the rank that is lost")
+            if agent.interrupt > generation or agent.recover is None:
+                continue
+            order, agent.recover = agent.recover, None
+            if self._restored(agent, order) and self._told_to_go(agent, generation):
+                break
+        self._note("recovered", began)
+        self._copy_now = True
+
+    def _until(self, agent: Agent, generation: int, timeout_s: float, what: str) -> None:
+        """Wait for a recovery's order, or for a newer recovery than this generation's."""
+        agent.wait(
+            lambda: agent.interrupt > generation or agent.recover is not None or self._over(agent), timeout_s, what
+        )
+        if self._over(agent):
+            self._stop(agent)
+
+    def _over(self, agent: Agent) -> bool:
+        return agent.leave is not None or agent.finished is not None
+
+    def _restored(self, agent: Agent, order: Message) -> bool:
+        """Go back; if that fails, say so: the controller then begins anew."""
+        generation, began = order["generation"], time.perf_counter()
+        self._recovered = generation
+        try:
+            faults.at("restore")
+            with agent.changed:
+                if agent.interrupt <= generation:
+                    self._owner.recovered()
+            self._restore(agent, order)
+        except TrainmoverError as error:
+            agent.say("failed", generation=generation, reason=str(error))
+            return False
+        agent.say("recovered", generation=generation, took_s=time.perf_counter() - began)
+        return True
+
+    def _told_to_go(self, agent: Agent, generation: int) -> bool:
+        agent.wait(
+            lambda: agent.go >= generation or agent.interrupt > generation or self._over(agent),
+            AWAY_S,
+            "the others to come back too",
+        )
+        if self._over(agent):
+            self._stop(agent)
+        return agent.interrupt <= generation
+
+    def _restore(self, agent: Agent, order: Message) -> None:
+        """Connections to newcomers, a clean start on the others, everybody's state of one iteration."""
+        owner, generation, step = self._owner, order["generation"], order["step"]
+        deadline = time.monotonic() + RESTORE_S
+        newcomers = {int(rank) for rank in order["seats"]}
+        owner.generation = generation
+        for group in owner.groups.values():
+            group.abandon()
+        prepare(owner, order["seats"], generation)
+        if owner.rank not in newcomers:
+            drain_all(owner, list(owner.groups.values()), newcomers, generation, deadline)
+        for group in owner.groups.values():
+            group.switch(generation)
+        owner.directory.update({int(rank): (at[0], at[1]) for rank, at in order["seats"].items()})
+        needs = {int(rank): source for rank, source in order["needs"].items()}
+        keeper = self._keeper
+        if keeper is None:
+            raise MoveError("this member keeps no copies of its state")
+        for rank, source in needs.items():
+            if source == owner.rank:
+                host, port = order["addresses"][str(rank)]
+                link = dial((host, port), owner.hello("state", "", generation, rank), 5.0)
+                image, digests = keeper.compose(rank, step)
+                parcel.send_image(link, image, digests, owner.wake, deadline)
+                link.close()
+        source = needs.get(owner.rank)
+        if source is None or source < 0:
+            image = keeper.own(step)
+        else:
+            link = owner.listener.take("state", "", generation, source, owner.wake, deadline)
+            image = parcel.receive_image(link, owner.wake, deadline)
+            link.close()
+        self._subject.restore(image)
+        keeper.rollback(step)
+        self.step = step
+        agent.passed = step - 1
+
+    def _settle(self, timeout_s: float = 10.0) -> None:
+        """Collectives that were under way end by themselves; wait for it."""
+        self._owner.wake.set()
+        if self._busy(timeout_s):
+            raise MoveError("a collective did not end after the members were called together")
+
+    def _busy(self, patience_s: float) -> list[str]:
+        """Groups in which something is still under way after some patience."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            busy = [group.label for group in self._owner.groups.values() if not group.idle]
+            if not busy or time.monotonic() > deadline:
+                return busy
+            time.sleep(0.0005)
+
+    def _note(self, what: str, began: float) -> None:
+        self.pauses.append({"what": what, "step": self.step, "took_s": time.perf_counter() - began})
+
+
+class Iteration:
+    """The block around an iteration."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __enter__(self) -> int:
+        self._job.enter()
+        return self._job.step
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: types.TracebackType | None
+    ) -> bool:
+        return self._job.leave(error)
+
+
+def attach(
+    model: torch.nn.Module | Sequence[torch.nn.Module],
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    *others: Stateful,
+    copy_every: int = 10,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 100,
+    resume: bool = False,
+) -> Job:
+    """Make this training movable.
+
+    Args:
+        model: One or several modules, already wrapped and sharded.
+        optimizer: One or several optimizers.
+        others: What else has a state: loader, scheduler, scaler; with state_dict and load_state_dict.
+        copy_every: A copy of the state is taken every so many iterations; at most so many are repeated after a loss.
+        checkpoint: A folder that all hosts share, for when no member has a copy.
+        checkpoint_every: Iterations between checkpoints, a multiple of copy_every.
+        resume: Begin at the newest checkpoint that every rank has.
+
+    Returns:
+        The job. Without a controller (TRAINMOVER_CONTROLLER is not set) it counts iterations and writes checkpoints.
+
+    Raises:
+        UsageError: An argument cannot be used.
+        RefusedError: The controller turned this process down.
+    """
+    if copy_every < 1 or checkpoint_every % copy_every:
+        raise UsageError(
+            f"copy_every={copy_every}, checkpoint_every={checkpoint_every}: "
+            "copies need at least one iteration between them, checkpoints a multiple of that"
+        )
+    models = [model] if isinstance(model, torch.nn.Module) else list(model)
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    subject, owner = Subject(models, optimizers, others), fabric()
+    folder = Path(checkpoint) if checkpoint is not None else None
+    owner.code = code_digest()
+    controller = os.environ.get("TRAINMOVER_CONTROLLER")
+    if not controller:
+        job = Job(subject, owner, None, None, copy_every, shadow=False)
+        job.save_to(folder, checkpoint_every)
+        if resume:
+            _resume(job, subject, folder, owner.rank)
+        return job
+    agent = owner.agent
+    shadow = agent is not None
+    if agent is None:
+        agent = Agent(controller, facts("member", owner), owner)
+        owner.agent = agent
+    keeper = Keeper(owner, lambda message: agent.say(message.pop("say"), **message), folder, checkpoint_every)
+    agent.keeper = keeper
+    job = Job(subject, owner, agent, keeper, copy_every, shadow=shadow)
+    if not shadow:
+        if resume:
+            _resume(job, subject, folder, owner.rank)
+        owner.on_failure = lambda error: agent.say(
+            "lost", peer=getattr(error, "peer", -1), detail=str(error), generation=owner.generation
+        )
+        agent.start()
+    return job
+
+
+def _resume(job: Job, subject: Subject, folder: Path | None, rank: int) -> None:
+    found = checkpoints(folder)
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    common = set.intersection(*(set(found.get(str(one), ())) for one in range(world)))
+    if common:
+        step = max(common)
+        subject.restore(load_checkpoint(folder, step, rank))
+        job.step = step
+
+
+def facts(kind: str, owner: Fabric) -> Message:
+    """What a process says of itself when it connects to the controller."""
+    return {
+        "kind": kind,
+        "token": owner.token,
+        "key": os.environ.get("TRAINMOVER_MEMBER") or uuid.uuid4().hex[:12],
+        "host": host_name(),
+        "pid": os.getpid(),
+        "world": int(os.environ.get("WORLD_SIZE", "1")),
+        "versions": {"trainmover": _version(), "torch": torch.__version__, "python": platform.python_version()},
+        "code": owner.code,
+        "argv": sys.argv,
+        "cwd": os.getcwd(),  # noqa: PTH109 - as a string for the wire
+        "env": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+    }
+
+
+def host_name() -> str:
+    """TRAINMOVER_HOST, where {rank} is this process's, or the machine's name."""
+    given = os.environ.get("TRAINMOVER_HOST", "")
+    return given.replace("{rank}", os.environ.get("RANK", "0")) if given else socket.gethostname()
+
+
+def code_digest() -> str:
+    """The script's content, and that of modules loaded from beside it."""
+    script = Path(sys.argv[0]).resolve()
+    if faults.asked("other-code"):
+        return "other"
+    paths = {script}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and Path(file).suffix == ".py" and script.parent in Path(file).resolve().parents:
+            paths.add(Path(file).resolve())
+    digest = hashlib.sha256()
+    for path in sorted(path for path in paths if path.is_file() and "site-packages" not in path.parts):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _version() -> str:
+    return "0.1.0" if not faults.asked("other-version") else "0.0.0"
+
+
+__all__ = ["Job", "Role", "attach"]

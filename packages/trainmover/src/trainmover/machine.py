@@ -1,0 +1,896 @@
+"""The controller's decisions: events and time in, instructions out, no I/O.
+
+A *generation* numbers the line-up of a job: who holds which rank. It changes only by a decision that has been written
+down (`Keep`) before anybody is told. Whoever comes with an older generation is brought up to date or sent away; so no
+two members ever act in one role, however often the controller is started anew.
+
+A planned move: becoming (a standby takes the role in its sandbox) → preparing (connections beside the running ones) →
+holding (everybody promises to stop at one iteration boundary; the leaver's state goes to the newcomer there) → the
+decision → switched. Until the decision anything that goes wrong ends in `abort`, and training goes on as before.
+
+A recovery: gathering (everybody stops; a standby takes each lost role) → the decision, with the newest iteration of
+which every rank's state is at hand → restoring (connections to newcomers, states) → everybody goes on. A loss on the
+way begins it anew.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmover.wire import Message
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long the controller waits, in seconds.
+
+    Attributes:
+        reconnect_s: A member whose control connection has ended may come back within this time.
+        beat_s: A member that has said nothing for this long is lost.
+        suspicion_s: Members who accuse each other and are both alive: one is replaced after this time.
+        become_s: A standby has this long to take a role in its sandbox.
+        prepare_s: Connections to a newcomer.
+        hold_s: From the order to stop at a boundary to the decision.
+        restore_s: Bringing everybody to one iteration.
+        spare_s: Waiting for a standby when a rank is lost and none is there.
+    """
+
+    reconnect_s: float = 1.0
+    beat_s: float = 5.0
+    suspicion_s: float = 2.0
+    become_s: float = 120.0
+    prepare_s: float = 30.0
+    hold_s: float = 30.0
+    restore_s: float = 60.0
+    spare_s: float = 180.0
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Send a message to one process; `recording` names a recording that goes with it."""
+
+    key: str
+    message: Message
+    recording: str = ""
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Write a decision down, durably, before the next instruction is carried out."""
+
+    decision: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Say:
+    """One line for people."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How an order ended."""
+
+    order: str
+    done: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The job is over; seats may end with this status."""
+
+    status: int
+
+
+Instruction = Tell | Keep | Say | Answer | End
+
+
+@dataclass
+class Process:
+    """One process that takes part: it holds a rank, or could.
+
+    Attributes:
+        key: Its own, for life.
+        host: Where it runs.
+        rank: The global rank that it holds, or is ready to hold; -1 for none yet.
+        address: Where it listens for other members.
+        facts: What it said when it came: versions, code, environment.
+        connected: Whether its control connection stands.
+        heard_s: When it last said something.
+        step: Iterations done.
+        iteration_s: What one takes at present.
+        ready: A standby that waits in its role's sandbox.
+        shadow_s: What the shadow iteration took.
+        done: It has come to the end of the training loop.
+    """
+
+    key: str
+    host: str
+    rank: int
+    address: tuple[str, int]
+    facts: Message
+    connected: bool = True
+    heard_s: float = 0.0
+    gone_s: float = 0.0
+    step: int = 0
+    iteration_s: float = 0.0
+    ready: bool = False
+    warming: bool = False
+    shadow_s: float = 0.0
+    done: bool = False
+    disk: dict[int, set[int]] = field(default_factory=dict)
+
+
+@dataclass
+class Move:
+    """A planned move under way; ranks to the keys of their newcomers."""
+
+    order: str
+    generation: int
+    seats: dict[int, str]
+    stage: str
+    deadline_s: float
+    at: int = -1
+    waiting: set[str] = field(default_factory=set)
+    began_s: float = 0.0
+
+
+@dataclass
+class Recovery:
+    """Bringing everybody back to one iteration."""
+
+    generation: int
+    began_s: float
+    deadline_s: float
+    stage: str = "gathering"
+    lost: set[int] = field(default_factory=set)
+    seats: dict[int, str] = field(default_factory=dict)
+    stopped: dict[int, Message] = field(default_factory=dict)
+    accused: Counter[int] = field(default_factory=Counter)
+    waiting: set[str] = field(default_factory=set)
+    asked_seats: set[int] = field(default_factory=set)
+
+
+class Machine:
+    """The controller without its sockets and files.
+
+    Args:
+        decision: The last decision that was written down, or an empty one for a new job.
+        times: How long to wait for what.
+        now_s: The clock at the start.
+    """
+
+    def __init__(self, decision: dict[str, Any] | None, times: Times, now_s: float) -> None:
+        kept = decision or {}
+        self.times = times
+        self.generation: int = kept.get("generation", 0)
+        self.attempt: int = kept.get("attempt", self.generation)
+        self.what: str = kept.get("what", "start")
+        self.owners: dict[int, str] = {int(rank): key for rank, key in kept.get("owners", {}).items()}
+        self.world: int = kept.get("world", 0)
+        self.processes: dict[str, Process] = {}
+        self.seats: dict[int, str] = {}
+        self.move: Move | None = None
+        self.recovery: Recovery | None = None
+        self.ended = kept.get("what") == "end"
+        self.signatures: dict[int, str] = {int(rank): one for rank, one in kept.get("signatures", {}).items()}
+        self.recordings: set[str] = set()
+        self.copied: dict[int, int] = {}
+        self.stable = -1
+        self.digests: dict[int, str] = {}
+        self.history: list[dict[str, Any]] = []
+        self.fresh: set[int] = set()
+        self._began_s = now_s
+        self._crashes: Counter[int] = Counter()
+        self._roles: dict[int, Message] = {}
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def joined(self, key: str, hello: Message, now_s: float) -> list[Instruction]:
+        """A member or a standby has come, or come back."""
+        reason = self._unfit(hello)
+        if reason:
+            return [Tell(key, {"do": "refused", "reason": reason}), Say(f"refused {hello.get('host')}: {reason}")]
+        rank = int(hello.get("rank", -1))
+        process = Process(key, hello["host"], rank, (hello["address"][0], hello["address"][1]), hello, heard_s=now_s)
+        known = self.processes.get(key)
+        process.step = int(hello.get("step", 0))
+        if known is not None:
+            process.ready, process.shadow_s, process.iteration_s = known.ready, known.shadow_s, known.iteration_s
+            process.rank, process.warming = known.rank, known.warming
+        elif hello["kind"] == "standby":
+            process.ready = bool(hello.get("ready"))
+        self.processes[key] = process
+        if hello["kind"] == "member" and not self.ended:
+            return self._member(process, hello, now_s)
+        out: list[Instruction] = [Tell(key, {"do": "welcome", "generation": self.generation})]
+        if self.owners.get(rank) == key and int(hello.get("generation", 0)) < self.generation:
+            return [*out, *self._update(process, hello, now_s)]
+        if self.ended:
+            return [*out, Tell(key, {"do": "leave", "reason": "the job has ended"})]
+        return [*out, Say(f"standby on {process.host}"), *self._warm(process), *self._assign(now_s)]
+
+    def said(self, key: str, message: Message, now_s: float) -> list[Instruction]:
+        """A process has said something."""
+        process = self.processes.get(key)
+        if process is None:
+            return []
+        process.heard_s = now_s
+        handler = getattr(self, f"_on_{message.get('say')}", None)
+        return [] if handler is None else list(handler(process, message, now_s))
+
+    def gone(self, key: str, now_s: float) -> list[Instruction]:
+        """A control connection has ended."""
+        self.seats = {rank: seat for rank, seat in self.seats.items() if seat != key}
+        process = self.processes.get(key)
+        if process is None:
+            return []
+        process.connected, process.gone_s = False, now_s
+        if self._holds(process):
+            return self.tick(now_s) if self.recovery and process.rank in self.recovery.accused else []
+        del self.processes[key]
+        return [Say(f"standby on {process.host} is gone"), *self._newcomer_lost(key, now_s)]
+
+    def seated(self, rank: int, key: str, now_s: float) -> list[Instruction]:
+        """The process that started a rank, and could start another for it, has come."""
+        self.seats[rank] = key
+        if self.ended:
+            return [Tell(key, {"do": "over", "status": 0})]
+        return self._assign(now_s)
+
+    def exited(self, rank: int, member: str, status: int, now_s: float) -> list[Instruction]:
+        """A seat says that its process has ended."""
+        if self.ended or self.owners.get(rank) != member:
+            return []
+        process = self.processes.get(member)
+        if status == 0 and (process is None or process.done or self.ended):
+            return []
+        if status > 0:
+            self._crashes[rank] += 1
+        out: list[Instruction] = [Say(f"rank {rank} has ended with status {status}")]
+        if process is not None:
+            process.connected, process.gone_s = False, -1e9
+        if self._crashes[rank] > 2 or all(key not in self.processes for key in self.owners.values()):
+            return [*out, *self._end(status or 1, f"rank {rank} ends with status {status} again and again")]
+        return [*out, *self._lose({rank}, now_s)]
+
+    def ordered(self, order: str, source: str, target: str, now_s: float, *, force: bool = False) -> list[Instruction]:
+        """Somebody wants a host's ranks to move; an empty target leaves the choice."""
+        ranks = [rank for rank, key in sorted(self.owners.items()) if self._host(key) == source]
+        spare = [one for one in self._spares() if target in ("", one.host)]
+        if not ranks:
+            hosts = sorted({self._host(key) for key in self.owners.values()})
+            return [Answer(order, False, f"no rank runs on {source}; the job's hosts are {', '.join(hosts)}")]
+        if self.move or self.recovery:
+            return [Answer(order, False, "another move is under way; ask again when it has ended")]
+        if len(spare) < len(ranks):
+            where = f"on {target}" if target else "anywhere"
+            return [
+                Answer(
+                    order,
+                    False,
+                    f"{len(ranks)} standby processes are needed {where}, {len(spare)} are there; "
+                    "start some with `trainmover standby --join`",
+                )
+            ]
+        chosen = self._choose(ranks, spare)
+        slow = [self.processes[key] for key in chosen.values() if self._too_slow(self.processes[key])]
+        if slow and not force:
+            return [
+                Answer(
+                    order,
+                    False,
+                    f"the standby on {slow[0].host} is slower than the job: "
+                    f"shadow iterations take {slow[0].shadow_s:.2f} s, the job's {self._pace_s():.2f} s; "
+                    "--force moves anyway",
+                )
+            ]
+        self.attempt += 1
+        self.move = Move(order, self.attempt, chosen, "becoming", now_s + self.times.become_s, began_s=now_s)
+        out: list[Instruction] = [Keep(self._decision(self.what)), Say(f"moving {source}: ranks {ranks}")]
+        for rank, key in chosen.items():
+            out += self._become(rank, key)
+        return out + self._advance(now_s)
+
+    def tick(self, now_s: float) -> list[Instruction]:
+        """Time has passed."""
+        if self.ended:
+            return []
+        out = self._lose(set(self._missing(now_s)), now_s)
+        if self.move and now_s >= self.move.deadline_s:
+            slow = sorted(self._name(key) for key in self.move.waiting) or ["a standby"]
+            out += self._abort(f"{', '.join(slow)} took too long ({self.move.stage})", now_s)
+        if self.recovery:
+            out += self._judge_accused(now_s) + self._advance_recovery(now_s)
+        if self.recovery and now_s >= self.recovery.deadline_s:
+            out += self._overdue(now_s)
+        return out
+
+    # -- what processes say ------------------------------------------------------------------------------------------
+
+    def _on_beat(self, process: Process, message: Message, _now_s: float) -> Iterator[Instruction]:
+        process.step = int(message.get("step", process.step))
+        process.iteration_s = float(message.get("iteration_s", process.iteration_s))
+        yield from ()
+
+    def _on_ready(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
+        process.rank, process.ready, process.warming = int(message["rank"]), True, False
+        process.shadow_s = float(message.get("shadow_s", process.shadow_s))
+        process.address = (message["address"][0], message["address"][1])
+        code, own = message.get("code"), self._job().get("code")
+        process.disk = {int(other): set(steps) for other, steps in message.get("disk", {}).items()}
+        if own is not None and code != own:
+            return [*self._refuse(process, f"its script has another content ({code}) than the job's ({own})", now_s)]
+        return [Say(f"{process.host} is ready as rank {process.rank}"), *self._assign(now_s), *self._advance(now_s)]
+
+    def _on_unfit(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
+        return self._refuse(process, str(message.get("reason")), now_s)
+
+    def _on_prepared(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
+        return self._heard(process, message, "preparing", now_s)
+
+    def _on_failed(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
+        reason = f"{self._name(process.key)}: {message.get('reason')}"
+        if self.move and message.get("generation") == self.move.generation:
+            return self._abort(reason, now_s)
+        if self.recovery and message.get("generation") == self.recovery.generation:
+            return [Say(reason), *self._restart(set(), now_s)]
+        return []
+
+    def _on_promised(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
+        if self.move and self.move.stage == "holding" and message.get("at") == self.move.at:
+            self.move.waiting.discard(f"promise {process.key}")
+            return self._advance(now_s)
+        return []
+
+    def _on_late(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
+        process.step = max(process.step, int(message["step"]))
+        if self.move and self.move.stage == "holding" and message.get("at") == self.move.at:
+            return self._hold(self.move)
+        return []
+
+    def _on_loaded(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
+        if self.move and message.get("generation") == self.move.generation:
+            self.history.append({"what": "state", "rank": process.rank, **_facts(message)})
+            self.move.waiting.discard(f"state {process.key}")
+            return self._advance(now_s)
+        return []
+
+    def _on_switched(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
+        self.history.append({"what": "switched", "rank": process.rank, **_facts(message)})
+        return []
+
+    def _on_lost(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
+        accused = int(message.get("peer", -1))
+        out: list[Instruction] = [Say(f"rank {process.rank}: {message.get('detail')}")]
+        if self.owners.get(process.rank) != process.key or message.get("generation") != self.generation:
+            return []
+        if self.recovery is None:
+            out += self._restart(set(), now_s)
+        if self.recovery is not None:
+            self.recovery.accused[accused] += 1
+        return out + self.tick(now_s)
+
+    def _on_stopped(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
+        if self.recovery is None:
+            return [*self._restart(set(), now_s)]
+        if message.get("generation") != self.recovery.generation:
+            return []
+        self.recovery.stopped[process.rank] = message
+        return self._advance_recovery(now_s)
+
+    def _on_recovered(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
+        if self.recovery is None or message.get("generation") != self.recovery.generation:
+            return []
+        self.history.append({"what": "recovered", "rank": process.rank, **_facts(message)})
+        self.recovery.waiting.discard(process.key)
+        return self._advance_recovery(now_s)
+
+    def _on_recorded(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
+        self.signatures[process.rank] = str(message["signature"])
+        if len(self.signatures) < self.world:
+            return []
+        firsts = {signature: rank for rank, signature in sorted(self.signatures.items(), reverse=True)}
+        new = [(signature, rank) for signature, rank in firsts.items() if signature not in self.recordings]
+        uploads = [Tell(self.owners[rank], {"do": "upload", "signature": signature}) for signature, rank in new]
+        return [Keep(self._decision(self.what)), *uploads]
+
+    def _on_recording(self, _process: Process, message: Message, now_s: float) -> list[Instruction]:
+        self.recordings.add(str(message["signature"]))
+        if not self._recorded():
+            return []
+        spares = [one for one in self.processes.values() if not self._holds(one)]
+        return [
+            Say(f"{len(self.recordings)} roles are recorded"),
+            *(told for one in spares for told in self._warm(one)),
+        ]
+
+    def _on_digest(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
+        self.digests[process.rank] = str(message["digest"])
+        return self._buddies() if len(self.digests) == self.world else []
+
+    def _on_copied(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
+        self.copied[process.rank] = int(message["step"])
+        stable = min(self.copied.values()) if len(self.copied) == self.world else -1
+        if stable <= self.stable:
+            return []
+        self.stable = stable
+        return [Tell(key, {"do": "stable", "step": stable}) for key in self.owners.values()]
+
+    def _on_done(self, process: Process, _message: Message, _now_s: float) -> list[Instruction]:
+        process.done = True
+        holders = [self.processes.get(key) for key in self.owners.values()]
+        if self.recovery or len(holders) < self.world or not all(one is not None and one.done for one in holders):
+            return []
+        return self._end(0, "the job is complete")
+
+    # -- planned moves -----------------------------------------------------------------------------------------------
+
+    def _heard(self, process: Process, message: Message, stage: str, now_s: float) -> list[Instruction]:
+        if self.move and self.move.stage == stage and message.get("generation") == self.move.generation:
+            self.move.waiting.discard(process.key)
+            return self._advance(now_s)
+        return []
+
+    def _advance(self, now_s: float) -> list[Instruction]:
+        """Go to the next stage of a move when nobody is waited for."""
+        move = self.move
+        if move is None:
+            return []
+        if move.stage == "becoming":
+            if not all(self._is_ready(rank, key) for rank, key in move.seats.items()):
+                return []
+            move.stage, move.deadline_s = "preparing", now_s + self.times.prepare_s
+            everybody = [*self.owners.values(), *move.seats.values()]
+            move.waiting = set(everybody)
+            order = {"do": "prepare", "generation": move.generation, "seats": self._addresses(move.seats)}
+            return [Tell(key, order) for key in everybody]
+        if move.waiting:
+            return []
+        if move.stage == "preparing":
+            move.stage, move.deadline_s = "holding", now_s + self.times.hold_s
+            return self._hold(move)
+        leavers = {self.owners[rank] for rank in move.seats}
+        stayers = [key for key in self.owners.values() if key not in leavers]
+        self.generation, self.what = move.generation, "switch"
+        self._take_seats(move.seats)
+        self.move = None
+        order = {"do": "switch", "generation": self.generation, "at": move.at, "seats": self._addresses(move.seats)}
+        self.history.append(
+            {"what": "moved", "ranks": sorted(move.seats), "at": move.at, "took_s": now_s - move.began_s}
+        )
+        return [
+            Keep(self._decision("switch")),
+            *(Tell(key, order) for key in [*stayers, *move.seats.values(), *leavers]),
+            Answer(move.order, True, f"ranks {sorted(move.seats)} have moved before iteration {move.at}"),
+            *self._buddies(),
+        ]
+
+    def _hold(self, move: Move) -> list[Instruction]:
+        """Ask everybody to stop at a boundary that none of them has passed yet."""
+        steps = [self.processes[key].step for key in self.owners.values() if key in self.processes]
+        move.at = max([*steps, move.at]) + 2 + int(0.1 / max(self._pace_s(), 0.005))
+        newcomers = set(move.seats.values())
+        move.waiting = {f"promise {key}" for key in self.owners.values()} | {f"state {key}" for key in newcomers}
+        order = {"do": "hold", "generation": move.generation, "at": move.at, "ranks": sorted(move.seats)}
+        return [Tell(key, order) for key in [*self.owners.values(), *newcomers]]
+
+    def _abort(self, reason: str, now_s: float) -> list[Instruction]:
+        move, self.move = self.move, None
+        if move is None:
+            return []
+        everybody = {*self.owners.values(), *move.seats.values()} & self.processes.keys()
+        self.history.append({"what": "aborted", "reason": reason, "took_s": now_s - move.began_s})
+        return [
+            *(Tell(key, {"do": "abort", "generation": move.generation}) for key in sorted(everybody)),
+            Say(f"move called off: {reason}"),
+            Answer(move.order, False, f"the move was called off and training goes on as before: {reason}"),
+        ]
+
+    # -- recoveries --------------------------------------------------------------------------------------------------
+
+    def _lose(self, ranks: set[int], now_s: float) -> list[Instruction]:
+        lost = ranks - (self.recovery.lost if self.recovery and self.recovery.stage == "gathering" else set())
+        return self._restart(lost, now_s) if lost and not self.ended else []
+
+    def _restart(self, lost: set[int], now_s: float) -> list[Instruction]:
+        """Begin a recovery, or begin it anew with more ranks lost."""
+        out = self._abort(f"ranks {sorted(lost)} were lost" if lost else "a connection was lost", now_s)
+        before = self.recovery
+        if before and before.stage == "gathering":
+            before.lost |= lost
+            return [*out, Say(f"also lost: ranks {sorted(lost)}"), *self._assign(now_s)]
+        self.attempt += 1
+        again = set() if before is None else {rank for rank in before.lost if self.owners[rank] not in self.processes}
+        self.recovery = Recovery(self.attempt, now_s, now_s + self.times.spare_s, lost=set(lost) | again)
+        out += [
+            Keep(self._decision(self.what)),
+            Say(f"calling everybody together; lost: ranks {sorted(lost) or 'unknown'}"),
+        ]
+        order = {"do": "interrupt", "generation": self.recovery.generation}
+        out += [Tell(key, order) for key in self.owners.values() if key in self.processes]
+        return out + self._assign(now_s)
+
+    def _assign(self, now_s: float) -> list[Instruction]:
+        """Give each lost rank a standby, or have its seat start one."""
+        recovery = self.recovery
+        if recovery is None or recovery.stage != "gathering":
+            return []
+        out: list[Instruction] = []
+        open_ranks = sorted(recovery.lost - recovery.seats.keys())
+        chosen = self._choose(open_ranks, [one for one in self._spares() if one.key not in recovery.seats.values()])
+        for rank, key in chosen.items():
+            recovery.seats[rank] = key
+            out += self._become(rank, key)
+        for rank in sorted(recovery.lost - recovery.seats.keys() - recovery.asked_seats):
+            coming = sum(not self._holds(one) and not one.ready for one in self.processes.values())
+            if rank in self.seats and coming == 0 and self._recorded():
+                recovery.asked_seats.add(rank)
+                out += [
+                    Say(f"no standby for rank {rank}: its seat starts one"),
+                    Tell(self.seats[rank], {"do": "spawn", "member": self.owners[rank]}),
+                ]
+        return out + self._advance_recovery(now_s)
+
+    def _advance_recovery(self, now_s: float) -> list[Instruction]:
+        recovery = self.recovery
+        if recovery is None:
+            return []
+        if recovery.stage == "gathering":
+            living = self.owners.keys() - recovery.lost
+            ready = all(self._is_ready(rank, recovery.seats.get(rank, "")) for rank in recovery.lost)
+            settled = bool(recovery.lost) or not recovery.accused
+            if not (living <= recovery.stopped.keys() and ready and settled):
+                return []
+            return self._restore(recovery, now_s)
+        if recovery.waiting:
+            return []
+        self.recovery = None
+        self.fresh.clear()
+        took_s = now_s - recovery.began_s
+        self.history.append({"what": "recovery", "ranks": sorted(recovery.lost), "took_s": took_s})
+        return [
+            *(Tell(key, {"do": "go", "generation": recovery.generation}) for key in self.owners.values()),
+            Say(f"ranks {sorted(recovery.lost)} replaced after {took_s:.2f} s"),
+            *self._buddies(),
+        ]
+
+    def _restore(self, recovery: Recovery, now_s: float) -> list[Instruction]:
+        step, needs = self._common(recovery)
+        if step < 0:
+            return self._end(
+                1,
+                f"ranks {sorted(recovery.lost)} are lost, and of no iteration is every rank's state at hand; "
+                "give attach(checkpoint=...) a folder that all hosts share",
+            )
+        recovery.stage, recovery.deadline_s = "restoring", now_s + self.times.restore_s
+        self.generation, self.what = recovery.generation, "recover"
+        gone = [self.owners[rank] for rank in recovery.lost]
+        self._take_seats(recovery.seats)
+        self.fresh |= recovery.lost
+        recovery.waiting = set(self.owners.values())
+        for key in self.owners.values():
+            self.processes[key].step, self.processes[key].done = step, False
+        self.stable, self.copied = -1, {}
+        order = {
+            "do": "recover",
+            "generation": recovery.generation,
+            "step": step,
+            "seats": self._addresses({rank: self.owners[rank] for rank in self.fresh}),
+            "needs": {str(rank): source for rank, source in needs.items()},
+            "addresses": self._addresses({rank: self.owners[rank] for rank in needs}),
+        }
+        return [
+            Keep(self._decision("recover")),
+            Say(f"everybody goes back to iteration {step}; states come from {needs}"),
+            *(Tell(key, {"do": "leave", "reason": "another process holds this rank now"}) for key in gone),
+            *(
+                Tell(self.seats[rank], {"do": "end", "member": gone[place]})
+                for place, rank in enumerate(recovery.lost)
+                if rank in self.seats
+            ),
+            *(Tell(key, order) for key in self.owners.values()),
+        ]
+
+    def _common(self, recovery: Recovery) -> tuple[int, dict[int, int]]:
+        """The newest iteration of which every rank's state is at hand.
+
+        Returns:
+            The iteration, -1 for none; for each rank that does not have its own state of then, who has it (-1: the
+            checkpoint).
+        """
+        living = {rank: report for rank, report in recovery.stopped.items() if rank not in recovery.lost}
+        own = {rank: set(living[rank]["own"]) if rank in living else set() for rank in self.owners}
+        memory: dict[int, dict[int, int]] = {rank: {} for rank in self.owners}
+        disk: dict[int, set[int]] = {rank: set() for rank in self.owners}
+        for rank, report in living.items():
+            for other, steps in report["held"].items():
+                memory[int(other)].update(dict.fromkeys(steps, rank))
+            for other, steps in report["disk"].items():
+                if int(other) in disk:
+                    disk[int(other)] |= set(steps)
+        for key in recovery.seats.values():
+            for rank, saved in self.processes[key].disk.items() if key in self.processes else ():
+                disk[rank] |= saved
+        has = [own[rank] | memory[rank].keys() | disk[rank] for rank in self.owners]
+        step = max(set.intersection(*has), default=-1)
+        return step, {rank: memory[rank].get(step, -1) for rank in sorted(self.owners) if step not in own[rank]}
+
+    def _judge_accused(self, now_s: float) -> list[Instruction]:
+        """Both ends of a lost connection live: the one accused by more is replaced, of equals the higher rank."""
+        recovery = self.recovery
+        if recovery is None or recovery.lost or not recovery.accused or recovery.stage != "gathering":
+            return []
+        if now_s - recovery.began_s < self.times.suspicion_s:
+            return []
+        accused = max(recovery.accused, key=lambda rank: (recovery.accused[rank], rank))
+        recovery.accused.clear()
+        if accused not in self.owners:
+            return []
+        return [
+            Say(f"rank {accused} is alive but cannot be reached by others: it is replaced"),
+            *self._lose({accused}, now_s),
+        ]
+
+    def _overdue(self, now_s: float) -> list[Instruction]:
+        recovery = self.recovery
+        if recovery is None:
+            return []
+        late = [self._name(key) for key in recovery.waiting]
+        silent = {rank for rank in self.owners if rank not in recovery.stopped} - recovery.lost
+        if recovery.stage == "gathering" and recovery.lost - recovery.seats.keys():
+            return self._end(1, f"no standby came for ranks {sorted(recovery.lost)} within {self.times.spare_s:.0f} s")
+        ranks = {rank for rank, key in self.owners.items() if key in recovery.waiting} or silent
+        if not ranks:
+            return self._end(1, f"the recovery did not come about in time ({recovery.stage})")
+        for rank in ranks:
+            self.processes.pop(self.owners[rank], None)
+        recovery.deadline_s = now_s + self.times.spare_s
+        return [Say(f"too slow while restoring: {late or sorted(silent)}"), *self._lose(ranks, now_s)]
+
+    def _missing(self, now_s: float) -> Iterator[int]:
+        """Ranks whose holder is not heard from."""
+        lost = self.recovery.lost if self.recovery and self.recovery.stage == "gathering" else set()
+        accused = self.recovery.accused if self.recovery else Counter()
+        for rank, key in self.owners.items():
+            process = self.processes.get(key)
+            if rank in lost or (process is not None and process.done and self.ended):
+                continue
+            if process is None:
+                if now_s - self._began_s > self.times.beat_s:
+                    yield rank
+            elif not process.connected:
+                if now_s - process.gone_s > (0 if accused[rank] else self.times.reconnect_s):
+                    yield rank
+            elif now_s - process.heard_s > self.times.beat_s:
+                yield rank
+
+    def _newcomer_lost(self, key: str, now_s: float) -> list[Instruction]:
+        if self.move and key in self.move.seats.values():
+            return self._abort("the newcomer is gone", now_s)
+        if self.recovery and self.recovery.stage == "gathering" and key in self.recovery.seats.values():
+            self.recovery.seats = {rank: other for rank, other in self.recovery.seats.items() if other != key}
+            return self._assign(now_s)
+        return []
+
+    # -- members and standbys ----------------------------------------------------------------------------------------
+
+    def _member(self, process: Process, hello: Message, now_s: float) -> list[Instruction]:
+        """A process that holds a rank, at the start of the job or after its connection had ended."""
+        rank, key = process.rank, process.key
+        self.world = self.world or int(hello["world"])
+        self._roles.setdefault(-1, hello)
+        owner = self.owners.get(rank)
+        if owner is None and self.generation == 0:
+            self.owners[rank] = key
+            self._roles[rank] = {"env": hello.get("env", {})}
+            out: list[Instruction] = [Tell(key, {"do": "welcome", "generation": 0})]
+            if len(self.owners) == self.world:
+                out += [Keep(self._decision("start")), Say(f"{self.world} ranks are there")]
+            return out
+        if owner != key:
+            reason = f"rank {rank} is held by another process since generation {self.generation}"
+            return [Tell(key, {"do": "leave", "reason": reason}), Say(f"sent away: {process.host}, {reason}")]
+        self._roles.setdefault(rank, {"env": hello.get("env", {})})
+        if hello.get("signature"):
+            self.signatures[rank] = str(hello["signature"])
+        welcome = Tell(key, {"do": "welcome", "generation": self.generation})
+        return [welcome, *self._update(process, hello, now_s)]
+
+    def _update(self, process: Process, hello: Message, now_s: float) -> list[Instruction]:
+        """Bring one who was away, or who knew another controller, up to date."""
+        known = int(hello.get("generation", 0))
+        if self.recovery:
+            return (
+                [Tell(process.key, {"do": "interrupt", "generation": self.recovery.generation})]
+                if self.recovery.stage == "gathering"
+                else []
+            )
+        if hello.get("marked"):
+            return self._restart(set(), now_s)
+        if known < self.generation:
+            if self.what == "switch":
+                return [
+                    Tell(
+                        process.key,
+                        {"do": "switch", "generation": self.generation, "at": hello.get("at", -1), "seats": {}},
+                    )
+                ]
+            return self._restart(set(), now_s)
+        if hello.get("prepared") and self.move is None:
+            return [Tell(process.key, {"do": "abort", "generation": int(hello["prepared"])})]
+        return []
+
+    def _unfit(self, hello: Message) -> str:
+        job = self._job()
+        if not job or hello.get("kind") != "standby":
+            return ""
+        for name in ("trainmover", "torch", "python"):
+            if hello.get("versions", {}).get(name) != job["versions"].get(name):
+                return f"{name} {hello.get('versions', {}).get(name)} here, {job['versions'].get(name)} in the job"
+        return ""
+
+    def _refuse(self, process: Process, reason: str, now_s: float) -> list[Instruction]:
+        self.processes.pop(process.key, None)
+        out: list[Instruction] = [
+            Say(f"the standby on {process.host} cannot be used: {reason}"),
+            Tell(process.key, {"do": "leave", "reason": reason}),
+        ]
+        if self.move and process.key in self.move.seats.values():
+            return out + self._abort(reason, now_s)
+        return out + self._newcomer_lost(process.key, now_s)
+
+    def _warm(self, process: Process) -> list[Instruction]:
+        """Have a standby run the shadow iteration of every role, the most frequent one last."""
+        if not self._recorded() or process.ready or process.warming or self._holds(process):
+            return []
+        process.warming = True
+        frequent = Counter(self.signatures.values())
+        order = sorted(self.recordings, key=lambda signature: (frequent[signature], signature))
+        ranks = [self._middle(signature) for signature in order]
+        if self.recovery and self.recovery.lost:
+            ranks = [min(self.recovery.lost - self.recovery.seats.keys(), default=ranks[-1])]
+        job = {key: value for key, value in self._job().items() if key in ("argv", "cwd", "module", "world")}
+        roles = [{"rank": rank, "signature": self.signatures[rank], **self._roles.get(rank, {})} for rank in ranks]
+        return [
+            *(Tell(process.key, {"do": "recording", "signature": one}, recording=one) for one in order),
+            Tell(process.key, {"do": "warm", "job": job, "roles": roles, "generation": self.generation}),
+        ]
+
+    def _middle(self, signature: str) -> int:
+        ranks = sorted(rank for rank, one in self.signatures.items() if one == signature)
+        return ranks[len(ranks) // 2]
+
+    def _become(self, rank: int, key: str) -> list[Instruction]:
+        process = self.processes[key]
+        if process.rank == rank:
+            return []
+        process.ready = False
+        role = {"rank": rank, "signature": self.signatures.get(rank, ""), **self._roles.get(rank, {})}
+        return [Tell(key, {"do": "become", "role": role})]
+
+    def _choose(self, ranks: list[int], spare: list[Process]) -> dict[int, str]:
+        """One standby for each rank: who is in that very role, who is in the same kind of role, anyone."""
+        chosen: dict[int, str] = {}
+        left = list(spare)
+        for rank in ranks:
+            left.sort(key=lambda one: (one.rank != rank, self.signatures.get(one.rank) != self.signatures.get(rank)))
+            if left:
+                chosen[rank] = left.pop(0).key
+        return chosen
+
+    def _spares(self) -> list[Process]:
+        return [one for one in self.processes.values() if one.ready and one.connected and not self._holds(one)]
+
+    def _take_seats(self, seats: dict[int, str]) -> None:
+        for rank, key in seats.items():
+            self.processes.pop(self.owners[rank], None)
+            self.owners[rank] = key
+            process = self.processes[key]
+            process.rank, process.ready = rank, False
+            self.copied.pop(rank, None)
+
+    def _buddies(self) -> list[Instruction]:
+        """Who keeps whose copy: a member with equal parameters on another host, else the next rank on another host."""
+        if len(self.digests) < self.world or self.world < 2:
+            return []
+        hosts = {rank: self._host(key) for rank, key in self.owners.items()}
+
+        def far(rank: int, other: int) -> tuple[bool, bool, int]:
+            return hosts[rank] == hosts[other], self.digests[rank] != self.digests[other], (other - rank) % self.world
+
+        buddies = {
+            str(rank): min((other for other in hosts if other != rank), key=lambda other: far(rank, other))
+            for rank in hosts
+        }
+        return [
+            Tell(key, {"do": "buddies", "of": buddies, "addresses": self._addresses(self.owners)})
+            for key in self.owners.values()
+        ]
+
+    # -- small things ------------------------------------------------------------------------------------------------
+
+    def _end(self, status: int, reason: str) -> list[Instruction]:
+        self.ended, self.what, self.recovery, self.move = True, "end", None, None
+        members = [Tell(key, {"do": "finished", "status": status, "reason": reason}) for key in self.processes]
+        seats = [Tell(key, {"do": "over", "status": status}) for key in self.seats.values()]
+        return [Keep({**self._decision("end"), "status": status}), Say(reason), *members, *seats, End(status)]
+
+    def _decision(self, what: str) -> dict[str, Any]:
+        return {
+            "what": what,
+            "generation": self.generation,
+            "attempt": self.attempt,
+            "world": self.world,
+            "owners": {str(rank): key for rank, key in sorted(self.owners.items())},
+            "signatures": {str(rank): one for rank, one in sorted(self.signatures.items())},
+        }
+
+    def _holds(self, process: Process) -> bool:
+        return self.owners.get(process.rank) == process.key
+
+    def _is_ready(self, rank: int, key: str) -> bool:
+        process = self.processes.get(key)
+        return process is not None and process.ready and process.rank == rank
+
+    def _recorded(self) -> bool:
+        return (
+            bool(self.world) and len(self.signatures) == self.world and set(self.signatures.values()) <= self.recordings
+        )
+
+    def _job(self) -> Message:
+        """What members say of themselves and all have in common: script, code, versions."""
+        return self._roles.get(-1, {})
+
+    def _pace_s(self) -> float:
+        paces = [self.processes[key].iteration_s for key in self.owners.values() if key in self.processes]
+        return statistics.median(paces) if paces else 0.0
+
+    def _too_slow(self, process: Process) -> bool:
+        return bool(self._pace_s()) and process.shadow_s > 1.5 * self._pace_s() + 0.25
+
+    def _host(self, key: str) -> str:
+        return self.processes[key].host if key in self.processes else ""
+
+    def _name(self, key: str) -> str:
+        process = self.processes.get(key.rsplit(" ", 1)[-1])
+        return key if process is None else f"rank {process.rank} on {process.host}"
+
+    def _addresses(self, seats: dict[int, str]) -> dict[str, list[Any]]:
+        return {str(rank): list(self.processes[key].address) for rank, key in seats.items() if key in self.processes}
+
+    def status(self) -> dict[str, Any]:
+        """The state of the job, for people and programs."""
+        under_way = self.move or self.recovery
+        return {
+            "generation": self.generation,
+            "under_way": "" if under_way is None else f"{type(under_way).__name__.lower()}, {under_way.stage}",
+            "ended": self.ended,
+            "members": [
+                {
+                    "rank": rank,
+                    "host": one.host,
+                    "step": one.step,
+                    "iteration_s": one.iteration_s,
+                    "connected": one.connected,
+                }
+                for rank, key in sorted(self.owners.items())
+                if (one := self.processes.get(key)) is not None
+            ],
+            "standbys": [
+                {"host": one.host, "ready": one.ready, "rank": one.rank, "shadow_s": one.shadow_s}
+                for one in self.processes.values()
+                if not self._holds(one)
+            ],
+            "history": self.history[-200:],
+        }
+
+
+def _facts(message: Message) -> Message:
+    return {key: value for key, value in message.items() if key not in ("say", "what", "rank")}

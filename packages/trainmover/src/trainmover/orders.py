@@ -1,0 +1,92 @@
+"""An order from a verdict of Eroica: which worker's host has to be left.
+
+Only the public JSON is read (schema version 1: `findings` with `role`, `cause`, `workers`, `scope`, `hosts`,
+`confidence`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from trainmover.errors import UsageError
+
+ELSEWHERE_TOO = {
+    "python-on-critical-path",
+    "garbage-collection",
+    "blocking-checkpoint",
+    "blocking-logging",
+    "host-device-sync",
+    "load-imbalance",
+    "stage-imbalance",
+    "fragmented-collectives",
+    "slow-collective-everywhere",
+    "desynchronized-collective",
+    "blocked-in-user-code",
+}
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a verdict asks for.
+
+    Attributes:
+        worker: Global rank of the worker whose host is to be left.
+        host: Its host as the verdict names it, empty if it does not.
+        cause: The cause's name.
+        confidence: 0–1.
+    """
+
+    worker: int
+    host: str
+    cause: str
+    confidence: float
+
+
+def from_verdict(text: str, min_confidence: float) -> Order:
+    """Read the order out of a verdict.
+
+    Args:
+        text: The verdict's JSON.
+        min_confidence: A cause that is less certain moves nothing.
+
+    Raises:
+        UsageError: It is no verdict, or it names no single worker that another machine would help.
+    """
+    try:
+        verdict: dict[str, Any] = json.loads(text)
+        findings = verdict["findings"]
+        known = verdict["schema_version"] == 1
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"this is not a verdict of Eroica (`eroica run --json FILE` writes one): {error}") from error
+    if not known:
+        raise UsageError(f"a verdict of schema version {verdict['schema_version']}; version 1 is understood")
+    causes = [one for one in findings if one.get("role") == "cause"]
+    if not causes:
+        raise UsageError(f"the verdict is {verdict.get('verdict')} and names no cause, so nothing is moved")
+    first = causes[0]
+    workers, confidence = first.get("workers") or [], float(first.get("confidence") or 0.0)
+    if first.get("scope") != "some" or len(workers) != 1:
+        raise UsageError(f"{first['cause']} is not the fault of one worker ({first.get('scope')}), so nothing is moved")
+    if first["cause"] in ELSEWHERE_TOO:
+        raise UsageError(f"{first['cause']} comes from the program: on another machine it would be the same")
+    if confidence < min_confidence:
+        raise UsageError(
+            f"{first['cause']} on worker {workers[0]} with confidence {confidence:.2f}, below {min_confidence:.2f}; "
+            "--min-confidence sets how sure it has to be"
+        )
+    hosts = first.get("hosts") or []
+    return Order(int(workers[0]), str(hosts[0]) if len(hosts) == 1 else "", str(first["cause"]), confidence)
+
+
+def host_of(order: Order, status: dict[str, Any]) -> str:
+    """The host that holds the worker's rank now.
+
+    Raises:
+        UsageError: The job has no such rank.
+    """
+    for member in status["members"]:
+        if member["rank"] == order.worker:
+            return str(member["host"])
+    raise UsageError(f"the verdict names worker {order.worker}, which is not a rank of this job")

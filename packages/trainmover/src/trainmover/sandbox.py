@@ -1,0 +1,134 @@
+"""The shadow iteration: collectives are recorded once per role, and answered from the recording in a newcomer.
+
+On a job's first iterations every member notes what each collective gave it. Members with the same sequence of
+collectives (names, shapes, dtypes, group sizes) have the same role; one recording of each role is kept. A newcomer
+runs the job's own script from its beginning against the recording of its role, alone: imports, allocation, lazy
+initialization and first-step costs are paid while nobody waits. Barriers and sends give nothing and are skipped.
+
+Source:
+    TrainMover, section 4. Deviation: roles are found from the recordings instead of being declared; everything
+    outside the process is outside the sandbox, so traffic within one machine is replayed too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from trainmover.errors import MoveError
+
+
+@dataclass
+class Note:
+    """What one collective gave: its name and its outputs, None until they are there."""
+
+    name: str
+    outputs: list[torch.Tensor] | None = None
+
+
+@dataclass
+class Recording:
+    """What one role's collectives gave, by the number of the group within the process and in order of their calls."""
+
+    notes: dict[int, list[Note]] = field(default_factory=dict)
+
+    def signature(self) -> str:
+        """The same for members with the same role."""
+        digest = hashlib.sha256()
+        for ordinal in sorted(self.notes):
+            for note in self.notes[ordinal]:
+                shapes = [(tuple(one.shape), str(one.dtype)) for one in note.outputs or () if one.dtype != torch.uint8]
+                digest.update(repr((ordinal, note.name, shapes)).encode())
+        return digest.hexdigest()[:16]
+
+    def n_bytes(self) -> int:
+        """Memory of all outputs."""
+        return sum(one.nbytes for notes in self.notes.values() for note in notes for one in note.outputs or ())
+
+    def to_bytes(self) -> bytes:
+        """As a file's content; tensors and plain values only."""
+        buffer = io.BytesIO()
+        torch.save(
+            {ordinal: [(note.name, note.outputs or []) for note in notes] for ordinal, notes in self.notes.items()},
+            buffer,
+        )
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Recording:
+        """Read what to_bytes made."""
+        plain: dict[int, list[tuple[str, list[torch.Tensor]]]] = torch.load(io.BytesIO(content), weights_only=True)
+        return cls({ordinal: [Note(name, outputs) for name, outputs in notes] for ordinal, notes in plain.items()})
+
+
+class Recorder:
+    """Notes the outputs of this process's collectives; removed after the first iterations."""
+
+    def __init__(self) -> None:
+        self.recording = Recording()
+        self._lock = threading.Lock()
+
+    def note(self, ordinal: int, name: str, outputs: Sequence[torch.Tensor]) -> None:
+        """Keep copies of a collective's outputs."""
+        self.fill(self.reserve(ordinal, name), outputs)
+
+    def reserve(self, ordinal: int, name: str) -> Note:
+        """A place in the order of calls, for outputs that come later."""
+        note = Note(name)
+        with self._lock:
+            self.recording.notes.setdefault(ordinal, []).append(note)
+        return note
+
+    def fill(self, note: Note, outputs: Sequence[torch.Tensor]) -> None:
+        """Put the outputs into their place."""
+        note.outputs = [one.detach().clone() for one in outputs]
+
+
+class Replay:
+    """Answers a newcomer's collectives from the recording of its role.
+
+    Args:
+        recording: The role's own.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._queues: dict[tuple[int, str], deque[Note]] = {}
+        for ordinal, notes in recording.notes.items():
+            for note in notes:
+                self._queues.setdefault((ordinal, note.name), deque()).append(note)
+        self._last: dict[tuple[int, str], Note] = {}
+
+    def answer(self, ordinal: int, name: str, outputs: Sequence[torch.Tensor]) -> None:
+        """Fill the outputs as recorded; beyond the recording, with what the collective gave last.
+
+        Raises:
+            MoveError: The script calls a collective that its role did not have when it was recorded.
+        """
+        if name in ("barrier", "send"):
+            return
+        queue = self._queues.get((ordinal, name))
+        note = queue.popleft() if queue else self._last.get((ordinal, name))
+        if note is None or note.outputs is None:
+            raise MoveError(
+                f"the shadow iteration calls {name} in group {ordinal}, which is not in the recording: "
+                "the newcomer runs another script, or another role, than the member that was recorded"
+            )
+        self._last[ordinal, name] = note
+        for output, recorded in zip(outputs, note.outputs, strict=False):
+            _copy(output, recorded)
+
+
+def _copy(output: torch.Tensor, recorded: torch.Tensor) -> None:
+    target: Any = output.detach()
+    if target.shape == recorded.shape:
+        target.copy_(recorded)
+    else:  # a pickled object of another length: as much as fits
+        n_same = min(target.numel(), recorded.numel())
+        target.view(-1)[:n_same].copy_(recorded.reshape(-1)[:n_same])

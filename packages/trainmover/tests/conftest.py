@@ -1,0 +1,36 @@
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Losses and final states of the tests' job when nothing happens to it."""
+    from tests.rehearsal import SHAPE, rehearsal, states
+
+    with rehearsal(tmp_path_factory.mktemp("undisturbed"), 4, *SHAPE) as job:
+        assert job.finish() == 0, job.log()
+    assert len(states(job.out)) == 4
+    return job.out
+
+
+def environment(**more: str) -> dict[str, str]:
+    """One thread a process, no variables of an outer job."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRAINMOVER_", "TORCHELASTIC_"))}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
+
+
+def torchrun(program: str, n_ranks: int, *arguments: str, timeout_s: float = 120) -> str:
+    """Run one of the test programs under torchrun; its output."""
+    assert shutil.which(sys.executable)
+    command = [*TORCHRUN, "--standalone", "--nproc-per-node", str(n_ranks), str(PROGRAMS / program), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment(), check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

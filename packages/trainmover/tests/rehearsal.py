@@ -1,0 +1,156 @@
+"""Real jobs for the tests: `trainmover run -- torchrun train.py`, standbys, orders, kills."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import environment
+from trainmover.cli import ask
+
+TRAIN = Path(__file__).parent.parent / "src" / "trainmover" / "demo" / "train.py"
+SHAPE = ("--dp", "2", "--pp", "2", "--iterations", "200")
+
+
+@dataclass
+class Rehearsal:
+    """One job under way."""
+
+    folder: Path
+    out: Path
+    process: subprocess.Popen[bytes]
+    others: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def access(self) -> dict[str, str]:
+        return {
+            "TRAINMOVER_CONTROLLER": json.loads((self.folder / "controller.json").read_text())["address"],
+            "TRAINMOVER_TOKEN": (self.folder / "token").read_text().strip(),
+        }
+
+    def status(self) -> dict[str, Any]:
+        with contextlib.suppress(Exception):
+            return dict(ask(self.access, {"ask": "status"})["status"])
+        return {"members": [], "standbys": [], "history": [], "generation": -1, "under_way": "?"}
+
+    def standby(self, host: str = "spare", **variables: str) -> subprocess.Popen[bytes]:
+        variables = {"TRAINMOVER_HOST": host, **self.access, **variables}
+        command = [sys.executable, "-m", "trainmover.standby"]
+        log = (self.folder / f"standby-{host}.log").open("ab")
+        child = subprocess.Popen(command, env=environment(**variables), stdout=log, stderr=log)
+        self.others.append(child)
+        return child
+
+    def until(self, ready, timeout_s: float = 60) -> dict[str, Any]:
+        """Ask for the status until it satisfies `ready`."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            found = self.status()
+            if ready(found):
+                return found
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.1)
+        raise AssertionError(f"did not come about: {found}\n{self.log()}")
+
+    def until_ready(self, n_standbys: int = 1, timeout_s: float = 90) -> dict[str, Any]:
+        return self.until(lambda now: sum(one["ready"] for one in now["standbys"]) >= n_standbys, timeout_s)
+
+    def until_step(self, step: int, timeout_s: float = 60) -> dict[str, Any]:
+        return self.until(lambda now: now["members"] and min(one["step"] for one in now["members"]) >= step, timeout_s)
+
+    def move(self, source: str, target: str = "", *, force: bool = True) -> dict[str, Any]:
+        return ask(self.access, {"ask": "move", "from": source, "to": target, "force": force})
+
+    def pid_of(self, rank: int) -> int:
+        lines = (self.out / f"losses-{rank}.jsonl").read_text().splitlines()
+        return int(json.loads(lines[-1])["pid"])
+
+    def pace(self, seconds: float) -> None:
+        """From the next iteration on each one sleeps so long."""
+        part = self.folder / "pace.part"
+        part.write_text(str(seconds))
+        part.replace(self.folder / "pace")
+
+    def hit(self, rank: int, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid_of(rank), number)
+
+    def finish(self, timeout_s: float = 90) -> int:
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job hangs\n{self.log()}") from None
+
+    def log(self) -> str:
+        names = ("controller.log", "job.log")
+        logs = [(self.folder / name) for name in names if (self.folder / name).exists()]
+        logs += sorted(self.folder.glob("standby-*.log"))
+        return "\n".join(f"--- {path.name}\n{path.read_text()[-6000:]}" for path in logs)
+
+
+@contextlib.contextmanager
+def rehearsal(
+    folder: Path, n_ranks: int, *arguments: str, pace_s: float = 0.0, times: str = "{}", **variables: str
+) -> Iterator[Rehearsal]:
+    """Start a job; end whatever is left of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    out = folder / "out"
+    (folder / "pace").write_text(str(pace_s))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks)]
+    command = [
+        "timeout",
+        "600",
+        sys.executable,
+        "-m",
+        "trainmover.cli",
+        "run",
+        "--folder",
+        str(folder),
+        "--each-rank-a-host",
+        "--times",
+        times,
+        "--",
+    ]
+    command += [*launcher, str(TRAIN), "--out", str(out), "--pace-file", str(folder / "pace"), *arguments]
+    with (folder / "job.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, env=environment(**variables), stdout=log, stderr=log, start_new_session=True
+        )
+        job = Rehearsal(folder, out, process)
+        try:
+            deadline = time.monotonic() + 30
+            while not (folder / "controller.json").exists():
+                assert process.poll() is None, job.log()
+                assert time.monotonic() < deadline, job.log()
+                time.sleep(0.1)
+            yield job
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for other in job.others:
+                other.kill()
+                other.wait()
+
+
+def losses(out: Path) -> dict[int, dict[int, str]]:
+    """Loss of every iteration by rank; where an iteration was repeated, the last."""
+    found: dict[int, dict[int, str]] = {}
+    for path in out.glob("losses-*.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        found[int(path.stem.split("-")[1])] = {line["step"]: line["loss"] for line in lines}
+    return found
+
+
+def states(out: Path) -> dict[str, Any]:
+    """Digests of the final states, by rank."""
+    return {path.stem: json.loads(path.read_text()) for path in out.glob("state-*.txt")}

@@ -1,0 +1,293 @@
+"""The controller's decisions, with a simulated job and a clock of our own: no wait, no socket."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainmover.machine import Answer, End, Instruction, Keep, Machine, Say, Tell, Times
+
+N_RANKS = 4
+
+
+class Worker:
+    """What a member or a standby does with the controller's messages, without any training."""
+
+    def __init__(self, world: World, key: str, rank: int, *, standby: bool) -> None:
+        self.world, self.key, self.rank, self.standby = world, key, rank, standby
+        self.generation = self.interrupted = self.prepared = 0
+        self.step, self.copies = 0, {0}
+        self.alive, self.acts = True, not standby
+        self.held: dict[str, Any] | None = None
+
+    def hello(self) -> dict[str, Any]:
+        return {
+            "kind": "standby" if self.standby else "member", "rank": self.rank, "host": f"host-{self.key}",
+            "address": ["a", 1], "world": N_RANKS, "generation": self.generation, "step": self.step,
+            "versions": {"trainmover": "1", "torch": "2", "python": "3"}, "code": "c", "argv": ["x"], "cwd": "/",
+            "ready": self.standby and self.rank >= 0, "prepared": self.prepared,
+            "at": self.held["at"] if self.held else -1, "signature": "one" if not self.standby else "",
+            "marked": self.interrupted > self.generation,
+        }  # fmt: skip
+
+    def say(self, what: str, **content: Any) -> None:
+        self.world.later(
+            lambda: self.world.do(self.world.machine.said(self.key, {"say": what, **content}, self.world.now)), self
+        )
+
+    def hear(self, message: dict[str, Any]) -> None:
+        handler = getattr(self, f"on_{message['do']}", None)
+        if handler is not None:
+            handler(message)
+
+    def on_warm(self, message: dict[str, Any]) -> None:
+        self.on_become({"role": message["roles"][-1]})
+
+    def on_become(self, message: dict[str, Any]) -> None:
+        self.rank = message["role"]["rank"]
+        self.say("ready", rank=self.rank, address=["a", 1], code="c", shadow_s=0.1)
+
+    def on_prepare(self, message: dict[str, Any]) -> None:
+        self.prepared = message["generation"]
+        self.say("prepared", generation=message["generation"])
+
+    def on_hold(self, message: dict[str, Any]) -> None:
+        self.held = message
+        if self.standby:
+            self.say("loaded", generation=message["generation"], took_s=0.1)
+        else:
+            self.say("promised", at=message["at"])
+
+    def on_abort(self, message: dict[str, Any]) -> None:
+        if message["generation"] == self.prepared:
+            self.held, self.prepared = None, 0
+
+    def on_switch(self, message: dict[str, Any]) -> None:
+        if message["generation"] <= self.generation:
+            return
+        assert self.held is not None, "a switch without a promise"
+        self.generation, self.step = message["generation"], max(self.step, self.held["at"])
+        if str(self.rank) in message["seats"] and not self.standby:
+            self.acts = False
+        elif self.standby:
+            self.standby, self.acts, self.copies = False, True, set()
+        self.copies.add(self.step)
+        self.held, self.prepared = None, 0
+
+    def on_interrupt(self, message: dict[str, Any]) -> None:
+        if message["generation"] <= self.interrupted:
+            return
+        self.interrupted, self.held = message["generation"], None
+        others = {str(rank): sorted(steps) for rank, steps in self.world.held_by(self.rank).items()}
+        disk = {str(rank): [0] for rank in range(N_RANKS)}
+        self.say("stopped", generation=message["generation"], own=sorted(self.copies), held=others, disk=disk)
+
+    def on_recover(self, message: dict[str, Any]) -> None:
+        if message["generation"] < self.interrupted:
+            return
+        self.generation = self.interrupted = message["generation"]
+        self.standby, self.acts, self.step = False, True, message["step"]
+        self.copies = {step for step in self.copies if step <= self.step} | {self.step}
+        self.say("recovered", generation=message["generation"], took_s=0.1)
+
+    def on_leave(self, _message: dict[str, Any]) -> None:
+        self.acts = self.alive = False
+
+
+class World:
+    """A job of N_RANKS members and some standbys around one machine; messages take time and keep their order."""
+
+    def __init__(self, seed: int, n_standbys: int) -> None:
+        self.now, self.random = 0.0, random.Random(seed)
+        self.decision: dict[str, Any] | None = None
+        self.machine = Machine(None, Times(), self.now)
+        self.queue: list[tuple[float, int, Any, Worker | None]] = []
+        self.number = itertools.count()
+        self.last: dict[int, float] = {}
+        self.workers: dict[str, Worker] = {}
+        self.answers: list[Answer] = []
+        self.ended: list[End] = []
+        self.generations: list[int] = []
+        for rank in range(N_RANKS):
+            self.join(Worker(self, f"m{rank}", rank, standby=False))
+        for rank in range(N_RANKS):
+            self.workers[f"m{rank}"].say("recorded", signature="one", n_bytes=1)
+            self.workers[f"m{rank}"].say("digest", digest=str(rank // 2))
+        self.run(1.0)
+        for place in range(n_standbys):
+            self.join(Worker(self, f"s{place}", -1, standby=True))
+        self.run(2.0)
+
+    def join(self, worker: Worker) -> None:
+        self.workers[worker.key] = worker
+        self.do(self.machine.joined(worker.key, worker.hello(), self.now))
+
+    def held_by(self, rank: int) -> dict[int, set[int]]:
+        """Rank r + 2 holds r's copies, as data-parallel twins do."""
+        twin = (rank + 2) % N_RANKS
+        twins = [one for one in self.workers.values() if one.rank == twin and one.acts]
+        return {one.rank: set(one.copies) for one in twins}
+
+    def later(self, action: Any, worker: Worker | None) -> None:
+        at = max(self.now + self.random.uniform(0.001, 0.2), self.last.get(id(worker), 0.0) + 1e-6)
+        self.last[id(worker)] = at
+        heapq.heappush(self.queue, (at, next(self.number), action, worker))
+
+    def do(self, instructions: list[Instruction]) -> None:
+        for one in instructions:
+            if isinstance(one, Keep):
+                self.decision = one.decision
+                self.generations.append(one.decision["generation"])
+            elif isinstance(one, Answer):
+                self.answers.append(one)
+            elif isinstance(one, End):
+                self.ended.append(one)
+            elif isinstance(one, Tell) and one.key in self.workers:
+                if one.message["do"] == "upload":
+                    self.workers[one.key].say("recording", signature=one.message["signature"])
+                self.later(lambda one=one: self.workers[one.key].hear(one.message), self.workers[one.key])
+            else:
+                assert isinstance(one, (Tell, Say))
+
+    def run(self, seconds: float) -> None:
+        """Let time pass; members train, beat and copy, the controller ticks."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 0.1
+            while self.queue and self.queue[0][0] <= self.now:
+                _, _, action, worker = heapq.heappop(self.queue)
+                if worker is None or worker.alive:
+                    action()
+            for worker in list(self.workers.values()):
+                if worker.alive:
+                    if worker.acts and worker.held is None and worker.interrupted <= worker.generation:
+                        worker.step += 1
+                        worker.copies = {step for step in worker.copies if step >= worker.step - 30}
+                        if worker.step % 10 == 0:
+                            worker.copies.add(worker.step)
+                    self.do(
+                        self.machine.said(
+                            worker.key, {"say": "beat", "step": worker.step, "iteration_s": 0.1}, self.now
+                        )
+                    )
+            self.do(self.machine.tick(self.now))
+            self.check()
+
+    def check(self) -> None:
+        """Nobody acts in a role of the present generation but the one to whom it was given."""
+        for worker in self.workers.values():
+            if worker.alive and worker.acts and worker.generation == self.machine.generation:
+                assert self.machine.owners.get(worker.rank) == worker.key, (worker.key, self.machine.owners)
+
+    def kill(self, key: str) -> None:
+        self.workers[key].alive = False
+        self.do(self.machine.gone(key, self.now))
+
+    def controller_dies(self) -> None:
+        """A new controller reads the last decision; everybody who lives comes back."""
+        self.machine = Machine(self.decision, Times(), self.now)
+        self.machine.recordings = {"one"}
+        for worker in self.workers.values():
+            if worker.alive:
+                self.later(
+                    lambda worker=worker: self.do(self.machine.joined(worker.key, worker.hello(), self.now)), worker
+                )
+
+    def whole(self) -> bool:
+        holders = [self.workers[key] for key in self.machine.owners.values()]
+        idle = self.machine.move is None and self.machine.recovery is None
+        return idle and all(one.alive and one.acts and one.generation == self.machine.generation for one in holders)
+
+
+def test_a_planned_move_is_written_down_before_anybody_is_told() -> None:
+    world = World(1, 1)
+    told: list[str] = []
+    real = world.do
+    world.do = lambda instructions: (told.extend(_names(instructions)), real(instructions))[1]  # type: ignore[method-assign]
+    world.do(world.machine.ordered("order", "host-m1", "", world.now))
+    world.run(5.0)
+    assert world.answers[-1].done
+    assert world.machine.owners[1] == "s0"
+    assert told.index("keep switch") < told.index("switch")
+    assert not world.workers["m1"].acts
+
+
+def _names(instructions: list[Instruction]) -> list[str]:
+    return [
+        f"keep {one.decision['what']}" if isinstance(one, Keep) else one.message["do"]
+        for one in instructions
+        if isinstance(one, (Keep, Tell))
+    ]
+
+
+def test_orders_that_cannot_be_carried_out_say_why() -> None:
+    world = World(1, 0)
+    for source, words in (("nowhere", "no rank runs on nowhere"), ("host-m1", "1 standby processes are needed")):
+        world.do(world.machine.ordered("order", source, "", world.now))
+        assert words in world.answers[-1].text
+
+
+def test_a_member_that_comes_back_after_it_was_replaced_is_sent_away() -> None:
+    world = World(1, 1)
+    stopped = world.workers["m2"]
+    stopped.alive = False  # as SIGSTOP: its connection stands, it says nothing
+    world.run(10.0)
+    assert world.machine.owners[2] == "s0"
+    stopped.alive = True
+    world.do(world.machine.joined("m2", stopped.hello(), world.now))
+    world.run(1.0)
+    assert not stopped.acts
+    assert world.whole()
+
+
+def test_several_machines_move_at_once_and_two_losses_at_once_are_one_recovery() -> None:
+    world = World(3, 4)
+    world.kill("m0")
+    world.kill("m3")
+    world.run(8.0)
+    assert world.whole()
+    assert len([one for one in world.machine.history if one["what"] == "recovery"]) == 1
+
+
+FAULT = st.sampled_from(["move", "kill member", "stop member", "kill standby", "kill controller", "link", "wait"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**6), st.lists(st.tuples(FAULT, st.integers(0, 3), st.floats(0.0, 1.5)), min_size=1, max_size=8)
+)
+def test_random_faults_at_random_moments_end_in_a_whole_job_with_one_member_a_role(
+    seed: int, faults: list[tuple[str, int, float]]
+) -> None:
+    """60 examples of up to eight faults; after each the same rules hold, and at the end all four ranks train."""
+    world = World(seed, 3)
+    for place, (fault, rank, pause_s) in enumerate(faults):
+        holder = world.machine.owners.get(rank, "")
+        if fault == "move":
+            world.do(world.machine.ordered(f"o{place}", f"host-{holder}", "", world.now))
+        elif fault == "kill member" and world.workers[holder].alive:
+            world.kill(holder)
+        elif fault == "stop member":
+            world.workers[holder].alive = False
+        elif fault == "kill standby":
+            for worker in [one for one in world.workers.values() if one.standby and one.alive][:1]:
+                world.kill(worker.key)
+        elif fault == "kill controller":
+            world.controller_dies()
+        elif fault == "link" and world.workers[holder].alive:
+            world.workers[holder].say(
+                "lost", peer=(rank + 1) % N_RANKS, detail="cut", generation=world.machine.generation
+            )
+        world.run(pause_s)
+        world.join(Worker(world, f"late{place}", -1, standby=True))
+    for spare in range(N_RANKS):
+        world.join(Worker(world, f"end{spare}", -1, standby=True))
+    world.run(60.0)
+    assert not world.ended, world.ended
+    assert world.whole(), (world.machine.status(), [vars(one) for one in world.workers.values()])
+    assert world.generations == sorted(world.generations)

@@ -1,0 +1,49 @@
+"""Real jobs of four processes that lose members, by order and by surprise, and train on to the same bit."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.rehearsal import SHAPE, Rehearsal, losses, rehearsal, states
+
+pytestmark = pytest.mark.jobs
+PACE_S = 0.3
+
+
+def same(job: Rehearsal, undisturbed: Path) -> None:
+    job.pace(0.0)
+    assert job.finish() == 0, job.log()
+    assert losses(job.out) == losses(undisturbed)
+    assert states(job.out) == states(undisturbed)
+
+
+def test_a_planned_move_a_killed_member_and_a_killed_controller_change_no_bit(
+    tmp_path: Path, undisturbed: Path
+) -> None:
+    """Parameters, optimizer, random numbers, data position and every loss are those of the undisturbed job."""
+    with rehearsal(tmp_path, 4, *SHAPE, pace_s=PACE_S) as job:
+        job.standby("spare-1")
+        job.until_ready()
+        answer = job.move("node-1", "spare-1")
+        assert answer["done"], job.log()
+        os.kill(json.loads((tmp_path / "controller.json").read_text())["pid"], signal.SIGKILL)
+        job.until(lambda now: len(now["members"]) == 4 and now["generation"] == 1)
+        job.standby("spare-2")
+        job.until_ready()
+        job.hit(3)
+        job.until(lambda now: now["generation"] > 1 and not now["under_way"])
+        assert {one["host"] for one in job.status()["members"]} == {"node-0", "spare-1", "node-2", "spare-2"}
+        same(job, undisturbed)
+
+
+def test_without_a_standby_the_seat_starts_one_and_a_stopped_process_counts_as_lost(
+    tmp_path: Path, undisturbed: Path
+) -> None:
+    with rehearsal(tmp_path, 4, *SHAPE, pace_s=PACE_S, times=json.dumps({"beat_s": 3.0})) as job:
+        job.until_step(5)
+        job.hit(2, signal.SIGSTOP)
+        job.until(lambda now: now["generation"] > 0 and not now["under_way"])
+        same(job, undisturbed)
