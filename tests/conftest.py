@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -36,6 +37,14 @@ def _every_finding_is_explained() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(eroica.pipeline, "diagnose", explained)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _nobody_lowers_the_runners_priority() -> Iterator[None]:
+    """What a program of ours does to itself, a test of it must not do to all tests after it."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    yield
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 def check_explained(finding: Finding, of_causes: set[int]) -> None:

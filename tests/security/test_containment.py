@@ -152,7 +152,10 @@ def test_idle_and_slow_strangers_keep_no_agent_out(job: Job) -> None:
                 with contextlib.suppress(OSError):
                     line.sendall(b"POST /v1/report HTTP/1.1\r\nHost: c\r\nContent-Length: 1000000\r\n")
         job.moves_on()
-        assert len(list(Path(f"/proc/{job.address.pid}/fd").iterdir())) < 120
+        until = time.monotonic() + 5  # who spoke is answered and closed when its turn comes
+        while (held := len(list(Path(f"/proc/{job.address.pid}/fd").iterdir()))) >= 120 and time.monotonic() < until:
+            time.sleep(0.1)
+        assert held < 120
 
 
 @pytest.mark.jobs

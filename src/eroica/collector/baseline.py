@@ -20,8 +20,6 @@ from eroica.wire.messages import WorkerStatus
 _TRIES = 3
 #: A job that was slower than its best by this factor when its baseline window opened was not healthy.
 _FASTER_LATER = 1.15
-#: Unless it was slower by no more than this share of what it lost since.
-_SMALL_PART = 0.2
 #: Capturing makes iterations longer, those of tiny operators by half; so much longer, the job got slow meanwhile,
 #: unless it was as fast as before right after the window, and the same was seen twice.
 _SLOWER_INSIDE = 2.0
@@ -138,7 +136,7 @@ class Baseline:
         taken_s, expected_s = self._taken_s, self._settings.expected_iteration_s
         if not self.patterns or not taken_s:
             return ""
-        is_far_slower = (now_s or 0.0) >= _FASTER_LATER * taken_s
+        is_far_slower = self._is_far_slower(now_s)
         if self._was_slow and not is_far_slower:
             return "it was slow from its start"
         if self._is_slower_inside and not (self._came_back and self._tries > 1):
@@ -149,9 +147,27 @@ class Baseline:
         at = f"iterations took {1e3 * taken_s:.3g} ms when it was taken"
         if 0 < expected_s < taken_s and not is_far_slower:
             return f"{at}, and {1e3 * expected_s:.3g} ms are expected"
-        if best_s and taken_s >= max(_FASTER_LATER * best_s, best_s + _SMALL_PART * ((now_s or 0.0) - best_s)):
+        if best_s and taken_s >= _FASTER_LATER * best_s and not is_far_slower:
             return f"{at}, and {1e3 * best_s:.3g} ms at the job's best"
         return ""
+
+    def shows_a_part(self, best_s: float | None, now_s: float | None) -> str:
+        """Which part of a slowdown a comparison with it can show, in words; "" for the whole.
+
+        Args:
+            best_s: Mean iteration of the job's best stretch so far, seconds.
+            now_s: Mean iteration when the window that it is compared with was asked for, seconds.
+        """
+        taken_s = self._taken_s
+        if not (self.patterns and taken_s and best_s and now_s) or taken_s < _FASTER_LATER * best_s:
+            return ""
+        return (
+            f"Iterations took {1e3 * taken_s:.3g} ms when the baseline window was taken, {1e3 * best_s:.3g} ms at their"
+            f" best: only what came after that window is seen, {(now_s - taken_s) / (now_s - best_s):.0%} of it."
+        )
+
+    def _is_far_slower(self, now_s: float | None) -> bool:
+        return (now_s or 0.0) >= _FASTER_LATER * (self._taken_s or math.inf)
 
     def distrust(self) -> None:
         """Another baseline window may take its place, as long as there are tries left."""

@@ -338,6 +338,7 @@ class Windows:
         best_s, now_s = span.best_s(span.in_training(self.roll)), current.window.current_iteration_s
         doubts = self._baseline.doubts(best_s, now_s)
         if not doubts:
+            notes.extend(filter(None, [self._baseline.shows_a_part(best_s, now_s)]))
             return self._baseline.patterns
         notes.append(f"The baseline window is not used, the job was not healthy then: {doubts}.")
         self._baseline.distrust()
