@@ -6,7 +6,7 @@ no window of it found a cause.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from eroica.faults.rehearsal import MIDDLE
@@ -17,6 +17,33 @@ Z = 1.96
 #: Lines of the training are printed after so many iterations; see `eroica.faults.training`.
 LOG_EVERY = 50
 BINS = ((0.0, 0.5), (0.5, 0.6), (0.6, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 1.01))
+
+
+class Kind(NamedTuple):
+    """One of the root-cause classes by which the paper counts its hard cases (table 2).
+
+    Attributes:
+        cases: How many of those it counts there; they add up to 70.
+        faults: Ours that are of its kind.
+    """
+
+    cases: int
+    faults: tuple[str, ...]
+
+
+#: What stands for what was decided by who would have to mend it: a machine's owner, who set the job up, who wrote it.
+PAPERS_CLASSES = {
+    "hardware: GPU": Kind(2, ("slow-compute",)),
+    "hardware: CPU": Kind(2, ("burners", "memory-hog", "cpu-quota", "one-core", "pinned-cpu", "noisy-host")),
+    "hardware: network": Kind(6, ("slow-link", "passing-slow-link", "slow-receive", "slow-send")),
+    "configuration: PyTorch": Kind(4, ("anomaly-mode", "wrong-threads", "wrong-environment")),
+    "configuration: communication": Kind(
+        6, ("small-buckets", "serial-collectives", "tiny-collectives", "needless-sync")
+    ),
+    "configuration: data loader": Kind(5, ("few-loader-workers", "many-loader-workers", "slow-storage")),
+    "user code": Kind(45, ()),
+}
+_USER_CODE = "user code"
 
 
 class Share(NamedTuple):
@@ -98,6 +125,26 @@ def by(runs: Iterable[Run], name: str) -> dict[str, list[Run]]:
     for run in runs:
         groups.setdefault(run[name], []).append(run)
     return groups
+
+
+def papers_class(fault: str) -> str:
+    """The class of `PAPERS_CLASSES` that a fault is of: user code where no other claims it."""
+    return next((name for name, kind in PAPERS_CLASSES.items() if fault in kind.faults), _USER_CODE)
+
+
+def by_papers_class(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs of each of the paper's classes, in its order; those that stand still are not counted there."""
+    groups: dict[str, list[Run]] = {name: [] for name in PAPERS_CLASSES}
+    for run in runs:
+        if run["expected"]["verdict"] == "slow":
+            groups[papers_class(run["fault"])].append(run)
+    return groups
+
+
+def weighted_share(groups: Mapping[str, Sequence[Run]]) -> float:
+    """Share of right runs, each class weighted by its number of the paper's cases; NaN where one has no runs."""
+    cases = sum(kind.cases for kind in PAPERS_CLASSES.values())
+    return sum(PAPERS_CLASSES[name].cases * share(mine).value for name, mine in groups.items()) / cases
 
 
 def true_gain(run: Run) -> float | None:

@@ -88,6 +88,7 @@ def page(
     yield from summary(faulty, healthy, windows, first)
     yield from by_age([run for run in first if accuracy.is_faulty(run)])
     yield from per_fault(faulty)
+    yield from per_class(faulty, first)
     yield from per_place(faulty)
     yield from alarms(healthy)
     yield from by_hand(windows)
@@ -181,6 +182,24 @@ def told(runs: Sequence[Run], part: str) -> str:
     expected = runs[0]["expected"]
     is_any = {"workers": expected.get("scope") == "any", "function": not expected.get("function")}.get(part, False)
     return "–" if is_any else str(sum(run["parts"][part] for run in runs))
+
+
+def per_class(faulty: Sequence[Run], first: Sequence[Run]) -> Iterator[str]:
+    """The same runs by the paper's classes, with its fleet's weights."""
+    now, once = (accuracy.by_papers_class(filter(accuracy.is_faulty, runs)) for runs in (faulty, first))
+    yield "## By the paper's classes\n"
+    yield (
+        "Slow jobs by the classes in which the paper counts the hard cases of its fleet (table 2: 70 of them, no "
+        "standstills). The last row weights each class by its number of cases there. A fault's class is who would "
+        "have to mend it (`benchmarks/accuracy.py`); what no class claims is user code.\n"
+    )
+    rows = [
+        (name, str(kind.cases), words(accuracy.share(now[name])), words(accuracy.share(once[name])))
+        for name, kind in accuracy.PAPERS_CLASSES.items()
+    ]
+    weighted = [percent(accuracy.weighted_share(groups)) for groups in (now, once)]
+    cases = str(sum(kind.cases for kind in accuracy.PAPERS_CLASSES.values()))
+    yield from table(("class", "cases", "right", "the first time"), [*rows, ("weighted", cases, *weighted)])
 
 
 def per_place(faulty: Sequence[Run]) -> Iterator[str]:

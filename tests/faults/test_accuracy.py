@@ -148,3 +148,13 @@ def test_what_the_minute_before_a_window_was_like_is_a_multiple_of_the_usual(
     assert [healthy_hour.longer_before(moment, values) for moment in (60.0, 159.0)] == [1.0, 1.5]
     assert healthy_hour.longer_before(1000.0, values) is None
     assert healthy_hour.fixed_work_ms() > 0
+
+
+def test_classes_count_as_often_as_the_papers_cases(accuracy: ModuleType) -> None:
+    one_of_each = [run(0, fault=(kind.faults or ("heavy-collate",))[0]) for kind in accuracy.PAPERS_CLASSES.values()]
+    groups = accuracy.by_papers_class([*one_of_each, run(1, fault="hang", expected={"verdict": "blocked"})])
+    assert {name: len(runs) for name, runs in groups.items()} == dict.fromkeys(accuracy.PAPERS_CLASSES, 1)
+    assert accuracy.weighted_share(groups) == 1.0
+    groups["user code"] = [run(0, right=False)]
+    assert accuracy.weighted_share(groups) == pytest.approx(25 / 70)
+    assert math.isnan(accuracy.weighted_share({**groups, "hardware: GPU": []}))
