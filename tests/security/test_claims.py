@@ -71,6 +71,8 @@ CLAIMS = {
         "collector/test_doors::test_it_listens_on_loopback_until_it_closes",
     ),
     "run code through Eroica": (
+        "security/test_planted_words::test_a_pickle_in_the_store_is_a_text_like_any_other",
+        "security/test_planted_words::test_no_planted_word_is_run_or_leads_off_the_network",
         "security/test_private_files::test_bytes_that_are_no_record_end_in_one_error_that_callers_know",
     ),
     "make an agent read long answers or take impossible orders": (

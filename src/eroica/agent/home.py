@@ -322,7 +322,7 @@ def _address_in(word: str) -> Address:
     except (InputError, ValueError) as error:
         raise InputError(f"the word in the job's store is no address: {error}") from None
     endpoint_of(home.url)
-    if not good_token(home.token) or not 0 < len(home.host) <= 255:
+    if not good_token(home.token) or not 0 < len(home.host) <= 255 or not home.host.isprintable():
         raise InputError("the word in the job's store is no address: its token or host is none")
     return home
 
