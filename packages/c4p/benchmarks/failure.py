@@ -7,6 +7,7 @@ import json
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 from c4p.measure import JobSpec, run_jobs
 from c4p.testbed import Shape, build
@@ -22,7 +23,8 @@ def one(seed: int, paths: int, mbit: float, ports: str, seconds: float) -> dict[
             bed.cut("spine1", "host1")
 
         job = run_jobs(bed, [JobSpec((0, 1), ports, seconds, paths, 8 << 20)], during)[0]
-    left = [e["time"] - cut[0] for m in job.members for e in m["events"] if e["what"] == "left" and e["time"] > cut[0]]
+    events = [e for m in job.members for e in m["events"] if e["what"] == "left" and e["time"] > cut[0]]
+    left = [e["time"] - cut[0] for e in events]
     rest = (paths - 1) * mbit
     return {
         "seed": seed,
@@ -32,7 +34,13 @@ def one(seed: int, paths: int, mbit: float, ports: str, seconds: float) -> dict[
         "first_2s_share": round(job.busbw_mbit(since=cut[0], until=cut[0] + 2.5) / rest, 3),
         "after_2s_share": round(job.busbw_mbit(since=cut[0] + 2.0) / rest, 3),
         "first_left_s": round(min(left), 2) if left else None,
+        "ways_at_end": min(len({way for _, way, *_ in m["paths"]}) for m in job.members),
+        "left": [f"{e['time'] - cut[0]:.2f} {'|'.join(e['way'])} {e['why']}" for e in sorted(events, key=_when)],
     }
+
+
+def _when(event: dict[str, Any]) -> float:
+    return float(event["time"])
 
 
 def main() -> None:
