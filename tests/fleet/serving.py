@@ -119,9 +119,10 @@ def reporter(environ: Mapping[str, str], run: Path, job: str, collector: int = 0
     return subprocess.Popen(module, env=dict(environ))
 
 
-def a_verdict(
+def a_verdict(  # noqa: PLR0913
     job: str = "llm",
     word: VerdictWord = "slow",
+    *,
     workers: Sequence[int] = (3,),
     hosts: Sequence[str] = ("node1",),
     function: str = "read_block",
@@ -150,15 +151,9 @@ def a_pattern(rank: int, window_id: int, host: str = "", functions: int = 5, sec
         global_rank=rank, local_rank=rank % 4, world_size=8, host=host or f"node{rank // 4}", pid=100 + rank,
         device=f"cuda:{rank % 4}",
     )  # fmt: skip
-    rows = tuple(
-        FunctionPattern(
-            key=FunctionKey(
-                kind="python", name=f"f{at}", stack=("main (train.py:1)", f"step (train.py:{40 + at})", f"f{at} (m.py:9)")
-            ),
-            beta=0.1, critical_s=seconds, count=3, resource="cpu",
-        )
-        for at in range(functions)
-    )  # fmt: skip
+    stacks = [("main (train.py:1)", f"step (train.py:{40 + at})", f"f{at} (m.py:9)") for at in range(functions)]
+    keys = [FunctionKey(kind="python", name=f"f{at}", stack=stack) for at, stack in enumerate(stacks)]
+    rows = tuple(FunctionPattern(key=key, beta=0.1, critical_s=seconds, count=3, resource="cpu") for key in keys)
     return WorkerPattern(
         worker=worker, window_id=window_id, first_iteration=10, last_iteration=30, duration_s=2.0, iteration_us=b"",
         wait_us=b"", functions=rows,

@@ -87,7 +87,8 @@ def test_without_a_service_everything_waits_and_is_handed_over_later(service: Se
     assert len(service.ask("GET", "/v1/runs", job="later")["runs"]) == 2
 
 
-def test_nothing_is_lost_or_doubled_whoever_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("windows", [4, pytest.param(24, marks=pytest.mark.thorough)])
+def test_nothing_is_lost_or_doubled_whoever_is_killed(tmp_path: Path, windows: int) -> None:
     """Reporter and service are killed at random moments while a run fills its directory, window by window."""
     pytest.importorskip("sqlalchemy")
     chance = random.Random(7)
@@ -95,7 +96,7 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run", "killed")
     environ = {**service.environ(), "EROICA_FLEET_REPORT_S": "0.3"}
     guardian = subprocess.Popen(["sleep", "600"])  # in the collector's place
-    windows, reporting, kills = 12, None, [0, 0]
+    reporting, kills = None, [0, 0]
     try:
         for window_id in range(1, windows + 1):
             directory.course(*[100.0 + window_id] * 5)
@@ -118,7 +119,7 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(tmp_path: Path) -> None:
         assert sorted(line["window_id"] for line in course["verdicts"]) == list(range(windows + 1))
         assert course["pattern_workers"] == {str(window_id): 80 for window_id in range(1, windows + 1)}
         assert course["times"]["mean_ms"] == directory.means
-        assert kills == [6, 4]
+        assert kills == [windows // 2, windows // 3]
         assert rows_in_files(tmp_path / "data") == windows * 80 * 5
     finally:
         guardian.kill()

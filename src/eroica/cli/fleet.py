@@ -44,6 +44,79 @@ def jobs(q: str, state: str, limit: int, as_json: bool) -> None:
 
 
 @fleet.command()
+@click.option("--days", default=30.0, show_default=True, help="How far back.")
+@_as_json
+def hosts(days: float, as_json: bool) -> None:
+    """Hosts that jobs named as culprits, those first that chance does not account for."""
+    found = _ask("GET", "/v1/hosts", {"days": str(days), "limit": "1000"})
+    columns = ("", "host", "named", "of runs", "jobs", "expected", "chance", "for", "devices", "last", "")
+    rows = [
+        (
+            "!" if host["suspicious"] else "", host["host"], host["named"], host["runs"], host["jobs"],
+            f"{host['expected']:.1f}", f"{host['of_any']:.1e}", ", ".join(host["causes"]), ", ".join(host["devices"]),
+            _ago(host["last_at"]), "again after its repair" if host["again"] else "",
+        )
+        for host in found["hosts"]
+    ]  # fmt: skip
+    _show(found, as_json, columns, rows)
+
+
+@fleet.command()
+@click.option("--days", default=30.0, show_default=True, help="How far back.")
+@_as_json
+def functions(days: float, as_json: bool) -> None:
+    """Functions that are slow in several jobs."""
+    found = _ask("GET", "/v1/functions", {"days": str(days), "limit": "1000"})
+    rows = [
+        (
+            one["function"], one["cause"], one["jobs"], one["of_jobs"], f"{one['gain']:.0%}", _ago(one["first_at"]),
+            ", ".join(one["names"]),
+        )
+        for one in found["functions"]
+    ]  # fmt: skip
+    _show(found, as_json, ("function", "cause", "jobs", "of", "costs", "first", "where"), rows)
+
+
+@fleet.command()
+@click.option("--days", default=30.0, show_default=True, help="How far back.")
+@_as_json
+def trends(days: float, as_json: bool) -> None:
+    """Causes that began for many jobs at one moment, and jobs that are slower than their own earlier runs."""
+    found = _ask("GET", "/v1/trends", {"days": str(days)})
+    rows = [
+        (
+            one["cause"],
+            one["function"],
+            f"{one['jobs']} of {one['running']}",
+            _ago(one["began_at"]),
+            f"{one['chance']:.0e}",
+        )
+        for one in found["trends"]
+    ]
+    _show(found, as_json, ("cause", "function", "jobs", "began", "chance"), rows)
+    if not as_json:
+        for one in found["slower"]:
+            say(clean(one["summary"], 600))
+
+
+@fleet.command()
+@_as_json
+def alerts(as_json: bool) -> None:
+    """Alerts that stand, and the last that no longer do."""
+    found = _ask("GET", "/v1/alerts")
+    rows = [
+        (
+            one["kind"],
+            one["text"],
+            _ago(one["raised_at"]),
+            f"cleared {_ago(one['cleared_at'])}" if one["cleared_at"] else "",
+        )
+        for one in found["alerts"]
+    ]
+    _show(found, as_json, ("kind", "what", "raised", ""), rows)
+
+
+@fleet.command()
 @click.argument("name")
 @click.option("--project", default="", help="The operator: of which project; without one an operator's token.")
 @click.option(

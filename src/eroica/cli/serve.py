@@ -28,14 +28,19 @@ _LISTEN = "127.0.0.1:8470"
 @click.option("--patterns", default="", help="Directory or URL (s3://BUCKET/PREFIX) for patterns; default in --data.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="PEM file: certificate and its chain.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="PEM file: its key.")
+@click.option("--alerts-s", default=60.0, show_default=True, help="Pause between two looks for alerts, seconds.")
+@click.option("--sweep-s", default=3600.0, show_default=True, help="Pause between two sweeps of what is due to go.")
 @click.option("--plain-http", is_flag=True, help="No TLS, though others may listen: a proxy before us speaks it.")
-def serve(
+def serve(  # noqa: PLR0913 - one for each option
+    *,
     listen: str,
     data: Path,
     database: str,
     patterns: str,
     tls_cert: Path | None,
     tls_key: Path | None,
+    alerts_s: float,
+    sweep_s: float,
     plain_http: bool,
 ) -> None:
     """Run the service that jobs of a fleet report to (EROICA_FLEET=URL), until Ctrl-C or SIGTERM.
@@ -48,7 +53,7 @@ def serve(
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for name in ("alembic", "botocore", "aiobotocore", "fsspec"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    plan = Plan(_endpoint(listen), data, database, patterns, tls_cert, tls_key, plain_http)
+    plan = Plan(_endpoint(listen), data, database, patterns, tls_cert, tls_key, plain_http, alerts_s, sweep_s)
     serve(plan, lambda url, token: _say(url, token, data))
 
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -186,22 +186,26 @@ class Gate:
                 return problem(429, "more requests than the project is granted", after)
         if door.method in _CHANGING and "authorization" not in request.headers and not _from_our_page(request):
             return problem(403, "this may only be asked for by our own page, or with a token")
-        async with self._bodies:
-            body = await _body(request, door.most_bytes) if door.method in _CHANGING else b""
+        ask = Ask(
+            caller=caller or NOBODY,
+            engine=self._engine,
+            path=request.path_params,
+            query=request.query_params,
+            address=request.client.host if request.client else "",
+            scheme=request.url.scheme,
+            cookie=cookie,
+        )
+        if door.method not in _CHANGING:
+            return await self._handled(door, ask)
+        async with self._bodies:  # bounds what is held in memory
+            body = await _body(request, door.most_bytes)
             if body is None:
                 return problem(413, f"more than {door.most_bytes} bytes")
-            ask = Ask(
-                caller=caller or NOBODY,
-                engine=self._engine,
-                path=request.path_params,
-                query=request.query_params,
-                body=body,
-                address=request.client.host if request.client else "",
-                scheme=request.url.scheme,
-                cookie=cookie,
-            )
-            if not door.at_once:
-                return await self._in_thread(door.handler, ask)
+            return await self._handled(door, replace(ask, body=body))
+
+    async def _handled(self, door: Door, ask: Ask) -> Response:
+        if not door.at_once:
+            return await self._in_thread(door.handler, ask)
         response = await door.handler(ask)
         assert isinstance(response, Response)
         return response

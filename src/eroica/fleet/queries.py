@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from eroica.errors import InputError
 from eroica.fleet.asking import Ask, Missing
 from eroica.fleet.records import Points
-from eroica.fleet.tables import pattern_files, run_hosts, runs, standstills, times, verdicts
+from eroica.fleet.tables import alerts, pattern_files, run_hosts, runs, standstills, times, verdicts
 from eroica.model.history import IterationHistory
 from eroica.model.verdict import Verdict
 
@@ -224,7 +224,7 @@ def verdict_lines(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> 
     """Verdicts, the newest first."""
     columns = [verdicts.c[name] for name in VerdictLine.__struct_fields__]
     rows = connection.execute(sa.select(*columns).where(*where).order_by(verdicts.c.judged_at.desc()).limit(_MOST))
-    return [VerdictLine(**row._mapping) for row in rows]  # type: ignore[arg-type]
+    return [VerdictLine(**row._mapping) for row in rows]
 
 
 def points_of(connection: sa.Connection, run_id: int, most: int = 2000) -> Points:
@@ -285,3 +285,13 @@ def changed_since(ask: Ask, since: int, most: int = 200) -> list[RunLine]:
     now = time.time()
     with ask.engine.connect() as connection:
         return [line_of(row, now) for row in connection.execute(question.limit(most))]
+
+
+def alert_lines(ask: Ask) -> dict[str, list[dict[str, Any]]]:
+    """Alerts that stand, and the last that no longer do."""
+    names = ("kind", "text", "raised_at", "cleared_at", "sent_at")
+    question = sa.select(*(alerts.c[name] for name in names)).where(ask.caller.sees(alerts))
+    order = (alerts.c.cleared_at.is_not(None), alerts.c.id.desc())
+    with ask.engine.connect() as connection:
+        rows = connection.execute(question.order_by(*order).limit(_MOST)).all()
+    return {"alerts": [dict(row._mapping) for row in rows]}

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import uvicorn
 
 from eroica.errors import UnavailableError, UsageError
+from eroica.fleet.chores import ALERTS_S, SWEEP_S, Chores
 from eroica.fleet.database import migrate, open_database
 from eroica.fleet.patterns import PatternStore
 from eroica.fleet.service import Service
@@ -41,6 +42,8 @@ class Plan(NamedTuple):
         certificate: PEM file with the certificate chain, None for plain HTTP.
         key: PEM file with its key.
         plain: Plain HTTP is meant even where others may listen: something before us speaks TLS.
+        alerts_s: Pause between two looks for alerts, seconds.
+        sweep_s: Pause between two sweeps of what is to go, seconds.
     """
 
     listen: Endpoint
@@ -50,6 +53,8 @@ class Plan(NamedTuple):
     certificate: Path | None = None
     key: Path | None = None
     plain: bool = False
+    alerts_s: float = ALERTS_S
+    sweep_s: float = SWEEP_S
 
 
 def check(plan: Plan) -> None:
@@ -105,7 +110,12 @@ def serve(plan: Plan, ready: Callable[[str, str], None]) -> None:
         raise UnavailableError(f"cannot listen at {plan.listen.host}:{plan.listen.port}: {error.strerror}") from None
     with listener:
         service, token = make_service(plan)
-        asyncio.run(_run(service, plan, listener, lambda url: ready(url, token)))
+        chores = Chores(service.engine, service.store, service.asked, plan.alerts_s, plan.sweep_s)
+        try:
+            asyncio.run(_run(service, plan, listener, lambda url: ready(url, token)))
+        finally:
+            chores.close()
+            service.close()
 
 
 async def _run(service: Service, plan: Plan, listener: socket.socket, ready: Callable[[str], None]) -> None:
@@ -122,7 +132,7 @@ async def _run(service: Service, plan: Plan, listener: socket.socket, ready: Cal
         ssl_certfile=plan.certificate,
         ssl_keyfile=plan.key,
     )
-    server = _Server(config)
+    server = _Server(config, service.events.close)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.end)
@@ -131,14 +141,15 @@ async def _run(service: Service, plan: Plan, listener: socket.socket, ready: Cal
         await asyncio.sleep(0.01)
     if server.started:
         ready(url.replace("http://", "https://") if plan.certificate else url)
-    try:
-        await serving
-    finally:
-        await asyncio.to_thread(service.close)
+    await serving
 
 
 class _Server(uvicorn.Server):
     """Signals are ours: uvicorn's handlers would raise them again at the end."""
+
+    def __init__(self, config: uvicorn.Config, before: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._before = before
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -147,4 +158,5 @@ class _Server(uvicorn.Server):
 
     def end(self) -> None:
         """Answer what is asked, then stop."""
+        self._before()  # pages that follow would hold us up
         self.should_exit = True

@@ -15,7 +15,11 @@ from eroica.errors import InputError
 from eroica.fleet import queries
 from eroica.fleet.administration import Administration
 from eroica.fleet.asking import REPORT_BYTES, Ask, Door, Gate, answer, problem
+from eroica.fleet.events import Events
+from eroica.fleet.insights.ask import Asked
 from eroica.fleet.intake import decode_batch, prepare
+from eroica.fleet.metrics import metrics
+from eroica.fleet.pages import Pages
 from eroica.fleet.patterns import PatternStore
 from eroica.fleet.records import Receipt
 from eroica.fleet.tenants import Callers
@@ -39,7 +43,10 @@ class Service:
         self.engine = engine
         self.store = store
         self.callers = Callers(engine)
+        self.asked = Asked(engine)
+        self.events = Events()
         self._administration = Administration(self.callers)
+        self._pages = Pages(self.callers)
         self._writer = Writer(engine)
         self._preparing = asyncio.Semaphore(_PREPARED_AT_ONCE)
 
@@ -60,7 +67,12 @@ class Service:
             Door("/v1/runs", "GET", "read", _told(queries.list_runs)),
             Door("/v1/runs/{run_id:int}", "GET", "read", _told(queries.course)),
             Door("/v1/runs/{run_id:int}/windows/{window_id:int}", "GET", "read", _told(queries.one_verdict)),
+            Door("/v1/alerts", "GET", "read", _told(queries.alert_lines)),
+            Door("/v1/events", "GET", "read", self.events.follow, at_once=True),
+            Door("/metrics", "GET", "read", lambda ask: metrics(ask, self.asked.insights(ask.caller))),
+            *self.asked.doors(),
             *self._administration.doors(),
+            *self._pages.doors(),
             Door("/healthz", "GET", None, self._health),
         )
 
