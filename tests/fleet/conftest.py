@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from postgres import Postgres, why_no_postgres
 from serving import Serving
 
 
@@ -25,3 +26,23 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     return tmp_path / "report" / "llm"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One PostgreSQL for all tests; each asks it for a database of its own."""
+    if why_no_postgres():
+        pytest.skip(why_no_postgres())
+    server = Postgres()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database of either kind."""
+    need_extra()
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'fleet.db'}"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.new_database()
