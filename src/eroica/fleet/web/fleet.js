@@ -7,7 +7,7 @@ import { showFunctions, showHosts, showNotable } from "/assets/insights.js";
 
 const at = id => document.getElementById(id);
 const jobs = new Jobs(at("jobs"));
-const TYPED_MS = 200, INSIGHTS_MS = 60000, LIMIT = "100";
+const TYPED_MS = 200, INSIGHTS_MS = 60000, LIMIT = "25";
 let after = "", asked = 0, typed = null;
 
 function wish() {

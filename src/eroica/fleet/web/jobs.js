@@ -17,7 +17,8 @@ export function word(verdict) {
 function spark(values) {
   const svg = draw("svg", { class: "spark", viewBox: "0 0 100 20", preserveAspectRatio: "none", "aria-hidden": "true" });
   if (values.length < 2) return svg;
-  const low = Math.min(...values), span = Math.max(Math.max(...values) - low, 0.05 * low, 1e-9);
+  const middle = (Math.min(...values) + Math.max(...values)) / 2;
+  const span = Math.max(Math.max(...values) - Math.min(...values), 0.05 * middle, 1e-9), low = middle - span / 2;
   const step = 100 / (values.length - 1);
   const points = values.map((value, at) => `${(at * step).toFixed(1)} ${(19 - 18 * (value - low) / span).toFixed(1)}`);
   svg.append(draw("path", { d: `M${points.join("L")}` }));
