@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -43,8 +44,11 @@ class Serving:
         operator: The operator's token.
     """
 
-    def __init__(self, data: Path, *options: str, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, data: Path, *options: str, environ: Mapping[str, str] | None = None, ca: Path | None = None
+    ) -> None:
         self._data = data
+        self._trust = ssl.create_default_context(cafile=ca)
         self._options = options
         self._environ = {**os.environ, **(environ or {})}
         self._listen = "127.0.0.1:0"
@@ -92,7 +96,7 @@ class Serving:
     def ask(
         self, method: str, path: str, token: str = "", body: Any = None, *, check: bool = True, **query: Any
     ) -> Any:
-        with httpx.Client(base_url=self.url, trust_env=False, timeout=30) as client:
+        with httpx.Client(base_url=self.url, trust_env=False, timeout=30, verify=self._trust) as client:
             content = None if body is None else msgspec.json.encode(body)
             headers = {"Authorization": f"Bearer {token or self.token('read')}"}
             answer = client.request(method, path, headers=headers, content=content, params=query)
