@@ -298,6 +298,31 @@ class Settings:
         secret=True,
     )
 
+    # --- reporting to a fleet's service ---
+    fleet: str = _setting(
+        "", "Where this job reports to, https://HOST:PORT of an `eroica serve`; empty = nowhere. See docs/fleet.md."
+    )
+    fleet_token: str = _setting(
+        "",
+        "What a project's reports are let in with; a secret, so not with --set: EROICA_FLEET_TOKEN or eroica.toml.",
+        secret=True,
+    )
+    fleet_ca: str = _setting(
+        "", "PEM file with the authority that the service's certificate is from; empty = usual ones."
+    )
+    fleet_plain_http: bool = _setting(
+        False, "Report to http://, too, where that leaves the host: the token travels in clear."
+    )
+    fleet_report_s: float = _setting(
+        30.0, "Pause between two reports of iteration times; verdicts go at once, s.", LENGTH_S
+    )
+    fleet_patience_s: float = _setting(
+        600.0, "How long reports that could not be handed over are tried again after the job's end, s.", SECONDS
+    )
+    fleet_spool_bytes: int = _setting(
+        1_000_000_000, "While more than this waits to be handed over, patterns stay in the run directory.", Numbers(0)
+    )
+
     # --- processes ---
     poll_hz: float = _setting(20.0, "How often the agent looks at the beats, per second.", Numbers(1, 1000))
     report_s: float = _setting(0.25, "Pause between two reports of an agent to the collector, s.", LENGTH_S)

@@ -22,6 +22,8 @@ _COMMANDS = {
     "diagnose": "Say what is wrong in profiler traces or Flight Recorder dumps.",
     "report": "Show a saved verdict again, without the traces.",
     "diff": "Say which functions got slower between two runs.",
+    "serve": "Run the service that the jobs of a fleet report to.",
+    "fleet": "Ask a fleet's service: hosts, jobs, functions, trends; tokens, projects.",
     "demo": "Watch a small real training job get slow and be diagnosed.",
     "sample": "Sample hardware channels into a directory.",
     "settings": "List every setting with its default and source.",

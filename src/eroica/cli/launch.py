@@ -117,12 +117,14 @@ class Launch:
     def _forget_last_time(self) -> None:
         """Remove what an earlier job of the same name left; other hosts of this job may have begun already."""
         from eroica.archive.store import Store
+        from eroica.fleet.reporting.closing import close_run
 
         if not self._part.collector:
             return
         (self.where.runtime / address.AWAY).unlink(missing_ok=True)
         address.forget(self.where.run, self.where.host)
         if not (self.where.run / "collector.json").exists():
+            close_run(self.where.run)
             Store(self.where.run).forget()
 
     # ------------------------------------------------------------------ the command

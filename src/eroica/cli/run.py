@@ -30,6 +30,7 @@ _OF_ONE_JOB = ("EROICA_JOB", "EROICA_RUN_DIR", "EROICA_COLLECTOR", "EROICA_TOKEN
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the job's final verdict here.")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting; `eroica settings` lists them.")
 @click.option("--expected-iteration-s", type=float, help="Iterations longer than this are slow from the start.")
+@click.option("--fleet", metavar="URL", help="Report to this `eroica serve`, with EROICA_FLEET_TOKEN.")
 @click.option("--keep-traces", is_flag=True, help="Keep the raw traces of windows.")
 @click.option("--quiet", is_flag=True, help="Print no verdict at the end.")
 @click.option("--no-footer", is_flag=True, help="No live line at the bottom of the terminal.")
@@ -41,6 +42,7 @@ def run(  # noqa: PLR0913 - one for each option
     json_file: Path | None,
     pairs: tuple[str, ...],
     expected_iteration_s: float | None,
+    fleet: str | None,
     keep_traces: bool,
     quiet: bool,
     no_footer: bool,
@@ -53,6 +55,7 @@ def run(  # noqa: PLR0913 - one for each option
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # from here on there is something to tidy up
     ignored = ignored_before(os.environ.pop(IGNORED, ""))
     extra = [f"expected_iteration_s={expected_iteration_s}"] if expected_iteration_s is not None else []
+    extra += [f"fleet={fleet}"] if fleet is not None else []
     extra += ["keep_traces=true"] if keep_traces else []
     try:
         settings, environment, part = _prepared(command, job, out, json_file, (*pairs, *extra))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from eroica.archive.store import Store
 from eroica.collector.doors import Doors, former_door, former_inside, named_door
+from eroica.collector.fleet import Reporting
 from eroica.collector.pages import Pages
 from eroica.collector.resume import read_history
 from eroica.collector.scraping import Scraping
@@ -89,12 +90,15 @@ async def _serve(where: Places, settings: Settings) -> None:
     )
     collector.listeners.append(metrics.judged)
     doors = Doors(collector, where.run, where.host, token, metrics)
+    reporting = Reporting(where, settings, collector.windows.note, lambda: collector.is_home)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, collector.interrupt)
     try:
         await doors.open(door and door[0], former and former[0])
         if await _unless(doors.elsewhere, collector.run()):
             partings = [] if webhook is None else [webhook.close(PARTING_S)]
-            await asyncio.gather(collector.bid_farewell(), pages.close(PARTING_S), *partings)
+            await asyncio.gather(
+                collector.bid_farewell(), pages.close(PARTING_S), reporting.close(PARTING_S), *partings
+            )
             collector.save_status()  # what could not be sent is a note in it
     finally:
         await doors.close()

@@ -165,6 +165,11 @@ class Collector:
         if history.pace is not None:
             self.pace.resume(history.pace)
 
+    @property
+    def is_home(self) -> bool:
+        """There are workers, and as far as their agents know, the job's verdict is made here."""
+        return bool(self.windows.roll) and not self.windows.roll.waiting(self._clock())
+
     async def run(self, period_s: float = 0.5) -> None:
         """Tick, rewrite status.json, end when the job is over or every agent has long been silent."""
         began = self._clock()

@@ -1,0 +1,274 @@
+"""`eroica fleet`: questions to a fleet's service, and its administration; as a table, or as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from eroica.cli.output import make_console, on_terminal, say
+from eroica.errors import InputError, UnavailableError, UsageError
+from eroica.report.words import clean
+from eroica.settings import Settings, load_settings
+
+_TIMEOUT_S = 60.0
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+@click.group()
+def fleet() -> None:
+    """Ask the service that EROICA_FLEET names, with the token in EROICA_FLEET_TOKEN."""
+
+
+@fleet.command()
+@click.option("--search", "q", default="", help="In names of jobs and hosts, causes, commits.")
+@click.option("--state", default="", help="running, lost, over, slow, blocked, healthy or undetermined.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 500))
+@_as_json
+def jobs(q: str, state: str, limit: int, as_json: bool) -> None:
+    """Jobs, the last heard of first."""
+    found = _ask("GET", "/v1/runs", {"q": q, "state": state, "limit": str(limit)})
+    columns = ("job", "state", "verdict", "cause", "ms", "workers", "hosts", "heard", "commit")
+    rows = [
+        (
+            run["job"], run["state"], run["verdict"], run["cause"], _ms(run["mean_ms"]), run["workers"], run["hosts"],
+            _ago(run["heard_at"]), run["commit"],
+        )
+        for run in found["runs"]
+    ]  # fmt: skip
+    _show(found, as_json, columns, rows)
+
+
+@fleet.command()
+@click.option("--days", default=30.0, show_default=True, help="How far back.")
+@_as_json
+def hosts(days: float, as_json: bool) -> None:
+    """Hosts that jobs named as culprits, those first that chance does not account for."""
+    found = _ask("GET", "/v1/hosts", {"days": str(days), "limit": "1000"})
+    columns = ("", "host", "named", "of runs", "jobs", "expected", "chance", "for", "devices", "last", "")
+    rows = [
+        (
+            "!" if host["suspicious"] else "", host["host"], host["named"], host["runs"], host["jobs"],
+            f"{host['expected']:.1f}", f"{host['of_any']:.1e}", ", ".join(host["causes"]), ", ".join(host["devices"]),
+            _ago(host["last_at"]), "again after its repair" if host["again"] else "",
+        )
+        for host in found["hosts"]
+    ]  # fmt: skip
+    _show(found, as_json, columns, rows)
+
+
+@fleet.command()
+@click.option("--days", default=30.0, show_default=True, help="How far back.")
+@_as_json
+def functions(days: float, as_json: bool) -> None:
+    """Functions that are slow in several jobs."""
+    found = _ask("GET", "/v1/functions", {"days": str(days), "limit": "1000"})
+    rows = [
+        (
+            one["function"], one["cause"], one["jobs"], one["of_jobs"], f"{one['gain']:.0%}", _ago(one["first_at"]),
+            ", ".join(one["names"]),
+        )
+        for one in found["functions"]
+    ]  # fmt: skip
+    _show(found, as_json, ("function", "cause", "jobs", "of", "costs", "first", "where"), rows)
+
+
+@fleet.command()
+@click.option("--days", default=30.0, show_default=True, help="How far back.")
+@_as_json
+def trends(days: float, as_json: bool) -> None:
+    """Causes that began for many jobs at one moment, and jobs that are slower than their own earlier runs."""
+    found = _ask("GET", "/v1/trends", {"days": str(days)})
+    rows = [
+        (
+            one["cause"],
+            one["function"],
+            f"{one['jobs']} of {one['running']}",
+            _ago(one["began_at"]),
+            f"{one['chance']:.0e}",
+        )
+        for one in found["trends"]
+    ]
+    _show(found, as_json, ("cause", "function", "jobs", "began", "chance"), rows)
+    if not as_json:
+        for one in found["slower"]:
+            say(clean(one["summary"], 600))
+
+
+@fleet.command()
+@_as_json
+def alerts(as_json: bool) -> None:
+    """Alerts that stand, and the last that no longer do."""
+    found = _ask("GET", "/v1/alerts")
+    rows = [
+        (
+            one["kind"],
+            one["text"],
+            _ago(one["raised_at"]),
+            f"cleared {_ago(one['cleared_at'])}" if one["cleared_at"] else "",
+        )
+        for one in found["alerts"]
+    ]
+    _show(found, as_json, ("kind", "what", "raised", ""), rows)
+
+
+@fleet.command()
+@click.argument("name")
+@click.option("--project", default="", help="The operator: of which project; without one an operator's token.")
+@click.option(
+    "--scopes", default="report", show_default=True, help="Any of report, read, window, administer, with commas."
+)
+@click.option("--days", default=0.0, help="Valid for so many days; 0 = until it is revoked.")
+def token(name: str, project: str, scopes: str, days: float) -> None:
+    """Make a token called NAME and print it, once."""
+    wish = {"name": name, "project": project, "scopes": [word.strip() for word in scopes.split(",")], "days": days}
+    click.echo(_ask("POST", "/v1/tokens", body=wish)["token"])
+
+
+@fleet.command()
+@_as_json
+def tokens(as_json: bool) -> None:
+    """Tokens by name and scope; what they are cannot be shown."""
+    found = _ask("GET", "/v1/tokens")
+    rows = [
+        (one["id"], one["name"], one["scopes"], "revoked" if one["revoked_at"] else "", _ago(one["created_at"]))
+        for one in found
+    ]
+    _show(found, as_json, ("id", "name", "scopes", "", "made"), rows)
+
+
+@fleet.command()
+@click.argument("token_id", type=int)
+def revoke(token_id: int) -> None:
+    """End the token with this number (`eroica fleet tokens`)."""
+    _ask("DELETE", f"/v1/tokens/{token_id}")
+
+
+@fleet.command()
+@click.argument("name")
+def project(name: str) -> None:
+    """Make a project (the operator)."""
+    _ask("POST", "/v1/projects", body={"name": name})
+
+
+@fleet.command()
+@click.argument("host")
+@click.option("--note", default="", help="What was done.")
+@click.option("--project", default="", help="The operator: of which project.")
+def repaired(host: str, note: str, project: str) -> None:
+    """Say that HOST was repaired or replaced: what it is named for from now on counts anew."""
+    _ask("POST", "/v1/repairs", body={"host": host, "note": note, "project": project})
+
+
+@fleet.command()
+@click.argument("run_id", type=int)
+@click.option("--seconds", default=0.0, help="Length; 0 = as the job's settings say.")
+@click.option("--reason", default="asked for by the fleet", show_default=True)
+def profile(run_id: int, seconds: float, reason: str) -> None:
+    """Ask for a window on a running job; it opens when the job reports next."""
+    _ask("POST", f"/v1/runs/{run_id}/window", body={"seconds": seconds, "reason": reason})
+
+
+@fleet.command()
+@_as_json
+def audit(as_json: bool) -> None:
+    """Who changed what, the latest first."""
+    found = _ask("GET", "/v1/audit")
+    rows = [(_ago(one["at"]), one["who"], one["action"], one["detail"], one["address"]) for one in found]
+    _show(found, as_json, ("when", "who", "did", "what", "from"), rows)
+
+
+@fleet.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False))
+def send(runs: tuple[Path, ...]) -> None:
+    """Hand over what run directories could not: RUNS are run directories, or directories of them."""
+    from eroica.fleet.reporting.reporter import Reporter, hand_over
+    from eroica.fleet.reporting.spool import has_spool
+
+    settings = _settings()
+    found = [
+        run for place in runs for run in ([place] if (place / "windows").exists() or has_spool(place) else _runs(place))
+    ]
+    if not found:
+        raise InputError("there is no run directory; name one, as in eroica-report/JOB")
+    waiting = 0
+    for run in found:
+        name = run.resolve().name
+        waiting += not (hand_over(run, settings) if has_spool(run) else Reporter(run, name, "", settings).work())
+    if waiting:
+        raise UnavailableError(f"{waiting} of {len(found)} runs could not be handed over; they are kept")
+    say(f"{len(found)} runs handed over")
+
+
+def _runs(place: Path) -> list[Path]:
+    return sorted(path for path in place.iterdir() if (path / "verdict.json").exists() or (path / "windows").is_dir())
+
+
+# ---------------------------------------------------------------------- asking and showing
+
+
+def _settings() -> Settings:
+    settings = load_settings()
+    if not settings.fleet:
+        raise UsageError("no service is named; set EROICA_FLEET=https://HOST:PORT and EROICA_FLEET_TOKEN")
+    return settings
+
+
+def _ask(method: str, path: str, query: dict[str, str] | None = None, body: Any = None) -> Any:
+    """The answer of the service.
+
+    Raises:
+        InputError: It refuses.
+        UnavailableError: It cannot be reached.
+    """
+    import httpx
+
+    from eroica.fleet.reporting.sending import client_for
+
+    settings = _settings()
+    content = None if body is None else msgspec.json.encode(body)
+    try:
+        with client_for(settings, _TIMEOUT_S) as client:
+            answer = client.request(method, path, params=query or {}, content=content)
+    except httpx.HTTPError as error:
+        raise UnavailableError(f"{settings.fleet} cannot be reached: {type(error).__name__}") from None
+    try:
+        record = msgspec.json.decode(answer.content) if answer.content else None
+    except ValueError:
+        raise InputError(f"{settings.fleet} is no fleet of ours: it answers {answer.status_code}") from None
+    if not answer.is_success:
+        said = record.get("error", "") if isinstance(record, dict) else ""
+        raise InputError(f"the fleet answers {answer.status_code}: {clean(str(said), 300)}")
+    return record
+
+
+def _show(record: Any, as_json: bool, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    if as_json:
+        with on_terminal():
+            click.echo(msgspec.json.format(msgspec.json.encode(record), indent=2))
+        return
+    from rich.table import Table
+
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(clean(str(cell)) for cell in row))
+    with on_terminal():
+        make_console().print(table, markup=False)
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _ago(at: float | None) -> str:
+    if not at:
+        return ""
+    seconds = max(0.0, time.time() - at)
+    for size, word in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {word} ago"
+    return f"{seconds:.0f} s ago"

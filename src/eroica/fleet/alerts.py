@@ -1,0 +1,135 @@
+"""Insights that somebody should hear of: raised once, told once, cleared when they no longer hold.
+
+An alert is a row before anybody is told, so that a service that is killed tells it when it is back; a message that was
+under way then may come twice, never not at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+import sqlalchemy as sa
+
+from eroica import __version__
+from eroica.fleet.database import writing
+from eroica.fleet.insights.ask import Insights
+from eroica.fleet.tables import alerts, projects
+from eroica.report.words import clean
+
+log = logging.getLogger("eroica.fleet")
+
+_TRY_S = 10.0
+_MOST = 20
+#: A job that is slower than before is worth a message from here on.
+_SLOWER = 0.05
+#: A function is, in so many jobs and more.
+_JOBS = 3
+
+
+class Wanted(NamedTuple):
+    """Something that holds now.
+
+    Attributes:
+        key: The same as long as it is the same thing.
+    """
+
+    key: str
+    kind: str
+    text: str
+
+
+def wanted(insights: Insights) -> list[Wanted]:
+    """What is worth an alert."""
+    found = [
+        Wanted(
+            f"host {fact.host} {fact.repaired_at or 0:.0f}",
+            "host",
+            f"Host {fact.host} was named by {fact.named} of {fact.runs} runs, in {fact.jobs} jobs, for "
+            f"{', '.join(fact.causes)}; by chance {fact.expected:.1f} would."
+            + (" It was repaired before, and is named again." if fact.again else ""),
+        )
+        for fact in insights.hosts
+        if fact.suspicious
+    ]
+    found += [
+        Wanted(
+            f"trend {fact.cause} {fact.began_at:.0f}",
+            "trend",
+            f"{fact.cause} began in {fact.jobs} of {fact.running} running jobs within "
+            f"{max(fact.until_at - fact.began_at, 60) / 60:.0f} min ({fact.function}).",
+        )
+        for fact in insights.trends
+    ]
+    found += [
+        Wanted(
+            f"function {fact.function} {fact.cause}",
+            "function",
+            f"{fact.function} ({fact.cause}) is slow in {fact.jobs} of {fact.of_jobs} jobs and costs about "
+            f"{fact.gain:.0%} of an iteration.",
+        )
+        for fact in insights.functions
+        if fact.jobs >= _JOBS
+    ]
+    found += [
+        Wanted(f"slower {fact.run}", "slower", fact.summary) for fact in insights.slower if fact.change >= _SLOWER
+    ]
+    return found
+
+
+def settle(engine: sa.Engine, project_id: int, insights: Insights, now: float | None = None) -> int:
+    """Raise what is new and clear what no longer holds; how many were raised."""
+    now = time.time() if now is None else now
+    holds = {one.key[:400]: one for one in wanted(insights)}
+    with writing(engine).begin() as connection:
+        if engine.dialect.name == "postgresql":  # one service at a time
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(0x45524F4A, project_id)))
+        open_ones = sa.and_(alerts.c.project_id == project_id, alerts.c.cleared_at.is_(None))
+        known = {row.key: row.id for row in connection.execute(sa.select(alerts.c.id, alerts.c.key).where(open_ones))}
+        gone = [row_id for key, row_id in known.items() if key not in holds]
+        if gone:
+            connection.execute(sa.update(alerts).where(alerts.c.id.in_(gone)).values(cleared_at=now))
+        new = [one for key, one in holds.items() if key not in known]
+        for one in new:
+            row = {"key": one.key[:400], "kind": one.kind, "text": clean(one.text, 600), "raised_at": now}
+            connection.execute(sa.insert(alerts).values(project_id=project_id, **row))
+    return len(new)
+
+
+def tell(engine: sa.Engine, project_id: int) -> int:
+    """Send what nobody was told of to the project's webhook; how many were sent.
+
+    The address is a secret: it is in no log and in no error.
+    """
+    with engine.connect() as connection:
+        project = connection.execute(sa.select(projects).where(projects.c.id == project_id)).first()
+        if project is None or not project.webhook_url:
+            return 0
+        question = sa.select(alerts).where(
+            alerts.c.project_id == project_id, alerts.c.sent_at.is_(None), alerts.c.cleared_at.is_(None)
+        )
+        waiting = connection.execute(question.order_by(alerts.c.id).limit(_MOST)).all()
+    sent = 0
+    for row in waiting:
+        if not _post(project.webhook_url, row):
+            break
+        with writing(engine).begin() as connection:
+            connection.execute(sa.update(alerts).where(alerts.c.id == row.id).values(sent_at=time.time()))
+        sent += 1
+    return sent
+
+
+def _post(url: str, row: Any) -> bool:
+    body = {"text": f"Eroica's fleet: {row.text}", "kind": row.kind, "raised_at": row.raised_at}
+    headers = {"User-Agent": f"eroica/{__version__}", "Content-Type": "application/json"}
+    try:
+        answer = httpx.post(url, content=msgspec.json.encode(body), headers=headers, timeout=_TRY_S)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        log.warning("a webhook could not be told: %s", type(error).__name__)
+        return False
+    if not answer.is_success:
+        log.warning("a webhook answers %d", answer.status_code)
+    return answer.is_success

@@ -1,0 +1,211 @@
+"""From what lies in a run directory to pieces: verdicts, patterns by blocks of workers, looks at standstills."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from eroica.archive.check import MOST_JSON_BYTES, MOST_PATTERN_BYTES
+from eroica.errors import InputError
+from eroica.fleet.records import Kind, PatternBlock, Piece, Place, RunFacts, StandstillBody, VerdictBody, pack_body
+from eroica.fleet.reporting.spool import Spool, now
+from eroica.model.pattern import WorkerPattern
+from eroica.model.rows import NUMBERS, RowTable
+from eroica.model.verdict import Verdict
+from eroica.model.window import Window
+from eroica.wire.codec import UNDECODABLE, decode_record
+from eroica.wire.messages import JobStatus
+from eroica.wire.places import read_private
+
+log = logging.getLogger("eroica.fleet")
+
+#: Workers in one block of patterns: enough that they share their call stacks, few enough for a small request.
+BLOCK = 64
+#: Patterns of a window without a verdict are waited for as long as new ones come, seconds.
+_QUIET_S = 20.0
+_OVER = ("done", "given up", "failed", "lost")
+
+
+class Packer:
+    """Packs what is new in a run directory.
+
+    Args:
+        spool: Of that directory.
+        facts: Who the run is.
+        most_bytes: While more waits than this, patterns stay where they are.
+    """
+
+    def __init__(self, spool: Spool, facts: RunFacts, most_bytes: int) -> None:
+        self._spool = spool
+        self._facts = facts
+        self._most_bytes = most_bytes
+        self._run = spool.run
+        self._broken: set[tuple[str, str]] = set()
+
+    def pack(self, status: JobStatus | None, *, everything: bool = False) -> None:
+        """Pack what is there.
+
+        Args:
+            status: The job now, for places of workers.
+            everything: Patterns that may still be joined by others, too: nobody will look again.
+
+        Raises:
+            OSError: The disk is full or cannot be read.
+        """
+        places = {each.worker.global_rank: each.worker for each in status.workers} if status is not None else {}
+        known = {rank: Place(host=w.host, device=w.device_uuid or _device(w.device)) for rank, w in places.items()}
+        phases = {line.window_id: line.phase for line in status.windows} if status is not None else {}
+        for window_id, directory in self._windows():
+            self._verdict(directory / "verdict.json", window_id, known, _window(directory))
+            self._standstill(directory / "blockage.json", window_id)
+        self._verdict(self._run / "verdict.json", 0, known, None)
+        for window_id, directory in self._windows():
+            complete = everything or phases.get(window_id) in _OVER or (directory / "verdict.json").exists()
+            self._patterns(directory, window_id, complete)
+
+    def _windows(self) -> list[tuple[int, Path]]:
+        with contextlib.suppress(FileNotFoundError):
+            found = [path for path in (self._run / "windows").iterdir() if path.name.isdecimal()]
+            return sorted((int(path.name), path) for path in found if len(path.name) < 10)
+        return []
+
+    # ------------------------------------------------------------------ verdicts and standstills
+
+    def _verdict(self, path: Path, window_id: int, places: dict[int, Place], window: Window | None) -> None:
+        signature = _signature([path])
+        key = f"verdict/{window_id}"
+        if not signature or self._is_known(key, signature):
+            return
+        try:
+            verdict = Verdict.from_json(read_private(path, MOST_JSON_BYTES))
+        except (*UNDECODABLE, InputError) as error:
+            self._give_up(key, signature, error)
+            return
+        named = {rank for finding in verdict.findings for rank in finding.workers}
+        body = VerdictBody(
+            window_id=window_id,
+            judged_at=path.stat().st_mtime,
+            verdict=verdict,
+            purpose=window.purpose if window is not None else "",
+            places={rank: places[rank] for rank in sorted(named) if rank in places},
+        )
+        self._keep("verdict", key, body, signature)
+
+    def _standstill(self, path: Path, window_id: int) -> None:
+        signature = _signature([path])
+        key = f"standstill/{window_id}"
+        if not signature or self._is_known(key, signature):
+            return
+        record = read_private(path, MOST_JSON_BYTES)
+        body = StandstillBody(window_id=window_id, seen_at=path.stat().st_mtime, record=record)
+        self._keep("standstill", key, body, signature)
+
+    # ------------------------------------------------------------------ patterns
+
+    def _patterns(self, directory: Path, window_id: int, complete: bool) -> None:
+        blocks: dict[int, list[Path]] = {}
+        for path in _pattern_files(directory):
+            blocks.setdefault(int(path.stem) // BLOCK, []).append(path)
+        for number, paths in sorted(blocks.items()):
+            key = f"patterns/{window_id}/{number}"
+            signature = _signature(paths)
+            if not signature or self._is_known(key, signature):
+                continue
+            newest = max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
+            if not complete and len(paths) < BLOCK and now() - newest < _QUIET_S:
+                continue
+            if self._spool.waiting_bytes() > self._most_bytes:
+                return
+            patterns = list(self._read(paths))
+            window = _window(directory)
+            if patterns:
+                body = block_of(number, patterns, window.purpose if window is not None else "")
+                self._keep("patterns", key, body, signature)
+
+    def _read(self, paths: Iterable[Path]) -> Iterator[WorkerPattern]:
+        for path in paths:
+            try:
+                yield decode_record(read_private(path, MOST_PATTERN_BYTES), WorkerPattern)
+            except (OSError, InputError) as error:
+                log.warning("%s is left out: %s", path, error)
+
+    # ------------------------------------------------------------------
+
+    def _is_known(self, key: str, signature: str) -> bool:
+        return self._spool.is_packed(key, signature) or (key, signature) in self._broken
+
+    def _give_up(self, key: str, signature: str, error: Exception) -> None:
+        self._broken.add((key, signature))
+        log.warning("%s cannot be read and is not reported: %s", key, error)
+
+    def _keep(self, kind: Kind, key: str, body: msgspec.Struct, signature: str) -> None:
+        self._spool.pack(Piece(kind=kind, key=key, facts=self._facts, at=now(), body=pack_body(body)), signature)
+
+
+def block_of(number: int, patterns: Sequence[WorkerPattern], purpose: str) -> PatternBlock:
+    """Patterns of one window as columns; functions that several workers have are named once.
+
+    Args:
+        number: Of the block.
+        patterns: At least one.
+        purpose: Why the window was opened.
+    """
+    tables = [RowTable.of(pattern.functions) for pattern in patterns]
+    keys = list(dict.fromkeys(key for table in tables for key in table.keys))
+    resources = list(dict.fromkeys(name for table in tables for name in table.resources))
+    key_at = {key: at for at, key in enumerate(keys)}
+    resource_at = {name: at for at, name in enumerate(resources)}
+    sizes = [len(table) for table in tables]
+    resource = [np.array([resource_at[name] for name in t.resources], np.int32)[t.resource] for t in tables if len(t)]
+    numbers = [np.asarray(table.numbers) for table in tables] or [np.empty((len(NUMBERS), 0))]
+    workers = [pattern.worker for pattern in patterns]
+    return PatternBlock(
+        window_id=patterns[0].window_id,
+        block=number,
+        purpose=purpose,
+        iterations=max(1, *(p.last_iteration - p.first_iteration for p in patterns)),
+        ranks=np.array([w.global_rank for w in workers], "<i4").tobytes(),
+        local_ranks=np.array([w.local_rank for w in workers], "<i4").tobytes(),
+        places=tuple(Place(host=w.host, device=w.device_uuid or _device(w.device)) for w in workers),
+        durations_s=np.array([pattern.duration_s for pattern in patterns], "<f8").tobytes(),
+        keys=tuple(keys),
+        key=np.array([key_at[key] for table in tables for key in table.keys], "<i4").tobytes(),
+        worker=np.repeat(np.arange(len(tables)), sizes).astype("<i4").tobytes(),
+        numbers=np.concatenate(numbers, axis=1).astype("<f8").tobytes(),
+        resources=tuple(resources),
+        resource=(np.concatenate(resource) if resource else np.empty(0)).astype("<i4").tobytes(),
+    )
+
+
+def _device(name: str) -> str:
+    """A device that has a name of its own: "cuda:3", not "cpu"."""
+    return name if ":" in name else ""
+
+
+def _window(directory: Path) -> Window | None:
+    try:
+        return msgspec.json.decode(read_private(directory / "window.json", MOST_JSON_BYTES), type=Window)
+    except (OSError, *UNDECODABLE):
+        return None
+
+
+def _pattern_files(directory: Path) -> list[Path]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        found = [path for path in (directory / "patterns").iterdir() if path.suffix == ".pattern"]
+        return sorted((path for path in found if path.stem.isdecimal()), key=lambda path: int(path.stem))
+    return []
+
+
+def _signature(paths: Sequence[Path]) -> str:
+    """Changes when one of the files does, or when there are more; "" if none is there."""
+    facts = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            found = path.stat()
+            facts.append((found.st_mtime_ns, found.st_size))
+    return f"{len(facts)}-{max(facts)[0]}-{sum(size for _, size in facts)}" if facts else ""

@@ -1,0 +1,163 @@
+"""Batches to the service: sent until it says that it keeps them, with growing pauses, never in a hurry."""
+
+from __future__ import annotations
+
+import logging
+import random
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from eroica import __version__
+from eroica.errors import InputError, UsageError
+from eroica.fleet.records import Batch, Beat, Piece, Receipt, WindowOrder
+from eroica.fleet.reporting.spool import Spool
+from eroica.settings import Settings
+from eroica.wire.codec import decode_message
+from eroica.wire.network import is_loopback
+
+log = logging.getLogger("eroica.fleet")
+
+#: Pieces and bytes of one request.
+_PIECES, _BYTES = 64, 8_000_000
+#: First and longest pause after a failure, before jitter, seconds.
+_FIRST_S, _LONGEST_S = 1.0, 60.0
+_TIMEOUT_S = 30.0
+_TOO_LONG, _NO_BATCH = 413, 400
+
+
+class Sent(NamedTuple):
+    """What became of a request.
+
+    Attributes:
+        ok: The service has answered with a receipt.
+        beat: It has taken the beat.
+    """
+
+    ok: bool
+    beat: bool = False
+
+
+def address_of(settings: Settings) -> str:
+    """The service's base URL.
+
+    Raises:
+        UsageError: It is none, or the token would travel in clear beyond this host.
+    """
+    parts = urlsplit(settings.fleet)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError("setting fleet is no address; it is like https://fleet.example:8470")
+    if parts.scheme == "http" and not is_loopback(parts.hostname) and not settings.fleet_plain_http:
+        raise UsageError("the fleet's token would travel in clear over http://; use https://, or set fleet_plain_http")
+    return settings.fleet.rstrip("/")
+
+
+def client_for(settings: Settings, timeout_s: float = _TIMEOUT_S) -> httpx.Client:
+    """A client of the service.
+
+    Raises:
+        UsageError: Address or certificate authority cannot be used.
+    """
+    base = address_of(settings)
+    try:
+        trust = ssl.create_default_context(cafile=settings.fleet_ca or None)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"setting fleet_ca {settings.fleet_ca!r} cannot be used: {error}") from None
+    headers = {"Authorization": f"Bearer {settings.fleet_token}", "User-Agent": f"eroica/{__version__}"}
+    return httpx.Client(base_url=base, headers=headers, verify=trust, timeout=timeout_s, follow_redirects=False)
+
+
+class Sender:
+    """Hands a spool's pieces over.
+
+    Args:
+        client: Of the service.
+        ordered: Told of windows that somebody asks for.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        client: httpx.Client,
+        ordered: Callable[[WindowOrder], None] = lambda order: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._ordered = ordered
+        self._clock = clock
+        self._failures = 0
+        self._complaint = ""
+        self._most = _PIECES
+        self.not_before = 0.0
+
+    @property
+    def may(self) -> bool:
+        """The pause after the last failure is over."""
+        return self._clock() >= self.not_before
+
+    def send(self, spool: Spool, beat: Beat | None = None) -> Sent:
+        """Send a batch of what waits, and a beat."""
+        waiting = spool.waiting(self._most, _BYTES)
+        batch = Batch(pieces=tuple(piece for _, piece in waiting), beat=beat)
+        receipt = self._post(msgspec.msgpack.encode(batch), spool, waiting)
+        if receipt is None:
+            return Sent(False)
+        taken = set(receipt.taken)
+        why = {refusal.name: refusal.why for refusal in receipt.refused}
+        spool.confirm(path for path, piece in waiting if piece.name in taken)
+        for path, piece in waiting:
+            if piece.name in why:
+                spool.refuse(path, why[piece.name])
+        for order in receipt.orders:
+            self._ordered(order)
+        self.not_before = self._clock() + min(receipt.pause_s, _LONGEST_S)
+        return Sent(True, beat is not None)
+
+    def _post(self, body: bytes, spool: Spool, waiting: list[tuple[Path, Piece]]) -> Receipt | None:
+        try:
+            answer = self._client.post("/v1/reports", content=body, headers={"content-type": "application/msgpack"})
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            self._failed(f"no connection ({type(error).__name__})")
+            return None
+        if answer.status_code in (_TOO_LONG, _NO_BATCH) and waiting:
+            self._halve(answer, spool, waiting)
+            return None
+        if not answer.is_success:
+            self._failed(f"it answers {answer.status_code}: {answer.text[:200]}", _asked_s(answer))
+            return None
+        try:
+            receipt = decode_message(answer.content, Receipt)
+        except InputError as error:
+            self._failed(f"its answer is none: {error}")
+            return None
+        if self._complaint:
+            log.info("the fleet is reached again")
+        self._failures, self._complaint = 0, ""
+        self._most = min(2 * self._most, _PIECES)
+        return receipt
+
+    def _halve(self, answer: httpx.Response, spool: Spool, waiting: list[tuple[Path, Piece]]) -> None:
+        """Something in the batch is not to be had at all: smaller ones, until it stands alone."""
+        if len(waiting) == 1:
+            spool.refuse(waiting[0][0], answer.text[:500])
+        self._most = max(1, len(waiting) // 2)
+        self._failed(f"it answers {answer.status_code}: {answer.text[:200]}")
+
+    def _failed(self, why: str, asked_s: float = 0.0) -> None:
+        pause_s = min(_FIRST_S * 2**self._failures, _LONGEST_S) * random.uniform(0.5, 1.0)
+        self._failures = min(self._failures + 1, 10)
+        self.not_before = self._clock() + max(pause_s, asked_s)
+        if why != self._complaint:
+            self._complaint = why
+            log.warning("nothing could be handed over to the fleet: %s; it waits in %s", why, "fleet/outbox")
+
+
+def _asked_s(answer: httpx.Response) -> float:
+    text = answer.headers.get("retry-after", "")
+    return min(float(text[:6]), _LONGEST_S) if text.isascii() and text.isdigit() else 0.0

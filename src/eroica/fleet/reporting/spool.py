@@ -1,0 +1,227 @@
+"""Where a run's pieces wait: `fleet/` in the run directory.
+
+    fleet/run.json            who this run is
+    fleet/state.json          up to where iteration times were taken by the service
+    fleet/packed              one line for each piece that was packed: key, signature of what it was made from
+    fleet/outbox/<n>-<name>   pieces that the service has not confirmed yet
+    fleet/refused/<name>      pieces that it will never take, and why
+
+A piece is in the outbox before `packed` says so, and leaves it only after the service has confirmed it. Each file
+appears whole; so a kill between any two steps costs at most a second sending of the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from eroica import __version__
+from eroica.fleet.records import Piece, RunFacts
+from eroica.wire.codec import UNDECODABLE
+from eroica.wire.files import write_whole
+from eroica.wire.places import private_directory, private_file, read_private
+
+log = logging.getLogger("eroica.fleet")
+
+DIRECTORY = "fleet"
+_MOST_PIECE_BYTES = 32_000_000
+_MOST_JOURNAL_BYTES = 256_000_000
+
+
+class SendState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the service has of a run's course.
+
+    Attributes:
+        run: Which run.
+        until_s: End of the last stretch of iteration times that was taken, seconds after the start.
+        hosts: Hash of the hosts that were told last.
+    """
+
+    run: str = ""
+    until_s: float = -1.0
+    hosts: str = ""
+
+
+class Spool:
+    """The spool of one run directory.
+
+    Args:
+        run: The run directory.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.root = private_directory(run / DIRECTORY)
+        self._outbox = private_directory(self.root / "outbox")
+        self._packed: dict[str, str] = {}
+        self._next = 0
+        self.read()
+
+    def read(self) -> None:
+        """Learn what was packed already."""
+        self._packed = dict(self._lines())
+        numbers = [int(path.name.partition("-")[0]) for path in self._waiting()]
+        self._next = max(numbers, default=-1) + 1
+
+    def claim(self) -> int | None:
+        """A lock on the spool, to be kept open; None while another process has it, -1 where there are no locks.
+
+        Two at once would cost only doubled work, so it matters little that locks are not dependable everywhere.
+        """
+        handle = private_file(self.root / "lock", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if isinstance(error, BlockingIOError):
+                return None
+            return -1  # a file system without locks
+        return handle
+
+    def knock(self) -> None:
+        """Ask whoever has the lock to end: we know a newer collector."""
+        (self.root / "next").touch()
+
+    def is_knocked(self) -> bool:
+        """Somebody waits for the lock."""
+        return (self.root / "next").exists()
+
+    def settle(self) -> None:
+        """The lock is ours, nobody waits any more."""
+        (self.root / "next").unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------ who this run is
+
+    def facts(self, job: str, host: str, commit: str, began: float) -> RunFacts:
+        """The run's facts, drawn once and kept until another run begins in this directory."""
+        known = self.known_facts()
+        if known is not None:
+            return known
+        facts = RunFacts(
+            run=secrets.token_hex(16), job=job, began=began, host=host, commit=commit, eroica_version=__version__
+        )
+        write_whole(self.root / "run.json", msgspec.json.encode(facts))
+        return facts
+
+    def known_facts(self) -> RunFacts | None:
+        """The run's facts, None before they were drawn."""
+        try:
+            return msgspec.json.decode(read_private(self.root / "run.json"), type=RunFacts)
+        except (OSError, *UNDECODABLE):
+            return None
+
+    def state(self, run: str) -> SendState:
+        """What the service has of this run's course."""
+        try:
+            state = msgspec.json.decode(read_private(self.root / "state.json"), type=SendState)
+        except (OSError, *UNDECODABLE):
+            state = SendState()
+        return state if state.run == run else SendState(run=run)
+
+    def save_state(self, state: SendState) -> None:
+        """Write that down."""
+        write_whole(self.root / "state.json", msgspec.json.encode(state))
+
+    def close_run(self) -> None:
+        """The next run in this directory is another one; pieces that wait stay."""
+        for name in ("run.json", "state.json", "packed"):
+            (self.root / name).unlink(missing_ok=True)
+        self._packed = {}
+
+    # ------------------------------------------------------------------ pieces
+
+    def is_packed(self, key: str, signature: str) -> bool:
+        """What has this signature was packed under the key."""
+        return self._packed.get(key) == signature
+
+    def pack(self, piece: Piece, signature: str) -> None:
+        """Keep a piece until it is confirmed.
+
+        Raises:
+            OSError: The disk is full; nothing is lost, for it can be packed again.
+        """
+        write_whole(self._outbox / f"{self._next:08d}-{piece.name}", msgspec.msgpack.encode(piece))
+        self._next += 1
+        self._append(f"{piece.key} {signature}\n")
+        self._packed[piece.key] = signature
+
+    def waiting(self, most: int, most_bytes: int) -> list[tuple[Path, Piece]]:
+        """The oldest pieces that are not confirmed, as many as fit; at least one if there is any."""
+        found: list[tuple[Path, Piece]] = []
+        size = 0
+        for path in self._waiting():
+            piece = self._read_piece(path)
+            if piece is None:
+                continue
+            size += len(piece.body)
+            if found and (len(found) >= most or size > most_bytes):
+                break
+            found.append((path, piece))
+        return found
+
+    def waiting_bytes(self) -> int:
+        """How much waits."""
+        return sum(path.stat().st_size for path in self._waiting())
+
+    def is_empty(self) -> bool:
+        """Nothing waits."""
+        return next(iter(self._waiting()), None) is None
+
+    def confirm(self, paths: Iterable[Path]) -> None:
+        """The service keeps these."""
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+    def refuse(self, path: Path, why: str) -> None:
+        """The service will never take this one; it is kept aside with the reason."""
+        aside = private_directory(self.root / "refused")
+        write_whole(aside / f"{path.name}.why", why.encode("utf-8", "replace"))
+        with contextlib.suppress(FileNotFoundError):
+            path.replace(aside / path.name)
+        log.warning("the service refuses %s: %s", path.name, why)
+
+    # ------------------------------------------------------------------
+
+    def _waiting(self) -> list[Path]:
+        return sorted(path for path in self._outbox.iterdir() if path.name[:1].isdecimal())
+
+    def _read_piece(self, path: Path) -> Piece | None:
+        try:
+            return msgspec.msgpack.decode(read_private(path, _MOST_PIECE_BYTES), type=Piece)
+        except FileNotFoundError:
+            return None
+        except UNDECODABLE as error:
+            self.refuse(path, f"it cannot be read: {error}")
+            return None
+
+    def _append(self, line: str) -> None:
+        with os.fdopen(private_file(self.root / "packed", os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
+            file.write(line.encode())
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        with contextlib.suppress(FileNotFoundError):
+            for line in read_private(self.root / "packed", _MOST_JOURNAL_BYTES).decode("utf-8", "replace").split("\n"):
+                key, _, signature = line.partition(" ")
+                if signature:
+                    yield key, signature
+
+
+def has_spool(run: Path) -> bool:
+    """Whether somebody reports from this run directory, or did."""
+    return (run / DIRECTORY).is_dir()
+
+
+def now() -> float:
+    """Seconds since 1970."""
+    return time.time()

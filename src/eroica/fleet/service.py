@@ -1,0 +1,113 @@
+"""The service without its socket: doors, and who answers behind each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+import sqlalchemy as sa
+from starlette.applications import Starlette
+from starlette.responses import Response
+
+from eroica.errors import InputError
+from eroica.fleet import queries
+from eroica.fleet.administration import Administration
+from eroica.fleet.asking import REPORT_BYTES, Ask, Door, Gate, answer, problem
+from eroica.fleet.events import Events
+from eroica.fleet.insights.ask import Asked
+from eroica.fleet.intake import decode_batch, prepare
+from eroica.fleet.metrics import metrics
+from eroica.fleet.pages import Pages
+from eroica.fleet.patterns import PatternStore
+from eroica.fleet.records import Receipt
+from eroica.fleet.tenants import Callers
+from eroica.fleet.writer import Busy, Writer
+
+log = logging.getLogger("eroica.fleet")
+
+#: Batches that are unpacked and checked at the same time.
+_PREPARED_AT_ONCE = 4
+
+
+class Service:
+    """What jobs report to and people look at.
+
+    Args:
+        engine: The database, up to date.
+        store: Where patterns lie.
+    """
+
+    def __init__(self, engine: sa.Engine, store: PatternStore) -> None:
+        self.engine = engine
+        self.store = store
+        self.callers = Callers(engine)
+        self.asked = Asked(engine)
+        self.events = Events()
+        self._administration = Administration(self.callers)
+        self._pages = Pages(self.callers)
+        self._writer = Writer(engine)
+        self._preparing = asyncio.Semaphore(_PREPARED_AT_ONCE)
+
+    def application(self) -> Starlette:
+        """The ASGI application."""
+        gate = Gate(self.engine, self.callers)
+        return Starlette(routes=[gate.route(door) for door in self.doors()])
+
+    def close(self) -> None:
+        """Enter what waits, and let go of the database."""
+        self._writer.close()
+        self.engine.dispose()
+
+    def doors(self) -> Sequence[Door]:
+        """All there are."""
+        return (
+            Door("/v1/reports", "POST", "report", self._report, REPORT_BYTES, at_once=True),
+            Door("/v1/runs", "GET", "read", _told(queries.list_runs)),
+            Door("/v1/runs/{run_id:int}", "GET", "read", _told(queries.course)),
+            Door("/v1/runs/{run_id:int}/windows/{window_id:int}", "GET", "read", _told(queries.one_verdict)),
+            Door("/v1/alerts", "GET", "read", _told(queries.alert_lines)),
+            Door("/v1/events", "GET", "read", self.events.follow, at_once=True),
+            Door("/metrics", "GET", "read", lambda ask: metrics(ask, self.asked.insights(ask.caller))),
+            *self.asked.doors(),
+            *self._administration.doors(),
+            *self._pages.doors(),
+            Door("/healthz", "GET", None, self._health),
+        )
+
+    async def _report(self, ask: Ask) -> Response:
+        """Take a batch; answered when it is on disk."""
+        if ask.caller.project_id is None:
+            raise InputError("the operator's token reports nothing; use one of a project")
+        async with self._preparing:
+            batch = await asyncio.to_thread(decode_batch, ask.body)
+            ready = await asyncio.to_thread(prepare, batch, ask.caller.project_id, self.store)
+        try:
+            entered = await asyncio.wrap_future(self._writer.submit(ready))
+        except Busy:
+            return problem(503, "too many reports wait to be stored", {"retry-after": "2"})
+        for path in entered.obsolete:
+            await asyncio.to_thread(self._remove, path)
+        return _packed(entered.receipt)
+
+    def _remove(self, path: str) -> None:
+        try:
+            self.store.remove(path)
+        except OSError as error:
+            log.warning("a file of patterns stays behind: %s", error)
+
+    def _health(self, ask: Ask) -> Response:
+        """Whether the database answers."""
+        with ask.engine.connect() as connection:
+            connection.execute(sa.select(sa.literal(1)))
+        return answer({"ok": True})
+
+
+def _told(question: Callable[[Ask], object]) -> Callable[[Ask], Response]:
+    """A question as a handler that answers in JSON."""
+    return lambda ask: answer(question(ask))
+
+
+def _packed(receipt: Receipt) -> Response:
+    return Response(msgspec.msgpack.encode(receipt), media_type="application/msgpack")

@@ -1,0 +1,1 @@
+"""What browsers load of the service: templates, style and scripts, without a build chain."""

@@ -1,0 +1,182 @@
+"""From a run directory into the service: real processes, and whoever is killed, nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from serving import EROICA, RunDirectory, Serving, a_verdict, command, reporter
+
+from eroica.fleet.reporting.closing import close_run
+from eroica.fleet.reporting.spool import Spool
+
+ENOUGH_S = 60.0
+
+
+def report(service: Serving, directory: RunDirectory, project: str = "main", **more: str) -> None:
+    """Report what lies there, to the end."""
+    process = reporter(service.environ(project, **more), directory.path, directory.job)
+    assert process.wait(ENOUGH_S) == 0
+
+
+def only_run(service: Serving, job: str) -> dict:
+    found = service.ask("GET", "/v1/runs", job=job)["runs"]
+    assert len(found) == 1, found
+    return service.ask("GET", f"/v1/runs/{found[0]['id']}")
+
+
+def test_a_run_arrives_whole(service: Serving, tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run", "whole")
+    directory.course(*[100.0] * 30, *[140.0] * 20)
+    directory.window(1, None)
+    directory.window(2, a_verdict("whole"))
+    directory.end(a_verdict("whole", summary="In the end: read_block."))
+    report(service, directory, EROICA_FLEET_COMMIT="abc123")
+    course = only_run(service, "whole")
+    run = course["run"]
+    assert (run["state"], run["verdict"], run["cause"]) == ("over", "slow", "slow-data-loading")
+    assert run["summary"] == "In the end: read_block."
+    assert (run["commit"], run["workers"], run["hosts"], run["iteration"]) == ("abc123", 8, 2, 50)
+    assert course["times"]["mean_ms"] == directory.means
+    assert run["spark"] == directory.means[-60:]
+    assert [line["window_id"] for line in course["verdicts"]] in ([0, 2], [2, 0])
+    assert course["pattern_workers"] == {"1": 8, "2": 8}
+    assert course["names"] == ["node0", "node1"]
+    whole = service.ask("GET", f"/v1/runs/{run['id']}/windows/2")
+    assert whole["findings"][0]["function"]["name"] == "read_block"
+    assert Spool(directory.path).is_empty()
+
+
+def test_what_was_handed_over_is_not_sent_again(service: Serving, tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run", "again")
+    directory.course(100.0, 101.0)
+    directory.window(1, a_verdict("again"))
+    report(service, directory)
+    before = only_run(service, "again")
+    report(service, directory)  # the run is not over: another collector may come
+    directory.course(102.0)
+    directory.end(a_verdict("again"))
+    report(service, directory)
+    after = only_run(service, "again")
+    assert before["times"]["at_s"] == [1.0, 2.0]
+    assert after["times"]["at_s"] == [1.0, 2.0, 3.0]
+    assert len(after["verdicts"]) == 2
+
+
+def test_without_a_service_everything_waits_and_is_handed_over_later(service: Serving, tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run", "later")
+    directory.course(100.0)
+    directory.window(1, a_verdict("later"))
+    nobody = {**service.environ(), "EROICA_FLEET": "http://127.0.0.1:9"}
+    assert reporter(nobody, directory.path, "later").wait(ENOUGH_S) == 1
+    assert not Spool(directory.path).is_empty()
+    close_run(directory.path)  # the next job of this name begins, and what the collector kept is forgotten
+    directory.store.forget()
+    said = command(service.environ(), "fleet", "send", str(tmp_path))
+    assert "1 runs handed over" in said
+    course = only_run(service, "later")
+    assert [line["window_id"] for line in course["verdicts"]] == [1]
+    assert course["pattern_workers"] == {"1": 8}
+    directory.window(1, a_verdict("later", function="another"))
+    report(service, directory)
+    assert len(service.ask("GET", "/v1/runs", job="later")["runs"]) == 2
+
+
+@pytest.mark.parametrize("windows", [4, pytest.param(24, marks=pytest.mark.thorough)])
+def test_nothing_is_lost_or_doubled_whoever_is_killed(tmp_path: Path, windows: int) -> None:
+    """Reporter and service are killed at random moments while a run fills its directory, window by window."""
+    pytest.importorskip("sqlalchemy")
+    chance = random.Random(7)
+    service = Serving(tmp_path / "data")
+    directory = RunDirectory(tmp_path / "run", "killed")
+    environ = {**service.environ(), "EROICA_FLEET_REPORT_S": "0.3"}
+    guardian = subprocess.Popen(["sleep", "600"])  # in the collector's place
+    reporting, kills = None, [0, 0]
+    try:
+        for window_id in range(1, windows + 1):
+            directory.course(*[100.0 + window_id] * 5)
+            directory.window(window_id, a_verdict("killed", function=f"f{window_id}"), workers=80)
+            if reporting is None or reporting.poll() is not None:
+                reporting = reporter(environ, directory.path, "killed", guardian.pid)
+            time.sleep(chance.uniform(0.1, 1.2))
+            if window_id % 2 == 0:
+                reporting.send_signal(signal.SIGKILL)
+                reporting.wait()
+                kills[0] += 1
+            if window_id % 3 == 0:
+                service.kill()
+                service.start()
+                kills[1] += 1
+        directory.end(a_verdict("killed"))
+        reporting = reporter(environ, directory.path, "killed", guardian.pid)
+        assert reporting.wait(ENOUGH_S) == 0
+        course = only_run(service, "killed")
+        assert sorted(line["window_id"] for line in course["verdicts"]) == list(range(windows + 1))
+        assert course["pattern_workers"] == {str(window_id): 80 for window_id in range(1, windows + 1)}
+        assert course["times"]["mean_ms"] == directory.means
+        assert kills == [windows // 2, windows // 3]
+        assert rows_in_files(tmp_path / "data") == windows * 80 * 5
+    finally:
+        guardian.kill()
+        guardian.wait()
+        service.stop()
+
+
+def rows_in_files(data: Path) -> int:
+    """Rows of all files that the database names."""
+    import pyarrow.parquet as pq
+    import sqlalchemy as sa
+
+    engine = sa.create_engine(f"sqlite:///{data / 'fleet.db'}")
+    with engine.connect() as connection:
+        paths = connection.execute(sa.text("select path from pattern_files")).scalars().all()
+    engine.dispose()
+    return sum(pq.read_metadata(data / "patterns" / path).num_rows for path in paths)
+
+
+def test_a_reporter_makes_room_for_that_of_a_newer_collector(service: Serving, tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run", "two")
+    directory.course(100.0)
+    collectors = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    try:
+        first = reporter(service.environ(), directory.path, "two", collectors[0].pid)
+        deadline = time.monotonic() + 20
+        while not service.ask("GET", "/v1/runs", job="two")["runs"] and time.monotonic() < deadline:
+            time.sleep(0.1)
+        second = reporter(service.environ(), directory.path, "two", collectors[1].pid)
+        assert first.wait(ENOUGH_S) == 0
+        assert second.poll() is None
+        directory.end(a_verdict("two"))
+        assert second.wait(ENOUGH_S) == 0
+        assert only_run(service, "two")["run"]["state"] == "over"
+    finally:
+        for collector in collectors:
+            collector.kill()
+            collector.wait()
+
+
+def test_a_damaged_file_costs_itself_only(service: Serving, tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run", "damaged")
+    directory.course(100.0)
+    directory.window(1, a_verdict("damaged"))
+    directory.window(2, a_verdict("damaged"))
+    (directory.path / "windows" / "1" / "verdict.json").write_bytes(b'{"verdict": "slo')
+    (directory.path / "windows" / "2" / "patterns" / "3.pattern").write_bytes(os.urandom(500))
+    report(service, directory)
+    course = only_run(service, "damaged")
+    assert [line["window_id"] for line in course["verdicts"]] == [2]
+    assert course["pattern_workers"] == {"1": 8, "2": 7}
+
+
+def test_reports_do_not_leave_the_host_in_clear(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run", "clear")
+    environ = {**os.environ, "EROICA_FLEET": "http://fleet.example:8470", "EROICA_FLEET_TOKEN": "x" * 20}
+    assert reporter(environ, directory.path, "clear").wait(ENOUGH_S) == 1
+    assert "in clear" in (directory.path / "log" / "fleet.log").read_text()
+    asked = subprocess.run([*EROICA, "fleet", "jobs"], env=environ, capture_output=True, check=False)
+    assert asked.returncode == 2 and b"in clear" in asked.stderr

@@ -1,0 +1,288 @@
+"""The service's store, on SQLite and on a real PostgreSQL: one suite for both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sqlalchemy", reason="the service's libraries are not here: pip install 'eroica[fleet]'")
+
+import msgspec
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from filling import Filling, beat, facts_of, patterns_piece, verdict_piece
+from serving import a_verdict
+
+from eroica.errors import InputError, UsageError
+from eroica.fleet.alerts import settle
+from eroica.fleet.asking import Ask
+from eroica.fleet.database import migrate, newest_revision, open_database, revision_of, upsert, writing
+from eroica.fleet.insights.ask import work_out
+from eroica.fleet.intake import decode_batch, prepare
+from eroica.fleet.patterns import PatternStore
+from eroica.fleet.queries import course, list_runs
+from eroica.fleet.records import Batch, PatternBlock, Piece, columns_of, pack_body, unpack_body
+from eroica.fleet.retention import join_times, sweep, vacuum
+from eroica.fleet.tables import metadata, pattern_files, pieces, runs, times
+from eroica.fleet.tenants import Caller, first_start
+from eroica.fleet.writer import Writer
+
+ME = Caller(1, "me", 1, frozenset({"read"}), 1e9)
+DAY = 86_400.0
+
+
+@pytest.fixture
+def engine(database: str) -> Iterator[sa.Engine]:
+    engine = open_database(database)
+    migrate(engine)
+    assert first_start(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PatternStore:
+    return PatternStore(str(tmp_path / "patterns"))
+
+
+def count(engine: sa.Engine, table: sa.Table) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+
+
+def test_migrations_make_the_tables_that_the_code_works_with(engine: sa.Engine) -> None:
+    assert revision_of(engine) == newest_revision()
+    migrate(engine)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def test_services_that_begin_at_once_migrate_once(database: str) -> None:
+    engines = [open_database(database) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(migrate, engines))
+    assert {revision_of(engine) for engine in engines} == {newest_revision()}
+    for engine in engines:
+        engine.dispose()
+
+
+def test_a_database_of_a_later_eroica_is_left_alone(engine: sa.Engine) -> None:
+    with writing(engine).begin() as connection:
+        connection.execute(sa.text("update alembic_version set version_num = '9999'"))
+    with pytest.raises(InputError, match="later Eroica"):
+        migrate(engine)
+
+
+def test_two_services_that_get_the_same_pieces_keep_each_once(engine: sa.Engine, store: PatternStore) -> None:
+    """Two writers as of two processes, batches that overlap, in threads."""
+    facts = [facts_of(f"job{number}", 1000.0 + number) for number in range(4)]
+    made = [
+        [verdict_piece(each, window, 2000.0 + window, a_verdict(each.job)) for window in range(1, 9)] for each in facts
+    ]
+    batches = [Batch(pieces=tuple(mine[at : at + 4])) for mine in made for at in (0, 2, 4, 0)] * 3
+    writers = [Writer(engine), Writer(engine)]
+    with ThreadPoolExecutor(8) as threads:
+        ready = list(threads.map(lambda batch: prepare(batch, 1, store), batches))
+        futures = [writers[at % 2].submit(one) for at, one in enumerate(ready)]
+    receipts = [future.result(30).receipt for future in futures]
+    assert all(len(receipt.taken) == 4 for receipt in receipts)
+    for writer in writers:
+        writer.close()
+    with engine.connect() as connection:
+        found = connection.execute(sa.text("select run_id, window_id, count(*) from verdicts group by 1, 2")).all()
+        named = connection.execute(sa.text("select count(*) from findings")).scalar_one()
+        culprits = connection.execute(sa.text("select count(*) from culprits")).scalar_one()
+    assert len(found) == named == culprits == 4 * 8
+    assert {row[2] for row in found} == {1}
+    assert count(engine, pieces) == 4 * 8
+
+
+def test_a_later_piece_about_the_same_window_takes_its_place_and_an_earlier_one_does_not(
+    engine: sa.Engine, store: PatternStore
+) -> None:
+    filling, facts = Filling(engine, store), facts_of("llm", 1000.0)
+    for at, function in ((5.0, "middle"), (9.0, "last"), (3.0, "first")):
+        piece = verdict_piece(facts, 1, 2000.0, a_verdict(function=function))
+        filling.put(msgspec.structs.replace(piece, at=at))
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("select function from verdicts")).scalars().all() == ["last"]
+        assert connection.execute(sa.text("select function from findings")).scalars().all() == ["last"]
+
+
+def test_patterns_become_a_file_with_a_row_for_each_function_and_worker(engine: sa.Engine, store: PatternStore) -> None:
+    filling, facts = Filling(engine, store), facts_of("llm", 1_700_000_000.0)
+    filling.put(patterns_piece(facts, 3, 0.2, workers=6))
+    with engine.connect() as connection:
+        row = connection.execute(sa.select(pattern_files)).one()
+    assert row.path.startswith(f"project=1/month=2023-11/run={facts.run}/window=3-0-")
+    table = store.read(row.path).to_pylist()
+    assert len(table) == row.rows == 6 * 5
+    assert {(line["global_rank"], line["host"]) for line in table} == {(rank, f"node{rank // 4}") for rank in range(6)}
+    first = table[0]
+    assert (first["function"], first["stack"].splitlines()[-1], first["critical_s"]) == ("f0", "f0 (m.py:9)", 0.2)
+    late = patterns_piece(facts, 3, 0.2, workers=8)
+    filling.put(msgspec.structs.replace(late, at=facts.began + 5))
+    assert count(engine, pattern_files) == 1
+
+
+def test_hostile_batches_are_refused_piece_by_piece(engine: sa.Engine, store: PatternStore) -> None:
+    facts = facts_of("llm", 1000.0)
+    good = verdict_piece(facts, 1, 2000.0, a_verdict())
+    block = unpack_body(patterns_piece(facts, 1, 0.2).body, PatternBlock)
+
+    def broken(**changes: object) -> Piece:
+        body = pack_body(msgspec.structs.replace(block, **changes))
+        return Piece(kind="patterns", key="patterns/1/0", facts=facts, at=1.0, body=body)
+
+    bad = [
+        msgspec.structs.replace(good, body=b"junk"),
+        msgspec.structs.replace(good, key="../../etc"),
+        msgspec.structs.replace(good, facts=msgspec.structs.replace(facts, run="../up")),
+        msgspec.structs.replace(good, facts=msgspec.structs.replace(facts, began=float("nan"))),
+        broken(ranks=b"123"), broken(numbers=b"\0" * 8), broken(key=b"\xff" * len(block.key)), broken(places=()),
+        broken(worker=(b"\x63\0\0\0" * (len(block.worker) // 4))),
+    ]  # fmt: skip
+    ready = prepare(Batch(pieces=(good, *bad)), 1, store)
+    assert [piece for piece, _ in ready.changes] == [good]
+    assert len(ready.refused) == len(bad)
+    nasty = a_verdict(function="a\0b\x1b[31m", hosts=("h\0",), summary="x\0y" * 2000, gain=float("inf"))
+    Filling(engine, store).put(verdict_piece(facts, 2, 2000.0, nasty))
+    with engine.connect() as connection:
+        row = connection.execute(sa.text("select function, gain, summary from verdicts")).one()
+    assert "\0" not in row.function + row.summary and row.gain is None
+    with pytest.raises(InputError):
+        decode_batch(b"\xc1" * 10)
+    with pytest.raises(InputError):
+        decode_batch(b"\x91" * 10_000)
+
+
+def test_columns_of_a_block_come_back_as_they_were() -> None:
+    piece = patterns_piece(facts_of("llm", 1.0), 1, 0.25)
+    columns = columns_of(unpack_body(piece.body, PatternBlock))
+    assert columns.numbers.shape == (11, 40)
+    assert set(columns.ranks.tolist()) == set(range(8))
+    assert len(columns.block.keys) == 5, "functions that workers share are named once"
+
+
+def test_insights_come_from_what_was_reported(engine: sa.Engine, store: PatternStore) -> None:
+    filling, now = Filling(engine, store), time.time()
+    for number in range(12):
+        hosts = [f"h{(number * 5 + at) % 60}" for at in range(19)] + ["bad"]
+        filling.run(
+            f"job{number}", now - 8 * 3600 - 60 * number, now, hosts, ["bad"], at=now - 3600, function="lib.step"
+        )
+    for number, best in enumerate((100.0, 101.0, 99.5, 100.5, 112.0)):
+        facts = filling.run(
+            "nightly",
+            now - 9000 + 1000 * number,
+            now,
+            ["h1"],
+            commit=f"c{number}",
+            beat={"best_ms": best, "workers": 8},
+        )
+        filling.put(patterns_piece(facts, 1, 0.2 + (1.8 if number == 4 else 0.0)))
+    found = work_out(engine, ME, now - DAY)
+    assert [(fact.host, fact.named, fact.suspicious, fact.devices) for fact in found.hosts] == [
+        ("bad", 12, True, {"GPU-bad": 12})
+    ]
+    assert [(fact.function, fact.jobs, fact.of_jobs) for fact in found.functions] == [("lib.step", 12, 13)]
+    assert [(fact.cause, fact.jobs) for fact in found.trends] == [("slow-data-loading", 12)]
+    slower = found.slower[0]
+    assert len(found.slower) == 1
+    assert (slower.job, slower.commit, slower.earlier) == ("nightly", "c4", 4)
+    assert slower.change == pytest.approx(0.117, abs=0.002)
+    assert slower.function.endswith("(m.py)")
+    assert "commit c4 is 12 % slower than the 4 runs before, in f" in slower.summary
+    assert settle(engine, 1, found) == 4
+    assert settle(engine, 1, found) == 0
+
+
+def test_lists_are_walked_to_their_end_and_searched(engine: sa.Engine, store: PatternStore) -> None:
+    filling, now = Filling(engine, store), time.time()
+    for number in range(25):
+        state = {"beat": {"phase": "over"}} if number % 5 == 0 else {}
+        filling.run(f"job{number:02d}", now - 5000, now - 20 * (number // 2), [f"rack{number % 3}-h{number}"], **state)
+    seen: list[str] = []
+    after = ""
+    while True:
+        page = list_runs(Ask(ME, engine, query={"limit": "10", "after": after}))
+        seen += [line.job for line in page.runs]
+        after = page.after
+        if not after:
+            break
+    assert sorted(seen) == [f"job{number:02d}" for number in range(25)]
+    assert page.all == 25
+
+    def found(**query: str) -> int:
+        return list_runs(Ask(ME, engine, query=query)).all
+
+    assert (found(q="JOB2"), found(q="rack1-"), found(q="%")) == (5, 8, 0)
+    assert (found(state="over"), found(host="rack0-h3")) == (5, 1)
+    assert (found(state="lost"), found(state="running")) == (6, 14)
+    with pytest.raises(InputError, match="state is one of"):
+        found(state="sick")
+
+
+def test_what_is_old_goes_and_what_is_young_stays(engine: sa.Engine, store: PatternStore, tmp_path: Path) -> None:
+    filling, now = Filling(engine, store), time.time()
+    for job, age in (("old", 500 * DAY), ("older-patterns", 100 * DAY), ("young", DAY)):
+        facts = filling.run(job, now - age, now - age, ["h"], ["h"])
+        filling.put(patterns_piece(facts, 1, 0.2))
+        filling.heard(facts, now - age)
+    orphan = tmp_path / "patterns" / "project=1" / "left.parquet"
+    orphan.write_bytes(b"x")
+    assert sweep(engine, store, now).orphans == 0, "it may be of a batch that is being entered"
+    swept = sweep(engine, store, now + 7 * 3600)
+    assert (count(engine, runs), count(engine, pattern_files), swept.orphans) == (2, 1, 1)
+    files = list((tmp_path / "patterns").rglob("*.parquet"))
+    assert len(files) == 1 and not orphan.exists()
+    with engine.connect() as connection:
+        for table in ("verdicts", "findings", "culprits", "run_hosts", "times"):
+            left = connection.execute(sa.text(f"select distinct run_id from {table}")).scalars().all()
+            assert len(left) == 2, table
+    vacuum(engine)
+
+
+def test_over_its_quota_a_project_loses_its_oldest_patterns(engine: sa.Engine, store: PatternStore) -> None:
+    filling, now = Filling(engine, store), time.time()
+    for number in range(6):
+        filling.put(patterns_piece(facts_of(f"job{number}", now - 1000 + number), 1, 0.2))
+    with engine.connect() as connection:
+        size = connection.execute(sa.select(pattern_files.c.bytes).limit(1)).scalar_one()
+    with writing(engine).begin() as connection:
+        connection.execute(sa.text("update projects set quota_bytes = :b"), {"b": int(3.5 * size)})
+    sweep(engine, store, now)
+    with engine.connect() as connection:
+        kept = connection.execute(sa.select(runs.c.job).join(pattern_files)).scalars().all()
+    assert sorted(kept) == ["job3", "job4", "job5"]
+
+
+def test_long_courses_are_joined_and_stay_in_order(engine: sa.Engine, store: PatternStore) -> None:
+    filling, facts = Filling(engine, store), facts_of("long", 1000.0)
+    for number in range(80):
+        at = (10.0 * number + 1, 10.0 * number + 2)
+        points = msgspec.structs.replace(beat(facts, 0, ["h"]).points, at_s=at)
+        filling.put(beat=msgspec.structs.replace(beat(facts, 1100.0 + number, ["h"]), points=points))
+    before = course(Ask(ME, engine, path={"run_id": 1})).times
+    assert len(before.at_s) == 160
+    assert join_times(engine, rows=64, points=40) == 1
+    after = course(Ask(ME, engine, path={"run_id": 1})).times
+    assert count(engine, times) == 1
+    assert len(after.at_s) == 41 and list(after.at_s) == sorted(after.at_s)
+    assert after.at_s[-1] == before.at_s[-1]
+    assert join_times(engine) == 0
+
+
+@pytest.mark.parametrize("url", ["nonsense", "mysql://x/y", "", "sqlite"])
+def test_a_database_that_is_none_is_named(url: str) -> None:
+    with pytest.raises(UsageError, match="sqlite:///"):
+        open_database(url)
+
+
+def test_upserts_know_both_dialects(engine: sa.Engine) -> None:
+    assert upsert(engine, pieces).__module__.split(".")[2] in ("postgresql", "sqlite")

@@ -1,0 +1,303 @@
+"""Two projects in one service: a person of one sees nothing of the other, on whatever route there is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+pytest.importorskip("sqlalchemy", reason="the service's libraries are not here: pip install 'eroica[fleet]'")
+
+import sqlalchemy as sa
+from filling import Filling, beat, patterns_piece
+
+from eroica.fleet.database import migrate, open_database, writing
+from eroica.fleet.patterns import PatternStore
+from eroica.fleet.records import Batch, Receipt
+from eroica.fleet.service import Service
+from eroica.fleet.tables import metadata
+from eroica.fleet.tenants import SCOPES, Rates, add_project, add_token, first_start
+
+SECRET = "sesame"
+"""In each text that belongs to the other project."""
+OURS, THEIRS = "http://fleet.test", 2
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    engine = open_database(f"sqlite:///{tmp_path / 'fleet.db'}")
+    migrate(engine)
+    service = Service(engine, PatternStore(str(tmp_path / "patterns")))
+    operator = first_start(engine)
+    assert operator is not None
+    add_project(engine, f"{SECRET}-project")
+    add_token(engine, THEIRS, f"{SECRET}-token", ["report"])
+    yield service
+    service.close()
+
+
+def ask(service: Service, method: str, path: str, token: str, body: Any = b"", **more: Any) -> httpx.Response:
+    async def asked() -> httpx.Response:
+        transport = httpx.ASGITransport(service.application(), raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url=OURS) as client:
+            content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+            headers = {"authorization": f"Bearer {token}", **more.pop("headers", {})}
+            return await client.request(method, path, headers=headers, content=content, **more)
+
+    return asyncio.run(asked())
+
+
+def fill(service: Service) -> None:
+    """Both projects have the same, but theirs has the secret in every text."""
+    now = time.time()
+    for project_id, word in ((1, "ours"), (THEIRS, SECRET)):
+        filling = Filling(service.engine, service.store, project_id)
+        for number in range(4):
+            hosts = [f"{word}-h{at}" for at in range(20)]
+            told = {"message": f"{word} is well", "best_ms": 90.0 + 9 * number}
+            facts = filling.run(
+                f"{word}-job{number % 3}", now - 9000 + number, now, hosts, hosts[:1], function=f"{word}.step",
+                summary=f"{word} is slow.", commit=f"{word}-c", beat=told,
+            )  # fmt: skip
+            filling.put(patterns_piece(facts, 1, 0.2))
+        with writing(service.engine).begin() as connection:
+            for sql in (
+                "insert into repairs (project_id, host, at, note) values (:p, :w || '-h0', 5, :w)",
+                "insert into audit (project_id, at, who, action, detail, address) values (:p, 5, :w, :w, :w, :w)",
+                "insert into alerts (project_id, key, kind, text, raised_at) values (:p, :w, 'host', :w, 5)",
+            ):
+                connection.execute(sa.text(sql), {"p": project_id, "w": word})
+
+
+def ids(service: Service, table: str, project_id: int) -> list[int]:
+    with service.engine.connect() as connection:
+        asked = sa.text(f"select id from {table} where project_id = :p")
+        return list(connection.execute(asked, {"p": project_id}).scalars())
+
+
+def everything(service: Service) -> dict[str, list[Any]]:
+    """All rows of their project."""
+    with service.engine.connect() as connection:
+        found = {}
+        for table in metadata.sorted_tables:
+            if "project_id" in table.c:
+                rows = connection.execute(sa.select(table).where(table.c.project_id == THEIRS))
+                found[table.name] = sorted(map(repr, rows))
+        found["projects"] = sorted(map(repr, connection.execute(sa.text("select * from projects where id = 2"))))
+        return found
+
+
+#: What a route wants as its body, where nothing would be refused for being nothing.
+BODIES: dict[str, Any] = {
+    "/v1/reports": msgspec.msgpack.encode(Batch()),
+    "/v1/projects/{project_id:int}": {"webhook_url": "http://mine.test/x"},
+    "/v1/projects": {"name": "new"},
+    "/v1/tokens": {"name": "x", "scopes": ["read"], "project": f"{SECRET}-project"},
+    "/v1/repairs": {"host": f"{SECRET}-h0", "project": f"{SECRET}-project"},
+    "/v1/runs/{run_id:int}/window": {"seconds": 1},
+    "/login": b"token=x",
+}
+
+
+def paths(service: Service, path: str) -> list[str]:
+    """The route with their rows' numbers in it."""
+    if "{" not in path:
+        return [path]
+    filled = []
+    for run_id in ids(service, "runs", THEIRS)[:2]:
+        numbers = {
+            "run_id:int": run_id, "window_id:int": 1, "token_id:int": ids(service, "tokens", THEIRS)[0],
+            "project_id:int": THEIRS, "name": "fleet.js",
+        }  # fmt: skip
+        one = path
+        for name, value in numbers.items():
+            one = one.replace("{" + name + "}", str(value))
+        assert "{" not in one, f"a new parameter in {path}: say here what stands for it"
+        filled.append(one)
+    return filled
+
+
+def test_no_route_shows_or_changes_anything_of_another_project(service: Service) -> None:
+    fill(service)
+    token = add_token(service.engine, 1, "ours", ["report", "read", "window", "administer"])
+    before, asked = everything(service), 0
+    for route in service.application().routes:
+        door = route.endpoint.door  # type: ignore[attr-defined]  # each route is made of a door
+        if door.path == "/v1/events":  # below
+            continue
+        for path in paths(service, door.path):
+            searches = [{}, {"q": SECRET}, {"job": f"{SECRET}-job0"}, {"host": f"{SECRET}-h0"}]
+            for query in searches if door.method == "GET" else searches[:1]:
+                answer = ask(service, door.method, path, token, BODIES.get(door.path, b""), params=query)
+                asked += 1
+                assert SECRET not in answer.text.replace(f"{SECRET}-project", ""), (door, path, answer.text[:500])
+                assert answer.status_code < 500, (door, answer.text)
+                if "_id" in door.path:
+                    assert answer.status_code in (404, 403), (door, answer.status_code)
+    assert asked > 50
+    assert everything(service) == before
+
+
+def test_the_same_routes_show_their_own_project(service: Service) -> None:
+    """What the test above looks for is really there."""
+    fill(service)
+    token = add_token(service.engine, THEIRS, "theirs", ["read", "administer"])
+    showing = [
+        path
+        for route in service.application().routes
+        for path in paths(service, route.path)  # type: ignore[attr-defined]
+        if "GET" in route.methods and path != "/v1/events"  # type: ignore[attr-defined]
+        and SECRET in ask(service, "GET", path, token).text
+    ]  # fmt: skip
+    for wanted in (
+        "/v1/runs",
+        "/v1/hosts",
+        "/v1/functions",
+        "/v1/trends",
+        "/v1/audit",
+        "/v1/alerts",
+        "/v1/repairs",
+        "/metrics",
+    ):
+        assert wanted in showing, wanted
+    assert sum("/runs/" in path for path in showing) >= 6
+
+
+def test_followers_hear_of_their_own_project_only(service: Service) -> None:
+    fill(service)
+    token = add_token(service.engine, 1, "ours", ["read"])
+
+    async def first_news() -> str:
+        heard = ""
+        app = service.application()
+        messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        scope = {
+            "type": "http", "method": "GET", "path": "/v1/events", "query_string": b"since=0", "http_version": "1.1",
+            "headers": [(b"authorization", f"Bearer {token}".encode())], "client": ("127.0.0.1", 1), "scheme": "http",
+            "server": ("fleet.test", 80), "root_path": "", "asgi": {"version": "3.0", "spec_version": "2.4"},
+        }  # fmt: skip
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(30)
+            return {"type": "http.disconnect"}
+
+        task = asyncio.create_task(app(scope, receive, messages.put))  # type: ignore[arg-type]
+        while "event: runs" not in heard:
+            heard += (await asyncio.wait_for(messages.get(), 10)).get("body", b"").decode()
+        task.cancel()
+        return heard
+
+    heard = asyncio.run(first_news())
+    assert "ours-job0" in heard
+    assert SECRET not in heard
+
+
+def test_every_route_wants_a_scope_and_only_pages_for_strangers_do_not(service: Service) -> None:
+    fill(service)
+    strangers = set()
+    for route in service.application().routes:
+        door = route.endpoint.door  # type: ignore[attr-defined]
+        path = paths(service, door.path)[0]
+        if door.scope is None:
+            strangers.add((door.method, door.path))
+            continue
+        assert ask(service, door.method, path, "nonsense").status_code in (401, 303), door
+        others = [scope for scope in SCOPES if scope not in (door.scope, "operate")]
+        weak = add_token(service.engine, 1, "weak", others)
+        assert ask(service, door.method, path, weak, BODIES.get(door.path, b"")).status_code == 403, door
+    assert strangers == {("GET", "/healthz"), ("GET", "/login"), ("POST", "/login"), ("GET", "/assets/{name}")}
+
+
+def test_tokens_are_stored_as_hashes_and_end_when_they_are_revoked(service: Service) -> None:
+    token = add_token(service.engine, 1, "mine", ["read", "administer"])
+    with service.engine.connect() as connection:
+        rows = connection.execute(sa.text("select * from tokens")).all()
+    assert not any(token in repr(row) for row in rows)
+    assert ask(service, "GET", "/v1/runs", token).status_code == 200
+    mine = next(one for one in ask(service, "GET", "/v1/tokens", token).json() if one["name"] == "mine")
+    assert ask(service, "DELETE", f"/v1/tokens/{mine['id']}", token).status_code == 200
+    assert ask(service, "GET", "/v1/runs", token).status_code == 401
+    late = add_token(service.engine, 1, "late", ["read"], expires_at=time.time() - 1)
+    assert ask(service, "GET", "/v1/runs", late).status_code == 401
+
+
+def test_who_administers_a_project_neither_operates_nor_raises_limits(service: Service) -> None:
+    token = add_token(service.engine, 1, "admin", ["administer"])
+    assert ask(service, "POST", "/v1/tokens", token, {"name": "x", "scopes": ["operate"]}).status_code == 400
+    assert ask(service, "PUT", "/v1/projects/1", token, {"quota_bytes": 2**50}).status_code == 403
+    assert ask(service, "PUT", "/v1/projects/1", token, {"webhook_url": "https://chat.test/secret"}).status_code == 200
+    shown = ask(service, "GET", "/v1/projects", token).text
+    assert '"webhook":' in shown and "chat.test" not in shown
+    log = ask(service, "GET", "/v1/audit", token).text
+    assert "project changed" in log and "chat.test" not in log
+
+
+def test_too_much_and_too_often_are_refused(service: Service) -> None:
+    with writing(service.engine).begin() as connection:
+        connection.execute(sa.text("update projects set requests_per_s = 0.5 where id = 1"))
+    token = add_token(service.engine, 1, "busy", ["report", "administer"])
+    assert ask(service, "POST", "/v1/tokens", token, b"x" * 100_000).status_code == 413
+    assert ask(service, "POST", "/v1/reports", token, b"x" * 17_000_000).status_code == 413
+    rates, now = Rates(lambda: clock[0]), [0.0]
+    clock = now
+    assert [rates.admit(1, 0.5) == 0 for _ in range(6)] == [True] * 5 + [False]
+    assert rates.admit(2, 0.5) == 0
+    clock[0] = 2.0
+    assert rates.admit(1, 0.5) == 0
+
+
+def test_a_browser_logs_in_with_a_token_and_has_a_cookie_from_then_on(service: Service) -> None:
+    fill(service)
+    token = add_token(service.engine, 1, "person", ["read"])
+
+    async def visit() -> None:
+        transport = httpx.ASGITransport(service.application())
+        async with httpx.AsyncClient(transport=transport, base_url=OURS) as browser:
+            stranger = await browser.get("/")
+            assert (stranger.status_code, stranger.headers["location"]) == (303, "/login")
+            own = {"origin": OURS}
+            assert (await browser.post("/login", data={"token": "wrong"}, headers=own)).status_code == 401
+            assert (await browser.post("/login", data={"token": token})).status_code == 403, "a foreign page may not"
+            assert (await browser.post("/login", data={"token": token}, headers=own)).status_code == 303
+            assert "The fleet" in (await browser.get("/")).text
+            assert (await browser.get("/v1/runs")).json()["all"] == 4
+            cookie = browser.cookies["eroica-fleet"]
+            with service.engine.connect() as connection:
+                assert cookie not in repr(connection.execute(sa.text("select * from sessions")).all())
+            assert (await browser.post("/v1/runs/1/window", headers=own)).status_code == 403, "it may only read"
+            assert (await browser.post("/logout", headers=own)).status_code == 303
+            browser.cookies.set("eroica-fleet", cookie)
+            assert (await browser.get("/v1/runs")).status_code == 401
+
+    asyncio.run(visit())
+
+
+def test_a_window_that_is_asked_for_is_told_once(service: Service) -> None:
+    fill(service)
+    filling = Filling(service.engine, service.store)
+    facts = filling.run("asked", time.time() - 50, time.time(), ["h"])
+    token = add_token(service.engine, 1, "person", ["read", "window", "report"])
+    run_id = ask(service, "GET", "/v1/runs", token, params={"job": "asked"}).json()["runs"][0]["id"]
+    assert ask(service, "POST", f"/v1/runs/{run_id}/window", token, {"reason": "why?"}).status_code == 202
+    assert ask(service, "POST", f"/v1/runs/{run_id}/window", token, {"reason": "why?"}).status_code == 409
+    batch = msgspec.msgpack.encode(Batch(beat=beat(facts, time.time(), ["h"])))
+    told = [
+        msgspec.msgpack.decode(ask(service, "POST", "/v1/reports", token, batch).content, type=Receipt)
+        for _ in range(2)
+    ]
+    assert [order.reason for order in told[0].orders] == ["why?"]
+    assert told[1].orders == ()
+
+
+def test_a_version_that_is_not_understood_says_who_is_to_be_upgraded(service: Service) -> None:
+    token = add_token(service.engine, 1, "jobs", ["report"])
+    for protocol, word in ((0, "the job's Eroica"), (99, "the service")):
+        answer = ask(service, "POST", "/v1/reports", token, msgspec.msgpack.encode({"protocol": protocol}))
+        assert answer.status_code == 400
+        assert f"upgrade {word}" in answer.json()["error"]
