@@ -22,6 +22,7 @@ _COMMANDS = {
     "diagnose": "Say what is wrong in profiler traces or Flight Recorder dumps.",
     "report": "Show a saved verdict again, without the traces.",
     "diff": "Say which functions got slower between two runs.",
+    "mcp": "Answer an AI assistant's questions about jobs.",
     "demo": "Watch a small real training job get slow and be diagnosed.",
     "sample": "Sample hardware channels into a directory.",
     "settings": "List every setting with its default and source.",
