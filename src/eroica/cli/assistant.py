@@ -184,6 +184,7 @@ def build_server(tools: Tools, *, allow_windows: bool) -> MCPServer[Any]:
         tools: What answers.
         allow_windows: Whether it may open windows on running jobs.
     """
+    tools.jobs()  # what is imported late is imported now, and not while the first answer is awaited
     server: MCPServer[Any] = MCPServer(
         "eroica", instructions=_INSTRUCTIONS, version=__version__, log_level="ERROR", subscriptions=False
     )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from eroica.archive.load import SavedRun, SavedWindow, open_saved
+from eroica.archive.load import SavedRun, SavedWindow, open_run, open_window
 from eroica.cli.jobs import running_jobs
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict
@@ -18,6 +18,9 @@ from eroica.report.masking import told
 
 _MOST_NAMED = 12
 _MOST_RUNS = 2_000
+#: Windows that stay in memory, so that the next question need not decode them again; some 30 kB each.
+_MOST_KEPT = 1_000
+_Stamp = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Shelf:
     """
 
     roots: Sequence[Path]
+    _kept: dict[Path, tuple[_Stamp, SavedWindow]] = field(default_factory=dict, repr=False, compare=False)
 
     def runs(self) -> Mapping[str, Path]:
         """Name -> run directory: watched ones first, then the latest."""
@@ -61,13 +65,20 @@ class Shelf:
 
         Raises:
             UsageError: There is none, or several and none was named.
-            InputError: It is damaged.
         """
-        path = self.choose(name)
-        saved = open_saved(path)
-        if not isinstance(saved, SavedRun):
-            raise InputError(f"{path} holds no verdict and no window yet")
-        return saved
+        return open_run(self.choose(name), self._window)
+
+    def _window(self, directory: Path) -> SavedWindow:
+        """A window as it was decoded before, if its files are still the same."""
+        stamp = _stamp(directory)
+        known = self._kept.get(directory)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        window = open_window(directory)
+        self._kept[directory] = stamp, window
+        return window
 
 
 def judged(run: SavedRun, window_id: int) -> tuple[Verdict, SavedWindow | None]:
@@ -96,6 +107,18 @@ def judged(run: SavedRun, window_id: int) -> tuple[Verdict, SavedWindow | None]:
         if window.verdict is not None:
             return window.verdict, window
     raise InputError(f"run {told(run.job)} has no verdict yet")
+
+
+def _stamp(directory: Path) -> _Stamp:
+    """Changes with the window's files."""
+    found = []
+    for name in ("", "window.json", "verdict.json", "blockage.json", "patterns"):
+        try:
+            facts = (directory / name).stat()
+            found.append((facts.st_mtime_ns, facts.st_size))
+        except OSError:
+            found.append((0, 0))
+    return tuple(found)
 
 
 def _runs_at(root: Path) -> list[Path]:

@@ -79,9 +79,7 @@ def _telemetry(where: Places, collector: Collector, settings: Settings) -> Telem
     try:
         from eroica.collector.telemetry import Telemetry
 
-        telemetry = Telemetry(
-            where.job, where.host, settings.otlp_endpoint, collector.status, collector.pace.history
-        )
+        telemetry = Telemetry(where.job, where.host, settings.otlp_endpoint, collector.status, collector.pace.history)
     except ImportError as error:
         collector.windows.note(f"otlp_endpoint: OpenTelemetry is missing ({error.name}); pip install 'eroica[otel]'")
         return None
