@@ -180,7 +180,7 @@ class Companion:
 
         watch(**self._settings)
         if speaks and self._reader is None:
-            self._reader = Reader(places(os.environ).run)
+            self._reader = Reader(places(os.environ).run, EVERY_S)
 
     def tell(self, log: Callable[[News], object], *, at_the_end: bool = False) -> None:
         """Give news to `log` if there is any. Never raises, whatever `log` does."""
