@@ -121,6 +121,6 @@ def steady_workers(directory: Path) -> int:
     """Workers whose iterations are known so far."""
     try:
         (file,) = directory.glob("eroica-report/*/status.json")
-        return sum(worker["iteration"] > 50 for worker in json.loads(file.read_bytes())["workers"])
+        return sum(worker["iteration"] > 130 for worker in json.loads(file.read_bytes())["workers"])
     except (OSError, ValueError):
         return 0

@@ -40,12 +40,12 @@ class EroicaCallback(TrainerCallback):  # type: ignore[misc]
         self._companion.begin(speaks=bool(getattr(state, "is_world_process_zero", True)))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Log what is new."""
-        self._companion.tell(self._log)
+        """Log what is new; at the last step what there is, as trackers close before the training's end is told to us.
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Log what came last; the job's final verdict comes after the training's process."""
-        self._companion.tell(self._log, at_the_end=True)
+        The job's final verdict comes after the training's process.
+        """
+        is_last = bool(control.should_training_stop) or 0 < state.max_steps <= state.global_step
+        self._companion.tell(self._log, at_the_end=is_last)
 
     def _log(self, news: News) -> None:
         trainer = self._trainer()
