@@ -9,7 +9,7 @@ TESTS := not long and not thorough
 
 PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))
 
-.PHONY: demo test test-all test-long lint bench bench-faults corpus bench-hosts bench-healthy docs clean
+.PHONY: demo test test-all test-long test-tools lint bench bench-faults corpus bench-hosts bench-healthy docs clean
 .NOTPARALLEL:
 
 $(READY): pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
@@ -30,6 +30,15 @@ test-all: test  ## the product's tests and those of every package
 
 test-long: $(READY)  ## the real jobs that take too long for `make test`
 	$(BIN)/python -m pytest --numprocesses 1 -m long
+
+TOOLS := .venv-tools
+test-tools:  ## callbacks in the frameworks themselves, and the table of docs/tools.md; some 3 GB, an hour
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet -c constraints.txt torch
+	$(TOOLS)/bin/python -m pip install --quiet -c constraints.txt --editable '.[mcp,otel]' pytest pytest-timeout \
+	transformers accelerate lightning trl datasets 'ray[default,train]' torch_geometric deepspeed tensorboard mlflow-skinny
+	$(TOOLS)/bin/python -m pytest tests/integrations
+	$(TOOLS)/bin/python benchmarks/tools.py
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -297,6 +297,13 @@ class Settings:
         "Opens the metrics and nothing else, 16 to 200 characters; empty = metrics.token in the run directory.",
         secret=True,
     )
+    otlp_endpoint: str = _setting(
+        "", "Where OpenTelemetry is sent, http://HOST:4318 (needs the extra otel); empty = nowhere."
+    )
+    trainjob_status: bool = _setting(
+        False,
+        "In a Kubeflow TrainJob, post verdict and iteration time into its status; replaces what others post there.",
+    )
 
     # --- reporting to a fleet's service ---
     fleet: str = _setting(

@@ -153,7 +153,7 @@ def _decode_verdict(text: bytes) -> Verdict:
 
 def _open_directory(path: Path) -> Saved:
     if _is_run(path):
-        return _open_run(path)
+        return open_run(path)
     if _is_window(path):
         return open_window(path)
     found = sorted((one.stat().st_mtime, one.name) for one in path.iterdir() if one.is_dir() and _is_run(one))
@@ -197,9 +197,16 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _open_run(path: Path) -> SavedRun:
+def open_run(path: Path, window_at: Callable[[Path], SavedWindow] | None = None) -> SavedRun:
+    """A run directory; what is damaged in it becomes notes.
+
+    Args:
+        path: The directory.
+        window_at: Opens one window, default `open_window`.
+    """
     notes: list[str] = []
-    windows = tuple(open_window(directory) for directory in _window_directories(path, notes))
+    open_one = window_at or open_window
+    windows = tuple(open_one(directory) for directory in _window_directories(path, notes))
     verdict = _noted(path / "verdict.json", _decode_verdict, notes)
     history = _noted(path / "history.json", decode_history, notes)
     return SavedRun(directory=path, verdict=verdict, windows=windows, notes=tuple(notes), history=history)

@@ -24,6 +24,7 @@ _COMMANDS = {
     "diff": "Say which functions got slower between two runs.",
     "serve": "Run the service that the jobs of a fleet report to.",
     "fleet": "Ask a fleet's service: hosts, jobs, functions, trends; tokens, projects.",
+    "mcp": "Answer an AI assistant's questions about jobs.",
     "demo": "Watch a small real training job get slow and be diagnosed.",
     "sample": "Sample hardware channels into a directory.",
     "settings": "List every setting with its default and source.",

@@ -114,14 +114,14 @@ def _bounded(answer: httpx.Response, end: float) -> bytes:
     return content
 
 
-def job_status(run: Path) -> JobStatus:
-    """The job right now.
+def job_status(run: Path, timeout_s: float = 10.0) -> JobStatus:
+    """The job right now, as the collector answers within `timeout_s`.
 
     Raises:
         UnavailableError: The collector is not there.
     """
     try:
-        return msgspec.json.decode(call(run, "GET", "/v1/status"), type=JobStatus)
+        return msgspec.json.decode(call(run, "GET", "/v1/status", timeout_s=timeout_s), type=JobStatus)
     except (ValueError, RecursionError) as error:
         raise UnavailableError(f"the collector of {run} answers with something else than a status: {error}") from error
 

@@ -26,6 +26,8 @@ from eroica.wire.logs import log_to
 from eroica.wire.places import Places, places, private_directory
 
 if TYPE_CHECKING:
+    from eroica.collector.telemetry import Telemetry
+    from eroica.collector.trainjob import TrainJob
     from eroica.collector.webhook import Webhook
 
 #: What the last verdict may take to be sent: `eroica run` waits for a second more than `farewell_s` for us to end.
@@ -71,6 +73,34 @@ def _webhook(job: str, collector: Collector, settings: Settings) -> Webhook | No
     return webhook
 
 
+def _telemetry(where: Places, collector: Collector, settings: Settings) -> Telemetry | None:
+    """Who is told by OpenTelemetry; its SDK is only loaded where there is somebody."""
+    if not settings.otlp_endpoint:
+        return None
+    try:
+        from eroica.collector.telemetry import Telemetry
+
+        telemetry = Telemetry(where.job, where.host, settings.otlp_endpoint, collector.status, collector.pace.history)
+    except ImportError as error:
+        collector.windows.note(f"otlp_endpoint: OpenTelemetry is missing ({error.name}); pip install 'eroica[otel]'")
+        return None
+    telemetry.start()
+    collector.listeners.append(telemetry.judged)
+    return telemetry
+
+
+def _trainjob(collector: Collector, settings: Settings) -> TrainJob | None:
+    """The Kubeflow TrainJob that this is, if it shall be told."""
+    if not settings.trainjob_status:
+        return None
+    from eroica.collector.trainjob import TrainJob
+
+    trainjob = TrainJob(os.environ, collector.status, collector.windows.note)
+    trainjob.start()
+    collector.listeners.append(trainjob.judged)
+    return trainjob
+
+
 async def _serve(where: Places, settings: Settings) -> None:
     died = os.environ.get("EROICA_RESUME")
     door = named_door(os.environ) or (former_door(where.run, where.host) if died else None)
@@ -82,6 +112,7 @@ async def _serve(where: Places, settings: Settings) -> None:
         (where.run / "verdict.json").unlink(missing_ok=True)  # final for a collector that was told to end too early
         collector.resume(read_history(where.run, died))
     webhook = _webhook(where.job, collector, settings)
+    told = [webhook, _telemetry(where, collector, settings), _trainjob(collector, settings)]
     pages = Pages(where.run, settings, collector.windows.note)
     if settings.pages:
         collector.listeners.append(pages.judged)
@@ -95,7 +126,7 @@ async def _serve(where: Places, settings: Settings) -> None:
     try:
         await doors.open(door and door[0], former and former[0])
         if await _unless(doors.elsewhere, collector.run()):
-            partings = [] if webhook is None else [webhook.close(PARTING_S)]
+            partings = [one.close(PARTING_S) for one in told if one is not None]
             await asyncio.gather(
                 collector.bid_farewell(), pages.close(PARTING_S), reporting.close(PARTING_S), *partings
             )

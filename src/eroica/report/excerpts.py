@@ -21,7 +21,7 @@ def excerpts(causes: Sequence[Finding], sources: SourceTree) -> tuple[list[str],
     named: dict[tuple[str, int], tuple[SourceLines, str]] = {}
     callers: dict[tuple[str, int], tuple[SourceLines, str]] = {}
     for cause in causes:
-        found = [(frame, sources.find(frame)) for frame in _named_first(cause)]
+        found = [(frame, sources.find(frame)) for frame in named_first(cause)]
         own = [(text, frame) for frame, text in found if text is not None]
         for place, (text, _) in enumerate(own[: 1 + _MOST_CALLERS]):
             called = own[place - 1][0].name.rpartition(".")[2] if place else ""
@@ -38,7 +38,7 @@ def excerpts(causes: Sequence[Finding], sources: SourceTree) -> tuple[list[str],
     return own_lines, caller_lines
 
 
-def _named_first(finding: Finding) -> Iterator[str]:
+def named_first(finding: Finding) -> Iterator[str]:
     """Frames from the named function outwards; the whole stack if none has its name."""
     frames = list(reversed(finding.function.stack))
     at = next((at for at, frame in enumerate(frames) if frame.startswith(f"{finding.function.name} (")), 0)

@@ -1,0 +1,114 @@
+"""How long the MCP server takes to answer on a run directory of 100 windows, asked by the official client.
+
+`python benchmarks/assistant.py [--windows 100] [--workers 8] [--json FILE]`.
+
+Synthetic windows, every tenth with a slow loader, with the verdicts that the rules give them. One server process; each
+tool is asked ten times in turn; milliseconds from the client's call to its parsed answer. Exit status 1 above 200 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from anyio.from_thread import start_blocking_portal
+from mcp import Client, StdioServerParameters
+
+from eroica.archive.store import Store, save_patterns
+from eroica.pipeline import analyze
+from eroica.testing import FleetPlan, SlowLoader, synthesize, synthesize_window
+from machine import machine_facts, revision
+
+MOST_MS, TIMES = 200.0, 10
+#: Windows that are worked out; the others are copies of these under their own numbers.
+DISTINCT = 10
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--windows", type=int, default=100)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        write_run(root / "job", options.windows, options.workers)
+        tools = dict(ask_all(root, options.windows))
+    slowest = max(tool["slowest_ms"] for tool in tools.values())
+    record = {
+        "machine": machine_facts(),
+        "revision": revision(),
+        "windows": options.windows,
+        "workers": options.workers,
+        "tools": tools,
+        "holds": slowest <= MOST_MS,
+    }
+    text = json.dumps(record, indent=2)
+    if options.json:
+        options.json.write_text(text + "\n")
+    print(text)
+    return int(slowest > MOST_MS)
+
+
+def write_run(run: Path, windows: int, workers: int) -> None:
+    """A run directory whose last window is its verdict's."""
+    made = []
+    for draw in range(DISTINCT):
+        troubles = (SlowLoader((2,), 20.0),) if draw == DISTINCT - 1 else ()
+        patterns = synthesize(FleetPlan(workers=workers, iterations=20, draw=draw), troubles, 1)
+        window = synthesize_window(patterns, "manual")
+        made.append((window, patterns, analyze("job", window, patterns)))
+    store = Store(run)
+    for number in range(1, windows + 1):
+        window, patterns, verdict = made[(number - 1) % DISTINCT]
+        window = msgspec.structs.replace(window, window_id=number)
+        save_patterns(run / "windows" / str(number), window, patterns)
+        store.save_verdict(number, verdict)
+    store.save_final(verdict)
+
+
+def ask_all(root: Path, windows: int) -> Iterator[tuple[str, dict[str, float]]]:
+    """Tool -> milliseconds and bytes of an answer."""
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "eroica", "mcp", "--runs", str(root), "--source", str(root)],
+        env={"EROICA_RUNTIME_DIR": str(root)},
+    )
+    last = {"run": "job", "window": windows}
+    questions: dict[str, dict[str, Any]] = {
+        "jobs": {},
+        "verdict": {"run": "job"},
+        "evidence": last,
+        "why": last,
+        "source": last,
+        "compare": {"before": "job", "window_before": "1", "after": "job"},
+    }
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(Client(server)) as client:
+        for tool, asked in questions.items():
+            times, size = [], 0
+            for _ in range(TIMES):
+                begin = time.perf_counter()
+                result = portal.call(client.call_tool, tool, asked)
+                times.append(1000 * (time.perf_counter() - begin))
+                assert not result.is_error, result.content
+                size = len(json.dumps(result.structured_content))
+            yield (
+                tool,
+                {
+                    "median_ms": round(statistics.median(times), 1),
+                    "slowest_ms": round(max(times), 1),
+                    "bytes": size,
+                },
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""Answers to an assistant's questions: parts of a record as plain containers, word for word, bounded and inert.
+
+Nothing is worked out here: each number is the record's own, each text is the record's on one line, without what a
+terminal or a Markdown reader would obey, and with what looks like a secret masked (`eroica.report.masking`). Where
+something did not fit, `left_out` says how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from eroica.archive.load import SavedRun, SavedWindow
+from eroica.errors import UsageError
+from eroica.model.comparison import Comparison
+from eroica.model.verdict import Finding, Verdict
+from eroica.report.excerpts import named_first
+from eroica.report.masking import mask_code, told
+from eroica.report.source import SourceTree
+from eroica.report.words import line
+
+Answer = dict[str, Any]
+
+_MOST_FINDINGS = 12
+_MOST_CONSIDERED = 30
+_MOST_CHANGES = 20
+_MOST_WINDOWS = 100
+_MOST_ITEMS = 40
+_MOST_RANKS = 256
+_MOST_LINES = 80
+_MOST_CALLERS = 3
+_LONGEST_CODE_LINE = 160
+
+
+def inert(value: Any, within: str = "") -> Any:
+    """Built-in containers with every text made harmless and every list cut: a stack keeps its innermost frames.
+
+    Args:
+        value: Built-in containers.
+        within: Name of the field that holds it.
+    """
+    if isinstance(value, str):
+        return told(value)
+    if isinstance(value, dict):
+        return {told(str(key)): inert(one, str(key)) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        most = _MOST_RANKS if within in ("workers", "missing") else _MOST_ITEMS
+        return [inert(one) for one in (value[-most:] if within == "stack" else value[:most])]
+    return value
+
+
+def _plain(record: Any) -> Any:
+    return inert(msgspec.to_builtins(record))
+
+
+def _cut(items: Sequence[Any], most: int) -> tuple[Sequence[Any], Answer]:
+    """The first `most`, and what to add to the answer where there are more."""
+    return items[:most], {"left_out": len(items) - most} if len(items) > most else {}
+
+
+# ---------------------------------------------------------------------- one verdict
+
+
+def verdict_answer(verdict: Verdict, window: SavedWindow | None, run: SavedRun) -> Answer:
+    """The verdict in short, with one entry for each cause and each window of the run.
+
+    Args:
+        verdict: Of the job, or of one window.
+        window: The window that it is of; None: the job's final one.
+        run: Where both lie.
+    """
+    causes = [finding for finding in verdict.findings if finding.role == "cause"]
+    shown, more = _cut(run.windows[::-1], _MOST_WINDOWS)
+    return {
+        **_head(verdict, window),
+        "summary": told(verdict.summary),
+        "window": _plain(verdict.window),
+        "iteration": _plain(verdict.iteration),
+        "coverage": _plain(verdict.coverage),
+        "causes": [_cause(finding) for finding in causes[:_MOST_FINDINGS]],
+        "windows": {"latest_first": [_window(one) for one in shown], **more},
+    }
+
+
+def _head(verdict: Verdict, window: SavedWindow | None) -> Answer:
+    of = {"of": "job"} if window is None else {"of": "window", "window_id": window.window_id}
+    return {"job": told(verdict.job), **of, "verdict": verdict.verdict}
+
+
+def _cause(finding: Finding) -> Answer:
+    return {
+        "order": finding.order,
+        "cause": told(finding.cause),
+        "function": told(finding.function.name),
+        "workers": list(finding.workers[:_MOST_RANKS]),
+        "scope": finding.scope,
+        "hosts": inert(finding.hosts),
+        "gain": finding.gain,
+        "confidence": finding.confidence,
+        "next_step": told(finding.next_step),
+    }
+
+
+def _window(window: SavedWindow) -> Answer:
+    asked, verdict = window.window, window.verdict
+    cause = verdict.cause if verdict is not None else None
+    return {
+        "window_id": window.window_id,
+        "purpose": window.purpose,
+        "first_iteration": asked.first_iteration if asked is not None else None,
+        "last_iteration": asked.last_iteration if asked is not None else None,
+        "verdict": verdict.verdict if verdict is not None else None,
+        "cause": told(cause.cause) if cause is not None else None,
+        "function": told(cause.function.name) if cause is not None else None,
+        "workers": list(cause.workers[:_MOST_RANKS]) if cause is not None else [],
+    }
+
+
+def evidence_answer(verdict: Verdict, window: SavedWindow | None, order: int) -> Answer:
+    """Everything that the record holds of the findings: stack, numbers against peers, evidence, next step.
+
+    Args:
+        verdict: The verdict.
+        window: The window that it is of; None: the job's.
+        order: Number of one finding; 0: all of them.
+
+    Raises:
+        UsageError: It has no finding of this number.
+    """
+    findings = [finding_of(verdict, order)] if order else list(verdict.findings)
+    shown, more = _cut(findings, _MOST_FINDINGS)
+    notes = inert(verdict.coverage.notes)
+    return {**_head(verdict, window), "findings": [_plain(one) for one in shown], **more, "notes": notes}
+
+
+def finding_of(verdict: Verdict, order: int) -> Finding:
+    """The finding of this number.
+
+    Raises:
+        UsageError: There is none.
+    """
+    for finding in verdict.findings:
+        if finding.order == order:
+            return finding
+    there = ", ".join(str(finding.order) for finding in verdict.findings) or "none"
+    raise UsageError(f"the verdict has no finding {order}; there are: {there}")
+
+
+def why_answer(verdict: Verdict, window: SavedWindow | None) -> Answer:
+    """What was considered, named or not, with the signs that speak for it, against it, or are not known."""
+    shown, more = _cut(verdict.considered, _MOST_CONSIDERED)
+    return {
+        **_head(verdict, window),
+        "summary": told(verdict.summary),
+        "considered": [_plain(one) for one in shown],
+        **more,
+    }
+
+
+def source_answer(verdict: Verdict, window: SavedWindow | None, order: int, sources: SourceTree | None) -> Answer:
+    """Source lines of the function that a finding names and of up to three callers, secrets masked.
+
+    Args:
+        verdict: The verdict.
+        window: The window that it is of; None: the job's.
+        order: Number of the finding; 0: the first cause.
+        sources: Where source may be read; None: nowhere.
+
+    Raises:
+        UsageError: There is no such finding, or source is not to be read.
+    """
+    if sources is None:
+        raise UsageError("source lines are switched off; start `eroica mcp` without --no-code")
+    finding = finding_of(verdict, order) if order else verdict.cause
+    if finding is None:
+        raise UsageError("the verdict names no cause, so there is no function to show")
+    found: list[Answer] = []
+    for frame in named_first(finding):
+        text = sources.find(frame)
+        if text is None:
+            continue
+        lines, more = _cut(mask_code(line(one.expandtabs(4)) for one in text.lines), _MOST_LINES)
+        found.append(
+            {
+                "frame": told(frame),
+                "function": told(text.name),
+                "file": told(text.place),
+                "first_line": text.first_line,
+                "lines": [one[:_LONGEST_CODE_LINE] for one in lines],
+                **more,
+            }
+        )
+        if len(found) > _MOST_CALLERS:
+            break
+    head = {**_head(verdict, window), "finding": finding.order, "named": told(finding.function.name)}
+    return {**head, "innermost_first": found}
+
+
+def comparison_answer(comparison: Comparison) -> Answer:
+    """The record of `eroica diff`, its largest changes first."""
+    shown, more = _cut(comparison.changes, _MOST_CHANGES)
+    answer = _plain(msgspec.structs.replace(comparison, changes=()))
+    assert isinstance(answer, dict)
+    return answer | {"changes": [_plain(one) for one in shown], **more}

@@ -1,0 +1,144 @@
+"""The runs that an assistant may ask about: those watched on this host, and those under directories the user names.
+
+A question names a run, never a path: what is not on the shelf is not opened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eroica.archive.load import SavedRun, SavedWindow, open_run, open_window
+from eroica.cli.jobs import running_jobs
+from eroica.errors import InputError, UsageError
+from eroica.model.verdict import Verdict
+from eroica.report.masking import told
+
+_MOST_NAMED = 12
+_MOST_RUNS = 2_000
+#: Windows that stay in memory, so that the next question need not decode them again; some 30 kB each.
+_MOST_KEPT = 1_000
+_Stamp = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Runs by name.
+
+    Attributes:
+        roots: Run directories, or directories of them such as `eroica-report`.
+    """
+
+    roots: Sequence[Path]
+    _kept: dict[Path, tuple[_Stamp, SavedWindow]] = field(default_factory=dict, repr=False, compare=False)
+
+    def runs(self) -> Mapping[str, Path]:
+        """Name -> run directory: watched ones first, then the latest."""
+        found = [(told(name), path) for name, path in running_jobs().items()]
+        lying = [path for root in self.roots for path in _runs_at(root)]
+        found += [(told(path.name), path) for path in sorted(lying, key=_age)[:_MOST_RUNS]]
+        shelf: dict[str, Path] = {}
+        for name, path in found:
+            shelf.setdefault(name, path)
+        return shelf
+
+    def choose(self, name: str) -> Path:
+        """The run directory of this name; of "" the only one there is.
+
+        Raises:
+            UsageError: There is none, or several and none was named.
+        """
+        runs = self.runs()
+        if name in runs:
+            return runs[name]
+        if not name and len(runs) == 1:
+            return next(iter(runs.values()))
+        listed = ", ".join(list(runs)[:_MOST_NAMED]) or "none; start `eroica mcp` with --runs DIRECTORY"
+        more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
+        wanted = f"there is no run {told(name)!r}" if name else "name a run"
+        raise UsageError(f"{wanted}; there are: {listed}{more}")
+
+    def open(self, name: str) -> SavedRun:
+        """What is kept of a run; see `choose`.
+
+        Raises:
+            UsageError: There is none, or several and none was named.
+        """
+        return open_run(self.choose(name), self._window)
+
+    def _window(self, directory: Path) -> SavedWindow:
+        """A window as it was decoded before, if its files are still the same."""
+        stamp = _stamp(directory)
+        known = self._kept.get(directory)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        window = open_window(directory)
+        self._kept[directory] = stamp, window
+        return window
+
+
+def judged(run: SavedRun, window_id: int) -> tuple[Verdict, SavedWindow | None]:
+    """A verdict as it was written down, never made anew.
+
+    Args:
+        run: The run.
+        window_id: Of which window; 0: the job's final one, or where there is none yet, the latest of a window.
+
+    Returns:
+        The verdict, and the window that it is of (None: the job's).
+
+    Raises:
+        UsageError: There is no such window.
+        InputError: It has no verdict.
+    """
+    if window_id:
+        window = run.window(window_id)
+        if window.verdict is None:
+            why = "baseline windows are only compared with" if window.purpose == "baseline" else "it may be open still"
+            raise InputError(f"window {window_id} has no verdict: {why}")
+        return window.verdict, window
+    if run.verdict is not None:
+        return run.verdict, None
+    for window in reversed(run.windows):
+        if window.verdict is not None:
+            return window.verdict, window
+    raise InputError(f"run {told(run.job)} has no verdict yet")
+
+
+def _stamp(directory: Path) -> _Stamp:
+    """Changes with the window's files."""
+    found = []
+    for name in ("", "window.json", "verdict.json", "blockage.json", "patterns"):
+        try:
+            facts = (directory / name).stat()
+            found.append((facts.st_mtime_ns, facts.st_size))
+        except OSError:
+            found.append((0, 0))
+    return tuple(found)
+
+
+def _runs_at(root: Path) -> list[Path]:
+    """`root` itself if it is a run, else the runs in it; links are not followed."""
+    if _is_run(root):
+        return [root.resolve()]
+    try:
+        with os.scandir(root) as entries:
+            inside = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [path.resolve() for path in inside if _is_run(path)]
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "verdict.json").is_file() or (path / "windows").is_dir()
+
+
+def _age(path: Path) -> float:
+    try:
+        return -path.stat().st_mtime
+    except OSError:
+        return 0.0

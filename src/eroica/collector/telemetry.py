@@ -1,0 +1,225 @@
+"""Verdicts, windows and iterations to an OpenTelemetry endpoint, with the SDK of the extra `[otel]`.
+
+    log record   `eroica.verdict` for each verdict, with its cause, workers, gain, and the trace of its window
+    span         `training`, and inside it one for each window, from its first captured iteration to its last
+    metric       `iteration-time` (s; the tag that Megatron-LM's training log uses), `eroica.iteration.best`,
+                 `eroica.iterations`, `eroica.windows`, `eroica.verdict.gain`, `eroica.verdict.confidence`
+
+Nothing here is worked out: it is the status and the verdict, as in `docs/metrics.md`. Sending is the SDK's, in threads
+of its own; the collector only puts into queues. What the SDK reads from its environment holds, such as
+`OTEL_EXPORTER_OTLP_HEADERS` and `OTEL_EXPORTER_OTLP_CERTIFICATE`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import set_span_in_context
+
+from eroica import __version__
+from eroica.model.history import IterationHistory
+from eroica.model.verdict import Verdict
+from eroica.report.words import clean, sentence
+from eroica.wire.messages import JobStatus
+
+#: Seconds between two looks at the status, and between two exports of metrics.
+PERIOD_S = 15.0
+_TIMEOUT_S = 5.0
+_MOST_WORKERS = 64
+_SEVERITIES = {
+    "healthy": SeverityNumber.INFO,
+    "undetermined": SeverityNumber.INFO,
+    "slow": SeverityNumber.WARN,
+    "blocked": SeverityNumber.ERROR,
+}
+_SPANS = ("window", "baseline", "blocked")
+
+
+class Telemetry:
+    """Tells one endpoint of one job.
+
+    Args:
+        job: Name of the job.
+        host: Name of this host.
+        endpoint: Base address, such as http://collector:4318; the signals' paths are added.
+        status: The job right now.
+        history: Its iteration times and marks.
+        period_s: Seconds between two exports of metrics.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        host: str,
+        endpoint: str,
+        status: Callable[[], JobStatus],
+        history: Callable[[], IterationHistory],
+        period_s: float = PERIOD_S,
+    ) -> None:
+        base = endpoint.rstrip("/")
+        about = Resource.create(
+            {"service.name": "eroica", "service.version": __version__, "host.name": host, "eroica.job": job}
+        )
+        self._status, self._history, self._period_s = status, history, period_s
+        self._seen = status()
+        self._verdict: Verdict | None = None
+        self._logs = LoggerProvider(resource=about, shutdown_on_exit=False)
+        exporter = OTLPLogExporter(f"{base}/v1/logs", timeout=_TIMEOUT_S)
+        self._logs.add_log_record_processor(BatchLogRecordProcessor(exporter))
+        self._traces = TracerProvider(resource=about, shutdown_on_exit=False)
+        self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{base}/v1/traces", timeout=_TIMEOUT_S)))
+        reader = PeriodicExportingMetricReader(
+            OTLPMetricExporter(f"{base}/v1/metrics", timeout=_TIMEOUT_S), export_interval_millis=1000 * period_s
+        )
+        self._metrics = MeterProvider([reader], resource=about, shutdown_on_exit=False)
+        self._instruments()
+        self._tracer = self._traces.get_tracer("eroica", __version__)
+        self._logger = self._logs.get_logger("eroica", __version__)
+        self._training = self._tracer.start_span("training", start_time=_ns(history().began))
+        self._spans: dict[tuple[str, int], Any] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look at the status now and then, until `close`."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            self._seen = self._status()
+            await asyncio.sleep(min(self._period_s, 5.0))
+
+    def judged(self, window_id: int, verdict: Verdict) -> None:
+        """A verdict stands; 0 is the job's final one. Never waits."""
+        self._verdict, self._seen = verdict, self._status()
+        self._draw_spans()
+        of = self._spans.get(("blocked", window_id)) or self._spans.get(("window", window_id)) or self._training
+        self._logger.emit(
+            LogRecord(
+                timestamp=time.time_ns(),
+                context=set_span_in_context(of),
+                severity_number=_SEVERITIES[verdict.verdict],
+                severity_text=_SEVERITIES[verdict.verdict].name,
+                body=sentence(verdict.summary),
+                attributes=_facts(window_id, verdict),
+                event_name="eroica.verdict",
+            )
+        )
+
+    async def close(self, patience_s: float) -> None:
+        """Send what waits, for so long at most; the rest is given up."""
+        if self._task is not None:
+            self._task.cancel()
+        self._seen = self._status()
+        self._draw_spans()
+        self._training.end()
+        sending = threading.Thread(target=self._shut_down, args=(patience_s,), name="telemetry", daemon=True)
+        sending.start()
+        end = time.monotonic() + patience_s
+        while sending.is_alive() and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+
+    def _shut_down(self, patience_s: float) -> None:
+        for provider in (self._logs, self._traces, self._metrics):
+            provider.force_flush(int(1000 * patience_s))
+        for provider in (self._logs, self._traces, self._metrics):
+            provider.shutdown()
+
+    # ------------------------------------------------------------------ spans and metrics
+
+    def _draw_spans(self) -> None:
+        """Windows that have ended since the last time."""
+        history = self._history()
+        inside = set_span_in_context(self._training)
+        for mark in history.marks:
+            key = mark.kind, mark.window_id
+            if mark.kind not in _SPANS or mark.until_s is None or key in self._spans:
+                continue
+            span = self._tracer.start_span(mark.kind, inside, start_time=_ns(history.began + mark.at_s))
+            span.set_attributes(
+                {
+                    "eroica.window_id": mark.window_id,
+                    "eroica.first_iteration": mark.iteration,
+                    "eroica.reason": sentence(mark.text),
+                }
+            )
+            if mark.last_iteration is not None:
+                span.set_attribute("eroica.last_iteration", mark.last_iteration)
+            span.end(_ns(history.began + mark.until_s))
+            self._spans[key] = span
+
+    def _instruments(self) -> None:
+        meter = self._metrics.get_meter("eroica", __version__)
+        gauges: tuple[tuple[str, str, str, Callable[[], float | None]], ...] = (
+            ("iteration-time", "s", "Mean of the recent iterations.", lambda: _seconds(self._seen.mean_ms)),
+            ("eroica.iteration.best", "s", "Best such mean so far.", lambda: _seconds(self._seen.best_ms)),
+            ("eroica.verdict.gain", "1", "Share of an iteration that mending the cause saves.", self._gain),
+            ("eroica.verdict.confidence", "1", "How sure the newest verdict is of its cause.", self._confidence),
+        )
+        for name, unit, about, value in gauges:
+            meter.create_observable_gauge(name, [_observing(value)], unit, about)
+        counted = [_observing(lambda: self._seen.iteration)]
+        meter.create_observable_counter("eroica.iterations", counted, "{iteration}", "Completed iterations.")
+        meter.create_observable_counter("eroica.windows", [self._windows], "{window}", "Windows opened.")
+
+    def _gain(self) -> float | None:
+        cause = self._verdict.cause if self._verdict is not None else None
+        return None if cause is None else cause.gain
+
+    def _confidence(self) -> float | None:
+        cause = self._verdict.cause if self._verdict is not None else None
+        return None if cause is None else cause.confidence
+
+    def _windows(self, _options: CallbackOptions) -> Iterable[Observation]:
+        opened = Counter(window.purpose for window in self._seen.windows)
+        return [Observation(count, {"eroica.purpose": purpose}) for purpose, count in opened.items()]
+
+
+def _observing(value: Callable[[], float | None]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def observe(_options: CallbackOptions) -> Iterable[Observation]:
+        found = value()
+        return () if found is None else (Observation(found),)
+
+    return observe
+
+
+def _facts(window_id: int, verdict: Verdict) -> dict[str, Any]:
+    facts: dict[str, Any] = {"eroica.verdict": verdict.verdict, "eroica.final": window_id == 0}
+    if window_id:
+        facts["eroica.window_id"] = window_id
+    cause = verdict.cause
+    if cause is not None:
+        facts |= {
+            "eroica.cause": clean(cause.cause, 60),
+            "eroica.function": clean(cause.function.name),
+            "eroica.workers": list(cause.workers[:_MOST_WORKERS]),
+            "eroica.scope": cause.scope,
+            "eroica.confidence": cause.confidence,
+            "eroica.next_step": sentence(cause.next_step),
+        }
+        facts |= {} if cause.gain is None else {"eroica.gain": cause.gain}
+    return facts
+
+
+def _seconds(value_ms: float | None) -> float | None:
+    return None if value_ms is None else value_ms / 1000
+
+
+def _ns(seconds: float) -> int:
+    return int(1e9 * seconds)

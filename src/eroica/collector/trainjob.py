@@ -1,0 +1,170 @@
+"""The state of a Kubeflow TrainJob kept up to date: verdict and iteration time in `status.trainerStatus.metrics`.
+
+Kubeflow's controller puts three variables into each container of a TrainJob where a feature gate is on (KEP-2779): the
+address that takes the status, the file with the authority that its certificate is checked against, and the file with
+the pod's token, which is renewed under us. A post replaces what was posted before, also by the training itself: so this
+is off unless the setting `trainjob_status` says otherwise.
+
+Source:
+    Kubeflow Trainer, docs/proposals/2779-trainjob-progress. Progress and remaining time are left out: only the training
+    knows how many iterations it will make.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from eroica import __version__
+from eroica.model.verdict import Verdict
+from eroica.report.words import clean, sentence, worker_list
+from eroica.wire.messages import JobStatus
+
+log = logging.getLogger("eroica.collector")
+
+URL, CA_FILE, TOKEN_FILE = (
+    "KUBEFLOW_TRAINER_STATUS_URL",
+    "KUBEFLOW_TRAINER_STATUS_CA_CERT",
+    "KUBEFLOW_TRAINER_STATUS_TOKEN",
+)
+#: The controller limits how often a service account may post.
+PERIOD_S = 30.0
+_TRY_S = 5.0
+_MOST_TOKEN_BYTES = 64_000
+
+
+class TrainJob:
+    """Posts one job's state.
+
+    Args:
+        environ: Where Kubeflow's variables are.
+        status: The job right now.
+        note: Where to say what people should know.
+        period_s: Seconds between two posts, if no verdict comes between.
+
+    Attributes:
+        posted: How many were taken.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        status: Callable[[], JobStatus],
+        note: Callable[[str], object],
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self.posted = 0
+        self._url = environ.get(URL, "")
+        self._ca_file = environ.get(CA_FILE, "")
+        self._token_file = environ.get(TOKEN_FILE, "")
+        self._status, self._note, self._period_s = status, note, period_s
+        self._verdict: Verdict | None = None
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        if not self._url.startswith("https://"):
+            note(f"trainjob_status: {URL} is not set to an https address; no TrainJob is told")
+            self._url = ""
+
+    def start(self) -> None:
+        """Post now and then, until `close`."""
+        if self._url:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def judged(self, _window_id: int, verdict: Verdict) -> None:
+        """A verdict stands: post it at once. Never waits."""
+        self._verdict = verdict
+        self._wake.set()
+
+    async def close(self, patience_s: float) -> None:
+        """Post the last state, for so long at most."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            await asyncio.wait_for(self._post(), patience_s)
+        except (TimeoutError, asyncio.TimeoutError):
+            self._failed("no answer at the job's end")
+
+    async def _run(self) -> None:
+        while True:
+            began = time.monotonic()
+            await self._post()
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), self._period_s)
+            except (TimeoutError, asyncio.TimeoutError):
+                continue
+            await asyncio.sleep(max(0.0, min(1.0, self._period_s) - (time.monotonic() - began)))
+
+    async def _post(self) -> None:
+        try:
+            trust = await asyncio.to_thread(self._trust)
+            token = _token(self._token_file)
+            body = {"trainerStatus": trainer_status(self._status(), self._verdict)}
+            async with httpx.AsyncClient(verify=trust, timeout=_TRY_S, follow_redirects=False) as client:
+                headers = {"Authorization": f"Bearer {token}", "User-Agent": f"eroica/{__version__}"}
+                answer = await client.post(self._url, json=body, headers=headers)
+        except httpx.HTTPError as error:
+            self._failed(f"no connection ({type(error).__name__})")
+        except (OSError, ValueError, ssl.SSLError) as error:
+            self._failed(f"its certificate or token cannot be read ({type(error).__name__})")
+        else:
+            if answer.is_success:
+                self.posted += 1
+            else:
+                self._failed(f"it answers {answer.status_code}")
+
+    def _trust(self) -> ssl.SSLContext:
+        """Trusts the authority that Kubeflow names, and no other; without one those of the system."""
+        return ssl.create_default_context(cafile=self._ca_file or None)
+
+    def _failed(self, why: str) -> None:
+        log.warning("the TrainJob was not told: %s", why)
+        self._note(f"the TrainJob's status could not be posted: {why}")
+
+
+def trainer_status(status: JobStatus, verdict: Verdict | None) -> dict[str, Any]:
+    """What `status.trainerStatus` becomes; values are texts, and none is empty.
+
+    Args:
+        status: The job right now.
+        verdict: The newest one, None before there is any.
+    """
+    metrics = {"eroica_iterations": str(status.iteration)}
+    for name, value_ms in (("mean", status.mean_ms), ("best", status.best_ms)):
+        if value_ms is not None:
+            metrics[f"eroica_iteration_{name}_seconds"] = f"{value_ms / 1000:.6g}"
+    if verdict is not None:
+        metrics |= {"eroica_verdict": verdict.verdict, "eroica_summary": sentence(verdict.summary)}
+        cause = verdict.cause
+        if cause is not None:
+            metrics["eroica_cause"] = clean(cause.cause, 60)
+            metrics["eroica_function"] = clean(cause.function.name)
+            metrics["eroica_workers"] = worker_list(cause.workers) if cause.workers else cause.scope
+            metrics |= {} if cause.gain is None else {"eroica_gain_ratio": f"{cause.gain:.3g}"}
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    listed = [{"name": name, "value": value} for name, value in metrics.items() if value]
+    return {"metrics": listed, "lastUpdatedTime": now}
+
+
+def _token(file: str) -> str:
+    """The pod's token as it is now.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is no token.
+    """
+    with Path(file).open("rb") as opened:
+        token = opened.read(_MOST_TOKEN_BYTES).decode("ascii").strip()
+    if not token.isprintable() or " " in token or not token:
+        raise ValueError("no token")
+    return token

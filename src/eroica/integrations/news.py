@@ -1,0 +1,201 @@
+"""News of this job as flat dicts, read from its run directory by a thread that lives no longer than the reading.
+
+The training thread looks at a clock and at a finished result, and never at a file: file systems may hang.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from eroica.wire.places import places
+from eroica.worker.guard import Guard, log_of_this_process
+
+#: Seconds between two looks.
+EVERY_S = 10.0
+#: Larger files are left alone: decoding holds the interpreter lock. A status of some 2,000 workers is so large.
+_MOST_BYTES = 1_000_000
+_LONGEST_TEXT = 2_000
+_WORDS = {"healthy": 0.0, "undetermined": 1.0, "slow": 2.0, "blocked": 3.0}
+
+
+class News(NamedTuple):
+    """What is known of a job.
+
+    Attributes:
+        numbers: Name -> value, as loggers of numbers take them; see `docs/tools.md`.
+        verdict: Sentence of the latest window's verdict, "" if there is none or it was handed out before.
+    """
+
+    numbers: Mapping[str, float]
+    verdict: str
+
+
+def metrics() -> dict[str, float]:
+    """What is known of this job now, as a flat dict for any tracker; empty where it is not watched. Never raises.
+
+    Reads two small files: call it where you log, not in each step.
+    """
+    try:
+        return dict(read_news(places(os.environ).run).numbers)
+    except Exception:
+        if os.environ.get("EROICA_WORKER_FAILURES_RAISE") == "1":
+            raise
+        return {}
+
+
+def read_news(run: Path) -> News:
+    """The state of a run directory; what is missing or damaged in it is left out."""
+    status = _read(run / "status.json")
+    numbers: dict[str, float] = {}
+    for name, key in (("mean_ms", "iteration_ms"), ("best_ms", "best_iteration_ms")):
+        if _is_number(status.get(name)):
+            numbers[f"eroica/{key}"] = float(status[name])
+    judged = [one for one in _list(status.get("windows")) if isinstance(one, dict) and one.get("verdict") in _WORDS]
+    if not judged:
+        return News(numbers, "")
+    latest = judged[-1]
+    numbers["eroica/window"] = float(latest.get("window_id") or 0)
+    numbers["eroica/verdict"] = _WORDS[latest["verdict"]]
+    record = _read(run / "windows" / str(int(numbers["eroica/window"])) / "verdict.json")
+    numbers |= _of_cause(record)
+    return News(numbers, f"{str(latest['verdict']).upper()}: {_one_line(latest.get('summary'))}")
+
+
+def _of_cause(record: Mapping[str, Any]) -> dict[str, float]:
+    """Gain, confidence and worker of the first cause."""
+    causes = [one for one in _list(record.get("findings")) if isinstance(one, dict) and one.get("role") == "cause"]
+    if not causes:
+        return {}
+    numbers = {
+        f"eroica/{name}": float(causes[0][name]) for name in ("gain", "confidence") if _is_number(causes[0].get(name))
+    }
+    workers = _list(causes[0].get("workers"))
+    if causes[0].get("scope") == "some" and len(workers) == 1 and _is_number(workers[0]):
+        numbers["eroica/worker"] = float(workers[0])
+    return numbers
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_MOST_BYTES + 1)[:_MOST_BYTES])
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _one_line(value: Any) -> str:
+    text = str(value)[:_LONGEST_TEXT]
+    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
+
+
+class Reader:
+    """Hands out news that a thread has read, each once.
+
+    Args:
+        run: The run directory.
+        every_s: Seconds between two looks.
+    """
+
+    def __init__(self, run: Path, every_s: float = EVERY_S) -> None:
+        self._run, self._every_s = run, every_s
+        self._next_s = time.monotonic() + every_s
+        self._thread: threading.Thread | None = None
+        self._found: News | None = None
+        self._told = ""
+
+    def poll(self) -> News | None:
+        """News that came in since; None where there is nothing new. Costs a clock reading."""
+        now = time.monotonic()
+        if now < self._next_s:
+            return None
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._look, name="eroica-news", daemon=True)
+            self._thread.start()
+            return None
+        if self._thread.is_alive():
+            return None
+        self._thread, self._next_s = None, now + self._every_s
+        return self._hand_out()
+
+    def last(self, patience_s: float = 1.0) -> News | None:
+        """News at the end of a training, waited for so long at most."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._look, name="eroica-news", daemon=True)
+            self._thread.start()
+        self._thread.join(patience_s)
+        return None if self._thread.is_alive() else self._hand_out()
+
+    def _hand_out(self) -> News | None:
+        found, self._found = self._found, None
+        if found is None or not found.numbers:
+            return None
+        verdict = "" if found.verdict == self._told else found.verdict
+        self._told = found.verdict
+        return News(found.numbers, verdict)
+
+    def _look(self) -> None:
+        self._found = read_news(self._run)
+
+
+class Companion:
+    """What all callbacks share: watching, news, and the border that keeps both out of the training.
+
+    Args:
+        settings: Of `eroica.watch`.
+
+    Raises:
+        UsageError: A setting is unknown or has an impossible value.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        from eroica.settings import load_settings
+
+        load_settings({name: value for name, value in settings.items() if value is not None})
+        self._settings = dict(settings)
+        self._reader: Reader | None = None
+        raises = os.environ.get("EROICA_WORKER_FAILURES_RAISE") == "1"
+        self._guard = Guard(log_of_this_process, lambda _text: None, raises)
+
+    def begin(self, *, speaks: bool) -> None:
+        """Watch this process; where it `speaks` for the job, also read its news. Never raises."""
+        self._guard.run(self._begin, speaks)
+
+    def _begin(self, speaks: bool) -> None:
+        from eroica.worker.attach import watch
+
+        watch(**self._settings)
+        if speaks and self._reader is None:
+            self._reader = Reader(places(os.environ).run, EVERY_S)
+
+    def tell(self, log: Callable[[News], object], *, at_the_end: bool = False) -> None:
+        """Give news to `log` if there is any. Never raises, whatever `log` does."""
+        if self._reader is not None:
+            self._guard.run(self._tell, log, at_the_end)
+
+    def _tell(self, log: Callable[[News], object], at_the_end: bool) -> None:
+        assert self._reader is not None
+        news = self._reader.last() if at_the_end else self._reader.poll()
+        if news is not None:
+            log(news)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Callbacks are pickled with their trainer: settings go along, threads and files do not."""
+        return {"settings": self._settings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["settings"])  # type: ignore[misc]

@@ -1,0 +1,197 @@
+"""OpenTelemetry, as a real OTLP receiver on loopback hears it."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is an extra: pip install -e '.[dev]'")
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from eroica.collector.telemetry import Telemetry
+from eroica.model.history import IterationHistory, Mark
+from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.wire.address import read_address
+from eroica.wire.messages import JobStatus, WindowLine
+
+KINDS = {
+    "/v1/logs": ExportLogsServiceRequest,
+    "/v1/metrics": ExportMetricsServiceRequest,
+    "/v1/traces": ExportTraceServiceRequest,
+}
+HISTORY = IterationHistory(
+    job="train",
+    began=1_700_000_000.0,
+    marks=(
+        Mark(kind="baseline", at_s=5.0, until_s=7.0, iteration=40, last_iteration=60, window_id=1),
+        Mark(kind="trigger", at_s=20.0, iteration=200),
+        Mark(kind="window", at_s=21.0, until_s=24.0, iteration=212, last_iteration=240, window_id=2, text="slower"),
+        Mark(kind="window", at_s=50.0, iteration=400, window_id=3),
+    ),
+)
+STATUS = JobStatus(
+    job="train",
+    phase="watching",
+    message="",
+    iteration=412,
+    mean_ms=24.4,
+    best_ms=18.2,
+    windows=(
+        WindowLine(window_id=1, purpose="baseline", phase="done"),
+        WindowLine(window_id=2, purpose="slow", phase="done", verdict="slow"),
+    ),
+)
+CAUSE = Finding(
+    order=1, role="cause", cause="slow-data-loading", function=FindingFunction(name="load\x1b[31m", kind="python"),
+    workers=(2,), scope="some", gain=0.38, confidence=0.97, next_step="Read ahead.",
+)  # fmt: skip
+VERDICT = Verdict(
+    eroica_version="0", job="train", verdict="slow", summary="Worker 2 loads.", window=None, findings=(CAUSE,),
+    iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4),
+)  # fmt: skip
+
+
+class Receiver(ThreadingHTTPServer):
+    """Takes what an OTLP exporter sends; remembers it decoded, by path."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.heard: dict[str, list[Any]] = {path: [] for path in KINDS}
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def records(self) -> list[Any]:
+        scopes = [
+            scope for one in self.heard["/v1/logs"] for resource in one.resource_logs for scope in resource.scope_logs
+        ]
+        return [record for scope in scopes for record in scope.log_records]
+
+    def spans(self) -> dict[str, Any]:
+        scopes = [
+            s for one in self.heard["/v1/traces"] for resource in one.resource_spans for s in resource.scope_spans
+        ]
+        return {span.name: span for scope in scopes for span in scope.spans}
+
+    def points(self) -> dict[str, Any]:
+        """Name -> data points of a metric, the latest export's."""
+        scopes = [
+            s for one in self.heard["/v1/metrics"] for resource in one.resource_metrics for s in resource.scope_metrics
+        ]
+        metrics = [metric for scope in scopes for metric in scope.metrics]
+        return {metric.name: (metric.gauge or metric.sum).data_points or metric.sum.data_points for metric in metrics}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        data = self.rfile.read(int(self.headers["content-length"]))
+        data = gzip.decompress(data) if self.headers.get("content-encoding") == "gzip" else data
+        self.server.heard[self.path].append(KINDS[self.path].FromString(data))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Stay silent."""
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    server = Receiver()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def values(attributes: Any) -> dict[str, Any]:
+    """Attributes as plain values."""
+    found: dict[str, Any] = {}
+    for one in attributes:
+        kind = one.value.WhichOneof("value")
+        value = getattr(one.value, kind)
+        found[one.key] = [item.int_value for item in value.values] if kind == "array_value" else value
+    return found
+
+
+def test_a_verdict_is_a_log_record_in_the_span_of_its_window() -> None:
+    with receiving() as server:
+
+        async def go() -> None:
+            telemetry = Telemetry("train", "node-1", server.url, lambda: STATUS, lambda: HISTORY, 60.0)
+            telemetry.start()
+            telemetry.judged(2, VERDICT)
+            await telemetry.close(10)
+
+        asyncio.run(go())
+    (record,), spans, points = server.records(), server.spans(), server.points()
+    assert record.body.string_value == "Worker 2 loads." and record.severity_text == "WARN"
+    assert record.event_name == "eroica.verdict"
+    facts = values(record.attributes)
+    assert facts["eroica.cause"] == "slow-data-loading" and facts["eroica.workers"] == [2]
+    assert facts["eroica.gain"] == 0.38 and facts["eroica.window_id"] == 2 and facts["eroica.final"] is False
+    assert facts["eroica.function"].isprintable()
+    assert set(spans) == {"training", "baseline", "window"}  # the third window has not ended
+    window, training = spans["window"], spans["training"]
+    assert record.span_id == window.span_id and window.parent_span_id == training.span_id
+    assert (window.start_time_unix_nano, window.end_time_unix_nano) == (1_700_000_021 * 10**9, 1_700_000_024 * 10**9)
+    assert values(window.attributes)["eroica.first_iteration"] == 212
+    assert [point.as_double for point in points["iteration-time"]] == [pytest.approx(0.0244)]
+    assert [point.as_int for point in points["eroica.iterations"]] == [412]
+    assert {values(point.attributes)["eroica.purpose"]: point.as_int for point in points["eroica.windows"]} == {
+        "baseline": 1,
+        "slow": 1,
+    }
+    assert points["eroica.verdict.gain"][0].as_double == 0.38
+
+
+def test_a_collector_tells_its_final_verdict_and_ends_in_time_even_if_nobody_listens(tmp_path: Path) -> None:
+    with receiving() as server:
+        took_s, status = run_collector(tmp_path / "heard", server.url)
+    assert status == 0 and took_s < 10
+    assert [values(record.attributes)["eroica.final"] for record in server.records()] == [True]
+    took_s, status = run_collector(tmp_path / "unheard", "http://127.0.0.1:9")
+    assert status == 0 and took_s < 10
+
+
+def run_collector(run: Path, endpoint: str) -> tuple[float, int]:
+    """Start a collector of a job without agents, tell it that the job is over; seconds from then to its end."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("EROICA_")},
+        "EROICA_JOB": run.name,
+        "EROICA_RUN_DIR": str(run),
+        "EROICA_RUNTIME_DIR": str(run.parent),
+        "EROICA_OTLP_ENDPOINT": endpoint,
+        "EROICA_PAGES": "false",
+    }
+    process = subprocess.Popen([sys.executable, "-m", "eroica.collector"], env=environment)
+    end = time.monotonic() + 30
+    while (address := read_address(run)) is None and time.monotonic() < end:
+        time.sleep(0.05)
+    assert address is not None
+    began = time.monotonic()
+    import httpx
+
+    httpx.post(f"{address.url}/v1/finish", headers={"Authorization": f"Bearer {address.token}"}, trust_env=False)
+    status = process.wait(timeout=30)
+    return time.monotonic() - began, status

@@ -1,0 +1,169 @@
+"""A Kubeflow TrainJob's status, posted to a real HTTPS server whose authority only the job knows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eroica.collector.trainjob import CA_FILE, TOKEN_FILE, URL, TrainJob, trainer_status
+from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.wire.messages import JobStatus
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+
+PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/llama/status"
+STATUS = JobStatus(job="llama", phase="watching", message="", iteration=412, mean_ms=24.4, best_ms=18.2)
+CAUSE = Finding(
+    order=1, role="cause", cause="slow-data-loading", function=FindingFunction(name="load\n", kind="python"),
+    workers=(2,), scope="some", gain=0.38, confidence=0.97,
+)  # fmt: skip
+VERDICT = Verdict(
+    eroica_version="0", job="llama", verdict="slow", summary="Worker 2 loads.", window=None, findings=(CAUSE,),
+    iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4),
+)  # fmt: skip
+
+
+class Controller(ThreadingHTTPServer):
+    """What Kubeflow's controller does with a status, as far as a pod can see."""
+
+    daemon_threads = True
+
+    def __init__(self, directory: Path) -> None:
+        self.heard: list[tuple[str, str, dict[str, Any]]] = []
+        self.answer = 200
+        super().__init__(("127.0.0.1", 0), _Handler)
+        trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        trust.load_cert_chain(directory / "ca.crt", directory / "key")
+        self.socket = trust.wrap_socket(self.socket, server_side=True)
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.server_address[1]}{PATH}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Controller
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.heard.append((self.path, self.headers["authorization"], body))
+        self.send_response(self.server.answer)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Stay silent."""
+
+
+def make_certificate(directory: Path) -> None:
+    """One that signs itself, for 127.0.0.1."""
+    directory.mkdir()
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=controller", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", directory / "key", "-out", directory / "ca.crt"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    make_certificate(tmp_path / "tls")
+    server = Controller(tmp_path / "tls")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def variables(directory: Path, url: str) -> dict[str, str]:
+    """What the controller puts into each container."""
+    (directory / "token").write_text("first.token\n")
+    return {URL: url, CA_FILE: str(directory / "ca.crt"), TOKEN_FILE: str(directory / "token")}
+
+
+def names(body: dict[str, Any]) -> dict[str, str]:
+    return {metric["name"]: metric["value"] for metric in body["trainerStatus"]["metrics"]}
+
+
+def test_iteration_times_and_the_verdict_stand_in_the_trainjob(tmp_path: Path, controller: Controller) -> None:
+    notes: list[str] = []
+
+    async def go() -> None:
+        job = TrainJob(variables(tmp_path / "tls", controller.url), lambda: STATUS, notes.append, 0.05)
+        job.start()
+        await until(lambda: len(controller.heard) >= 1)
+        (tmp_path / "tls" / "token").write_text("second.token\n")  # Kubernetes renews it
+        job.judged(2, VERDICT)
+        await until(lambda: "eroica_verdict" in names(controller.heard[-1][2]))
+        await job.close(5)
+        assert 2 <= job.posted <= len(controller.heard)  # one may have been cut off by the end
+
+    asyncio.run(go())
+    path, token, first = controller.heard[0]
+    assert path == PATH and token == "Bearer first.token"
+    assert names(first) == {
+        "eroica_iterations": "412",
+        "eroica_iteration_mean_seconds": "0.0244",
+        "eroica_iteration_best_seconds": "0.0182",
+    }
+    _, token, last = controller.heard[-1]
+    assert token == "Bearer second.token"
+    assert names(last)["eroica_verdict"] == "slow" and names(last)["eroica_function"] == "load"
+    assert names(last)["eroica_workers"] == "worker 2" and names(last)["eroica_gain_ratio"] == "0.38"
+    assert notes == []
+
+
+async def until(true: Any, patience_s: float = 10.0) -> None:
+    async def wait() -> None:
+        while not true():
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(wait(), patience_s)
+
+
+def test_another_authority_is_not_believed(tmp_path: Path, controller: Controller) -> None:
+    make_certificate(tmp_path / "other")
+    assert said(variables(tmp_path / "other", controller.url)) == [
+        "the TrainJob's status could not be posted: no connection (ConnectError)"
+    ]
+    assert controller.heard == []
+
+
+def test_what_goes_wrong_is_a_note_and_costs_nothing(tmp_path: Path, controller: Controller) -> None:
+    controller.answer = 403
+    given = variables(tmp_path / "tls", controller.url)
+    assert said(given) == ["the TrainJob's status could not be posted: it answers 403"]
+    (tmp_path / "tls" / "token").unlink()
+    assert "certificate or token cannot be read" in said(given)[0]
+    assert "is not set to an https address" in said({})[0]
+    assert "is not set to an https address" in said({URL: "http://127.0.0.1/"})[0]
+
+
+def said(environ: dict[str, str]) -> list[str]:
+    """Notes of a job that ends at once."""
+    notes: list[str] = []
+
+    async def go() -> None:
+        job = TrainJob(environ, lambda: STATUS, notes.append)
+        job.start()
+        await job.close(5)
+
+    asyncio.run(go())
+    return notes
+
+
+def test_values_are_texts_and_none_is_empty() -> None:
+    body = trainer_status(JobStatus(job="j", phase="", message=""), VERDICT)
+    assert all(isinstance(metric["value"], str) and metric["value"] for metric in body["metrics"])
+    assert body["lastUpdatedTime"].endswith("Z")

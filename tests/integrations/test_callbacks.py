@@ -1,0 +1,171 @@
+"""Callbacks in real trainings of the frameworks, over a run directory whose verdict is known; `make test-tools`."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eroica.archive.store import Store, write_json
+from eroica.integrations import metrics
+from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.wire.messages import JobStatus, WindowLine
+
+PROGRAMS = Path(__file__).with_name("programs")
+CAUSE = Finding(
+    order=1, role="cause", cause="slow-data-loading", function=FindingFunction(name="load", kind="python"),
+    workers=(2,), scope="some", gain=0.38, confidence=0.97,
+)  # fmt: skip
+VERDICT = Verdict(
+    eroica_version="0", job="train", verdict="slow", summary="Worker 2 loads.", window=None, findings=(CAUSE,),
+    iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4),
+)  # fmt: skip
+LINE = WindowLine(window_id=3, purpose="slow", phase="done", verdict="slow", summary="Worker 2 loads.")
+STATUS = JobStatus(job="train", phase="watching", message="", mean_ms=24.4, best_ms=18.2, windows=(LINE,))
+KNOWN = {
+    "eroica/iteration_ms": 24.4,
+    "eroica/best_iteration_ms": 18.2,
+    "eroica/window": 3.0,
+    "eroica/verdict": 2.0,
+    "eroica/gain": 0.38,
+    "eroica/confidence": 0.97,
+    "eroica/worker": 2.0,
+}
+SENTENCE = "SLOW: Worker 2 loads."
+
+
+def needs(*packages: str) -> pytest.MarkDecorator:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"`make test-tools` has {', '.join(missing)}")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    write_json(directory / "status.json", STATUS)
+    Store(directory).save_verdict(3, VERDICT)
+    return directory
+
+
+def train(run: Path, program: str, *arguments: str) -> str:
+    """Run a program beside the run directory; what it printed."""
+    (run.parent / "work").mkdir(exist_ok=True)
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("EROICA_")},
+        "EROICA_RUN_DIR": str(run),
+        "EROICA_DISABLE": "1",  # only the callback is tried: nobody writes into this directory
+        "MLFLOW_TRACKING_URI": f"file://{run.parent}/mlflow",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "TENSORBOARD_LOGGING_DIR": str(run.parent / "work" / "board"),
+    }
+    command = [sys.executable, str(PROGRAMS / program), *arguments]
+    done = subprocess.run(
+        command, env=environment, cwd=run.parent / "work", capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def board(directory: Path) -> tuple[dict[str, float], list[str]]:
+    """Latest scalars, and texts, of all TensorBoard files below a directory."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    scalars: dict[str, float] = {}
+    texts: list[str] = []
+    for file in directory.rglob("events.out.tfevents.*"):
+        found = EventAccumulator(str(file), size_guidance={"tensors": 0})
+        found.Reload()
+        scalars |= {tag: found.Scalars(tag)[-1].value for tag in found.Tags()["scalars"]}
+        for tag in found.Tags()["tensors"]:
+            if "eroica.verdict" in tag:
+                texts += [event.tensor_proto.string_val[0].decode() for event in found.Tensors(tag)]
+    return scalars, texts
+
+
+def test_nothing_of_a_framework_is_imported_with_the_package() -> None:
+    code = "import sys, eroica, eroica.integrations; print(*[name.partition('.')[0] for name in sys.modules])"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert not loaded & {"torch", "transformers", "lightning", "ray", "numpy", "msgspec", "mlflow", "wandb"}
+
+
+def test_news_are_a_flat_dict_for_any_tracker(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EROICA_RUN_DIR", str(run))
+    assert metrics() == KNOWN
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"windows": 3, "mean_ms": "x"}', b"[" * 500_000, bytes(3_000_000)])
+def test_a_damaged_or_missing_status_is_no_news(run: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setenv("EROICA_RUN_DIR", str(run))
+    (run / "status.json").write_bytes(content)
+    assert metrics() == {}
+    (run / "status.json").unlink()
+    assert metrics() == {}
+
+
+def test_of_a_damaged_verdict_what_the_status_says_remains(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EROICA_RUN_DIR", str(run))
+    (run / "windows" / "3" / "verdict.json").write_bytes(b'{"findings": [{"role": "cause", "gain": "much"}, 4]}')
+    assert metrics() == {name: KNOWN[name] for name in list(KNOWN)[:4]}
+
+
+@needs("transformers", "accelerate", "tensorboard")
+def test_a_transformers_trainer_reports_to_its_trackers(run: Path) -> None:
+    assert "steps 20" in train(run, "hf.py", "well", "tensorboard")
+    scalars, texts = board(run.parent / "work")
+    assert {name: scalars[f"train/{name}"] for name in KNOWN} == pytest.approx(KNOWN)
+    assert texts == [SENTENCE]
+
+
+@needs("transformers", "accelerate", "mlflow")
+def test_a_transformers_trainer_reports_to_mlflow(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    assert "steps 20" in train(run, "hf.py", "well", "mlflow")
+    mlflow.set_tracking_uri(f"file://{run.parent}/mlflow")
+    (found,) = mlflow.search_runs(search_all_experiments=True, output_format="list")
+    assert {name: found.data.metrics[name] for name in KNOWN} == pytest.approx(KNOWN)
+    assert found.data.tags["eroica.verdict"] == SENTENCE
+
+
+@needs("transformers", "accelerate")
+def test_a_tracker_that_fails_costs_the_callback_and_not_the_training(run: Path) -> None:
+    assert "steps 20 told 0" in train(run, "hf.py", "broken", "none")
+    (log,) = (run / "log").glob("worker-*.log")
+    assert "the tracker is down" in log.read_text()
+
+
+@needs("lightning", "tensorboard")
+def test_a_lightning_trainer_reports_to_all_of_its_loggers(run: Path) -> None:
+    assert "steps 20" in train(run, "pl.py", "well")
+    scalars, texts = board(run.parent / "work")
+    assert {name: scalars[name] for name in KNOWN} == pytest.approx(KNOWN)
+    assert texts == [SENTENCE]
+    (file,) = (run.parent / "work" / "out" / "csv").rglob("metrics.csv")
+    rows = [row for row in csv.DictReader(file.read_text().splitlines()) if row.get("eroica/iteration_ms")]
+    assert {float(row["eroica/gain"]) for row in rows} == {0.38}
+
+
+@needs("lightning")
+def test_a_lightning_logger_that_fails_costs_nothing(run: Path) -> None:
+    assert "steps 20" in train(run, "pl.py", "broken")
+
+
+def test_a_watched_loop_of_ray_takes_what_it_took() -> None:
+    import inspect
+
+    from eroica.integrations.ray import watched
+
+    def plain(config: dict[str, int]) -> int:
+        return config["x"]
+
+    loop = watched(plain)
+    assert list(inspect.signature(loop).parameters) == ["config"] and loop.__name__ == "plain"
