@@ -167,6 +167,22 @@ class Settings:
         "the user's code or to Slurm (`--signal`), and may interrupt a system call; so it is only taken if it is free.",
     )
 
+    # --- communication that watches itself (C4D; C4, arXiv 2406.04594) ---
+    communication: bool = _setting(True, "Watch communication all the time, without a window.")
+    communication_hz: float = _setting(
+        2.0, "How often a worker is asked for the counters of its collectives, per second; 0 = never.", Numbers(0, 5)
+    )
+    communication_share: float = _setting(
+        0.01, "Share of a core that the agent may take for reading the workers' connections.", Numbers(0.0001, 1)
+    )
+    hang_s: float = _setting(
+        1.5, "Nothing entered, completed or moved for at least so long may mean a hang, s...", Numbers(0.5, 1_000_000)
+    )
+    hang_operations: float = _setting(5.0, "... and for so many usual operations.", FACTOR)
+    communication_slow: float = _setting(
+        0.15, "A place that costs at least this share of an iteration is slow, as far as communication tells.", SHARE
+    )
+
     # --- comparison ---
     roles: str = _setting(
         "",

@@ -2,9 +2,10 @@
 
 It sits in a blocking read of a FIFO, `<pid>.ask` in the runtime directory, and answers a question, one letter, with
 `<pid>.answer`: process groups, what of the Flight Recorder is open or recent, thread names, and, if the letter is a
-capital, the Python stacks of all threads. Until somebody asks it costs nothing: no wake-up, no lock. It is a thread
-of `eroica.worker.pristine`, so that no list of the user's shows it and it takes no signal from their threads, and it
-answers five times a second at most, whatever is written into the FIFO.
+capital, the Python stacks of all threads. A digit asks only how far each group's collectives are: one line from
+torch's counters, whatever the recorder holds. Until somebody asks it costs nothing: no wake-up, no lock. It is a
+thread of `eroica.worker.pristine`, so that no list of the user's shows it and it takes no signal from their threads,
+and it answers five times a second at most, whatever is written into the FIFO.
 
 A process of a single thread gets none: forking it would draw a warning from Python 3.12 on that it does not draw
 without us. A process with a process group always has several.
@@ -44,6 +45,7 @@ _PAUSE_S = 0.2
 _STOP_PATIENCE_S = 1.0
 _READ_BYTES = 65_536  # all that a FIFO holds
 _PLAIN, _WITH_STACKS = frozenset(b"abcdefghijklmnopqrstuvwxyz"), frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_COUNTS = frozenset(b"0123456789")
 _MAX_THREADS, _MAX_FRAMES, _MAX_TEXT = 128, 200, 300
 _RECENT, _MAX_OPEN, _MAX_GROUPS = 32, 256, 256
 _ENTRY_FACTS = (
@@ -171,7 +173,7 @@ class Answering:
 
 
 def _is_question(letter: int) -> bool:
-    return letter in _PLAIN or letter in _WITH_STACKS
+    return letter in _PLAIN or letter in _WITH_STACKS or letter in _COUNTS
 
 
 def answer(question: int) -> dict[str, Any]:
@@ -181,6 +183,9 @@ def answer(question: int) -> dict[str, Any]:
         question: The letter that was asked, handed back so that nobody takes an old answer for a new one.
     """
     notes: list[str] = []
+    if question in _COUNTS:
+        counts = _ask(notes, "counters of collectives", surroundings.collective_counts) or {}
+        return {"question": chr(question), "counts": counts, "notes": notes}
     told: dict[str, Any] = {"question": chr(question), "monotonic_ns": monotonic_ns()}
     told["thread_names"] = _ask(notes, "thread names", surroundings.thread_names) or {}
     told["process_groups"] = (_ask(notes, "process groups", surroundings.process_groups) or [])[:_MAX_GROUPS]

@@ -1,0 +1,200 @@
+"""A job that is slow: by own work of some workers, by some connections, or by both at once.
+
+Nothing is called slow in a job whose iterations take no longer than they used to. Where there is no healthy past, the
+differences among peers must be larger and surer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from eroica.communication.ledger import Cell
+from eroica.communication.matrix import read_places
+from eroica.communication.stretch import CellReading, Stretch
+from eroica.model.communication import CommunicationClass, Place
+
+#: Moments of each worker that a reading of own work needs.
+_LEAST_MOMENTS = 8
+#: Standard errors of a share that a difference must exceed: with a healthy past, and without.
+_SURE, _SURER = 3.0, 5.0
+#: Without a healthy past a worker's own work must exceed its peers' by this share of an iteration.
+_ALONE_SHARE = 0.3
+#: A cell is hot if its bytes wait so many times as long as usual (as in other cells, where there is no past)...
+_HOT, _HOT_ALONE = 2.5, 6.0
+#: ... and so much longer, seconds: less is the noise of acknowledgements.
+_LEAST_DELAY_S = 0.002
+_BINOMIAL_FLOOR = 0.05
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What a job's healthy past was like.
+
+    Attributes:
+        iteration_s: Mean iteration.
+        work_s: Global rank -> own work in an iteration.
+        cells: Readings of each cell.
+    """
+
+    iteration_s: float
+    work_s: Mapping[int, float] = field(default_factory=dict)
+    cells: Mapping[Cell, CellReading] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Slow:
+    """What a stretch shows.
+
+    Attributes:
+        kind: The class.
+        places: The heaviest first.
+        gain: Share of the iteration that the place costs.
+        sureness: Standard errors (own work), or how many times as hot as what counts (cells).
+        late: Global rank -> more own work in an iteration than usual, seconds.
+        hot: Cell -> more delay than usual, seconds.
+    """
+
+    kind: CommunicationClass
+    places: tuple[Place, ...]
+    gain: float
+    sureness: float
+    late: Mapping[int, float] = field(default_factory=dict)
+    hot: Mapping[Cell, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, Place]:
+        """What two readings must agree on."""
+        return self.kind, self.places[0]
+
+
+def usual_of(stretches: Sequence[Stretch]) -> Usual | None:
+    """The middle of some healthy stretches; None without any in which iterations ended."""
+    known = [one for one in stretches if one.iteration_s]
+    if not known:
+        return None
+    workers = {worker for one in known for worker in one.outside}
+    cells = {cell for one in known for cell in one.cells}
+    return Usual(
+        iteration_s=median(one.iteration_s or 0.0 for one in known),
+        work_s={
+            worker: median(work for one in known if (work := one.work_s(worker)) is not None) for worker in workers
+        },
+        cells={cell: _middle([one.cells[cell] for one in known if cell in one.cells]) for cell in cells},
+    )
+
+
+def _middle(readings: Sequence[CellReading]) -> CellReading:
+    return CellReading(*(median(getattr(one, name) for one in readings) for name in CellReading.__dataclass_fields__))
+
+
+def find_slow(
+    now: Stretch, usual: Usual | None, peers: Sequence[Collection[int]], hosts: Mapping[int, str], least_share: float
+) -> Slow | None:
+    """What makes the job slow in this stretch, as far as communication tells; None if nothing sure does.
+
+    Args:
+        now: The stretch.
+        usual: The job's healthy past, None where there is none yet.
+        peers: Workers that may be compared with each other.
+        hosts: Global rank -> host.
+        least_share: Share of an iteration that counts.
+    """
+    if not now.iteration_s:
+        return None
+    if usual is not None and now.iteration_s < usual.iteration_s * (1 + least_share):
+        return None
+    late, sure = _late(now, usual, peers, least_share)
+    hot, heat, cost = _hot(now, usual, least_share)
+    worker_places, cell_places = _worker_places(late, hosts), read_places(hot, frozenset(now.cells))
+    own = max(late.values(), default=0.0) / now.iteration_s
+    if late and hot:
+        return Slow("both-slow", (*worker_places, *cell_places), own + cost, min(sure, heat), late, hot)
+    if late:
+        return Slow("non-communication-slow", worker_places, own, sure, late)
+    if hot:
+        return Slow("communication-slow", cell_places, cost, heat, hot=hot)
+    return None
+
+
+# ---------------------------------------------------------------------- own work
+
+
+def _late(
+    now: Stretch, usual: Usual | None, peers: Sequence[Collection[int]], least_share: float
+) -> tuple[dict[int, float], float]:
+    """Workers whose own work has grown beyond that of their peers, seconds in an iteration; how sure the least is."""
+    late: dict[int, float] = {}
+    sureness = math.inf
+    period_s = now.iteration_s or 0.0
+    for group in peers:
+        grown = {worker: more for worker in group if (more := _grown(now, usual, worker)) is not None}
+        if len(grown) < 2:
+            continue
+        for worker, more in grown.items():
+            others = median(value for other, value in grown.items() if other != worker)
+            error = _standard_error(now, worker)
+            share = (more - others) / period_s
+            least, sure = (least_share, _SURE) if usual is not None else (_ALONE_SHARE, _SURER)
+            if share >= max(least, sure * error) and (usual is None or more >= least * period_s / 2):
+                late[worker] = max(late.get(worker, 0.0), more - others)
+                sureness = min(sureness, share / error)
+    return late, sureness
+
+
+def _grown(now: Stretch, usual: Usual | None, worker: int) -> float | None:
+    if now.moments.get(worker, 0) < _LEAST_MOMENTS:
+        return None
+    work_s = now.work_s(worker)
+    if work_s is None or (usual is not None and worker not in usual.work_s):
+        return None
+    return work_s - (usual.work_s[worker] if usual is not None else 0.0)
+
+
+def _standard_error(now: Stretch, worker: int) -> float:
+    """Of a worker's share of moments, never taken for less than what so few moments can tell."""
+    count, share = now.moments[worker], now.outside[worker]
+    share = min(max(share, _BINOMIAL_FLOOR), 1 - _BINOMIAL_FLOOR)
+    return math.sqrt(share * (1 - share) / count)
+
+
+def _worker_places(late: Mapping[int, float], hosts: Mapping[int, str]) -> tuple[Place, ...]:
+    """Hosts of which every worker is late (if there are several, and others), else workers."""
+    places: list[tuple[float, Place]] = []
+    left = dict(late)
+    for host in sorted({hosts[worker] for worker in late if worker in hosts}):
+        here = {worker for worker, where in hosts.items() if where == host}
+        if len(here) > 1 and here <= left.keys() and len(here) < len(hosts):
+            heaviest = max(left.pop(worker) for worker in sorted(here))
+            places.append((heaviest, Place(kind="host", workers=tuple(sorted(here)), hosts=(host,))))
+    places += [
+        (more, Place(kind="worker", workers=(worker,), hosts=tuple(filter(None, (hosts.get(worker, ""),)))))
+        for worker, more in left.items()
+    ]
+    return tuple(place for _, place in sorted(places, key=lambda one: -one[0]))
+
+
+# ---------------------------------------------------------------------- cells
+
+
+def _hot(now: Stretch, usual: Usual | None, least_share: float) -> tuple[dict[Cell, float], float, float]:
+    """Cells whose bytes wait longer than they should; how hot the hottest is; the share of time that it costs."""
+    hot: dict[Cell, float] = {}
+    heat, cost = 0.0, 0.0
+    for cell, reading in now.cells.items():
+        before = usual.cells.get(cell) if usual is not None else None
+        others = [one.delay_s for other, one in now.cells.items() if other != cell]
+        if before is not None and usual is not None:
+            ordinary_s, times = before.delay_s, _HOT
+            more = reading.busy - before.busy * usual.iteration_s / (now.iteration_s or usual.iteration_s)
+        elif len(others) >= 2:
+            ordinary_s, times, more = median(others), _HOT_ALONE, reading.busy
+        else:
+            continue
+        if reading.delay_s >= times * max(ordinary_s, 1e-4) and reading.delay_s - ordinary_s >= _LEAST_DELAY_S:
+            hot[cell] = reading.delay_s - ordinary_s
+            heat = max(heat, reading.delay_s / max(ordinary_s, 1e-4))
+            cost = max(cost, more)
+    return (hot, heat, cost) if cost >= least_share else ({}, 0.0, 0.0)
