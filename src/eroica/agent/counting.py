@@ -19,7 +19,7 @@ from eroica.model.worker import ProcessGroup
 
 _DIGITS, _LETTERS = "0123456789", "abcdefghijklmnopqrstuvwxyz"
 _MOST_GROUPS, _MOST_TEXT = 256, 200
-#: Long answers are asked for no more often than this, seconds.
+#: Long answers take 80 ms of the worker where its recorder is full: the pause between two of them doubles from this.
 _NAMING_PAUSE_S = 30.0
 #: Operations that a worker has entered before it is asked for names: then its recorder knows the groups.
 _ENTERED_FIRST = 8
@@ -68,7 +68,8 @@ class Counting:
         self._period_s = period_s
         self._number = random.randrange(len(_DIGITS))
         self._letter = ""
-        self._asked_at = self._next_at = self._named_at = float("-inf")
+        self._asked_at = self._next_at = self._name_at = float("-inf")
+        self._naming_pause_s = _NAMING_PAUSE_S
         self._counts: dict[str, tuple[int, int]] = {}
         self._names: dict[str, str] = {}
 
@@ -107,10 +108,11 @@ class Counting:
 
     def _ask(self, now: float) -> None:
         self._number += 1
-        wants_names = self._lacks_names() and now - self._named_at >= _NAMING_PAUSE_S
+        wants_names = self._lacks_names() and now >= self._name_at
         letters = _LETTERS if wants_names else _DIGITS
         letter = letters[self._number % len(letters)]
-        self._named_at = now if wants_names else self._named_at
+        if wants_names:
+            self._name_at, self._naming_pause_s = now + self._naming_pause_s, 2 * self._naming_pause_s
         put_question(self._beat_file, letter)
         self.asked += not wants_names
         self._letter, self._asked_at = letter, now

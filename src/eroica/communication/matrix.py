@@ -67,7 +67,7 @@ def read_places(excess: Mapping[Cell, float], used: frozenset[Cell]) -> tuple[Pl
         there[number[i], number[j]] = True
     for (i, j), hot in excess.items():
         left[number[i], number[j]] = hot
-    places = []
+    places: list[Place] = []
     while left.max(initial=0.0) > 0 and len(places) < len(hosts):
         places.append(_hottest(left, there, hosts))
     return tuple(places)
