@@ -57,3 +57,10 @@ def test_the_record_has_a_row_for_each_sender_and_empty_cells_without_traffic() 
     assert matrix.delay_s == ((None, 0.01), (None, None))
     assert matrix.usual_s == ((None, None), (0.01, None))
     assert build_matrix(Stretch(seconds=5, iteration_s=0.1, outside={}, moments={}), {}) is None
+
+
+def test_the_way_back_of_a_slow_connection_is_no_second_place() -> None:
+    (place,) = read_places({("b", "c"): 0.1, ("c", "b"): 0.04}, ALL)
+    assert (place.hosts, place.instead) == (("b", "c"), ())
+    (place,) = read_places({("b", "c"): 0.1, ("c", "b"): 0.09}, ALL)
+    assert place.hosts == ("b", "c") and "way back" in place.instead[0]

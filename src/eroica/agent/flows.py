@@ -16,6 +16,8 @@ from eroica.model.communication import Flow
 _MOST_FLOWS = 512
 #: A connection on which less moves between two findings is read only when connections are looked for.
 _ACTIVE_BYTES = 2048
+#: Fewer bytes between two readings are notices, not data; longer between two readings tells nothing.
+_ARRIVING_BYTES, _LONGEST_ARRIVING_S = 1024, 0.15
 
 
 @dataclass
@@ -29,9 +31,13 @@ class _Under:
     waiting_byte_s: float = 0.0
     rtt_s: float = 0.0
     moves: int = 0
+    arriving_s: float = 0.0
 
     def see(self, now: float, one: Connection) -> None:
-        self.waiting_byte_s += one.queued_bytes * max(0.0, now - self.at)
+        passed_s = max(0.0, now - self.at)
+        self.waiting_byte_s += one.queued_bytes * passed_s
+        if one.bytes_received - self.last.bytes_received >= _ARRIVING_BYTES:
+            self.arriving_s += min(passed_s, _LONGEST_ARRIVING_S)
         if one.bytes_acked != self.last.bytes_acked or one.bytes_received != self.last.bytes_received:
             self.moves += 1
             self.rtt_s += one.rtt_us * 1e-6
@@ -52,6 +58,7 @@ class _Under:
             busy_s=max(0, last.busy_us - first.busy_us) * 1e-6,
             held_s=max(0, last.receive_limited_us - first.receive_limited_us) * 1e-6,
             buffer_s=max(0, last.send_buffer_limited_us - first.send_buffer_limited_us) * 1e-6,
+            arriving_s=self.arriving_s,
             rtt_s=self.rtt_s / self.moves if self.moves else 0.0,
             retransmits=max(0, last.retransmits - first.retransmits),
             queued_bytes=last.queued_bytes,
@@ -60,6 +67,7 @@ class _Under:
 
     def restart(self) -> None:
         self.first, self.waiting_byte_s, self.rtt_s, self.moves = self.last, 0.0, 0.0, 0
+        self.arriving_s = 0.0
 
 
 @dataclass

@@ -24,6 +24,7 @@ _COMMANDS = {
     "diff": "Say which functions got slower between two runs.",
     "demo": "Watch a small real training job get slow and be diagnosed.",
     "sample": "Sample hardware channels into a directory.",
+    "steer": "Start a job on several hosts, and again without a host that an order names.",
     "settings": "List every setting with its default and source.",
 }
 

@@ -8,11 +8,13 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from eroica.archive.store import Store
 from eroica.collector.doors import Doors, former_door, former_inside, named_door
+from eroica.collector.orders import Orders
 from eroica.collector.pages import Pages
 from eroica.collector.resume import read_history
 from eroica.collector.scraping import Scraping
@@ -70,6 +72,17 @@ def _webhook(job: str, collector: Collector, settings: Settings) -> Webhook | No
     return webhook
 
 
+def _orders(where: Places, collector: Collector, settings: Settings, resumed: bool) -> Orders | None:
+    """Who is given orders; nobody unless somebody is named."""
+    if not (settings.on_verdict or settings.on_verdict_url):
+        return None
+    orders = Orders(where.job, where.run, settings, collector.windows.note, time.monotonic)
+    if resumed:
+        orders.resume()
+    collector.listeners.append(orders.judged)
+    return orders
+
+
 async def _serve(where: Places, settings: Settings) -> None:
     died = os.environ.get("EROICA_RESUME")
     door = named_door(os.environ) or (former_door(where.run, where.host) if died else None)
@@ -81,6 +94,7 @@ async def _serve(where: Places, settings: Settings) -> None:
         (where.run / "verdict.json").unlink(missing_ok=True)  # final for a collector that was told to end too early
         collector.resume(read_history(where.run, died))
     webhook = _webhook(where.job, collector, settings)
+    orders = _orders(where, collector, settings, bool(died))
     pages = Pages(where.run, settings, collector.windows.note)
     if settings.pages:
         collector.listeners.append(pages.judged)
@@ -93,7 +107,7 @@ async def _serve(where: Places, settings: Settings) -> None:
     try:
         await doors.open(door and door[0], former and former[0])
         if await _unless(doors.elsewhere, collector.run()):
-            partings = [] if webhook is None else [webhook.close(PARTING_S)]
+            partings = [one.close(PARTING_S) for one in (webhook, orders) if one is not None]
             await asyncio.gather(collector.bid_farewell(), pages.close(PARTING_S), *partings)
             collector.save_status()  # what could not be sent is a note in it
     finally:

@@ -29,7 +29,13 @@ from eroica.wire.messages import AgentReport
 #: Lengths of the stretches that are read, seconds; the shortest that shows something sure counts.
 _STRETCHES_S = (6.0, 12.0, 24.0, 48.0)
 _CHUNK_S, _CHUNKS, _LEAST_CHUNKS = 8.0, 40, 2
-_READ_S, _AGREE_S = 1.0, 1.5
+_READ_S = 1.0
+#: From the first sight of something slow until it is told: moments must come together; longer if there is doubt.
+_SETTLE_S, _DOUBT_S, _BEFORE_S = 6.0, 10.0, 1.5
+#: What is not seen for so long is gone.
+_UNSEEN_S = 3.0
+#: Whoever moves does so at least so often; slowness is not read from a job that has just stopped.
+_MOVING_S = 0.9
 #: A job is as usual again if its iterations take at most so many times as long as usual, for so long.
 _USUAL, _USUAL_S = 1.08, 10.0
 #: A pause counts as survived by so much: the next one may be a little longer.
@@ -84,9 +90,10 @@ class Sense:
         self._chunks: deque[Stretch] = deque(maxlen=_CHUNKS)
         self._chunk_from: float | None = None
         self._read_at = float("-inf")
-        self._seen: tuple[object, float] | None = None
+        self._seen: object = None
+        self._onset: float | None = None
+        self._unseen: float | None = None
         self._accused: set[object] = set()
-        self._slow_since: float | None = None
         self._usual_since: float | None = None
         self._hang: Window | None = None
         self._told = 0
@@ -116,7 +123,8 @@ class Sense:
         self._marks.clear()
         self._pids.clear()
         self._chunks.clear()
-        self._chunk_from = self._slow_since = self._usual_since = self._seen = None
+        self._chunk_from = self._onset = self._usual_since = self._unseen = None
+        self._seen = None
         self._accused.clear()
         self._progress = _Progress()
         if self._hang is not None:
@@ -162,10 +170,14 @@ class Sense:
             return []
         if self._hang is None and (hang := self._hanging(now)) is not None:
             return [hang]
-        if self._hang is None and now - self._read_at >= _READ_S and now - self._progress.at < self._limit_s():
+        if self._hang is None and now - self._read_at >= _READ_S and self._is_moving(now):
             self._read_at = now
             return self._read(now)
         return []
+
+    def _is_moving(self, now: float) -> bool:
+        heard = all(now - second.at < _UNHEARD_S for second in self.ledger.latest.values())
+        return heard and now - self._progress.at < max(_MOVING_S, self._progress.longest_s)
 
     # ------------------------------------------------------------------ views
 
@@ -234,31 +246,44 @@ class Sense:
     # ------------------------------------------------------------------ slow
 
     def _read(self, now: float) -> list[Sensed]:
+        """Something is seen at first in any stretch, and told from what came after that."""
         usual = self._usual()
         self._chunk(now, usual)
-        slow = stretch = None
-        for length_s in _STRETCHES_S:
-            began = max(self._progress.began or now, now - length_s)
-            stretch = stretch_of(self.ledger.between(began, now))
-            slow = find_slow(stretch, usual, self._peers(usual), self.ledger.hosts, self._settings.communication_slow)
-            if slow is not None or began > now - length_s:
-                break
-        if slow is None or stretch is None:
+        length_s, slow, stretch = self._first_sight(now, usual)
+        if slow is None:
             self._calm(now, stretch, usual)
             return []
-        self._usual_since = None
-        self._slow_since = self._slow_since if self._slow_since is not None else now
-        if slow.key in self._accused:
+        self._usual_since = self._unseen = None
+        if self._onset is None:
+            self._onset = now
+        since_s = now - self._onset
+        if since_s < _SETTLE_S:
             return []
-        if self._seen is None or self._seen[0] != slow.key:
-            self._seen = (slow.key, now)
+        stretch, slow = self._look(min(self._onset - _BEFORE_S, now - length_s), now, usual)
+        if slow is None or (slow.doubtful and since_s < _DOUBT_S) or slow.key in self._accused:
             return []
-        if now - self._seen[1] < _AGREE_S:
+        if self._seen != slow.key:
+            self._seen = slow.key
             return []
-        return [self._accuse(now, slow, stretch, usual)]
+        return [self._accuse(slow, stretch, usual)]
 
-    def _accuse(self, now: float, slow: Slow, stretch: Stretch, usual: Usual | None) -> Sensed:
-        since, self._seen = (self._seen or (None, now))[1], None
+    def _first_sight(self, now: float, usual: Usual | None) -> tuple[float, Slow | None, Stretch]:
+        """The shortest stretch that shows something, and what; the longest one there is where none does."""
+        length_s, slow, stretch = 0.0, None, self._look(now, now, usual)[0]
+        for length_s in _STRETCHES_S:
+            began = max(self._progress.began or now, now - length_s)
+            stretch, slow = self._look(began, now, usual)
+            if slow is not None or began > now - length_s:
+                break
+        return length_s, slow, stretch
+
+    def _look(self, began: float, now: float, usual: Usual | None) -> tuple[Stretch, Slow | None]:
+        stretch = stretch_of(self.ledger.between(began, now))
+        least = self._settings.communication_slow
+        return stretch, find_slow(stretch, usual, self._peers(usual), self.ledger.hosts, least)
+
+    def _accuse(self, slow: Slow, stretch: Stretch, usual: Usual | None) -> Sensed:
+        since, self._seen = self._onset or 0.0, None
         self._accused.add(slow.key)
         window = self._window(f"communication shows {place_in_words(slow.places[0])}")
         verdict = slow_verdict(self._windows.job, window, slow, stretch, usual, self._coverage)
@@ -266,15 +291,20 @@ class Sense:
 
     def _calm(self, now: float, stretch: Stretch | None, usual: Usual | None) -> None:
         """Nothing is slow; after a while, what was found may be found again."""
+        if self._unseen is None:
+            self._unseen = now
+        if self._onset is None or now - self._unseen < _UNSEEN_S:
+            return
         self._seen = None
-        if self._slow_since is None or usual is None or stretch is None or not stretch.iteration_s:
+        if not self._accused or usual is None or stretch is None or not stretch.iteration_s:
+            self._onset = None
             return
         if stretch.iteration_s > usual.iteration_s * _USUAL:
             self._usual_since = None
         elif self._usual_since is None:
             self._usual_since = now
         elif now - self._usual_since >= _USUAL_S:
-            self._slow_since = self._usual_since = None
+            self._onset = self._usual_since = None
             self._accused.clear()
 
     def _chunk(self, now: float, usual: Usual | None) -> None:
@@ -285,7 +315,7 @@ class Sense:
             return
         chunk, self._chunk_from = stretch_of(self.ledger.between(self._chunk_from, now)), now
         slower = usual is not None and chunk.iteration_s and chunk.iteration_s > usual.iteration_s * _USUAL
-        if chunk.iteration_s and not slower and self._slow_since is None and self._windows.window is None:
+        if chunk.iteration_s and not slower and self._onset is None and self._windows.window is None:
             self._chunks.append(chunk)
 
     def _usual(self) -> Usual | None:

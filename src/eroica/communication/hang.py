@@ -187,8 +187,12 @@ def _not_entered(scene: Scene, meeting: _Meeting) -> Hang:
 
 
 def _cut_off(scene: Scene, meeting: _Meeting, lost: tuple[int, ...]) -> Hang:
-    """Hosts that neither their workers' peers nor we can reach."""
+    """Hosts that neither their workers' peers nor we can reach; where only some peers cannot, the ways there."""
     hosts = sorted({scene.hosts[worker] for worker in lost})
+    ways = [place for host in hosts for place in _ways_to(scene, host)]
+    if ways:
+        seen = (*_stuck_sentences(scene), "The other hosts' data for it has arrived.")
+        return Hang("communication-hang", tuple(ways), meeting.operation, meeting.inside, 0.9, seen)
     evidence = [f"Nothing has been heard of {host} either, while its peers wait for its workers." for host in hosts]
     evidence += _stuck_sentences(scene)
     places = tuple(
@@ -196,6 +200,15 @@ def _cut_off(scene: Scene, meeting: _Meeting, lost: tuple[int, ...]) -> Hang:
         for host in hosts
     )
     return Hang("communication-hang", places, meeting.operation, meeting.inside, 0.9, tuple(evidence))
+
+
+def _ways_to(scene: Scene, host: str) -> list[Place]:
+    """Connections on which data for a host waits, if data of other hosts for it does not."""
+    talking = {one.host for one in scene.matched if one.peer_host == host and one.host not in (host, *scene.unheard)}
+    stuck = {i for i, j in _stuck(scene) if j == host}
+    if not stuck or stuck >= talking:
+        return []
+    return [Place(kind="connection", hosts=(peer, host)) for peer in sorted(stuck)]
 
 
 def _under_way(scene: Scene, meeting: _Meeting) -> Hang:

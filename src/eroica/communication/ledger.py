@@ -18,8 +18,12 @@ Cell = tuple[str, str]
 
 @dataclass
 class CellSum:
-    """What one host sent to another; times of the busiest connection, of each record."""
+    """What one host sent to another; times of the busiest connection, of each record.
 
+    `arriving_s` is what the receiver's agent saw; all else the sender's.
+    """
+
+    arriving_s: float = 0.0
     sent_bytes: int = 0
     waiting_byte_s: float = 0.0
     busy_s: float = 0.0
@@ -28,6 +32,7 @@ class CellSum:
 
     def add(self, other: CellSum) -> None:
         """Another stretch of the same cell."""
+        self.arriving_s += other.arriving_s
         self.sent_bytes += other.sent_bytes
         self.waiting_byte_s += other.waiting_byte_s
         self.busy_s += other.busy_s
@@ -135,9 +140,11 @@ class Ledger:
 
 
 def cells_of(matched: Iterable[Matched]) -> dict[Cell, CellSum]:
-    """What a host's connections with other hosts add up to."""
+    """What a host's connections with other hosts add up to: sent, and arriving."""
     cells: dict[Cell, CellSum] = {}
     for one in matched:
         if one.host != one.peer_host:
             cells.setdefault((one.host, one.peer_host), CellSum()).beside(one.flow)
+            back = cells.setdefault((one.peer_host, one.host), CellSum())
+            back.arriving_s = max(back.arriving_s, one.flow.arriving_s)
     return cells

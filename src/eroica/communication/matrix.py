@@ -46,6 +46,7 @@ def build_matrix(now: Stretch, usual: Mapping[Cell, CellReading]) -> DelayMatrix
         busy=rows(now.cells, "busy", 0.0),  # type: ignore[arg-type]
         held=rows(now.cells, "held", 0.0),  # type: ignore[arg-type]
         usual_s=rows(usual, "delay_s", None) if usual else (),
+        arriving=rows(now.cells, "arriving", 0.0),  # type: ignore[arg-type]
     )
 
 
@@ -80,7 +81,9 @@ def _hottest(left: NDArray[np.float64], there: NDArray[np.bool_], hosts: list[st
     row, column = _line(left[i, :], there[i, :], hottest), _line(left[:, j], there[:, j], hottest)
     if row is None and column is None:
         instead = _instead(there, i, j, hosts)
-        left[i, j] = 0.0
+        if left[j, i] > _OTHER_DIRECTION * hottest:
+            instead = (*instead, f"the way back from {hosts[j]} to {hosts[i]}, or both")
+        left[i, j] = left[j, i] = 0.0  # acknowledgements of the way back take this way
         return Place(kind="connection", hosts=(hosts[i], hosts[j]), instead=instead)
     sends = row is not None and (column is None or row >= column)
     host = i if sends else j

@@ -20,6 +20,7 @@ from eroica.model.communication import CommunicationClass, Place
 _LEAST_MOMENTS = 8
 #: Standard errors of a share that a difference must exceed: with a healthy past, and without.
 _SURE, _SURER = 3.0, 5.0
+_MAYBE = 1.5
 #: Without a healthy past a worker's own work must exceed its peers' by this share of an iteration.
 _ALONE_SHARE = 0.3
 #: A cell is hot if its bytes wait so many times as long as usual (as in other cells, where there is no past)...
@@ -55,6 +56,7 @@ class Slow:
         sureness: Standard errors (own work), or how many times as hot as what counts (cells).
         late: Global rank -> more own work in an iteration than usual, seconds.
         hot: Cell -> more delay than usual, seconds.
+        doubtful: Somebody else may be late as well; more moments would tell.
     """
 
     kind: CommunicationClass
@@ -63,6 +65,7 @@ class Slow:
     sureness: float
     late: Mapping[int, float] = field(default_factory=dict)
     hot: Mapping[Cell, float] = field(default_factory=dict)
+    doubtful: bool = False
 
     @property
     def key(self) -> tuple[str, Place]:
@@ -106,16 +109,16 @@ def find_slow(
         return None
     if usual is not None and now.iteration_s < usual.iteration_s * (1 + least_share):
         return None
-    late, sure = _late(now, usual, peers, least_share)
+    late, sure, doubtful = _late(now, usual, peers, least_share)
     hot, heat, cost = _hot(now, usual, least_share)
     worker_places, cell_places = _worker_places(late, hosts), read_places(hot, frozenset(now.cells))
     own = max(late.values(), default=0.0) / now.iteration_s
     if late and hot:
-        return Slow("both-slow", (*worker_places, *cell_places), own + cost, min(sure, heat), late, hot)
+        return Slow("both-slow", (*worker_places, *cell_places), own + cost, min(sure, heat), late, hot, doubtful)
     if late:
-        return Slow("non-communication-slow", worker_places, own, sure, late)
+        return Slow("non-communication-slow", worker_places, own, sure, late, doubtful=doubtful)
     if hot:
-        return Slow("communication-slow", cell_places, cost, heat, hot=hot)
+        return Slow("communication-slow", cell_places, cost, heat, hot=hot, doubtful=doubtful)
     return None
 
 
@@ -124,10 +127,14 @@ def find_slow(
 
 def _late(
     now: Stretch, usual: Usual | None, peers: Sequence[Collection[int]], least_share: float
-) -> tuple[dict[int, float], float]:
-    """Workers whose own work has grown beyond that of their peers, seconds in an iteration; how sure the least is."""
+) -> tuple[dict[int, float], float, bool]:
+    """Workers whose own work has grown beyond that of their peers, seconds in an iteration.
+
+    Returns:
+        They; how sure the least sure one is; whether others may be late, too.
+    """
     late: dict[int, float] = {}
-    sureness = math.inf
+    sureness, doubtful = math.inf, False
     period_s = now.iteration_s or 0.0
     for group in peers:
         grown = {worker: more for worker in group if (more := _grown(now, usual, worker)) is not None}
@@ -141,7 +148,9 @@ def _late(
             if share >= max(least, sure * error) and (usual is None or more >= least * period_s / 2):
                 late[worker] = max(late.get(worker, 0.0), more - others)
                 sureness = min(sureness, share / error)
-    return late, sureness
+            else:
+                doubtful |= share >= max(least, _MAYBE * error)
+    return late, sureness, doubtful
 
 
 def _grown(now: Stretch, usual: Usual | None, worker: int) -> float | None:

@@ -20,12 +20,14 @@ class CellReading:
         bytes_per_s: Sent.
         busy: Share of time with data under way on the busiest connection, what the receiver held back left out.
         held: Share of time in which the receiver held it back.
+        arriving: Share of time in which data kept arriving, as the receiver sees it.
     """
 
     delay_s: float
     bytes_per_s: float
     busy: float
     held: float
+    arriving: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
 
 
 def _counts(moved: CellSum, lengths: Mapping[str, float], cell: Cell) -> bool:
-    return lengths[cell[0]] > 0 and moved.sent_bytes >= _LEAST_BYTES_PER_S * lengths[cell[0]]
+    return lengths.get(cell[0], 0.0) > 0 and moved.sent_bytes >= _LEAST_BYTES_PER_S * lengths[cell[0]]
 
 
 def _reading(moved: CellSum, seconds: float) -> CellReading:
@@ -100,6 +102,7 @@ def _reading(moved: CellSum, seconds: float) -> CellReading:
         bytes_per_s=moved.sent_bytes / seconds,
         busy=min(1.0, max(0.0, moved.busy_s - moved.held_s) / seconds),
         held=min(1.0, moved.held_s / seconds),
+        arriving=min(1.0, moved.arriving_s / seconds),
     )
 
 

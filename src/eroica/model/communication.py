@@ -46,6 +46,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         held_s: The part of it in which the receiver's window held them back.
         buffer_s: The part in which our send buffer did.
         rtt_s: Mean smoothed round trip while data moved; 0 if none did.
+        arriving_s: Time in which data kept arriving from the other end, read to read.
         retransmits: Segments sent again.
         queued_bytes: Not acknowledged at the end of the interval.
         unread_bytes: Arrived and not read by the process at the end of the interval.
@@ -61,6 +62,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     held_s: float = 0.0
     buffer_s: float = 0.0
     rtt_s: float = 0.0
+    arriving_s: float = 0.0
     retransmits: int = 0
     queued_bytes: int = 0
     unread_bytes: int = 0
@@ -122,6 +124,7 @@ class DelayMatrix(msgspec.Struct, frozen=True, kw_only=True):
         busy: Share of time with data under way on the busiest connection, 0-1.
         held: Share of time in which the receiver's window held it back, 0-1.
         usual_s: `delay_s` in the job's healthy past; None where unknown.
+        arriving: Share of time in which data kept arriving, as the receiver sees it, 0-1.
     """
 
     hosts: tuple[str, ...]
@@ -130,6 +133,7 @@ class DelayMatrix(msgspec.Struct, frozen=True, kw_only=True):
     busy: tuple[tuple[float, ...], ...]
     held: tuple[tuple[float, ...], ...]
     usual_s: tuple[tuple[float | None, ...], ...] = ()
+    arriving: tuple[tuple[float, ...], ...] = ()
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

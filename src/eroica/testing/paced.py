@@ -52,7 +52,7 @@ def main() -> None:
             over.fill_(float((options.faults / "enough").exists()))
             dist.all_reduce(over, op=dist.ReduceOp.MAX)
             if rank == 0:
-                print(f"iteration {iteration} at {time.monotonic():.3f}", flush=True)
+                print(f"iteration {iteration} at {time.monotonic():.3f}", flush=True)  # noqa: T201 - its output
     dist.destroy_process_group()
 
 
