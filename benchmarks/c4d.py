@@ -310,7 +310,7 @@ def main() -> int:
     parser.add_argument("--traffic", choices=("ring", "mesh"), default="mesh")
     parser.add_argument("--kilobytes", type=int, default=256)
     parser.add_argument("--pace-ms", type=float, default=60.0)
-    parser.add_argument("--rate", default="10mbit", help="of a slow path")
+    parser.add_argument("--rate", default="16mbit", help="of a slow path")
     parser.add_argument("--host-rate", default="30mbit", help="of a host's slow direction")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)

@@ -55,9 +55,11 @@ def test_a_stopped_process_is_inside_if_data_waits_for_it() -> None:
     assert inside.places == outside.places == (Place(kind="worker", workers=(4,), hosts=("node2",)),)
 
 
+CELLS = frozenset(permutations(sorted(set(HOSTS.values())), 2))
+
+
 def test_data_that_does_not_arrive_names_the_connection() -> None:
-    used = tuple(flow(i, j) for i, j in permutations((0, 2, 4, 6), 2))
-    found = find_hang(scene(matched=(*used, flow(2, 4, queued=40_000))))
+    found = find_hang(scene(matched=(flow(2, 4, queued=40_000),), used=CELLS))
     assert found is not None
     assert (found.kind, found.places[0].kind, found.places[0].hosts) == (
         "communication-hang",
@@ -67,9 +69,8 @@ def test_data_that_does_not_arrive_names_the_connection() -> None:
 
 
 def test_a_host_that_nothing_reaches_is_named_by_its_link() -> None:
-    used = tuple(flow(i, j) for i, j in permutations((0, 2, 4, 6), 2))
     stuck = (flow(0, 4, queued=9000), flow(2, 4, queued=9000), flow(4, 6, queued=9000), flow(6, 4, queued=100))
-    found = find_hang(scene(matched=(*used, *stuck)))
+    found = find_hang(scene(matched=stuck, used=CELLS))
     assert found is not None and (found.places[0].kind, found.places[0].hosts) == ("link", ("node2",))
 
 
@@ -79,6 +80,13 @@ def test_a_host_that_is_not_heard_either_is_cut_off() -> None:
     assert found is not None
     assert (found.kind, found.places[0].kind, found.places[0].hosts) == ("communication-hang", "link", ("node2",))
     assert "still runs" in found.places[0].instead[0]
+
+
+def test_of_a_host_that_is_not_heard_but_reached_by_others_the_way_is_named() -> None:
+    late = (operation(4, 11, 11), operation(5, 11, 11))
+    found = find_hang(scene(*late, unheard=frozenset({"node2"}), matched=(flow(0, 4, queued=900),), used=CELLS))
+    assert found is not None
+    assert (found.places[0].kind, found.places[0].hosts) == ("connection", ("node0", "node2"))
 
 
 def test_nobody_in_a_collective_is_no_hang() -> None:

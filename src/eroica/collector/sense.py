@@ -232,6 +232,7 @@ class Sense:
             matched=tuple(one for second in latest.values() for one in second.matched),
             busy=frozenset(worker for worker, one in operations.items() if self._is_busy(now, worker, one)),
             unheard=frozenset(unheard),
+            used=frozenset(self._stretch_before(self._progress.at).cells),
         )
 
     def _is_busy(self, now: float, worker: int, one: WorkerOperations) -> bool:
@@ -293,18 +294,17 @@ class Sense:
         """Nothing is slow; after a while, what was found may be found again."""
         if self._unseen is None:
             self._unseen = now
-        if self._onset is None or now - self._unseen < _UNSEEN_S:
+        if now - self._unseen < _UNSEEN_S:
             return
-        self._seen = None
+        self._seen = self._onset = None
         if not self._accused or usual is None or stretch is None or not stretch.iteration_s:
-            self._onset = None
             return
         if stretch.iteration_s > usual.iteration_s * _USUAL:
             self._usual_since = None
         elif self._usual_since is None:
             self._usual_since = now
         elif now - self._usual_since >= _USUAL_S:
-            self._onset = self._usual_since = None
+            self._usual_since = None
             self._accused.clear()
 
     def _chunk(self, now: float, usual: Usual | None) -> None:
@@ -315,7 +315,13 @@ class Sense:
             return
         chunk, self._chunk_from = stretch_of(self.ledger.between(self._chunk_from, now)), now
         slower = usual is not None and chunk.iteration_s and chunk.iteration_s > usual.iteration_s * _USUAL
-        if chunk.iteration_s and not slower and self._onset is None and self._windows.window is None:
+        if (
+            chunk.iteration_s
+            and not slower
+            and self._onset is None
+            and not self._accused
+            and self._windows.window is None
+        ):
             self._chunks.append(chunk)
 
     def _usual(self) -> Usual | None:

@@ -30,6 +30,7 @@ class Scene:
         matched: Connections of the last records.
         busy: Workers that compute, read or write while the job stands still.
         unheard: Hosts whose agents have fallen silent meanwhile.
+        used: Cells with traffic as long as the job moved.
     """
 
     operations: Mapping[int, WorkerOperations]
@@ -38,6 +39,7 @@ class Scene:
     matched: tuple[Matched, ...] = ()
     busy: frozenset[int] = frozenset()
     unheard: frozenset[str] = frozenset()
+    used: frozenset[Cell] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ def _cut_off(scene: Scene, meeting: _Meeting, lost: tuple[int, ...]) -> Hang:
 
 def _ways_to(scene: Scene, host: str) -> list[Place]:
     """Connections on which data for a host waits, if data of other hosts for it does not."""
-    talking = {one.host for one in scene.matched if one.peer_host == host and one.host not in (host, *scene.unheard)}
+    talking = {i for i, j in scene.used if j == host and i not in scene.unheard}
     stuck = {i for i, j in _stuck(scene) if j == host}
     if not stuck or stuck >= talking:
         return []
@@ -214,8 +216,7 @@ def _ways_to(scene: Scene, host: str) -> list[Place]:
 def _under_way(scene: Scene, meeting: _Meeting) -> Hang:
     """All have entered, and no byte moves: connections on which data waits."""
     stuck = _stuck(scene)
-    used = frozenset((one.host, one.peer_host) for one in scene.matched if one.host != one.peer_host)
-    places = read_places({cell: float(waiting) for cell, waiting in stuck.items()}, used | frozenset(stuck))
+    places = read_places({cell: float(waiting) for cell, waiting in stuck.items()}, scene.used | frozenset(stuck))
     if len(places) > 1:
         places = _common(stuck) or places
     inside_hosts = {one.host for one in scene.matched if one.host == one.peer_host and one.flow.queued_bytes}

@@ -54,7 +54,7 @@ def read_places(excess: Mapping[Cell, float], used: frozenset[Cell]) -> tuple[Pl
     """Where excess delay sits.
 
     Args:
-        excess: Cells that are hot -> how much more than usual, seconds.
+        excess: Cells that are hot -> how hot, above 0, in any unit.
         used: All cells with traffic.
 
     Returns:

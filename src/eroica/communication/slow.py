@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from eroica.communication.ledger import Cell
@@ -27,6 +27,10 @@ _ALONE_SHARE = 0.3
 _HOT, _HOT_ALONE = 2.5, 6.0
 #: ... and so much longer, seconds: less is the noise of acknowledgements.
 _LEAST_DELAY_S = 0.002
+#: A delay below this is none: a cell is not hot by being ten times as slow as a microsecond.
+_NO_DELAY_S = 2e-4
+#: A share of time in which data keeps arriving that cannot be told from none.
+_LEAST_ARRIVING = 0.02
 _BINOMIAL_FLOOR = 0.05
 
 
@@ -110,8 +114,8 @@ def find_slow(
     if usual is not None and now.iteration_s < usual.iteration_s * (1 + least_share):
         return None
     late, sure, doubtful = _late(now, usual, peers, least_share)
-    hot, heat, cost = _hot(now, usual, least_share)
-    worker_places, cell_places = _worker_places(late, hosts), read_places(hot, frozenset(now.cells))
+    hot, weights, heat, cost = _hot(now, usual, least_share)
+    worker_places, cell_places = _worker_places(late, hosts), read_places(weights, frozenset(now.cells))
     own = max(late.values(), default=0.0) / now.iteration_s
     if late and hot:
         return Slow("both-slow", (*worker_places, *cell_places), own + cost, min(sure, heat), late, hot, doubtful)
@@ -188,22 +192,39 @@ def _worker_places(late: Mapping[int, float], hosts: Mapping[int, str]) -> tuple
 # ---------------------------------------------------------------------- cells
 
 
-def _hot(now: Stretch, usual: Usual | None, least_share: float) -> tuple[dict[Cell, float], float, float]:
-    """Cells whose bytes wait longer than they should; how hot the hottest is; the share of time that it costs."""
+def _hot(
+    now: Stretch, usual: Usual | None, least_share: float
+) -> tuple[dict[Cell, float], dict[Cell, float], float, float]:
+    """Cells whose bytes wait longer than they should.
+
+    A byte waits for its acknowledgement, too, which comes the other way. Whether the way there is slow shows at the
+    receiver: there data keeps arriving. Behind a slow connection of a ring it does as well, but waits nowhere.
+
+    Returns:
+        Cell -> more delay than usual, seconds; cell -> that times the growth of the share in which data arrives, which
+        tells the place; how hot the hottest is; the share of time that it costs.
+    """
     hot: dict[Cell, float] = {}
+    weights: dict[Cell, float] = {}
     heat, cost = 0.0, 0.0
     for cell, reading in now.cells.items():
-        before = usual.cells.get(cell) if usual is not None else None
-        others = [one.delay_s for other, one in now.cells.items() if other != cell]
-        if before is not None and usual is not None:
-            ordinary_s, times = before.delay_s, _HOT
-            more = reading.busy - before.busy * usual.iteration_s / (now.iteration_s or usual.iteration_s)
-        elif len(others) >= 2:
-            ordinary_s, times, more = median(others), _HOT_ALONE, reading.busy
-        else:
+        ordinary = _ordinary(cell, now, usual)
+        if ordinary is None:
             continue
-        if reading.delay_s >= times * max(ordinary_s, 1e-4) and reading.delay_s - ordinary_s >= _LEAST_DELAY_S:
+        ordinary_s, times = max(ordinary.delay_s, _NO_DELAY_S), _HOT if usual is not None else _HOT_ALONE
+        if reading.delay_s >= times * ordinary_s and reading.delay_s - ordinary_s >= _LEAST_DELAY_S:
             hot[cell] = reading.delay_s - ordinary_s
-            heat = max(heat, reading.delay_s / max(ordinary_s, 1e-4))
-            cost = max(cost, more)
-    return (hot, heat, cost) if cost >= least_share else ({}, 0.0, 0.0)
+            weights[cell] = hot[cell] * max(reading.arriving - ordinary.arriving, _LEAST_ARRIVING)
+            heat = max(heat, reading.delay_s / ordinary_s)
+            cost = max(cost, reading.busy - ordinary.busy)
+    return (hot, weights, heat, cost) if cost >= least_share else ({}, {}, 0.0, 0.0)
+
+
+def _ordinary(cell: Cell, now: Stretch, usual: Usual | None) -> CellReading | None:
+    """What the cell should be like: as it was, its shares of time in proportion; without a past, as the others are."""
+    before = usual.cells.get(cell) if usual is not None else None
+    if before is not None and usual is not None:
+        slower = usual.iteration_s / (now.iteration_s or usual.iteration_s)
+        return replace(before, busy=before.busy * slower, arriving=before.arriving * slower)
+    others = [one for other, one in now.cells.items() if other != cell]
+    return _middle(others) if usual is None and len(others) >= 2 else None
