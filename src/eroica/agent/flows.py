@@ -16,8 +16,8 @@ from eroica.model.communication import Flow
 _MOST_FLOWS = 512
 #: A connection on which less moves between two findings is read only when connections are looked for.
 _ACTIVE_BYTES = 2048
-#: Fewer bytes between two readings are notices, not data; longer between two readings tells nothing.
-_ARRIVING_BYTES, _LONGEST_ARRIVING_S = 1024, 0.15
+#: Data that arrived so short a while ago arrives now: a tick of the kernel.
+_NOW_MS = 4
 
 
 @dataclass
@@ -36,8 +36,8 @@ class _Under:
     def see(self, now: float, one: Connection) -> None:
         passed_s = max(0.0, now - self.at)
         self.waiting_byte_s += one.queued_bytes * passed_s
-        if one.bytes_received - self.last.bytes_received >= _ARRIVING_BYTES:
-            self.arriving_s += min(passed_s, _LONGEST_ARRIVING_S)
+        if one.received_ago_ms <= _NOW_MS and one.bytes_received != self.last.bytes_received:
+            self.arriving_s += passed_s
         if one.bytes_acked != self.last.bytes_acked or one.bytes_received != self.last.bytes_received:
             self.moves += 1
             self.rtt_s += one.rtt_us * 1e-6

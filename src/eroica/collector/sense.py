@@ -31,7 +31,7 @@ _STRETCHES_S = (6.0, 12.0, 24.0, 48.0)
 _CHUNK_S, _CHUNKS, _LEAST_CHUNKS = 8.0, 40, 2
 _READ_S = 1.0
 #: From the first sight of something slow until it is told: moments must come together; longer if there is doubt.
-_SETTLE_S, _DOUBT_S, _BEFORE_S = 6.0, 10.0, 1.5
+_SETTLE_S, _DOUBT_S, _BEFORE_S = 6.0, 11.0, 1.0
 #: What is not seen for so long is gone.
 _UNSEEN_S = 3.0
 #: Whoever moves does so at least so often; slowness is not read from a job that has just stopped.
@@ -41,7 +41,7 @@ _USUAL, _USUAL_S = 1.08, 10.0
 #: A pause counts as survived by so much: the next one may be a little longer.
 _PAUSE_FACTOR = 1.5
 #: An agent that has not reported for so long while the job hangs may be cut off.
-_UNHEARD_S = 2.0
+_LATE_S, _UNHEARD_S = 1.3, 2.2
 #: Who uses so much of a core, or moves so many bytes a second, while all wait for it, is at work.
 _BUSY_CORE, _BUSY_BYTES = 0.2, 50_000
 #: Places that one job is accused of in a lifetime.
@@ -97,6 +97,7 @@ class Sense:
         self._usual_since: float | None = None
         self._hang: Window | None = None
         self._told = 0
+        self._fresh_from = float("-inf")
         self.passed: set[int] = set()
         self.standing: set[int] = set()
 
@@ -207,7 +208,8 @@ class Sense:
         waited_s = now - self._progress.at
         if waited_s < self._settings.hang_s or not self.ledger.latest:
             return None
-        if waited_s < self._limit_s():
+        ages = [now - second.at for second in self.ledger.latest.values()]
+        if waited_s < self._limit_s() or any(_LATE_S < age < _UNHEARD_S for age in ages):
             return None
         hang = find_hang(self._scene(now))
         if hang is None or (hang.is_busy and waited_s < self._settings.silence_s):
@@ -272,11 +274,18 @@ class Sense:
         """The shortest stretch that shows something, and what; the longest one there is where none does."""
         length_s, slow, stretch = 0.0, None, self._look(now, now, usual)[0]
         for length_s in _STRETCHES_S:
-            began = max(self._progress.began or now, now - length_s)
+            began = max(self._fresh_from, self._progress.began or now, now - length_s)
             stretch, slow = self._look(began, now, usual)
-            if slow is not None or began > now - length_s:
+            if slow is not None or began > now - length_s or self._is_usual(stretch, usual):
                 break
         return length_s, slow, stretch
+
+    @staticmethod
+    def _is_usual(stretch: Stretch, usual: Usual | None) -> bool:
+        """Iterations take what they used to: longer stretches would only show what is over."""
+        return (
+            usual is not None and stretch.iteration_s is not None and stretch.iteration_s < usual.iteration_s * _USUAL
+        )
 
     def _look(self, began: float, now: float, usual: Usual | None) -> tuple[Stretch, Slow | None]:
         stretch = stretch_of(self.ledger.between(began, now))
@@ -285,6 +294,7 @@ class Sense:
 
     def _accuse(self, slow: Slow, stretch: Stretch, usual: Usual | None) -> Sensed:
         since, self._seen = self._onset or 0.0, None
+        self._onset = self._fresh_from = self._progress.at  # what else is found must show in what comes now
         self._accused.add(slow.key)
         window = self._window(f"communication shows {place_in_words(slow.places[0])}")
         verdict = slow_verdict(self._windows.job, window, slow, stretch, usual, self._coverage)
@@ -306,6 +316,7 @@ class Sense:
         elif now - self._usual_since >= _USUAL_S:
             self._usual_since = None
             self._accused.clear()
+            self._fresh_from = now - _USUAL_S
 
     def _chunk(self, now: float, usual: Usual | None) -> None:
         """Keep what was healthy."""

@@ -142,6 +142,7 @@ class Collector:
             pace=lambda version: self.pace.since(version),  # noqa: PLW0108 - `resume` may put another one there
             heard=lambda host: self.windows.roll.hears(host, self._clock()),
             ask=lambda asked: self.windows.asked(self._clock(), asked),
+            ways=lambda: self.sense.matrix(self._clock()),
         )
 
     def application(self, more: Sequence[Route] = ()) -> Starlette:

@@ -76,7 +76,7 @@ def find_hang(scene: Scene) -> Hang | None:
         return None
     meeting = max(meetings, key=lambda one: (len(one.inside), len(one.absent)))
     stopped = _stopped(scene, meeting.members)
-    lost = tuple(worker for worker in meeting.absent if scene.hosts.get(worker) in scene.unheard)
+    lost = tuple(worker for worker in meeting.members if scene.hosts.get(worker) in scene.unheard)
     if lost:
         return _cut_off(scene, meeting, lost)
     if stopped:

@@ -19,7 +19,7 @@ from eroica.model.communication import CommunicationClass, Place
 #: Moments of each worker that a reading of own work needs.
 _LEAST_MOMENTS = 8
 #: Standard errors of a share that a difference must exceed: with a healthy past, and without.
-_SURE, _SURER = 3.0, 5.0
+_SURE, _SURER = 2.6, 5.0
 _MAYBE = 1.5
 #: Without a healthy past a worker's own work must exceed its peers' by this share of an iteration.
 _ALONE_SHARE = 0.3
@@ -30,7 +30,7 @@ _LEAST_DELAY_S = 0.002
 #: A delay below this is none: a cell is not hot by being ten times as slow as a microsecond.
 _NO_DELAY_S = 2e-4
 #: A share of time in which data keeps arriving that cannot be told from none.
-_LEAST_ARRIVING = 0.02
+_LEAST_ARRIVING = 0.005
 _BINOMIAL_FLOOR = 0.05
 
 

@@ -40,8 +40,8 @@ class Connection(NamedTuple):
     """One TCP socket's totals; times in microseconds, bytes as acknowledged by and received from the other side.
 
     `queued_bytes` is what the other side has not acknowledged yet, sent or not; `unread_bytes` is what has arrived and
-    the process has not read. The kernel counts busy time in ticks (1 to 10 ms), whatever its unit. Addresses have no
-    ports; IPv4 inside IPv6 is written as IPv4.
+    the process has not read; `received_ago_ms` says how long ago data arrived last. The kernel counts busy time in
+    ticks (1 to 10 ms), whatever its unit. Addresses have no ports; IPv4 inside IPv6 is written as IPv4.
     """
 
     inode: int
@@ -61,6 +61,7 @@ class Connection(NamedTuple):
     remote_port: int = 0
     unread_bytes: int = 0
     family: int = int(socket.AF_INET)
+    received_ago_ms: int = 0
 
 
 def request(family: int) -> bytes:
@@ -168,6 +169,7 @@ def _from_info(name: tuple[int, int], info: bytes, ends: tuple[str, str], queued
         remote=ends[1],
         queued_bytes=queued_bytes,
         least_rtt_us=struct.unpack_from("=I", info, 148)[0],
+        received_ago_ms=struct.unpack_from("=I", info, 52)[0],
     )
 
 

@@ -46,7 +46,8 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         held_s: The part of it in which the receiver's window held them back.
         buffer_s: The part in which our send buffer did.
         rtt_s: Mean smoothed round trip while data moved; 0 if none did.
-        arriving_s: Time in which data kept arriving from the other end, read to read.
+        arriving_s: Time in which data was just arriving from the other end: moments at which it was, times their
+            distance.
         retransmits: Segments sent again.
         queued_bytes: Not acknowledged at the end of the interval.
         unread_bytes: Arrived and not read by the process at the end of the interval.
@@ -124,7 +125,7 @@ class DelayMatrix(msgspec.Struct, frozen=True, kw_only=True):
         busy: Share of time with data under way on the busiest connection, 0-1.
         held: Share of time in which the receiver's window held it back, 0-1.
         usual_s: `delay_s` in the job's healthy past; None where unknown.
-        arriving: Share of time in which data kept arriving, as the receiver sees it, 0-1.
+        arriving: Share of time in which data was just arriving, as the receiver sees it, 0-1.
     """
 
     hosts: tuple[str, ...]
