@@ -158,7 +158,7 @@ def inject(job: Job, fault: str, draw: random.Random) -> tuple[Truth, Callable[[
         return Truth("communication-slow", (), (place,), (name,)), lambda: hosts.unlimit(host)
     if fault == "mixed":
         hosts.limit_path(host, other, rate)
-        (job.faults / f"slow-{worker}").write_text(str(draw.uniform(70, 120)))
+        (job.faults / f"slow-{worker}").write_text(str(draw.uniform(200, 300)))
 
         def undo_both() -> None:
             hosts.unlimit(host)
@@ -310,8 +310,8 @@ def main() -> int:
     parser.add_argument("--traffic", choices=("ring", "mesh"), default="mesh")
     parser.add_argument("--kilobytes", type=int, default=256)
     parser.add_argument("--pace-ms", type=float, default=60.0)
-    parser.add_argument("--rate", default="16mbit", help="of a slow path")
-    parser.add_argument("--host-rate", default="30mbit", help="of a host's slow direction")
+    parser.add_argument("--rate", default="10mbit", help="of a slow path")
+    parser.add_argument("--host-rate", default="20mbit", help="of a host's slow direction")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--linger-s", type=float, default=0.0, help="stay so long with a slow fault that was found")

@@ -18,6 +18,10 @@ _MOST_FLOWS = 512
 _ACTIVE_BYTES = 2048
 #: Data that arrived so short a while ago arrives now: a tick of the kernel.
 _NOW_MS = 4
+#: Fewer bytes since the last reading are notices.
+_DATA_BYTES = 1024
+#: A reading that comes late stands for no more time than this, seconds: one outlier must not be all there is.
+_LONGEST_S = 0.2
 
 
 @dataclass
@@ -32,11 +36,13 @@ class _Under:
     rtt_s: float = 0.0
     moves: int = 0
     arriving_s: float = 0.0
+    unsent_byte_s: float = 0.0
 
     def see(self, now: float, one: Connection) -> None:
-        passed_s = max(0.0, now - self.at)
+        passed_s = min(max(0.0, now - self.at), _LONGEST_S)
+        self.unsent_byte_s += one.unsent_bytes * passed_s
         self.waiting_byte_s += one.queued_bytes * passed_s
-        if one.received_ago_ms <= _NOW_MS and one.bytes_received != self.last.bytes_received:
+        if one.received_ago_ms <= _NOW_MS and one.bytes_received - self.last.bytes_received >= _DATA_BYTES:
             self.arriving_s += passed_s
         if one.bytes_acked != self.last.bytes_acked or one.bytes_received != self.last.bytes_received:
             self.moves += 1
@@ -58,6 +64,7 @@ class _Under:
             busy_s=max(0, last.busy_us - first.busy_us) * 1e-6,
             held_s=max(0, last.receive_limited_us - first.receive_limited_us) * 1e-6,
             buffer_s=max(0, last.send_buffer_limited_us - first.send_buffer_limited_us) * 1e-6,
+            unsent_byte_s=self.unsent_byte_s,
             arriving_s=self.arriving_s,
             rtt_s=self.rtt_s / self.moves if self.moves else 0.0,
             retransmits=max(0, last.retransmits - first.retransmits),
@@ -67,7 +74,7 @@ class _Under:
 
     def restart(self) -> None:
         self.first, self.waiting_byte_s, self.rtt_s, self.moves = self.last, 0.0, 0.0, 0
-        self.arriving_s = 0.0
+        self.arriving_s = self.unsent_byte_s = 0.0
 
 
 @dataclass

@@ -9,12 +9,13 @@ last seconds; the healthy past is kept in chunks.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass
 
 from eroica.collector.roll import Roll
 from eroica.collector.windows import Windows
-from eroica.communication.conclusion import hang_verdict, place_in_words, slow_verdict
+from eroica.communication.conclusion import hang_verdict, place_in_words, slow_verdict, stretch_in_words
 from eroica.communication.hang import Scene, find_hang
 from eroica.communication.ledger import Ledger, Second
 from eroica.communication.matrix import build_matrix
@@ -25,6 +26,8 @@ from eroica.model.verdict import Coverage, Verdict
 from eroica.model.window import Window
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport
+
+log = logging.getLogger("eroica.collector")
 
 #: Lengths of the stretches that are read, seconds; the shortest that shows something sure counts.
 _STRETCHES_S = (6.0, 12.0, 24.0, 48.0)
@@ -97,6 +100,7 @@ class Sense:
         self._usual_since: float | None = None
         self._hang: Window | None = None
         self._told = 0
+        self._words, self._worded_at = "", float("-inf")
         self._fresh_from = float("-inf")
         self.passed: set[int] = set()
         self.standing: set[int] = set()
@@ -188,6 +192,13 @@ class Sense:
         stretch = stretch_of(self.ledger.between(now - _STRETCHES_S[1], now))
         return build_matrix(stretch, usual.cells if usual is not None else {})
 
+    def in_words(self, now: float) -> str:
+        """Communication in one line, at most once a second anew; empty without any."""
+        if now - self._worded_at >= _READ_S:
+            self._worded_at = now
+            self._words = stretch_in_words(stretch_of(self.ledger.between(now - _STRETCHES_S[0], now)))
+        return self._words
+
     @property
     def _coverage(self) -> Coverage:
         roll = self._windows.roll
@@ -263,6 +274,7 @@ class Sense:
         if since_s < _SETTLE_S:
             return []
         stretch, slow = self._look(min(self._onset - _BEFORE_S, now - length_s), now, usual)
+        log.info("communication looks slow for %.1f s: %s", since_s, slow and (slow.key, slow.gain, slow.doubtful))
         if slow is None or (slow.doubtful and since_s < _DOUBT_S) or slow.key in self._accused:
             return []
         if self._seen != slow.key:

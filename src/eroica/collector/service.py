@@ -428,6 +428,8 @@ class Collector:
 
     def _job_status(self) -> JobStatus:
         status = self.windows.status()
+        if not self.windows.ended:
+            status = msgspec.structs.replace(status, communication=self.sense.in_words(self._clock()))
         still = None if self.windows.ended else self.blockages.shown_in(status)
         return status if still is None else msgspec.structs.replace(status, phase=still[0], message=still[1])
 

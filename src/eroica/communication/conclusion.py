@@ -8,6 +8,7 @@ from eroica.communication.matrix import build_matrix
 from eroica.communication.slow import Slow, Usual
 from eroica.communication.stretch import Stretch
 from eroica.model.communication import Communication, CommunicationClass, Place
+from eroica.model.shares import percent
 from eroica.model.verdict import (
     NO_FUNCTION,
     Coverage,
@@ -58,6 +59,20 @@ def place_in_words(place: Place) -> str:
     if place.kind == "link":
         return f"the link of {host}"
     return f"the {place.kind} direction of {host}'s link"
+
+
+def stretch_in_words(stretch: Stretch) -> str:
+    """Some seconds of communication in one line; empty without any."""
+    said = []
+    if stretch.operations_per_s:
+        said.append(f"{stretch.operations_per_s:.3g} collectives/s")
+    if stretch.outside:
+        low, high = min(stretch.outside.values()), max(stretch.outside.values())
+        said.append(f"own work {percent(low)} to {percent(high)} of the time")
+    if stretch.cells:
+        cell, reading = max(stretch.cells.items(), key=lambda item: item[1].delay_s)
+        said.append(f"longest way {cell[0]} to {cell[1]}: {reading.delay_s * 1000:.1f} ms")
+    return ", ".join(said)
 
 
 def hang_verdict(
@@ -118,7 +133,7 @@ def slow_verdict(
     where = " and ".join(place_in_words(place) for place in slow.places[:3])
     since = f", {before_ms:.0f} ms before" if before_ms else ""
     summary = (
-        f"The job {_WORDS[slow.kind]}: {where}. It costs about {slow.gain:.0%} of an iteration "
+        f"The job {_WORDS[slow.kind]}: {where}. It costs about {percent(slow.gain)} of an iteration "
         f"({current_ms:.0f} ms now{since})."
     )
     confidence = round(min(0.97, 0.5 + 0.45 * min(1.0, slow.sureness / _SURE_AT)), 3)
@@ -202,6 +217,6 @@ def _evidence(slow: Slow, now: Stretch, usual: Usual | None) -> tuple[str, ...]:
         reading = now.cells[cell]
         said.append(
             f"A byte from {cell[0]} to {cell[1]} waits {reading.delay_s * 1000:.1f} ms, {more * 1000:.1f} ms more than "
-            f"it should; data is under way {reading.busy:.0%} of the time, at {reading.bytes_per_s / 1e6:.1f} MB/s."
+            f"it should; data is under way {percent(reading.busy)} of the time, {reading.bytes_per_s / 1e6:.1f} MB/s."
         )
     return tuple(said)

@@ -24,6 +24,7 @@ class CellSum:
     """
 
     arriving_s: float = 0.0
+    unsent_byte_s: float = 0.0
     sent_bytes: int = 0
     waiting_byte_s: float = 0.0
     busy_s: float = 0.0
@@ -33,6 +34,7 @@ class CellSum:
     def add(self, other: CellSum) -> None:
         """Another stretch of the same cell."""
         self.arriving_s += other.arriving_s
+        self.unsent_byte_s += other.unsent_byte_s
         self.sent_bytes += other.sent_bytes
         self.waiting_byte_s += other.waiting_byte_s
         self.busy_s += other.busy_s
@@ -43,6 +45,7 @@ class CellSum:
         """Another connection in the same stretch."""
         self.sent_bytes += flow.sent_bytes
         self.waiting_byte_s += flow.waiting_byte_s
+        self.unsent_byte_s += flow.unsent_byte_s
         self.retransmits += flow.retransmits
         if flow.busy_s > self.busy_s:
             self.busy_s, self.held_s = flow.busy_s, flow.held_s

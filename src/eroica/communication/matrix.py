@@ -47,6 +47,7 @@ def build_matrix(now: Stretch, usual: Mapping[Cell, CellReading]) -> DelayMatrix
         held=rows(now.cells, "held", 0.0),  # type: ignore[arg-type]
         usual_s=rows(usual, "delay_s", None) if usual else (),
         arriving=rows(now.cells, "arriving", 0.0),  # type: ignore[arg-type]
+        unsent=rows(now.cells, "unsent", 0.0),  # type: ignore[arg-type]
     )
 
 

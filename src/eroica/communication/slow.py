@@ -29,8 +29,8 @@ _HOT, _HOT_ALONE = 2.5, 6.0
 _LEAST_DELAY_S = 0.002
 #: A delay below this is none: a cell is not hot by being ten times as slow as a microsecond.
 _NO_DELAY_S = 2e-4
-#: A share of time in which data keeps arriving that cannot be told from none.
-_LEAST_ARRIVING = 0.005
+#: Cells that cost less than this share of what the hottest costs are not hot: a few late bytes are soon an outlier.
+_SAME_LOSS = 0.2
 _BINOMIAL_FLOOR = 0.05
 
 
@@ -197,27 +197,37 @@ def _hot(
 ) -> tuple[dict[Cell, float], dict[Cell, float], float, float]:
     """Cells whose bytes wait longer than they should.
 
-    A byte waits for its acknowledgement, too, which comes the other way. Whether the way there is slow shows at the
-    receiver: there data keeps arriving. Behind a slow connection of a ring it does as well, but waits nowhere.
+    A byte waits for its acknowledgement, too, which comes the other way: where one direction is slow, the other one's
+    bytes wait as well. What tells them apart: on the slow way data lingers unsent at a sender that cannot keep up, and
+    keeps arriving at the receiver; what only waits for acknowledgements was sent, and came, at once.
 
     Returns:
-        Cell -> more delay than usual, seconds; cell -> that times the growth of the share in which data arrives, which
-        tells the place; how hot the hottest is; the share of time that it costs.
+        Cell -> more delay than usual, seconds; cell -> its share in the loss, which tells the place; how hot the
+        hottest is; the share of time that it costs.
     """
-    hot: dict[Cell, float] = {}
-    weights: dict[Cell, float] = {}
-    heat, cost = 0.0, 0.0
+    found: dict[Cell, tuple[CellReading, CellReading]] = {}
     for cell, reading in now.cells.items():
         ordinary = _ordinary(cell, now, usual)
-        if ordinary is None:
+        times = _HOT if usual is not None else _HOT_ALONE
+        if ordinary is None or reading.delay_s - ordinary.delay_s < _LEAST_DELAY_S:
             continue
-        ordinary_s, times = max(ordinary.delay_s, _NO_DELAY_S), _HOT if usual is not None else _HOT_ALONE
-        if reading.delay_s >= times * ordinary_s and reading.delay_s - ordinary_s >= _LEAST_DELAY_S:
-            hot[cell] = reading.delay_s - ordinary_s
-            weights[cell] = hot[cell] * max(reading.arriving - ordinary.arriving, _LEAST_ARRIVING)
-            heat = max(heat, reading.delay_s / ordinary_s)
-            cost = max(cost, reading.busy - ordinary.busy)
-    return (hot, weights, heat, cost) if cost >= least_share else ({}, {}, 0.0, 0.0)
+        if reading.delay_s >= times * max(ordinary.delay_s, _NO_DELAY_S):
+            found[cell] = reading, ordinary
+    cost = max((one.busy - before.busy for one, before in found.values()), default=0.0)
+    if cost < least_share:
+        return {}, {}, 0.0, 0.0
+    found = {cell: pair for cell, pair in found.items() if pair[0].busy - pair[1].busy >= _SAME_LOSS * cost}
+    return (
+        {cell: one.delay_s - before.delay_s for cell, (one, before) in found.items()},
+        {cell: _loss(one, before) for cell, (one, before) in found.items()},
+        max(one.delay_s / max(before.delay_s, _NO_DELAY_S) for one, before in found.values()),
+        cost,
+    )
+
+
+def _loss(reading: CellReading, ordinary: CellReading) -> float:
+    """How much of the time the way itself is slow, in shares of time; only to be compared."""
+    return (reading.busy - ordinary.busy) * (1 + reading.unsent) + max(reading.arriving - ordinary.arriving, 0.0)
 
 
 def _ordinary(cell: Cell, now: Stretch, usual: Usual | None) -> CellReading | None:

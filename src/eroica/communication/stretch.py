@@ -20,7 +20,8 @@ class CellReading:
         bytes_per_s: Sent.
         busy: Share of time with data under way on the busiest connection, what the receiver held back left out.
         held: Share of time in which the receiver held it back.
-        arriving: Share of time in which data kept arriving, as the receiver sees it.
+        arriving: Share of time in which data was just arriving, as the receiver sees it.
+        unsent: Share of the waiting bytes that the sender has not sent yet.
     """
 
     delay_s: float
@@ -28,6 +29,7 @@ class CellReading:
     busy: float
     held: float
     arriving: float = 0.0
+    unsent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def _reading(moved: CellSum, seconds: float) -> CellReading:
         busy=min(1.0, max(0.0, moved.busy_s - moved.held_s) / seconds),
         held=min(1.0, moved.held_s / seconds),
         arriving=min(1.0, moved.arriving_s / seconds),
+        unsent=min(1.0, moved.unsent_byte_s / moved.waiting_byte_s) if moved.waiting_byte_s > 0 else 0.0,
     )
 
 

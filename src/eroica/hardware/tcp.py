@@ -39,9 +39,9 @@ _BUFFER_BYTES = 1 << 17
 class Connection(NamedTuple):
     """One TCP socket's totals; times in microseconds, bytes as acknowledged by and received from the other side.
 
-    `queued_bytes` is what the other side has not acknowledged yet, sent or not; `unread_bytes` is what has arrived and
-    the process has not read; `received_ago_ms` says how long ago data arrived last. The kernel counts busy time in
-    ticks (1 to 10 ms), whatever its unit. Addresses have no ports; IPv4 inside IPv6 is written as IPv4.
+    `queued_bytes` is what the other side has not acknowledged yet, sent or not (`unsent_bytes`); `unread_bytes` is what
+    has arrived and the process has not read; `received_ago_ms` says how long ago data arrived last. The kernel counts
+    busy time in ticks (1 to 10 ms), whatever its unit. Addresses have no ports; IPv4 inside IPv6 is written as IPv4.
     """
 
     inode: int
@@ -62,6 +62,7 @@ class Connection(NamedTuple):
     unread_bytes: int = 0
     family: int = int(socket.AF_INET)
     received_ago_ms: int = 0
+    unsent_bytes: int = 0
 
 
 def request(family: int) -> bytes:
@@ -170,6 +171,7 @@ def _from_info(name: tuple[int, int], info: bytes, ends: tuple[str, str], queued
         queued_bytes=queued_bytes,
         least_rtt_us=struct.unpack_from("=I", info, 148)[0],
         received_ago_ms=struct.unpack_from("=I", info, 52)[0],
+        unsent_bytes=struct.unpack_from("=I", info, 144)[0],
     )
 
 

@@ -46,6 +46,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         held_s: The part of it in which the receiver's window held them back.
         buffer_s: The part in which our send buffer did.
         rtt_s: Mean smoothed round trip while data moved; 0 if none did.
+        unsent_byte_s: The part of them that our side has not sent yet.
         arriving_s: Time in which data was just arriving from the other end: moments at which it was, times their
             distance.
         retransmits: Segments sent again.
@@ -63,6 +64,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     held_s: float = 0.0
     buffer_s: float = 0.0
     rtt_s: float = 0.0
+    unsent_byte_s: float = 0.0
     arriving_s: float = 0.0
     retransmits: int = 0
     queued_bytes: int = 0
@@ -125,6 +127,7 @@ class DelayMatrix(msgspec.Struct, frozen=True, kw_only=True):
         busy: Share of time with data under way on the busiest connection, 0-1.
         held: Share of time in which the receiver's window held it back, 0-1.
         usual_s: `delay_s` in the job's healthy past; None where unknown.
+        unsent: Share of the waiting bytes that the sender has not sent yet, 0-1.
         arriving: Share of time in which data was just arriving, as the receiver sees it, 0-1.
     """
 
@@ -135,6 +138,7 @@ class DelayMatrix(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[tuple[float, ...], ...]
     usual_s: tuple[tuple[float | None, ...], ...] = ()
     arriving: tuple[tuple[float, ...], ...] = ()
+    unsent: tuple[tuple[float, ...], ...] = ()
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

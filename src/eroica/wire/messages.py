@@ -205,7 +205,11 @@ class WindowLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What `status.json`, `eroica status` and the demo's progress show."""
+    """What `status.json`, `eroica status` and the demo's progress show.
+
+    Attributes:
+        communication: What it is like in the last seconds, in one line; empty where it is not watched.
+    """
 
     job: str
     phase: str
@@ -217,3 +221,4 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerStatus, ...] = ()
     windows: tuple[WindowLine, ...] = ()
     notes: tuple[str, ...] = ()
+    communication: str = ""

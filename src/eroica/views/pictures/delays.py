@@ -5,6 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from eroica.model.communication import DelayMatrix, Place
+from eroica.model.shares import percent
 from eroica.report.words import clean
 from eroica.views import svg
 from eroica.views.material import Material
@@ -107,7 +108,7 @@ def _facts(matrix: DelayMatrix) -> Facts:
             -(delay or 0.0),
             [
                 here, there, svg.time((delay or 0) * 1000), _usual(matrix, i, j),
-                f"{matrix.bytes_per_s[i][j] / 1e6:.2f} MB/s", f"{matrix.busy[i][j]:.0%}",
+                f"{matrix.bytes_per_s[i][j] / 1e6:.2f} MB/s", f"{percent(matrix.busy[i][j])}",
             ],
         )
         for i, here in enumerate(matrix.hosts)
