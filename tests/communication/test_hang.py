@@ -18,7 +18,7 @@ def operation(worker: int, entered: int = 12, completed: int = 11, state: str = 
 
 def scene(*changed: WorkerOperations, **more: object) -> Scene:
     operations = {worker: operation(worker) for worker in HOSTS} | {one.worker: one for one in changed}
-    return Scene(operations=operations, groups=WORLD, hosts=HOSTS, **more)  # type: ignore[arg-type]
+    return Scene(operations=operations, groups=WORLD, hosts=HOSTS, home="node0", **more)  # type: ignore[arg-type]
 
 
 def flow(worker: int, peer: int, queued: int = 0, unread: int = 0) -> Matched:

@@ -245,6 +245,7 @@ class Sense:
             matched=tuple(one for second in latest.values() for one in second.matched),
             busy=frozenset(worker for worker, one in operations.items() if self._is_busy(now, worker, one)),
             unheard=frozenset(unheard),
+            home=self.ledger.hosts.get(0, ""),
             used=frozenset(self._stretch_before(self._progress.at).cells),
         )
 

@@ -31,6 +31,7 @@ class Scene:
         busy: Workers that compute, read or write while the job stands still.
         unheard: Hosts whose agents have fallen silent meanwhile.
         used: Cells with traffic as long as the job moved.
+        home: The collector's host, which hears the others.
     """
 
     operations: Mapping[int, WorkerOperations]
@@ -40,6 +41,7 @@ class Scene:
     busy: frozenset[int] = frozenset()
     unheard: frozenset[str] = frozenset()
     used: frozenset[Cell] = frozenset()
+    home: str = ""
 
 
 @dataclass(frozen=True)
@@ -205,10 +207,10 @@ def _cut_off(scene: Scene, meeting: _Meeting, lost: tuple[int, ...]) -> Hang:
 
 
 def _ways_to(scene: Scene, host: str) -> list[Place]:
-    """Connections on which data for a host waits, if data of other hosts for it does not."""
+    """The way to a host that is not heard, if only the collector's host cannot reach it: no other's data waits."""
     talking = {i for i, j in scene.used if j == host and i not in scene.unheard}
-    stuck = {i for i, j in _stuck(scene) if j == host}
-    if not stuck or stuck >= talking:
+    stuck = {i for i, j in _stuck(scene) if j == host} | {scene.home}
+    if len(stuck) > 1 or len(talking) < 2:
         return []
     return [Place(kind="connection", hosts=(peer, host)) for peer in sorted(stuck)]
 

@@ -19,8 +19,8 @@ from eroica.model.communication import DelayMatrix, Place
 
 #: Hosts of a matrix that is shown; of larger jobs those with the hottest cells.
 _MOST_HOSTS = 64
-#: A cell is as hot as the hottest if it has so much of its excess.
-_AS_HOT = 0.3
+#: A row or column is hot as a whole if each of its cells has so much of the hottest one's excess.
+_AS_HOT = 0.1
 #: A direction stands for itself if the other one of the same host has at most so much of its excess.
 _OTHER_DIRECTION = 0.6
 

@@ -30,7 +30,9 @@ _LEAST_DELAY_S = 0.002
 #: A delay below this is none: a cell is not hot by being ten times as slow as a microsecond.
 _NO_DELAY_S = 2e-4
 #: Cells that cost less than this share of what the hottest costs are not hot: a few late bytes are soon an outlier.
-_SAME_LOSS = 0.2
+_SAME_LOSS = 0.1
+#: What unsent and arriving data weigh beside the delay: late acknowledgements reach twice the delay of a slow way.
+_SIGNS = 6.0
 _BINOMIAL_FLOOR = 0.05
 
 
@@ -117,12 +119,15 @@ def find_slow(
     hot, weights, heat, cost = _hot(now, usual, least_share)
     worker_places, cell_places = _worker_places(late, hosts), read_places(weights, frozenset(now.cells))
     own = max(late.values(), default=0.0) / now.iteration_s
+    most = 1 - usual.iteration_s / now.iteration_s if usual is not None else 0.99
     if late and hot:
-        return Slow("both-slow", (*worker_places, *cell_places), own + cost, min(sure, heat), late, hot, doubtful)
+        return Slow(
+            "both-slow", (*worker_places, *cell_places), min(own + cost, most), min(sure, heat), late, hot, doubtful
+        )
     if late:
-        return Slow("non-communication-slow", worker_places, own, sure, late, doubtful=doubtful)
+        return Slow("non-communication-slow", worker_places, min(own, most), sure, late, doubtful=doubtful)
     if hot:
-        return Slow("communication-slow", cell_places, cost, heat, hot=hot, doubtful=doubtful)
+        return Slow("communication-slow", cell_places, min(cost, most), heat, hot=hot, doubtful=doubtful)
     return None
 
 
@@ -202,8 +207,8 @@ def _hot(
     keeps arriving at the receiver; what only waits for acknowledgements was sent, and came, at once.
 
     Returns:
-        Cell -> more delay than usual, seconds; cell -> its share in the loss, which tells the place; how hot the
-        hottest is; the share of time that it costs.
+        Cell -> more delay than usual, seconds; cell -> its weight, which tells the place; how hot the hottest is; the
+        share of time that it costs.
     """
     found: dict[Cell, tuple[CellReading, CellReading]] = {}
     for cell, reading in now.cells.items():
@@ -219,15 +224,16 @@ def _hot(
     found = {cell: pair for cell, pair in found.items() if pair[0].busy - pair[1].busy >= _SAME_LOSS * cost}
     return (
         {cell: one.delay_s - before.delay_s for cell, (one, before) in found.items()},
-        {cell: _loss(one, before) for cell, (one, before) in found.items()},
+        {cell: _weight(one, before) for cell, (one, before) in found.items()},
         max(one.delay_s / max(before.delay_s, _NO_DELAY_S) for one, before in found.values()),
         cost,
     )
 
 
-def _loss(reading: CellReading, ordinary: CellReading) -> float:
-    """How much of the time the way itself is slow, in shares of time; only to be compared."""
-    return (reading.busy - ordinary.busy) * (1 + reading.unsent) + max(reading.arriving - ordinary.arriving, 0.0)
+def _weight(reading: CellReading, ordinary: CellReading) -> float:
+    """How much the way itself is slow: more delay, weighed by what only a slow way does; only to be compared."""
+    sure = reading.unsent + max(reading.arriving - ordinary.arriving, 0.0)
+    return (reading.delay_s - ordinary.delay_s) * (1 + _SIGNS * sure)
 
 
 def _ordinary(cell: Cell, now: Stretch, usual: Usual | None) -> CellReading | None:
