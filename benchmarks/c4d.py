@@ -3,8 +3,8 @@
     python benchmarks/c4d.py --out benchmarks/results/c4d.jsonl --hosts 4 --workers 2 --rounds 2
 
 Needs root and Linux. Workers sleep instead of computing, and communicate for real (gloo over TCP). One job suffers each
-slow fault, one after the other, each after the job was healthy again, and one hang at last; each fault is a line. Hosts, workers and rates vary
-with the options; healthy jobs have `--faults none`.
+slow fault, one after the other, each after the job was healthy again, and one hang at last; each fault is a line.
+Hosts, workers and rates vary with the options; healthy jobs have `--faults none`.
 """
 
 import argparse
@@ -60,6 +60,7 @@ class Job:
         self.started: list[subprocess.Popen[Any]] = []
 
     def start(self) -> None:
+        """One `eroica run` on each host."""
         options, world = self.options, self.hosts.count * self.options.workers
         (self.directory / "launcher.py").write_text(LAUNCHER)
         settings = ["window_s=4", "first_look_s=3", "cooldown_s=20", "pages=false", *options.set]
@@ -82,6 +83,7 @@ class Job:
 
     @property
     def living(self) -> bool:
+        """Nobody has ended."""
         return all(one.poll() is None for one in self.started)
 
     def iterations(self) -> tuple[int, float]:
@@ -91,11 +93,13 @@ class Job:
         return int(words[1]), float(words[3])
 
     def status(self) -> dict[str, Any]:
+        """What the collector says of the job."""
         with contextlib.suppress(OSError, ValueError):
             return json.loads((self.reports[0] / "status.json").read_text())
         return {}
 
     def verdicts(self) -> dict[int, dict[str, Any]]:
+        """By window."""
         found = {}
         for path in (self.reports[0] / "windows").glob("*/verdict.json"):
             with contextlib.suppress(OSError, ValueError):
@@ -103,6 +107,7 @@ class Job:
         return found
 
     def pids(self) -> dict[int, int]:
+        """Global rank to process."""
         return {one["worker"]["global_rank"]: one["worker"]["pid"] for one in self.status().get("workers", ())}
 
     def wait_healthy(self, seconds: float) -> bool:
@@ -116,6 +121,7 @@ class Job:
         return False
 
     def end(self) -> None:
+        """Let the job end by itself."""
         (self.faults / "enough").touch()
         end = time.monotonic() + 15
         while any(one.poll() is None for one in self.started) and time.monotonic() < end:

@@ -170,7 +170,7 @@ class Settings:
     # --- communication that watches itself (C4D; C4, arXiv 2406.04594) ---
     communication: bool = _setting(True, "Watch communication all the time, without a window.")
     communication_hz: float = _setting(
-        4.0, "How often a worker is asked for the counters of its collectives, per second; 0 = never.", Numbers(0, 5)
+        3.0, "How often a worker is asked for the counters of its collectives, per second; 0 = never.", Numbers(0, 5)
     )
     communication_share: float = _setting(
         0.01, "Share of a core that the agent may take for reading the workers' connections.", Numbers(0.0001, 1)

@@ -87,6 +87,8 @@ class Communication:
         finally:
             if self._reader is not None:
                 self._reader.close()
+            for counting in self._countings.values():
+                counting.close()
 
     def poll(self) -> None:
         """One look at sockets, and at answers."""
@@ -122,7 +124,7 @@ class Communication:
     def _count(self, now: float, workers: Sequence[LocalWorker]) -> None:
         here = {worker.worker.pid for worker in workers}
         for pid in self._countings.keys() - here:
-            self._countings.pop(pid)
+            self._countings.pop(pid).close()
             self._told.pop(pid, None)
         busy = self._is_busy()
         for worker in workers:

@@ -16,7 +16,7 @@ from eroica.worker.pristine import get_ident, get_native_id, monotonic_ns, pytho
 from eroica.worker.recording import Silence
 
 _REPORTS_LATE = "gloo:"
-_MOST_GROUPS = 256
+_MOST_GROUPS = 128
 
 
 def _distributed() -> Any:
