@@ -270,6 +270,10 @@ def run_job(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
                 print("the job did not come up:", (job.directory / "node0" / "err").read_text()[-2000:])
                 return []
             rate = job.iterations()
+            early = [one["summary"] for one in job.verdicts().values() if one.get("found_by") == "communication"]
+            calm = {"kind": "healthy", "fault": "none", "verdicts": early, "seconds": HEALTHY_S, **facts}
+            with options.out.open("a") as file:
+                file.write(json.dumps(calm) + "\n")
             if not faults:
                 time.sleep(options.healthy_s)
                 told = [one["summary"] for one in job.verdicts().values() if one.get("found_by") == "communication"]

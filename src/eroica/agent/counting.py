@@ -1,8 +1,8 @@
 """Asking a worker how far its collectives are, without waiting: a digit into its FIFO, later a line out of another.
 
 A digit gets counters only. Names and members of groups come from the long answer, which is asked for at the beginning
-and when a group appears that has no name yet. Whoever owes an answer is hardly asked again: questions do not pile up in a
-process that is stopped.
+and when a group appears that has no name yet. Whoever owes an answer is hardly asked again: questions do not pile up
+in a process that is stopped.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 It sits in a blocking read of a FIFO, `<pid>.ask` in the runtime directory, and answers a question, one letter, with
 `<pid>.answer`: process groups, what of the Flight Recorder is open or recent, thread names, and, if the letter is a
 capital, the Python stacks of all threads. A digit asks only how far each group's collectives are: one line from
-torch's counters, whatever the recorder holds, written into another FIFO, `<pid>.told`, because a file costs ten times
-as much. Until somebody asks it costs nothing: no wake-up, no lock. It is a thread of `eroica.worker.pristine`, so that no list of the user's shows it and it takes no signal from their threads,
-and it answers five times a second at most, whatever is written into the FIFO.
+torch's counters, whatever the recorder holds, written into another FIFO, `<pid>.told`, because a file costs three
+times as much. Until somebody asks it costs nothing: no wake-up, no lock. It is a thread of `eroica.worker.pristine`,
+so that no list of the user's shows it and it takes no signal from their threads, and it answers five times a second
+at most, whatever is written into the FIFO.
 
 A process of a single thread gets none: forking it would draw a warning from Python 3.12 on that it does not draw
 without us. A process with a process group always has several.
