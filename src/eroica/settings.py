@@ -167,6 +167,22 @@ class Settings:
         "the user's code or to Slurm (`--signal`), and may interrupt a system call; so it is only taken if it is free.",
     )
 
+    # --- communication that watches itself (C4D; C4, arXiv 2406.04594) ---
+    communication: bool = _setting(True, "Watch communication all the time, without a window.")
+    communication_hz: float = _setting(
+        3.0, "How often a worker is asked for the counters of its collectives, per second; 0 = never.", Numbers(0, 5)
+    )
+    communication_share: float = _setting(
+        0.01, "Share of a core that the agent may take for reading the workers' connections.", Numbers(0.0001, 1)
+    )
+    hang_s: float = _setting(
+        1.5, "Nothing entered, completed or moved for at least so long may mean a hang, s...", Numbers(0.5, 1_000_000)
+    )
+    hang_operations: float = _setting(5.0, "... and for so many usual operations.", FACTOR)
+    communication_slow: float = _setting(
+        0.15, "A place that costs at least this share of an iteration is slow, as far as communication tells.", SHARE
+    )
+
     # --- comparison ---
     roles: str = _setting(
         "",
@@ -329,6 +345,20 @@ class Settings:
     fleet_spool_bytes: int = _setting(
         1_000_000_000, "While more than this waits to be handed over, patterns stay in the run directory.", Numbers(0)
     )
+
+    # --- steering ---
+    act_from: float = _setting(
+        0.0, "Orders are given for verdicts of at least this confidence, as 0.95; 0 = never.", SHARE
+    )
+    on_verdict: str = _setting("", "A command that is given each order as JSON on its standard input; no shell.")
+    on_verdict_url: str = _setting(
+        "",
+        "Where each order is sent, https://...; a secret, so not with --set: EROICA_ON_VERDICT_URL or eroica.toml.",
+        secret=True,
+    )
+    act_pause_s: float = _setting(300.0, "Pause between two orders of a job, s.", SECONDS)
+    act_most: int = _setting(3, "Orders that one job may give.", Numbers(1, 1000))
+    act_command_s: float = _setting(60.0, "A command that takes longer over an order is ended, s.", LENGTH_S)
 
     # --- processes ---
     poll_hz: float = _setting(20.0, "How often the agent looks at the beats, per second.", Numbers(1, 1000))

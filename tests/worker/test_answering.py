@@ -94,7 +94,7 @@ def test_it_answers_a_letter_with_what_every_thread_does(tmp_path: Path, program
     plain = program.ask(b"q")
     assert plain is not None and "threads" not in plain and plain["thread_names"] == {str(program.pid): "MainThread"}
     modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
-    assert modes == {".ask": 0o600, ".answer": 0o600}
+    assert modes == {".ask": 0o600, ".answer": 0o600, ".told": 0o600}
     program.process.stdin.write("\n")
     assert program.end() == (0, "", "")
     assert list(tmp_path.iterdir()) == []
@@ -229,3 +229,20 @@ def test_of_the_recorder_only_what_is_open_or_recent_is_told() -> None:
     assert kept == [("0", 3), *(("0", number) for number in range(469, 501)), ("1", 1)]
     assert found["entries"][0]["input_sizes"] == [[4]] and "thread_name" not in found["entries"][0]
     assert digest(b"") is None
+
+
+def test_a_digit_is_answered_in_one_line_of_another_fifo(programs: list[Program], tmp_path: Path) -> None:
+    program = begin(programs, tmp_path, LISTENING + "sys.stdin.read(); answering.stop(); say(sorted(os.listdir(here)))")
+    program.line()
+    told = os.open(tmp_path / f"{program.pid}.told", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert program.ask(b"7", limit_s=0.3) is None
+        end, line = time.monotonic() + 5, b""
+        while not line and time.monotonic() < end:
+            with contextlib.suppress(BlockingIOError):
+                line = os.read(told, 100)
+        assert json.loads(line) == ["7", {}]
+    finally:
+        os.close(told)
+    status, out, err = program.end()
+    assert (status, out.strip(), err) == (0, "['log']" if "log" in out else "[]", "")

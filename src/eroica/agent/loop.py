@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from eroica.agent.communication import Communication
 from eroica.agent.home import HomeFinder
 from eroica.agent.link import CollectorLink
 from eroica.agent.looks import Subject, take_looks
@@ -74,6 +75,7 @@ class Agent:
         self._windows: list[HostWindow] = []
         self._closing: list[HostWindow] = []
         self._notes: list[str] = []
+        self._communication = Communication(settings, lambda: self.roster.living, lambda: bool(self._look_tasks), clock)
         self._outside: tuple[bool, str] | None = None
         self._parent = os.getppid()
         launcher = os.environ.get("EROICA_LAUNCHED", "").partition("@")[0]  # it may have died before we looked
@@ -96,6 +98,7 @@ class Agent:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
         polling = asyncio.create_task(self._poll())
         finding = asyncio.create_task(self._home.run())
+        sensing = asyncio.create_task(self._communication.run())
         try:
             while not (self._stop and not self._window_tasks):
                 if polling.done():
@@ -110,6 +113,7 @@ class Agent:
         finally:
             polling.cancel()
             finding.cancel()
+            sensing.cancel()
             for task in (*self._window_tasks, *self._look_tasks):
                 task.cancel()
             await self._link.close()
@@ -174,6 +178,7 @@ class Agent:
         notes = [
             *self.roster.notes,
             *self._home.notes,
+            *self._communication.notes,
             *self._notes,
             *(note for window in self._windows for note in window.notes),
         ]
@@ -185,6 +190,7 @@ class Agent:
             summarizing=len(self._window_tasks),
             notes=tuple(dict.fromkeys(notes))[:_MAX_NOTES],
             waiting=self._home.waiting,
+            communication=self._communication.take(),
         )
 
     # ------------------------------------------------------------------ orders

@@ -28,6 +28,7 @@ from eroica.trace.stacks import frame_text
 from eroica.wire.places import read_private
 
 _MAX_BYTES = 8_000_000
+_MOST_TOLD = 65_536
 _MAX_THREADS, _MAX_FRAMES, _MAX_TEXT, _MAX_GROUPS, _MAX_NOTES = 128, 128, 300, 256, 10
 _LOOK_AGAIN_S = 0.01
 _SETTLED_S = 0.05
@@ -152,7 +153,7 @@ def ask_worker(beat_file: Path, number: int, timeout_s: float) -> Told:
     letter = _QUESTIONS[number % len(_QUESTIONS)]
     place = beat_file.with_suffix(".answer")
     old = _read_ours(place)
-    _put(beat_file.with_suffix(".ask"), letter.encode())
+    put_question(beat_file, letter)
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         text = _read_ours(place)
@@ -163,7 +164,13 @@ def ask_worker(beat_file: Path, number: int, timeout_s: float) -> Told:
     raise UnavailableError(f"it did not answer within {timeout_s:g} s")
 
 
-def _put(fifo: Path, letter: bytes) -> None:
+def put_question(beat_file: Path, letter: str) -> None:
+    """Put one question to the thread that sleeps in the worker; never waits.
+
+    Raises:
+        UnavailableError: Nobody listens.
+    """
+    fifo = beat_file.with_suffix(".ask")
     try:
         handle = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -172,11 +179,46 @@ def _put(fifo: Path, letter: bytes) -> None:
         facts = os.fstat(handle)
         if not stat.S_ISFIFO(facts.st_mode) or facts.st_uid != os.getuid():
             raise UnavailableError(f"{fifo.name} is not our FIFO")
-        os.write(handle, letter)
+        os.write(handle, letter.encode())
     except OSError as error:
         raise UnavailableError(f"it takes no questions ({error.strerror})") from error
     finally:
         os.close(handle)
+
+
+def read_answer(beat_file: Path) -> bytes:
+    """What the worker answered last; empty if it never did.
+
+    Raises:
+        UnavailableError: The file is not ours, or too large.
+    """
+    return _read_ours(beat_file.with_suffix(".answer"))
+
+
+def open_told(beat_file: Path) -> int:
+    """The FIFO into which the worker writes its counters, open for reading without waiting.
+
+    Raises:
+        UnavailableError: There is none of ours.
+    """
+    path = beat_file.with_suffix(".told")
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise UnavailableError(f"it tells no counters ({error.strerror})") from error
+    facts = os.fstat(handle)
+    if not stat.S_ISFIFO(facts.st_mode) or facts.st_uid != os.getuid():
+        os.close(handle)
+        raise UnavailableError(f"{path.name} is not our FIFO")
+    return handle
+
+
+def read_told(handle: int) -> bytes:
+    """What the worker has written since, without waiting; empty if nothing."""
+    try:
+        return os.read(handle, _MOST_TOLD)
+    except OSError:
+        return b""
 
 
 def _read_ours(path: Path) -> bytes:

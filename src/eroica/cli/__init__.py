@@ -27,6 +27,7 @@ _COMMANDS = {
     "mcp": "Answer an AI assistant's questions about jobs.",
     "demo": "Watch a small real training job get slow and be diagnosed.",
     "sample": "Sample hardware channels into a directory.",
+    "steer": "Start a job on several hosts, and again without a host that an order names.",
     "settings": "List every setting with its default and source.",
 }
 

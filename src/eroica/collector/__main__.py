@@ -8,12 +8,14 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from eroica.archive.store import Store
 from eroica.collector.doors import Doors, former_door, former_inside, named_door
 from eroica.collector.fleet import Reporting
+from eroica.collector.orders import Orders
 from eroica.collector.pages import Pages
 from eroica.collector.resume import read_history
 from eroica.collector.scraping import Scraping
@@ -101,6 +103,17 @@ def _trainjob(collector: Collector, settings: Settings) -> TrainJob | None:
     return trainjob
 
 
+def _orders(where: Places, collector: Collector, settings: Settings, resumed: bool) -> Orders | None:
+    """Who is given orders; nobody unless somebody is named."""
+    if not (settings.on_verdict or settings.on_verdict_url):
+        return None
+    orders = Orders(where.job, where.run, settings, collector.windows.note, time.monotonic)
+    if resumed:
+        orders.resume()
+    collector.listeners.append(orders.judged)
+    return orders
+
+
 async def _serve(where: Places, settings: Settings) -> None:
     died = os.environ.get("EROICA_RESUME")
     door = named_door(os.environ) or (former_door(where.run, where.host) if died else None)
@@ -112,7 +125,8 @@ async def _serve(where: Places, settings: Settings) -> None:
         (where.run / "verdict.json").unlink(missing_ok=True)  # final for a collector that was told to end too early
         collector.resume(read_history(where.run, died))
     webhook = _webhook(where.job, collector, settings)
-    told = [webhook, _telemetry(where, collector, settings), _trainjob(collector, settings)]
+    orders = _orders(where, collector, settings, bool(died))
+    told = [webhook, orders, _telemetry(where, collector, settings), _trainjob(collector, settings)]
     pages = Pages(where.run, settings, collector.windows.note)
     if settings.pages:
         collector.listeners.append(pages.judged)

@@ -12,7 +12,7 @@ kept by `holding`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from eroica.collector.deaths import Deaths, in_words, signal_name
@@ -142,6 +142,12 @@ class Blockages:
                 return self._examine(current, missing)
         return []
 
+    def alarmed(self, now: float, reason: str) -> None:
+        """Communication says that the job hangs: look at once, without waiting for silence."""
+        living = self._windows.roll.living
+        if self._now is None and self._ended is None and not self._at_work and living:
+            self._look_at(now, living, reason)
+
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended; before anything else."""
         self._holding.resume(history)
@@ -221,9 +227,12 @@ class Blockages:
         first = max(silent, key=lambda status: status.silent_s)
         more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
         said = first.silence or f"no event for {first.silent_s:.0f} s"
-        iteration = max(status.iteration for status in silent)
-        window = self._window(f"worker {first.worker.global_rank}{more}: {said}", iteration)
-        roll_call = {key_of(status): mark(status, roll.agent_pid(status.worker.host)) for status in silent}
+        self._look_at(now, silent, f"worker {first.worker.global_rank}{more}: {said}")
+
+    def _look_at(self, now: float, still: Sequence[WorkerStatus], reason: str) -> None:
+        roll = self._windows.roll
+        window = self._window(reason, max(status.iteration for status in still))
+        roll_call = {key_of(status): mark(status, roll.agent_pid(status.worker.host)) for status in still}
         self._now = Standstill(window, now, now + self._settings.look_deadline_s, roll_call)
         self._windows.show(window, "looking")
 

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from eroica.errors import InputError
+from eroica.model.communication import HostCommunication, WorkerOperations
 from eroica.model.look import Ending, FlightState, HostLooks, ProcessLook, ThreadLook, WorkerLook
 from eroica.model.pattern import WorkerPattern
 from eroica.model.rows import RowTable
@@ -27,6 +28,7 @@ MAX_ITERATION = 2**48
 _LONGEST_S = 1e7
 _TEXT, _NAME, _NOTES = 500, 255, 50
 _THREADS, _STACK, _CHILDREN, _ENTRIES, _GROUPS = 256, 128, 64, 200, 256
+_FLOWS = 1024
 
 
 def clean_text(text: str, limit: int = _TEXT) -> str:
@@ -150,7 +152,37 @@ def clean_report(report: AgentReport) -> AgentReport:
         event_budget=_count(report.event_budget),
         workers=tuple(workers),
         notes=clean_texts((*report.notes, *refused)),
+        communication=None if report.communication is None else clean_communication(report.communication),
     )
+
+
+def clean_communication(told: HostCommunication) -> HostCommunication | None:
+    """What a host says of its workers' communication; None if its numbers are none."""
+    if not (0.0 < told.interval_s <= _LONGEST_S and finite(msgspec.to_builtins(told))):
+        return None
+    flows = (flow for flow in told.flows[:_FLOWS] if flow.sent_bytes >= 0 and flow.waiting_byte_s >= 0)
+    return msgspec.structs.replace(
+        told,
+        workers=tuple(_operations(one) for one in told.workers[:_FLOWS] if 0 <= one.worker < MAX_WORKERS),
+        flows=tuple(
+            msgspec.structs.replace(flow, local=clean_text(flow.local, 80), remote=clean_text(flow.remote, 80))
+            for flow in flows
+        ),
+        groups=tuple(_group(group) for group in told.groups[:_GROUPS]),
+    )
+
+
+def _operations(one: WorkerOperations) -> WorkerOperations:
+    counts = tuple(
+        msgspec.structs.replace(
+            count,
+            group=clean_text(count.group, _NAME),
+            entered=max(-1, min(count.entered, MAX_ITERATION)),
+            completed=max(-1, min(count.completed, MAX_ITERATION)),
+        )
+        for count in one.counts[:_GROUPS]
+    )
+    return msgspec.structs.replace(one, counts=counts, state=clean_text(one.state, 8))
 
 
 def clean_request(request: ProfileRequest) -> ProfileRequest:

@@ -124,6 +124,7 @@ class Scraping:
             verdict_at=self._stood_at.get(window_id),
             verdicts=tuple(windows.verdicts.values()),
             messages=self._messages(),
+            delays=self._collector.sense.matrix(now),
         )
 
     def _newest(self, past: set[int]) -> tuple[int, Verdict | None]:

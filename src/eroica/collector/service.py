@@ -25,6 +25,7 @@ from eroica.collector.live.telling import Shown
 from eroica.collector.pace import Pace
 from eroica.collector.recurrence import with_recurrence
 from eroica.collector.resume import History
+from eroica.collector.sense import Sense, Sensed
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
 from eroica.model.look import Blockage, HostLooks
@@ -106,6 +107,7 @@ class Collector:
     ) -> None:
         self.windows = Windows(job, settings)
         self.blockages = Blockages(self.windows, settings)
+        self.sense = Sense(self.windows, settings)
         self._attendance = Roster()
         self._over_at: float | None = None
         self.pace = Pace(job, time.time(), clock())
@@ -140,6 +142,7 @@ class Collector:
             pace=lambda version: self.pace.since(version),  # noqa: PLW0108 - `resume` may put another one there
             heard=lambda host: self.windows.roll.hears(host, self._clock()),
             ask=lambda asked: self.windows.asked(self._clock(), asked),
+            ways=lambda: self.sense.matrix(self._clock()),
         )
 
     def application(self, more: Sequence[Route] = ()) -> Starlette:
@@ -227,6 +230,7 @@ class Collector:
         self.windows.take(now, report)
         self._attendance.reported(now, report)
         self.pace.reported(now, report.host, self.windows.roll.workers_of(report.host))
+        self.sense.reported(now, report)
         self._start(self.blockages.reported(now, report))
         if time.monotonic() >= self._next_tick:
             self._tick()
@@ -303,6 +307,8 @@ class Collector:
 
     def _tick(self) -> None:
         now = self._clock()
+        for sensed in self.sense.tick(now):
+            self._confirm(now, sensed)
         self._start(self.blockages.tick(now))
         self.windows.hold = self.blockages.on
         self._start(self.windows.tick(now))
@@ -316,6 +322,20 @@ class Collector:
             task = asyncio.get_running_loop().create_task(job)
             self._analyses.add(task)
             task.add_done_callback(self._analyses.discard)
+
+    def _confirm(self, now: float, sensed: Sensed) -> None:
+        """Keep and tell what communication says, and have somebody look what runs there."""
+        window = sensed.window
+        verdict = with_recurrence(window.window_id, stamped(sensed.verdict, now - sensed.since), self.windows.verdicts)
+        self.windows.show(window, "done", verdict)
+        self._keep(lambda: self._store.save_window(window))
+        self._keep(lambda: self._store.save_verdict(window.window_id, verdict))
+        self._tell(window.window_id, verdict)
+        if sensed.hangs:
+            self.blockages.alarmed(now, window.reason)
+        elif self.windows.window is None:
+            self.windows.asked(now, ProfileRequest(reason=window.reason))
+        self._save_status()
 
     async def _examine(self, order: Examine) -> None:
         window = order.window
@@ -367,8 +387,8 @@ class Collector:
             self.windows.verdicts,
             attendance.expected,
             attendance.watched,
-            standing=self.blockages.standing,
-            passed=self.blockages.passed,
+            standing=self.blockages.standing or frozenset(self.sense.standing),
+            passed=self.blockages.passed | self.sense.passed,
             hints=Hints(
                 roll.slowed,
                 self.blockages.loss,
@@ -413,6 +433,8 @@ class Collector:
 
     def _job_status(self) -> JobStatus:
         status = self.windows.status()
+        if not self.windows.ended:
+            status = msgspec.structs.replace(status, communication=self.sense.in_words(self._clock()))
         still = None if self.windows.ended else self.blockages.shown_in(status)
         return status if still is None else msgspec.structs.replace(status, phase=still[0], message=still[1])
 

@@ -68,7 +68,7 @@ class Webhook:
     ) -> None:
         words, unknown = words_of(settings.webhook_on)
         self.counts: Counter[str] = Counter()
-        self._url = _usable(settings.webhook_url)
+        self._url = usable_address(settings.webhook_url)
         self._whole = settings.webhook_format == "json"
         self._notices = Notices(job, words)
         self._note = note
@@ -201,7 +201,7 @@ class Webhook:
         self._note(f"the webhook was not told of {what}: {why}")
 
 
-def _usable(url: str) -> str:
+def usable_address(url: str) -> str:
     """The address, if it can be one; else ""."""
     url = url.strip()
     try:

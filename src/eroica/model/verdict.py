@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from eroica.model.communication import Communication
+
 SCHEMA_VERSION = 1
 #: Name of the function where workers are late and nothing says why.
 NO_FUNCTION = "no function"
@@ -238,7 +240,9 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on one window, or on a whole job.
 
-    `considered` holds what was named and what was not, the likeliest first; empty where nothing was weighed.
+    `considered` holds what was named and what was not, the likeliest first; empty where nothing was weighed. `found_by`
+    says whether it rests on a window (or looks, or traces), or on communication alone; then `communication` has class,
+    place and matrix.
     """
 
     eroica_version: str
@@ -254,6 +258,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     waits: Waits | None = None
     considered: tuple[Hypothesis, ...] = ()
     schema_version: int = SCHEMA_VERSION
+    found_by: Literal["window", "communication"] = "window"
+    communication: Communication | None = None
 
     def __str__(self) -> str:
         """The word and the sentence."""

@@ -9,7 +9,9 @@ import msgspec
 from eroica.model.worker import ProcessGroup, Worker
 
 WindowKind = Literal["iterations", "blocked", "trace"]
-WindowPurpose = Literal["slow", "expected", "seldom", "early", "manual", "baseline", "blocked", "trace"]
+WindowPurpose = Literal[
+    "slow", "expected", "seldom", "early", "manual", "baseline", "blocked", "trace", "communication"
+]
 #: Windows that workers asked for because the job got slower than it was.
 SLOWER: tuple[WindowPurpose, ...] = ("slow", "seldom")
 #: Windows that are compared with nothing: what would be is this very window, or looked slow itself.
@@ -27,7 +29,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         reason: One clause for people ("mean of the last 50 iterations is 34 % above the best").
             A "blocked" one has no iterations to capture: agents look at stacks and at the Flight Recorder instead, and
             both ends are the iteration at which the job stands. A "trace" one was recorded by somebody else's profiler
-            and read from files: its ends are the iterations found in them.
+            and read from files: its ends are the iterations found in them. A "communication" one captured nothing:
+            its verdict rests on records that are kept all the time.
         first_iteration: Id (number of completed optimizer iterations) at which the window opens.
         last_iteration: Id at which it closes, exclusive: `last - first` iterations are captured.
         baseline_iteration_s: Mean iteration of the job's best stretch before, None if unknown; of a "seldom" one,

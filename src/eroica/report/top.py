@@ -33,7 +33,13 @@ _MOST_WORKERS = 40
 _NARROW = 60
 #: Wrapping asks for one; its width does not count.
 _ANY_CONSOLE = Console(file=io.StringIO(), width=80)
-_PURPOSES = {"baseline": " (baseline)", "early": " (early)", "manual": " (by hand)", "blocked": " (standstill)"}
+_PURPOSES = {
+    "baseline": " (baseline)",
+    "early": " (early)",
+    "manual": " (by hand)",
+    "blocked": " (standstill)",
+    "communication": " (communication)",
+}
 _PHASES = {
     "probe": "measuring one iteration",
     "window": "capturing",
@@ -118,6 +124,8 @@ def _header(view: View, width: int) -> Iterator[Text]:
     yield from _wrapped(Text(" · ".join([*facts, _counts(status)])), width, 3)
     if status.message and not stale:
         yield from _wrapped(Text(sentence(status.message), style="dim"), width, 2)
+    if status.communication and not stale:
+        yield Text(clean(status.communication, width), style="dim")
     if view.link and cell_len(view.link) <= width:
         yield Text(view.link, style="dim")
 

@@ -188,6 +188,36 @@ class Hosts:
         if "receive" in directions:
             self._inside(_SWITCH, "tc", "qdisc", "replace", "dev", self._port(host), *shape)
 
+    def limit_path(self, host: int, to: int, rate: str = "20mbit") -> None:
+        """Slow down what one host sends to another one, and nothing else; `unlimit` ends it.
+
+        Args:
+            host: The sender.
+            to: The receiver.
+            rate: As `tc` takes it.
+        """
+        device = ("dev", self.interface(host))
+        for words in (
+            "qdisc replace {} root handle 1: htb default 10",
+            "class replace {} parent 1: classid 1:10 htb rate 10gbit quantum 60000",
+            f"class replace {{}} parent 1: classid 1:20 htb rate {rate} quantum 3000",
+            f"filter replace {{}} parent 1: protocol ip prio 1 u32 match ip dst {self.address(to)}/32 flowid 1:20",
+        ):
+            self._inside(host, "tc", *words.format(" ".join(device)).split())
+
+    def cut_path(self, host: int, to: int) -> None:
+        """Lose what one host sends to another one; `mend_path` ends it."""
+        nowhere = f"{self.address(to)} lladdr 02:00:00:00:00:01 dev {self.interface(host)} nud permanent"
+        self._inside(host, "ip", "neighbor", "replace", *nowhere.split())
+
+    def mend_path(self, host: int, to: int) -> None:
+        """Let the host find the other one again."""
+        self._inside(host, "ip", "neighbor", "del", self.address(to), "dev", self.interface(host))
+
+    def up(self, host: int) -> None:
+        """Connect the host again."""
+        self._inside(_SWITCH, "ip", "link", "set", self._port(host), "up")
+
     def unlimit(self, host: int) -> None:
         """Give the host its full speed back."""
         for place, device in ((host, self.interface(host)), (_SWITCH, self._port(host))):

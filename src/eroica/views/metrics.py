@@ -16,6 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from eroica import __version__
+from eroica.model.communication import DelayMatrix
 from eroica.model.verdict import Verdict, VerdictWord, Waits
 from eroica.model.window import WindowPurpose
 from eroica.report.words import clean, worker_list
@@ -25,6 +26,8 @@ from eroica.wire.messages import JobStatus
 MOST_BLAMED = 16
 #: Hosts with a series of their own: all of a small job, else only those whose agents are overdue.
 MOST_HOSTS = 16
+#: Ways between hosts with a series of their own, by delay.
+MOST_WAYS = 32
 #: Longest value of a label: a wide panel shows about so much of a line.
 LONGEST_LABEL = 120
 #: What `JobStatus.phase` can be; "other" stands for what this list has forgotten.
@@ -47,6 +50,7 @@ class Scrape:
         verdict: The job's final one, else that of the newest window that still holds; None before there is one.
         verdict_at: When it stood, seconds since 1970; None if unknown.
         verdicts: Of all windows, for what looking has cost so far.
+        delays: How long a byte waits from host to host, as of the last seconds; None where no two hosts talk.
         messages: How often the webhook was "sent" something, "failed", or something was "withheld"; empty without one.
     """
 
@@ -58,6 +62,7 @@ class Scrape:
     verdict_at: float | None = None
     verdicts: Sequence[Verdict] = ()
     messages: Mapping[str, int] = field(default_factory=dict)
+    delays: DelayMatrix | None = None
 
 
 def exposition(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:
@@ -94,6 +99,7 @@ class _Once(Collector):
         yield from _verdict(run, scrape.verdict, scrape.verdict_at)
         yield from _blame(run, scrape.verdict.waits if scrape.verdict is not None else None)
         yield from _cost(run, scrape.verdicts)
+        yield from _ways(run, scrape.delays)
         if scrape.messages:
             told = {outcome: scrape.messages.get(outcome, 0) for outcome in _OUTCOMES}
             yield run.counters("eroica_webhook_messages", "Messages for the webhook, by outcome.", "result", told)
@@ -103,7 +109,7 @@ class _Run:
     """Makes families whose series all carry the job's name."""
 
     def __init__(self, job: str) -> None:
-        self._name = label(job)
+        self.name = self._name = label(job)
 
     def gauge(self, name: str, text: str, value: float | None, unit: str = "") -> Metric:
         """One value; a family without series where there is none."""
@@ -228,6 +234,27 @@ def _blame(run: _Run, waits: Waits | None) -> Iterator[Metric]:
     yield run.gauges("eroica_blame", text, "worker", blamed_s, "seconds")
     withheld = "Waiting per iteration that nobody is blamed for."
     yield run.gauge("eroica_blame_withheld", withheld, waits.withheld_ms / 1e3, "seconds")
+
+
+def _ways(run: _Run, delays: DelayMatrix | None) -> Iterator[Metric]:
+    if delays is None:
+        return
+    cells = [
+        (delay, here, there)
+        for here, row in zip(delays.hosts, delays.delay_s, strict=True)
+        for there, delay in zip(delays.hosts, row, strict=True)
+        if delay is not None
+    ]
+    cells.sort(key=lambda cell: -cell[0])
+    text = f"How long a byte waits from host to host until it is acknowledged; the longest {MOST_WAYS} only."
+    family = GaugeMetricFamily("eroica_way_delay", text, labels=["run", "from", "to"], unit="seconds")
+    shown = {(label(here), label(there)): delay for delay, here, there in reversed(cells[:MOST_WAYS])}
+    for (here, there), delay in shown.items():
+        family.add_metric([run.name, here, there], delay)
+    yield family
+    yield run.gauge("eroica_ways", "Pairs of hosts of which one sends the other data.", len(cells))
+    longest = max((delay for delay, _, _ in cells), default=None)
+    yield run.gauge("eroica_way_delay_max", "The longest of all of them.", longest, "seconds")
 
 
 def _cost(run: _Run, verdicts: Sequence[Verdict]) -> Iterator[Metric]:

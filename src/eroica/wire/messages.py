@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from eroica.model.communication import HostCommunication
 from eroica.model.look import Ending
 from eroica.model.window import WindowPurpose
 from eroica.model.worker import Worker
@@ -91,6 +92,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         event_budget: Trace events per worker that the host's scratch directory has room for; 0 = unknown.
         waiting: The job has other hosts, and their collector is being looked for: open no window yet.
+        communication: What was seen of it since it was last told, once a second; else None.
     """
 
     host: str
@@ -100,6 +102,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     summarizing: int = 0
     notes: tuple[str, ...] = ()
     waiting: bool = False
+    communication: HostCommunication | None = None
 
 
 class OrderMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +205,11 @@ class WindowLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What `status.json`, `eroica status` and the demo's progress show."""
+    """What `status.json`, `eroica status` and the demo's progress show.
+
+    Attributes:
+        communication: What it is like in the last seconds, in one line; empty where it is not watched.
+    """
 
     job: str
     phase: str
@@ -214,3 +221,4 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerStatus, ...] = ()
     windows: tuple[WindowLine, ...] = ()
     notes: tuple[str, ...] = ()
+    communication: str = ""

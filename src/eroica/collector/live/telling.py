@@ -21,6 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from eroica.collector.live.feed import Feed, Position, frame
 from eroica.collector.live.siblings import siblings
 from eroica.collector.pace import PaceUpdate
+from eroica.model.communication import DelayMatrix
 from eroica.model.verdict import Verdict
 from eroica.settings import Settings
 from eroica.views.live.records import job_now, roster, verdict_now, window_now, workers_now
@@ -36,6 +37,8 @@ LOOK_S = 0.25
 """Pause between two looks at the job while somebody reads, s."""
 MOST_CORE = 0.1
 """Looking may take this share of one core: a very large job is looked at more seldom."""
+WAYS_S = 1.0
+"""Pause between two matrices of delays, s."""
 MOST_WINDOWS = 100
 _SIBLINGS_S = 5.0
 
@@ -53,6 +56,7 @@ class Shown:
     pace: Callable[[int], PaceUpdate]
     heard: Callable[[str], bool]
     ask: Callable[[ProfileRequest], ProfileAnswer]
+    ways: Callable[[], DelayMatrix | None] = lambda: None
 
 
 def report_path(run: Path, window_id: int) -> Path:
@@ -78,6 +82,7 @@ class Telling:
         self._reports: set[int] = set()
         self._news = asyncio.Event()
         self._closed = False
+        self._ways_at = float("-inf")
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -174,6 +179,9 @@ class Telling:
         put("status", "status", encode(job_now(status, workers.letters)))
         put("roster", "roster", encode(who))
         put("workers", "workers", encode(workers))
+        if time.monotonic() - self._ways_at >= WAYS_S and (ways := self._shown.ways()) is not None:
+            self._ways_at = time.monotonic()
+            put("ways", "ways", encode(ways))
         put("notes", "notes", encode(status.notes))
         for line in status.windows[-MOST_WINDOWS:]:
             report = self.report_of(line)

@@ -17,7 +17,8 @@ from eroica.wire.messages import JobStatus
 ASSETS = {
     "live.css": "text/css",
     **dict.fromkeys(
-        ("main.js", "stream.js", "chart.js", "scale.js", "workers.js", "windows.js", "words.js"), "text/javascript"
+        ("main.js", "stream.js", "chart.js", "scale.js", "workers.js", "windows.js", "ways.js", "words.js"),
+        "text/javascript",
     ),
 }
 _MOST_WINDOWS, _MOST_WORKERS = 20, 40

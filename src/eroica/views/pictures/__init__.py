@@ -13,6 +13,7 @@ TITLES = {
     "iterations": "Iterations",
     "cloud": "Workers",
     "heatmap": "Heat map",
+    "delays": "Ways between hosts",
     "waits": "Waits",
     "timeline": "Timeline",
     "channels": "Hardware",

@@ -1,0 +1,294 @@
+"""`eroica steer -- COMMAND`: the reference receiver of orders. Starts a job again without the host that is named.
+
+Each host's command is started through words of the user's choice (`--reach 'ssh {host}'`). An order to isolate a host,
+or a worker of it, or a restart, ends the command on all hosts, takes a spare for the host that is left out, and starts
+the command again with other host numbers, another port and the same arguments; where the training begins is a matter
+of its own checkpoints. Everything that is done stands in a file, a line each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+import click
+import msgspec
+
+from eroica.errors import UsageError
+from eroica.model.order import Order
+
+_MOST_BYTES = 100_000
+_POLL_S = 0.2
+#: torch 2.13 shares the launcher's store with the workers; started again under gloo, they do not find each other.
+_VARIABLES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+@dataclass
+class Fleet:
+    """Which hosts take part; pure.
+
+    Attributes:
+        hosts: Those that train, by number.
+        spares: Those that wait, the next one first.
+        left_out: Those that were isolated.
+    """
+
+    hosts: list[str]
+    spares: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def obey(self, order: Order, least: int) -> str:
+        """Leave the hosts of an order out, spares in their places.
+
+        Returns:
+            Why it cannot be followed; "" if it was.
+        """
+        if order.action == "avoid-path":
+            return "a path is to be avoided, which is not for us: plan the job's ways anew (packages/c4p)"
+        named = [host for host in order.hosts if host in self.hosts]
+        if not named:
+            return f"it names no host that trains: {', '.join(order.hosts) or 'none'}"
+        if len(self.hosts) - len(named) + min(len(named), len(self.spares)) < least:
+            return f"fewer than {least} hosts would be left (--least)"
+        for host in named:
+            at = self.hosts.index(host)
+            self.left_out.append(host)
+            if self.spares:
+                self.hosts[at] = self.spares.pop(0)
+            else:
+                self.hosts.pop(at)
+        return ""
+
+
+@click.command()
+@click.option("--hosts", required=True, help="Hosts that train, with commas between; EROICA_HOST is set to the name.")
+@click.option("--spares", default="", help="Hosts that wait, with commas between.")
+@click.option("--reach", default="", help="Words that run a command on a host, as 'ssh {host}'; empty: here.")
+@click.option("--address", default="{host}", help="Where a host's address is not its name, as '{host}.cluster'.")
+@click.option("--port", default=29600, help="Master port of the first attempt; the next one is one higher.")
+@click.option("--least", default=1, help="Hosts below which the job is not started again.")
+@click.option("--attempts", default=4, help="Starts at most.")
+@click.option("--stop-s", default=15.0, help="Time to end cleanly, before the command is killed.")
+@click.option("--listen", default="127.0.0.1:0", help="Where orders are awaited, HOST:PORT.")
+@click.option("--log", "log_file", type=click.Path(path_type=Path), default=Path("eroica-steer.jsonl"))
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def steer(  # noqa: PLR0913 - one for each option
+    *,
+    hosts: str,
+    spares: str,
+    reach: str,
+    address: str,
+    port: int,
+    least: int,
+    attempts: int,
+    stop_s: float,
+    listen: str,
+    log_file: Path,
+    command: tuple[str, ...],
+) -> None:
+    """Start COMMAND on each host, follow orders of `eroica run --act-from`, start it again without the named host.
+
+    In COMMAND, {nnodes}, {node_rank}, {host}, {master_addr}, {master_port} and {attempt} are filled in; the address for
+    orders is in EROICA_ON_VERDICT_URL. As in: eroica steer --hosts a,b,c --spares d --reach 'ssh {host}' -- eroica run
+    --act-from 0.95 -- torchrun --nnodes {nnodes} --node-rank {node_rank} --master-addr {master_addr} --master-port
+    {master_port} --nproc-per-node 8 train.py
+    """
+    fleet = Fleet(_names(hosts), _names(spares))
+    if not fleet.hosts:
+        raise UsageError("--hosts names no host")
+    receiver = Receiver(listen)
+    run = Steered(fleet, command, reach, address, port, receiver.url, log_file)
+    try:
+        sys.exit(run.follow(receiver.orders, attempts, least, stop_s))
+    finally:
+        receiver.close()
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+class Receiver:
+    """Awaits orders over HTTP; whoever does not know the path is refused.
+
+    Args:
+        listen: HOST:PORT, port 0 for a free one.
+
+    Attributes:
+        url: Where to send orders; a secret.
+        orders: What came.
+
+    Raises:
+        UsageError: Nobody can listen there.
+    """
+
+    def __init__(self, listen: str) -> None:
+        host, _, port = listen.rpartition(":")
+        self.orders: Queue[Order] = Queue(100)
+        path = f"/{secrets.token_urlsafe(24)}"
+        orders = self.orders
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 10
+
+            def do_POST(self) -> None:
+                length = self.headers.get("Content-Length", "")
+                body = self.rfile.read(min(int(length), _MOST_BYTES)) if length.isdecimal() else b""
+                if not secrets.compare_digest(self.path.encode(), path.encode()):
+                    self.send_error(404)
+                elif not length.isdecimal() or int(length) > _MOST_BYTES:
+                    self.send_error(413)
+                else:
+                    self._take(body)
+
+            def _take(self, body: bytes) -> None:
+                try:
+                    orders.put_nowait(msgspec.json.decode(body, type=Order))
+                except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+                    self.send_error(400, "this is no order")
+                    return
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:  # the path is a secret
+                pass
+
+        try:
+            self._server = ThreadingHTTPServer((host, int(port)), Handler)
+        except (OSError, ValueError, OverflowError) as error:
+            raise UsageError(f"--listen {listen}: {error}; name HOST:PORT of this machine") from error
+        self.url = f"http://{host}:{self._server.server_address[1]}{path}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Steered:
+    """The job through all its attempts."""
+
+    def __init__(
+        self, fleet: Fleet, command: Sequence[str], reach: str, address: str, port: int, url: str, log_file: Path
+    ) -> None:
+        self._fleet = fleet
+        self._command = command
+        self._reach = reach
+        self._address = address
+        self._port = port
+        self._url = url
+        self._log = log_file
+        self._attempt = 0
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def follow(self, orders: Queue[Order], attempts: int, least: int, stop_s: float) -> int:
+        """Run until an attempt ends by itself; returns its status, the first one that is not 0."""
+        told_to_end: list[int] = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda got, _: told_to_end.append(got))
+        self._start()
+        while True:
+            order = self._next(orders)
+            statuses = [one.poll() for one in self._processes]
+            if told_to_end:
+                self._stop(stop_s)
+                return 128 + told_to_end[0]
+            if all(status is not None for status in statuses):
+                self._note("ended", statuses=statuses)
+                return next((status for status in statuses if status), 0)
+            if order is None:
+                continue
+            why = "it has been started often enough (--attempts)" if self._attempt >= attempts else ""
+            why = why or self._fleet.obey(order, least)
+            self._note("order", order=msgspec.to_builtins(order), refused=why)
+            if not why:
+                self._stop(stop_s)
+                self._start()
+
+    @staticmethod
+    def _next(orders: Queue[Order]) -> Order | None:
+        try:
+            return orders.get(timeout=_POLL_S)
+        except Empty:
+            return None
+
+    def _start(self) -> None:
+        fleet, self._attempt = self._fleet, self._attempt + 1
+        facts = {
+            "nnodes": len(fleet.hosts),
+            "master_addr": self._address.format(host=fleet.hosts[0]),
+            "master_port": self._port + self._attempt - 1,
+            "attempt": self._attempt,
+        }
+        self._note("start", hosts=fleet.hosts, spares=fleet.spares, left_out=fleet.left_out, attempt=self._attempt)
+        variables = {**_VARIABLES, "EROICA_ON_VERDICT_URL": self._url}
+        self._processes = []
+        for number, host in enumerate(fleet.hosts):
+            words = [_filled(word, {**facts, "node_rank": number, "host": host}) for word in self._command]
+            reach = [word.replace("{host}", host) for word in shlex.split(self._reach)]
+            pairs = [f"{name}={value}" for name, value in {**variables, "EROICA_HOST": host}.items()]
+            self._processes.append(
+                subprocess.Popen([*reach, "env", *pairs, *words], stdin=subprocess.DEVNULL, start_new_session=True)
+            )
+
+    def _stop(self, patience_s: float) -> None:
+        """SIGTERM, and after a while SIGKILL, for the command and all that it has started here."""
+        began = time.monotonic()
+        everybody = _with_descendants(self._processes)
+        for one in self._processes:
+            with contextlib.suppress(OSError):
+                os.killpg(one.pid, signal.SIGTERM)
+        end = began + patience_s
+        while any(one.poll() is None for one in self._processes) and time.monotonic() < end:
+            time.sleep(0.05)
+        killed = 0
+        for process in {*everybody, *_with_descendants(self._processes)}:
+            with contextlib.suppress(Exception):  # gone meanwhile
+                if process.is_running():
+                    process.kill()
+                    killed += 1
+        for one in self._processes:
+            one.wait()
+        self._note("stopped", took_s=round(time.monotonic() - began, 3), killed=killed)
+
+    def _note(self, event: str, **facts: Any) -> None:
+        line = {"event": event, "at": time.time(), **facts}
+        with contextlib.suppress(OSError), self._log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        shown = ", ".join(f"{name} {value}" for name, value in facts.items() if name != "order")
+        click.echo(f"eroica steer: {event} {shown}", err=True)
+
+
+def _filled(word: str, facts: dict[str, Any]) -> str:
+    """Only our names are filled in: braces of the command's own stay."""
+    for name, value in facts.items():
+        word = word.replace("{" + name + "}", str(value))
+    return word
+
+
+def _with_descendants(processes: Sequence[subprocess.Popen[bytes]]) -> list[Any]:
+    """All processes below ours on this machine; `psutil` knows them by id and start, so none is mistaken."""
+    import psutil
+
+    found = []
+    for one in processes:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(one.pid)
+            found += [process, *process.children(recursive=True)]
+    return found

@@ -1,0 +1,376 @@
+"""Communication that watches itself: records and time in, verdicts out; a state machine beside `Windows`. No I/O.
+
+    moving ──nothing moves for the limit──▶ hanging ──something moves──▶ moving
+      └─two readings agree on class and place──▶ slow ──iterations as usual again──▶ moving
+
+One verdict a hang, and one for each class and place of a slow job. What `eroica.communication` reads is read from the
+last seconds; the healthy past is kept in chunks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+from eroica.collector.roll import Roll
+from eroica.collector.windows import Windows
+from eroica.communication.conclusion import hang_verdict, place_in_words, slow_verdict, stretch_in_words
+from eroica.communication.hang import Scene, find_hang
+from eroica.communication.ledger import Ledger, Second
+from eroica.communication.matrix import build_matrix
+from eroica.communication.slow import Slow, Usual, find_slow, usual_of
+from eroica.communication.stretch import Stretch, stretch_of
+from eroica.model.communication import DelayMatrix, WorkerOperations
+from eroica.model.verdict import Coverage, Verdict
+from eroica.model.window import Window
+from eroica.settings import Settings
+from eroica.wire.messages import AgentReport
+
+log = logging.getLogger("eroica.collector")
+
+#: Lengths of the stretches that are read, seconds; the shortest that shows something sure counts.
+_STRETCHES_S = (6.0, 12.0, 24.0, 48.0)
+_CHUNK_S, _CHUNKS, _LEAST_CHUNKS = 8.0, 40, 2
+_READ_S = 1.0
+#: From the first sight of something slow until it is told: moments must come together; longer if there is doubt.
+_SETTLE_S, _DOUBT_S, _BEFORE_S = 6.0, 11.0, 1.0
+#: What is not seen for so long is gone.
+_UNSEEN_S = 3.0
+#: Whoever moves does so at least so often; slowness is not read from a job that has just stopped.
+_MOVING_S = 0.9
+#: A job is as usual again if its iterations take at most so many times as long as usual, for so long.
+_USUAL, _USUAL_S = 1.08, 10.0
+#: A pause counts as survived by so much: the next one may be a little longer.
+_PAUSE_FACTOR = 1.5
+#: An agent that has not reported for so long while the job hangs may be cut off.
+_LATE_S, _UNHEARD_S = 1.3, 2.2
+#: Who uses so much of a core, or moves so many bytes a second, while all wait for it, is at work.
+_BUSY_CORE, _BUSY_BYTES = 0.2, 50_000
+#: Places that one job is accused of in a lifetime.
+_MOST_VERDICTS = 50
+
+
+@dataclass(frozen=True)
+class Sensed:
+    """Instruction: keep and tell this verdict; have it confirmed by looks if the job hangs, else by a window."""
+
+    window: Window
+    verdict: Verdict
+    since: float
+
+    @property
+    def hangs(self) -> bool:
+        """The job stands still."""
+        return self.verdict.window is not None and self.verdict.window.kind == "blocked"
+
+
+@dataclass
+class _Progress:
+    """Since when nothing has moved, and what workers had done by then."""
+
+    at: float = 0.0
+    longest_s: float = 0.0
+    began: float | None = None
+
+
+class Sense:
+    """The always-on sense of one job.
+
+    Args:
+        windows: For ids, lines and notes.
+        settings: `communication`, `hang_s`, `hang_operations`, `communication_slow`, `silence_s`.
+    """
+
+    def __init__(self, windows: Windows, settings: Settings) -> None:
+        self.ledger = Ledger()
+        self._windows = windows
+        self._settings = settings
+        self._progress = _Progress()
+        self._counts: dict[int, tuple[tuple[str, int, int], ...]] = {}
+        self._marks: dict[int, WorkerOperations] = {}
+        self._pids: dict[int, int] = {}
+        self._chunks: deque[Stretch] = deque(maxlen=_CHUNKS)
+        self._chunk_from: float | None = None
+        self._read_at = float("-inf")
+        self._seen: object = None
+        self._onset: float | None = None
+        self._unseen: float | None = None
+        self._accused: set[object] = set()
+        self._usual_since: float | None = None
+        self._hang: Window | None = None
+        self._told = 0
+        self._words, self._worded_at = "", float("-inf")
+        self._fresh_from = float("-inf")
+        self.passed: set[int] = set()
+        self.standing: set[int] = set()
+
+    # ------------------------------------------------------------------ events in
+
+    def reported(self, now: float, report: AgentReport) -> None:
+        """An agent told; most reports bring no record."""
+        if report.communication is None or not self._settings.communication:
+            return
+        here = [status for status in self._windows.roll.workers_of(report.host) if not status.ended]
+        if any(self._pids.get(one.worker.global_rank, one.worker.pid) != one.worker.pid for one in here):
+            self._restart()
+        self._pids.update({one.worker.global_rank: one.worker.pid for one in here})
+        before = self.ledger.latest.get(report.host)
+        iterations = {one.worker.global_rank: one.iteration for one in here}
+        second = self.ledger.take(now, report.host, report.communication, iterations)
+        if self._moved(before, second):
+            self._went_on(now)
+
+    def _restart(self) -> None:
+        """Other processes: nothing of before says anything of them."""
+        self.ledger.forget()
+        self._counts.clear()
+        self._marks.clear()
+        self._pids.clear()
+        self._chunks.clear()
+        self._chunk_from = self._onset = self._usual_since = self._unseen = None
+        self._seen = None
+        self._accused.clear()
+        self._progress = _Progress()
+        if self._hang is not None:
+            self.standing.discard(self._hang.window_id)
+            self._windows.show(self._hang, "restarted", self._windows.verdicts.get(self._hang.window_id))
+            self._hang = None
+
+    def _moved(self, before: Second | None, second: Second) -> bool:
+        """Somebody entered, completed, iterated, or sent another worker a byte."""
+        moved = before is None or any(
+            before.iterations.get(worker, -1) < iteration for worker, iteration in second.iterations.items()
+        )
+        for one in second.operations:
+            counts = tuple((count.group, count.entered, count.completed) for count in one.counts)
+            moved |= self._counts.get(one.worker, ()) != counts
+            self._counts[one.worker] = counts
+        return moved or any(one.flow.sent_bytes or one.flow.received_bytes for one in second.matched)
+
+    def _went_on(self, now: float) -> None:
+        progress = self._progress
+        if progress.began is None and self._in_training:
+            progress.began = now
+        elif progress.began is not None:
+            progress.longest_s = max(progress.longest_s, now - progress.at)
+        progress.at = now
+        self._marks = {one.worker: one for second in self.ledger.latest.values() for one in second.operations}
+        if self._hang is not None:
+            window, self._hang = self._hang, None
+            verdict = self._windows.verdicts.get(window.window_id)
+            self.passed.add(window.window_id)
+            self.standing.discard(window.window_id)
+            self._windows.show(window, "passed", verdict)
+            self._windows.note(f"window {window.window_id}: what communication took for a hang went on by itself")
+
+    @property
+    def _in_training(self) -> bool:
+        living = self._windows.roll.living
+        return len(living) > 1 and all(status.state not in ("learning", "failed") for status in living)
+
+    def tick(self, now: float) -> list[Sensed]:
+        """Time passed; call about twice a second."""
+        if self._windows.ended or self._told >= _MOST_VERDICTS or self._progress.began is None:
+            return []
+        if self._hang is None and (hang := self._hanging(now)) is not None:
+            return [hang]
+        if self._hang is None and now - self._read_at >= _READ_S and self._is_moving(now):
+            self._read_at = now
+            return self._read(now)
+        return []
+
+    def _is_moving(self, now: float) -> bool:
+        heard = all(now - second.at < _UNHEARD_S for second in self.ledger.latest.values())
+        return heard and now - self._progress.at < max(_MOVING_S, self._progress.longest_s)
+
+    # ------------------------------------------------------------------ views
+
+    def matrix(self, now: float) -> DelayMatrix | None:
+        """The delays of the last seconds, with what was usual; None where no two hosts talk."""
+        usual = self._usual()
+        stretch = stretch_of(self.ledger.between(now - _STRETCHES_S[1], now))
+        return build_matrix(stretch, usual.cells if usual is not None else {})
+
+    def in_words(self, now: float) -> str:
+        """Communication in one line, at most once a second anew; empty without any."""
+        if now - self._worded_at >= _READ_S:
+            self._worded_at = now
+            self._words = stretch_in_words(stretch_of(self.ledger.between(now - _STRETCHES_S[0], now)))
+        return self._words
+
+    @property
+    def _coverage(self) -> Coverage:
+        roll = self._windows.roll
+        heard = len(self.ledger.hosts)
+        return Coverage(workers_expected=roll.world_size, workers_reported=min(heard, roll.world_size or heard))
+
+    # ------------------------------------------------------------------ hang
+
+    def _limit_s(self) -> float:
+        settings, rate = self._settings, self._stretch_before(self._progress.at).operations_per_s
+        operations_s = settings.hang_operations / rate if rate > 0 else 0.0
+        return max(settings.hang_s, operations_s, _PAUSE_FACTOR * self._progress.longest_s)
+
+    def _stretch_before(self, at: float) -> Stretch:
+        return stretch_of(self.ledger.between(at - _STRETCHES_S[1], at))
+
+    def _hanging(self, now: float) -> Sensed | None:
+        waited_s = now - self._progress.at
+        if waited_s < self._settings.hang_s or not self.ledger.latest:
+            return None
+        ages = [now - second.at for second in self.ledger.latest.values()]
+        if waited_s < self._limit_s() or any(_LATE_S < age < _UNHEARD_S for age in ages):
+            return None
+        hang = find_hang(self._scene(now))
+        if hang is None or (hang.is_busy and waited_s < self._settings.silence_s):
+            return None
+        if not hang.places or hang.confidence < 0.5:
+            return None  # the looks will be taken when the worker is silent; they see more than we do
+        usual = self._stretch_before(self._progress.at)
+        window = self._window(f"nothing entered, completed or moved for {waited_s:.1f} s")
+        verdict = hang_verdict(self._windows.job, window, hang, waited_s, usual, self._coverage)
+        self._hang = window
+        self.standing.add(window.window_id)
+        return self._sensed(window, verdict, self._progress.at)
+
+    def _scene(self, now: float) -> Scene:
+        latest = self.ledger.latest
+        unheard = {host for host, second in latest.items() if now - second.at > _UNHEARD_S}
+        operations = {one.worker: one for second in latest.values() for one in second.operations}
+        return Scene(
+            operations=operations,
+            groups=self.ledger.groups,
+            hosts=self.ledger.hosts,
+            matched=tuple(one for second in latest.values() for one in second.matched),
+            busy=frozenset(worker for worker, one in operations.items() if self._is_busy(now, worker, one)),
+            unheard=frozenset(unheard),
+            home=self.ledger.hosts.get(0, ""),
+            used=frozenset(self._stretch_before(self._progress.at).cells),
+        )
+
+    def _is_busy(self, now: float, worker: int, one: WorkerOperations) -> bool:
+        before, waited_s = self._marks.get(worker), max(now - self._progress.at, 0.1)
+        if before is None or one.state[:1] in ("T", "t"):
+            return False
+        moved = (one.io_bytes or 0) - (before.io_bytes or 0)
+        return (
+            one.state[:1] == "D" or one.cpu_s - before.cpu_s >= _BUSY_CORE * waited_s or moved >= _BUSY_BYTES * waited_s
+        )
+
+    # ------------------------------------------------------------------ slow
+
+    def _read(self, now: float) -> list[Sensed]:
+        """Something is seen at first in any stretch, and told from what came after that."""
+        usual = self._usual()
+        self._chunk(now, usual)
+        length_s, slow, stretch = self._first_sight(now, usual)
+        if slow is None:
+            self._calm(now, stretch, usual)
+            return []
+        self._usual_since = self._unseen = None
+        if self._onset is None:
+            self._onset = now
+        since_s = now - self._onset
+        if since_s < _SETTLE_S:
+            return []
+        stretch, slow = self._look(min(self._onset - _BEFORE_S, now - length_s), now, usual)
+        log.info("communication looks slow for %.1f s: %s", since_s, slow and (slow.key, slow.gain, slow.doubtful))
+        if slow is None or (slow.doubtful and since_s < _DOUBT_S) or slow.key in self._accused:
+            return []
+        if self._seen != slow.key:
+            self._seen = slow.key
+            return []
+        return [self._accuse(slow, stretch, usual)]
+
+    def _first_sight(self, now: float, usual: Usual | None) -> tuple[float, Slow | None, Stretch]:
+        """The shortest stretch that shows something, and what; the longest one there is where none does."""
+        length_s, slow, stretch = 0.0, None, self._look(now, now, usual)[0]
+        for length_s in _STRETCHES_S:
+            began = max(self._fresh_from, self._progress.began or now, now - length_s)
+            stretch, slow = self._look(began, now, usual)
+            if slow is not None or began > now - length_s or self._is_usual(stretch, usual):
+                break
+        return length_s, slow, stretch
+
+    @staticmethod
+    def _is_usual(stretch: Stretch, usual: Usual | None) -> bool:
+        """Iterations take what they used to: longer stretches would only show what is over."""
+        return (
+            usual is not None and stretch.iteration_s is not None and stretch.iteration_s < usual.iteration_s * _USUAL
+        )
+
+    def _look(self, began: float, now: float, usual: Usual | None) -> tuple[Stretch, Slow | None]:
+        stretch = stretch_of(self.ledger.between(began, now))
+        least = self._settings.communication_slow
+        return stretch, find_slow(stretch, usual, self._peers(usual), self.ledger.hosts, least)
+
+    def _accuse(self, slow: Slow, stretch: Stretch, usual: Usual | None) -> Sensed:
+        since, self._seen = self._onset or 0.0, None
+        self._onset = self._fresh_from = self._progress.at  # what else is found must show in what comes now
+        self._accused.add(slow.key)
+        window = self._window(f"communication shows {place_in_words(slow.places[0])}")
+        verdict = slow_verdict(self._windows.job, window, slow, stretch, usual, self._coverage)
+        return self._sensed(window, verdict, since)
+
+    def _calm(self, now: float, stretch: Stretch | None, usual: Usual | None) -> None:
+        """Nothing is slow; after a while, what was found may be found again."""
+        if self._unseen is None:
+            self._unseen = now
+        if now - self._unseen < _UNSEEN_S:
+            return
+        self._seen = self._onset = None
+        if not self._accused or usual is None or stretch is None or not stretch.iteration_s:
+            return
+        if stretch.iteration_s > usual.iteration_s * _USUAL:
+            self._usual_since = None
+        elif self._usual_since is None:
+            self._usual_since = now
+        elif now - self._usual_since >= _USUAL_S:
+            self._usual_since = None
+            self._accused.clear()
+            self._fresh_from = now - _USUAL_S
+
+    def _chunk(self, now: float, usual: Usual | None) -> None:
+        """Keep what was healthy."""
+        if self._chunk_from is None:
+            self._chunk_from = now
+        if now - self._chunk_from < _CHUNK_S:
+            return
+        chunk, self._chunk_from = stretch_of(self.ledger.between(self._chunk_from, now)), now
+        slower = usual is not None and chunk.iteration_s and chunk.iteration_s > usual.iteration_s * _USUAL
+        if (
+            chunk.iteration_s
+            and not slower
+            and self._onset is None
+            and not self._accused
+            and self._windows.window is None
+        ):
+            self._chunks.append(chunk)
+
+    def _usual(self) -> Usual | None:
+        return usual_of(tuple(self._chunks)) if len(self._chunks) >= _LEAST_CHUNKS else None
+
+    def _peers(self, usual: Usual | None) -> list[tuple[int, ...]]:
+        """With a past, everybody against everybody's past; without, only where the job has one kind of worker."""
+        everybody = tuple(self.ledger.hosts)
+        groups = {frozenset(group.ranks) for group in self.ledger.groups.values() if len(group.ranks) > 1}
+        alike = all(len(group) == len(everybody) for group in groups)
+        return [everybody] if usual is not None or alike else []
+
+    # ------------------------------------------------------------------ verdicts
+
+    def _window(self, reason: str) -> Window:
+        roll: Roll = self._windows.roll
+        iteration = max((status.iteration for status in roll), default=0)
+        return Window(
+            window_id=self._windows.reserve(),
+            purpose="communication",
+            reason=reason,
+            first_iteration=iteration,
+            last_iteration=iteration,
+        )
+
+    def _sensed(self, window: Window, verdict: Verdict, since: float) -> Sensed:
+        self._told += 1
+        return Sensed(window, verdict, since)

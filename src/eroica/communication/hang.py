@@ -1,0 +1,261 @@
+"""A job in which nothing moves: who has not entered, or what does not arrive.
+
+Who is stopped inside an operation is told from who is stopped outside by what waits unread at its sockets: peers only
+send data for a receive that has been announced. Before that come notices of some dozen bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from eroica.communication.ledger import Cell, Matched
+from eroica.communication.matrix import read_places
+from eroica.model.communication import CommunicationClass, GroupCount, Place, WorkerOperations
+from eroica.model.worker import ProcessGroup
+
+#: Unread bytes of one connection that are data, not notices.
+_DATA_BYTES = 4096
+_STOPPED = "tT"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A job that stands still, as records tell it.
+
+    Attributes:
+        operations: Global rank -> its last record.
+        groups: Communicators by name.
+        hosts: Global rank -> host.
+        matched: Connections of the last records.
+        busy: Workers that compute, read or write while the job stands still.
+        unheard: Hosts whose agents have fallen silent meanwhile.
+        used: Cells with traffic as long as the job moved.
+        home: The collector's host, which hears the others.
+    """
+
+    operations: Mapping[int, WorkerOperations]
+    groups: Mapping[str, ProcessGroup]
+    hosts: Mapping[int, str]
+    matched: tuple[Matched, ...] = ()
+    busy: frozenset[int] = frozenset()
+    unheard: frozenset[str] = frozenset()
+    used: frozenset[Cell] = frozenset()
+    home: str = ""
+
+
+@dataclass(frozen=True)
+class Hang:
+    """What hangs, and where.
+
+    Attributes:
+        kind: The class.
+        places: Where; empty where communication cannot tell.
+        operation: The collective that waits, in words.
+        waiting: Workers that wait in it.
+        confidence: 0-1.
+        evidence: Sentences with numbers.
+        is_busy: Who is named moves on by itself as far as its process tells: it may only be late.
+    """
+
+    kind: CommunicationClass
+    places: tuple[Place, ...]
+    operation: str
+    waiting: tuple[int, ...]
+    confidence: float
+    evidence: tuple[str, ...] = field(default=())
+    is_busy: bool = False
+
+
+def find_hang(scene: Scene) -> Hang | None:
+    """Read a standstill; None if nobody waits in any collective, as far as is known.
+
+    The group that waits with most members inside is read.
+    """
+    meetings = [meeting for name in _names(scene) if (meeting := _meeting(scene, name)) is not None]
+    meetings = [meeting for meeting in meetings if meeting.inside]
+    if not meetings:
+        return None
+    meeting = max(meetings, key=lambda one: (len(one.inside), len(one.absent)))
+    stopped = _stopped(scene, meeting.members)
+    lost = tuple(worker for worker in meeting.members if scene.hosts.get(worker) in scene.unheard)
+    if lost:
+        return _cut_off(scene, meeting, lost)
+    if stopped:
+        return _of_stopped(scene, meeting, stopped)
+    if meeting.absent:
+        return _not_entered(scene, meeting)
+    return _under_way(scene, meeting)
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    label: str
+    sequence: int
+    members: tuple[int, ...]
+    inside: tuple[int, ...]
+    absent: tuple[int, ...]
+
+    @property
+    def operation(self) -> str:
+        return f"collective number {self.sequence} of {self.label}"
+
+
+def _names(scene: Scene) -> list[str]:
+    return sorted({count.group for one in scene.operations.values() for count in one.counts})
+
+
+def _meeting(scene: Scene, name: str) -> _Meeting | None:
+    """The newest collective of a group, from its members' counters; a name may stand for several disjoint groups."""
+    counts: dict[int, GroupCount] = {
+        worker: count for worker, one in scene.operations.items() for count in one.counts if count.group == name
+    }
+    group = scene.groups.get(name)
+    members = (
+        tuple(sorted(set(group.ranks))) if group is not None and set(counts) <= set(group.ranks) else tuple(counts)
+    )
+    if not counts:
+        return None
+    newest = max(count.entered for count in counts.values())
+    inside = tuple(
+        worker for worker in members if worker in counts and counts[worker].entered == newest > counts[worker].completed
+    )
+    done = any(counts[worker].completed >= newest for worker in members if worker in counts)
+    absent = (
+        () if done else tuple(worker for worker in members if worker not in counts or counts[worker].entered < newest)
+    )
+    label = (group.description or f"group {name}") if group is not None else f"group {name}"
+    return _Meeting(label, newest, members, inside, absent)
+
+
+def _stopped(scene: Scene, members: Iterable[int]) -> tuple[int, ...]:
+    return tuple(
+        worker
+        for worker in members
+        if worker in scene.operations
+        and scene.operations[worker].state[:1] in _STOPPED
+        and scene.operations[worker].state
+    )
+
+
+def _place(scene: Scene, workers: tuple[int, ...]) -> tuple[Place, ...]:
+    """One place a worker; a host where all of its workers are named, and there are others."""
+    found = []
+    left = set(workers)
+    for host in sorted({scene.hosts[worker] for worker in workers if worker in scene.hosts}):
+        here = {worker for worker, where in scene.hosts.items() if where == host}
+        if len(here) > 1 and here <= left and len(here) < len(scene.hosts):
+            left -= here
+            found.append(Place(kind="host", workers=tuple(sorted(here)), hosts=(host,)))
+    for worker in sorted(left):
+        hosts = tuple(filter(None, (scene.hosts.get(worker, ""),)))
+        found.append(Place(kind="worker", workers=(worker,), hosts=hosts))
+    return tuple(found)
+
+
+def _of_stopped(scene: Scene, meeting: _Meeting, stopped: tuple[int, ...]) -> Hang:
+    """Processes that the kernel says are stopped; whether inside the operation is read from data waiting for them."""
+    unread = {
+        worker: max((one.flow.unread_bytes for one in scene.matched if one.flow.worker == worker), default=0)
+        for worker in stopped
+    }
+    owed = {
+        worker: max((one.flow.queued_bytes for one in scene.matched if one.peer == worker), default=0)
+        for worker in stopped
+    }
+    inside = all(max(unread[worker], owed[worker]) >= _DATA_BYTES for worker in stopped)
+    evidence = [
+        f"Worker {worker}'s process is stopped; {max(unread[worker], owed[worker])} bytes for it wait unread."
+        for worker in stopped[:6]
+    ]
+    kind: CommunicationClass = "communication-hang" if inside else "non-communication-hang"
+    return Hang(kind, _place(scene, stopped), meeting.operation, meeting.inside, 0.97, tuple(evidence))
+
+
+def _not_entered(scene: Scene, meeting: _Meeting) -> Hang:
+    evidence = [f"{len(meeting.inside)} of {len(meeting.members)} members wait in {meeting.operation}."]
+    for worker in meeting.absent[:6]:
+        one = scene.operations.get(worker)
+        count = next((count for count in one.counts if count.group in meeting.label), None) if one else None
+        last = f" (its last: number {count.entered})" if count is not None else ""
+        mute = f"; it has owed an answer for {one.unanswered_s:.1f} s" if one and one.unanswered_s > 1 else ""
+        evidence.append(f"Worker {worker} has not entered it{last}{mute}.")
+    unknown = all(worker not in scene.operations for worker in meeting.absent)
+    busy = bool(set(meeting.absent) & scene.busy)
+    few = len(meeting.absent) <= len(meeting.members) / 2
+    confidence = 0.3 if unknown else (0.95 if few else 0.7)
+    return Hang(
+        "non-communication-hang", _place(scene, meeting.absent), meeting.operation, meeting.inside, confidence,
+        tuple(evidence), busy,
+    )  # fmt: skip
+
+
+def _cut_off(scene: Scene, meeting: _Meeting, lost: tuple[int, ...]) -> Hang:
+    """Hosts that neither their workers' peers nor we can reach; where only some peers cannot, the ways there."""
+    hosts = sorted({scene.hosts[worker] for worker in lost})
+    ways = [place for host in hosts for place in _ways_to(scene, host)]
+    if ways:
+        seen = (*_stuck_sentences(scene), "The other hosts' data for it has arrived.")
+        return Hang("communication-hang", tuple(ways), meeting.operation, meeting.inside, 0.9, seen)
+    evidence = [f"Nothing has been heard of {host} either, while its peers wait for its workers." for host in hosts]
+    evidence += _stuck_sentences(scene)
+    places = tuple(
+        Place(kind="link", hosts=(host,), instead=(f"{host} itself: whether it still runs cannot be seen from here",))
+        for host in hosts
+    )
+    return Hang("communication-hang", places, meeting.operation, meeting.inside, 0.9, tuple(evidence))
+
+
+def _ways_to(scene: Scene, host: str) -> list[Place]:
+    """The way to a host that is not heard, if only the collector's host cannot reach it: no other's data waits."""
+    talking = {i for i, j in scene.used if j == host and i not in scene.unheard}
+    stuck = {i for i, j in _stuck(scene) if j == host} | {scene.home}
+    if len(stuck) > 1 or len(talking) < 2:
+        return []
+    return [Place(kind="connection", hosts=(peer, host)) for peer in sorted(stuck)]
+
+
+def _under_way(scene: Scene, meeting: _Meeting) -> Hang:
+    """All have entered, and no byte moves: connections on which data waits."""
+    stuck = _stuck(scene)
+    places = read_places({cell: float(waiting) for cell, waiting in stuck.items()}, scene.used | frozenset(stuck))
+    if len(places) > 1:
+        places = _common(stuck) or places
+    inside_hosts = {one.host for one in scene.matched if one.host == one.peer_host and one.flow.queued_bytes}
+    evidence = [f"All {len(meeting.members)} members have entered {meeting.operation}."]
+    evidence += _stuck_sentences(scene) or [f"Data waits inside {host}." for host in sorted(inside_hosts)]
+    return Hang(
+        "communication-hang", places, meeting.operation, meeting.inside, 0.9 if places else 0.3, tuple(evidence)
+    )
+
+
+def _stuck(scene: Scene) -> dict[Cell, int]:
+    """Host to host: bytes that are not acknowledged while nothing moves."""
+    stuck: dict[Cell, int] = {}
+    for one in scene.matched:
+        if one.host != one.peer_host and one.flow.queued_bytes:
+            cell = (one.host, one.peer_host)
+            stuck[cell] = stuck.get(cell, 0) + one.flow.queued_bytes
+    return stuck
+
+
+def _common(stuck: Mapping[Cell, int]) -> tuple[Place, ...]:
+    """The one host, or the one pair, that all stuck connections have in common."""
+    pairs = {frozenset(cell) for cell in stuck}
+    if len(pairs) == 1:
+        sender, receiver = max(stuck, key=lambda cell: stuck[cell])
+        return (Place(kind="connection", hosts=(sender, receiver)),)
+    common = frozenset.intersection(*pairs) if pairs else frozenset()
+    if len(common) != 1:
+        return ()
+    host = next(iter(common))
+    senders, receivers = {cell[0] for cell in stuck}, {cell[1] for cell in stuck}
+    kind = "sending" if senders == {host} else "receiving" if receivers == {host} else "link"
+    return (Place(kind=kind, hosts=(host,)),)  # type: ignore[arg-type]
+
+
+def _stuck_sentences(scene: Scene) -> list[str]:
+    stuck = sorted(_stuck(scene).items(), key=lambda item: -item[1])
+    return [
+        f"{waiting:,} bytes from {i} to {j} are not acknowledged, and none has moved." for (i, j), waiting in stuck[:6]
+    ]

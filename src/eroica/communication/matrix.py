@@ -1,0 +1,115 @@
+"""The delay matrix, host by host, and its reading as cell, row and column.
+
+A slow connection is a hot cell; a host whose sending is slow, a hot row; one whose receiving is, a hot column. A host
+with traffic to one other host only has a row of one cell, and then nobody can tell: the place says what else it may be.
+Acknowledgements share the way of data in the other direction, so a slow direction also warms the host's other
+direction a little; the hotter one is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.communication.ledger import Cell
+from eroica.communication.stretch import CellReading, Stretch
+from eroica.model.communication import DelayMatrix, Place
+
+#: Hosts of a matrix that is shown; of larger jobs those with the hottest cells.
+_MOST_HOSTS = 64
+#: A row or column is hot as a whole if each of its cells has so much of the hottest one's excess.
+_AS_HOT = 0.1
+#: A direction stands for itself if the other one of the same host has at most so much of its excess.
+_OTHER_DIRECTION = 0.6
+
+
+def build_matrix(now: Stretch, usual: Mapping[Cell, CellReading]) -> DelayMatrix | None:
+    """The record of a stretch, with what was usual; None where no two hosts talk."""
+    if not now.cells:
+        return None
+    hosts = sorted({host for cell in (*now.cells, *usual) for host in cell})
+    if len(hosts) > _MOST_HOSTS:
+        heat = {
+            host: max((one.delay_s for cell, one in now.cells.items() if host in cell), default=0) for host in hosts
+        }
+        hosts = sorted(sorted(hosts, key=lambda host: -heat[host])[:_MOST_HOSTS])
+
+    def rows(of: Mapping[Cell, CellReading], name: str, empty: float | None) -> tuple[tuple[float | None, ...], ...]:
+        return tuple(tuple(getattr(of[i, j], name) if (i, j) in of else empty for j in hosts) for i in hosts)
+
+    return DelayMatrix(
+        hosts=tuple(hosts),
+        delay_s=rows(now.cells, "delay_s", None),
+        bytes_per_s=rows(now.cells, "bytes_per_s", 0.0),  # type: ignore[arg-type]
+        busy=rows(now.cells, "busy", 0.0),  # type: ignore[arg-type]
+        held=rows(now.cells, "held", 0.0),  # type: ignore[arg-type]
+        usual_s=rows(usual, "delay_s", None) if usual else (),
+        arriving=rows(now.cells, "arriving", 0.0),  # type: ignore[arg-type]
+        unsent=rows(now.cells, "unsent", 0.0),  # type: ignore[arg-type]
+    )
+
+
+def read_places(excess: Mapping[Cell, float], used: frozenset[Cell]) -> tuple[Place, ...]:
+    """Where excess delay sits.
+
+    Args:
+        excess: Cells that are hot -> how hot, above 0, in any unit.
+        used: All cells with traffic.
+
+    Returns:
+        Places, the hottest first; empty without a hot cell.
+    """
+    hosts = sorted({host for cell in used for host in cell})
+    number = {host: at for at, host in enumerate(hosts)}
+    left = np.zeros((len(hosts), len(hosts)))
+    there = np.zeros_like(left, dtype=bool)
+    for i, j in used:
+        there[number[i], number[j]] = True
+    for (i, j), hot in excess.items():
+        left[number[i], number[j]] = hot
+    places: list[Place] = []
+    while left.max(initial=0.0) > 0 and len(places) < len(hosts):
+        places.append(_hottest(left, there, hosts))
+    return tuple(places)
+
+
+def _hottest(left: NDArray[np.float64], there: NDArray[np.bool_], hosts: list[str]) -> Place:
+    """Name the place of the hottest cell and take what it explains out of `left`."""
+    i, j = map(int, np.unravel_index(int(left.argmax()), left.shape))
+    hottest = left[i, j]
+    row, column = _line(left[i, :], there[i, :], hottest), _line(left[:, j], there[:, j], hottest)
+    if row is None and column is None:
+        instead = _instead(there, i, j, hosts)
+        if left[j, i] > _OTHER_DIRECTION * hottest:
+            instead = (*instead, f"the way back from {hosts[j]} to {hosts[i]}, or both")
+        left[i, j] = left[j, i] = 0.0  # acknowledgements of the way back take this way
+        return Place(kind="connection", hosts=(hosts[i], hosts[j]), instead=instead)
+    sends = row is not None and (column is None or row >= column)
+    host = i if sends else j
+    mean = (row if sends else column) or 0.0
+    other = left[:, host] if sends else left[host, :]
+    used = there[:, host] if sends else there[host, :]
+    back = float(other[used].mean()) if used.any() else 0.0
+    both = back > _OTHER_DIRECTION * mean
+    left[host, :] = 0.0
+    left[:, host] = 0.0
+    kind = "link" if both else ("sending" if sends else "receiving")
+    return Place(kind=kind, hosts=(hosts[host],))  # type: ignore[arg-type]
+
+
+def _line(values: NDArray[np.float64], used: NDArray[np.bool_], hottest: float) -> float | None:
+    """Mean excess of a row or column that is hot as a whole; None for one that is not, or has one cell only."""
+    if used.sum() < 2 or (values[used] < _AS_HOT * hottest).any():
+        return None
+    return float(values[used].mean())
+
+
+def _instead(there: NDArray[np.bool_], i: int, j: int, hosts: list[str]) -> tuple[str, ...]:
+    said = []
+    if there[i, :].sum() == 1:
+        said.append(f"all that {hosts[i]} sends: it sends to no other host")
+    if there[:, j].sum() == 1:
+        said.append(f"all that {hosts[j]} receives: no other host sends to it")
+    return tuple(said)

@@ -1,0 +1,246 @@
+"""A job that is slow: by own work of some workers, by some connections, or by both at once.
+
+Nothing is called slow in a job whose iterations take no longer than they used to. Where there is no healthy past, the
+differences among peers must be larger and surer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from eroica.communication.ledger import Cell
+from eroica.communication.matrix import read_places
+from eroica.communication.stretch import CellReading, Stretch
+from eroica.model.communication import CommunicationClass, Place
+
+#: Moments of each worker that a reading of own work needs.
+_LEAST_MOMENTS = 8
+#: Standard errors of a share that a difference must exceed: with a healthy past, and without.
+_SURE, _SURER = 2.6, 5.0
+_MAYBE = 1.5
+#: Without a healthy past a worker's own work must exceed its peers' by this share of an iteration.
+_ALONE_SHARE = 0.3
+#: A cell is hot if its bytes wait so many times as long as usual (as in other cells, where there is no past)...
+_HOT, _HOT_ALONE = 2.5, 6.0
+#: ... and so much longer, seconds: less is the noise of acknowledgements.
+_LEAST_DELAY_S = 0.002
+#: A delay below this is none: a cell is not hot by being ten times as slow as a microsecond.
+_NO_DELAY_S = 2e-4
+#: Cells that cost less than this share of what the hottest costs are not hot: a few late bytes are soon an outlier.
+_SAME_LOSS = 0.1
+#: What unsent and arriving data weigh beside the delay: late acknowledgements reach twice the delay of a slow way.
+_SIGNS = 6.0
+_BINOMIAL_FLOOR = 0.05
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What a job's healthy past was like.
+
+    Attributes:
+        iteration_s: Mean iteration.
+        work_s: Global rank -> own work in an iteration.
+        cells: Readings of each cell.
+    """
+
+    iteration_s: float
+    work_s: Mapping[int, float] = field(default_factory=dict)
+    cells: Mapping[Cell, CellReading] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Slow:
+    """What a stretch shows.
+
+    Attributes:
+        kind: The class.
+        places: The heaviest first.
+        gain: Share of the iteration that the place costs.
+        sureness: Standard errors (own work), or how many times as hot as what counts (cells).
+        late: Global rank -> more own work in an iteration than usual, seconds.
+        hot: Cell -> more delay than usual, seconds.
+        doubtful: Somebody else may be late as well; more moments would tell.
+    """
+
+    kind: CommunicationClass
+    places: tuple[Place, ...]
+    gain: float
+    sureness: float
+    late: Mapping[int, float] = field(default_factory=dict)
+    hot: Mapping[Cell, float] = field(default_factory=dict)
+    doubtful: bool = False
+
+    @property
+    def key(self) -> tuple[str, Place]:
+        """What two readings must agree on."""
+        return self.kind, self.places[0]
+
+
+def usual_of(stretches: Sequence[Stretch]) -> Usual | None:
+    """The middle of some healthy stretches; None without any in which iterations ended."""
+    known = [one for one in stretches if one.iteration_s]
+    if not known:
+        return None
+    workers = {worker for one in known for worker in one.outside}
+    cells = {cell for one in known for cell in one.cells}
+    return Usual(
+        iteration_s=median(one.iteration_s or 0.0 for one in known),
+        work_s={
+            worker: median(work for one in known if (work := one.work_s(worker)) is not None) for worker in workers
+        },
+        cells={cell: _middle([one.cells[cell] for one in known if cell in one.cells]) for cell in cells},
+    )
+
+
+def _middle(readings: Sequence[CellReading]) -> CellReading:
+    return CellReading(*(median(getattr(one, name) for one in readings) for name in CellReading.__dataclass_fields__))
+
+
+def find_slow(
+    now: Stretch, usual: Usual | None, peers: Sequence[Collection[int]], hosts: Mapping[int, str], least_share: float
+) -> Slow | None:
+    """What makes the job slow in this stretch, as far as communication tells; None if nothing sure does.
+
+    Args:
+        now: The stretch.
+        usual: The job's healthy past, None where there is none yet.
+        peers: Workers that may be compared with each other.
+        hosts: Global rank -> host.
+        least_share: Share of an iteration that counts.
+    """
+    if not now.iteration_s:
+        return None
+    if usual is not None and now.iteration_s < usual.iteration_s * (1 + least_share):
+        return None
+    late, sure, doubtful = _late(now, usual, peers, least_share)
+    hot, weights, heat, cost = _hot(now, usual, least_share)
+    worker_places, cell_places = _worker_places(late, hosts), read_places(weights, frozenset(now.cells))
+    own = max(late.values(), default=0.0) / now.iteration_s
+    most = 1 - usual.iteration_s / now.iteration_s if usual is not None else 0.99
+    if late and hot:
+        return Slow(
+            "both-slow", (*worker_places, *cell_places), min(own + cost, most), min(sure, heat), late, hot, doubtful
+        )
+    if late:
+        return Slow("non-communication-slow", worker_places, min(own, most), sure, late, doubtful=doubtful)
+    if hot:
+        return Slow("communication-slow", cell_places, min(cost, most), heat, hot=hot, doubtful=doubtful)
+    return None
+
+
+# ---------------------------------------------------------------------- own work
+
+
+def _late(
+    now: Stretch, usual: Usual | None, peers: Sequence[Collection[int]], least_share: float
+) -> tuple[dict[int, float], float, bool]:
+    """Workers whose own work has grown beyond that of their peers, seconds in an iteration.
+
+    Returns:
+        They; how sure the least sure one is; whether others may be late, too.
+    """
+    late: dict[int, float] = {}
+    sureness, doubtful = math.inf, False
+    period_s = now.iteration_s or 0.0
+    for group in peers:
+        grown = {worker: more for worker in group if (more := _grown(now, usual, worker)) is not None}
+        if len(grown) < 2:
+            continue
+        for worker, more in grown.items():
+            others = median(value for other, value in grown.items() if other != worker)
+            error = _standard_error(now, worker)
+            share = (more - others) / period_s
+            least, sure = (least_share, _SURE) if usual is not None else (_ALONE_SHARE, _SURER)
+            if share >= max(least, sure * error) and (usual is None or more >= least * period_s / 2):
+                late[worker] = max(late.get(worker, 0.0), more - others)
+                sureness = min(sureness, share / error)
+            else:
+                doubtful |= share >= max(least, _MAYBE * error)
+    return late, sureness, doubtful
+
+
+def _grown(now: Stretch, usual: Usual | None, worker: int) -> float | None:
+    if now.moments.get(worker, 0) < _LEAST_MOMENTS:
+        return None
+    work_s = now.work_s(worker)
+    if work_s is None or (usual is not None and worker not in usual.work_s):
+        return None
+    return work_s - (usual.work_s[worker] if usual is not None else 0.0)
+
+
+def _standard_error(now: Stretch, worker: int) -> float:
+    """Of a worker's share of moments, never taken for less than what so few moments can tell."""
+    count, share = now.moments[worker], now.outside[worker]
+    share = min(max(share, _BINOMIAL_FLOOR), 1 - _BINOMIAL_FLOOR)
+    return math.sqrt(share * (1 - share) / count)
+
+
+def _worker_places(late: Mapping[int, float], hosts: Mapping[int, str]) -> tuple[Place, ...]:
+    """Hosts of which every worker is late (if there are several, and others), else workers."""
+    places: list[tuple[float, Place]] = []
+    left = dict(late)
+    for host in sorted({hosts[worker] for worker in late if worker in hosts}):
+        here = {worker for worker, where in hosts.items() if where == host}
+        if len(here) > 1 and here <= left.keys() and len(here) < len(hosts):
+            heaviest = max(left.pop(worker) for worker in sorted(here))
+            places.append((heaviest, Place(kind="host", workers=tuple(sorted(here)), hosts=(host,))))
+    places += [
+        (more, Place(kind="worker", workers=(worker,), hosts=tuple(filter(None, (hosts.get(worker, ""),)))))
+        for worker, more in left.items()
+    ]
+    return tuple(place for _, place in sorted(places, key=lambda one: -one[0]))
+
+
+# ---------------------------------------------------------------------- cells
+
+
+def _hot(
+    now: Stretch, usual: Usual | None, least_share: float
+) -> tuple[dict[Cell, float], dict[Cell, float], float, float]:
+    """Cells whose bytes wait longer than they should.
+
+    A byte waits for its acknowledgement, too, which comes the other way: where one direction is slow, the other one's
+    bytes wait as well. What tells them apart: on the slow way data lingers unsent at a sender that cannot keep up, and
+    keeps arriving at the receiver; what only waits for acknowledgements was sent, and came, at once.
+
+    Returns:
+        Cell -> more delay than usual, seconds; cell -> its weight, which tells the place; how hot the hottest is; the
+        share of time that it costs.
+    """
+    found: dict[Cell, tuple[CellReading, CellReading]] = {}
+    for cell, reading in now.cells.items():
+        ordinary = _ordinary(cell, now, usual)
+        times = _HOT if usual is not None else _HOT_ALONE
+        if ordinary is None or reading.delay_s - ordinary.delay_s < _LEAST_DELAY_S:
+            continue
+        if reading.delay_s >= times * max(ordinary.delay_s, _NO_DELAY_S):
+            found[cell] = reading, ordinary
+    cost = max((one.busy - before.busy for one, before in found.values()), default=0.0)
+    if cost < least_share:
+        return {}, {}, 0.0, 0.0
+    found = {cell: pair for cell, pair in found.items() if pair[0].busy - pair[1].busy >= _SAME_LOSS * cost}
+    return (
+        {cell: one.delay_s - before.delay_s for cell, (one, before) in found.items()},
+        {cell: _weight(one, before) for cell, (one, before) in found.items()},
+        max(one.delay_s / max(before.delay_s, _NO_DELAY_S) for one, before in found.values()),
+        cost,
+    )
+
+
+def _weight(reading: CellReading, ordinary: CellReading) -> float:
+    """How much the way itself is slow: more delay, weighed by what only a slow way does; only to be compared."""
+    sure = reading.unsent + max(reading.arriving - ordinary.arriving, 0.0)
+    return (reading.delay_s - ordinary.delay_s) * (1 + _SIGNS * sure)
+
+
+def _ordinary(cell: Cell, now: Stretch, usual: Usual | None) -> CellReading | None:
+    """What the cell should be like: as it was, its shares of time in proportion; without a past, as the others are."""
+    before = usual.cells.get(cell) if usual is not None else None
+    if before is not None and usual is not None:
+        slower = usual.iteration_s / (now.iteration_s or usual.iteration_s)
+        return replace(before, busy=before.busy * slower, arriving=before.arriving * slower)
+    others = [one for other, one in now.cells.items() if other != cell]
+    return _middle(others) if usual is None and len(others) >= 2 else None

@@ -1,0 +1,112 @@
+"""Counters are asked for without waiting, and names only when they are missing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eroica.agent.counting import Counting
+
+
+class Worker:
+    """The worker's ends of both FIFOs."""
+
+    def __init__(self, place: Path) -> None:
+        self.beat_file = place / "7.beat"
+        flags = os.O_RDWR | os.O_NONBLOCK
+        os.mkfifo(place / "7.ask", 0o600)
+        os.mkfifo(place / "7.told", 0o600)
+        self.ask, self.told = os.open(place / "7.ask", flags), os.open(place / "7.told", flags)
+
+    def question(self) -> str:
+        try:
+            return os.read(self.ask, 100).decode()
+        except BlockingIOError:
+            return ""
+
+    def tell(self, letter: str, counts: object) -> None:
+        os.write(self.told, json.dumps([letter, counts]).encode() + b"\n")
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    worker = Worker(tmp_path)
+    yield worker
+    os.close(worker.ask)
+    os.close(worker.told)
+
+
+@pytest.fixture
+def counting(worker: Worker) -> Iterator[Counting]:
+    counting = Counting(worker.beat_file, 1.0)
+    yield counting
+    counting.close()
+
+
+def test_a_digit_is_asked_and_its_line_taken_at_a_later_look(worker: Worker, counting: Counting) -> None:
+    counting.poll(0.0, may_ask=True)
+    letter = worker.question()
+    assert letter.isdigit() and (counting.asked, counting.answered) == (1, 0)
+    assert counting.unanswered_s(2.0) == 2.0
+    worker.tell(letter, {"0": [5, 4], "1": [3, 3]})
+    counting.poll(2.1, may_ask=False)
+    assert (counting.answered, counting.inside) == (1, 1)
+    assert [(one.group, one.entered, one.completed) for one in counting.counts] == [("#0", 5, 4), ("#1", 3, 3)]
+    assert counting.unanswered_s(3.0) == 0.0
+
+
+def test_who_owes_an_answer_is_asked_again_only_after_a_while(worker: Worker, counting: Counting) -> None:
+    counting.poll(0.0, may_ask=True)
+    first = worker.question()
+    counting.poll(2.0, may_ask=True)
+    assert worker.question() == ""
+    counting.poll(3.5, may_ask=True)
+    again = worker.question()
+    assert again and again != first
+    assert counting.unanswered_s(4.0) == 4.0
+    worker.tell(first, {"0": [1, 0]})
+    counting.poll(4.0, may_ask=False)
+    assert counting.answered == 0
+    worker.tell(again, {"0": [1, 1]})
+    counting.poll(4.1, may_ask=False)
+    assert (counting.answered, counting.inside) == (1, 0)
+
+
+def test_nobody_is_asked_while_somebody_else_asks(worker: Worker, counting: Counting) -> None:
+    counting.poll(0.0, may_ask=False)
+    assert worker.question() == ""
+
+
+def test_names_are_asked_for_once_groups_have_none(worker: Worker, counting: Counting) -> None:
+    counting.poll(0.0, may_ask=True)
+    worker.tell(worker.question(), {"0": [20, 20]})
+    counting.poll(5.0, may_ask=True)
+    letter = worker.question()
+    assert letter.isalpha() and letter.islower()
+    flight = {"entries": [{"pg_id": 0, "process_group": ["4", "mesh_dp"]}]}
+    groups = [{"name": "4", "description": "mesh_dp", "ranks": [0, 2], "backend": "gloo"}]
+    answer = {"question": letter, "flight": flight, "process_groups": groups}
+    place = worker.beat_file.with_suffix(".answer")
+    place.write_text(json.dumps(answer))
+    place.chmod(0o600)
+    counting.poll(6.0, may_ask=False)
+    assert counting.counts[0].group == "4" and counting.groups[0].ranks == (0, 2)
+    counting.poll(10.0, may_ask=True)
+    assert worker.question().isdigit()
+
+
+def test_nonsense_costs_nothing_and_a_worker_without_the_fifo_is_left_alone(tmp_path: Path, worker: Worker) -> None:
+    counting = Counting(worker.beat_file, 1.0)
+    counting.poll(0.0, may_ask=True)
+    os.write(worker.told, b"\xff\n[1]\n" + b"[" * 500 + b"\n")
+    counting.poll(1.0, may_ask=False)
+    assert counting.answered == 0
+    counting.close()
+    lonely = Counting(tmp_path / "8.beat", 1.0)
+    lonely.poll(0.0, may_ask=True)
+    lonely.poll(1.0, may_ask=True)
+    assert lonely.asked == 0

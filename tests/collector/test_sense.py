@@ -1,0 +1,217 @@
+"""A job's records in, verdicts out, with a clock of the test's own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from eroica.collector.sense import Sense, Sensed
+from eroica.collector.windows import Windows
+from eroica.model.communication import Flow, GroupCount, HostCommunication, WorkerOperations
+from eroica.model.worker import ProcessGroup, Worker
+from eroica.settings import Settings
+from eroica.wire.messages import AgentReport, WorkerStatus
+
+HOSTS, PER_HOST = 4, 2
+WORLD = HOSTS * PER_HOST
+GROUP = ProcessGroup(name="0", description="default_pg", ranks=tuple(range(WORLD)))
+STEP_S = 0.5
+
+
+@dataclass
+class Job:
+    """Two workers on each of four hosts; every host sends to every other."""
+
+    sense: Sense
+    windows: Windows
+    now: float = 100.0
+    iteration: float = 0.0
+    iteration_s: float = 0.1
+    outside: dict[int, float] = field(default_factory=dict)
+    delays: dict[tuple[int, int], float] = field(default_factory=dict)
+    behind: dict[int, str] = field(default_factory=dict)
+    busy: set[int] = field(default_factory=set)
+    silent: set[int] = field(default_factory=set)
+    moves: bool = True
+    pid: int = 1000
+    draw: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def live(self, seconds: float) -> list[Sensed]:
+        """So many seconds; returns what was sensed."""
+        sensed: list[Sensed] = []
+        for _ in range(round(seconds / STEP_S)):
+            self.now += STEP_S
+            if self.moves:
+                self.iteration += STEP_S / self.iteration_s
+            for host in set(range(HOSTS)) - self.silent:
+                report = self.report(host)
+                self.windows.take(self.now, report)
+                self.sense.reported(self.now, report)
+            for one in self.sense.tick(self.now):
+                self.windows.show(one.window, "done", one.verdict)
+                sensed.append(one)
+        return sensed
+
+    def report(self, host: int) -> AgentReport:
+        workers = range(host * PER_HOST, (host + 1) * PER_HOST)
+        return AgentReport(
+            host=f"node{host}",
+            pid=host + 1,
+            workers=tuple(self.status(worker) for worker in workers),
+            communication=HostCommunication(
+                interval_s=STEP_S,
+                workers=tuple(self.operations(worker) for worker in workers),
+                flows=tuple(self.flows(host)),
+                groups=(GROUP,),
+            ),
+        )
+
+    def status(self, worker: int) -> WorkerStatus:
+        known = Worker(global_rank=worker, world_size=WORLD, host=f"node{worker // PER_HOST}", pid=self.pid + worker)
+        return WorkerStatus(worker=known, state="steady", iteration=int(self.iteration))
+
+    def operations(self, worker: int) -> WorkerOperations:
+        entered, late = int(self.iteration), worker in self.behind
+        share = self.outside.get(worker, 0.5)
+        answered = 2 if self.moves else 0
+        return WorkerOperations(
+            worker=worker,
+            asked=answered,
+            answered=answered,
+            inside=sum(self.draw.random() >= share for _ in range(answered)),
+            counts=(GroupCount(group="0", entered=entered - late, completed=entered - 1),),
+            state=self.behind.get(worker, "S"),
+            cpu_s=self.now if worker in self.busy else 0.0,
+        )
+
+    def flows(self, host: int) -> list[Flow]:
+        others = [other for other in range(HOSTS) if other != host]
+        sent = 200_000 if self.moves else 0
+        return [
+            Flow(
+                worker=host * PER_HOST,
+                local=f"10.0.0.{host} {5000 + other}",
+                remote=f"10.0.0.{other} {5000 + host}",
+                sent_bytes=sent,
+                received_bytes=sent,
+                waiting_byte_s=sent * self.delays.get((host, other), 0.0005),
+                busy_s=min(0.45, 5 * self.delays.get((host, other), 0.0005)),
+                arriving_s=0.2 if self.delays.get((other, host), 0) > 0.01 else 0.01,
+                queued_bytes=0 if self.moves or other not in self.silent else 900,
+            )
+            for other in others
+        ]
+
+
+@pytest.fixture
+def job() -> Job:
+    windows = Windows("j", Settings())
+    job = Job(Sense(windows, Settings()), windows)
+    assert job.live(40) == []
+    return job
+
+
+def places(sensed: Sensed) -> list[tuple[str, tuple[int, ...], tuple[str, ...]]]:
+    told = sensed.verdict.communication
+    assert told is not None
+    return [(place.kind, place.workers, place.hosts) for place in (told.place, *told.further)]
+
+
+def test_a_late_worker_is_told_once_and_in_time(job: Job) -> None:
+    job.iteration_s, job.outside = 0.2, {worker: 0.9 if worker == 3 else 0.25 for worker in range(WORLD)}
+    began = job.now
+    (sensed,) = job.live(12)
+    told = sensed.verdict.communication
+    assert told is not None and told.kind == "non-communication-slow"
+    assert places(sensed) == [("worker", (3,), ("node1",))]
+    assert (sensed.verdict.verdict, sensed.verdict.found_by) == ("slow", "communication")
+    assert sensed.since - began < 7
+    assert job.live(60) == []
+
+
+def test_a_slow_connection_is_told_and_again_after_it_was_mended(job: Job) -> None:
+    for _ in range(2):
+        job.iteration_s, job.delays = 0.2, {(1, 2): 0.05}
+        job.outside = dict.fromkeys(range(WORLD), 0.25)
+        (sensed,) = job.live(14)
+        assert places(sensed) == [("connection", (), ("node1", "node2"))]
+        assert sensed.verdict.cause is not None and sensed.verdict.cause.cause == "slow-link"
+        job.iteration_s, job.delays, job.outside = 0.1, {}, {}
+        assert job.live(80) == []
+
+
+def test_both_at_once_are_two_findings(job: Job) -> None:
+    job.iteration_s, job.delays = 0.3, {(1, 2): 0.06}
+    job.outside = {worker: 0.6 if worker == 6 else 0.17 for worker in range(WORLD)}
+    (sensed,) = job.live(16)
+    assert sensed.verdict.communication is not None and sensed.verdict.communication.kind == "both-slow"
+    assert {finding.cause for finding in sensed.verdict.findings} == {"unknown", "slow-link"}
+
+
+def test_who_has_not_entered_is_told_within_seconds_and_taken_back_when_it_goes_on(job: Job) -> None:
+    job.moves, job.behind = False, {5: "S"}
+    (sensed,) = job.live(3)
+    assert sensed.hangs and places(sensed) == [("worker", (5,), ("node2",))]
+    assert sensed.verdict.verdict == "blocked"
+    assert job.sense.standing == {sensed.window.window_id}
+    job.moves, job.behind = True, {}
+    job.live(2)
+    assert job.sense.standing == set() and job.sense.passed == {sensed.window.window_id}
+    assert any("went on by itself" in note for note in job.windows.notes)
+
+
+def test_a_pause_that_the_job_has_survived_is_no_hang(job: Job) -> None:
+    job.moves, job.behind, job.busy = False, {5: "S"}, {5}
+    assert job.live(6) == []
+    job.moves = True
+    job.live(20)
+    job.moves, job.busy = False, set()
+    assert job.live(6) == []
+    assert len(job.live(6)) == 1
+
+
+def test_who_computes_while_all_wait_has_as_long_as_before(job: Job) -> None:
+    job.moves, job.behind, job.busy = False, {5: "S"}, {5}
+    assert job.live(9) == []
+    assert len(job.live(3)) == 1
+
+
+def test_a_host_that_nobody_hears_is_cut_off(job: Job) -> None:
+    job.moves, job.behind, job.silent = False, {4: "S", 5: "S"}, {2}
+    (sensed,) = job.live(6)
+    assert places(sensed) == [("link", (), ("node2",))]
+    assert sensed.verdict.communication is not None
+    assert sensed.verdict.communication.kind == "communication-hang"
+
+
+def test_a_job_that_was_started_again_has_no_past(job: Job) -> None:
+    job.pid, job.iteration_s = 2000, 0.3
+    assert job.live(30) == []
+
+
+def test_noise_of_a_healthy_job_is_no_verdict(job: Job) -> None:
+    for _ in range(60):
+        job.iteration_s = 0.1 * job.draw.uniform(0.97, 1.06)
+        job.outside = {worker: job.draw.uniform(0.4, 0.6) for worker in range(WORLD)}
+        assert job.live(5) == []
+
+
+def test_the_matrix_of_the_last_seconds_is_there_to_be_shown(job: Job) -> None:
+    job.live(20)
+    matrix = job.sense.matrix(job.now)
+    assert matrix is not None and matrix.hosts == ("node0", "node1", "node2", "node3")
+    assert matrix.delay_s[0][0] is None and matrix.delay_s[0][1] == pytest.approx(0.0005)
+    assert matrix.usual_s[0][1] == pytest.approx(0.0005)
+
+
+def test_a_record_without_sense_is_refused() -> None:
+    from eroica.collector.intake import clean_communication
+
+    fine = HostCommunication(interval_s=0.5, groups=(GROUP,))
+    assert clean_communication(fine) == fine
+    strange: Mapping[str, float] = {"interval_s": float("nan")}
+    assert clean_communication(msgspec.structs.replace(fine, **strange)) is None

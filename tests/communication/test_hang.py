@@ -1,0 +1,98 @@
+"""A standstill is read from counters, processes and data that does not arrive."""
+
+from itertools import permutations
+
+from eroica.communication.hang import Scene, find_hang
+from eroica.communication.ledger import Matched
+from eroica.model.communication import Flow, GroupCount, Place, WorkerOperations
+from eroica.model.worker import ProcessGroup
+
+HOSTS = {worker: f"node{worker // 2}" for worker in range(8)}
+WORLD = {"0": ProcessGroup(name="0", description="default_pg", ranks=tuple(HOSTS))}
+
+
+def operation(worker: int, entered: int = 12, completed: int = 11, state: str = "S", **more: float) -> WorkerOperations:
+    counts = (GroupCount(group="0", entered=entered, completed=completed),)
+    return WorkerOperations(worker=worker, counts=counts, state=state, **more)  # type: ignore[arg-type]
+
+
+def scene(*changed: WorkerOperations, **more: object) -> Scene:
+    operations = {worker: operation(worker) for worker in HOSTS} | {one.worker: one for one in changed}
+    return Scene(operations=operations, groups=WORLD, hosts=HOSTS, home="node0", **more)  # type: ignore[arg-type]
+
+
+def flow(worker: int, peer: int, queued: int = 0, unread: int = 0) -> Matched:
+    one = Flow(worker=worker, local=f"x {worker}", remote=f"x {peer}", queued_bytes=queued, unread_bytes=unread)
+    return Matched(one, HOSTS[worker], HOSTS[peer], peer)
+
+
+def test_who_has_not_entered_hangs_outside_of_communication() -> None:
+    found = find_hang(scene(operation(5, 11, 11)))
+    assert found is not None
+    assert (found.kind, found.places) == (
+        "non-communication-hang",
+        (Place(kind="worker", workers=(5,), hosts=("node2",)),),
+    )
+    assert found.operation == "collective number 12 of default_pg" and 5 not in found.waiting
+    assert not found.is_busy
+
+
+def test_who_has_not_entered_and_works_may_only_be_late() -> None:
+    found = find_hang(scene(operation(5, 11, 11), busy=frozenset({5})))
+    assert found is not None and found.is_busy
+
+
+def test_a_host_of_which_nobody_has_entered_is_named_as_one() -> None:
+    found = find_hang(scene(operation(2, 11, 11), operation(3, 11, 11)))
+    assert found is not None and found.places == (Place(kind="host", workers=(2, 3), hosts=("node1",)),)
+
+
+def test_a_stopped_process_is_inside_if_data_waits_for_it() -> None:
+    inside = find_hang(scene(operation(4, 10, 10, "T"), matched=(flow(4, 3, unread=70_000),)))
+    outside = find_hang(scene(operation(4, 10, 10, "T"), matched=(flow(4, 3, unread=112),)))
+    assert inside is not None and outside is not None
+    assert (inside.kind, outside.kind) == ("communication-hang", "non-communication-hang")
+    assert inside.places == outside.places == (Place(kind="worker", workers=(4,), hosts=("node2",)),)
+
+
+CELLS = frozenset(permutations(sorted(set(HOSTS.values())), 2))
+
+
+def test_data_that_does_not_arrive_names_the_connection() -> None:
+    found = find_hang(scene(matched=(flow(2, 4, queued=40_000),), used=CELLS))
+    assert found is not None
+    assert (found.kind, found.places[0].kind, found.places[0].hosts) == (
+        "communication-hang",
+        "connection",
+        ("node1", "node2"),
+    )
+
+
+def test_a_host_that_nothing_reaches_is_named_by_its_link() -> None:
+    stuck = (flow(0, 4, queued=9000), flow(2, 4, queued=9000), flow(4, 6, queued=9000), flow(6, 4, queued=100))
+    found = find_hang(scene(matched=stuck, used=CELLS))
+    assert found is not None and (found.places[0].kind, found.places[0].hosts) == ("link", ("node2",))
+
+
+def test_a_host_that_is_not_heard_either_is_cut_off() -> None:
+    late = (operation(4, 11, 11), operation(5, 11, 11))
+    found = find_hang(scene(*late, unheard=frozenset({"node2"})))
+    assert found is not None
+    assert (found.kind, found.places[0].kind, found.places[0].hosts) == ("communication-hang", "link", ("node2",))
+    assert "still runs" in found.places[0].instead[0]
+
+
+def test_of_a_host_that_is_not_heard_but_reached_by_others_the_way_is_named() -> None:
+    late = (operation(4, 11, 11), operation(5, 11, 11))
+    found = find_hang(scene(*late, unheard=frozenset({"node2"}), matched=(flow(0, 4, queued=900),), used=CELLS))
+    assert found is not None
+    assert (found.places[0].kind, found.places[0].hosts) == ("connection", ("node0", "node2"))
+
+
+def test_nobody_in_a_collective_is_no_hang() -> None:
+    assert find_hang(scene(*(operation(worker, 11, 11) for worker in HOSTS))) is None
+
+
+def test_all_inside_and_nothing_to_see_is_left_to_those_who_see_more() -> None:
+    found = find_hang(scene())
+    assert found is not None and not found.places and found.confidence < 0.5

@@ -1,0 +1,66 @@
+"""A matrix is read as cell, row and column."""
+
+from itertools import permutations
+
+import pytest
+
+from eroica.communication.matrix import build_matrix, read_places
+from eroica.communication.stretch import CellReading, Stretch
+from eroica.model.communication import Place
+
+HOSTS = ("a", "b", "c", "d")
+ALL = frozenset(permutations(HOSTS, 2))
+RING = frozenset({("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")})
+
+
+def test_one_hot_cell_is_a_connection() -> None:
+    assert read_places({("b", "c"): 0.1}, ALL) == (Place(kind="connection", hosts=("b", "c")),)
+
+
+@pytest.mark.parametrize(("kind", "end"), [("sending", 0), ("receiving", 1)])
+def test_a_hot_row_is_a_hosts_sending_and_a_hot_column_its_receiving(kind: str, end: int) -> None:
+    hot = {cell: 0.1 + 0.01 * number for number, cell in enumerate(sorted(ALL)) if cell[end] == "c"}
+    assert read_places(hot, ALL) == (Place(kind=kind, hosts=("c",)),)  # type: ignore[arg-type]
+
+
+def test_late_acknowledgements_do_not_make_a_slow_direction_a_slow_link() -> None:
+    hot = {cell: 0.1 if cell[0] == "c" else 0.03 for cell in ALL if "c" in cell}
+    assert read_places(hot, ALL) == (Place(kind="sending", hosts=("c",)),)
+
+
+def test_both_directions_as_hot_are_the_link() -> None:
+    hot = {cell: 0.1 if cell[0] == "c" else 0.09 for cell in ALL if "c" in cell}
+    assert read_places(hot, ALL) == (Place(kind="link", hosts=("c",)),)
+
+
+def test_in_a_ring_the_place_says_what_else_it_may_be() -> None:
+    (place,) = read_places({("b", "c"): 0.1}, RING)
+    assert (place.kind, place.hosts) == ("connection", ("b", "c"))
+    assert len(place.instead) == 2 and "b sends" in place.instead[0] and "c receives" in place.instead[1]
+
+
+def test_two_troubles_are_two_places() -> None:
+    hot = {("a", "b"): 0.2, **{cell: 0.1 for cell in ALL if cell[1] == "d"}}
+    assert [place.kind for place in read_places(hot, ALL)] == ["connection", "receiving"]
+
+
+def test_a_healthy_matrix_has_no_place() -> None:
+    assert read_places({}, ALL) == ()
+
+
+def test_the_record_has_a_row_for_each_sender_and_empty_cells_without_traffic() -> None:
+    reading = CellReading(delay_s=0.01, bytes_per_s=1e6, busy=0.2, held=0.0)
+    stretch = Stretch(seconds=5, iteration_s=0.1, outside={}, moments={}, cells={("a", "b"): reading})
+    matrix = build_matrix(stretch, {("b", "a"): reading})
+    assert matrix is not None
+    assert matrix.hosts == ("a", "b")
+    assert matrix.delay_s == ((None, 0.01), (None, None))
+    assert matrix.usual_s == ((None, None), (0.01, None))
+    assert build_matrix(Stretch(seconds=5, iteration_s=0.1, outside={}, moments={}), {}) is None
+
+
+def test_the_way_back_of_a_slow_connection_is_no_second_place() -> None:
+    (place,) = read_places({("b", "c"): 0.1, ("c", "b"): 0.04}, ALL)
+    assert (place.hosts, place.instead) == (("b", "c"), ())
+    (place,) = read_places({("b", "c"): 0.1, ("c", "b"): 0.09}, ALL)
+    assert place.hosts == ("b", "c") and "way back" in place.instead[0]

@@ -1,0 +1,86 @@
+"""Own work of workers and delays of connections tell four classes apart."""
+
+from itertools import permutations
+
+import pytest
+
+from eroica.communication.slow import Usual, find_slow, usual_of
+from eroica.communication.stretch import CellReading, Stretch
+from eroica.model.communication import Place
+
+HOSTS = {worker: f"node{worker // 2}" for worker in range(8)}
+EVERYBODY = [tuple(HOSTS)]
+CELLS = list(permutations(sorted(set(HOSTS.values())), 2))
+QUICK = CellReading(delay_s=0.0008, bytes_per_s=2e6, busy=0.05, held=0.0)
+
+
+def stretch(
+    iteration_s: float = 0.1,
+    outside: dict[int, float] | None = None,
+    cells: dict[tuple[str, str], CellReading] | None = None,
+    moments: int = 24,
+) -> Stretch:
+    shares = dict.fromkeys(HOSTS, 0.5) | (outside or {})
+    readings = dict.fromkeys(CELLS, QUICK) | (cells or {})
+    return Stretch(
+        seconds=8, iteration_s=iteration_s, outside=shares, moments=dict.fromkeys(HOSTS, moments), cells=readings
+    )
+
+
+USUAL = usual_of([stretch(), stretch()])
+
+
+def find(now: Stretch, usual: Usual | None = USUAL):  # type: ignore[no-untyped-def]
+    return find_slow(now, usual, EVERYBODY, HOSTS, 0.15)
+
+
+def test_a_worker_whose_own_work_grew_is_slow_outside_of_communication() -> None:
+    found = find(stretch(0.2, {worker: 0.9 if worker == 3 else 0.25 for worker in HOSTS}))
+    assert found is not None
+    assert found.kind == "non-communication-slow"
+    assert found.places == (Place(kind="worker", workers=(3,), hosts=("node1",)),)
+    assert found.gain == pytest.approx(0.5)
+
+
+def test_all_workers_of_a_host_are_the_host() -> None:
+    found = find(stretch(0.2, {worker: 0.9 if worker in (2, 3) else 0.25 for worker in HOSTS}))
+    assert found is not None
+    assert found.places == (Place(kind="host", workers=(2, 3), hosts=("node1",)),)
+
+
+def test_a_connection_whose_bytes_wait_is_slow_communication() -> None:
+    slow = CellReading(delay_s=0.06, bytes_per_s=1e6, busy=0.6, held=0.0)
+    found = find(stretch(0.2, dict.fromkeys(HOSTS, 0.25), {("node1", "node2"): slow}))
+    assert found is not None
+    assert (found.kind, found.places) == (
+        "communication-slow",
+        (Place(kind="connection", hosts=("node1", "node2")),),
+    )
+
+
+def test_both_at_once_are_told() -> None:
+    slow = CellReading(delay_s=0.06, bytes_per_s=1e6, busy=0.5, held=0.0)
+    outside = {worker: 0.6 if worker == 6 else 0.17 for worker in HOSTS}
+    found = find(stretch(0.3, outside, {("node0", "node1"): slow}))
+    assert found is not None
+    assert found.kind == "both-slow"
+    assert [place.kind for place in found.places] == ["worker", "connection"]
+
+
+def test_a_job_as_fast_as_ever_is_not_slow_whatever_differs() -> None:
+    assert find(stretch(0.1, {3: 0.95})) is None
+
+
+def test_a_few_moments_are_not_enough_to_accuse_anybody() -> None:
+    assert find(stretch(0.2, {worker: 0.9 if worker == 3 else 0.25 for worker in HOSTS}, moments=4)) is None
+
+
+def test_all_workers_alike_are_nobodys_fault() -> None:
+    assert find(stretch(0.2, dict.fromkeys(HOSTS, 0.75))) is None
+
+
+def test_without_a_past_the_difference_must_be_large() -> None:
+    one = {worker: 0.95 if worker == 3 else 0.1 for worker in HOSTS}
+    found = find(stretch(0.2, one), None)
+    assert found is not None and found.places[0].workers == (3,)
+    assert find(stretch(0.2, {3: 0.65}), None) is None
