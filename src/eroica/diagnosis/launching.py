@@ -75,7 +75,7 @@ def _candidate(view: View, parts: Sequence[tuple[Lateness, list[int]]]) -> Candi
     )
     has_more = not count <= _MORE * usual
     cause, why = ("host-bound", ()) if has_more else _why_slower(view, late)
-    caller = _caller(view, late, rows) if cause == "host-bound" else None
+    caller = _caller(view, late, parts) if cause == "host-bound" else None
     if caller is None:
         whole = _of_iteration(view, late) if cause == "cpu-contention" else late
         focus = whole_rows(LAUNCHING, rows)
@@ -110,13 +110,26 @@ def _same_rows(fleet: Fleet, phases: set[Phase]) -> list[int]:
     return [row for phase in phases for row in launching_rows(fleet, phase)]
 
 
-def _caller(view: View, late: Lateness, rows: Sequence[int]) -> Caller | None:
-    """The function in which the host is for about as much longer, in the same part of the iteration, if stacks tell."""
+def _caller(view: View, late: Lateness, parts: Sequence[tuple[Lateness, list[int]]]) -> Caller | None:
+    """The function in which the host is for about as much longer, in the same part of the iteration, if stacks tell.
+
+    Backward launches for what forward has recorded, on a thread without stacks: where only it takes longer as well, a
+    function that accounts for forward's part accounts for both.
+    """
     usual = usual_of(view, late.reference, host_us)
     caller = find_caller(view, late.workers, usual) if usual is not None else None
-    if caller is None or not caller.accounts_for(late.mean_us - late.reference_us):
+    if caller is None:
         return None
-    return None if phases_called_in(view, caller).isdisjoint(view.fleet.keys[row].phase for row in rows) else caller
+    called_in = phases_called_in(view, caller)
+    excess_us = {_phase(view, rows): one.mean_us - one.reference_us for one, rows in parts}
+    own_us = sum(excess for phase, excess in excess_us.items() if phase in called_in)
+    follows = "forward" in called_in and excess_us.keys() - called_in <= {"backward"}
+    whole_us = late.mean_us - late.reference_us
+    return caller if own_us > 0 and caller.accounts_for(own_us if follows else whole_us, whole_us) else None
+
+
+def _phase(view: View, rows: Sequence[int]) -> Phase:
+    return view.fleet.keys[rows[0]].phase
 
 
 def _why_slower(view: View, late: Lateness) -> tuple[str, tuple[str, ...]]:

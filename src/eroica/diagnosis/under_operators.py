@@ -129,9 +129,9 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         """How much more that is."""
         return self.own_us - self.other_us
 
-    def accounts_for(self, excess_us: float) -> bool:
-        """Whether that is about as much as operators take longer."""
-        return _COVERS * excess_us <= self.excess_us <= excess_us / _COVERS
+    def accounts_for(self, least_us: float, most_us: float | None = None) -> bool:
+        """Whether that is about as much as operators take longer: one number, or the least and the most it may be."""
+        return _COVERS * least_us <= self.excess_us <= (least_us if most_us is None else most_us) / _COVERS
 
 
 def find_caller(view: View, workers: Sequence[int], usual: Usual) -> Caller | None:
