@@ -9,7 +9,7 @@ TESTS := not long and not thorough
 
 PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))
 
-.PHONY: demo test test-all test-long test-tools lint bench bench-faults corpus bench-hosts bench-healthy docs clean
+.PHONY: demo test test-all test-long test-tools lint bench bench-faults corpus bench-hosts bench-healthy docs docs-pictures clean
 .NOTPARALLEL:
 
 $(READY): pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
@@ -83,8 +83,12 @@ bench-healthy: $(READY)  ## 300 windows opened by hand on healthy jobs: most of 
 	$(BIN)/python benchmarks/healthy_windows.py --out benchmarks/results/faults/windows.jsonl || true
 	$(BIN)/python benchmarks/accuracy_page.py
 
-docs: $(READY)  ## pages generated from the code, and pictures of three real jobs (Chromium and tmux are needed)
+docs: $(READY)  ## the site, in build/site, without a network; its reference is made from the code
 	$(BIN)/python docs/make_settings.py
+	$(BIN)/python docs/make_reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+docs-pictures: $(READY)  ## pictures of three real jobs in the documents (Chromium and tmux are needed)
 	$(BIN)/python docs/make_pictures.py
 	$(BIN)/python benchmarks/reliability.py --write-docs
 

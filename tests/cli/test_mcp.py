@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -196,3 +200,50 @@ def test_source_is_quoted_with_its_line_numbers_and_without_secrets(reports: Pat
     first = answer["innermost_first"][0]
     assert first["first_line"] == number and first["lines"][0].startswith(f"def {name}")
     assert "hunter2" not in json.dumps(answer)
+
+
+TRAIN = """
+import time, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+while True:
+    time.sleep(0.01)
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.jobs
+@pytest.mark.thorough
+def test_a_window_is_opened_on_a_running_job_and_its_verdict_read(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
+    environment |= {"EROICA_RUNTIME_DIR": str(tmp_path), "EROICA_BASELINE_WINDOW": "false", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "eroica", "run", "--job", "live", "--quiet", "--", sys.executable, "-c", TRAIN]
+    job = subprocess.Popen(command, env=environment, cwd=tmp_path)
+    try:
+        with serving(tmp_path, "--allow-windows", "--no-code") as server:
+            until(lambda: (now(server).get("iteration") or 0) > 200)
+            opened: list[int] = []
+            until(
+                lambda: opened.append(content(server.ask("open_window", run="live")).get("window_id", 0)) or opened[-1]
+            )
+            until(lambda: not server.ask("verdict", run="live", window=opened[-1]).is_error)
+            answer = content(server.ask("verdict", run="live", window=opened[-1]))
+    finally:
+        job.send_signal(signal.SIGTERM)
+        job.wait(60)
+    assert answer["window_id"] == opened[-1] and answer["coverage"]["workers_reported"] == 1
+
+
+def now(server: Server) -> dict[str, Any]:
+    """What is said of the watched job."""
+    watched = [job for job in content(server.ask("jobs"))["jobs"] if job["watched"]]
+    return watched[0] if watched else {}
+
+
+def until(true: Callable[[], Any], patience_s: float = 90.0) -> None:
+    end = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.3)

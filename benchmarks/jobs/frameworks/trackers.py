@@ -1,0 +1,63 @@
+"""Hugging Face's Trainer with Eroica's callback, reporting to TensorBoard and MLflow; ends once it was told a verdict.
+
+From step 150 on, a callback of rank 0 writes all weights as text after each step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from eroica.integrations.transformers import EroicaCallback
+
+WIDTH, ONSET, AFTER = 256, 150, 40
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(6)])
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        return {"loss": (self.layers(x) - labels).square().mean()}
+
+
+class WeightsAsText(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        if state.is_world_process_zero and state.global_step > ONSET:
+            with tempfile.TemporaryFile("w") as file:
+                for weight in model.parameters():
+                    file.write(" ".join(f"{value:.6f}" for value in weight.detach().flatten().tolist()))
+
+
+class UntilTold(TrainerCallback):
+    told = 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.told += any(entry.get("eroica/verdict") == 2 for entry in state.log_history)
+        control.should_training_stop = self.told > AFTER
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    data = [{"x": torch.randn(WIDTH), "labels": torch.zeros(WIDTH)} for _ in range(64)] * 1000
+    arguments = TrainingArguments(
+        output_dir=sys.argv[1], max_steps=4000, per_device_train_batch_size=8, logging_steps=20, save_strategy="no",
+        use_cpu=True, ddp_backend="gloo", report_to=["tensorboard", "mlflow"], disable_tqdm=True,
+        run_name=os.environ.get("EROICA_JOB", "training"),
+    )  # fmt: skip
+    trainer = Trainer(model=Net(), args=arguments, train_dataset=data, callbacks=[WeightsAsText()])
+    trainer.add_callback(EroicaCallback(trainer))
+    if trainer.is_world_process_zero():
+        trainer.add_callback(UntilTold())
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Draws docs/pictures/tensorboard.png and mlflow.png: Eroica's verdict in the trackers of a real training.
+
+`python docs/make_tracker_pictures.py FW/bin/python [--kept DIR]`, where FW has Transformers, TensorBoard and MLflow
+(`make test-tools` makes one; `pip install mlflow` adds the server). Needs Chromium and its driver. Takes minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from eroica.testing.browser import Browser, why_no_browser
+
+HERE = Path(__file__).parent
+JOB = HERE.parent / "benchmarks" / "jobs" / "frameworks" / "trackers.py"
+PATIENCE_S = 90.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("python", type=Path)
+    parser.add_argument("--kept", type=Path, help="the training's files lie or stay here")
+    options = parser.parse_args()
+    if why := why_no_browser():
+        print(why)
+        return 1
+    place = options.kept or Path(tempfile.mkdtemp(prefix="eroica-docs-"))
+    binaries = options.python.parent
+    if not (place / "board").exists():
+        train(binaries, place)
+    browser = Browser()
+    try:
+        command = [str(binaries / "tensorboard"), "--logdir", str(place / "board"), "--port"]
+        with serving(command) as url:
+            photograph(browser, f"{url}/#text", "eroica.verdict", HERE / "pictures" / "tensorboard.png")
+        store = f"sqlite:///{place / 'mlflow.db'}"
+        command = [str(binaries / "mlflow"), "server", "--backend-store-uri", store, "--workers", "1", "--port"]
+        with serving(command) as url:
+            photograph(browser, f"{url}/#/experiments/0/runs/{run_of(binaries, store)}", "eroica.verdict",
+                       HERE / "pictures" / "mlflow.png")  # fmt: skip
+    finally:
+        browser.quit()
+    return 0
+
+
+def train(binaries: Path, place: Path) -> None:
+    """The training, watched."""
+    place.mkdir(parents=True, exist_ok=True)
+    variables = {
+        "MLFLOW_TRACKING_URI": f"sqlite:///{place / 'mlflow.db'}",
+        "TENSORBOARD_LOGGING_DIR": str(place / "board"),
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{binaries}:{os.environ['PATH']}",
+    }
+    torchrun = [str(binaries / "torchrun"), "--standalone", "--nproc-per-node", "2", str(JOB), str(place / "out")]
+    command = [str(binaries / "eroica"), "run", "--job", "weights-as-text", "--", *torchrun]
+    subprocess.run(command, env={**os.environ, **variables}, cwd=place, check=True)
+
+
+@contextmanager
+def serving(command: list[str]) -> Iterator[str]:
+    """A server on a free port, until its page is there."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen([*command, str(port), "--host", "127.0.0.1"])
+    try:
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                urllib.request.urlopen(url, timeout=5).close()
+                break
+            except OSError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.5)
+        yield url
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def run_of(binaries: Path, store: str) -> str:
+    """The training's run in MLflow."""
+    code = (
+        "import mlflow, sys; mlflow.set_tracking_uri(sys.argv[1]);"
+        "print(mlflow.search_runs(search_all_experiments=True, output_format='list')[0].info.run_id)"
+    )
+    asked = subprocess.run([binaries / "python", "-c", code, store], capture_output=True, text=True, check=True)
+    return asked.stdout.strip()
+
+
+def photograph(browser: Browser, url: str, text: str, file: Path) -> None:
+    """The page as soon as it shows the text."""
+    browser.driver.get(url)
+    end = time.monotonic() + PATIENCE_S
+    while text not in browser.driver.execute_script("return document.body.innerText") and time.monotonic() < end:
+        time.sleep(0.5)
+    time.sleep(2)
+    browser.driver.save_screenshot(str(file))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
