@@ -195,6 +195,25 @@ def judge(truth: Truth, told: dict[str, Any] | None, ring: bool) -> dict[str, bo
     return {"class": told["kind"] == truth.kind, "place": right}
 
 
+def judge_window(truth: Truth, verdict: dict[str, Any] | None) -> dict[str, bool]:
+    """The same for a verdict of Eroica's windows or looks: by cause, workers and hosts of its first finding.
+
+    It has no classes: a slow or stuck way is told by its cause; a stopped worker's class is not asked of it.
+    """
+    causes = [one for one in (verdict or {}).get("findings", ()) if one["role"] == "cause"]
+    if verdict is None or not causes:
+        return {"class": False, "place": False}
+    first, ways = causes[0], ("slow-link", "link-fallback")
+    if truth.kind == "both-slow":
+        both = {one["cause"] in ways for one in causes} == {True, False}
+        return {"class": both, "place": both and any(tuple(one["workers"]) == truth.workers for one in causes)}
+    stopped = truth.kind.endswith("hang") and truth.workers
+    right = bool(stopped) or (first["cause"] in ways) == (truth.kind in ("communication-slow", "communication-hang"))
+    if truth.workers:
+        return {"class": right, "place": tuple(first["workers"]) == truth.workers}
+    return {"class": right, "place": set(first["hosts"]) == set(truth.hosts)}
+
+
 def _same_way(truth: Truth, way: dict[str, Any], ring: bool) -> bool:
     """In a ring a host sends to one other only: then the connection is right for its direction, if it says so."""
     if way["kind"] in truth.place and set(way["hosts"]) == set(truth.hosts):
@@ -216,12 +235,13 @@ def suffer(job: Job, fault: str, draw: random.Random) -> dict[str, Any]:
     began = time.monotonic()
     first, when, windows = None, None, {}
     try:
-        while time.monotonic() - began < PATIENCE_S and job.living:
+        while time.monotonic() - began < (60.0 if job.options.windows_alone else PATIENCE_S) and job.living:
             for window, verdict in job.verdicts().items():
                 if window in before or window in windows:
                     continue
                 windows[window] = verdict
-                if verdict.get("found_by") == "communication" and first is None:
+                wanted = "window" if job.options.windows_alone else "communication"
+                if verdict.get("found_by") == wanted and verdict["verdict"] != "healthy" and first is None:
                     first, when = verdict, time.monotonic() - began
             if first is not None and (fault in HANGS or time.monotonic() - began > when + job.options.linger_s):
                 break
@@ -229,10 +249,12 @@ def suffer(job: Job, fault: str, draw: random.Random) -> dict[str, Any]:
     finally:
         with contextlib.suppress(OSError, RuntimeError):
             undo()
-    told = None if first is None else first["communication"]
+    told = None if first is None else first.get("communication")
+    alone = job.options.windows_alone
+    right = judge_window(truth, first) if alone else judge(truth, told, job.options.traffic == "ring")
     line = {
         "kind": "run", "fault": fault, "truth": truth._asdict(), "told": told, "after_s": when and round(when, 2),
-        "summary": first and first["summary"], "right": judge(truth, told, job.options.traffic == "ring"),
+        "summary": first and first["summary"], "right": right, "windows_alone": alone,
         "findings": first and [
             {name: one[name] for name in ("cause", "workers", "hosts", "confidence", "gain")}
             for one in first["findings"]
@@ -327,8 +349,10 @@ def main() -> int:
     parser.add_argument("--linger-s", type=float, default=0.0, help="stay so long with a slow fault that was found")
     parser.add_argument("--healthy-s", type=float, default=60.0)
     parser.add_argument("--set", action="append", default=[], help="a setting of Eroica")
+    parser.add_argument("--windows-alone", action="store_true", help="without communication: what windows tell")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
+    options.set += ["communication=false"] if options.windows_alone else []
     possible, why = available()
     if not possible:
         print(f"no hosts here: {why}")

@@ -18,8 +18,9 @@ from eroica.model.communication import CommunicationClass, Place
 
 #: Moments of each worker that a reading of own work needs.
 _LEAST_MOMENTS = 8
-#: Standard errors of a share that a difference must exceed: with a healthy past, and without.
-_SURE, _SURER = 2.6, 5.0
+#: Standard errors of a share that a difference must exceed: with a healthy past, beside a slow way that explains the
+#: slowdown already, and without a past.
+_SURE, _SURE_BESIDE, _SURER = 2.6, 3.5, 5.0
 _MAYBE = 1.5
 #: Without a healthy past a worker's own work must exceed its peers' by this share of an iteration.
 _ALONE_SHARE = 0.3
@@ -115,8 +116,9 @@ def find_slow(
         return None
     if usual is not None and now.iteration_s < usual.iteration_s * (1 + least_share):
         return None
-    late, sure, doubtful = _late(now, usual, peers, least_share)
     hot, weights, heat, cost = _hot(now, usual, least_share)
+    sureness = _SURER if usual is None else _SURE_BESIDE if hot else _SURE
+    late, sure, doubtful = _late(now, usual, peers, (least_share, sureness))
     worker_places, cell_places = _worker_places(late, hosts), read_places(weights, frozenset(now.cells))
     own = max(late.values(), default=0.0) / now.iteration_s
     most = 1 - usual.iteration_s / now.iteration_s if usual is not None else 0.99
@@ -135,9 +137,15 @@ def find_slow(
 
 
 def _late(
-    now: Stretch, usual: Usual | None, peers: Sequence[Collection[int]], least_share: float
+    now: Stretch, usual: Usual | None, peers: Sequence[Collection[int]], limits: tuple[float, float]
 ) -> tuple[dict[int, float], float, bool]:
     """Workers whose own work has grown beyond that of their peers, seconds in an iteration.
+
+    Args:
+        now: As of `find_slow`; so are `usual` and `peers`.
+        usual: The healthy past.
+        peers: Who may be compared.
+        limits: Share of an iteration that counts, and standard errors that a difference must exceed.
 
     Returns:
         They; how sure the least sure one is; whether others may be late, too.
@@ -153,8 +161,8 @@ def _late(
             others = median(value for other, value in grown.items() if other != worker)
             error = _standard_error(now, worker)
             share = (more - others) / period_s
-            least, sure = (least_share, _SURE) if usual is not None else (_ALONE_SHARE, _SURER)
-            if share >= max(least, sure * error) and (usual is None or more >= least * period_s / 2):
+            least = limits[0] if usual is not None else _ALONE_SHARE
+            if share >= max(least, limits[1] * error) and (usual is None or more >= least * period_s / 2):
                 late[worker] = max(late.get(worker, 0.0), more - others)
                 sureness = min(sureness, share / error)
             else:

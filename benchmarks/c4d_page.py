@@ -1,0 +1,89 @@
+"""Writes the table of docs/c4.md from what `benchmarks/c4d.py` has written.
+
+python benchmarks/c4d_page.py benchmarks/results/c4d.jsonl [benchmarks/results/c4d_windows.jsonl]
+"""
+
+import json
+import math
+import re
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "c4.md"
+FAULTS = (
+    "stop-outside", "stop-inside", "path-down", "host-down", "slow-compute", "slow-host", "slow-path", "slow-send",
+    "slow-receive", "mixed",
+)  # fmt: skip
+Cells = set[tuple[str, str]]
+
+
+def main() -> None:
+    lines = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
+    alone = [json.loads(line) for path in sys.argv[2:] for line in Path(path).read_text().splitlines()]
+    text = PAGE.read_text()
+    table = "\n".join(rows(lines, [one for one in alone if one["kind"] == "run"]))
+    PAGE.write_text(
+        re.sub(r"(?s)(<!-- table -->\n).*(\n<!-- end -->)", lambda found: found[1] + table + found[2], text)
+    )
+
+
+def rows(lines: list[dict[str, Any]], alone: list[dict[str, Any]]) -> list[str]:
+    by_fault, windows = defaultdict(list), defaultdict(list)
+    for line in lines:
+        if line["kind"] == "run":
+            by_fault[line["fault"]].append(line)
+    for line in alone:
+        windows[line["fault"]].append(line)
+    made = [
+        "| fault | runs | class right | place right | verdict after, s: median, worst | mean + 2 deviations: place "
+        "| windows alone: class, place, median s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    made += [row(fault, by_fault[fault], windows[fault]) for fault in FAULTS if by_fault[fault]]
+    every = [line for of_fault in by_fault.values() for line in of_fault if line["fault"] != "none"]
+    made.append(row("all", every, [line for of_fault in windows.values() for line in of_fault]))
+    calm = [line for line in lines if line["kind"] == "healthy" or line["fault"] == "none"]
+    false = sum(bool(line["verdicts"]) for line in calm)
+    seconds = sum(line["seconds"] for line in calm)
+    return [*made, "", f"Healthy: {len(calm)} stretches, {seconds / 60:.0f} minutes in all; {false} with a verdict."]
+
+
+def row(fault: str, lines: list[dict[str, Any]], windows: list[dict[str, Any]]) -> str:
+    after = sorted(line["after_s"] for line in lines if line["after_s"])
+    times = f"{statistics.median(after):.1f}, {after[-1]:.1f}" if after else ""
+    of_class, of_place = (sum(line["right"][part] for line in lines) for part in ("class", "place"))
+    ways = [line for line in lines if line["truth"]["kind"] == "communication-slow" and line["told"]]
+    simple = f"{sum(map(by_deviations, ways))} of {len(ways)}" if ways else ""
+    beside = ""
+    if windows:
+        took = [line["after_s"] for line in windows if line["after_s"]]
+        right = [sum(line["right"][part] for line in windows) for part in ("class", "place")]
+        middle = f"{statistics.median(took):.0f}" if took else "none"
+        beside = f"{right[0]}, {right[1]} of {len(windows)}; {middle}"
+    return f"| {fault} | {len(lines)} | {of_class} | {of_place} | {times} | {simple} | {beside} |"
+
+
+def by_deviations(line: dict[str, Any]) -> bool:
+    """The public re-reading of a matrix: cells beyond mean + 2 standard deviations; right if they are the fault's."""
+    matrix = line["told"]["matrix"]
+    cells = {
+        (here, there): delay
+        for here, delays in zip(matrix["hosts"], matrix["delay_s"], strict=True)
+        for there, delay in zip(matrix["hosts"], delays, strict=True)
+        if delay is not None
+    }
+    mean = statistics.fmean(cells.values())
+    limit = mean + 2 * math.sqrt(statistics.fmean((delay - mean) ** 2 for delay in cells.values()))
+    found: Cells = {cell for cell, delay in cells.items() if delay > limit}
+    kind, hosts = line["truth"]["place"][0], line["truth"]["hosts"]
+    wanted = {cell for cell in cells if kind == "connection" and list(cell) == hosts}
+    wanted |= {cell for cell in cells if kind == "sending" and cell[0] == hosts[0]}
+    wanted |= {cell for cell in cells if kind == "receiving" and cell[1] == hosts[0]}
+    return found == wanted
+
+
+if __name__ == "__main__":
+    main()
