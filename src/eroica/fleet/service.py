@@ -16,6 +16,7 @@ from eroica.fleet import queries
 from eroica.fleet.administration import Administration
 from eroica.fleet.asking import REPORT_BYTES, Ask, Door, Gate, answer, problem
 from eroica.fleet.events import Events
+from eroica.fleet.export import table_file
 from eroica.fleet.insights.ask import Asked
 from eroica.fleet.intake import decode_batch, prepare
 from eroica.fleet.metrics import metrics
@@ -68,6 +69,7 @@ class Service:
             Door("/v1/runs/{run_id:int}", "GET", "read", _told(queries.course)),
             Door("/v1/runs/{run_id:int}/windows/{window_id:int}", "GET", "read", _told(queries.one_verdict)),
             Door("/v1/alerts", "GET", "read", _told(queries.alert_lines)),
+            Door("/v1/tables/{name}", "GET", "read", table_file),
             Door("/v1/events", "GET", "read", self.events.follow, at_once=True),
             Door("/metrics", "GET", "read", lambda ask: metrics(ask, self.asked.insights(ask.caller))),
             *self.asked.doors(),
