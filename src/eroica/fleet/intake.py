@@ -461,8 +461,9 @@ def _enter_beat(connection: sa.Connection, project_id: int, run_id: int, beat: B
         )
         values["spark"] = json.dumps([*json.loads(row.spark), *(round(ms, 2) for ms in new.mean_ms)][-SPARK:])
     if beat.at >= row.beat_at:
-        names = ("phase", "message", "iteration", "mean_ms", "best_ms", "workers")
-        values |= {name: getattr(beat, name) for name in names} | {"beat_at": beat.at}
+        values |= {"phase": beat.phase, "message": beat.message, "beat_at": beat.at}
+        told = {name: getattr(beat, name) for name in ("iteration", "mean_ms", "best_ms", "workers")}
+        values |= {name: value for name, value in told.items() if value}  # at its end nobody knows any more
         if beat.hosts is not None:
             values["hosts"] = len(beat.hosts)
             _enter_hosts(connection, project_id, run_id, beat.hosts)
