@@ -68,8 +68,6 @@ def _endpoint(text: str) -> Endpoint:
 def _say(url: str, is_first: bool, data: Path) -> None:
     click.echo(f"Eroica's fleet at {url}")
     if is_first:
-        click.echo(
-            f"The operator's token, also for the page: {data / 'operator.token'}. A job reports with"
-        )
+        click.echo(f"The operator's token, also for the page: {data / 'operator.token'}. A job reports with")
         click.echo(f"  EROICA_FLEET={url} EROICA_FLEET_TOKEN=$(cat {data / 'jobs.token'}) eroica run -- COMMAND")
     sys.stdout.flush()

@@ -419,15 +419,17 @@ def _run_row(connection: sa.Connection, project_id: int, facts: RunFacts, now: f
     """Id of a run's row, which is made if there is none; that it was heard of is written down."""
     changed = int(1000 * now)
     mine = (runs.c.project_id == project_id, runs.c.run == facts.run)
-    values = {"heard_at": now, "changed": changed}
+    search = f"{clean(facts.job, 300)} {clean(facts.commit, 100)}".lower()
+    values: dict[str, Any] = {"heard_at": now, "changed": changed}
     if facts.commit:
-        values["commit_id"] = clean(facts.commit, 100)  # type: ignore[assignment]
+        values |= {"commit_id": clean(facts.commit, 100), "search": search}
     connection.execute(
         upsert(connection, runs)
         .values(
             project_id=project_id,
             run=facts.run,
             job=clean(facts.job, 300),
+            search=search,
             commit_id=clean(facts.commit, 100),
             host=clean(facts.host, 300),
             eroica_version=clean(facts.eroica_version, 40),

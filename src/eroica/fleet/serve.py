@@ -17,6 +17,7 @@ import uvicorn
 from eroica.errors import UnavailableError, UsageError
 from eroica.fleet.chores import ALERTS_S, SWEEP_S, Chores
 from eroica.fleet.database import migrate, open_database
+from eroica.fleet.insights.ask import FRESH_S
 from eroica.fleet.patterns import PatternStore
 from eroica.fleet.service import Service
 from eroica.fleet.tenants import first_start
@@ -90,7 +91,7 @@ def make_service(plan: Plan) -> tuple[Service, bool]:
     if tokens is not None:
         for name, token in tokens._asdict().items():
             write_private(plan.data / f"{name}.token", f"{token}\n".encode())
-    return Service(engine, store), tokens is not None
+    return Service(engine, store, min(FRESH_S, plan.alerts_s)), tokens is not None
 
 
 def serve(plan: Plan, ready: Callable[[str, bool], None]) -> None:
