@@ -9,7 +9,7 @@ TESTS := not long and not thorough
 
 PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))
 
-.PHONY: demo test test-all test-long test-tools lint bench bench-faults corpus bench-hosts bench-healthy docs docs-pictures clean
+.PHONY: demo test test-all test-long test-tools lint bench bench-faults bench-fleet corpus bench-hosts bench-healthy docs docs-pictures clean
 .NOTPARALLEL:
 
 $(READY): pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
@@ -69,6 +69,9 @@ bench-faults: $(READY)  ## how often the verdict is right: hours; in parts (PART
 	mkdir -p benchmarks/results/faults
 	$(BIN)/python benchmarks/faults.py --out benchmarks/results/faults/runs.jsonl --part $(PART) --seeds $(SEEDS) || true
 	$(BIN)/python benchmarks/accuracy_page.py
+
+bench-fleet: $(READY)  ## the fleet's service: a thousand jobs that report, pages over 100,000 verdicts; six minutes, quiet machine
+	$(BIN)/python benchmarks/fleet.py --json benchmarks/results/fleet.json
 
 corpus: $(READY)  ## every kept window judged by the present rules: minutes
 	$(BIN)/python benchmarks/corpus_judge.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import product
 from math import comb, prod
 
@@ -112,6 +113,14 @@ def test_a_cause_that_began_for_many_at_one_moment_is_found() -> None:
     assert fact.jobs >= 8
     assert fact.began_at == pytest.approx(50 * HOUR, abs=HOUR)
     assert fact.chance < 1e-6
+
+
+def test_causes_that_come_again_and_again_are_no_moment_though_all_jobs_were_started_at_once() -> None:
+    """First sightings of what recurs pile up after a common start."""
+    chance = random.Random(3)
+    lives = {run: Life(f"job{run}", 0.0, 100 * HOUR) for run in range(400)}
+    first = [onset(run, 0.3 * HOUR + chance.expovariate(1 / (2 * HOUR))) for run in lives]
+    assert trend_facts(first, lives) == []
 
 
 def test_what_was_there_from_the_start_did_not_begin_for_everybody() -> None:

@@ -22,6 +22,7 @@ from eroica.errors import InputError, UsageError
 from eroica.fleet.alerts import settle
 from eroica.fleet.asking import Ask
 from eroica.fleet.database import migrate, newest_revision, open_database, revision_of, upsert, writing
+from eroica.fleet.export import table_file
 from eroica.fleet.insights.ask import work_out
 from eroica.fleet.intake import decode_batch, prepare
 from eroica.fleet.patterns import PatternStore
@@ -276,6 +277,25 @@ def test_long_courses_are_joined_and_stay_in_order(engine: sa.Engine, store: Pat
     assert len(after.at_s) == 41 and list(after.at_s) == sorted(after.at_s)
     assert after.at_s[-1] == before.at_s[-1]
     assert join_times(engine) == 0
+
+
+def test_one_query_of_duckdb_says_which_hosts_were_named_most_often(
+    engine: sa.Engine, store: PatternStore, tmp_path: Path
+) -> None:
+    """The example of docs/fleet.md, word for word."""
+    duckdb = pytest.importorskip("duckdb", reason="reads columns: pip install duckdb")
+    filling, now = Filling(engine, store), time.time()
+    for number in range(6):
+        filling.run(f"job{number}", now - 9000, now, ["a", "b", "c"], ["b"] if number < 4 else ["c"])
+    for name in ("culprits", "runs"):
+        answer = table_file(Ask(ME, engine, path={"name": name}))
+        (tmp_path / f"{name}.parquet").write_bytes(bytes(answer.body))
+    document = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text(encoding="utf-8")
+    query = document.partition("```sql\n")[2].partition("```")[0]
+    for name in ("culprits", "runs"):
+        query = query.replace(f"'{name}.parquet'", f"'{tmp_path / name}.parquet'")
+    rows = duckdb.connect().execute(query)
+    assert [row[:3] for row in rows.fetchall()] == [("b", 4, 4), ("c", 2, 2)]
 
 
 @pytest.mark.parametrize("url", ["nonsense", "mysql://x/y", "", "sqlite"])

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from eroica.cli.output import make_console, on_terminal, say
+from eroica.cli.output import check_target, make_console, on_terminal, say, write_result
 from eroica.errors import InputError, UnavailableError, UsageError
 from eroica.report.words import clean
 from eroica.settings import Settings, load_settings
@@ -183,6 +183,17 @@ def audit(as_json: bool) -> None:
 
 
 @fleet.command()
+@click.argument("name", type=click.Choice(["runs", "verdicts", "findings", "culprits", "run_hosts"]))
+@click.option("--days", default=31.0, show_default=True, help="How far back.")
+@click.option("--out", type=click.Path(path_type=Path), help="The file; default NAME.parquet.")
+def table(name: str, days: float, out: Path | None) -> None:
+    """Write a table as a Parquet file, for DuckDB and the like; docs/fleet.md describes its columns."""
+    file = out or Path(f"{name}.parquet")
+    check_target(file, "--out")
+    write_result(file, _call("GET", f"/v1/tables/{name}", {"days": str(days)}), "--out")
+
+
+@fleet.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False))
 def send(runs: tuple[Path, ...]) -> None:
     """Hand over what run directories could not: RUNS are run directories, or directories of them."""
@@ -219,6 +230,15 @@ def _settings() -> Settings:
 
 
 def _ask(method: str, path: str, query: dict[str, str] | None = None, body: Any = None) -> Any:
+    """The answer of the service as a record; errors as in `_call`."""
+    content = _call(method, path, query, body)
+    try:
+        return msgspec.json.decode(content) if content else None
+    except ValueError:
+        raise InputError(f"{_settings().fleet} is no fleet of ours: its answer is no JSON") from None
+
+
+def _call(method: str, path: str, query: dict[str, str] | None = None, body: Any = None) -> bytes:
     """The answer of the service.
 
     Raises:
@@ -236,14 +256,17 @@ def _ask(method: str, path: str, query: dict[str, str] | None = None, body: Any 
             answer = client.request(method, path, params=query or {}, content=content)
     except httpx.HTTPError as error:
         raise UnavailableError(f"{settings.fleet} cannot be reached: {type(error).__name__}") from None
-    try:
-        record = msgspec.json.decode(answer.content) if answer.content else None
-    except ValueError:
-        raise InputError(f"{settings.fleet} is no fleet of ours: it answers {answer.status_code}") from None
     if not answer.is_success:
-        said = record.get("error", "") if isinstance(record, dict) else ""
-        raise InputError(f"the fleet answers {answer.status_code}: {clean(str(said), 300)}")
-    return record
+        raise InputError(f"the fleet answers {answer.status_code}: {clean(_said(answer.content), 300)}")
+    return answer.content
+
+
+def _said(content: bytes) -> str:
+    """The service's own words of why not."""
+    try:
+        return str(msgspec.json.decode(content, type=dict[str, Any]).get("error", ""))
+    except ValueError:
+        return ""
 
 
 def _show(record: Any, as_json: bool, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -54,7 +54,7 @@ def serve(  # noqa: PLR0913 - one for each option
     for name in ("alembic", "botocore", "aiobotocore", "fsspec"):
         logging.getLogger(name).setLevel(logging.WARNING)
     plan = Plan(_endpoint(listen), data, database, patterns, tls_cert, tls_key, plain_http, alerts_s, sweep_s)
-    serve(plan, lambda url, token: _say(url, token, data))
+    serve(plan, lambda url, is_first: _say(url, is_first, data))
 
 
 def _endpoint(text: str) -> Endpoint:
@@ -65,10 +65,9 @@ def _endpoint(text: str) -> Endpoint:
     return Endpoint(host, int(port))
 
 
-def _say(url: str, token: str, data: Path) -> None:
+def _say(url: str, is_first: bool, data: Path) -> None:
     click.echo(f"Eroica's fleet at {url}")
-    if token:
-        file = data / "operator.token"
-        click.echo(f"First start: a project `main` is there, and the operator's token in {file}. A token for jobs:")
-        click.echo(f"  EROICA_FLEET={url} EROICA_FLEET_TOKEN=$(cat {file}) eroica fleet token --project main jobs")
+    if is_first:
+        click.echo(f"The operator's token, also for the page: {data / 'operator.token'}. A job reports with")
+        click.echo(f"  EROICA_FLEET={url} EROICA_FLEET_TOKEN=$(cat {data / 'jobs.token'}) eroica run -- COMMAND")
     sys.stdout.flush()

@@ -26,8 +26,8 @@ _TRY_S = 10.0
 _MOST = 20
 #: A job that is slower than before is worth a message from here on.
 _SLOWER = 0.05
-#: A function is, in so many jobs and more.
-_JOBS = 3
+#: A function is, in so many jobs and more, and such a share of all.
+_JOBS, _SHARE_OF_JOBS = 3, 0.02
 
 
 class Wanted(NamedTuple):
@@ -72,7 +72,7 @@ def wanted(insights: Insights) -> list[Wanted]:
             f"{fact.gain:.0%} of an iteration.",
         )
         for fact in insights.functions
-        if fact.jobs >= _JOBS
+        if fact.jobs >= max(_JOBS, _SHARE_OF_JOBS * fact.of_jobs)
     ]
     found += [
         Wanted(f"slower {fact.run}", "slower", fact.summary) for fact in insights.slower if fact.change >= _SLOWER

@@ -419,15 +419,17 @@ def _run_row(connection: sa.Connection, project_id: int, facts: RunFacts, now: f
     """Id of a run's row, which is made if there is none; that it was heard of is written down."""
     changed = int(1000 * now)
     mine = (runs.c.project_id == project_id, runs.c.run == facts.run)
-    values = {"heard_at": now, "changed": changed}
+    search = f"{clean(facts.job, 300)} {clean(facts.commit, 100)}".lower()
+    values: dict[str, Any] = {"heard_at": now, "changed": changed}
     if facts.commit:
-        values["commit_id"] = clean(facts.commit, 100)  # type: ignore[assignment]
+        values |= {"commit_id": clean(facts.commit, 100), "search": search}
     connection.execute(
         upsert(connection, runs)
         .values(
             project_id=project_id,
             run=facts.run,
             job=clean(facts.job, 300),
+            search=search,
             commit_id=clean(facts.commit, 100),
             host=clean(facts.host, 300),
             eroica_version=clean(facts.eroica_version, 40),
@@ -461,8 +463,9 @@ def _enter_beat(connection: sa.Connection, project_id: int, run_id: int, beat: B
         )
         values["spark"] = json.dumps([*json.loads(row.spark), *(round(ms, 2) for ms in new.mean_ms)][-SPARK:])
     if beat.at >= row.beat_at:
-        names = ("phase", "message", "iteration", "mean_ms", "best_ms", "workers")
-        values |= {name: getattr(beat, name) for name in names} | {"beat_at": beat.at}
+        values |= {"phase": beat.phase, "message": beat.message, "beat_at": beat.at}
+        told = {name: getattr(beat, name) for name in ("iteration", "mean_ms", "best_ms", "workers")}
+        values |= {name: value for name, value in told.items() if value}  # at its end nobody knows any more
         if beat.hosts is not None:
             values["hosts"] = len(beat.hosts)
             _enter_hosts(connection, project_id, run_id, beat.hosts)

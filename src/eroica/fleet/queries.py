@@ -149,12 +149,11 @@ def _found(ask: Ask, now: float) -> list[sa.ColumnElement[bool]]:
     where: list[sa.ColumnElement[bool]] = []
     search, state = ask.text("q").strip(), ask.text("state")
     if search:
-        hosts = sa.select(run_hosts.c.run_id).where(
-            run_hosts.c.host.istartswith(search, autoescape=True), ask.caller.sees(run_hosts)
-        )
-        texts = (runs.c.job, runs.c.cause, runs.c.commit_id)
-        words = [column.icontains(search, autoescape=True) for column in texts]
-        where.append(sa.or_(*words, runs.c.id.in_(hosts)))
+        word = search.lower()
+        begins = sa.or_(*(run_hosts.c.host.startswith(each, autoescape=True) for each in {search, word}))
+        hosts = sa.select(run_hosts.c.run_id).where(begins, ask.caller.sees(run_hosts))
+        texts = (runs.c.search.contains(word, autoescape=True), runs.c.cause.startswith(word, autoescape=True))
+        where.append(sa.or_(*texts, runs.c.id.in_(hosts)))
     if ask.text("job"):
         where.append(runs.c.job == ask.text("job"))
     if ask.text("host"):

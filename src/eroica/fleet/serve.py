@@ -17,6 +17,7 @@ import uvicorn
 from eroica.errors import UnavailableError, UsageError
 from eroica.fleet.chores import ALERTS_S, SWEEP_S, Chores
 from eroica.fleet.database import migrate, open_database
+from eroica.fleet.insights.ask import FRESH_S
 from eroica.fleet.patterns import PatternStore
 from eroica.fleet.service import Service
 from eroica.fleet.tenants import first_start
@@ -25,7 +26,6 @@ from eroica.wire.places import private_directory, write_private
 
 log = logging.getLogger("eroica.fleet")
 
-DATA, FIRST_TOKEN = "eroica-fleet", "operator.token"
 #: Requests that are being answered when we are told to end may take so long, seconds.
 _GRACE_S = 10
 _MOST_CONNECTIONS = 4096
@@ -77,8 +77,8 @@ def check(plan: Plan) -> None:
         )
 
 
-def make_service(plan: Plan) -> tuple[Service, str]:
-    """The service, and on its very first start the operator's token, else "".
+def make_service(plan: Plan) -> tuple[Service, bool]:
+    """The service, and whether this is its very first start: then its first tokens lie in `data`.
 
     Raises:
         EroicaError: Database or place for patterns cannot be used.
@@ -87,18 +87,19 @@ def make_service(plan: Plan) -> tuple[Service, str]:
     engine = open_database(plan.database or f"sqlite:///{plan.data.absolute() / 'fleet.db'}")
     migrate(engine)
     store = PatternStore(plan.patterns or str(plan.data.absolute() / "patterns"))
-    token = first_start(engine) or ""
-    if token:
-        write_private(plan.data / FIRST_TOKEN, f"{token}\n".encode())
-    return Service(engine, store), token
+    tokens = first_start(engine)
+    if tokens is not None:
+        for name, token in tokens._asdict().items():
+            write_private(plan.data / f"{name}.token", f"{token}\n".encode())
+    return Service(engine, store, min(FRESH_S, plan.alerts_s)), tokens is not None
 
 
-def serve(plan: Plan, ready: Callable[[str, str], None]) -> None:
+def serve(plan: Plan, ready: Callable[[str, bool], None]) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
         plan: How.
-        ready: Told our URL and the operator's token of a first start ("" otherwise), once we listen.
+        ready: Told our URL, and whether this is the first start, once we listen.
 
     Raises:
         EroicaError: We cannot begin.
@@ -109,10 +110,10 @@ def serve(plan: Plan, ready: Callable[[str, str], None]) -> None:
     except OSError as error:
         raise UnavailableError(f"cannot listen at {plan.listen.host}:{plan.listen.port}: {error.strerror}") from None
     with listener:
-        service, token = make_service(plan)
+        service, is_first = make_service(plan)
         chores = Chores(service.engine, service.store, service.asked, plan.alerts_s, plan.sweep_s)
         try:
-            asyncio.run(_run(service, plan, listener, lambda url: ready(url, token)))
+            asyncio.run(_run(service, plan, listener, lambda url: ready(url, is_first)))
         finally:
             chores.close()
             service.close()

@@ -16,7 +16,8 @@ from eroica.fleet import queries
 from eroica.fleet.administration import Administration
 from eroica.fleet.asking import REPORT_BYTES, Ask, Door, Gate, answer, problem
 from eroica.fleet.events import Events
-from eroica.fleet.insights.ask import Asked
+from eroica.fleet.export import table_file
+from eroica.fleet.insights.ask import FRESH_S, Asked
 from eroica.fleet.intake import decode_batch, prepare
 from eroica.fleet.metrics import metrics
 from eroica.fleet.pages import Pages
@@ -37,13 +38,14 @@ class Service:
     Args:
         engine: The database, up to date.
         store: Where patterns lie.
+        fresh_s: Insights that are younger are not worked out anew, seconds.
     """
 
-    def __init__(self, engine: sa.Engine, store: PatternStore) -> None:
+    def __init__(self, engine: sa.Engine, store: PatternStore, fresh_s: float = FRESH_S) -> None:
         self.engine = engine
         self.store = store
         self.callers = Callers(engine)
-        self.asked = Asked(engine)
+        self.asked = Asked(engine, fresh_s)
         self.events = Events()
         self._administration = Administration(self.callers)
         self._pages = Pages(self.callers)
@@ -68,6 +70,7 @@ class Service:
             Door("/v1/runs/{run_id:int}", "GET", "read", _told(queries.course)),
             Door("/v1/runs/{run_id:int}/windows/{window_id:int}", "GET", "read", _told(queries.one_verdict)),
             Door("/v1/alerts", "GET", "read", _told(queries.alert_lines)),
+            Door("/v1/tables/{name}", "GET", "read", table_file),
             Door("/v1/events", "GET", "read", self.events.follow, at_once=True),
             Door("/metrics", "GET", "read", lambda ask: metrics(ask, self.asked.insights(ask.caller))),
             *self.asked.doors(),

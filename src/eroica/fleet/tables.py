@@ -82,6 +82,7 @@ runs = Table(
     _project(),
     Column("run", String(32), nullable=False),
     Column("job", String(300), nullable=False),
+    Column("search", Text, nullable=False),  # job and commit in lower case
     Column("commit_id", String(100), nullable=False),
     Column("host", String(300), nullable=False),
     Column("eroica_version", String(40), nullable=False),

@@ -237,16 +237,29 @@ class Rates:
         return 0.0
 
 
-def first_start(engine: sa.Engine) -> str | None:
-    """On an empty service: the project `main` and the operator's token, which is returned; else None."""
+class FirstTokens(NamedTuple):
+    """Tokens of a service that has just been set up.
+
+    Attributes:
+        operator: May do everything.
+        jobs: Reports for the project `main`.
+    """
+
+    operator: str
+    jobs: str
+
+
+def first_start(engine: sa.Engine) -> FirstTokens | None:
+    """On an empty service: the project `main` and the first tokens; else None."""
     with engine.connect() as connection:
         if connection.execute(sa.select(tokens.c.id).limit(1)).first() is not None:
             return None
     try:
-        add_project(engine, "main")
-    except UsageError as error:  # made a moment ago by another service, or left by one that was killed here
-        del error
-    return add_token(engine, None, "operator", ["operate"])
+        project_id = add_project(engine, "main")
+    except UsageError:  # made a moment ago by another service, or left by one that was killed here
+        project_id = project_named(engine, "main")
+    jobs = add_token(engine, project_id, "jobs", ["report"])
+    return FirstTokens(add_token(engine, None, "operator", ["operate"]), jobs)
 
 
 def project_named(engine: sa.Engine, name: str) -> int:

@@ -1,11 +1,12 @@
-"""Insights behind doors: worked out for a project at most every half minute, however many ask."""
+"""Insights behind doors: worked out beside the answers, at most every half minute, however many ask."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -21,7 +22,12 @@ from eroica.fleet.queries import run_row
 from eroica.fleet.tables import repairs
 from eroica.fleet.tenants import Caller
 
-_FRESH_S = 30.0
+log = logging.getLogger("eroica.fleet")
+
+#: Older insights are worked out anew, those of a large fleet less often: this share of a core at most.
+FRESH_S, _MOST_CORE = 30.0, 0.02
+#: Nobody is told anything older, seconds.
+_OLDEST_S = 900.0
 _DAY_S = 86_400.0
 DAYS = 30.0
 _MOST_KEPT = 200
@@ -56,19 +62,35 @@ def work_out(engine: sa.Engine, caller: Caller, since: float) -> Insights:
     )
 
 
+_Key = tuple["int | None", float]
+
+
+class _Kept(NamedTuple):
+    """Insights, when they were worked out, and until when that is not done again."""
+
+    at: float
+    fresh_until: float
+    insights: Insights
+
+
 class Asked:
     """Remembers insights for a moment.
 
     Args:
         engine: The database.
+        fresh_s: Insights that are younger are not worked out anew, seconds.
         clock: Seconds, monotonic.
     """
 
-    def __init__(self, engine: sa.Engine, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, engine: sa.Engine, fresh_s: float = FRESH_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._fresh_s = fresh_s
         self._engine = engine
         self._clock = clock
-        self._kept: dict[tuple[int | None, float], tuple[float, Insights]] = {}
+        self._kept: dict[_Key, _Kept] = {}
         self._lock = threading.Lock()
+        self._under_way: set[_Key] = set()
 
     def doors(self) -> Sequence[Door]:
         """All there are."""
@@ -80,21 +102,40 @@ class Asked:
         )
 
     def insights(self, caller: Caller, days: float = DAYS) -> Insights:
-        """Insights of the last days, as they were half a minute ago at the oldest."""
+        """Insights of the last days. Who asks first waits for them; from then on they are renewed beside."""
         key = (caller.project_id, days)
-        with self._lock:  # many who ask at once wait for one answer
-            kept = self._kept.get(key)
-            if kept is None or self._clock() - kept[0] > _FRESH_S:
-                if len(self._kept) >= _MOST_KEPT:
-                    self._kept.clear()
-                found = work_out(self._engine, caller, time.time() - days * _DAY_S)
-                kept = self._kept[key] = (self._clock(), found)
-            return kept[1]
+        kept = self._kept.get(key)
+        now = self._clock()
+        if kept is None or now - kept.at > _OLDEST_S:
+            with self._lock:  # many who ask at once wait for one answer
+                kept = self._kept.get(key)
+                if kept is None or now - kept.at > _OLDEST_S:
+                    kept = self._renew(caller, days)
+        elif now >= kept.fresh_until and key not in self._under_way:
+            self._under_way.add(key)
+            threading.Thread(target=self._renew_beside, args=(caller, days), daemon=True).start()
+        return kept.insights
 
     def forget(self) -> None:
         """Work everything out anew."""
-        with self._lock:
+        self._kept.clear()
+
+    def _renew(self, caller: Caller, days: float) -> _Kept:
+        began, cpu = self._clock(), time.thread_time()
+        found = work_out(self._engine, caller, time.time() - days * _DAY_S)
+        pause_s = max(self._fresh_s, (time.thread_time() - cpu) / _MOST_CORE)
+        if len(self._kept) >= _MOST_KEPT:
             self._kept.clear()
+        kept = self._kept[caller.project_id, days] = _Kept(began, began + min(pause_s, _OLDEST_S), found)
+        return kept
+
+    def _renew_beside(self, caller: Caller, days: float) -> None:
+        try:
+            self._renew(caller, days)
+        except Exception:  # the older ones stand; the next who asks tries again
+            log.exception("insights could not be worked out")
+        finally:
+            self._under_way.discard((caller.project_id, days))
 
     def _listed(self, ask: Ask, name: str) -> Response:
         found: list[Any] = getattr(self.insights(ask.caller, _days(ask)), name)

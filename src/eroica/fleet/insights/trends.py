@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -13,6 +13,8 @@ from eroica.fleet.insights.evidence import Life, Onset
 
 WITHIN_S = 900.0
 """Begins that lie so close are one moment: windows open some minutes after a slowdown, and not at once."""
+#: So many moments before and after one are what it is compared with.
+_AROUND = 6
 _FEWEST_JOBS = 3
 _SURE = 0.01
 
@@ -44,9 +46,11 @@ class TrendFact(msgspec.Struct, frozen=True, kw_only=True):
 def trend_facts(onsets: Sequence[Onset], lives: Mapping[int, Life], within_s: float = WITHIN_S) -> list[TrendFact]:
     """Moments at which one cause began for at least three jobs, and chance does not account for that.
 
-    A run in which a cause began at all has it begin at any moment of its life with equal probability; how many begin in
-    one interval by chance follows from that, exactly. What was there from a run's start on began elsewhere. All moments
-    and causes that were looked at count.
+    A moment is compared with the hours around it: of the runs in which the cause began in that time, each has it begin
+    at any moment of it with equal probability, as far as the run was there; how many fall into one moment by chance
+    follows from that, exactly. So a time of day, or a cluster that was started anew, in which more begins than usual
+    makes no moment. What was there from a run's start on began elsewhere. All moments and causes that were looked at
+    count.
 
     Args:
         onsets: First sightings.
@@ -82,7 +86,11 @@ def _moments(
         if end - start < _FEWEST_JOBS:
             break
         if taken.isdisjoint(range(start, end)):
-            fact = _moment(cause, found, found[start:end], lives, within_s, looked)
+            first = bisect_left(times, times[start] - _AROUND * within_s)
+            last = bisect_right(times, times[start] + (_AROUND + 1) * within_s)
+            if end - start <= 1.5 * (last - first) / (2 * _AROUND + 1):
+                continue  # no more than usual
+            fact = _moment(cause, found[first:last], found[start:end], lives, within_s, looked)
             if fact is not None:
                 facts.append(fact)
                 taken.update(range(start, end))
@@ -91,7 +99,7 @@ def _moments(
 
 def _moment(
     cause: str,
-    all_of_cause: Sequence[Onset],
+    around: Sequence[Onset],
     here: Sequence[Onset],
     lives: Mapping[int, Life],
     within_s: float,
@@ -101,7 +109,7 @@ def _moment(
     if len(jobs) < _FEWEST_JOBS:
         return None
     began, until = here[0].at, here[0].at + within_s
-    share = [_share(lives[onset.run], began, until, within_s) for onset in all_of_cause]
+    share = [_share(lives[onset.run], began, within_s) for onset in around]
     chance = min(1.0, at_least(len(here), share) * looked)
     if chance >= _SURE:
         return None
@@ -119,8 +127,8 @@ def _moment(
     )
 
 
-def _share(life: Life, began: float, until: float, within_s: float) -> float:
-    """Which share of the time in which the cause could have begun lies in the moment."""
-    first = life.began + within_s
-    length = max(life.heard - first, 1.0)
-    return min(1.0, max(0.0, min(until, life.heard) - max(began, first)) / length)
+def _share(life: Life, began: float, within_s: float) -> float:
+    """Which share of the time around a moment, as far as the cause could begin then in this run, the moment is."""
+    first = max(life.began + within_s, began - _AROUND * within_s)
+    last = min(life.heard, began + (_AROUND + 1) * within_s)
+    return min(1.0, max(0.0, min(began + within_s, last) - max(began, first)) / max(last - first, 1.0))

@@ -35,6 +35,8 @@ _POLL_S = 1.0
 _GONE_S = 10.0
 _GIT_S = 5.0
 _ASK_S = 5.0
+#: Stretches of iteration times, of about a second each, in which a job may still be warming up.
+_FIRST_STRETCHES = 5
 
 
 class Reporter:
@@ -133,6 +135,7 @@ class Reporter:
         hosts = None
         if status is not None and _digest(status.hosts) != state.hosts:
             hosts = status.hosts
+        history = self._history()
         phase = "over" if over else status.phase if status is not None else "starting"
         return Beat(
             facts=facts,
@@ -141,10 +144,10 @@ class Reporter:
             message=status.message if status is not None else "",
             iteration=status.iteration if status is not None else 0,
             mean_ms=status.mean_ms if status is not None else None,
-            best_ms=status.best_ms if status is not None else None,
+            best_ms=(status.best_ms if status is not None else None) or best_of(history),
             workers=len(status.workers) if status is not None else 0,
             hosts=hosts,
-            points=points_after(self._history(), state.until_s),
+            points=points_after(history, state.until_s),
         )
 
     def _beaten(self, facts: RunFacts, beat: Beat) -> None:
@@ -260,6 +263,12 @@ def points_after(history: IterationHistory | None, until_s: float, most: int = 5
         return Points()
     first = next((at for at, end_s in enumerate(history.at_s) if end_s > until_s), len(history.at_s))
     return Points(**{name: getattr(history, name)[first : first + most] for name in Points.__struct_fields__})
+
+
+def best_of(history: IterationHistory | None) -> float | None:
+    """Milliseconds that a fifth of a run's stretches stayed below, without its first ones; None for a short run."""
+    means = sorted(history.mean_ms[_FIRST_STRETCHES:]) if history is not None else []
+    return means[len(means) // 5] if means else None
 
 
 def commit_of(environ: Mapping[str, str]) -> str:

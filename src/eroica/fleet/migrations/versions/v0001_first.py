@@ -74,6 +74,7 @@ def upgrade() -> None:
         sa.Column("project_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("run", sa.String(length=32), nullable=False),
         sa.Column("job", sa.String(length=300), nullable=False),
+        sa.Column("search", sa.Text(), nullable=False),
         sa.Column("commit_id", sa.String(length=100), nullable=False),
         sa.Column("host", sa.String(length=300), nullable=False),
         sa.Column("eroica_version", sa.String(length=40), nullable=False),
