@@ -2,14 +2,16 @@
 
 `python benchmarks/assistant.py [--windows 100] [--workers 8] [--json FILE]`.
 
-Synthetic windows, every tenth with a slow loader, with the verdicts that the rules give them. One server process; each
-tool is asked ten times in turn; milliseconds from the client's call to its parsed answer. Exit status 1 above 200 ms.
+Synthetic windows, every tenth with a slow loader, with the verdicts that the rules give them. One server process, whose
+tools the client has listed, as assistants do first; each is asked ten times in turn; milliseconds from the call to the
+parsed answer, the first one, in which files are decoded, told apart. Exit status 1 if a median is above 200 ms.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -42,10 +44,11 @@ def main() -> int:
         root = Path(scratch)
         write_run(root / "job", options.windows, options.workers)
         tools = dict(ask_all(root, options.windows))
-    slowest = max(tool["slowest_ms"] for tool in tools.values())
+    slowest = max(tool["median_ms"] for tool in tools.values())
     record = {
         "machine": machine_facts(),
         "revision": revision(),
+        "load": round(os.getloadavg()[0], 1),
         "windows": options.windows,
         "workers": options.workers,
         "tools": tools,
@@ -92,6 +95,7 @@ def ask_all(root: Path, windows: int) -> Iterator[tuple[str, dict[str, float]]]:
         "compare": {"before": "job", "window_before": "1", "after": "job"},
     }
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(Client(server)) as client:
+        portal.call(client.list_tools)
         for tool, asked in questions.items():
             times, size = [], 0
             for _ in range(TIMES):
@@ -104,6 +108,7 @@ def ask_all(root: Path, windows: int) -> Iterator[tuple[str, dict[str, float]]]:
                 tool,
                 {
                     "median_ms": round(statistics.median(times), 1),
+                    "first_ms": round(times[0], 1),
                     "slowest_ms": round(max(times), 1),
                     "bytes": size,
                 },

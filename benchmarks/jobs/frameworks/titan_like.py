@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, IterableDataset
 
 BATCH, LENGTH, WIDTH, ACCUMULATE = 4, 64, 128, 2
-TEXT = "a document of many words that are split into pieces again and again " * 60
+TEXT = "a document of many words that are split into pieces again and again " * 240
 steps = Steps("titan_like")
 
 

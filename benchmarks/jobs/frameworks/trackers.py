@@ -11,6 +11,7 @@ import tempfile
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -37,11 +38,12 @@ class WeightsAsText(TrainerCallback):
 
 
 class UntilTold(TrainerCallback):
-    told = 0
-
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.told += any(entry.get("eroica/verdict") == 2 for entry in state.log_history)
-        control.should_training_stop = self.told > AFTER
+        if state.global_step % AFTER == 0:
+            told = sum("eroica/gain" in entry for entry in state.log_history)
+            enough = torch.tensor(float(told))
+            dist.all_reduce(enough, op=dist.ReduceOp.MAX)  # all stop at the same step
+            control.should_training_stop = bool(enough > 2)
 
 
 def main() -> None:
@@ -54,8 +56,7 @@ def main() -> None:
     )  # fmt: skip
     trainer = Trainer(model=Net(), args=arguments, train_dataset=data, callbacks=[WeightsAsText()])
     trainer.add_callback(EroicaCallback(trainer))
-    if trainer.is_world_process_zero():
-        trainer.add_callback(UntilTold())
+    trainer.add_callback(UntilTold())
     trainer.train()
 
 
