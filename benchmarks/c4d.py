@@ -33,7 +33,7 @@ ranks = [subprocess.Popen([sys.executable, "-m", "eroica.testing.paced", *sys.ar
          env={**os.environ, "RANK": str(first + at), "LOCAL_RANK": str(at)}) for at in range(count)]
 sys.exit(max(rank.wait() for rank in ranks))
 """
-HEALTHY_S, PATIENCE_S, AFTER_S = 24.0, 25.0, 14.0
+HEALTHY_S, PATIENCE_S, AFTER_S = 24.0, 25.0, 18.0
 HANGS = ("stop-outside", "stop-inside", "path-down", "host-down")
 SLOW = ("slow-compute", "slow-host", "slow-path", "slow-send", "slow-receive", "mixed")
 

@@ -24,7 +24,7 @@ def main() -> None:  # noqa: PLR0915 - one story
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--block-s", type=float, default=0.25)
-    parser.add_argument("--hz", type=float, default=100.0)
+    parser.add_argument("--hz", type=float, default=400.0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -64,3 +64,9 @@ def test_the_way_back_of_a_slow_connection_is_no_second_place() -> None:
     assert (place.hosts, place.instead) == (("b", "c"), ())
     (place,) = read_places({("b", "c"): 0.1, ("c", "b"): 0.09}, ALL)
     assert place.hosts == ("b", "c") and "way back" in place.instead[0]
+
+
+@pytest.mark.parametrize(("hot", "kind"), [((0.1, 0.03), "receiving"), ((0.03, 0.1), "sending")])
+def test_in_a_ring_the_other_direction_of_a_host_tells_that_it_is_the_host(hot: tuple[float, float], kind: str) -> None:
+    (place,) = read_places({("b", "c"): hot[0], ("c", "d"): hot[1]}, RING)
+    assert (place.kind, place.hosts, place.instead) == (kind, ("c",), ())

@@ -84,3 +84,12 @@ def test_without_a_past_the_difference_must_be_large() -> None:
     found = find(stretch(0.2, one), None)
     assert found is not None and found.places[0].workers == (3,)
     assert find(stretch(0.2, {3: 0.65}), None) is None
+
+
+def test_a_host_is_told_by_its_workers_together_where_none_is_sure_alone() -> None:
+    outside = {worker: 0.5 if worker in (4, 5) else 0.25 for worker in HOSTS}
+    found = find(stretch(0.2, outside, moments=20))
+    assert found is not None
+    assert found.places == (Place(kind="host", workers=(4, 5), hosts=("node2",)),)
+    alone = {worker: 0.5 if worker == 4 else 0.25 for worker in HOSTS}
+    assert find(stretch(0.2, alone, moments=16)) is None

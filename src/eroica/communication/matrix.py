@@ -79,7 +79,8 @@ def _hottest(left: NDArray[np.float64], there: NDArray[np.bool_], hosts: list[st
     """Name the place of the hottest cell and take what it explains out of `left`."""
     i, j = map(int, np.unravel_index(int(left.argmax()), left.shape))
     hottest = left[i, j]
-    row, column = _line(left[i, :], there[i, :], hottest), _line(left[:, j], there[:, j], hottest)
+    row = _line(left[i, :], there[i, :], hottest, _echoes(left[:, i], there[:, i], without=j))
+    column = _line(left[:, j], there[:, j], hottest, _echoes(left[j, :], there[j, :], without=i))
     if row is None and column is None:
         instead = _instead(there, i, j, hosts)
         if left[j, i] > _OTHER_DIRECTION * hottest:
@@ -99,11 +100,21 @@ def _hottest(left: NDArray[np.float64], there: NDArray[np.bool_], hosts: list[st
     return Place(kind=kind, hosts=(hosts[host],))  # type: ignore[arg-type]
 
 
-def _line(values: NDArray[np.float64], used: NDArray[np.bool_], hottest: float) -> float | None:
-    """Mean excess of a row or column that is hot as a whole; None for one that is not, or has one cell only."""
-    if used.sum() < 2 or (values[used] < _AS_HOT * hottest).any():
+def _line(values: NDArray[np.float64], used: NDArray[np.bool_], hottest: float, echoes: bool) -> float | None:
+    """Mean excess of a row or column that is hot as a whole; None for one that is not.
+
+    One of a single cell, as in a ring, is the host's only if the host's other direction echoes it.
+    """
+    if (used.sum() < 2 and not echoes) or (values[used] < _AS_HOT * hottest).any():
         return None
     return float(values[used].mean())
+
+
+def _echoes(values: NDArray[np.float64], used: NDArray[np.bool_], without: int) -> bool:
+    """The host's other direction is hot, too: its acknowledgements take the slow way. Not that of the same pair."""
+    others = used.copy()
+    others[without] = False
+    return bool(others.any()) and bool((values[others] > 0).all())
 
 
 def _instead(there: NDArray[np.bool_], i: int, j: int, hosts: list[str]) -> tuple[str, ...]:

@@ -35,6 +35,8 @@ _SAME_LOSS = 0.1
 #: What unsent and arriving data weigh beside the delay: late acknowledgements reach twice the delay of a slow way.
 _SIGNS = 6.0
 _BINOMIAL_FLOOR = 0.05
+#: A host is late as a whole if each of its workers is so late, as a share of their mean.
+_ALIKE = 0.5
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,10 @@ class Slow:
 
     @property
     def key(self) -> tuple[str, Place]:
-        """What two readings must agree on."""
-        return self.kind, self.places[0]
+        """What two readings must agree on: a host, and one of its workers alone, are as good as the same."""
+        place = self.places[0]
+        of_workers = place.kind in ("worker", "host") and bool(place.hosts)
+        return self.kind, Place(kind="host", hosts=place.hosts) if of_workers else place
 
 
 def usual_of(stretches: Sequence[Stretch]) -> Usual | None:
@@ -118,7 +122,7 @@ def find_slow(
         return None
     hot, weights, heat, cost = _hot(now, usual, least_share)
     sureness = _SURER if usual is None else _SURE_BESIDE if hot else _SURE
-    late, sure, doubtful = _late(now, usual, peers, (least_share, sureness))
+    late, sure, doubtful = _late(now, usual, peers, hosts, (least_share, sureness))
     worker_places, cell_places = _worker_places(late, hosts), read_places(weights, frozenset(now.cells))
     own = max(late.values(), default=0.0) / now.iteration_s
     most = 1 - usual.iteration_s / now.iteration_s if usual is not None else 0.99
@@ -137,14 +141,19 @@ def find_slow(
 
 
 def _late(
-    now: Stretch, usual: Usual | None, peers: Sequence[Collection[int]], limits: tuple[float, float]
+    now: Stretch,
+    usual: Usual | None,
+    peers: Sequence[Collection[int]],
+    hosts: Mapping[int, str],
+    limits: tuple[float, float],
 ) -> tuple[dict[int, float], float, bool]:
     """Workers whose own work has grown beyond that of their peers, seconds in an iteration.
 
     Args:
-        now: As of `find_slow`; so are `usual` and `peers`.
+        now: As of `find_slow`; so are `usual`, `peers` and `hosts`.
         usual: The healthy past.
         peers: Who may be compared.
+        hosts: Where each is: moments of all workers of a host are taken together as well.
         limits: Share of an iteration that counts, and standard errors that a difference must exceed.
 
     Returns:
@@ -157,17 +166,41 @@ def _late(
         grown = {worker: more for worker in group if (more := _grown(now, usual, worker)) is not None}
         if len(grown) < 2:
             continue
+        least = limits[0] if usual is not None else _ALONE_SHARE
         for worker, more in grown.items():
             others = median(value for other, value in grown.items() if other != worker)
             error = _standard_error(now, worker)
             share = (more - others) / period_s
-            least = limits[0] if usual is not None else _ALONE_SHARE
             if share >= max(least, limits[1] * error) and (usual is None or more >= least * period_s / 2):
                 late[worker] = max(late.get(worker, 0.0), more - others)
                 sureness = min(sureness, share / error)
             else:
                 doubtful |= share >= max(least, _MAYBE * error)
+        together = _late_hosts(now, grown, hosts, (least, limits[1]))
+        late.update({worker: max(more, late.get(worker, 0.0)) for worker, more in together.items()})
+        if together:
+            sureness = min(sureness, limits[1])
     return late, sureness, doubtful
+
+
+def _late_hosts(
+    now: Stretch, grown: Mapping[int, float], hosts: Mapping[int, str], limits: tuple[float, float]
+) -> dict[int, float]:
+    """Workers of hosts of which all are late, none of them as surely as all together; seconds in an iteration."""
+    late: dict[int, float] = {}
+    period_s, names = now.iteration_s or 1.0, sorted({hosts[worker] for worker in grown if worker in hosts})
+    for host in names:
+        here = [worker for worker in grown if hosts.get(worker) == host]
+        others = [more for worker, more in grown.items() if hosts.get(worker) != host]
+        if len(here) < 2 or len(others) < 2 or len(names) < 2:
+            continue
+        usual_s = median(others)
+        shares = [(grown[worker] - usual_s) / period_s for worker in here]
+        mean = sum(shares) / len(shares)
+        error = math.sqrt(sum(_standard_error(now, worker) ** 2 for worker in here)) / len(here)
+        if mean >= max(limits[0], limits[1] * error) and min(shares) >= _ALIKE * mean:
+            late |= {worker: grown[worker] - usual_s for worker in here}
+    return late
 
 
 def _grown(now: Stretch, usual: Usual | None, worker: int) -> float | None:
