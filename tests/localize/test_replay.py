@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from eroica.diagnosis.simulate import replayed_gain, share_gains, simulated_gain
+from eroica.diagnosis.simulate import _replayed, share_gains, simulated_gain
 from eroica.localize.arrivals import Arrivals, read_arrivals
 from eroica.localize.axis import fit_axis
 from eroica.localize.fleet import Fleet, build_fleet
@@ -22,6 +23,12 @@ from eroica.summarize.series import decode_series, encode_series
 from eroica.testing.pipelines import Played, Step, patterns_of_played, pipeline_programs, play
 
 ITERATIONS = 12
+
+
+def replayed_gain(fleet: Fleet, change_WI: NDArray[np.float64]) -> float | None:
+    """Share of the time saved with other own times, below 0 for a loss; None where the window cannot be replayed."""
+    now = float(fleet.iteration_us.mean(axis=0).sum())
+    return 1.0 - float(_replayed(fleet, fleet.replay, change_WI).sum()) / now if fleet.replay is not None else None
 
 
 def judged(

@@ -68,22 +68,6 @@ def _as_seen(fleet: Fleet, replay: Replay, removed_WI: Floats, found_I: Floats) 
     return np.asarray(np.minimum(found_I, now_I - at_most * by_roles_I))
 
 
-def replayed_gain(fleet: Fleet, change_WI: Floats) -> float | None:
-    """Fraction of iteration time saved if own times changed, for workers that get more to do as well as for others.
-
-    Args:
-        fleet: The window.
-        change_WI: Own time added (or, below 0, taken away), at most all of it. float64 [W, I].
-
-    Returns:
-        The gain, negative for a loss; None where the window cannot be replayed.
-    """
-    now = float(fleet.iteration_us.mean(axis=0).sum())
-    if fleet.replay is None or now <= 0:
-        return None
-    return 1.0 - float(_replayed(fleet, fleet.replay, change_WI).sum()) / now
-
-
 def _replayed(fleet: Fleet, replay: Replay, change_WI: Floats, quicker_WI: Floats | None = None) -> Floats:
     """Iteration times with other own times; iterations that the replay does not hold change as the others do. [I]."""
     now_I: Floats = fleet.iteration_us.mean(axis=0)
