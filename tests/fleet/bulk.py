@@ -86,7 +86,7 @@ def _run(
     cause = "" if word in ("healthy", "undetermined") else CAUSES[number % len(CAUSES)]
     return {
         "id": run_id, "project_id": project_id, "run": f"{run_id:032x}", "job": f"job-{number:05d}{evil}",
-        "search": f"job-{number:05d}{evil} c{number % 97:04d}",
+        "until_s": 120.0, "search": f"job-{number:05d}{evil} c{number % 97:04d}",
         "commit_id": f"c{number % 97:04d}", "host": hosts[0], "eroica_version": "0", "began_at": now - 21 * 86_400,
         "heard_at": now - (5000 + number if over else number / 1000), "beat_at": now,
         "phase": "over" if over else "watching",

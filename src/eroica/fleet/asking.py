@@ -218,7 +218,9 @@ class Gate:
         given = request.headers.get("authorization", "")
         if given:
             kind, _, token = given.partition(" ")
-            return await asyncio.to_thread(self._callers.by_token, token) if kind.lower() == "bearer" else None
+            if kind.lower() != "bearer":
+                return None
+            return self._callers.known(token) or await asyncio.to_thread(self._callers.by_token, token)
         return await asyncio.to_thread(self._callers.by_session, cookie) if cookie else None
 
 

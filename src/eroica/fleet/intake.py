@@ -387,14 +387,14 @@ class Entered(NamedTuple):
 def enter(connection: sa.Connection, ready: Ready) -> Entered:
     """Enter a batch, inside a transaction of the caller's."""
     now = time.time()
-    ids = {facts.run: _run_row(connection, ready.project_id, facts, now) for facts in ready.facts}
+    rows = {facts.run: _run_row(connection, ready.project_id, facts, now) for facts in ready.facts}
     names = {piece.name: (piece, change) for piece, change in ready.changes}
     known = _known(connection, ready.project_id, list(names))
     obsolete: list[str] = []
     for name, (piece, change) in names.items():
         if name in known:
             continue
-        obsolete += change(connection, Entry(ready.project_id, ids[piece.facts.run], piece))
+        obsolete += change(connection, Entry(ready.project_id, rows[piece.facts.run].id, piece))
         connection.execute(
             upsert(connection, pieces)
             .values(project_id=ready.project_id, name=name, received_at=now)
@@ -402,9 +402,9 @@ def enter(connection: sa.Connection, ready: Ready) -> Entered:
         )
     told: tuple[WindowOrder, ...] = ()
     if ready.beat is not None:
-        run_id = ids[ready.beat.facts.run]
-        _enter_beat(connection, ready.project_id, run_id, ready.beat)
-        told = _orders(connection, run_id, now)
+        row = rows[ready.beat.facts.run]
+        _enter_beat(connection, ready.project_id, row, ready.beat)
+        told = _orders(connection, row.id, now)
     return Entered(Receipt(taken=tuple(names), refused=ready.refused, orders=told), tuple(obsolete))
 
 
@@ -415,15 +415,14 @@ def _known(connection: sa.Connection, project_id: int, names: Sequence[str]) -> 
     return set(connection.execute(question).scalars())
 
 
-def _run_row(connection: sa.Connection, project_id: int, facts: RunFacts, now: float) -> int:
-    """Id of a run's row, which is made if there is none; that it was heard of is written down."""
+def _run_row(connection: sa.Connection, project_id: int, facts: RunFacts, now: float) -> sa.Row[Any]:
+    """What of a run's row is needed here; it is made if there is none, and that it was heard of is written down."""
     changed = int(1000 * now)
-    mine = (runs.c.project_id == project_id, runs.c.run == facts.run)
     search = f"{clean(facts.job, 300)} {clean(facts.commit, 100)}".lower()
     values: dict[str, Any] = {"heard_at": now, "changed": changed}
     if facts.commit:
         values |= {"commit_id": clean(facts.commit, 100), "search": search}
-    connection.execute(
+    return connection.execute(
         upsert(connection, runs)
         .values(
             project_id=project_id,
@@ -441,6 +440,7 @@ def _run_row(connection: sa.Connection, project_id: int, facts: RunFacts, now: f
             iteration=0,
             workers=0,
             hosts=0,
+            until_s=-1.0,
             spark="[]",
             verdict="",
             cause="",
@@ -448,19 +448,19 @@ def _run_row(connection: sa.Connection, project_id: int, facts: RunFacts, now: f
             changed=changed,
         )
         .on_conflict_do_update(index_elements=["project_id", "run"], set_=values)
-    )
-    return int(connection.execute(sa.select(runs.c.id).where(*mine)).scalar_one())
+        .returning(runs.c.id, runs.c.beat_at, runs.c.until_s, runs.c.spark)
+    ).one()
 
 
-def _enter_beat(connection: sa.Connection, project_id: int, run_id: int, beat: Beat) -> None:
-    row = connection.execute(sa.select(runs.c.beat_at, runs.c.spark).where(runs.c.id == run_id)).one()
-    new = _new_points(connection, run_id, beat.points)
+def _enter_beat(connection: sa.Connection, project_id: int, row: sa.Row[Any], beat: Beat) -> None:
+    run_id, new = row.id, _new_points(row.until_s, beat.points)
     values: dict[str, Any] = {}
     if new.at_s:
         packed = zlib.compress(msgspec.msgpack.encode(new), 6)
         connection.execute(
             sa.insert(times).values(project_id=project_id, run_id=run_id, until_s=new.at_s[-1], columns=packed)
         )
+        values["until_s"] = new.at_s[-1]
         values["spark"] = json.dumps([*json.loads(row.spark), *(round(ms, 2) for ms in new.mean_ms)][-SPARK:])
     if beat.at >= row.beat_at:
         values |= {"phase": beat.phase, "message": beat.message, "beat_at": beat.at}
@@ -473,13 +473,10 @@ def _enter_beat(connection: sa.Connection, project_id: int, run_id: int, beat: B
         connection.execute(sa.update(runs).where(runs.c.id == run_id).values(**values))
 
 
-def _new_points(connection: sa.Connection, run_id: int, points: Points) -> Points:
+def _new_points(until_s: float, points: Points) -> Points:
     """Those after the last that is known: a beat that comes again brings none."""
-    if not points.at_s:
-        return points
-    last = connection.execute(sa.select(sa.func.max(times.c.until_s)).where(times.c.run_id == run_id)).scalar()
-    at = int(np.searchsorted(points.at_s, -1.0 if last is None else last, side="right"))
-    return Points(**{name: getattr(points, name)[at:] for name in Points.__struct_fields__})
+    at = int(np.searchsorted(points.at_s, until_s, side="right"))
+    return Points(**{name: getattr(points, name)[at:] for name in Points.__struct_fields__}) if at else points
 
 
 def _enter_hosts(connection: sa.Connection, project_id: int, run_id: int, hosts: Sequence[str]) -> None:

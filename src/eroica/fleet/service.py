@@ -18,7 +18,7 @@ from eroica.fleet.asking import REPORT_BYTES, Ask, Door, Gate, answer, problem
 from eroica.fleet.events import Events
 from eroica.fleet.export import table_file
 from eroica.fleet.insights.ask import FRESH_S, Asked
-from eroica.fleet.intake import decode_batch, prepare
+from eroica.fleet.intake import Ready, decode_batch, prepare
 from eroica.fleet.metrics import metrics
 from eroica.fleet.pages import Pages
 from eroica.fleet.patterns import PatternStore
@@ -84,8 +84,7 @@ class Service:
         if ask.caller.project_id is None:
             raise InputError("the operator's token reports nothing; use one of a project")
         async with self._preparing:
-            batch = await asyncio.to_thread(decode_batch, ask.body)
-            ready = await asyncio.to_thread(prepare, batch, ask.caller.project_id, self.store)
+            ready = await asyncio.to_thread(self._prepared, ask.body, ask.caller.project_id)
         try:
             entered = await asyncio.wrap_future(self._writer.submit(ready))
         except Busy:
@@ -93,6 +92,9 @@ class Service:
         for path in entered.obsolete:
             await asyncio.to_thread(self._remove, path)
         return _packed(entered.receipt)
+
+    def _prepared(self, body: bytes, project_id: int) -> Ready:
+        return prepare(decode_batch(body), project_id, self.store)
 
     def _remove(self, path: str) -> None:
         try:

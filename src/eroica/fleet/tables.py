@@ -96,6 +96,7 @@ runs = Table(
     Column("best_ms", Float),
     Column("workers", Integer, nullable=False),
     Column("hosts", Integer, nullable=False),
+    Column("until_s", Float, nullable=False),  # end of its last stretch in `times`, seconds after its start
     Column("spark", Text, nullable=False),  # JSON: the last mean iteration times, ms
     Column("verdict", String(20), nullable=False),  # of the newest window, or the final one; "" without
     Column("cause", String(60), nullable=False),

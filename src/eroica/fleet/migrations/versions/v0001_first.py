@@ -88,6 +88,7 @@ def upgrade() -> None:
         sa.Column("best_ms", sa.Float(), nullable=True),
         sa.Column("workers", sa.Integer(), nullable=False),
         sa.Column("hosts", sa.Integer(), nullable=False),
+        sa.Column("until_s", sa.Float(), nullable=False),
         sa.Column("spark", sa.Text(), nullable=False),
         sa.Column("verdict", sa.String(length=20), nullable=False),
         sa.Column("cause", sa.String(length=60), nullable=False),
