@@ -9,7 +9,7 @@ from eroica.cli.settings import settings
 from eroica.settings import Settings
 
 
-@pytest.mark.parametrize("name", ["webhook_url", "metrics_token"])
+@pytest.mark.parametrize("name", ["webhook_url", "metrics_token", "fleet_token"])
 def test_a_secret_is_listed_but_not_shown(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"EROICA_{name.upper()}", "https://chat/shhh")
     listed = CliRunner().invoke(settings).output

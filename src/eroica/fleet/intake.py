@@ -11,8 +11,8 @@ import math
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,50 +20,33 @@ import sqlalchemy as sa
 
 from eroica.errors import InputError
 from eroica.fleet.database import upsert
-from eroica.fleet.patterns import PatternStore, Stored
+from eroica.fleet.patterns import PatternStore
+from eroica.fleet.pieces import PREPARE, Change, Entry, number
 from eroica.fleet.records import (
     UNDERSTOOD,
     Batch,
     Beat,
-    BlockColumns,
-    PatternBlock,
     Piece,
-    Place,
     Points,
     Receipt,
     Refusal,
     RunFacts,
-    StandstillBody,
-    VerdictBody,
     WindowOrder,
-    columns_of,
-    unpack_body,
 )
 from eroica.fleet.tables import (
-    culprits,
-    findings,
     orders,
-    pattern_files,
     pieces,
     run_hosts,
     runs,
-    standstills,
     times,
-    verdicts,
 )
-from eroica.model.rows import NUMBERS
-from eroica.model.verdict import Finding
 from eroica.report.words import clean
 
 _RUN = re.compile(r"[0-9a-f]{32}")
 _KEY = re.compile(r"[a-z0-9/_-]{1,100}")
-_LINE = re.compile(r":\d+\)")
 MOST_PIECES, MOST_HOSTS, MOST_POINTS = 256, 20_000, 20_000
-_MOST_FINDINGS, _MOST_CULPRITS = 50, 500
 #: Means that a line of a list draws.
 SPARK = 60
-#: Functions of a window that are kept for comparisons between runs.
-_PROFILE = 200
 #: Beats of a clock that is so far ahead are dated now, seconds.
 _AHEAD_S = 60.0
 
@@ -78,21 +61,6 @@ class Unknown(NamedTuple):
         spoken = " and ".join(map(str, UNDERSTOOD))
         older = "the job's Eroica" if self.protocol < min(UNDERSTOOD) else "the service"
         return f"this service understands reports of version {spoken}, not {self.protocol}; upgrade {older}"
-
-
-class Change(Protocol):
-    """A piece that was checked, to be entered."""
-
-    def __call__(self, connection: sa.Connection, entry: Entry) -> Iterable[str]:
-        """Enter it; files of patterns that are no longer needed."""
-
-
-class Entry(NamedTuple):
-    """What all rows of a piece carry."""
-
-    project_id: int
-    run_id: int
-    piece: Piece
 
 
 class Ready(NamedTuple):
@@ -151,7 +119,7 @@ def prepare(batch: Batch, project_id: int, store: PatternStore) -> Ready:
             _check_facts(piece.facts)
             if not _KEY.fullmatch(piece.key) or not math.isfinite(piece.at):
                 raise InputError("its key is none")
-            changes.append((piece, _PREPARE[piece.kind](piece, project_id, store)))
+            changes.append((piece, PREPARE[piece.kind](piece, project_id, store)))
         except InputError as error:
             refused.append(Refusal(name=piece.name, why=clean(str(error), 500)))
     beat = batch.beat
@@ -171,202 +139,26 @@ def _check_facts(facts: RunFacts) -> None:
         raise InputError("a run needs the name of its job")
 
 
-def _number(value: float | None, most: float = 1e12) -> float | None:
-    return value if value is not None and math.isfinite(value) and 0 <= value <= most else None
-
-
 def _harmless_beat(beat: Beat) -> Beat:
     points = beat.points
     columns = [getattr(points, name) for name in Points.__struct_fields__]
     if len(set(map(len, columns))) != 1 or len(columns[0]) > MOST_POINTS:
         raise InputError(f"iteration times come as columns of equal length, at most {MOST_POINTS}")
-    kept = [row for row in zip(*columns, strict=True) if all(_number(value) is not None for value in row)]
+    kept = [row for row in zip(*columns, strict=True) if all(number(value) is not None for value in row)]
     columns = list(zip(*kept, strict=True)) or [()] * len(columns)
     hosts = None if beat.hosts is None else tuple(dict.fromkeys(clean(host, 300) for host in beat.hosts[:MOST_HOSTS]))
     return msgspec.structs.replace(
         beat,
-        at=min(_number(beat.at) or 0.0, time.time() + _AHEAD_S),
+        at=min(number(beat.at) or 0.0, time.time() + _AHEAD_S),
         phase=clean(beat.phase, 40),
         message=clean(beat.message, 500),
         iteration=min(max(beat.iteration, 0), 2**48),
         workers=min(max(beat.workers, 0), 2**24),
-        mean_ms=_number(beat.mean_ms),
-        best_ms=_number(beat.best_ms),
+        mean_ms=number(beat.mean_ms),
+        best_ms=number(beat.best_ms),
         hosts=hosts,
         points=Points(**dict(zip(Points.__struct_fields__, columns, strict=True))),
     )
-
-
-# ---------------------------------------------------------------------- pieces
-
-
-def _prepare_verdict(piece: Piece, project_id: int, store: PatternStore) -> Change:
-    del project_id, store
-    body = unpack_body(piece.body, VerdictBody)
-    verdict, cause = body.verdict, body.verdict.cause
-    if not 0 <= body.window_id < 2**31 or _number(body.judged_at) is None:
-        raise InputError("a verdict needs the number of its window and its time")
-    row = {
-        "window_id": body.window_id,
-        "piece_at": piece.at,
-        "judged_at": body.judged_at,
-        "purpose": clean(body.purpose, 20),
-        "verdict": verdict.verdict,
-        "summary": clean(verdict.summary, 2000),
-        "cause": clean(cause.cause, 60) if cause else "",
-        "function": clean(cause.function.name, 300) if cause else "",
-        "gain": _number(cause.gain) if cause else None,
-        "confidence": (_number(cause.confidence) or 0.0) if cause else 0.0,
-        "baseline_ms": _number(verdict.iteration.baseline_ms),
-        "current_ms": _number(verdict.iteration.current_ms),
-        "record": zlib.compress(msgspec.json.encode(verdict), 6),
-    }
-    causes = [finding for finding in verdict.findings if finding.role == "cause"][:_MOST_FINDINGS]
-
-    def enter(connection: sa.Connection, entry: Entry) -> Iterable[str]:
-        ours = (verdicts.c.run_id == entry.run_id, verdicts.c.window_id == body.window_id)
-        before = connection.execute(sa.select(verdicts.c.id, verdicts.c.piece_at).where(*ours)).first()
-        if before is not None and before.piece_at > piece.at:
-            return ()
-        connection.execute(sa.delete(verdicts).where(*ours))
-        where = {"project_id": entry.project_id, "run_id": entry.run_id}
-        verdict_id = _inserted(connection, verdicts, {**where, **row})
-        for finding in causes:
-            _enter_finding(connection, finding, body, {**where, "verdict_id": verdict_id})
-        connection.execute(
-            sa.update(runs)
-            .where(runs.c.id == entry.run_id, sa.func.coalesce(runs.c.judged_at, 0.0) <= body.judged_at)
-            .values({name: row[name] for name in ("verdict", "cause", "summary", "judged_at")})
-        )
-        return ()
-
-    return enter
-
-
-def _enter_finding(connection: sa.Connection, finding: Finding, body: VerdictBody, where: dict[str, Any]) -> None:
-    finding_id = _inserted(
-        connection,
-        findings,
-        {
-            **where,
-            "window_id": body.window_id,
-            "judged_at": body.judged_at,
-            "cause": clean(finding.cause, 60),
-            "function": clean(finding.function.name, 300),
-            "kind": finding.function.kind,
-            "scope": finding.scope,
-            "workers": len(finding.workers),
-            "gain": _number(finding.gain),
-            "confidence": _number(finding.confidence) or 0.0,
-        },
-    )
-    if finding.scope != "some":  # nobody is named who could be repaired
-        return
-    named: list[tuple[Place, int | None]] = [
-        (body.places[rank], rank) for rank in finding.workers if rank in body.places
-    ]
-    seen = {place.host for place, _ in named}
-    named += [(Place(host=host), None) for host in finding.hosts if host not in seen]
-    rows = [
-        {
-            "project_id": where["project_id"],
-            "run_id": where["run_id"],
-            "finding_id": finding_id,
-            "judged_at": body.judged_at,
-            "host": clean(place.host, 300),
-            "device": clean(place.device, 200),
-            "global_rank": rank if rank is None or 0 <= rank < 2**31 else None,
-        }
-        for place, rank in named[:_MOST_CULPRITS]
-    ]
-    if rows:
-        connection.execute(sa.insert(culprits), rows)
-
-
-def _prepare_patterns(piece: Piece, project_id: int, store: PatternStore) -> Change:
-    columns = columns_of(unpack_body(piece.body, PatternBlock))
-    stored = store.save(project_id, piece, columns)
-    block = columns.block
-    profile = zlib.compress(json.dumps(profile_of(columns)).encode(), 6)
-
-    def enter(connection: sa.Connection, entry: Entry) -> Iterable[str]:
-        ours = (
-            pattern_files.c.run_id == entry.run_id,
-            pattern_files.c.window_id == block.window_id,
-            pattern_files.c.block == block.block,
-        )
-        before = connection.execute(sa.select(pattern_files.c.path, pattern_files.c.piece_at).where(*ours)).first()
-        if before is not None and before.piece_at > piece.at:
-            return (stored.path,)
-        connection.execute(sa.delete(pattern_files).where(*ours))
-        connection.execute(sa.insert(pattern_files).values(**_file_row(entry, columns, stored, profile)))
-        return () if before is None or before.path == stored.path else (before.path,)
-
-    return enter
-
-
-def _file_row(entry: Entry, columns: BlockColumns, stored: Stored, profile: bytes) -> dict[str, Any]:
-    block = columns.block
-    return {
-        "project_id": entry.project_id,
-        "run_id": entry.run_id,
-        "window_id": block.window_id,
-        "block": block.block,
-        "purpose": clean(block.purpose, 20),
-        "piece_at": entry.piece.at,
-        "path": stored.path,
-        "workers": len(block.places),
-        "iterations": block.iterations,
-        "rows": stored.rows,
-        "bytes": stored.bytes,
-        "profile": profile,
-    }
-
-
-def profile_of(columns: BlockColumns) -> dict[str, float]:
-    """Function -> critical seconds, summed over the block's workers; the heaviest ones.
-
-    A Python function is its leaf frame without the line, which another commit moves.
-    """
-    keys = columns.block.keys
-    seconds = np.bincount(columns.key, columns.numbers[NUMBERS.index("critical_s")], len(keys))
-    found: dict[str, float] = {}
-    for key, value in zip(keys, seconds.tolist(), strict=True):
-        name = clean(_LINE.sub(")", key.stack[-1]) if key.stack else key.name, 300)
-        found[name] = found.get(name, 0.0) + (_number(value) or 0.0)
-    heaviest = sorted(found.items(), key=lambda item: item[1], reverse=True)
-    return {name: round(value, 6) for name, value in heaviest[:_PROFILE] if value > 0}
-
-
-def _prepare_standstill(piece: Piece, project_id: int, store: PatternStore) -> Change:
-    del project_id, store
-    body = unpack_body(piece.body, StandstillBody)
-    if not 0 <= body.window_id < 2**31 or _number(body.seen_at) is None:
-        raise InputError("a standstill needs the number of its look and its time")
-    record = zlib.compress(body.record, 6)
-
-    def enter(connection: sa.Connection, entry: Entry) -> Iterable[str]:
-        ours = (standstills.c.run_id == entry.run_id, standstills.c.window_id == body.window_id)
-        connection.execute(sa.delete(standstills).where(*ours))
-        connection.execute(
-            sa.insert(standstills).values(
-                project_id=entry.project_id,
-                run_id=entry.run_id,
-                window_id=body.window_id,
-                seen_at=body.seen_at,
-                record=record,
-            )
-        )
-        return ()
-
-    return enter
-
-
-_PREPARE: dict[str, Callable[[Piece, int, PatternStore], Change]] = {
-    "verdict": _prepare_verdict,
-    "patterns": _prepare_patterns,
-    "standstill": _prepare_standstill,
-}
 
 
 # ---------------------------------------------------------------------- entering
@@ -496,9 +288,3 @@ def _orders(connection: sa.Connection, run_id: int, now: float) -> tuple[WindowO
     if rows:
         connection.execute(sa.update(orders).where(orders.c.id.in_([row.id for row in rows])).values(told_at=now))
     return tuple(WindowOrder(order=row.id, reason=row.reason, seconds=row.seconds) for row in rows)
-
-
-def _inserted(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> int:
-    key = connection.execute(sa.insert(table).values(**row)).inserted_primary_key
-    assert key is not None
-    return int(key[0])

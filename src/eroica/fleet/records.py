@@ -117,7 +117,7 @@ class PatternBlock(msgspec.Struct, frozen=True, kw_only=True):
         keys: Functions that the rows name.
         key: Of each row, which of them. int32 [R].
         worker: Of each row, which worker of the block. int32 [R].
-        numbers: `eroica.model.rows.NUMBERS`, column by column. float64 [N, R].
+        numbers: `eroica.model.rows.NUMBERS`, column by column. float32 [N, R].
         resources: Names of resources.
         resource: Of each row, which of them. int32 [R].
     """
@@ -257,7 +257,7 @@ def columns_of(block: PatternBlock) -> BlockColumns:
             durations_s=np.frombuffer(block.durations_s, "<f8"),
             key=np.frombuffer(block.key, "<i4"),
             worker=np.frombuffer(block.worker, "<i4"),
-            numbers=np.frombuffer(block.numbers, "<f8").reshape(len(NUMBERS), -1),
+            numbers=np.frombuffer(block.numbers, "<f4").reshape(len(NUMBERS), -1),
             resource=np.frombuffer(block.resource, "<i4"),
         )
     except ValueError as error:

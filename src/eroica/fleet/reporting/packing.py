@@ -176,7 +176,7 @@ def block_of(number: int, patterns: Sequence[WorkerPattern], purpose: str) -> Pa
         keys=tuple(keys),
         key=np.array([key_at[key] for table in tables for key in table.keys], "<i4").tobytes(),
         worker=np.repeat(np.arange(len(tables)), sizes).astype("<i4").tobytes(),
-        numbers=np.concatenate(numbers, axis=1).astype("<f8").tobytes(),
+        numbers=np.concatenate(numbers, axis=1).astype("<f4").tobytes(),
         resources=tuple(resources),
         resource=(np.concatenate(resource) if resource else np.empty(0)).astype("<i4").tobytes(),
     )
