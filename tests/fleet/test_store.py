@@ -103,6 +103,21 @@ def test_two_services_that_get_the_same_pieces_keep_each_once(engine: sa.Engine,
     assert count(engine, pieces) == 4 * 8
 
 
+def test_a_batch_that_breaks_keeps_no_other_out(engine: sa.Engine, store: PatternStore) -> None:
+    facts = facts_of("llm", 1000.0)
+    good = prepare(Batch(pieces=(verdict_piece(facts, 1, 2000.0, a_verdict()),)), 1, store)
+
+    def broken(*_: object) -> None:
+        raise KeyError("a mistake of ours")
+
+    piece = verdict_piece(facts, 2, 2000.0, a_verdict())
+    writer = Writer(engine)
+    futures = [writer.submit(good._replace(changes=((piece, broken),))), writer.submit(good)]
+    writer.close()
+    assert isinstance(futures[0].exception(), InputError)
+    assert len(futures[1].result().receipt.taken) == 1
+
+
 def test_a_later_piece_about_the_same_window_takes_its_place_and_an_earlier_one_does_not(
     engine: sa.Engine, store: PatternStore
 ) -> None:

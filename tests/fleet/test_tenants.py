@@ -251,6 +251,22 @@ def test_too_much_and_too_often_are_refused(service: Service) -> None:
     assert rates.admit(1, 0.5) == 0
 
 
+def test_guesses_at_the_login_do_not_fill_the_audit_log(service: Service) -> None:
+    async def guess() -> list[int]:
+        transport = httpx.ASGITransport(service.application())
+        async with httpx.AsyncClient(transport=transport, base_url=OURS) as stranger:
+            return [
+                (await stranger.post("/login", data={"token": "x"}, headers={"origin": OURS})).status_code
+                for _ in range(40)
+            ]
+
+    answers = asyncio.run(guess())
+    assert answers[0] == 401 and answers[-1] == 429
+    with service.engine.connect() as connection:
+        refused = connection.execute(sa.text("select count(*) from audit where action = 'login refused'")).scalar_one()
+    assert refused == answers.count(401) < 40
+
+
 def test_a_browser_logs_in_with_a_token_and_has_a_cookie_from_then_on(service: Service) -> None:
     fill(service)
     token = add_token(service.engine, 1, "person", ["read"])

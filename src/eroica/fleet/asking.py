@@ -162,7 +162,7 @@ class Gate:
                 response = problem(400, str(error))
             except ClientDisconnect:
                 response = problem(400, "the request broke off")
-            except (sa.exc.OperationalError, sa.exc.InterfaceError, OSError) as error:
+            except (sa.exc.DBAPIError, sa.exc.TimeoutError, OSError) as error:
                 log.error("%s %s: %s", door.method, door.path, " ".join(str(error).split())[:300])
                 response = problem(503, "the service's store cannot be reached; come again", {"retry-after": "5"})
             for name, value in _HEADERS.items():

@@ -12,8 +12,8 @@ from starlette.responses import RedirectResponse, Response
 
 from eroica.collector.live.visitors import REPORT_POLICY
 from eroica.fleet import queries
-from eroica.fleet.asking import COOKIE, Ask, Door, Missing
-from eroica.fleet.tenants import SESSION_S, Callers, note
+from eroica.fleet.asking import COOKIE, Ask, Door, Missing, problem
+from eroica.fleet.tenants import SESSION_S, Callers, Rates, note
 from eroica.report.words import clean
 from eroica.views.live.page import asset as live_asset
 
@@ -23,6 +23,8 @@ _OURS = {
 }
 #: Parts of the live page that ours are made of, too.
 _SHARED = {"live.css": "text/css", "words.js": "text/javascript"}
+#: Refused logins, of everybody together; bursts of ten seconds' worth pass.
+_GUESSES_PER_S = 1.0
 _HTML = "text/html; charset=utf-8"
 
 
@@ -51,6 +53,7 @@ class Pages:
 
     def __init__(self, callers: Callers) -> None:
         self._callers = callers
+        self._strangers = Rates()
 
     def doors(self) -> Sequence[Door]:
         """All there are."""
@@ -94,6 +97,8 @@ class Pages:
         given = parse_qs(ask.body.decode("utf-8", "replace")).get("token", [""])[0].strip()
         caller = self._callers.by_token(given) if given else None
         if caller is None or not caller.may("read"):
+            if self._strangers.admit(None, _GUESSES_PER_S):  # each costs a line of the audit log
+                return problem(429, "too many logins were refused; come again", {"retry-after": "10"})
             note(ask.engine, caller, "login refused", "", ask.address)
             return _drawn("login", 401, wrong=True)
         response = RedirectResponse("/", status_code=303)

@@ -9,6 +9,7 @@ and never entered is overwritten by the same bytes when its piece comes again, a
 from __future__ import annotations
 
 import io
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,14 +72,10 @@ class PatternStore:
             f"project={project_id}/month={month}/run={piece.facts.run}/"
             f"window={block.window_id}-{block.block}-{piece.name[:16]}.parquet"
         )
-        whole = f"{self._root}/{path}"
         if self._local:
-            draft = f"{whole}.{time.monotonic_ns()}.draft"
-            self._files.makedirs(whole.rpartition("/")[0], exist_ok=True)
-            self._files.pipe_file(draft, data)
-            self._files.mv(draft, whole)
+            _write(Path(self._root) / path, data)
         else:
-            self._files.pipe_file(whole, data)  # an object appears whole
+            self._files.pipe_file(f"{self._root}/{path}", data)  # an object appears whole
         return Stored(path, len(data), columns.key.size)
 
     def read(self, path: str) -> pa.Table:
@@ -97,6 +94,21 @@ class PatternStore:
         for whole, facts in self._files.find(self._root, detail=True).items():
             written = facts.get("mtime", facts.get("LastModified", 0.0))
             yield whole[len(self._root) + 1 :], written.timestamp() if hasattr(written, "timestamp") else float(written)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """A file that appears whole, and is on disk when this returns."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{time.monotonic_ns()}")
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def parquet_of(run: str, job: str, columns: BlockColumns) -> bytes:

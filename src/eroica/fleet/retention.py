@@ -22,6 +22,8 @@ log = logging.getLogger("eroica.fleet")
 _DAY_S = 86_400.0
 #: Names of pieces are remembered so long: a job that comes back later sends what is replaced by itself.
 _PIECES_S = 60 * _DAY_S
+#: The operator's own lines of the audit log.
+_AUDIT_S = 400 * _DAY_S
 #: A file that no row names may be of a batch that is being entered; after so long it is of none.
 _ORPHAN_S = 6 * 3600.0
 #: Rows of iteration times of one run above which they are joined, and points that are then kept of it.
@@ -63,6 +65,8 @@ def sweep(engine: sa.Engine, store: PatternStore, now: float | None = None) -> S
     with writing(engine).begin() as connection:
         connection.execute(sa.delete(pieces).where(pieces.c.received_at < now - _PIECES_S))
         connection.execute(sa.delete(sessions).where(sessions.c.expires_at < now))
+        nobodys = (audit.c.project_id.is_(None), audit.c.at < now - _AUDIT_S)
+        connection.execute(sa.delete(audit).where(*nobodys))
     return Swept(
         runs=removed_runs, files=removed_files, orphans=_sweep_orphans(engine, store, now), joined=join_times(engine)
     )

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 
 import sqlalchemy as sa
 
+from eroica.errors import InputError
 from eroica.fleet.database import writing
 from eroica.fleet.intake import Entered, Ready, enter
 
@@ -71,10 +72,11 @@ class Writer:
                     try:
                         with connection.begin_nested():
                             done.append((future, enter(connection, ready)))
-                    except sa.exc.DBAPIError as error:
-                        if error.connection_invalidated or isinstance(error, sa.exc.OperationalError):
+                    except Exception as error:  # one batch must not keep the others out
+                        if _is_of_the_database(error):
                             raise
-                        failed.append((future, error))
+                        log.exception("a batch cannot be entered")
+                        failed.append((future, InputError(f"it cannot be entered: {type(error).__name__}")))
         except Exception as error:  # whoever asked is told, and the next batches have their own try
             log.exception("%d batches could not be entered", len(work))
             done, failed = [], [(future, error) for _, future in work]
@@ -82,3 +84,9 @@ class Writer:
             future.set_result(entered)
         for future, problem in failed:
             future.set_exception(problem)
+
+
+def _is_of_the_database(error: Exception) -> bool:
+    """The database is to blame, or another transaction: the same batch may be entered later."""
+    passing = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.IntegrityError, sa.exc.InternalError)
+    return isinstance(error, passing) or (isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated)
