@@ -314,5 +314,5 @@ def test_a_version_that_is_not_understood_says_who_is_to_be_upgraded(service: Se
     token = add_token(service.engine, 1, "jobs", ["report"])
     for protocol, word in ((0, "the job's Eroica"), (99, "the service")):
         answer = ask(service, "POST", "/v1/reports", token, msgspec.msgpack.encode({"protocol": protocol}))
-        assert answer.status_code == 400
+        assert answer.status_code == 426
         assert f"upgrade {word}" in answer.json()["error"]

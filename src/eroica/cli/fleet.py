@@ -209,7 +209,9 @@ def send(runs: tuple[Path, ...]) -> None:
     waiting = 0
     for run in found:
         name = run.resolve().name
-        waiting += not (hand_over(run, settings) if has_spool(run) else Reporter(run, name, "", settings).work())
+        waiting += not (
+            hand_over(run, settings, refused=True) if has_spool(run) else Reporter(run, name, "", settings).work()
+        )
     if waiting:
         raise UnavailableError(f"{waiting} of {len(found)} runs could not be handed over; they are kept")
     say(f"{len(found)} runs handed over")

@@ -51,16 +51,13 @@ SPARK = 60
 _AHEAD_S = 60.0
 
 
-class Unknown(NamedTuple):
-    """A batch of another version."""
+class WrongVersion(InputError):
+    """A batch of a version that we do not understand; whoever sends it keeps it."""
 
-    protocol: int
-
-    def __str__(self) -> str:
-        """What to do."""
+    def __init__(self, protocol: int) -> None:
         spoken = " and ".join(map(str, UNDERSTOOD))
-        older = "the job's Eroica" if self.protocol < min(UNDERSTOOD) else "the service"
-        return f"this service understands reports of version {spoken}, not {self.protocol}; upgrade {older}"
+        older = "the job's Eroica" if protocol < min(UNDERSTOOD) else "the service"
+        super().__init__(f"this service understands reports of version {spoken}, not {protocol}; upgrade {older}")
 
 
 class Ready(NamedTuple):
@@ -84,12 +81,13 @@ def decode_batch(data: bytes) -> Batch:
     """A batch from a request's body.
 
     Raises:
-        InputError: It is none, or of a version that we do not understand; the text says who is to be upgraded.
+        WrongVersion: We do not understand it; the text says who is to be upgraded.
+        InputError: It is none.
     """
     try:
         protocol = msgspec.msgpack.decode(data, type=_Version).protocol
         if protocol not in UNDERSTOOD:
-            raise InputError(str(Unknown(protocol)))
+            raise WrongVersion(protocol)
         batch = msgspec.msgpack.decode(data, type=Batch)
     except (ValueError, RecursionError) as error:
         raise InputError(f"these {len(data)} bytes are no batch of reports: {error}") from error

@@ -18,7 +18,7 @@ from eroica.fleet.asking import REPORT_BYTES, Ask, Door, Gate, answer, problem
 from eroica.fleet.events import Events
 from eroica.fleet.export import table_file
 from eroica.fleet.insights.ask import FRESH_S, Asked
-from eroica.fleet.intake import Ready, decode_batch, prepare
+from eroica.fleet.intake import Ready, WrongVersion, decode_batch, prepare
 from eroica.fleet.metrics import metrics
 from eroica.fleet.pages import Pages
 from eroica.fleet.patterns import PatternStore
@@ -30,6 +30,7 @@ log = logging.getLogger("eroica.fleet")
 
 #: Batches that are unpacked and checked at the same time.
 _PREPARED_AT_ONCE = 4
+_UPGRADE = 426
 
 
 class Service:
@@ -84,7 +85,10 @@ class Service:
         if ask.caller.project_id is None:
             raise InputError("the operator's token reports nothing; use one of a project")
         async with self._preparing:
-            ready = await asyncio.to_thread(self._prepared, ask.body, ask.caller.project_id)
+            try:
+                ready = await asyncio.to_thread(self._prepared, ask.body, ask.caller.project_id)
+            except WrongVersion as error:
+                return problem(_UPGRADE, str(error))
         try:
             entered = await asyncio.wrap_future(self._writer.submit(ready))
         except Busy:

@@ -126,7 +126,7 @@ class Reporter:
             sent = self._sender.send(self._spool, beat)
             if not sent.ok:
                 return
-            if beat is not None:
+            if beat is not None and sent.beat:
                 self._beaten(facts, beat)
             due = False
 
@@ -213,12 +213,13 @@ class Reporter:
             return None
 
 
-def hand_over(run: Path, settings: Settings) -> bool:
+def hand_over(run: Path, settings: Settings, *, refused: bool = False) -> bool:
     """Hand over what still waits in a run directory whose job is over; False if something could not be.
 
     Args:
         run: The run directory.
         settings: Where to.
+        refused: Try what was refused once more, too.
 
     Raises:
         UsageError: The service's address cannot be used.
@@ -232,6 +233,8 @@ def hand_over(run: Path, settings: Settings) -> bool:
         facts = spool.known_facts()
         if facts is not None:
             Packer(spool, facts, settings.fleet_spool_bytes).pack(None, everything=True)
+        if refused:
+            spool.readmit()
         with client_for(settings) as client:
             sender = Sender(client)
             while not spool.is_empty() and sender.send(spool).ok:

@@ -94,6 +94,7 @@ class Sender:
         self._failures = 0
         self._complaint = ""
         self._most = _PIECES
+        self._doubts_beat = False
         self.not_before = 0.0
 
     @property
@@ -102,10 +103,11 @@ class Sender:
         return self._clock() >= self.not_before
 
     def send(self, spool: Spool, beat: Beat | None = None) -> Sent:
-        """Send a batch of what waits, and a beat."""
+        """Send a batch of what waits, and a beat; after a refusal the pieces alone, to find out what is refused."""
         waiting = spool.waiting(self._most, _BYTES)
+        beat = None if waiting and self._doubts_beat else beat
         batch = Batch(pieces=tuple(piece for _, piece in waiting), beat=beat)
-        receipt = self._post(msgspec.msgpack.encode(batch), spool, waiting)
+        receipt = self._post(batch, spool, waiting)
         if receipt is None:
             return Sent(False)
         taken = set(receipt.taken)
@@ -119,14 +121,15 @@ class Sender:
         self.not_before = self._clock() + min(receipt.pause_s, _LONGEST_S)
         return Sent(True, beat is not None)
 
-    def _post(self, body: bytes, spool: Spool, waiting: list[tuple[Path, Piece]]) -> Receipt | None:
+    def _post(self, batch: Batch, spool: Spool, waiting: list[tuple[Path, Piece]]) -> Receipt | None:
+        body = msgspec.msgpack.encode(batch)
         try:
             answer = self._client.post("/v1/reports", content=body, headers={"content-type": "application/msgpack"})
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._failed(f"no connection ({type(error).__name__})")
             return None
         if answer.status_code in (_TOO_LONG, _NO_BATCH) and waiting:
-            self._halve(answer, spool, waiting)
+            self._halve(answer, spool, waiting if batch.beat is None else [])
             return None
         if not answer.is_success:
             self._failed(f"it answers {answer.status_code}: {answer.text[:200]}", _asked_s(answer))
@@ -140,13 +143,15 @@ class Sender:
             log.info("the fleet is reached again")
         self._failures, self._complaint = 0, ""
         self._most = min(2 * self._most, _PIECES)
+        self._doubts_beat = False
         return receipt
 
-    def _halve(self, answer: httpx.Response, spool: Spool, waiting: list[tuple[Path, Piece]]) -> None:
-        """Something in the batch is not to be had at all: smaller ones, until it stands alone."""
-        if len(waiting) == 1:
-            spool.refuse(waiting[0][0], answer.text[:500])
-        self._most = max(1, len(waiting) // 2)
+    def _halve(self, answer: httpx.Response, spool: Spool, guilty: list[tuple[Path, Piece]]) -> None:
+        """Something in the batch is not to be had at all: smaller ones without the beat, until a piece stands alone."""
+        self._doubts_beat = True
+        if len(guilty) == 1:
+            spool.refuse(guilty[0][0], answer.text[:500])
+        self._most = max(1, len(guilty) // 2) if guilty else self._most
         self._failed(f"it answers {answer.status_code}: {answer.text[:200]}")
 
     def _failed(self, why: str, asked_s: float = 0.0) -> None:

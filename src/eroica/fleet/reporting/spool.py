@@ -191,6 +191,15 @@ class Spool:
             path.replace(aside / path.name)
         log.warning("the service refuses %s: %s", path.name, why)
 
+    def readmit(self) -> None:
+        """What was refused waits again: a person says so, after something was mended."""
+        aside = self.root / "refused"
+        for path in sorted(aside.iterdir()) if aside.is_dir() else ():
+            if path.suffix == ".why":
+                path.unlink()
+            else:
+                path.replace(self._outbox / path.name)
+
     # ------------------------------------------------------------------
 
     def _waiting(self) -> list[Path]:

@@ -1,0 +1,146 @@
+"""What the reporter does with answers: a real HTTP server that answers as it is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import msgspec
+import pytest
+from serving import RunDirectory, a_verdict
+
+from eroica.fleet.records import Batch, Beat, Receipt, RunFacts
+from eroica.fleet.reporting.packing import Packer
+from eroica.fleet.reporting.sending import Sender, client_for
+from eroica.fleet.reporting.spool import Spool
+from eroica.settings import Settings
+
+FACTS = RunFacts(run="a" * 32, job="llm", began=1000.0)
+Answer = Callable[[Batch], "tuple[int, bytes]"]
+
+
+class Server(HTTPServer):
+    """Answers as `answer` says; remembers what came."""
+
+    def __init__(self) -> None:
+        self.heard: list[Batch] = []
+        self.answer: Answer = take
+        super().__init__(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        batch = msgspec.msgpack.decode(self.rfile.read(int(self.headers["content-length"])), type=Batch)
+        self.server.heard.append(batch)
+        status, body = self.server.answer(batch)
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def take(batch: Batch) -> tuple[int, bytes]:
+    return 200, msgspec.msgpack.encode(Receipt(taken=tuple(piece.name for piece in batch.pieces)))
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    directory = RunDirectory(tmp_path / "run")
+    for window_id in range(1, 5):
+        directory.store.save_verdict(window_id, a_verdict(function=f"f{window_id}"))
+    spool = Spool(directory.path)
+    Packer(spool, FACTS, 10**9).pack(None)
+    return spool
+
+
+def sender_to(server: Server) -> Sender:
+    settings = Settings(fleet=f"http://127.0.0.1:{server.server_port}", fleet_token="t")
+    return Sender(client_for(settings))
+
+
+def a_beat() -> Beat:
+    return Beat(facts=FACTS, at=1000.0, phase="watching")
+
+
+def waiting(spool: Spool) -> list[str]:
+    return [piece.key for _, piece in spool.waiting(100, 10**9)]
+
+
+def test_pieces_leave_the_spool_when_the_service_keeps_them_and_not_before(server: Server, spool: Spool) -> None:
+    sender = sender_to(server)
+    for status in (500, 503, 401, 403, 404, 426, 429):
+        server.answer = lambda batch, status=status: (status, b'{"error": "no"}')
+        assert not sender.send(spool, a_beat()).ok
+        assert waiting(spool) == [f"verdict/{number}" for number in (1, 2, 3, 4)], status
+    server.answer = lambda batch: (200, b"<html>a captive portal</html>")
+    assert not sender.send(spool).ok
+    server.answer = lambda batch: take(msgspec.structs.replace(batch, pieces=batch.pieces[:3]))
+    assert sender.send(spool).ok
+    assert waiting(spool) == ["verdict/4"]
+    server.answer = take
+    assert sender.send(spool).ok
+    assert spool.is_empty()
+
+
+def test_one_piece_that_is_refused_costs_only_itself_and_may_be_tried_again(server: Server, spool: Spool) -> None:
+    def picky(batch: Batch) -> tuple[int, bytes]:
+        return (400, b'{"error": "bad"}') if any(piece.key == "verdict/3" for piece in batch.pieces) else take(batch)
+
+    server.answer = picky
+    sender = sender_to(server)
+    for _ in range(12):
+        sender.send(spool, a_beat())
+    assert spool.is_empty()
+    aside = sorted(path.name for path in (spool.root / "refused").iterdir())
+    assert len(aside) == 2 and aside[1].endswith(".why")
+    server.answer = take
+    spool.readmit()
+    assert waiting(spool) == ["verdict/3"]
+    assert sender.send(spool).ok
+    assert spool.is_empty()
+
+
+def test_a_beat_that_is_refused_costs_no_piece(server: Server, spool: Spool) -> None:
+    server.answer = lambda batch: (400, b'{"error": "bad"}') if batch.beat is not None else take(batch)
+    sender = sender_to(server)
+    assert not sender.send(spool, a_beat()).ok
+    sent = sender.send(spool, a_beat())
+    assert (sent.ok, sent.beat) == (True, False)
+    assert spool.is_empty()
+    assert not (spool.root / "refused").exists()
+
+
+def test_pauses_grow_and_the_services_wish_is_respected(server: Server, spool: Spool) -> None:
+    clock = [0.0]
+    settings = Settings(fleet=f"http://127.0.0.1:{server.server_port}", fleet_token="t")
+    sender = Sender(client_for(settings), clock=lambda: clock[0])
+    server.answer = lambda batch: (500, b"")
+    pauses = []
+    for _ in range(9):
+        assert not sender.send(spool).ok
+        pauses.append(sender.not_before - clock[0])
+        clock[0] = sender.not_before
+        assert sender.may
+    assert 0.5 <= pauses[0] <= 1.0
+    assert 30 <= pauses[-1] <= 60
