@@ -43,7 +43,7 @@ class UntilTold(TrainerCallback):
             told = sum("eroica/gain" in entry for entry in state.log_history)
             enough = torch.tensor(float(told))
             dist.all_reduce(enough, op=dist.ReduceOp.MAX)  # all stop at the same step
-            control.should_training_stop = bool(enough > 2)
+            control.should_training_stop = bool(enough > 8)
 
 
 def main() -> None:
