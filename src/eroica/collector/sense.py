@@ -275,7 +275,7 @@ class Sense:
         if since_s < _SETTLE_S:
             return []
         stretch, slow = self._look(min(self._onset - _BEFORE_S, now - length_s), now, usual)
-        log.info("communication looks slow for %.1f s: %s", since_s, slow and (slow.key, slow.gain, slow.doubtful))
+        log.debug("communication looks slow for %.1f s: %s", since_s, slow and (slow.key, slow.gain, slow.doubtful))
         if slow is None or (slow.doubtful and since_s < _DOUBT_S) or slow.key in self._accused:
             return []
         if self._seen != slow.key:

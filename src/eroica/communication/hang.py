@@ -17,6 +17,8 @@ from eroica.model.worker import ProcessGroup
 #: Unread bytes of one connection that are data, not notices.
 _DATA_BYTES = 4096
 _STOPPED = "tT"
+#: Who sleeps outside for the first time may still wake up: not sure enough for an order; looks say more.
+_ASLEEP, _MANY_ASLEEP = 0.75, 0.6
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def _not_entered(scene: Scene, meeting: _Meeting) -> Hang:
     unknown = all(worker not in scene.operations for worker in meeting.absent)
     busy = bool(set(meeting.absent) & scene.busy)
     few = len(meeting.absent) <= len(meeting.members) / 2
-    confidence = 0.3 if unknown else (0.95 if few else 0.7)
+    confidence = 0.3 if unknown else (_ASLEEP if few else _MANY_ASLEEP)
     return Hang(
         "non-communication-hang", _place(scene, meeting.absent), meeting.operation, meeting.inside, confidence,
         tuple(evidence), busy,

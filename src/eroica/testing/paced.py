@@ -14,6 +14,7 @@ import contextlib
 import os
 import random
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -27,6 +28,8 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
+    if options.dumps is not None:
+        threading.Thread(target=_dump_when_asked, args=(options.faults, options.dumps, rank), daemon=True).start()
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     gradient = torch.ones(options.kilobytes * 256)
@@ -64,7 +67,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--traffic", choices=("ring", "mesh"), default="mesh")
     parser.add_argument("--kilobytes", type=int, default=256, help="of each collective")
     parser.add_argument("--pace-ms", type=float, default=60.0)
+    parser.add_argument("--dumps", type=Path, help="write the Flight Recorder here once the file `dump` is there")
     return parser.parse_args()
+
+
+def _dump_when_asked(faults: Path, place: Path, rank: int) -> None:
+    """As torch dumps it at a time-out, which gloo does not do by itself."""
+    from torch._C._distributed_c10d import _dump_fr_trace
+
+    while not (faults / "dump").exists():
+        time.sleep(0.2)
+    (place / f"rank_{rank}").write_bytes(_dump_fr_trace())
 
 
 def _suffer(faults: Path, rank: int) -> None:

@@ -157,6 +157,7 @@ class Answering:
             self._close()
 
     def _listen(self) -> None:
+        answered_ns = 0
         while self._is_ours(self._reading):
             try:
                 asked = posix.read(self._reading, _READ_BYTES)
@@ -164,8 +165,12 @@ class Answering:
                 return
             if self._stop.wait(0):
                 return
-            self._run(self._reply, next((letter for letter in reversed(asked) if _is_question(letter)), 0))
-            if self._stop.wait(_PAUSE_S):
+            question = next((letter for letter in reversed(asked) if _is_question(letter)), 0)
+            self._run(self._reply, question)
+            now_ns = monotonic_ns()
+            rested = now_ns - answered_ns >= _PAUSE_S * 1e9
+            answered_ns = now_ns
+            if not (rested and question in _COUNTS) and self._stop.wait(_PAUSE_S):  # a wait is one more wake-up
                 return
 
     def _reply(self, question: int) -> None:
