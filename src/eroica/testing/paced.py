@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import random
 import signal
@@ -73,11 +74,10 @@ def _options() -> argparse.Namespace:
 
 def _dump_when_asked(faults: Path, place: Path, rank: int) -> None:
     """As torch dumps it at a time-out, which gloo does not do by itself."""
-    from torch._C._distributed_c10d import _dump_fr_trace
-
+    bindings = importlib.import_module("torch._C._distributed_c10d")  # its stubs lack the function
     while not (faults / "dump").exists():
         time.sleep(0.2)
-    (place / f"rank_{rank}").write_bytes(_dump_fr_trace())
+    (place / f"rank_{rank}").write_bytes(bindings._dump_fr_trace())
 
 
 def _suffer(faults: Path, rank: int) -> None:
