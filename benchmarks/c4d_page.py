@@ -5,7 +5,6 @@ python benchmarks/c4d_page.py benchmarks/results/c4d.jsonl [benchmarks/results/c
 
 import json
 import math
-import re
 import statistics
 import sys
 from collections import defaultdict
@@ -25,9 +24,9 @@ def main() -> None:
     alone = [json.loads(line) for path in sys.argv[2:] for line in Path(path).read_text().splitlines()]
     text = PAGE.read_text()
     table = "\n".join(rows(lines, [one for one in alone if one["kind"] == "run"]))
-    PAGE.write_text(
-        re.sub(r"(?s)(<!-- table -->\n).*(\n<!-- end -->)", lambda found: found[1] + table + found[2], text)
-    )
+    begin, end = "<!-- table -->\n", "<!-- end -->"
+    head, tail = text.partition(begin)[0], text.partition(end)[2]
+    PAGE.write_text(f"{head}{begin}{table}\n{end}{tail}")
 
 
 def rows(lines: list[dict[str, Any]], alone: list[dict[str, Any]]) -> list[str]:
@@ -44,6 +43,10 @@ def rows(lines: list[dict[str, Any]], alone: list[dict[str, Any]]) -> list[str]:
     ]
     made += [row(fault, by_fault[fault], windows[fault]) for fault in FAULTS if by_fault[fault]]
     every = [line for of_fault in by_fault.values() for line in of_fault if line["fault"] != "none"]
+    for traffic in ("mesh", "ring"):
+        of_traffic = [line for line in every if line["traffic"] == traffic]
+        if of_traffic:
+            made.append(row(f"all of {traffic}", of_traffic, []))
     made.append(row("all", every, [line for of_fault in windows.values() for line in of_fault]))
     calm = [line for line in lines if line["kind"] == "healthy" or line["fault"] == "none"]
     false = sum(bool(line["verdicts"]) for line in calm)

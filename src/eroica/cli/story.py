@@ -49,6 +49,9 @@ class Story:
             if line.phase == "done":
                 yield from self._once(name, "remembered how the healthy job looks (baseline window)")
             return
+        if line.purpose == "communication":
+            yield from self._once(name, f"communication alone says: {line.summary}")
+            return
         yield from self._once(name, self._opening(line, status))
         if line.purpose != "blocked":
             yield from self._tell_capture(name, line)

@@ -13,6 +13,8 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 
+import msgspec
+
 from eroica.collector.roll import Roll
 from eroica.collector.windows import Windows
 from eroica.communication.conclusion import hang_verdict, place_in_words, slow_verdict, stretch_in_words
@@ -21,7 +23,7 @@ from eroica.communication.ledger import Ledger, Second
 from eroica.communication.matrix import build_matrix
 from eroica.communication.slow import Slow, Usual, find_slow, usual_of
 from eroica.communication.stretch import Stretch, stretch_of
-from eroica.model.communication import DelayMatrix, WorkerOperations
+from eroica.model.communication import DelayMatrix, HostCommunication, WorkerOperations
 from eroica.model.verdict import Coverage, Verdict
 from eroica.model.window import Window
 from eroica.settings import Settings
@@ -32,7 +34,7 @@ log = logging.getLogger("eroica.collector")
 #: Lengths of the stretches that are read, seconds; the shortest that shows something sure counts.
 _STRETCHES_S = (6.0, 12.0, 24.0, 48.0)
 _CHUNK_S, _CHUNKS, _LEAST_CHUNKS = 8.0, 40, 2
-_READ_S = 1.0
+_READ_S, _FEW_HOSTS = 1.0, 32
 #: From the first sight of something slow until it is told: moments must come together; longer if there is doubt.
 _SETTLE_S, _DOUBT_S, _BEFORE_S = 6.0, 11.0, 1.0
 #: What is not seen for so long is gone.
@@ -117,7 +119,8 @@ class Sense:
         self._pids.update({one.worker.global_rank: one.worker.pid for one in here})
         before = self.ledger.latest.get(report.host)
         iterations = {one.worker.global_rank: one.iteration for one in here}
-        second = self.ledger.take(now, report.host, report.communication, iterations)
+        own = _of(report.communication, frozenset(iterations))
+        second = self.ledger.take(now, report.host, own, iterations)
         if self._moved(before, second):
             self._went_on(now)
 
@@ -175,10 +178,15 @@ class Sense:
             return []
         if self._hang is None and (hang := self._hanging(now)) is not None:
             return [hang]
-        if self._hang is None and now - self._read_at >= _READ_S and self._is_moving(now):
+        if self._hang is None and now - self._read_at >= self._pause_s and self._is_moving(now):
             self._read_at = now
             return self._read(now)
         return []
+
+    @property
+    def _pause_s(self) -> float:
+        """Between two readings: they look at all records of all hosts, so those of many hosts are farther apart."""
+        return _READ_S * max(1.0, len(self.ledger.latest) / _FEW_HOSTS)
 
     def _is_moving(self, now: float) -> bool:
         heard = all(now - second.at < _UNHEARD_S for second in self.ledger.latest.values())
@@ -194,7 +202,7 @@ class Sense:
 
     def in_words(self, now: float) -> str:
         """Communication in one line, at most once a second anew; empty without any."""
-        if now - self._worded_at >= _READ_S:
+        if now - self._worded_at >= self._pause_s:
             self._worded_at = now
             self._words = stretch_in_words(stretch_of(self.ledger.between(now - _STRETCHES_S[0], now)))
         return self._words
@@ -374,3 +382,12 @@ class Sense:
     def _sensed(self, window: Window, verdict: Verdict, since: float) -> Sensed:
         self._told += 1
         return Sensed(window, verdict, since)
+
+
+def _of(record: HostCommunication, workers: frozenset[int]) -> HostCommunication:
+    """What a host says of its own workers; it does not speak for others."""
+    return msgspec.structs.replace(
+        record,
+        workers=tuple(one for one in record.workers if one.worker in workers),
+        flows=tuple(flow for flow in record.flows if flow.worker in workers),
+    )

@@ -333,7 +333,7 @@ class Collector:
         self._tell(window.window_id, verdict)
         if sensed.hangs:
             self.blockages.alarmed(now, window.reason)
-        elif self.windows.window is None:
+        elif self.windows.window is None and verdict.iteration.baseline_ms is None:  # else the slowdown opens one
             self.windows.asked(now, ProfileRequest(reason=window.reason))
         self._save_status()
 
