@@ -21,7 +21,7 @@ def large(service: Serving) -> Iterator[Serving]:
     from eroica.fleet.database import open_database
 
     engine = open_database(f"sqlite:///{service._data / 'fleet.db'}")
-    fill(engine, 10_000, 12_500, 5_000, evil=EVIL)
+    fill(engine, 10_000, 12_500, 2_500, evil=EVIL)
     engine.dispose()
     yield service
 

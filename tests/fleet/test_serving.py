@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 from postgres import Postgres
-from serving import EROICA, RunDirectory, Serving, a_verdict, command, reporter
+from serving import EROICA, RunDirectory, Serving, a_verdict, reporter
 
 from eroica.errors import UsageError
 
@@ -89,6 +88,7 @@ def test_without_the_extra_the_command_says_how_to_get_it(tmp_path: Path) -> Non
     assert done.stderr.decode().strip() == "eroica: the service needs sqlalchemy: pip install 'eroica[fleet]'"
 
 
+@pytest.mark.thorough
 def test_a_database_that_dies_costs_time_and_nothing_else(postgres: Postgres, tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
     environ = {"EROICA_FLEET_DATABASE": postgres.new_database()}
@@ -137,6 +137,7 @@ def s3() -> Iterator[str]:
     server.wait()
 
 
+@pytest.mark.thorough
 def test_patterns_go_to_s3(s3: str, tmp_path: Path) -> None:
     environ = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ENDPOINT_URL": s3}
     service = Serving(tmp_path / "data", "--patterns", "s3://patterns/eroica", environ=environ)
@@ -175,15 +176,23 @@ class Chat(BaseHTTPRequestHandler):
 
 def test_an_alert_is_sent_once_and_shown_in_metrics(tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
+    from filling import Filling
+
+    from eroica.cli.fleet import fleet
+    from eroica.fleet.database import open_database
+    from eroica.fleet.patterns import PatternStore
+
     chat = HTTPServer(("127.0.0.1", 0), Chat)
     threading.Thread(target=chat.serve_forever, daemon=True).start()
     service = Serving(tmp_path / "data", "--alerts-s", "0.3")
     try:
         wish = {"webhook_url": f"http://127.0.0.1:{chat.server_port}/hook"}
         service.ask("PUT", "/v1/projects/1", service.operator, wish)
+        engine = open_database(f"sqlite:///{tmp_path / 'data' / 'fleet.db'}")
+        filling, now = Filling(engine, PatternStore(str(tmp_path / "data" / "patterns"))), time.time()
         for number in range(3):
-            directory = a_run(tmp_path / f"run{number}", f"job{number}")
-            assert reporter(service.environ(), directory.path, f"job{number}").wait(ENOUGH_S) == 0
+            filling.run(f"job{number}", now - 900, now, ["node0", "node1"], ["node1"], function="f1")
+        engine.dispose()
         end = time.monotonic() + ENOUGH_S
         while not Chat.heard and time.monotonic() < end:
             time.sleep(0.2)
@@ -196,12 +205,15 @@ def test_an_alert_is_sent_once_and_shown_in_metrics(tmp_path: Path) -> None:
         shown = httpx.get(f"{service.url}/metrics", headers=headers).text
         assert 'eroica_fleet_alerts{kind="function"} 1.0' in shown
         assert 'eroica_fleet_runs{state="running",verdict="slow"} 3.0' in shown
-        environ = {**os.environ, "EROICA_FLEET": service.url, "EROICA_FLEET_TOKEN": service.token("read")}
-        assert "slow in 3 of 3 jobs" in command(environ, "fleet", "alerts")
-        assert json.loads(command(environ, "fleet", "functions", "--json"))["functions"][0]["jobs"] == 3
-        assert "job2" in command(environ, "fleet", "jobs")
-        assert "node1" in command(environ, "fleet", "hosts")
-        command(environ, "fleet", "trends")
+        environ = {"EROICA_FLEET": service.url, "EROICA_FLEET_TOKEN": service.token("read")}
+        said = {
+            name: CliRunner().invoke(fleet, [name], env=environ).output
+            for name in ("alerts", "functions", "jobs", "hosts", "trends")
+        }
+        assert "slow in 3 of 3 jobs" in said["alerts"]
+        assert "f1" in said["functions"] and "job2" in said["jobs"] and "node1" in said["hosts"]
+        listed = CliRunner().invoke(fleet, ["functions", "--json"], env=environ).output
+        assert json.loads(listed)["functions"][0]["jobs"] == 3
     finally:
         chat.shutdown()
         chat.server_close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,17 +13,19 @@ import pytest
 pytest.importorskip("sqlalchemy", reason="the service's libraries are not here: pip install 'eroica[fleet]'")
 
 import msgspec
+import pyarrow.parquet as pq
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from filling import Filling, beat, facts_of, patterns_piece, verdict_piece
 from serving import a_verdict
 
+import eroica.fleet
 from eroica.errors import InputError, UsageError
 from eroica.fleet.alerts import settle
 from eroica.fleet.asking import Ask
-from eroica.fleet.database import migrate, newest_revision, open_database, revision_of, upsert, writing
-from eroica.fleet.export import table_file
+from eroica.fleet.database import migrate, open_database, upsert, writing
+from eroica.fleet.export import patterns_file, table_file
 from eroica.fleet.insights.ask import work_out
 from eroica.fleet.intake import decode_batch, prepare
 from eroica.fleet.patterns import PatternStore
@@ -54,6 +57,17 @@ def store(tmp_path: Path) -> PatternStore:
 def count(engine: sa.Engine, table: sa.Table) -> int:
     with engine.connect() as connection:
         return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+
+
+def revision_of(engine: sa.Engine) -> str | None:
+    with engine.connect() as connection:
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def newest_revision() -> str | None:
+    """The one that no other goes on from."""
+    files = sorted((Path(eroica.fleet.__file__).parent / "migrations" / "versions").glob("v*.py"))
+    return files[-1].name[1:5]
 
 
 def test_migrations_make_the_tables_that_the_code_works_with(engine: sa.Engine) -> None:
@@ -136,7 +150,8 @@ def test_patterns_become_a_file_with_a_row_for_each_function_and_worker(engine: 
     with engine.connect() as connection:
         row = connection.execute(sa.select(pattern_files)).one()
     assert row.path.startswith(f"project=1/month=2023-11/run={facts.run}/window=3-0-")
-    table = store.read(row.path).to_pylist()
+    answer = patterns_file(Ask(ME, engine, path={"run_id": 1, "window_id": 3}), store)
+    table = pq.read_table(io.BytesIO(bytes(answer.body))).to_pylist()
     assert len(table) == row.rows == 6 * 5
     assert {(line["global_rank"], line["host"]) for line in table} == {(rank, f"node{rank // 4}") for rank in range(6)}
     first = table[0]

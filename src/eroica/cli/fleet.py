@@ -183,6 +183,14 @@ def audit(as_json: bool) -> None:
 
 
 @fleet.command()
+@_as_json
+def sweep(as_json: bool) -> None:
+    """Remove what retention and quotas say now, and give its room back to the disk (the operator)."""
+    found = _ask("POST", "/v1/sweep")
+    _show(found, as_json, tuple(found), [tuple(found.values())])
+
+
+@fleet.command()
 @click.argument("name", type=click.Choice(["runs", "verdicts", "findings", "culprits", "run_hosts"]))
 @click.option("--days", default=31.0, show_default=True, help="How far back.")
 @click.option("--out", type=click.Path(path_type=Path), help="The file; default NAME.parquet.")

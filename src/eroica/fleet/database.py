@@ -80,19 +80,6 @@ def _config() -> Config:
     return config
 
 
-def newest_revision() -> str:
-    """The revision that this Eroica works with."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
-    assert head is not None
-    return head
-
-
-def revision_of(engine: sa.Engine) -> str | None:
-    """The revision of a database, None for an empty one."""
-    with engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
-
-
 def migrate(engine: sa.Engine, to: str = "head") -> None:
     """Bring the database up to date; several services may begin at once.
 

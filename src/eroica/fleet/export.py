@@ -12,7 +12,9 @@ from starlette.responses import Response
 
 from eroica.errors import InputError
 from eroica.fleet.asking import Ask, Missing
-from eroica.fleet.tables import culprits, findings, run_hosts, runs, verdicts
+from eroica.fleet.patterns import PatternStore
+from eroica.fleet.queries import run_row
+from eroica.fleet.tables import culprits, findings, pattern_files, run_hosts, runs, verdicts
 
 #: Table -> its columns, and when its rows are of; see docs/fleet.md.
 _RUN = (
@@ -78,6 +80,29 @@ def table_file(ask: Ask) -> Response:
         raise InputError(f"more than {_MOST_ROWS} rows; ask for fewer days")
     schema = pa.schema([(name, _TYPES.get(type(table.c[name].type), pa.string())) for name in names])
     columns = [pa.array([row[at] for row in rows], field.type) for at, field in enumerate(schema)]
+    return _file(pa.table(columns, schema=schema))
+
+
+def patterns_file(ask: Ask, store: PatternStore) -> Response:
+    """The patterns of a window as one Parquet file, a row for each function on each worker.
+
+    Raises:
+        Missing: The caller sees no such run, or it kept no patterns of this window.
+        InputError: There are more than one file is made of.
+    """
+    window_id = min(ask.path["window_id"], 2**31 - 1)
+    with ask.engine.connect() as connection:
+        run = run_row(ask, connection, ask.path["run_id"])
+        mine = (pattern_files.c.run_id == run.id, pattern_files.c.window_id == window_id)
+        rows = connection.execute(sa.select(pattern_files).where(*mine).order_by(pattern_files.c.block)).all()
+    if not rows:
+        raise Missing("no patterns of this window are kept")
+    if sum(row.rows for row in rows) > _MOST_ROWS:
+        raise InputError(f"more than {_MOST_ROWS} rows; read the files where patterns are kept")
+    return _file(pa.concat_tables([store.read(row.path) for row in rows]))
+
+
+def _file(table: pa.Table) -> Response:
     out = io.BytesIO()
-    pq.write_table(pa.table(columns, schema=schema), out, compression="zstd")
+    pq.write_table(table, out, compression="zstd")
     return Response(out.getvalue(), media_type="application/vnd.apache.parquet")

@@ -16,14 +16,15 @@ from eroica.fleet import queries
 from eroica.fleet.administration import Administration
 from eroica.fleet.asking import REPORT_BYTES, Ask, Door, Gate, answer, problem
 from eroica.fleet.events import Events
-from eroica.fleet.export import table_file
+from eroica.fleet.export import patterns_file, table_file
 from eroica.fleet.insights.ask import FRESH_S, Asked
 from eroica.fleet.intake import Ready, WrongVersion, decode_batch, prepare
 from eroica.fleet.metrics import metrics
 from eroica.fleet.pages import Pages
 from eroica.fleet.patterns import PatternStore
 from eroica.fleet.records import Receipt
-from eroica.fleet.tenants import Callers
+from eroica.fleet.retention import sweep, vacuum
+from eroica.fleet.tenants import Callers, note
 from eroica.fleet.writer import Busy, Writer
 
 log = logging.getLogger("eroica.fleet")
@@ -75,6 +76,8 @@ class Service:
             Door("/v1/events", "GET", "read", self.events.follow, at_once=True),
             Door("/metrics", "GET", "read", lambda ask: metrics(ask, self.asked.insights(ask.caller))),
             *self.asked.doors(),
+            Door("/v1/runs/{run_id:int}/windows/{window_id:int}/patterns", "GET", "read", self._patterns),
+            Door("/v1/sweep", "POST", "operate", self._sweep),
             *self._administration.doors(),
             *self._pages.doors(),
             Door("/healthz", "GET", None, self._health),
@@ -105,6 +108,16 @@ class Service:
             self.store.remove(path)
         except OSError as error:
             log.warning("a file of patterns stays behind: %s", error)
+
+    def _patterns(self, ask: Ask) -> Response:
+        return patterns_file(ask, self.store)
+
+    def _sweep(self, ask: Ask) -> Response:
+        """Remove what is due, and give its room back to the disk."""
+        swept = sweep(ask.engine, self.store)
+        vacuum(ask.engine)
+        note(ask.engine, ask.caller, "swept", str(swept), ask.address)
+        return answer(swept)
 
     def _health(self, ask: Ask) -> Response:
         """Whether the database answers."""
