@@ -186,10 +186,12 @@ def source_answer(verdict: Verdict, window: SavedWindow | None, order: int, sour
 def _quotes(finding: Finding, sources: SourceTree) -> list[Answer]:
     """The named function and its callers, as far as they lie in the sources."""
     found: list[Answer] = []
+    seen: set[tuple[str, int]] = set()
     for frame in named_first(finding):
         text = sources.find(frame)
-        if text is None:
+        if text is None or (text.place, text.first_line) in seen:  # a comprehension's code is its function's
             continue
+        seen.add((text.place, text.first_line))
         lines, more = _cut(mask_code(line(one.expandtabs(4)) for one in text.lines), _MOST_LINES)
         found.append(
             {
