@@ -11,12 +11,14 @@ _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>\.\./[^)]*)\)")
 
 
 def on_config(config: Any) -> Any:
-    """Put a page for each cause behind "Causes"."""
+    """Put a page for each cause behind "Causes", and what nobody has given a place behind "More"."""
     pages = sorted((DOCS / "causes").glob("*.md"))
-    entries: list[Any] = ["causes.md", *(f"causes/{page.name}" for page in pages)]
-    config.nav = [
-        {name: entries} if where == "CAUSES" else {name: where} for one in config.nav for name, where in one.items()
-    ]
+    causes: list[Any] = ["causes.md", *(f"causes/{page.name}" for page in pages)]
+    config.nav = [{name: causes if where == "CAUSES" else where} for one in config.nav for name, where in one.items()]
+    placed = set(re.findall(r"[\w/.-]+\.md", str(config.nav)))
+    others = [str(page.relative_to(DOCS)) for page in sorted(DOCS.rglob("*.md"))]
+    more = [page for page in others if page not in placed]
+    config.nav += [{"More": more}] if more else []
     return config
 
 

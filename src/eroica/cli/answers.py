@@ -165,7 +165,7 @@ def source_answer(verdict: Verdict, window: SavedWindow | None, order: int, sour
     Args:
         verdict: The verdict.
         window: The window that it is of; None: the job's.
-        order: Number of the finding; 0: the first cause.
+        order: Number of the finding; 0: the first cause of which source is found.
         sources: Where source may be read; None: nowhere.
 
     Raises:
@@ -173,14 +173,25 @@ def source_answer(verdict: Verdict, window: SavedWindow | None, order: int, sour
     """
     if sources is None:
         raise UsageError("source lines are switched off; start `eroica mcp` without --no-code")
-    finding = finding_of(verdict, order) if order else verdict.cause
-    if finding is None:
+    causes = [finding for finding in verdict.findings if finding.role == "cause"]
+    wanted = [finding_of(verdict, order)] if order else causes
+    if not wanted:
         raise UsageError("the verdict names no cause, so there is no function to show")
+    quotes = ((finding, _quotes(finding, sources)) for finding in wanted)
+    finding, found = next((one for one in quotes if one[1]), (wanted[0], []))
+    head = {**_head(verdict, window), "finding": finding.order, "named": told(finding.function.name)}
+    return {**head, "innermost_first": found}
+
+
+def _quotes(finding: Finding, sources: SourceTree) -> list[Answer]:
+    """The named function and its callers, as far as they lie in the sources."""
     found: list[Answer] = []
+    seen: set[tuple[str, int]] = set()
     for frame in named_first(finding):
         text = sources.find(frame)
-        if text is None:
+        if text is None or (text.place, text.first_line) in seen:  # a comprehension's code is its function's
             continue
+        seen.add((text.place, text.first_line))
         lines, more = _cut(mask_code(line(one.expandtabs(4)) for one in text.lines), _MOST_LINES)
         found.append(
             {
@@ -194,8 +205,7 @@ def source_answer(verdict: Verdict, window: SavedWindow | None, order: int, sour
         )
         if len(found) > _MOST_CALLERS:
             break
-    head = {**_head(verdict, window), "finding": finding.order, "named": told(finding.function.name)}
-    return {**head, "innermost_first": found}
+    return found
 
 
 def comparison_answer(comparison: Comparison) -> Answer:

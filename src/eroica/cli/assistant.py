@@ -55,7 +55,7 @@ _OPENS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempoten
 RunName = Annotated[str, Field(description="Name of the run as `jobs` lists it; may be left out if there is only one.")]
 WindowNumber = Annotated[int, Field(ge=0, description="A window's number; 0 is the verdict on the whole job.")]
 Order = Annotated[
-    int, Field(ge=0, description="`order` of one finding; 0: all findings, for `source` the first cause.")
+    int, Field(ge=0, description="`order` of one finding; 0: all, for `source` the first cause that has some.")
 ]
 Which = Annotated[
     str, Field(description="A window's number, `baseline`, or empty for the window that the verdict came from.")
