@@ -176,7 +176,7 @@ class Settings:
         0.01, "Share of a core that the agent may take for reading the workers' connections.", Numbers(0.0001, 1)
     )
     hang_s: float = _setting(
-        1.5, "Nothing entered, completed or moved for at least so long may mean a hang, s...", Numbers(0.5, 1_000_000)
+        3.0, "Nothing entered, completed or moved for at least so long may mean a hang, s...", Numbers(0.5, 1_000_000)
     )
     hang_operations: float = _setting(5.0, "... and for so many usual operations.", FACTOR)
     communication_slow: float = _setting(

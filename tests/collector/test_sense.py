@@ -154,6 +154,7 @@ def test_both_at_once_are_two_findings(job: Job) -> None:
 
 def test_who_has_not_entered_is_told_within_seconds_and_taken_back_when_it_goes_on(job: Job) -> None:
     job.moves, job.behind = False, {5: "S"}
+    assert job.live(2) == []
     (sensed,) = job.live(3)
     assert sensed.hangs and places(sensed) == [("worker", (5,), ("node2",))]
     assert sensed.verdict.verdict == "blocked"
