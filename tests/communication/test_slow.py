@@ -79,11 +79,9 @@ def test_all_workers_alike_are_nobodys_fault() -> None:
     assert find(stretch(0.2, dict.fromkeys(HOSTS, 0.75))) is None
 
 
-def test_without_a_past_the_difference_must_be_large() -> None:
-    one = {worker: 0.95 if worker == 3 else 0.1 for worker in HOSTS}
-    found = find(stretch(0.2, one), None)
-    assert found is not None and found.places[0].workers == (3,)
-    assert find(stretch(0.2, {3: 0.65}), None) is None
+def test_without_a_past_nobodys_own_work_is_accused() -> None:
+    """Who logs, saves or evaluates has always had more to do."""
+    assert find(stretch(0.2, {worker: 0.95 if worker == 3 else 0.1 for worker in HOSTS}), None) is None
 
 
 def test_a_host_is_told_by_its_workers_together_where_none_is_sure_alone() -> None:

@@ -311,7 +311,7 @@ class Sense:
     def _look(self, began: float, now: float, usual: Usual | None) -> tuple[Stretch, Slow | None]:
         stretch = stretch_of(self.ledger.between(began, now))
         least = self._settings.communication_slow
-        return stretch, find_slow(stretch, usual, self._peers(usual), self.ledger.hosts, least)
+        return stretch, find_slow(stretch, usual, [tuple(self.ledger.hosts)], self.ledger.hosts, least)
 
     def _accuse(self, slow: Slow, stretch: Stretch, usual: Usual | None) -> Sensed:
         since, self._seen = self._onset or 0.0, None
@@ -358,13 +358,6 @@ class Sense:
 
     def _usual(self) -> Usual | None:
         return usual_of(tuple(self._chunks)) if len(self._chunks) >= _LEAST_CHUNKS else None
-
-    def _peers(self, usual: Usual | None) -> list[tuple[int, ...]]:
-        """With a past, everybody against everybody's past; without, only where the job has one kind of worker."""
-        everybody = tuple(self.ledger.hosts)
-        groups = {frozenset(group.ranks) for group in self.ledger.groups.values() if len(group.ranks) > 1}
-        alike = all(len(group) == len(everybody) for group in groups)
-        return [everybody] if usual is not None or alike else []
 
     # ------------------------------------------------------------------ verdicts
 

@@ -18,12 +18,10 @@ from eroica.model.communication import CommunicationClass, Place
 
 #: Moments of each worker that a reading of own work needs.
 _LEAST_MOMENTS = 8
-#: Standard errors of a share that a difference must exceed: with a healthy past, beside a slow way that explains the
-#: slowdown already, and without a past.
-_SURE, _SURE_BESIDE, _SURER = 2.6, 3.5, 5.0
+#: Standard errors of a share that a difference must exceed: alone, and beside a slow way that explains the slowdown
+#: already.
+_SURE, _SURE_BESIDE = 2.6, 3.5
 _MAYBE = 1.5
-#: Without a healthy past a worker's own work must exceed its peers' by this share of an iteration.
-_ALONE_SHARE = 0.3
 #: A cell is hot if its bytes wait so many times as long as usual (as in other cells, where there is no past)...
 _HOT, _HOT_ALONE = 2.5, 6.0
 #: ... and so much longer, seconds: less is the noise of acknowledgements.
@@ -121,8 +119,7 @@ def find_slow(
     if usual is not None and now.iteration_s < usual.iteration_s * (1 + least_share):
         return None
     hot, weights, heat, cost = _hot(now, usual, least_share)
-    sureness = _SURER if usual is None else _SURE_BESIDE if hot else _SURE
-    late, sure, doubtful = _late(now, usual, peers, hosts, (least_share, sureness))
+    late, sure, doubtful = _late(now, usual, peers, hosts, (least_share, _SURE_BESIDE if hot else _SURE))
     worker_places, cell_places = _worker_places(late, hosts), read_places(weights, frozenset(now.cells))
     own = max(late.values(), default=0.0) / now.iteration_s
     most = 1 - usual.iteration_s / now.iteration_s if usual is not None else 0.99
@@ -149,6 +146,8 @@ def _late(
 ) -> tuple[dict[int, float], float, bool]:
     """Workers whose own work has grown beyond that of their peers, seconds in an iteration.
 
+    Nobody without a healthy past: who logs, saves or evaluates has always had more to do than others.
+
     Args:
         now: As of `find_slow`; so are `usual`, `peers` and `hosts`.
         usual: The healthy past.
@@ -162,16 +161,16 @@ def _late(
     late: dict[int, float] = {}
     sureness, doubtful = math.inf, False
     period_s = now.iteration_s or 0.0
-    for group in peers:
+    for group in peers if usual is not None else ():
         grown = {worker: more for worker in group if (more := _grown(now, usual, worker)) is not None}
         if len(grown) < 2:
             continue
-        least = limits[0] if usual is not None else _ALONE_SHARE
+        least = limits[0]
         for worker, more in grown.items():
             others = median(value for other, value in grown.items() if other != worker)
             error = _standard_error(now, worker)
             share = (more - others) / period_s
-            if share >= max(least, limits[1] * error) and (usual is None or more >= least * period_s / 2):
+            if share >= max(least, limits[1] * error) and more >= least * period_s / 2:
                 late[worker] = max(late.get(worker, 0.0), more - others)
                 sureness = min(sureness, share / error)
             else:
