@@ -131,13 +131,15 @@ def test_orders_that_nobody_could_follow_cost_the_agent_nothing(tmp_path: Path) 
         end = time.monotonic() + 20
         while len(link.reports) < len(Steered.ABSURD) + 4 and time.monotonic() < end and not running.done():
             await asyncio.sleep(0.02)
+        orders.append(writer.new_order())
+        process.kill()  # a window is awaited as long as its worker may close it
+        process.wait()
         agent.stop()
         await running
 
+    orders: list[beat.Order | None] = []
     asyncio.run(live())
-    order = writer.new_order()
-    process.kill()
-    process.wait()
+    (order,) = orders
     process.stdin.close()
     assert order is not None and (order.window_id, order.first_iteration, order.last_iteration) == (7, 20, 24)
     assert any("could not be prepared" in note for note in link.reports[-1].notes)

@@ -22,7 +22,7 @@ def test_the_link_is_printed_alone_and_the_way_to_it_from_elsewhere_beside_it(
     monkeypatch.setenv("EROICA_HOST", "h")
     monkeypatch.setenv("SSH_CONNECTION", "1.2.3.4 5 6.7.8.9 22")
     announce(tmp_path, LISTENS, "h")
-    monkeypatch.setattr(jobs, "call", lambda *_: ANSWER)
+    monkeypatch.setattr(jobs, "call", lambda *_, **__: ANSWER)
     link = f"http://127.0.0.1:4711/?token={'p' * 20}%26%23"
     found = CliRunner().invoke(group, ["live", "--out", str(tmp_path)])
     assert found.exit_code == 0 and found.stdout == f"{link}\n"
@@ -39,7 +39,7 @@ def test_a_browser_is_given_a_private_file_and_not_the_link(tmp_path: Path, monk
     """Its command line is for everybody on the host to see."""
     monkeypatch.setenv("EROICA_HOST", "h")
     announce(tmp_path, LISTENS, "h")
-    monkeypatch.setattr(jobs, "call", lambda *_: ANSWER)
+    monkeypatch.setattr(jobs, "call", lambda *_, **__: ANSWER)
     opened: list[str] = []
     monkeypatch.setattr(live.webbrowser, "open", opened.append)
     assert CliRunner().invoke(group, ["live", "--open", "--out", str(tmp_path)]).exit_code == 0
@@ -55,7 +55,7 @@ def test_a_browser_is_given_a_private_file_and_not_the_link(tmp_path: Path, monk
 def test_the_browsers_file_is_not_written_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EROICA_HOST", "h")
     announce(tmp_path, LISTENS, "h")
-    monkeypatch.setattr(jobs, "call", lambda *_: ANSWER)
+    monkeypatch.setattr(jobs, "call", lambda *_, **__: ANSWER)
     precious = tmp_path / "precious"
     precious.write_text("mine")
     (tmp_path / "live.html").symlink_to(precious)

@@ -41,7 +41,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) -> None:
     names = zipfile.ZipFile(built[0]).namelist()
     ours = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "eroica").rglob("*") if path.is_file()}
-    ours = {name for name in ours if "__pycache__" not in name}
+    ours = {name for name in ours if "__pycache__" not in name and not name.endswith(".pyc")}
     assert ours <= set(names)
     others = {name for name in names if not name.startswith("eroica/")}
     assert all(".dist-info/" in name or name.endswith(".data/scripts/eroica") for name in others), others

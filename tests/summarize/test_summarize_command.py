@@ -69,6 +69,12 @@ def files(tmp_path):
     return directory
 
 
+@pytest.fixture(autouse=True)
+def _at_the_runners_priority(monkeypatch):
+    """The program takes the lowest one for itself, and here it is this process."""
+    monkeypatch.setattr("eroica.summarize.__main__._step_back", lambda: None)
+
+
 def run(files, hardware="hardware"):
     arguments = [str(files / "capture.json"), str(files.parent / hardware), str(files / "pattern")]
     return main(arguments)
@@ -130,7 +136,6 @@ def test_the_command_works_on_its_own_and_says_nothing(files):
     ("name", "text"), [("stacks.json", "broken"), ("flight.json", "{"), ("stacks.meta.json", ""), ("probe.json", "{")]
 )
 def test_what_is_damaged_but_optional_becomes_a_note(files, name, text, monkeypatch):
-    monkeypatch.setattr("eroica.summarize.__main__._step_back", lambda: None)
     (files / name).write_text(text)
     assert run(files) == 0
     pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
@@ -138,14 +143,12 @@ def test_what_is_damaged_but_optional_becomes_a_note(files, name, text, monkeypa
 
 
 def test_missing_hardware_is_a_note(files, monkeypatch):
-    monkeypatch.setattr("eroica.summarize.__main__._step_back", lambda: None)
     assert run(files, hardware="nowhere") == 0
     pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
     assert any("no hardware" in note for note in pattern.notes)
 
 
 def test_a_cut_capture_fails_with_one_line_that_names_it(files, capsys, monkeypatch):
-    monkeypatch.setattr("eroica.summarize.__main__._step_back", lambda: None)
     path = files / "capture.json"
     path.write_bytes(path.read_bytes()[:-20])
     assert run(files) == 1
@@ -156,7 +159,6 @@ def test_a_cut_capture_fails_with_one_line_that_names_it(files, capsys, monkeypa
 
 
 def test_of_a_cut_trace_counts_what_is_whole_and_the_loss_is_told(files, monkeypatch):
-    monkeypatch.setattr("eroica.summarize.__main__._step_back", lambda: None)
     path = files / "trace.json"
     path.write_bytes(path.read_bytes()[:-200])
     assert run(files) == 0

@@ -12,6 +12,7 @@ import msgspec
 
 from eroica.cli.output import check_target, make_console, on_terminal, say, write_result
 from eroica.errors import InputError, UnavailableError, UsageError
+from eroica.model.shares import percent
 from eroica.report.words import clean
 from eroica.settings import Settings, load_settings
 
@@ -69,7 +70,7 @@ def functions(days: float, as_json: bool) -> None:
     found = _ask("GET", "/v1/functions", {"days": str(days), "limit": "1000"})
     rows = [
         (
-            one["function"], one["cause"], one["jobs"], one["of_jobs"], f"{one['gain']:.0%}", _ago(one["first_at"]),
+            one["function"], one["cause"], one["jobs"], one["of_jobs"], percent(one["gain"]), _ago(one["first_at"]),
             ", ".join(one["names"]),
         )
         for one in found["functions"]

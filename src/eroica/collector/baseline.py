@@ -12,6 +12,7 @@ import numpy as np
 from eroica.collector.resume import History
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
+from eroica.model.shares import percent
 from eroica.settings import Settings
 from eroica.summarize.series import decode_series
 from eroica.wire.messages import WorkerStatus
@@ -163,7 +164,7 @@ class Baseline:
             return ""
         return (
             f"Iterations took {1e3 * taken_s:.3g} ms when the baseline window was taken, {1e3 * best_s:.3g} ms at their"
-            f" best: only what came after that window is seen, {(now_s - taken_s) / (now_s - best_s):.0%} of it."
+            f" best: only what came after that window is seen, {percent((now_s - taken_s) / (now_s - best_s))} of it."
         )
 
     def _is_far_slower(self, now_s: float | None) -> bool:

@@ -18,6 +18,7 @@ from eroica import __version__
 from eroica.fleet.database import writing
 from eroica.fleet.insights.ask import Insights
 from eroica.fleet.tables import alerts, projects
+from eroica.model.shares import percent
 from eroica.report.words import clean
 
 log = logging.getLogger("eroica.fleet")
@@ -69,7 +70,7 @@ def wanted(insights: Insights) -> list[Wanted]:
             f"function {fact.function} {fact.cause}",
             "function",
             f"{fact.function} ({fact.cause}) is slow in {fact.jobs} of {fact.of_jobs} jobs and costs about "
-            f"{fact.gain:.0%} of an iteration.",
+            f"{percent(fact.gain)} of an iteration.",
         )
         for fact in insights.functions
         if fact.jobs >= max(_JOBS, _SHARE_OF_JOBS * fact.of_jobs)

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from eroica.fleet.tables import pattern_files, runs
 from eroica.fleet.tenants import Caller
+from eroica.model.shares import percent
 
 #: Earlier runs that a run is compared with, and the fewest that say anything of how much they vary.
 _EARLIER, _FEWEST = 5, 1
@@ -116,7 +117,7 @@ def _fact(connection: sa.Connection, past: _Past) -> EarlierFact:
     now = _profile(connection, [run.id])
     before = _profile(connection, [row.id for row in past.before])
     function, was, is_now = _grown(before, now, past)
-    slower = f"{abs(past.change):.0%} {'slower' if past.change >= 0 else 'faster'}".replace("%", " %")
+    slower = f"{percent(abs(past.change))} {'slower' if past.change >= 0 else 'faster'}"
     commit = f"commit {run.commit_id}" if run.commit_id else "this run"
     where = f", in {function}: {is_now:.1f} ms an iteration, {was:.1f} before" if function else ""
     return EarlierFact(
