@@ -143,4 +143,4 @@ def test_orders_that_nobody_could_follow_cost_the_agent_nothing(tmp_path: Path) 
     process.stdin.close()
     assert order is not None and (order.window_id, order.first_iteration, order.last_iteration) == (7, 20, 24)
     assert any("could not be prepared" in note for note in link.reports[-1].notes)
-    assert not [path for path in tmp_path.parent.iterdir() if path != tmp_path and path.name.startswith("window")]
+    assert not [path for path in tmp_path.parent.iterdir() if path != tmp_path and path.name.startswith("window-")]
