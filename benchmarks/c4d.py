@@ -352,7 +352,7 @@ def main() -> int:
     parser.add_argument("--windows-alone", action="store_true", help="without communication: what windows tell")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
-    options.set += ["communication=false"] if options.windows_alone else []
+    options.set += [f"communication={str(not options.windows_alone).lower()}"]
     possible, why = available()
     if not possible:
         print(f"no hosts here: {why}")

@@ -168,7 +168,7 @@ class Settings:
     )
 
     # --- communication that watches itself (C4D; C4, arXiv 2406.04594) ---
-    communication: bool = _setting(True, "Watch communication all the time, without a window.")
+    communication: bool = _setting(False, "Watch communication all the time, without a window (docs/c4.md).")
     communication_hz: float = _setting(
         3.0, "How often a worker is asked for the counters of its collectives, per second; 0 = never.", Numbers(0, 5)
     )

@@ -109,8 +109,8 @@ class Job:
 
 @pytest.fixture
 def job() -> Job:
-    windows = Windows("j", Settings())
-    job = Job(Sense(windows, Settings()), windows)
+    windows = Windows("j", Settings(communication=True))
+    job = Job(Sense(windows, Settings(communication=True)), windows)
     assert job.live(40) == []
     return job
 

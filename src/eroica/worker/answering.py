@@ -125,9 +125,9 @@ class Answering:
         posix.mkfifo(self._told, 0o600)
         self._telling = posix.open(self._told, os.O_RDWR | os.O_NONBLOCK | flags)
         facts = posix.fstat(self._telling)
+        self._told_fifo = (facts.st_dev, facts.st_ino)  # whatever it is, it is closed with the others
         if not stat.S_ISFIFO(facts.st_mode) or facts.st_uid != os.getuid():
             raise PermissionError(f"{self._told} is not our FIFO")
-        self._told_fifo = (facts.st_dev, facts.st_ino)
 
     def _is_ours(self, handle: int) -> bool:
         """The number still means our FIFO: a program that closes all files may have opened another one under it."""
@@ -168,8 +168,7 @@ class Answering:
             question = next((letter for letter in reversed(asked) if _is_question(letter)), 0)
             self._run(self._reply, question)
             now_ns = monotonic_ns()
-            rested = now_ns - answered_ns >= _PAUSE_S * 1e9
-            answered_ns = now_ns
+            rested, answered_ns = now_ns - answered_ns >= _PAUSE_S * 1e9, now_ns
             if not (rested and question in _COUNTS) and self._stop.wait(_PAUSE_S):  # a wait is one more wake-up
                 return
 
@@ -193,7 +192,7 @@ class Answering:
         """Counters, in one write that either takes place whole or, where nobody reads, not at all."""
         try:
             counts = surroundings.collective_counts()
-        except _UNFAMILIAR:
+        except Exception:  # noqa: BLE001 - without counters it is watched as before
             counts = {}
         line = json.dumps([chr(question), counts]).encode() + b"\n"
         with contextlib.suppress(OSError):
