@@ -29,7 +29,7 @@ from c4p.ways import Ways
 from c4p.wire import HEADER, Header, Kind, parse_header
 
 TICK_S = 0.02
-CONNECT_S = 0.5
+CONNECT_S = 1.0
 NO_WAY_S = 10.0
 LOST_S = 2.0
 LINGER_S = 5.0
@@ -484,9 +484,8 @@ class Carrier:
         slot = connection.slot
         self._pending.pop(slot, None)
         self._discard(connection)
-        now = time.monotonic()
-        if connection.way and not self._is_its_port(connection, now):
-            self._ways.failed(connection.way, "dead", now)
+        if connection.way:
+            self._ways.failed(connection.way, "dead", time.monotonic())
         if self._slots[slot] is None:
             self._ways.now_at[slot] = connection.way
             self._ways.elsewhere(slot)
@@ -503,17 +502,11 @@ class Carrier:
         now = time.monotonic()
         slot = connection.slot
         self._ways.now_at[slot] = connection.way
-        if why == "slow" or not self._is_its_port(connection, now):
-            self._ways.leave(slot, why, now)
+        self._ways.leave(slot, why, now)
         self._drop(connection)
         self._connect(slot)
         pending = self._pending.get(slot)
         self._note("left", why, connection, pending, after_s)
-
-    def _is_its_port(self, connection: Outgoing, now: float) -> bool:
-        """Whether another connection on its way goes on: then the way is none to be left."""
-        others = (c for c in self._slots if c is not None and c is not connection and c.way == connection.way)
-        return any(c.trusted and now - c.path.progress < path_rules.DEAD_S / 2 for c in others)
 
     def _drop(self, connection: Outgoing) -> None:
         self._discard(connection)

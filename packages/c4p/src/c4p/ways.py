@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 
 from c4p.model import UNKNOWN, Way
 
-#: A connection that dies may be its port's fault alone: what comes back for it takes a way that nobody plans.
-#: So another port of the way is tried soon; the pause doubles where that fails too.
-AGAIN_S = {"dead": 0.1, "lost": 0.1, "slow": 5.0}
+AGAIN_S = {"dead": 1.0, "lost": 1.0, "slow": 5.0}
 LONGEST_AGAIN_S = 60.0
 
 
