@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -266,13 +267,17 @@ def test_what_is_old_goes_and_what_is_young_stays(engine: sa.Engine, store: Patt
         facts = filling.run(job, now - age, now - age, ["h"], ["h"])
         filling.put(patterns_piece(facts, 1, 0.2))
         filling.heard(facts, now - age)
-    orphan = tmp_path / "patterns" / "project=1" / "left.parquet"
+    orphan = tmp_path / "patterns" / "project=1" / "month=2026-01" / "run=0a" / "window=1-0-ff.parquet"
+    theirs = tmp_path / "patterns" / "theirs.parquet"
+    orphan.parent.mkdir(parents=True)
+    theirs.write_bytes(b"of somebody who keeps files there, too")
+    os.utime(theirs, (1, 1))
     orphan.write_bytes(b"x")
     assert sweep(engine, store, now).orphans == 0, "it may be of a batch that is being entered"
     swept = sweep(engine, store, now + 7 * 3600)
     assert (count(engine, runs), count(engine, pattern_files), swept.orphans) == (2, 1, 1)
     files = list((tmp_path / "patterns").rglob("*.parquet"))
-    assert len(files) == 1 and not orphan.exists()
+    assert len(files) == 2 and theirs in files and not orphan.exists()
     with engine.connect() as connection:
         for table in ("verdicts", "findings", "culprits", "run_hosts", "times"):
             left = connection.execute(sa.text(f"select distinct run_id from {table}")).scalars().all()

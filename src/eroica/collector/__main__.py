@@ -141,9 +141,9 @@ async def _serve(where: Places, settings: Settings) -> None:
         await doors.open(door and door[0], former and former[0])
         if await _unless(doors.elsewhere, collector.run()):
             partings = [one.close(PARTING_S) for one in told if one is not None]
-            await asyncio.gather(
-                collector.bid_farewell(), pages.close(PARTING_S), reporting.close(PARTING_S), *partings
-            )
+            farewells = (collector.bid_farewell(), pages.close(PARTING_S), reporting.close(PARTING_S), *partings)
+            for failure in filter(None, await asyncio.gather(*farewells, return_exceptions=True)):
+                logging.error("the job's end: %r", failure)
             collector.save_status()  # what could not be sent is a note in it
     finally:
         await doors.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 import zlib
 from collections.abc import Iterable
@@ -112,9 +113,13 @@ def _forget_rows(engine: sa.Engine, project_id: int, before: float) -> None:
         connection.execute(sa.delete(alerts).where(alerts.c.project_id == project_id, alerts.c.cleared_at < before))
 
 
+#: What lies beside our files in a directory or bucket is somebody's.
+_OURS = re.compile(r"project=\d+/month=[\d-]+/run=[0-9a-f]+/window=[^/]+\.parquet")
+
+
 def _sweep_orphans(engine: sa.Engine, store: PatternStore, now: float) -> int:
     """Files of batches whose entering was cut short, and that never came again."""
-    old = {path for path, written in store.all() if written < now - _ORPHAN_S}
+    old = {path for path, written in store.all() if written < now - _ORPHAN_S and _OURS.fullmatch(path)}
     if not old:
         return 0
     with engine.connect() as connection:
