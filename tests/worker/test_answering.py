@@ -29,7 +29,7 @@ guard = Guard(lambda: here / "log" / "worker.log", lambda text: None)
 def say(*what): print(*what, flush=True)
 """
 LISTENING = """
-answering = Answering(here, guard.run)
+answering = Answering(here, guard.run, tells=True)
 assert answering.start()
 say(threading.active_count(), len(threading.enumerate()), len(os.listdir("/proc/self/task")))
 """
@@ -246,3 +246,16 @@ def test_a_digit_is_answered_in_one_line_of_another_fifo(programs: list[Program]
         os.close(told)
     status, out, err = program.end()
     assert (status, out.strip(), err) == (0, "['log']" if "log" in out else "[]", "")
+
+
+def test_without_communication_there_is_no_second_fifo_and_no_counter_is_read(
+    tmp_path: Path, programs: list[Program]
+) -> None:
+    body = """
+from eroica.worker import surroundings
+surroundings.collective_counts = lambda: say("counted")
+a = Answering(here, guard.run)
+a.start(); say(sorted(path.suffix for path in here.iterdir()))
+a._reply(ord("7")); a.stop()
+"""
+    assert begin(programs, tmp_path, body).end() == (0, "['.ask']\n", "")

@@ -86,6 +86,9 @@ def _telemetry(where: Places, collector: Collector, settings: Settings) -> Telem
     except ImportError as error:
         collector.windows.note(f"otlp_endpoint: OpenTelemetry is missing ({error.name}); pip install 'eroica[otel]'")
         return None
+    except Exception as error:  # noqa: BLE001 - its SDK reads variables of the user's; a job is watched without it
+        collector.windows.note(f"otlp_endpoint: OpenTelemetry does not start: {type(error).__name__}: {error}"[:300])
+        return None
     telemetry.start()
     collector.listeners.append(telemetry.judged)
     return telemetry

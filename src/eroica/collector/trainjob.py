@@ -113,7 +113,7 @@ class TrainJob:
             async with httpx.AsyncClient(verify=trust, timeout=_TRY_S, follow_redirects=False) as client:
                 headers = {"Authorization": f"Bearer {token}", "User-Agent": f"eroica/{__version__}"}
                 answer = await client.post(self._url, json=body, headers=headers)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._failed(f"no connection ({type(error).__name__})")
         except (OSError, ValueError, ssl.SSLError) as error:
             self._failed(f"its certificate or token cannot be read ({type(error).__name__})")

@@ -2,7 +2,8 @@
 
     trainer.add_callback(EroicaCallback(trainer))
 
-Iteration times and verdicts go wherever the trainer reports to (`report_to`), and into `trainer.state.log_history`.
+Iteration times and verdicts go wherever the trainer reports to (`report_to`). They go there by its reporting callbacks,
+not by `trainer.log`: trainers gather in that, or empty what they have collected, and here one worker speaks alone.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from eroica.integrations.news import Companion, News
 __all__ = ["EroicaCallback"]
 
 _TAG = "eroica.verdict"
+#: Where the callbacks live that write to trackers.
+_REPORTING = "transformers.integrations."
 
 
 class EroicaCallback(TrainerCallback):  # type: ignore[misc]
     """Watches the training and logs what is found. Never raises into it.
 
     Args:
-        trainer: Where numbers and verdicts are logged, through `trainer.log`; None: the training is only watched.
+        trainer: Numbers and verdicts go to what it reports to; None: the training is only watched.
         **settings: Any of `eroica settings`; under `eroica run` give them to that instead.
 
     Raises:
@@ -51,9 +54,11 @@ class EroicaCallback(TrainerCallback):  # type: ignore[misc]
         trainer = self._trainer()
         if trainer is None:
             return
-        trainer.log(dict(news.numbers))
-        if news.verdict:
-            for callback in trainer.callback_handler.callbacks:
+        for callback in trainer.callback_handler.callbacks:
+            if not type(callback).__module__.startswith(_REPORTING):
+                continue
+            callback.on_log(trainer.args, trainer.state, trainer.control, logs=dict(news.numbers), model=trainer.model)
+            if news.verdict:
                 _write_sentence(callback, news.verdict, trainer.state.global_step)
 
     def __getstate__(self) -> dict[str, Any]:

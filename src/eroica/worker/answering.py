@@ -72,9 +72,11 @@ class Answering:
     Args:
         directory: The runtime directory.
         run: Runs our code behind the guest's border.
+        tells: How far collectives are is told, too; without it there is no second FIFO.
     """
 
-    def __init__(self, directory: Path, run: Callable[..., Any]) -> None:
+    def __init__(self, directory: Path, run: Callable[..., Any], tells: bool = False) -> None:
+        self._tells = tells
         self._ask = directory / f"{os.getpid()}.ask"
         self._answer = directory / f"{os.getpid()}.answer"
         self._run = run
@@ -121,6 +123,8 @@ class Answering:
             raise PermissionError(f"{self._ask} is not our FIFO")
         self._fifo = (facts.st_dev, facts.st_ino)
         self._writing = posix.open(self._ask, os.O_WRONLY | os.O_NONBLOCK | flags)
+        if not self._tells:
+            return
         self._told.unlink(missing_ok=True)
         posix.mkfifo(self._told, 0o600)
         self._telling = posix.open(self._told, os.O_RDWR | os.O_NONBLOCK | flags)
@@ -177,7 +181,8 @@ class Answering:
         if not question:
             return
         if question in _COUNTS:
-            self._tell(question)
+            if self._tells:
+                self._tell(question)
             return
         try:
             text = json.dumps(answer(question)).encode("utf-8", "replace")
@@ -363,7 +368,7 @@ class Witness:
     def __init__(self, directory: Path, settings: Settings, run: Callable[..., Any]) -> None:
         self._signal = StackSignal(directory, settings.stack_signal)
         listens = settings.answering_thread and has_other_threads()
-        self._thread = Answering(directory, run) if listens else None
+        self._thread = Answering(directory, run, settings.communication) if listens else None
 
     @property
     def facts(self) -> dict[str, int]:
