@@ -136,9 +136,7 @@ def test_a_path_that_dies_is_left_within_two_seconds_without_an_error(parallel: 
         parallel.mend("spine1", "host1")
     assert job.right
     left = [e for e in job.members[1]["events"] + job.members[0]["events"] if e["what"] == "left"]
-    dead = [
-        e for e in left if e["way"] == [parallel.routers["spine1"]]
-    ]  # as dead or slow
+    dead = [e for e in left if e["way"] == [parallel.routers["spine1"]]]  # as dead or slow
     assert dead, left
     assert min(e["time"] for e in dead) - cut[0] < 1.0
     assert job.busbw_mbit(since=cut[0] + 2.0) > 100  # of 300 that are left: this machine is busy
