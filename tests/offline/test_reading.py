@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -39,6 +40,13 @@ reader.main()
 TWO = Settings(readers=2)
 
 
+@pytest.fixture
+def helpers() -> Callable[[], set[int]]:
+    """Processes that the test has begun and not ended; other tests of this run may keep a server."""
+    before = {child.pid for child in psutil.Process().children()}
+    return lambda: {child.pid for child in psutil.Process().children()} - before
+
+
 @pytest.mark.parametrize(
     ("text", "granted"), [("max 100000\n", None), ("250000 100000\n", 2.5), ("", None), ("1 0", None), ("x y", None)]
 )
@@ -65,7 +73,7 @@ def sources(directory: Path) -> tuple[Source, ...]:
     return discover([directory]).traces
 
 
-def test_processes_read_what_one_process_reads(tmp_path: Path) -> None:
+def test_processes_read_what_one_process_reads(tmp_path: Path, helpers: Callable[[], set[int]]) -> None:
     for rank in range(3):
         write(tmp_path / f"rank{rank}.json.gz", rank=rank, load_us=1_000.0 * (1 + rank))
     beside, here = (read_all(sources(tmp_path), Settings(readers=width)) for width in (2, 1))
@@ -74,7 +82,7 @@ def test_processes_read_what_one_process_reads(tmp_path: Path) -> None:
         assert one.pattern is not None and other.pattern is not None
         assert one.pattern.functions == other.pattern.functions and one.path == other.path
         assert one.steps == other.steps and one.start_ns == other.start_ns
-    assert not psutil.Process().children()
+    assert not helpers()
 
 
 def test_progress_adds_up_to_the_size_of_the_files(tmp_path: Path) -> None:
@@ -92,7 +100,7 @@ def test_progress_adds_up_to_the_size_of_the_files(tmp_path: Path) -> None:
     [("killed_rank1.json", "was killed, perhaps because memory"), ("bug_rank1.json", "never seen before")],
 )
 def test_a_reader_that_dies_costs_only_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str, helpers: Callable[[], set[int]]
 ) -> None:
     monkeypatch.setattr(readers, "isolated", lambda _module: [sys.executable, "-c", FRAGILE])
     for rank in (0, 2, 3):
@@ -101,7 +109,7 @@ def test_a_reader_that_dies_costs_only_its_file(
     summaries = {Path(one.path).name: one for one in read_all(sources(tmp_path), TWO)}
     assert words in summaries[name].error and summaries[name].pattern is None
     assert [one.pattern is not None for key, one in sorted(summaries.items()) if key != name] == [True] * 3
-    assert not psutil.Process().children()
+    assert not helpers()
 
 
 def test_what_somebody_prints_in_a_reader_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,12 +136,14 @@ def test_a_long_word_behind_a_short_one_is_too_much_as_well(tmp_path: Path, monk
     os.close(mouth)
 
 
-def test_a_reader_that_says_too_much_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_says_too_much_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, helpers: Callable[[], set[int]]
+) -> None:
     monkeypatch.setattr(readers, "MOST_FRAME_BYTES", 100)
     for rank in (0, 1):
         write(tmp_path / f"rank{rank}.json", rank=rank)
     assert all("says more than 100 bytes" in one.error for one in read_all(sources(tmp_path), TWO))
-    assert not psutil.Process().children()
+    assert not helpers()
 
 
 def test_a_damaged_file_costs_only_itself(tmp_path: Path) -> None:
