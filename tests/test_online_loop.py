@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
 import pytest
 
 from eroica.archive.load import decode_history
@@ -164,10 +165,14 @@ def test_profile_opens_a_window_on_a_healthy_job_and_finds_nothing(tmp_path: Pat
     assert job.returncode != 0  # the signal reached torchrun
 
 
-def test_a_scheduler_that_ends_the_job_inside_a_window_still_gets_its_verdict(tmp_path: Path) -> None:
-    script = write_training(tmp_path / "job")
-    out, final = tmp_path / "report", tmp_path / "v.json"
-    options = ["--set", "window_s=60", "--set", "max_window_events=5000000", "--set", "baseline_window=false"]
+LONG_WINDOW = {"window_s": "60", "max_window_events": "5000000", "baseline_window": "false"}
+
+
+def inside_a_long_window(directory: Path, then: Callable[[subprocess.Popen[bytes], Path], object]) -> Verdict:
+    """The verdict on a job of two ranks that ends, or is ended by `then`, three seconds after a window has opened."""
+    script = write_training(directory / "job")
+    out, final = directory / "report", directory / "v.json"
+    options = [part for name, value in LONG_WINDOW.items() for part in ("--set", f"{name}={value}")]
     ours = [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(out), "--json", str(final), *options]
     job = subprocess.Popen(
         [*ours, "--", *torchrun(script, "--seconds", "90")],
@@ -179,17 +184,36 @@ def test_a_scheduler_that_ends_the_job_inside_a_window_still_gets_its_verdict(tm
         _wait_for(out, lambda status: any(line["phase"] == "window" for line in status["windows"]))
         time.sleep(3.0)
         told = time.monotonic()
-        job.terminate()
+        then(job, script)
         job.wait(60)
         assert time.monotonic() - told < 30.0
     finally:
         job.kill()
         job.wait(60)
-    assert job.returncode != 0  # the signal reached torchrun
-    verdict = Verdict.from_json(final.read_bytes())
+    assert job.returncode != 0  # what happened to the training is seen
+    return Verdict.from_json(final.read_bytes())
+
+
+def test_a_scheduler_that_ends_the_job_inside_a_window_still_gets_its_verdict(tmp_path: Path) -> None:
+    verdict = inside_a_long_window(tmp_path, lambda job, _script: job.terminate())
     assert verdict.coverage.workers_reported == 2, verdict.summary
     assert verdict.window is not None and verdict.window.last_iteration is not None
     assert any("the job is told to end" in note for note in verdict.coverage.notes), verdict.coverage.notes
+
+
+def test_workers_that_are_killed_inside_a_window_leave_their_iterations_and_stacks(tmp_path: Path) -> None:
+    def kill(job: subprocess.Popen[bytes], script: Path) -> None:
+        for process in psutil.Process(job.pid).children(recursive=True):
+            command = process.cmdline()
+            if str(script) in command and "torch.distributed.run" not in command:
+                process.kill()
+
+    verdict = inside_a_long_window(tmp_path, kill)
+    assert verdict.coverage.workers_reported == 2, verdict.coverage
+    assert verdict.verdict == "undetermined"
+    assert "ended before any worker had saved its trace. Iterations took" in verdict.summary
+    assert "by their stacks they spent" in verdict.summary and "CopiedModel.run" in verdict.summary
+    assert verdict.window is not None and verdict.window.duration_s > 1.0
 
 
 def _wait_for(out: Path, is_so: Callable[[dict[str, Any]], bool]) -> None:

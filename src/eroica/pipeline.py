@@ -20,6 +20,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import CommonAxis, Cost, Coverage, IterationTimes, Verdict, VerdictWindow
 from eroica.model.window import Window
 from eroica.settings import Settings
+from eroica.untraced import tell_untraced, without_traces
 from eroica.wire.codec import encode_record
 
 #: More workers than any job has: a trace that says so is wrong.
@@ -60,16 +61,18 @@ def analyze(
         settings = dataclasses.replace(settings, one_off_fraction=0.0)
     latest = list({pattern.worker.global_rank: pattern for pattern in patterns}.values())
     expected, doubts = count_workers(latest, expected_workers, window)
+    untraced = without_traces(latest)
+    compared = [pattern for pattern in latest if pattern.has_trace]
     context = WindowContext(
         job=job,
         window=window,
         expected_workers=expected,
-        missing=_missing(latest, expected),
+        missing=_missing(compared, expected),
         notes=(*notes, *doubts),
         cost=total_cost(latest),
     )
     try:
-        verdict = _judge(latest, baseline, context, settings)
+        verdict = _judge(compared, baseline, context, settings)
     except (InputError, UsageError) as error:
         if isinstance(error, UsageError) and window.kind == "trace":
             raise  # whoever reads files sits in front of them; a running job has asked long ago
@@ -77,8 +80,10 @@ def analyze(
     if window.kind == "trace":
         verdict = add_axis(verdict, latest)
     elif verdict.window is not None:
-        compared = msgspec.structs.replace(verdict.window, compared_with=baseline[0].window_id if baseline else 0)
-        verdict = msgspec.structs.replace(verdict, window=compared)
+        told = msgspec.structs.replace(verdict.window, compared_with=baseline[0].window_id if baseline else 0)
+        verdict = msgspec.structs.replace(verdict, window=told)
+    if untraced:
+        verdict = tell_untraced(verdict, untraced, window.baseline_iteration_s)
     cost = msgspec.structs.replace(verdict.cost, localize_s=round(perf_counter() - start, 4))
     return msgspec.structs.replace(verdict, cost=cost)
 

@@ -206,3 +206,21 @@ def test_a_link_in_place_of_samples_costs_only_them(files, tmp_path):
     assert run(files) == 0
     pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
     assert any("is a link" in note for note in pattern.notes)
+
+
+def test_of_a_worker_that_ended_before_its_trace_stacks_and_iterations_are_left(files):
+    (files / "trace.json").unlink()
+    facts = msgspec.json.decode((files / "capture.json").read_bytes())
+    facts["trace_path"] = ""
+    (files / "capture.json").write_bytes(msgspec.json.encode(facts))
+    summarize_files(files / "capture.json", files.parent / "hardware", files / "pattern")
+    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    assert not pattern.has_trace
+    assert {row.key.name: pytest.approx(row.critical_s) for row in pattern.functions} == {"<module>": 0.150}
+    assert decode_series(pattern.iteration_us, np.float32).tolist() == [50_000.0] * 3
+
+
+def test_a_trace_that_is_named_and_missing_is_an_error(files):
+    (files / "trace.json").unlink()
+    with pytest.raises(InputError):
+        summarize_files(files / "capture.json", files.parent / "hardware", files / "pattern")

@@ -35,7 +35,7 @@ def test_a_patched_training_runs_on_is_watched_and_gives_its_window_and_its_answ
     alone = subprocess.run(
         command(how, 100), env=environment, capture_output=True, text=True, check=False, timeout=60
     )  # fmt: skip
-    order, answers = OneOrder(1, WINDOW, sampling_hz=50), []
+    order, answers = OneOrder(1, WINDOW, length=25, sampling_hz=50), []
 
     def act(host: Host) -> None:
         order(host)

@@ -54,6 +54,7 @@ class LocalWorker:
         self.reader = reader
         self.worker = worker
         self.training_thread_id = _whole(reader.identity, "training_thread_id") or worker.pid
+        self.training_thread_ident = _whole(reader.identity, "training_thread_ident")
         self.slowdown = Slowdown(settings)
         self.silence = Silence(settings)
         self.process = ProcessWatch(worker.pid, _whole(reader.identity, "process_start"))
@@ -196,8 +197,7 @@ class LocalWorker:
             silent_s=self.silence.quiet_s,
             silent=self.silence.silent,
             signal=SignalFacts(
-                _whole(identity, "stack_signal"), _whole(identity, "stack_file"),
-                _whole(identity, "training_thread_ident"),
+                _whole(identity, "stack_signal"), _whole(identity, "stack_file"), self.training_thread_ident,
             ),
         )  # fmt: skip
 

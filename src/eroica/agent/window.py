@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from eroica.agent.remains import leave_capture
 from eroica.agent.roster import LocalWorker
 from eroica.agent.scratch import Scratch
 from eroica.agent.setup import process_setup
@@ -273,9 +274,17 @@ class HostWindow:
             if status == "done":
                 return True
             if status in _LOST or worker.ended:
-                return (self.directory / str(worker.worker.pid) / "capture.json").exists()
+                capture = self.directory / str(worker.worker.pid) / "capture.json"
+                return capture.exists() or (worker.ended and self._leave_capture(worker, capture))
             await asyncio.sleep(0.1)
         return False
+
+    def _leave_capture(self, worker: LocalWorker, path: Path) -> bool:
+        try:
+            return leave_capture(worker, self.order, path)
+        except OSError as error:
+            self.notes.append(f"what worker {worker.worker.global_rank} left cannot be kept: {error}")
+            return False
 
     # ------------------------------------------------------------------ summaries
 

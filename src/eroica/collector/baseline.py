@@ -88,7 +88,7 @@ class Baseline:
             patterns: What came of it; may be empty.
             iteration_s: Mean iteration when the window was asked for, seconds.
         """
-        found = tuple(patterns)
+        found = tuple(pattern for pattern in patterns if pattern.has_trace)
         if not found:  # the one before, if there is one, is better than none
             return
         self.patterns, self._taken_s, self._was_slow, self._done = found, iteration_s, False, True

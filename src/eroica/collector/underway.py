@@ -13,6 +13,9 @@ from eroica.wire.messages import OrderResult, WorkerStatus
 
 Phase = Literal["probe", "window", "patterns", "analysis"]
 _MISSED = ("missed", "skipped", "failed")
+_OVER = ("closed", "done")
+#: What a worker has captured until it ends, its host hands over, or says why not.
+_BEGUN = ("open", *_OVER)
 #: Workers left out whose reason is told; the rest is a number.
 _NAMED = 20
 
@@ -84,16 +87,16 @@ class Underway:
     # ------------------------------------------------------------------ the window
 
     def leave_out(self, workers: Iterable[WorkerStatus]) -> None:
-        """Wait no longer for those who missed the window, failed in it or ended before they had captured it."""
+        """Wait no longer for those who missed the window, failed in it or ended before it was opened."""
         workers = list(workers)
         answers = self._answers(workers, "window")
         for rank, result in answers.items():
             if result.status in _MISSED:
                 self.left_out.setdefault(rank, result.note or result.status)
         for rank in self._gone(workers):
-            captured = rank in answers and answers[rank].status == "done"
-            if not captured and rank not in self.patterns:
-                self.left_out.setdefault(rank, "the worker ended inside the window")
+            begun = rank in answers and answers[rank].status in _BEGUN
+            if not begun and rank not in self.patterns:
+                self.left_out.setdefault(rank, "the worker ended before the window was opened")
 
     def leave_out_the_late(self) -> None:
         """Wait no longer for anybody."""
@@ -102,9 +105,10 @@ class Underway:
 
     def is_captured(self, workers: Iterable[WorkerStatus]) -> bool:
         """The window is over on every worker that is not left out."""
-        answers = self._answers(workers, "window")
-        done = {rank for rank, result in answers.items() if result.status in ("closed", "done")}
-        return bool(done) and self.ranks <= done | set(self.left_out)
+        workers = list(workers)
+        answers, gone = self._answers(workers, "window"), self._gone(workers)
+        over = {rank for rank, result in answers.items() if result.status in _OVER or rank in gone}
+        return bool(over) and self.ranks <= over | set(self.left_out)
 
     def omissions(self) -> list[str]:
         """Who is left out and why, bounded."""

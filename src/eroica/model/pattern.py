@@ -244,6 +244,8 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             (`eroica.wire.codec.encode_record`); empty if there was no room or nothing to show. Nothing is concluded
             from it, so it stays encoded until a picture is drawn.
         found_by: Recorded traces: how the iterations were found (see `eroica.model.trace`); "span" are none.
+        has_trace: The worker lived long enough to save its trace; else iterations, stacks and the host's hardware are
+            all there is, and a wait cannot be told from work.
         notes: What is missing and why.
     """
 
@@ -273,4 +275,5 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     raw_bytes: int = 0
     timeline: bytes = b""
     found_by: str = ""
+    has_trace: bool = True
     notes: tuple[str, ...] = ()

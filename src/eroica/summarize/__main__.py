@@ -64,6 +64,7 @@ def summarize_files(capture_path: Path, hardware: Path, out: Path) -> None:
     pattern = summarize_worker(window.capture, window.events, window.stacks, window.samples, window.flight, settings)
     pattern = msgspec.structs.replace(
         pattern,
+        has_trace=window.has_trace,
         raw_bytes=_raw_bytes(capture_path.parent, hardware),
         summarize_s=time.perf_counter() - began,
         notes=(*pattern.notes, *window.notes),

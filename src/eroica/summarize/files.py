@@ -18,7 +18,7 @@ from eroica.summarize.sides import name_sides, read_sides
 from eroica.trace.flight import read_flight
 from eroica.trace.kineto import read_trace
 from eroica.trace.stacks import StackTimeline, read_stacks
-from eroica.trace.table import EventTable
+from eroica.trace.table import NO_EVENTS, EventTable
 from eroica.wire.places import PROBE_FILE
 
 _LARGEST_CAPTURE = 64_000_000
@@ -31,10 +31,12 @@ class WindowFiles(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         capture: What the worker handed over, with what its agent found out about it.
-        events: Its trace; sends and receives tell their other side where the probe told it.
+        events: Its trace; sends and receives tell their other side where the probe told it. Empty where the worker
+            ended before it had saved one.
         stacks: Sampled stacks of it and its children, None without them.
         samples: Hardware channels of its host, None without them.
         flight: The Flight Recorder's entries.
+        has_trace: The worker lived long enough to save its trace.
         notes: What was damaged and is left out, and what the samples lack.
     """
 
@@ -43,6 +45,7 @@ class WindowFiles(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     stacks: StackTimeline | None
     samples: Samples | None
     flight: tuple[FlightEntry, ...]
+    has_trace: bool
     notes: tuple[str, ...]
 
 
@@ -72,7 +75,8 @@ def read_window(capture_path: Path, hardware: Path, settings: Settings) -> Windo
     probe_path = capture_path.with_name(PROBE_FILE)
     sides = _optional(lambda: read_sides(probe_path), notes, probe_path)
     trace_path = _beside(capture_path, capture.trace_path or "trace.json")
-    events = read_trace(_no_link(trace_path), settings, links=True)
+    has_trace = bool(capture.trace_path) or trace_path.exists()
+    events = read_trace(_no_link(trace_path), settings, links=True) if has_trace else NO_EVENTS
     if not events.header.has_wall_clock:
         raise InputError(
             f"{trace_path} is cut short and lost what its times count from: the window cannot be found in it"
@@ -83,6 +87,7 @@ def read_window(capture_path: Path, hardware: Path, settings: Settings) -> Windo
         stacks=stacks,
         samples=samples,
         flight=tuple(flight or ()),
+        has_trace=has_trace,
         notes=(*notes, *(samples.notes if samples is not None else ())),
     )
 

@@ -140,3 +140,13 @@ class EventTable:
     def name_of(self, row: int) -> str:
         """Name of one event."""
         return self.strings[int(self.name[row])]
+
+
+NO_EVENTS = EventTable(
+    strings=(),
+    name=np.empty(0, dtype=np.int32),
+    category=np.empty(0, dtype=np.int8),
+    thread=np.empty(0, dtype=np.int64),
+    start_ns=np.empty(0, dtype=np.int64),
+    end_ns=np.empty(0, dtype=np.int64),
+)
