@@ -92,6 +92,15 @@ def test_a_side_without_ways_carries_nothing() -> None:
     assert plan({"x": demand}, {}).assignments["x"].sides == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("flows", [4, 8])
+def test_where_one_top_is_missing_shares_are_rounded_to_the_nearer_number(flows: int) -> None:
+    tops = [["s0", "s1", "s2"], ["s0", "s1", "s2", "s3"]]
+    for left in (0, 1):
+        demand = Demand([Pair("a", "b", flows, [Reach("l0L", "l1L", left), Reach("l0R", "l1R", 1 - left)])], tops)
+        sides = plan({"x": demand}, {}).assignments["x"].sides
+        assert sides.count(left) == {4: 2, 8: 3}[flows]  # of fair shares of 1.7 and 3.4
+
+
 def test_a_demand_that_contradicts_itself_is_refused() -> None:
     with pytest.raises(BadRequest, match="not there"):
         plan({"x": Demand([Pair("a", "b", 1, [Reach("l", "m", 3)])], [["s"]])}, {})

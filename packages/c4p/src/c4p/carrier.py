@@ -29,6 +29,7 @@ from c4p.ways import Ways
 from c4p.wire import HEADER, Header, Kind, parse_header
 
 TICK_S = 0.02
+UNSEEN_S = 5 * TICK_S
 CONNECT_S = 1.0
 NO_WAY_S = 10.0
 LOST_S = 2.0
@@ -37,6 +38,9 @@ TRUST_BYTES = 256 * 1024
 _MOST_PAYLOAD = 1024 * 1024
 _TCP_INFO_UNACKED = 24
 _TCP_INFO_LAST_ACK = 56
+_TCP_INFO_NOT_SENT = 144
+_TCP_INFO_PEERS_WINDOW = 228
+_TCP_INFO_BYTES = 232
 _LATER = {errno.EAGAIN, errno.EINPROGRESS, errno.EWOULDBLOCK}
 
 
@@ -165,6 +169,7 @@ class Carrier:
         self._ended = False
         self._closing_since: float | None = None
         self._tick_at = 0.0
+        self._looked_at = time.monotonic()
         self._error: C4PError | None = None
         self._done = False
         self._connected = threading.Event()
@@ -710,6 +715,7 @@ class Carrier:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _tick(self, now: float) -> None:
+        self._forget_unseen(now)
         self._check_deadlines(now)
         self._check_neighbours(now)
         if self._error is not None:
@@ -721,6 +727,17 @@ class Carrier:
             self._connected.set()
         if self._closing_since is not None:
             self._check_close(now)
+
+    def _forget_unseen(self, now: float) -> None:
+        """Time in which this thread did not run says nothing about any path."""
+        unseen_s, self._looked_at = now - self._looked_at, now
+        if unseen_s < UNSEEN_S:
+            return
+        for connection in [*self._slots, *self._retiring]:
+            if connection is not None:
+                connection.path.not_seen(unseen_s, now)
+        for pending in self._pending.values():
+            pending.since = min(pending.since + unseen_s, now)
 
     def _check_deadlines(self, now: float) -> None:
         for job in self._jobs.values():
@@ -771,8 +788,9 @@ class Carrier:
         verdicts = path_rules.dead_paths(accounts, unacknowledged, now)
         if self._moves and self._ways.known and not verdicts:
             verdicts = path_rules.slow_paths(accounts, now)
-        for verdict in verdicts:
-            self._leave(connections[verdict.path.name], verdict.why, verdict.after_s)
+        for verdict in verdicts:  # one that is slow because nothing at all is acknowledged is dead
+            why = "dead" if unacknowledged.get(verdict.path.name) else verdict.why
+            self._leave(connections[verdict.path.name], why, verdict.after_s)
 
     def _check_retiring(self) -> None:
         for connection in list(self._retiring):
@@ -845,14 +863,20 @@ class Carrier:
 
 
 def _waits_for_kernel(sock: socket.socket) -> bool:
-    """Whether the kernel has sent segments for which no acknowledgement comes."""
+    """Whether no acknowledgement comes of what the kernel has sent, or would send if its own link were up.
+
+    What it keeps because the receiver has no room is the receiver's doing; kernels before 5.4 do not tell that apart.
+    """
     try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     except OSError:
         return True
-    (unacknowledged,) = struct.unpack_from("I", info, _TCP_INFO_UNACKED)
-    (last_ack_ms,) = struct.unpack_from("I", info, _TCP_INFO_LAST_ACK)
-    return bool(unacknowledged > 0 and last_ack_ms >= 200)
+
+    def field(offset: int) -> int:
+        return int(struct.unpack_from("I", info, offset)[0]) if len(info) >= offset + 4 else 0
+
+    is_kept = field(_TCP_INFO_NOT_SENT) > 0 and field(_TCP_INFO_PEERS_WINDOW) > 0
+    return field(_TCP_INFO_LAST_ACK) >= 200 and (field(_TCP_INFO_UNACKED) > 0 or is_kept)
 
 
 def _close_at_once(sock: socket.socket) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,8 @@ from c4p.errors import NoWay
 from c4p.model import UNKNOWN, Way
 
 FIRST_PORT = 61000  # above the range from which Linux takes ports by itself
-PORTS = 64
+PORTS = 64  # at once; more as long as a way was seen only once
+MOST_PORTS = 256
 MOST_HOPS = 8
 ROUNDS = 3
 LOSSY = 0.1
@@ -126,30 +127,51 @@ def learn(source: str, target: tuple[str, int], ports: Sequence[int] | None = No
     Args:
         source: Own address.
         target: The neighbour's address and listening port.
-        ports: Source ports to try; None: 64 above the kernel's own range.
+        ports: Source ports to try; None: some above the kernel's own range, 64 at a time until each way that was seen
+            was seen twice (a way that nobody has seen yet is then unlikely), 256 at most.
         rounds: How often each port is tried; one does not see losses, and is faster.
 
     Raises:
         NoWay: No route, or no port leads to the neighbour.
     """
-    ports = list(ports or range(FIRST_PORT, FIRST_PORT + PORTS))
-    hops = routes.next_hops(source, *target, ports)
-    if all(hop.local for hop in hops.values()):
-        return Entry(source, *target, {"": [0]}, {}, time.time(), "none", [])
 
     def send(items: Sequence[probes.Probe]) -> Mapping[probes.Probe, probes.Answer]:
         return probes.probe(source, target, items)
 
-    firsts = {port: hop.gateway or hop.interface for port, hop in hops.items()}
-    found, how = find_ways(firsts, send)
-    ways, left_out = keep_good(found, check_ports(ports, send, rounds))
+    hops: dict[int, routes.NextHop] = {}
+    found: dict[int, Way] = {}
+    for some in [list(ports)] if ports else _portions():
+        fresh = routes.next_hops(source, *target, some)
+        if all(hop.local for hop in fresh.values()):
+            return Entry(source, *target, {"": [0]}, {}, time.time(), "none", [])
+        more, how = find_ways({port: hop.gateway or hop.interface for port, hop in fresh.items()}, send)
+        hops |= fresh
+        found |= more
+        if not _seen_once(found):
+            break
+    ways, left_out = keep_good(found, check_ports(list(hops), send, rounds))
     if not ways:
         address = f"{target[0]}:{target[1]}"
-        raise NoWay(f"none of {len(ports)} source ports leads from {source} to {address}: is it up, and listening?")
+        raise NoWay(f"none of {len(hops)} source ports leads from {source} to {address}: is it up, and listening?")
     text = {write_way(way): ports for way, ports in sorted(ways.items())}
     order = sorted({(routes.index_of(hop.interface), found[port][0]) for port, hop in hops.items() if found[port]})
     shares = {write_way(way): share for way, share in left_out.items()}
     return Entry(source, *target, text, shares, time.time(), how, list(dict.fromkeys(name for _, name in order)))
+
+
+def _portions() -> Iterator[list[int]]:
+    for first in range(FIRST_PORT, FIRST_PORT + MOST_PORTS, PORTS):
+        yield list(range(first, first + PORTS))
+
+
+def _seen_once(found: Mapping[int, Way]) -> bool:
+    """Whether a way was seen only once.
+
+    Source:
+        Good (1953), The population frequencies of species: the share of what was never seen is about the share of what
+        was seen once.
+    """
+    return 1 in Counter(found.values()).values()
 
 
 def find_ways(firsts: Mapping[int, str], send: Prober) -> tuple[dict[int, Way], str]:

@@ -92,6 +92,13 @@ class Path:
                 self.rate = fresh if not self.rate else 0.5 * (self.rate + fresh)
             self._span_start, self._span_bytes = now, 0
 
+    def not_seen(self, seconds: float, now: float) -> None:
+        """Nobody looked at the path for the last `seconds`: what came in them could not be read."""
+        self.progress = min(self.progress + seconds, now)
+        self._span_start = min(self._span_start + seconds, now)
+        self._busy_since = min(self._busy_since + seconds, now)
+        self._slow_at = now
+
     def current_rate(self, now: float) -> float:
         """Rate of bytes a second that also sees a span in which little or nothing arrives."""
         span = now - self._span_start

@@ -36,8 +36,10 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 LinkName = tuple[str, str]
 
-#: A flow that moves costs as much as a link that has this many flows too many or too few.
-MOVE_COST = 4
+#: What a flow too many or too few on a link costs; what a share that is rounded the farther way costs, at most.
+UNEVEN_COST, ROUNDING_COST = 100, 20
+#: A flow that moves costs as much as a link that has four flows too many or too few.
+MOVE_COST = 4 * UNEVEN_COST
 
 
 class Reach(msgspec.Struct, frozen=True, array_like=True):
@@ -424,21 +426,27 @@ class _End:
         most = np.maximum(self.most[row, b] - self.most[row, a] - given, high)
         least = np.clip(total - (self.most[row, c] - self.most[row, b]) - given, 0, low)
         settled = self.settled[row]
-        return group, _Bounds(np.where(settled, least, low), low, high, np.where(settled, most, high))
+        up = np.rint(ROUNDING_COST * (2.0 * (fair - low) - 1.0)).astype(np.int64)
+        return group, _Bounds(np.where(settled, least, low), low, high, np.where(settled, most, high), up)
 
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """How much may leave a node: `least` to `most`; without cost from `low` to `high`."""
+    """How much may leave a node: `least` to `most`; its share lies between `low` and `high`.
+
+    `up` is what it costs to round the share down rather than up: negative where down is nearer.
+    """
 
     least: Ints
     low: Ints
     high: Ints
     most: Ints
+    up: Ints
 
-    def slack(self) -> list[tuple[Ints, int]]:
+    def slack(self) -> list[tuple[Ints, Ints]]:
         """What the node keeps of `most`, as arcs: capacity and cost."""
-        return [(self.most - self.high, -1), (self.high - self.low, 0), (self.low - self.least, 1)]
+        uneven = np.full(len(self.up), UNEVEN_COST)
+        return [(self.most - self.high, -uneven), (self.high - self.low, self.up), (self.low - self.least, uneven)]
 
 
 def _halve(cut: _Cut, ends: Sequence[_End]) -> Ints:
@@ -485,22 +493,22 @@ def _minimum_cost(
     total = int(column_bounds.most.sum())
     tails, heads, capacities, costs, places = [], [], [], [], []
 
-    def add(tail: Ints, head: Ints, capacity: Ints, cost: int) -> None:
+    def add(tail: Ints, head: Ints, capacity: Ints, cost: Ints | int) -> None:
         tails.append(tail)
         heads.append(head)
         capacities.append(capacity)
-        costs.append(np.full(len(tail), cost))
+        costs.append(np.broadcast_to(cost, len(tail)))
 
     for capacity, cost in bands:
         some = solve[capacity[solve] > 0]
         places.append(some)
         add(row[some], column[some] + first_column, capacity[some], cost)
-    for capacity, cost in row_bounds.slack():
-        some = np.flatnonzero(capacity)
-        add(some, np.full(len(some), sink), capacity[some], cost)
-    for capacity, cost in column_bounds.slack():
-        some = np.flatnonzero(capacity)
-        add(np.full(len(some), source), some + first_column, capacity[some], cost)
+    for kept, price in row_bounds.slack():
+        some = np.flatnonzero(kept)
+        add(some, np.full(len(some), sink), kept[some], price[some])
+    for lacked, price in column_bounds.slack():
+        some = np.flatnonzero(lacked)
+        add(np.full(len(some), source), some + first_column, lacked[some], price[some])
     add(np.array([source]), np.array([sink]), np.array([total]), 0)
 
     network = min_cost_flow.SimpleMinCostFlow()
