@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -171,6 +172,39 @@ def test_a_damaged_file_costs_itself_only(service: Serving, tmp_path: Path) -> N
     course = only_run(service, "damaged")
     assert [line["window_id"] for line in course["verdicts"]] == [2]
     assert course["pattern_workers"] == {"1": 8, "2": 7}
+
+
+def test_a_file_that_cannot_be_read_costs_no_other_and_the_next_run_is_another_one(
+    service: Serving, tmp_path: Path
+) -> None:
+    directory = RunDirectory(tmp_path / "run", "odd")
+    directory.course(100.0)
+    for window_id in (1, 2):
+        directory.window(window_id, a_verdict("odd"))
+    verdict = directory.path / "windows" / "1" / "verdict.json"
+    verdict.unlink()
+    verdict.symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    assert reporter({**service.environ(), "EROICA_FLEET": "http://127.0.0.1:9"}, directory.path, "odd").wait(ENOUGH_S)
+    with contextlib.suppress(OSError):
+        close_run(directory.path)
+    assert Spool(directory.path).known_facts() is None
+    command(service.environ(), "fleet", "send", str(tmp_path))
+    assert [line["window_id"] for line in only_run(service, "odd")["verdicts"]] == [2]
+
+
+def test_what_is_for_another_project_is_not_handed_over_with_ones_own(service: Serving, tmp_path: Path) -> None:
+    theirs, mine = (RunDirectory(tmp_path / name, name) for name in ("theirs", "mine"))
+    for directory in (theirs, mine):
+        directory.course(100.0)
+        directory.window(1, a_verdict(directory.path.name))
+    elsewhere = {**service.environ(), "EROICA_FLEET": "http://127.0.0.1:9", "EROICA_FLEET_TOKEN": "another"}
+    assert reporter(elsewhere, theirs.path, "theirs").wait(ENOUGH_S) == 1
+    mine.end(a_verdict("mine"))
+    report(service, mine)
+    assert only_run(service, "mine")
+    assert not Spool(theirs.path).is_empty()
+    assert not service.ask("GET", "/v1/runs", job="theirs")["runs"]
 
 
 def test_reports_do_not_leave_the_host_in_clear(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from serving import RunDirectory, a_verdict
 
-from eroica.fleet.records import Batch, Beat, Receipt, RunFacts
+from eroica.fleet.records import OURS, Batch, Beat, Receipt, RunFacts
 from eroica.fleet.reporting.packing import Packer
 from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import Spool
@@ -27,6 +27,7 @@ class Server(HTTPServer):
     def __init__(self) -> None:
         self.heard: list[Batch] = []
         self.answer: Answer = take
+        self.is_proxy = False
         super().__init__(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self.serve_forever, daemon=True)
         self._thread.start()
@@ -45,6 +46,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.heard.append(batch)
         status, body = self.server.answer(batch)
         self.send_response(status)
+        if not self.server.is_proxy:
+            self.send_header(OURS, "1")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -118,6 +121,34 @@ def test_one_piece_that_is_refused_costs_only_itself_and_may_be_tried_again(serv
     spool.readmit()
     assert waiting(spool) == ["verdict/3"]
     assert sender.send(spool).ok
+    assert spool.is_empty()
+
+
+@pytest.mark.parametrize("status", [400, 403, 407, 502])
+def test_what_a_proxy_says_refuses_nothing_for_good(server: Server, spool: Spool, status: int) -> None:
+    server.is_proxy = True
+    server.answer = lambda batch: (status, b"<html>plain HTTP sent to an HTTPS port</html>")
+    sender = sender_to(server)
+    for _ in range(12):
+        assert not sender.send(spool, a_beat()).ok
+    assert (len(waiting(spool)), sender.refused) == (4, 0)
+    server.is_proxy, server.answer = False, take
+    assert sender.send(spool).ok and sender.send(spool).ok
+    assert spool.is_empty()
+
+
+def test_a_piece_that_is_too_long_for_a_proxy_waits_and_lets_others_pass(server: Server, spool: Spool) -> None:
+    def short(batch: Batch) -> tuple[int, bytes]:
+        return (413, b"too large") if any(piece.key == "verdict/2" for piece in batch.pieces) else take(batch)
+
+    server.is_proxy, server.answer = True, short
+    sender = sender_to(server)
+    for _ in range(12):
+        sender.send(spool)
+    assert waiting(spool) == ["verdict/2"]
+    assert not (spool.root / "refused").exists()
+    server.answer = take
+    assert sender_to(server).send(spool).ok  # the next process tries it again
     assert spool.is_empty()
 
 

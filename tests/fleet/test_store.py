@@ -133,6 +133,31 @@ def test_a_batch_that_breaks_keeps_no_other_out(engine: sa.Engine, store: Patter
     assert len(futures[1].result().receipt.taken) == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "is_ours"),
+    [
+        (sa.exc.DatabaseError("insert", {}, Exception("database disk image is malformed")), True),
+        (sa.exc.ProgrammingError("insert", {}, Exception("no such column: cause")), True),
+        (sa.exc.DataError("insert", {}, Exception("integer out of range")), False),
+        (OverflowError("Python int too large to convert to SQLite INTEGER"), False),
+    ],
+    ids=["malformed", "no column", "out of range", "overflow"],
+)
+def test_only_a_value_that_no_database_holds_is_the_batchs_own_fault(
+    engine: sa.Engine, store: PatternStore, error: Exception, is_ours: bool
+) -> None:
+    facts = facts_of("llm", 1000.0)
+    piece = verdict_piece(facts, 1, 2000.0, a_verdict())
+
+    def broken(*_: object) -> None:
+        raise error
+
+    writer = Writer(engine)
+    future = writer.submit(prepare(Batch(pieces=(piece,)), 1, store)._replace(changes=((piece, broken),)))
+    writer.close()
+    assert isinstance(future.exception(), type(error) if is_ours else InputError)
+
+
 def test_a_later_piece_about_the_same_window_takes_its_place_and_an_earlier_one_does_not(
     engine: sa.Engine, store: PatternStore
 ) -> None:

@@ -237,6 +237,23 @@ def test_who_administers_a_project_neither_operates_nor_raises_limits(service: S
     assert "project changed" in log and "chat.test" not in log
 
 
+def test_what_is_asked_for_by_hand_is_checked(service: Service) -> None:
+    token = add_token(service.engine, 1, "admin", ["administer"])
+    half = add_token(service.engine, None, "half an operator", ["administer"])
+    assert ask(service, "POST", "/v1/tokens", half, {"name": "x", "scopes": ["operate"]}).status_code == 403
+    for days in (-1, 1e9):
+        wish = {"name": "x", "scopes": ["read"], "days": days}
+        assert ask(service, "POST", "/v1/tokens", token, wish).status_code == 400
+    for at in (-1.0, time.time() + 9e5):
+        assert ask(service, "POST", "/v1/repairs", token, {"host": "node1", "at": at}).status_code == 400
+
+
+def test_an_operators_token_reports_nothing_and_costs_no_report(service: Service) -> None:
+    token = add_token(service.engine, None, "operator", ["report", "operate"])
+    refused = ask(service, "POST", "/v1/reports", token, msgspec.msgpack.encode(Batch()))
+    assert (refused.status_code, refused.headers["x-eroica-fleet"]) == (403, "1")
+
+
 def test_too_much_and_too_often_are_refused(service: Service) -> None:
     with writing(service.engine).begin() as connection:
         connection.execute(sa.text("update projects set requests_per_s = 0.5 where id = 1"))

@@ -20,6 +20,7 @@ from eroica.report.words import clean
 
 _MOST = 1000
 _DAY_S = 86_400.0
+_MOST_DAYS = 36_500.0
 
 
 class TokenWish(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +148,10 @@ class Administration:
         wish = ask.record(TokenWish)
         if not clean(wish.name):
             raise InputError("a token needs a name, for the audit log")
+        if ask.caller.project_id is None and "operate" in wish.scopes and not ask.caller.may("operate"):
+            return problem(403, "this token may not give what it does not have: operate")
+        if not 0 <= wish.days <= _MOST_DAYS:
+            raise InputError(f"days is a number from 0 (for ever) to {_MOST_DAYS:g}")
         project_id = self._project(ask, wish.project)
         expires_at = time.time() + wish.days * _DAY_S if wish.days > 0 else None
         token = add_token(ask.engine, project_id, clean(wish.name), wish.scopes, expires_at)
@@ -186,6 +191,8 @@ class Administration:
         host, project_id = clean(repair.host, 300), self._project(ask, repair.project)
         if not host or project_id is None:
             raise InputError("a repair needs the host's name" if project_id is not None else "name the project")
+        if not 0 <= repair.at <= time.time():
+            raise InputError("at is a time in seconds since 1970, not in the future; 0 is now")
         row: dict[str, Any] = {"host": host, "at": repair.at or time.time(), "note": clean(repair.note, 1000)}
         with writing(ask.engine).begin() as connection:
             connection.execute(sa.insert(repairs).values(project_id=project_id, **row))

@@ -6,6 +6,7 @@ under way then may come twice, never not at all.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from typing import Any, NamedTuple
@@ -23,7 +24,8 @@ from eroica.report.words import clean
 
 log = logging.getLogger("eroica.fleet")
 
-_TRY_S = 10.0
+#: One message may take so long, and all of one project's in a round, seconds.
+_TRY_S, _ROUND_S = 5.0, 10.0
 _MOST = 20
 #: A job that is slower than before is worth a message from here on.
 _SLOWER = 0.05
@@ -114,8 +116,9 @@ def tell(engine: sa.Engine, project_id: int) -> int:
         )
         waiting = connection.execute(question.order_by(alerts.c.id).limit(_MOST)).all()
     sent = 0
+    until = time.monotonic() + _ROUND_S
     for row in waiting:
-        if not _post(project.webhook_url, row):
+        if time.monotonic() > until or not _post(project.webhook_url, row):
             break
         with writing(engine).begin() as connection:
             connection.execute(sa.update(alerts).where(alerts.c.id == row.id).values(sent_at=time.time()))
@@ -127,10 +130,20 @@ def _post(url: str, row: Any) -> bool:
     body = {"text": f"Eroica's fleet: {row.text}", "kind": row.kind, "raised_at": row.raised_at}
     headers = {"User-Agent": f"eroica/{__version__}", "Content-Type": "application/json"}
     try:
-        answer = httpx.post(url, content=msgspec.json.encode(body), headers=headers, timeout=_TRY_S)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        status = asyncio.run(asyncio.wait_for(_status(url, msgspec.json.encode(body), headers), _TRY_S))
+    except (httpx.HTTPError, httpx.InvalidURL, asyncio.TimeoutError, ValueError) as error:
         log.warning("a webhook could not be told: %s", type(error).__name__)
         return False
-    if not answer.is_success:
-        log.warning("a webhook answers %d", answer.status_code)
-    return answer.is_success
+    is_told = 200 <= status < 300
+    if not is_told:
+        log.warning("a webhook answers %d", status)
+    return is_told
+
+
+async def _status(url: str, body: bytes, headers: dict[str, str]) -> int:
+    """The status is enough: what follows may drip for ever, and so may the headers, but for the caller's deadline."""
+    async with (
+        httpx.AsyncClient(timeout=_TRY_S) as client,
+        client.stream("POST", url, content=body, headers=headers) as answer,
+    ):
+        return answer.status_code

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from eroica.errors import EroicaError, InputError, UsageError
-from eroica.fleet.records import MAX_BATCH_BYTES
+from eroica.fleet.records import MAX_BATCH_BYTES, OURS
 from eroica.fleet.tenants import Caller, Callers, Rates, Scope
 
 log = logging.getLogger("eroica.fleet")
@@ -34,7 +34,10 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
+#: A body that has not come by then is not waited for, seconds: whoever sends slowly keeps others out.
+_BODY_S = 30.0
 _HEADERS = {
+    OURS: "1",
     "content-security-policy": PAGE_POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",  # with less, browsers hide where a form was sent from
@@ -43,6 +46,10 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 Record = TypeVar("Record")
+
+
+class Forbidden(EroicaError):
+    """The caller may come in, but not do that."""
 
 
 class Missing(EroicaError):
@@ -158,8 +165,12 @@ class Gate:
                 response = await self._answer(door, request)
             except Missing as error:
                 response = problem(404, str(error))
+            except Forbidden as error:
+                response = problem(403, str(error))
             except (InputError, UsageError) as error:
                 response = problem(400, str(error))
+            except asyncio.TimeoutError:
+                response = problem(408, f"the request's body did not come within {_BODY_S:g} s")
             except ClientDisconnect:
                 response = problem(400, "the request broke off")
             except (sa.exc.DBAPIError, sa.exc.TimeoutError, OSError) as error:
@@ -192,13 +203,13 @@ class Gate:
             path=request.path_params,
             query=request.query_params,
             address=request.client.host if request.client else "",
-            scheme=request.url.scheme,
+            scheme=urlsplit(request.headers.get("origin", "")).scheme or request.url.scheme,
             cookie=cookie,
         )
         if door.method not in _CHANGING:
             return await self._handled(door, ask)
         async with self._bodies:  # bounds what is held in memory
-            body = await _body(request, door.most_bytes)
+            body = await asyncio.wait_for(_body(request, door.most_bytes), _BODY_S)
             if body is None:
                 return problem(413, f"more than {door.most_bytes} bytes")
             return await self._handled(door, replace(ask, body=body))

@@ -57,17 +57,29 @@ class Chores:
         for project_id in ids:
             if self._over.is_set():
                 return
-            caller = Caller(0, "alerts", project_id, frozenset({"read"}), 0.0)
-            settle(self._engine, project_id, self._asked.insights(caller))
-            tell(self._engine, project_id)
+            try:
+                caller = Caller(0, "alerts", project_id, frozenset({"read"}), 0.0)
+                settle(self._engine, project_id, self._asked.insights(caller))
+            except Exception:  # one project's reports cost no other its alerts
+                log.exception("alerts of project %d could not be worked out", project_id)
+        for project_id in ids:
+            if self._over.is_set():
+                return
+            try:
+                tell(self._engine, project_id)
+            except Exception:  # nor does its webhook
+                log.exception("project %d could not be told its alerts", project_id)
 
     def _run(self) -> None:
         swept = time.monotonic()
         while not self._over.wait(self._alerts_s):
             try:
-                self.look()
                 if time.monotonic() - swept >= self._sweep_s:
                     swept = time.monotonic()
                     log.info("swept: %s", sweep(self._engine, self._store))
             except Exception:  # the service outlives what goes wrong here; the next round tries again
-                log.exception("alerts or retention failed")
+                log.exception("retention failed")
+            try:
+                self.look()
+            except Exception:
+                log.exception("alerts failed")

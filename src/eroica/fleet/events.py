@@ -15,8 +15,8 @@ from eroica.fleet.queries import changed_since
 #: Pause between two looks, and at most so long without a sign of life, seconds.
 _LOOK_S, _BEAT_S = 2.0, 5.0
 MAX_READERS = 200
-#: A page asks again after so long, and shows its cookie again, seconds.
-_LONGEST_S = 900.0
+#: A page asks again after so long, and shows again that it may, seconds.
+_LONGEST_S = 60.0
 
 
 class Events:

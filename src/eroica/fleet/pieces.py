@@ -141,6 +141,9 @@ def _enter_finding(connection: sa.Connection, finding: Finding, body: VerdictBod
 
 def _prepare_patterns(piece: Piece, project_id: int, store: PatternStore) -> Change:
     columns = columns_of(unpack_body(piece.body, PatternBlock))
+    numbers = (columns.block.window_id, columns.block.block, columns.block.iterations - 1)
+    if not all(0 <= value < 2**31 - 1 for value in numbers):
+        raise InputError("patterns need the numbers of their window and block, and an iteration at least")
     stored = store.save(project_id, piece, columns)
     block = columns.block
     profile = zlib.compress(json.dumps(profile_of(columns)).encode(), 6)

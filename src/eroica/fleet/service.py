@@ -11,10 +11,9 @@ import sqlalchemy as sa
 from starlette.applications import Starlette
 from starlette.responses import Response
 
-from eroica.errors import InputError
 from eroica.fleet import queries
 from eroica.fleet.administration import Administration
-from eroica.fleet.asking import REPORT_BYTES, Ask, Door, Gate, answer, problem
+from eroica.fleet.asking import REPORT_BYTES, Ask, Door, Forbidden, Gate, answer, problem
 from eroica.fleet.events import Events
 from eroica.fleet.export import patterns_file, table_file
 from eroica.fleet.insights.ask import FRESH_S, Asked
@@ -86,7 +85,7 @@ class Service:
     async def _report(self, ask: Ask) -> Response:
         """Take a batch; answered when it is on disk."""
         if ask.caller.project_id is None:
-            raise InputError("the operator's token reports nothing; use one of a project")
+            raise Forbidden("the operator's token reports nothing; use one of a project")
         async with self._preparing:
             try:
                 ready = await asyncio.to_thread(self._prepared, ask.body, ask.caller.project_id)

@@ -87,6 +87,8 @@ class Writer:
 
 
 def _is_of_the_database(error: Exception) -> bool:
-    """The database is to blame, or another transaction: the same batch may be entered later."""
-    passing = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.IntegrityError, sa.exc.InternalError)
-    return isinstance(error, passing) or (isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated)
+    """The database is to blame, or another transaction: the same batch may be entered later.
+
+    Only a value that it cannot hold (DataError, or one that is refused before it is sent) is the batch's own fault.
+    """
+    return isinstance(error, sa.exc.DBAPIError) and not isinstance(error, sa.exc.DataError)

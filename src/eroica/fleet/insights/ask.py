@@ -89,7 +89,7 @@ class Asked:
         self._engine = engine
         self._clock = clock
         self._kept: dict[_Key, _Kept] = {}
-        self._lock = threading.Lock()
+        self._locks: dict[_Key, threading.Lock] = {}
         self._under_way: set[_Key] = set()
 
     def doors(self) -> Sequence[Door]:
@@ -107,7 +107,7 @@ class Asked:
         kept = self._kept.get(key)
         now = self._clock()
         if kept is None or now - kept.at > _OLDEST_S:
-            with self._lock:  # many who ask at once wait for one answer
+            with self._locks.setdefault(key, threading.Lock()):  # many who ask at once wait for one answer
                 kept = self._kept.get(key)
                 if kept is None or now - kept.at > _OLDEST_S:
                     kept = self._renew(caller, days)
@@ -126,6 +126,7 @@ class Asked:
         pause_s = max(self._fresh_s, (time.thread_time() - cpu) / _MOST_CORE)
         if len(self._kept) >= _MOST_KEPT:
             self._kept.clear()
+            self._locks.clear()
         kept = self._kept[caller.project_id, days] = _Kept(began, began + min(pause_s, _OLDEST_S), found)
         return kept
 
@@ -151,7 +152,9 @@ class Asked:
 
 
 def _days(ask: Ask) -> float:
-    return ask.number("days", DAYS, 1 / 24, 3650)
+    """Whole days; whole hours of less than one. What is kept is kept for few of them."""
+    days = ask.number("days", DAYS, 1 / 24, 3650)
+    return float(round(days)) if days >= 1 else round(24 * days) / 24
 
 
 def _earlier(ask: Ask) -> Response:

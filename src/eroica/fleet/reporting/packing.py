@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -38,12 +40,14 @@ class Packer:
         spool: Of that directory.
         facts: Who the run is.
         most_bytes: While more waits than this, patterns stay where they are.
+        longest_s: Patterns that would be begun later than so many seconds after the others stay where they are.
     """
 
-    def __init__(self, spool: Spool, facts: RunFacts, most_bytes: int) -> None:
+    def __init__(self, spool: Spool, facts: RunFacts, most_bytes: int, longest_s: float = math.inf) -> None:
         self._spool = spool
         self._facts = facts
         self._most_bytes = most_bytes
+        self._longest_s = longest_s
         self._run = spool.run
         self._broken: set[tuple[str, str]] = set()
 
@@ -55,18 +59,26 @@ class Packer:
             everything: Patterns that may still be joined by others, too: nobody will look again.
 
         Raises:
-            OSError: The disk is full or cannot be read.
+            OSError: Something could not be read, or the disk is full; all that could be packed is.
         """
+        failed: list[OSError] = []
+        until = time.monotonic() + self._longest_s
         places = {each.worker.global_rank: each.worker for each in status.workers} if status is not None else {}
         known = {rank: Place(host=w.host, device=w.device_uuid or _device(w.device)) for rank, w in places.items()}
         phases = {line.window_id: line.phase for line in status.windows} if status is not None else {}
+        with _kept(failed):
+            self._verdict(self._run / "verdict.json", 0, known, None)
         for window_id, directory in self._windows():
-            self._verdict(directory / "verdict.json", window_id, known, _window(directory))
-            self._standstill(directory / "blockage.json", window_id)
-        self._verdict(self._run / "verdict.json", 0, known, None)
+            with _kept(failed):
+                self._verdict(directory / "verdict.json", window_id, known, _window(directory))
+            with _kept(failed):
+                self._standstill(directory / "blockage.json", window_id)
         for window_id, directory in self._windows():
             complete = everything or phases.get(window_id) in _OVER or (directory / "verdict.json").exists()
-            self._patterns(directory, window_id, complete)
+            with _kept(failed):
+                self._patterns(directory, window_id, complete, until)
+        if failed:
+            raise failed[0]
 
     def _windows(self) -> list[tuple[int, Path]]:
         with contextlib.suppress(FileNotFoundError):
@@ -107,7 +119,7 @@ class Packer:
 
     # ------------------------------------------------------------------ patterns
 
-    def _patterns(self, directory: Path, window_id: int, complete: bool) -> None:
+    def _patterns(self, directory: Path, window_id: int, complete: bool, until: float) -> None:
         blocks: dict[int, list[Path]] = {}
         for path in _pattern_files(directory):
             blocks.setdefault(int(path.stem) // BLOCK, []).append(path)
@@ -119,7 +131,7 @@ class Packer:
             newest = max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
             if not complete and len(paths) < BLOCK and now() - newest < _QUIET_S:
                 continue
-            if self._spool.waiting_bytes() > self._most_bytes:
+            if self._spool.waiting_bytes() > self._most_bytes or time.monotonic() > until:
                 return
             patterns = list(self._read(paths))
             window = _window(directory)
@@ -145,6 +157,15 @@ class Packer:
 
     def _keep(self, kind: Kind, key: str, body: msgspec.Struct, signature: str) -> None:
         self._spool.pack(Piece(kind=kind, key=key, facts=self._facts, at=now(), body=pack_body(body)), signature)
+
+
+@contextlib.contextmanager
+def _kept(failed: list[OSError]) -> Iterator[None]:
+    """What goes wrong with one file costs no other."""
+    try:
+        yield
+    except OSError as error:
+        failed.append(error)
 
 
 def block_of(number: int, patterns: Sequence[WorkerPattern], purpose: str) -> PatternBlock:

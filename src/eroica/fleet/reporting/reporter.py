@@ -34,6 +34,8 @@ _POLL_S = 1.0
 #: After this the collector is taken for gone, and not for one that is just being started again.
 _GONE_S = 10.0
 _GIT_S = 5.0
+#: A command waits so long for an earlier run's patterns to be packed.
+_CLOSING_S = 2.0
 _ASK_S = 5.0
 #: Stretches of iteration times, of about a second each, in which a job may still be warming up.
 _FIRST_STRETCHES = 5
@@ -66,6 +68,7 @@ class Reporter:
         self._clock = clock
         self._spool = Spool(run)
         self._client = client_for(settings)
+        self._spool.belongs_to(whose(settings))
         self._sender = Sender(self._client, self._order)
         self._identity = (job, host)
         self._next_beat = 0.0
@@ -194,9 +197,11 @@ class Reporter:
 
     def _hand_over_others(self) -> None:
         """The service is there: what other runs beside this one could not hand over goes now."""
+        mine = whose(self._settings)
         for run in sorted(path for path in self._run.parent.iterdir() if path != self._run and has_spool(path)):
             with contextlib.suppress(OSError, InputError):
-                hand_over(run, self._settings)
+                if Spool(run).is_for(mine):
+                    hand_over(run, self._settings)
 
     # ------------------------------------------------------------------ what the collector wrote
 
@@ -214,7 +219,7 @@ class Reporter:
 
 
 def hand_over(run: Path, settings: Settings, *, refused: bool = False) -> bool:
-    """Hand over what still waits in a run directory whose job is over; False if something could not be.
+    """Hand over what still waits in a run directory whose job is over; False if something could not be, or is refused.
 
     Args:
         run: The run directory.
@@ -239,7 +244,7 @@ def hand_over(run: Path, settings: Settings, *, refused: bool = False) -> bool:
             sender = Sender(client)
             while not spool.is_empty() and sender.send(spool).ok:
                 pass
-        return spool.is_empty()
+        return spool.is_empty() and not sender.refused
     finally:
         if lock >= 0:
             os.close(lock)
@@ -255,9 +260,16 @@ def close_run(run: Path) -> None:
         return
     spool = Spool(run)
     facts = spool.known_facts()
-    if facts is not None:
-        Packer(spool, facts, 2**62).pack(None, everything=True)
-    spool.close_run()
+    try:
+        if facts is not None:
+            Packer(spool, facts, 2**62, _CLOSING_S).pack(None, everything=True)
+    finally:  # whatever could not be packed must not become the next run's
+        spool.close_run()
+
+
+def whose(settings: Settings) -> str:
+    """A name of the service and the project that pieces are for, which tells neither."""
+    return hashlib.sha256(f"{settings.fleet.rstrip('/')} {settings.fleet_token}".encode("utf-8", "replace")).hexdigest()
 
 
 def points_after(history: IterationHistory | None, until_s: float, most: int = 5000) -> Points:

@@ -16,7 +16,7 @@ import msgspec
 
 from eroica import __version__
 from eroica.errors import InputError, UsageError
-from eroica.fleet.records import Batch, Beat, Piece, Receipt, WindowOrder
+from eroica.fleet.records import OURS, Batch, Beat, Piece, Receipt, WindowOrder
 from eroica.fleet.reporting.spool import Spool
 from eroica.settings import Settings
 from eroica.wire.codec import decode_message
@@ -80,6 +80,9 @@ class Sender:
         client: Of the service.
         ordered: Told of windows that somebody asks for.
         clock: Seconds, monotonic.
+
+    Attributes:
+        refused: Pieces that the service will never take.
     """
 
     def __init__(
@@ -95,6 +98,8 @@ class Sender:
         self._complaint = ""
         self._most = _PIECES
         self._doubts_beat = False
+        self._stuck: set[Path] = set()
+        self.refused = 0
         self.not_before = 0.0
 
     @property
@@ -104,7 +109,7 @@ class Sender:
 
     def send(self, spool: Spool, beat: Beat | None = None) -> Sent:
         """Send a batch of what waits, and a beat; after a refusal the pieces alone, to find out what is refused."""
-        waiting = spool.waiting(self._most, _BYTES)
+        waiting = spool.waiting(self._most, _BYTES, self._stuck)
         beat = None if waiting and self._doubts_beat else beat
         batch = Batch(pieces=tuple(piece for _, piece in waiting), beat=beat)
         receipt = self._post(batch, spool, waiting)
@@ -115,7 +120,7 @@ class Sender:
         spool.confirm(path for path, piece in waiting if piece.name in taken)
         for path, piece in waiting:
             if piece.name in why:
-                spool.refuse(path, why[piece.name])
+                self._refuse(spool, path, why[piece.name])
         for order in receipt.orders:
             self._ordered(order)
         self.not_before = self._clock() + min(receipt.pause_s, _LONGEST_S)
@@ -128,8 +133,9 @@ class Sender:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._failed(f"no connection ({type(error).__name__})")
             return None
-        if answer.status_code in (_TOO_LONG, _NO_BATCH) and waiting:
-            self._halve(answer, spool, waiting if batch.beat is None else [])
+        is_ours = OURS in answer.headers
+        if waiting and (answer.status_code == _TOO_LONG or (answer.status_code == _NO_BATCH and is_ours)):
+            self._halve(answer, spool, waiting if batch.beat is None else [], is_ours)
             return None
         if not answer.is_success:
             self._failed(f"it answers {answer.status_code}: {answer.text[:200]}", _asked_s(answer))
@@ -146,13 +152,22 @@ class Sender:
         self._doubts_beat = False
         return receipt
 
-    def _halve(self, answer: httpx.Response, spool: Spool, guilty: list[tuple[Path, Piece]]) -> None:
-        """Something in the batch is not to be had at all: smaller ones without the beat, until a piece stands alone."""
+    def _halve(self, answer: httpx.Response, spool: Spool, guilty: list[tuple[Path, Piece]], is_ours: bool) -> None:
+        """Something in the batch is not to be had at all: smaller ones without the beat, until a piece stands alone.
+
+        One that something on the way to the service finds too long waits until the next process, and lets others pass.
+        """
         self._doubts_beat = True
-        if len(guilty) == 1:
-            spool.refuse(guilty[0][0], answer.text[:500])
+        if len(guilty) == 1 and is_ours:
+            self._refuse(spool, guilty[0][0], answer.text[:500])
+        elif len(guilty) == 1:
+            self._stuck.add(guilty[0][0])
         self._most = max(1, len(guilty) // 2) if guilty else self._most
         self._failed(f"it answers {answer.status_code}: {answer.text[:200]}")
+
+    def _refuse(self, spool: Spool, path: Path, why: str) -> None:
+        spool.refuse(path, why)
+        self.refused += 1
 
     def _failed(self, why: str, asked_s: float = 0.0) -> None:
         pause_s = min(_FIRST_S * 2**self._failures, _LONGEST_S) * random.uniform(0.5, 1.0)

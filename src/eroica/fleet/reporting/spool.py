@@ -1,6 +1,7 @@
 """Where a run's pieces wait: `fleet/` in the run directory.
 
     fleet/run.json            who this run is
+    fleet/whose               hash of the service and the token that its pieces are for
     fleet/state.json          up to where iteration times were taken by the service
     fleet/packed              one line for each piece that was packed: key, signature of what it was made from
     fleet/outbox/<n>-<name>   pieces that the service has not confirmed yet
@@ -18,7 +19,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -121,6 +122,18 @@ class Spool:
         except (OSError, *UNDECODABLE):
             return None
 
+    def is_for(self, whose: str) -> bool:
+        """Whether its pieces are for this service and project, or nobody has said whose they are."""
+        try:
+            known = read_private(self.root / "whose").decode("ascii", "replace")
+        except OSError:
+            return True
+        return known == whose
+
+    def belongs_to(self, whose: str) -> None:
+        """Write down whom its pieces are for."""
+        write_whole(self.root / "whose", whose.encode())
+
     def state(self, run: str) -> SendState:
         """What the service has of this run's course."""
         try:
@@ -151,16 +164,24 @@ class Spool:
         Raises:
             OSError: The disk is full; nothing is lost, for it can be packed again.
         """
-        write_whole(self._outbox / f"{self._next:08d}-{piece.name}", msgspec.msgpack.encode(piece))
+        write_whole(self._outbox / f"{self._next:08d}-{piece.name}", msgspec.msgpack.encode(piece), on_disk=True)
         self._next += 1
         self._append(f"{piece.key} {signature}\n")
         self._packed[piece.key] = signature
 
-    def waiting(self, most: int, most_bytes: int) -> list[tuple[Path, Piece]]:
-        """The oldest pieces that are not confirmed, as many as fit; at least one if there is any."""
+    def waiting(self, most: int, most_bytes: int, but: Container[Path] = ()) -> list[tuple[Path, Piece]]:
+        """The oldest pieces that are not confirmed, as many as fit; at least one if there is any.
+
+        Args:
+            most: Pieces.
+            most_bytes: Their bodies' size.
+            but: Pieces that are not looked at.
+        """
         found: list[tuple[Path, Piece]] = []
         size = 0
         for path in self._waiting():
+            if path in but:
+                continue
             piece = self._read_piece(path)
             if piece is None:
                 continue
