@@ -12,6 +12,7 @@ import io
 import pickle
 import pickletools
 import re
+import warnings
 from typing import Any, NoReturn
 
 from eroica.errors import InputError
@@ -147,7 +148,9 @@ def _why_refused(data: bytes, at: int) -> str:
         return f"the pickle holds more tuples than a dump does ({where})"
     if code not in _RUNS:
         return f"the pickle is damaged: it does more than hold data, or no longer holds any ({where})"
-    asks = _asked_for(data, at)
+    with warnings.catch_warnings():  # of what looks like text in it, nobody is to be warned
+        warnings.simplefilter("ignore")
+        asks = _asked_for(data, at)
     hostile = asks.partition(".")[0] in _HOSTILE
     what = f"asks for {asks}" if asks else f"does more than hold data: {_RUNS[code]}"
     return (
