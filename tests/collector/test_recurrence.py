@@ -305,3 +305,11 @@ def test_the_order_of_windows_that_agree_does_not_matter(confidences: list[float
     windows = [window(found("compute-slow", 2, confidence=confidence)) for confidence in confidences]
     shuffled = [windows[at] for at in order if at < len(windows)]
     assert cause_of(final(*windows)).confidence == pytest.approx(cause_of(final(*shuffled)).confidence, abs=2e-3)
+
+
+def test_what_communication_alone_found_slow_stands_until_a_window_finds_nothing_wrong() -> None:
+    sensed = msgspec.structs.replace(window(found("slow-link", 3)), found_by="communication")
+    assert final(sensed).verdict == "slow"
+    assert final(sensed, window()).verdict == "healthy"
+    assert final(window(), sensed).verdict == "slow"
+    assert final(sensed, window(found("slow-link", 3))).verdict == "slow"

@@ -12,6 +12,7 @@ import pytest
 from eroica.collector.sense import Sense, Sensed
 from eroica.collector.windows import Windows
 from eroica.model.communication import Flow, GroupCount, HostCommunication, WorkerOperations
+from eroica.model.look import Ending
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, WorkerStatus
@@ -36,6 +37,8 @@ class Job:
     behind: dict[int, str] = field(default_factory=dict)
     busy: set[int] = field(default_factory=set)
     silent: set[int] = field(default_factory=set)
+    ends: dict[int, Ending] = field(default_factory=dict)
+    mute: set[int] = field(default_factory=set)
     moves: bool = True
     pid: int = 1000
     draw: random.Random = field(default_factory=lambda: random.Random(1))
@@ -72,7 +75,10 @@ class Job:
 
     def status(self, worker: int) -> WorkerStatus:
         known = Worker(global_rank=worker, world_size=WORLD, host=f"node{worker // PER_HOST}", pid=self.pid + worker)
-        return WorkerStatus(worker=known, state="steady", iteration=int(self.iteration))
+        ending = self.ends.get(worker)
+        return WorkerStatus(
+            worker=known, state="steady", iteration=int(self.iteration), ended=ending is not None, ending=ending
+        )
 
     def operations(self, worker: int) -> WorkerOperations:
         entered, late = int(self.iteration), worker in self.behind
@@ -83,7 +89,9 @@ class Job:
             asked=answered,
             answered=answered,
             inside=sum(self.draw.random() >= share for _ in range(answered)),
-            counts=(GroupCount(group="0", entered=entered - late, completed=entered - 1),),
+            counts=()
+            if worker in self.mute
+            else (GroupCount(group="0", entered=entered - late, completed=entered - 1),),
             state=self.behind.get(worker, "S"),
             cpu_s=self.now if worker in self.busy else 0.0,
         )
@@ -187,6 +195,62 @@ def test_a_host_that_nobody_hears_is_cut_off(job: Job) -> None:
     assert places(sensed) == [("link", (), ("node2",))]
     assert sensed.verdict.communication is not None
     assert sensed.verdict.communication.kind == "communication-hang"
+
+
+@pytest.mark.parametrize("silent", [{0}, {2, 3}, {1, 2, 3}], ids=str)
+def test_where_the_collector_hears_nobody_nobody_is_accused(job: Job, silent: set[int]) -> None:
+    job.moves, job.behind, job.silent = False, {4: "S", 5: "S"}, silent
+    assert job.live(8) == []
+
+
+def test_a_collector_that_did_not_run_itself_takes_its_own_pause_for_no_hang(job: Job) -> None:
+    job.now += 20.0
+    job.moves, job.behind = False, {5: "S"}
+    assert job.live(1.5) == []
+
+
+def test_who_tells_nothing_is_not_accused_beside_one_who_is_behind(job: Job) -> None:
+    job.mute = {1}
+    job.live(20)
+    job.moves, job.behind = False, {5: "S"}
+    (sensed,) = job.live(6)
+    assert places(sensed) == [("worker", (5,), ("node2",))]
+    assert sensed.verdict.cause is not None
+    assert sensed.verdict.cause.function.name == "a collective of default_pg"
+
+
+@pytest.mark.parametrize(
+    ("ending", "passes"),
+    [
+        (Ending(kind="signed-off"), True),
+        (Ending(kind="exit"), True),
+        (Ending(kind="exit", number=1), False),
+        (Ending(kind="signal", number=9), False),
+    ],
+    ids=["signed off", "exit 0", "exit 1", "killed"],
+)
+def test_workers_that_end_in_order_behind_a_last_barrier_hung_nowhere(job: Job, ending: Ending, passes: bool) -> None:
+    job.moves, job.behind = False, {5: "S"}
+    (sensed,) = job.live(6)
+    job.ends = dict.fromkeys(range(WORLD), ending)
+    job.live(1)
+    assert (sensed.window.window_id in job.sense.passed) == passes
+    assert (job.sense.standing == set()) == passes
+
+
+def test_a_command_that_ends_with_success_hung_nowhere(job: Job) -> None:
+    job.moves, job.behind = False, {5: "S"}
+    (sensed,) = job.live(6)
+    job.sense.finished(1)
+    assert job.sense.standing
+    job.sense.finished(0)
+    assert job.sense.passed == {sensed.window.window_id}
+
+
+def test_a_slow_way_of_a_job_without_a_past_is_left_to_the_windows() -> None:
+    windows = Windows("j", Settings(communication=True))
+    job = Job(Sense(windows, Settings(communication=True)), windows, delays={(1, 2): 0.05})
+    assert job.live(60) == []
 
 
 def test_a_job_that_was_started_again_has_no_past(job: Job) -> None:

@@ -90,6 +90,17 @@ def final_verdict(
     return _in_full(found, hints)
 
 
+def _not_refuted(verdicts: Mapping[int, Verdict]) -> dict[int, Verdict]:
+    """Without what communication alone found slow where a later window of iterations found nothing wrong."""
+    healthy = [window_id for window_id, one in verdicts.items() if one.verdict == "healthy"]
+    last = max((window_id for window_id in healthy if verdicts[window_id].found_by != "communication"), default=-1)
+    return {
+        window_id: one
+        for window_id, one in verdicts.items()
+        if window_id > last or one.verdict != "slow" or one.found_by != "communication"
+    }
+
+
 def _found(
     job: str,
     verdicts: Mapping[int, Verdict],
@@ -102,7 +113,7 @@ def _found(
     last = max((window_id for window_id in standing if window_id in verdicts), default=None)
     if last is not None:
         return verdicts[last]
-    counting = {window_id: verdict for window_id, verdict in sorted(verdicts.items()) if window_id not in passed}
+    counting = _not_refuted({window_id: one for window_id, one in sorted(verdicts.items()) if window_id not in passed})
     leaders = _leaders(counting)
     if leaders:
         first, rival = leaders[0], next((one for one in leaders[1:] if _is_rival(leaders[0], one)), None)

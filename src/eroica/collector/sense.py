@@ -104,6 +104,8 @@ class Sense:
         self._told = 0
         self._words, self._worded_at = "", float("-inf")
         self._fresh_from = float("-inf")
+        self._ends: dict[str, set[int]] = {}
+        self._ticked = float("-inf")
         self.passed: set[int] = set()
         self.standing: set[int] = set()
 
@@ -121,8 +123,24 @@ class Sense:
         iterations = {one.worker.global_rank: one.iteration for one in here}
         own = _of(report.communication, frozenset(iterations))
         second = self.ledger.take(now, report.host, own, iterations)
-        if self._moved(before, second):
+        if self._moved(before, second) or self._has_new_ends(report.host):
             self._went_on(now)
+
+    def finished(self, exit_status: int | None) -> None:
+        """The command is over: if it did what it was to do, nothing hung to the end."""
+        if exit_status == 0 and self._hang is not None:
+            self._went_on(self._ticked)
+
+    def _has_new_ends(self, host: str) -> bool:
+        """A worker of the host has come to its end in order: it waited for nobody."""
+        ends = {
+            status.worker.pid
+            for status in self._windows.roll.workers_of(host)
+            if status.ending is not None and status.ending.kind in ("signed-off", "exit") and not status.ending.number
+        }
+        new = ends - self._ends.get(host, set())
+        self._ends[host] = ends
+        return bool(new)
 
     def _restart(self) -> None:
         """Other processes: nothing of before says anything of them."""
@@ -134,7 +152,7 @@ class Sense:
         self._chunk_from = self._onset = self._usual_since = self._unseen = None
         self._seen = None
         self._accused.clear()
-        self._progress = _Progress()
+        self._progress = _Progress(longest_s=self._progress.longest_s)
         if self._hang is not None:
             self.standing.discard(self._hang.window_id)
             self._windows.show(self._hang, "restarted", self._windows.verdicts.get(self._hang.window_id))
@@ -174,6 +192,9 @@ class Sense:
 
     def tick(self, now: float) -> list[Sensed]:
         """Time passed; call about twice a second."""
+        unseen_s, self._ticked = now - self._ticked, now
+        if unseen_s > _UNSEEN_S and self._hang is None:  # we did not run, and have read nothing
+            self._progress.at = max(self._progress.at, now)
         if self._windows.ended or self._told >= _MOST_VERDICTS or self._progress.began is None:
             return []
         if self._hang is None and (hang := self._hanging(now)) is not None:

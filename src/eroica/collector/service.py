@@ -192,6 +192,7 @@ class Collector:
         """The job is over, or we are asked to end."""
         now = self._clock()
         self._over_at = now if self._over_at is None else self._over_at
+        self.sense.finished(how.exit_status)
         self._start(self.blockages.finished(now, how.exit_status, how.asked_to_end))
         self._start(self.windows.job_ended(now, how.patience_s))
 
@@ -333,7 +334,7 @@ class Collector:
         self._tell(window.window_id, verdict)
         if sensed.hangs:
             self.blockages.alarmed(now, window.reason)
-        elif self.windows.window is None and verdict.iteration.baseline_ms is None:  # else the slowdown opens one
+        elif self.windows.window is None:
             self.windows.asked(now, ProfileRequest(reason=window.reason))
         self._save_status()
 

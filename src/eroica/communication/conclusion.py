@@ -98,7 +98,8 @@ def hang_verdict(
         f"{'waits' if len(hang.waiting) == 1 else 'wait'} in {hang.operation}; nothing has moved for {waited_s:.1f} s."
     )
     cause = "slow-link" if hang.kind == "communication-hang" and _is_way(hang.places) else "unknown"
-    findings = _findings(hang.kind, cause, hang.places, hang.operation, hang.confidence, hang.evidence) if told else ()
+    waits_in = f"a collective of {hang.group}"
+    findings = _findings(hang.kind, cause, hang.places, waits_in, hang.confidence, hang.evidence) if told else ()
     return Verdict(
         eroica_version=__version__,
         job=job,

@@ -54,6 +54,7 @@ class Hang:
         kind: The class.
         places: Where; empty where communication cannot tell.
         operation: The collective that waits, in words.
+        group: Its group, which is the same for each collective of it.
         waiting: Workers that wait in it.
         confidence: 0-1.
         evidence: Sentences with numbers.
@@ -63,6 +64,7 @@ class Hang:
     kind: CommunicationClass
     places: tuple[Place, ...]
     operation: str
+    group: str
     waiting: tuple[int, ...]
     confidence: float
     evidence: tuple[str, ...] = field(default=())
@@ -81,6 +83,8 @@ def find_hang(scene: Scene) -> Hang | None:
     meeting = max(meetings, key=lambda one: (len(one.inside), len(one.absent)))
     stopped = _stopped(scene, meeting.members)
     lost = tuple(worker for worker in meeting.members if scene.hosts.get(worker) in scene.unheard)
+    if scene.home in scene.unheard or 1 < len(scene.unheard) >= len(set(scene.hosts.values())) / 2:
+        return None  # it is we who hear nobody
     if lost:
         return _cut_off(scene, meeting, lost)
     if stopped:
@@ -104,11 +108,16 @@ class _Meeting:
 
 
 def _names(scene: Scene) -> list[str]:
-    return sorted({count.group for one in scene.operations.values() for count in one.counts})
+    """Groups by name; one that its worker has not named yet has a number of that worker's own."""
+    names = {count.group for one in scene.operations.values() for count in one.counts}
+    return sorted(name for name in names if not name.startswith("#"))
 
 
 def _meeting(scene: Scene, name: str) -> _Meeting | None:
-    """The newest collective of a group, from its members' counters; a name may stand for several disjoint groups."""
+    """The newest collective of a group, from its members' counters; a name may stand for several disjoint groups.
+
+    Who tells no counters is accused only where nobody who does is behind.
+    """
     counts: dict[int, GroupCount] = {
         worker: count for worker, one in scene.operations.items() for count in one.counts if count.group == name
     }
@@ -123,9 +132,9 @@ def _meeting(scene: Scene, name: str) -> _Meeting | None:
         worker for worker in members if worker in counts and counts[worker].entered == newest > counts[worker].completed
     )
     done = any(counts[worker].completed >= newest for worker in members if worker in counts)
-    absent = (
-        () if done else tuple(worker for worker in members if worker not in counts or counts[worker].entered < newest)
-    )
+    behind = tuple(worker for worker in members if worker in counts and counts[worker].entered < newest)
+    mute = tuple(worker for worker in members if worker not in counts)
+    absent = () if done else behind or mute
     label = (group.description or f"group {name}") if group is not None else f"group {name}"
     return _Meeting(label, newest, members, inside, absent)
 
@@ -171,7 +180,7 @@ def _of_stopped(scene: Scene, meeting: _Meeting, stopped: tuple[int, ...]) -> Ha
         for worker in stopped[:6]
     ]
     kind: CommunicationClass = "communication-hang" if inside else "non-communication-hang"
-    return Hang(kind, _place(scene, stopped), meeting.operation, meeting.inside, 0.97, tuple(evidence))
+    return Hang(kind, _place(scene, stopped), meeting.operation, meeting.label, meeting.inside, 0.97, tuple(evidence))
 
 
 def _not_entered(scene: Scene, meeting: _Meeting) -> Hang:
@@ -187,8 +196,8 @@ def _not_entered(scene: Scene, meeting: _Meeting) -> Hang:
     few = len(meeting.absent) <= len(meeting.members) / 2
     confidence = 0.3 if unknown else (_ASLEEP if few else _MANY_ASLEEP)
     return Hang(
-        "non-communication-hang", _place(scene, meeting.absent), meeting.operation, meeting.inside, confidence,
-        tuple(evidence), busy,
+        "non-communication-hang", _place(scene, meeting.absent), meeting.operation, meeting.label, meeting.inside,
+        confidence, tuple(evidence), busy,
     )  # fmt: skip
 
 
@@ -198,14 +207,14 @@ def _cut_off(scene: Scene, meeting: _Meeting, lost: tuple[int, ...]) -> Hang:
     ways = [place for host in hosts for place in _ways_to(scene, host)]
     if ways:
         seen = (*_stuck_sentences(scene), "The other hosts' data for it has arrived.")
-        return Hang("communication-hang", tuple(ways), meeting.operation, meeting.inside, 0.9, seen)
+        return Hang("communication-hang", tuple(ways), meeting.operation, meeting.label, meeting.inside, 0.9, seen)
     evidence = [f"Nothing has been heard of {host} either, while its peers wait for its workers." for host in hosts]
     evidence += _stuck_sentences(scene)
     places = tuple(
         Place(kind="link", hosts=(host,), instead=(f"{host} itself: whether it still runs cannot be seen from here",))
         for host in hosts
     )
-    return Hang("communication-hang", places, meeting.operation, meeting.inside, 0.9, tuple(evidence))
+    return Hang("communication-hang", places, meeting.operation, meeting.label, meeting.inside, 0.9, tuple(evidence))
 
 
 def _ways_to(scene: Scene, host: str) -> list[Place]:
@@ -227,7 +236,13 @@ def _under_way(scene: Scene, meeting: _Meeting) -> Hang:
     evidence = [f"All {len(meeting.members)} members have entered {meeting.operation}."]
     evidence += _stuck_sentences(scene) or [f"Data waits inside {host}." for host in sorted(inside_hosts)]
     return Hang(
-        "communication-hang", places, meeting.operation, meeting.inside, 0.9 if places else 0.3, tuple(evidence)
+        "communication-hang",
+        places,
+        meeting.operation,
+        meeting.label,
+        meeting.inside,
+        0.9 if places else 0.3,
+        tuple(evidence),
     )
 
 

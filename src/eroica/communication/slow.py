@@ -23,7 +23,7 @@ _LEAST_MOMENTS = 8
 _SURE, _SURE_BESIDE = 2.6, 3.5
 _MAYBE = 1.5
 #: A cell is hot if its bytes wait so many times as long as usual (as in other cells, where there is no past)...
-_HOT, _HOT_ALONE = 2.5, 6.0
+_HOT = 2.5
 #: ... and so much longer, seconds: less is the noise of acknowledgements.
 _LEAST_DELAY_S = 0.002
 #: A delay below this is none: a cell is not hot by being ten times as slow as a microsecond.
@@ -253,10 +253,9 @@ def _hot(
     found: dict[Cell, tuple[CellReading, CellReading]] = {}
     for cell, reading in now.cells.items():
         ordinary = _ordinary(cell, now, usual)
-        times = _HOT if usual is not None else _HOT_ALONE
         if ordinary is None or reading.delay_s - ordinary.delay_s < _LEAST_DELAY_S:
             continue
-        if reading.delay_s >= times * max(ordinary.delay_s, _NO_DELAY_S):
+        if reading.delay_s >= _HOT * max(ordinary.delay_s, _NO_DELAY_S):
             found[cell] = reading, ordinary
     cost = max((one.busy - before.busy for one, before in found.values()), default=0.0)
     if cost < least_share:
@@ -277,10 +276,9 @@ def _weight(reading: CellReading, ordinary: CellReading) -> float:
 
 
 def _ordinary(cell: Cell, now: Stretch, usual: Usual | None) -> CellReading | None:
-    """What the cell should be like: as it was, its shares of time in proportion; without a past, as the others are."""
+    """What the cell should be like: as it was, its shares of time in proportion. Without a past nobody knows."""
     before = usual.cells.get(cell) if usual is not None else None
-    if before is not None and usual is not None:
-        slower = usual.iteration_s / (now.iteration_s or usual.iteration_s)
-        return replace(before, busy=before.busy * slower, arriving=before.arriving * slower)
-    others = [one for other, one in now.cells.items() if other != cell]
-    return _middle(others) if usual is None and len(others) >= 2 else None
+    if before is None or usual is None:
+        return None
+    slower = usual.iteration_s / (now.iteration_s or usual.iteration_s)
+    return replace(before, busy=before.busy * slower, arriving=before.arriving * slower)
