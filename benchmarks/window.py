@@ -3,10 +3,14 @@
 `python benchmarks/window.py [--device cuda] [--json FILE]`. For each shape of job, in one run: the
 job under `eroica run` with a window opened by hand, then the same job profiling the same number of iterations by
 itself with `torch.profiler(with_stack=True)` and `export_chrome_trace`.
+
+`--crowded RANKS`: so many ranks that compute and wait for each other, default settings. How many times as long
+iterations are in the seconds of the baseline window, and in those in which it is summarized, as beside both.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -15,10 +19,13 @@ import time
 from pathlib import Path
 
 from eroica.archive.load import open_window, read_patterns
+from eroica.faults import write_training
 from machine import machine_facts
 
 JOB = Path(__file__).with_name("jobs") / "timed.py"
 FIRST = 150
+#: After a window closes its summaries are made; so long after it, the job is as beside it.
+AFTER_S = 10.0
 
 
 def measures(record: dict[str, list[float]], first: int, last: int, stall_s: float) -> dict[str, float]:
@@ -73,13 +80,46 @@ def with_torch_profiler(shape: str, device: str, directory: Path, iterations: in
     return measures(record, FIRST, FIRST + iterations, record["stall"])
 
 
+def crowded(ranks: int, directory: Path, seconds: float) -> dict[str, float]:
+    """Iterations of a job while its baseline window is open and summarized, over those beside it."""
+    run, script = directory / "run", write_training(directory / "job")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(run), "--", *launch, str(script)]
+    subprocess.run([*command, "--seconds", str(seconds)], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    history = json.loads((run / "history.json").read_bytes())
+    window = open_window(run / "windows" / "1")
+    _, patterns, _ = read_patterns(window)
+    first, last = patterns[0].first_iteration, patterns[0].last_iteration
+    rows = list(zip(history["at_s"], history["iteration"], history["mean_ms"], strict=True))
+    opened_s = max(at for at, iteration, _ in rows if iteration <= first)
+    closed_s = min(at for at, iteration, _ in rows if iteration >= last)
+    beside = [ms for at, _, ms in rows if closed_s + AFTER_S < at < closed_s + 4 * AFTER_S]
+    healthy_ms = statistics.median(beside)
+    inside = [ms for at, _, ms in rows if opened_s < at <= closed_s]
+    after = [ms for at, _, ms in rows if closed_s < at <= closed_s + AFTER_S / 2]
+    return {
+        "ranks": ranks,
+        "healthy_ms": healthy_ms,
+        "inside_ratio": statistics.fmean(inside) / healthy_ms,
+        "summaries_ratio": statistics.fmean(after) / healthy_ms,
+        "worst_second_ratio": max(inside + after) / healthy_ms,
+        "summarize_s": max(pattern.summarize_s for pattern in patterns),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--shapes", nargs="+", default=["model", "calls", "tiny"])
     parser.add_argument("--seconds", type=float, default=45.0, help="of a job under Eroica; twice that beside it")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--crowded", type=int, metavar="RANKS", help="only that: the baseline window of so many ranks")
     options = parser.parse_args()
+    if options.crowded:
+        with tempfile.TemporaryDirectory() as name:
+            figures = crowded(options.crowded, Path(name), options.seconds)
+        print(json.dumps({"machine": machine_facts("cpu"), "crowded": figures}, indent=1))
+        return
     shapes = " ".join(options.shapes)
     command = f"python benchmarks/window.py --device {options.device} --seconds {options.seconds:g} --shapes {shapes}"
     results = {"machine": machine_facts(options.device), "command": command, "shapes": {}}

@@ -208,8 +208,11 @@ def test_a_link_in_place_of_samples_costs_only_them(files, tmp_path):
     assert any("is a link" in note for note in pattern.notes)
 
 
-def test_of_a_worker_that_ended_before_its_trace_stacks_and_iterations_are_left(files):
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_of_a_worker_that_ended_before_its_trace_stacks_and_iterations_are_left(files, is_begun):
     (files / "trace.json").unlink()
+    if is_begun:
+        (files / "trace.json").touch()
     facts = msgspec.json.decode((files / "capture.json").read_bytes())
     facts["trace_path"] = ""
     (files / "capture.json").write_bytes(msgspec.json.encode(facts))

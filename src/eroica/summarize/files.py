@@ -75,7 +75,7 @@ def read_window(capture_path: Path, hardware: Path, settings: Settings) -> Windo
     probe_path = capture_path.with_name(PROBE_FILE)
     sides = _optional(lambda: read_sides(probe_path), notes, probe_path)
     trace_path = _beside(capture_path, capture.trace_path or "trace.json")
-    has_trace = bool(capture.trace_path) or trace_path.exists()
+    has_trace = bool(capture.trace_path) or _has_content(trace_path)
     events = read_trace(_no_link(trace_path), settings, links=True) if has_trace else NO_EVENTS
     if not events.header.has_wall_clock:
         raise InputError(
@@ -109,6 +109,14 @@ def read_capture(path: Path) -> Capture:
 def _beside(capture_path: Path, named: str) -> Path:
     """The file of this name beside the capture: what a training process says never leads out of its directory."""
     return capture_path.parent / Path(named).name
+
+
+def _has_content(path: Path) -> bool:
+    """Whether more than the file's place was made: the trace itself appears at once."""
+    try:
+        return path.lstat().st_size > 0
+    except OSError:
+        return False
 
 
 def _no_link(path: Path) -> Path:
