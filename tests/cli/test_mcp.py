@@ -23,6 +23,8 @@ from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, Tool
 
 from eroica.archive.store import Store, save_patterns
+from eroica.cli.shelf import Shelf
+from eroica.errors import InputError
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.testing import FleetPlan, SlowLoader, Trouble, synthesize, synthesize_window
@@ -182,6 +184,28 @@ def test_what_is_not_on_the_shelf_is_not_opened(reports: Path, server: Server, t
         assert "there are: " in complaint(server.ask("verdict", run=name))
     assert "no window 9" in complaint(server.ask("why", run="resnet", window=9))
     assert "no finding 77" in complaint(server.ask("evidence", run="resnet", finding=77))
+
+
+@pytest.mark.parametrize(
+    "place", ["verdict.json", "windows", "windows/1", "windows/1/verdict.json", "windows/1/patterns"]
+)
+def test_links_inside_a_run_are_not_followed(tmp_path: Path, place: str) -> None:
+    keep(tmp_path / "elsewhere", 1)
+    Store(tmp_path / "elsewhere").save_final(keep(tmp_path / "elsewhere", 1))
+    run = tmp_path / "reports" / "resnet"
+    Store(run).save_final(keep(run, 1))
+    (run / place).rename(tmp_path / "aside")
+    (run / place).symlink_to(tmp_path / "elsewhere" / place)
+    with pytest.raises(InputError, match="is a link"):
+        Shelf([tmp_path / "reports"]).open("resnet")
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for root in ("a", "b"):
+        keep(tmp_path / root / "resnet", 1)
+    shelf = Shelf([tmp_path / "a", tmp_path / "b"])
+    found = {shelf.choose(name).parent.name for name in shelf.runs() if name.endswith("resnet")}
+    assert found == {"a", "b"}
 
 
 def test_hostile_names_stay_on_their_line_and_secrets_are_masked(server: Server) -> None:

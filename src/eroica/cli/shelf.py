@@ -21,6 +21,7 @@ _MOST_RUNS = 2_000
 #: Windows that stay in memory, so that the next question need not decode them again; some 30 kB each.
 _MOST_KEPT = 1_000
 _Stamp = tuple[tuple[int, int], ...]
+_OF_A_WINDOW = ("window.json", "verdict.json", "blockage.json", "patterns")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class Shelf:
         found += [(told(path.name), path) for path in sorted(lying, key=_age)[:_MOST_RUNS]]
         shelf: dict[str, Path] = {}
         for name, path in found:
-            shelf.setdefault(name, path)
+            if shelf.setdefault(name, path) != path:  # another directory has a run of this name, too
+                shelf.setdefault(f"{told(path.parent.name)}/{name}", path)
         return shelf
 
     def choose(self, name: str) -> Path:
@@ -65,8 +67,12 @@ class Shelf:
 
         Raises:
             UsageError: There is none, or several and none was named.
+            InputError: Some of it is a link, which may lead to what the user has not named.
         """
-        return open_run(self.choose(name), self._window)
+        run = self.choose(name)
+        for directory in (run, *_windows_of(run)):
+            _refuse_links(directory)
+        return open_run(run, self._window)
 
     def _window(self, directory: Path) -> SavedWindow:
         """A window as it was decoded before, if its files are still the same."""
@@ -112,7 +118,7 @@ def judged(run: SavedRun, window_id: int) -> tuple[Verdict, SavedWindow | None]:
 def _stamp(directory: Path) -> _Stamp:
     """Changes with the window's files."""
     found = []
-    for name in ("", "window.json", "verdict.json", "blockage.json", "patterns"):
+    for name in ("", *_OF_A_WINDOW):
         try:
             facts = (directory / name).stat()
             found.append((facts.st_mtime_ns, facts.st_size))
@@ -131,6 +137,25 @@ def _runs_at(root: Path) -> list[Path]:
     except OSError:
         return []
     return [path.resolve() for path in inside if _is_run(path)]
+
+
+def _windows_of(run: Path) -> list[Path]:
+    try:
+        return sorted((run / "windows").iterdir())
+    except OSError:
+        return []
+
+
+def _refuse_links(directory: Path) -> None:
+    """See to it that a directory and what is read of it lie where they seem to.
+
+    Raises:
+        InputError: One of them is a link.
+    """
+    for name in ("", "windows", "history.json", *_OF_A_WINDOW):
+        path = directory / name
+        if path.is_symlink():
+            raise InputError(f"{told(str(path))} is a link; a run's files lie in its own directory")
 
 
 def _is_run(path: Path) -> bool:
