@@ -5,17 +5,21 @@ from __future__ import annotations
 import csv
 import importlib.util
 import os
+import pickle
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from eroica.archive.store import Store, write_json
-from eroica.integrations import metrics
+from eroica.integrations import metrics, news
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.wire.messages import JobStatus, WindowLine
 
+READ = news._read
 PROGRAMS = Path(__file__).with_name("programs")
 CAUSE = Finding(
     order=1, role="cause", cause="slow-data-loading", function=FindingFunction(name="load", kind="python"),
@@ -114,6 +118,30 @@ def test_of_a_damaged_verdict_what_the_status_says_remains(run: Path, monkeypatc
     monkeypatch.setenv("EROICA_RUN_DIR", str(run))
     (run / "windows" / "3" / "verdict.json").write_bytes(b'{"findings": [{"role": "cause", "gain": "much"}, 4]}')
     assert metrics() == {name: KNOWN[name] for name in list(KNOWN)[:4]}
+
+
+def test_a_file_system_that_hangs_is_waited_for_once_and_briefly(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EROICA_RUN_DIR", str(run))
+    assert metrics() == KNOWN
+    over = threading.Event()
+
+    def hang(path: Path) -> object:
+        over.wait()
+        return READ(path)
+
+    monkeypatch.setattr(news, "_read", hang)
+    began = time.monotonic()
+    for _ in range(20):
+        assert metrics() == KNOWN
+    assert time.monotonic() - began < 20 * 0.1
+    over.set()
+
+
+def test_settings_of_another_version_do_not_raise_where_a_callback_is_unpickled() -> None:
+    companion = pickle.loads(pickle.dumps(news.Companion({"window_s": 5.0})))
+    assert companion.__getstate__() == {"settings": {"window_s": 5.0}}
+    companion.__setstate__({"settings": {"of_another_version": 1}})
+    assert companion.__getstate__() == {"settings": {}}
 
 
 @needs("transformers", "accelerate", "tensorboard")

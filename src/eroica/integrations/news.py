@@ -18,6 +18,8 @@ from eroica.worker.guard import Guard, log_of_this_process
 
 #: Seconds between two looks.
 EVERY_S = 10.0
+#: A reading is waited for so long, once, seconds.
+_PATIENCE_S = 0.2
 #: Larger files are left alone: decoding holds the interpreter lock. A status of some 2,000 workers is so large.
 _MOST_BYTES = 1_000_000
 _LONGEST_TEXT = 2_000
@@ -39,14 +41,37 @@ class News(NamedTuple):
 def metrics() -> dict[str, float]:
     """What is known of this job now, as a flat dict for any tracker; empty where it is not watched. Never raises.
 
-    Reads two small files: call it where you log, not in each step.
+    A thread reads two small files: call it where you log, not in each step. Where they cannot be read at once, as on a
+    file system that hangs, the last that was read is returned.
     """
     try:
-        return dict(read_news(places(os.environ).run).numbers)
+        return dict(_desk.numbers(places(os.environ).run))
     except Exception:
         if os.environ.get("EROICA_WORKER_FAILURES_RAISE") == "1":
             raise
         return {}
+
+
+class _Desk:
+    """The last news that a thread has read, for whoever asks in between."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._known: dict[Path, Mapping[str, float]] = {}
+
+    def numbers(self, run: Path) -> Mapping[str, float]:
+        """Those of now, or the last ones where reading takes long; a reading that hangs is waited for once only."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._read, args=(run,), name="eroica-news", daemon=True)
+            self._thread.start()
+            self._thread.join(_PATIENCE_S)
+        return self._known.get(run, {})
+
+    def _read(self, run: Path) -> None:
+        self._known[run] = read_news(run).numbers
+
+
+_desk = _Desk()
 
 
 def read_news(run: Path) -> News:
@@ -198,4 +223,10 @@ class Companion:
         return {"settings": self._settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["settings"])  # type: ignore[misc]
+        """In another process, perhaps of another version: what it does not know is left out, and nothing raised."""
+        from eroica.errors import UsageError
+
+        try:
+            self.__init__(state["settings"])  # type: ignore[misc]
+        except UsageError:
+            self.__init__({})  # type: ignore[misc]
