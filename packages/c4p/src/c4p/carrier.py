@@ -31,6 +31,8 @@ from c4p.wire import HEADER, Header, Kind, parse_header
 TICK_S = 0.02
 UNSEEN_S = 5 * TICK_S
 CONNECT_S = 1.0
+#: Each source port has a way back of its own, which may be dead alone: so many ports are tried before a way is blamed.
+TRIES, TRY_S = 3, 0.3
 NO_WAY_S = 10.0
 LOST_S = 2.0
 LINGER_S = 5.0
@@ -76,6 +78,7 @@ class Outgoing:
     sock: socket.socket
     path: Path
     since: float
+    tries: int = 1
     is_open: bool = False
     retires: bool = False
     trusted: bool = False
@@ -421,7 +424,7 @@ class Carrier:
 
     # -- connections to the next neighbour ----------------------------------------------------------------------------
 
-    def _connect(self, slot: int, way: Way | None = None) -> None:
+    def _connect(self, slot: int, way: Way | None = None, tries: int = 1) -> None:
         """Open a connection for a slot; it replaces the slot's present one as soon as it stands."""
         old = self._pending.pop(slot, None)
         if old is not None:
@@ -446,7 +449,7 @@ class Carrier:
         else:
             return
         port = sock.getsockname()[1]
-        connection = Outgoing(slot, port, way, sock, Path(f"{slot}:{port}"), now)
+        connection = Outgoing(slot, port, way, sock, Path(f"{slot}:{port}"), now, tries)
         self._pending[slot] = connection
         events = selectors.EVENT_READ | selectors.EVENT_WRITE
         self._selector.register(sock, events, lambda mask: self._on_outgoing(connection, mask))
@@ -771,7 +774,10 @@ class Carrier:
         if self._next_bye is not None:
             return
         for pending in list(self._pending.values()):
-            if now - pending.since > CONNECT_S:
+            has_another = pending.tries < TRIES and pending.way in self._ways.ports
+            if has_another and now - pending.since > TRY_S:
+                self._connect(pending.slot, pending.way, pending.tries + 1)
+            elif now - pending.since > CONNECT_S:
                 self._connect_failed(pending)
         for slot, connection in enumerate(self._slots):
             if connection is None and slot not in self._pending and self._closing_since is None:
