@@ -11,7 +11,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.model.worker import Worker
 from eroica.settings import Settings
-from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WorkerStatus
+from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WorkerStatus, WorkerTrigger
 
 
 def verdict(word: str, gain: float | None = None) -> Verdict:
@@ -32,6 +32,7 @@ class Job:
         self.windows = Windows("j", Settings(baseline_window_s=1.0, window_s=1.0, window_lead_s=0.1, **settings))
         self.now = 0.0
         self.obeys = True
+        self.duration_s = 1.0
         self.status = WorkerStatus(
             worker=Worker(global_rank=0, pid=7, host="h"), state="steady", iteration=100, steady=True,
             current_s=0.1, baseline_s=0.1,
@@ -54,8 +55,8 @@ class Job:
 
     def _pattern(self, window_id: int) -> WorkerPattern:
         return WorkerPattern(
-            worker=self.status.worker, window_id=window_id, first_iteration=0, last_iteration=10, duration_s=1.0,
-            iteration_us=b"", wait_us=b"", functions=(),
+            worker=self.status.worker, window_id=window_id, first_iteration=0, last_iteration=10,
+            duration_s=self.duration_s, iteration_us=b"", wait_us=b"", functions=(),
         )  # fmt: skip
 
     def judge(self, work: Analyze, said: Verdict) -> None:
@@ -74,6 +75,38 @@ def test_what_the_first_window_shows_is_looked_at_again_and_only_the_second_verd
     job.judge(second, verdict("slow", gain=0.4))
     assert list(job.windows.verdicts) == [second.window.window_id] and not job.windows.suspicion
     assert job.train(400) == []
+
+
+def test_a_job_that_got_far_slower_before_the_second_look_is_compared_with_the_first() -> None:
+    job = Job()
+    (first,) = job.train()
+    job.judge(first, verdict("slow", gain=0.4))
+    job.duration_s = 1.6
+    (second,) = job.train()
+    assert second.window.purpose == "slow" and [one.window_id for one in second.baseline] == [first.window.window_id]
+    job.judge(second, verdict("undetermined"))
+    assert not job.windows.asked(job.now, ProfileRequest()).refused
+    (third,) = job.train()
+    assert third.baseline != ()  # it was not slow from its start
+
+
+def test_a_second_look_that_finds_nothing_keeps_no_slowdown_out() -> None:
+    job = Job()
+    (first,) = job.train()
+    job.judge(first, verdict("slow", gain=0.4))
+    (second,) = job.train()
+    job.judge(second, verdict("undetermined"))
+    trigger = WorkerTrigger(count=1, kind="slow", reason="it is slower", baseline_s=0.1, current_s=0.2)
+    job.status = msgspec.structs.replace(job.status, trigger=trigger)
+    (third,) = job.train(100)
+    assert third.window.purpose == "slow"
+
+
+def test_a_window_that_the_end_cut_off_takes_back_nothing() -> None:
+    nobody = msgspec.structs.replace(verdict("undetermined"), coverage=Coverage(workers_expected=1, workers_reported=0))
+    told = msgspec.structs.replace(verdict("undetermined"), summary="Worker 0 seems to read, in too few iterations.")
+    assert final_verdict("j", {2: told, 3: nobody}, 1, 1).summary == told.summary
+    assert final_verdict("j", {3: nobody}, 1, 1).verdict == "undetermined"
 
 
 def test_a_window_after_a_confirmed_one_is_not_compared_with_the_slow_beginning() -> None:

@@ -116,3 +116,15 @@ def test_a_window_far_slower_than_its_own_past_is_never_healthy(purpose: WindowP
     patterns = synthesize(FleetPlan(workers=4, seed=1, draw=1, scale=1.8), (), 2)
     verdict = analyze("job", synthesize_window(patterns, purpose, before), patterns, before)
     assert verdict.verdict != "healthy", verdict.summary
+
+
+@pytest.mark.parametrize(("current_s", "word"), [(0.138, "undetermined"), (0.062, "healthy")])
+def test_without_a_window_to_compare_with_the_jobs_own_pace_counts_if_capturing_did_not_make_it(
+    current_s: float, word: str
+) -> None:
+    patterns = synthesize(FleetPlan(workers=4, seed=1, draw=1, scale=1.8), (), 2)
+    window = msgspec.structs.replace(
+        synthesize_window(patterns, "early"), baseline_iteration_s=0.06, current_iteration_s=current_s
+    )
+    verdict = analyze("job", window, patterns)
+    assert verdict.verdict == word, verdict.summary

@@ -118,6 +118,23 @@ def test_a_python_hook_inside_the_backward_pass_is_not_hidden_by_the_engine():
     assert is_conserved(pattern)
 
 
+def test_where_stacks_are_sampled_they_tell_what_the_compiler_does_and_who_called_it():
+    compiler = "_compile (torch/_dynamo/convert_frame.py:1633)"
+    events, stretches = Events(), []
+    for number in range(4):
+        at = number * 100 * MS
+        events.add("aten::mm", at, at + 40 * MS)
+        events.add("bytecode_tracing (dynamo_timed)", at + 40 * MS, at + 100 * MS)
+        stretches += [(at, at + 40 * MS, (SCRIPT, STEP)), (at + 40 * MS, at + 100 * MS, (SCRIPT, STEP, compiler))]
+    pattern = summarize(events, (), stretches, iterations(4))
+    row = row_named(pattern, "_compile", kind="python")
+    assert row.key.stack == (SCRIPT, STEP, compiler)
+    assert row.critical_s == pytest.approx(4 * 0.060, rel=0.1)
+    assert is_conserved(pattern)
+    alone = summarize(events, (), None, iterations(4))
+    assert row_named(alone, "bytecode_tracing (dynamo_timed)").critical_s == pytest.approx(4 * 0.060)
+
+
 def test_enqueueing_a_collective_is_not_compute():
     events, flight, stretches = training(3)
     pattern = summarize(events, flight, stretches, iterations(3))

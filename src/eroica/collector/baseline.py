@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from statistics import median
 
@@ -13,6 +13,7 @@ from eroica.collector.resume import History
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.shares import percent
+from eroica.model.window import FAR_SLOWER
 from eroica.settings import Settings
 from eroica.summarize.series import decode_series
 from eroica.wire.messages import WorkerStatus
@@ -117,7 +118,15 @@ class Baseline:
     @property
     def _captured_s(self) -> float:
         """Mean iteration inside the window, of the median worker."""
-        return median(one.duration_s / max(one.last_iteration - one.first_iteration, 1) for one in self.patterns)
+        return _mean_s(self.patterns)
+
+    def is_past(self, patterns: Collection[WorkerPattern]) -> bool:
+        """Whether a later window's iterations take far longer: the job has changed, however it began.
+
+        Args:
+            patterns: Of the later window.
+        """
+        return bool(patterns and self.patterns) and _mean_s(patterns) >= FAR_SLOWER * self._captured_s
 
     @property
     def _is_slower_inside(self) -> bool:
@@ -192,6 +201,11 @@ class Baseline:
         last = max((pattern.last_iteration for pattern in self.patterns), default=math.inf)
         self._over_at = last + self._settings.mean_iterations
         self._longer_at_last = _longer_at_last(self.patterns)
+
+
+def _mean_s(patterns: Iterable[WorkerPattern]) -> float:
+    """Mean iteration of the median worker, seconds."""
+    return median(one.duration_s / max(one.last_iteration - one.first_iteration, 1) for one in patterns)
 
 
 def _near_best(training: Iterable[WorkerStatus]) -> bool:

@@ -122,8 +122,9 @@ def _found(
         if rival is not None and not _succeeds(first, rival):
             return _undecided(first, rival, counting)
         return _supported(first, counting)
-    if counting:
-        return counting[max(counting)]
+    told = {window_id: one for window_id, one in counting.items() if one.coverage.workers_reported} or counting
+    if told:  # a window that the end cut off before it opened takes back nothing
+        return told[max(told)]
     if hints.suspicion is not None and not hints.is_doubtful:
         return _unconfirmed(hints.suspicion)
     return _nothing_looked_wrong(job, workers_expected, workers_seen, len(verdicts), hints)

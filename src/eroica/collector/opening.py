@@ -228,7 +228,7 @@ class Opening:
             until = min(now + pause_s, self._asked_since + _LONGEST_ASKED_S)
             self.quiet_until = max(self.quiet_until, until)
             return
-        if purpose in _OF_OURS and verdict.verdict == "healthy":
+        if purpose in _OF_OURS and verdict.verdict != "slow":  # a slowdown may still ask for its own
             return
         whole, self._whole = self._whole, None
         if whole is not None and not _is_sure(verdict):

@@ -14,6 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from eroica.collector import span
 from eroica.collector.baseline import Baseline
 from eroica.collector.capturing import Capturing
@@ -158,7 +160,7 @@ class Windows:
         self.suspicion = None
         if current.window.purpose == "early" and verdict.verdict == "slow":
             self._baseline.discredit()
-        self._opening.judged(now, current.window.purpose, verdict)
+        self._opening.judged(now, current.wanted.purpose, verdict)
 
     def _suspect(self, verdict: Verdict | None) -> None:
         """The baseline window of a job that looks slow from its start: only a longer window may say so."""
@@ -313,6 +315,8 @@ class Windows:
                 return []
             self._judging = current.window.window_id
         else:
+            if current.window.purpose == "early" and self._baseline.is_past(current.patterns.values()):
+                current.window = msgspec.structs.replace(current.window, purpose="slow")
             current.phase = "analysis"
             self.show(current.window, "analysis")
         return [

@@ -30,9 +30,6 @@ _LEADS = 0.8
 HALF = 0.5
 #: ...which is worth a word from this share of the iteration on: so much healthy windows on busy cores differ by.
 LEAST_LEFT = 0.08
-#: Iterations that last so many times those of the healthy window are slow, whoever asked for the window: transfers vary
-#: from window to window, but not by this.
-FAR_SLOWER = 1.5
 
 
 def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.account import Part, is_own_time, largest_part
 from eroica.diagnosis.candidate import Candidate, FindingKind
 from eroica.diagnosis.frames import Focus, find_focus, is_whole_step, whole_rows
-from eroica.diagnosis.gains import FAR_SLOWER, HALF, LEAST_LEFT
+from eroica.diagnosis.gains import HALF, LEAST_LEFT
 from eroica.diagnosis.lateness import accuse
 from eroica.diagnosis.python_code import accuse_python, counted_share
 from eroica.diagnosis.selection import MOST_DOUBTED, Cause, select_causes
@@ -23,7 +23,7 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import FunctionKey
-from eroica.model.window import SLOWER
+from eroica.model.window import FAR_SLOWER, SLOWER
 
 Floats = NDArray[np.float64]
 #: Frames that hold this share of all that a thread does are the loop itself, and name nothing.

@@ -18,7 +18,7 @@ from eroica.diagnosis.absent import (
 )
 from eroica.diagnosis.account import rank_strength
 from eroica.diagnosis.catalog import CATALOG
-from eroica.diagnosis.gains import FAR_SLOWER, find_remainder
+from eroica.diagnosis.gains import find_remainder
 from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.neighbors import unexplained_neighbors
@@ -35,6 +35,7 @@ from eroica.localize.excess import mean_error
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.model.shares import percent
 from eroica.model.verdict import Finding, VerdictWord
+from eroica.model.window import FAR_SLOWER
 
 #: Advice where an iteration or a comparison is lacking.
 LONGER_WINDOW = "take a longer window"
@@ -133,11 +134,12 @@ def _besides(view: View, doubted: Cause | None) -> Iterator[str]:
 
 
 def _is_far_from_baseline(view: View) -> bool:
-    """Whether a window is so much slower than the healthy one that "healthy" would be no answer."""
-    past = view.suspects.baseline
-    if past is None or view.is_trace or view.context.window.purpose == "baseline":
-        return False
-    return view.iteration_us >= past.mean_iteration_us * FAR_SLOWER
+    """Whether a window is so much slower than the healthy job that "healthy" would be no answer."""
+    past, window = view.suspects.baseline, view.context.window
+    outside_us = (window.current_iteration_s or 0.0) * 1e6  # for capturing alone may double an iteration
+    now_us = view.iteration_us if past is not None else min(view.iteration_us, outside_us)
+    before_us = past.mean_iteration_us if past is not None else view.stated_baseline_us or float("inf")
+    return not view.is_trace and window.purpose != "baseline" and now_us >= before_us * FAR_SLOWER
 
 
 def _no_iterations(view: View) -> str:

@@ -14,6 +14,9 @@ WindowPurpose = Literal[
 ]
 #: Windows that workers asked for because the job got slower than it was.
 SLOWER: tuple[WindowPurpose, ...] = ("slow", "seldom")
+#: Iterations that last so many times those of the healthy job are slow, whoever asked for the window: transfers vary
+#: from window to window, but not by this.
+FAR_SLOWER = 1.5
 #: Windows that are compared with nothing: what would be is this very window, or looked slow itself.
 ALONE: tuple[WindowPurpose, ...] = ("baseline", "early")
 

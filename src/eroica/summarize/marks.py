@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -28,6 +29,9 @@ _OPTIMIZES = re.compile(r"^aten::_(fused|foreach)_(adam|adamw|sgd|adagrad|lerp|a
 _TRAINS = re.compile(
     r"backward|bwd|dgrad|wgrad|multi_tensor_apply|fused_?adam|adam_?w?_?kernel|Optimizer", re.IGNORECASE
 )
+#: Ranges that torch puts around Python of its own: the compiler's (`torch._dynamo.utils.dynamo_timed`), and calls of a
+#: dispatch mode (FakeTensorMode and the like).
+_AROUND_PYTHON = re.compile(r" \(dynamo_timed\)$|^PythonDispatchMode$")
 _FEWEST_OPERATORS = 4
 _BACKWARD = re.compile(r"^[A-Za-z]\w*Backward\d*$")
 _LEAST_SHARE = 0.2
@@ -93,3 +97,16 @@ def find_purpose(events: EventTable) -> Purpose:
     talks = bool(events.communication()[used].any()) if used else False
     hosts = any(name.startswith(("gloo:", "mpi:", "ucc:", "nccl:", "c10d::")) for name in names)
     return "inference" if operators >= _FEWEST_OPERATORS and not (talks or hosts) else ""
+
+
+def without_ranges(events: EventTable) -> EventTable:
+    """The events, with ranges around Python code as annotations: sampled stacks tell what that does, and who called it.
+
+    Args:
+        events: In which torch calls such ranges operators.
+    """
+    is_range = events.names_where([_AROUND_PYTHON.search(name) is not None for name in events.strings])
+    is_range &= events.category == Category.OPERATOR
+    if not is_range.any():
+        return events
+    return replace(events, category=np.where(is_range, np.int8(Category.ANNOTATION), events.category))

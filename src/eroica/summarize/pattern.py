@@ -20,6 +20,7 @@ from eroica.summarize.facts import channel_rates, host_facts
 from eroica.summarize.functions import Functions
 from eroica.summarize.launching import device_time
 from eroica.summarize.links import link_uses
+from eroica.summarize.marks import without_ranges
 from eroica.summarize.neighbors import find_neighbors
 from eroica.summarize.records import MOST_RECORDS, ONLINE_GRAIN_NS, RECORDED_GRAIN_NS, collective_series
 from eroica.summarize.rows import build_rows
@@ -69,6 +70,7 @@ def summarize_worker(
     """
     began = time.perf_counter()
     clock = WallClock(capture.clocks)
+    events = without_ranges(events) if stacks is not None else events
     scene = set_scene(capture, events, flight, clock)
     tally = scene.tally
     python = read_sampled(capture, scene, stacks, clock, samples)
