@@ -3,7 +3,7 @@
 Means of fifty iterations (`slowdown.Scale`) find small rises; a rise by a fifth or more must not wait for them, nor
 may one that comes little by little count as the job's own scatter. So time that is lost against the best stretch is
 added up, less an allowance; the sum never falls below zero, and it asks for a window once it is large enough. A jump
-by half needs about ten seconds for that, one by a fifth half a minute, wherever in the job it comes.
+by half needs about nine seconds for that, one by a fifth twenty, wherever in the job it comes.
 
 Source: E. S. Page, "Continuous inspection schemes", Biometrika 41 (1954). Deviations, since iterations are neither
 independent nor normal:
@@ -36,7 +36,7 @@ _LONG_BLOCK_S = 3.0
 _ALLOWANCE = 0.075
 _ALLOWED_SCATTER = 3.0
 #: Seconds lost that make a change; more where blocks scatter, so that chance reaches them once in e^7 times.
-_LOST_S = 3.0
+_LOST_S = 2.0
 _CHANCE = 7.0
 #: Of those, the share that one block may add.
 _LARGEST_PART = 1 / 2
