@@ -166,7 +166,13 @@ def test_profile_opens_a_window_on_a_healthy_job_and_finds_nothing(tmp_path: Pat
     assert job.returncode != 0  # the signal reached torchrun
 
 
-LONG_WINDOW = {"window_s": "60", "max_window_events": "5000000", "baseline_window": "false"}
+LONG_WINDOW = {
+    "window_s": "60",
+    "max_window_iterations": "100000",
+    "max_window_events": "5000000",
+    "hard_window_events": "5000000",
+    "baseline_window": "false",
+}
 
 
 def inside_a_long_window(directory: Path, then: Callable[[subprocess.Popen[bytes], Path], object]) -> Verdict:
