@@ -200,6 +200,9 @@ def walk(
     witness = None
     if python.training is not None:
         witness = Witness(python.training, python.rate_hz, python.awake, python.elsewhere)
+    moments: tuple[Times, Times] | None = None
+    if recorded and python.training is None and scene.outline.has_accelerator:
+        moments = launching_moments(scene.events, scene.outline)  # which reach back, also over the borders of slices
     seen: list[Layer] = []
     for part in cut_slices(scene.events, scene.window, most):
         window = (part.start_ns, part.end_ns)
@@ -223,8 +226,7 @@ def walk(
             scene.tally.add_durations(durations, part)
         launching: Layer | None = None
         launched_by: tuple[Layer, ...] = ()
-        if recorded and calls is not None and len(calls.others.start) and scene.outline.has_accelerator:
-            moments = launching_moments(part.events, scene.outline)
+        if moments is not None and calls is not None and len(calls.others.start):
             launched_by = tuple(within(layer, *moments) for layer in host)
         if python.training is not None and scene.outline.has_accelerator:
             launching, launches = read_launching(part.events, scene.outline, window, functions)
