@@ -146,6 +146,7 @@ def test_a_piece_that_is_too_long_for_a_proxy_waits_and_lets_others_pass(server:
     for _ in range(12):
         sender.send(spool)
     assert waiting(spool) == ["verdict/2"]
+    assert not sender.has_work(spool)  # nobody is asked again and again with nothing to hand over
     assert not (spool.root / "refused").exists()
     server.answer = take
     assert sender_to(server).send(spool).ok  # the next process tries it again

@@ -124,7 +124,7 @@ class Reporter:
             log.warning("something could not be packed: %s", error)
         final = over and not self._told_the_end
         due = self._clock() >= self._next_beat or final
-        while self._sender.may and (due or not self._spool.is_empty()):
+        while self._sender.may and (due or self._sender.has_work(self._spool)):
             beat = self._beat(facts, status, over) if due else None
             sent = self._sender.send(self._spool, beat)
             if not sent.ok:
@@ -242,7 +242,7 @@ def hand_over(run: Path, settings: Settings, *, refused: bool = False) -> bool:
             spool.readmit()
         with client_for(settings) as client:
             sender = Sender(client)
-            while not spool.is_empty() and sender.send(spool).ok:
+            while sender.has_work(spool) and sender.send(spool).ok:
                 pass
         return spool.is_empty() and not sender.refused
     finally:

@@ -107,6 +107,10 @@ class Sender:
         """The pause after the last failure is over."""
         return self._clock() >= self.not_before
 
+    def has_work(self, spool: Spool) -> bool:
+        """Something waits that may be sent."""
+        return not spool.is_empty(self._stuck)
+
     def send(self, spool: Spool, beat: Beat | None = None) -> Sent:
         """Send a batch of what waits, and a beat; after a refusal the pieces alone, to find out what is refused."""
         waiting = spool.waiting(self._most, _BYTES, self._stuck)

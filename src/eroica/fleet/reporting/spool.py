@@ -195,9 +195,9 @@ class Spool:
         """How much waits."""
         return sum(path.stat().st_size for path in self._waiting())
 
-    def is_empty(self) -> bool:
-        """Nothing waits."""
-        return next(iter(self._waiting()), None) is None
+    def is_empty(self, but: Container[Path] = ()) -> bool:
+        """Nothing waits, or nothing but these."""
+        return all(path in but for path in self._waiting())
 
     def confirm(self, paths: Iterable[Path]) -> None:
         """The service keeps these."""
