@@ -25,7 +25,7 @@ from eroica.report.words import clean
 log = logging.getLogger("eroica.fleet")
 
 #: One message may take so long, and all of one project's in a round, seconds.
-_TRY_S, _ROUND_S = 5.0, 10.0
+_TRY_S, _ROUND_S = 10.0, 20.0
 _MOST = 20
 #: A job that is slower than before is worth a message from here on.
 _SLOWER = 0.05

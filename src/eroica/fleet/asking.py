@@ -169,8 +169,6 @@ class Gate:
                 response = problem(403, str(error))
             except (InputError, UsageError) as error:
                 response = problem(400, str(error))
-            except asyncio.TimeoutError:
-                response = problem(408, f"the request's body did not come within {_BODY_S:g} s")
             except ClientDisconnect:
                 response = problem(400, "the request broke off")
             except (sa.exc.DBAPIError, sa.exc.TimeoutError, OSError) as error:
@@ -209,7 +207,10 @@ class Gate:
         if door.method not in _CHANGING:
             return await self._handled(door, ask)
         async with self._bodies:  # bounds what is held in memory
-            body = await asyncio.wait_for(_body(request, door.most_bytes), _BODY_S)
+            try:
+                body = await asyncio.wait_for(_body(request, door.most_bytes), _BODY_S)
+            except asyncio.TimeoutError:
+                return problem(408, f"the request's body did not come within {_BODY_S:g} s")
             if body is None:
                 return problem(413, f"more than {door.most_bytes} bytes")
             return await self._handled(door, replace(ask, body=body))

@@ -24,9 +24,9 @@ PROTOCOL = 1
 UNDERSTOOD = (PROTOCOL,)
 MAX_BATCH_BYTES = 16_000_000
 MAX_BODY_BYTES = 32_000_000
+"""Of one piece when unpacked."""
 #: On every answer of the service: what a proxy says in its place refuses nothing for good.
 OURS = "x-eroica-fleet"
-"""Of one piece when unpacked."""
 Kind = Literal["verdict", "patterns", "standstill"]
 Record = TypeVar("Record")
 

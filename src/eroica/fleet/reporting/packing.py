@@ -66,13 +66,13 @@ class Packer:
         places = {each.worker.global_rank: each.worker for each in status.workers} if status is not None else {}
         known = {rank: Place(host=w.host, device=w.device_uuid or _device(w.device)) for rank, w in places.items()}
         phases = {line.window_id: line.phase for line in status.windows} if status is not None else {}
-        with _kept(failed):
-            self._verdict(self._run / "verdict.json", 0, known, None)
         for window_id, directory in self._windows():
             with _kept(failed):
                 self._verdict(directory / "verdict.json", window_id, known, _window(directory))
             with _kept(failed):
                 self._standstill(directory / "blockage.json", window_id)
+        with _kept(failed):
+            self._verdict(self._run / "verdict.json", 0, known, None)
         for window_id, directory in self._windows():
             complete = everything or phases.get(window_id) in _OVER or (directory / "verdict.json").exists()
             with _kept(failed):
