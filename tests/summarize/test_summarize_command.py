@@ -11,8 +11,11 @@ from eroica.errors import InputError
 from eroica.hardware.store import SampleWriter
 from eroica.hardware.writer import Channel
 from eroica.model.pattern import WorkerPattern
+from eroica.settings import Settings
 from eroica.summarize import decode_series
 from eroica.summarize.__main__ import main, summarize_files
+from eroica.summarize.files import read_window
+from eroica.summarize.staging import stage_window
 from eroica.wire.codec import decode_record
 
 MS = 1_000_000
@@ -221,6 +224,9 @@ def test_of_a_worker_that_ended_before_its_trace_stacks_and_iterations_are_left(
     assert not pattern.has_trace
     assert {row.key.name: pytest.approx(row.critical_s) for row in pattern.functions} == {"<module>": 0.150}
     assert decode_series(pattern.iteration_us, np.float32).tolist() == [50_000.0] * 3
+    window = read_window(files / "capture.json", files.parent / "hardware", Settings())  # a picture of it can be drawn
+    staged = stage_window(window.capture, window.events, window.stacks, window.flight, hardware=window.samples)
+    assert len(staged.critical.start)
 
 
 def test_a_trace_that_is_named_and_missing_is_an_error(files):

@@ -76,7 +76,7 @@ def summarize_worker(
     python = read_sampled(capture, scene, stacks, clock, samples)
     at_once = stacks is not None or samples is not None
     shown = shown_iteration(scene.tally.edges_ns)
-    path, critical = walk(scene, python, max(len(events), 1) if at_once else MOST_EVENTS, recorded, shown)
+    path, critical = walk(scene, python, len(events) if at_once else MOST_EVENTS, recorded, shown)
     rows, series, left_out_s = build_rows(
         scene.functions,
         tally,

@@ -41,6 +41,7 @@ def cut_slices(events: EventTable, window: tuple[int, int], most: int = MOST_EVE
         window: Start and end.
         most: Events that start in one slice.
     """
+    most = max(most, 1)  # of a table without events
     first, last = np.searchsorted(events.start_ns, window)
     cuts = np.unique(events.start_ns[first + most : last : most])
     borders = [window[0], *(cut for cut in cuts.tolist() if window[0] < cut < window[1]), window[1]]
