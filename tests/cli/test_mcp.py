@@ -187,7 +187,15 @@ def test_what_is_not_on_the_shelf_is_not_opened(reports: Path, server: Server, t
 
 
 @pytest.mark.parametrize(
-    "place", ["verdict.json", "windows", "windows/1", "windows/1/verdict.json", "windows/1/patterns"]
+    "place",
+    [
+        "verdict.json",
+        "windows",
+        "windows/1",
+        "windows/1/verdict.json",
+        "windows/1/patterns",
+        "windows/1/patterns/0.pattern",
+    ],  # fmt: skip
 )
 def test_links_inside_a_run_are_not_followed(tmp_path: Path, place: str) -> None:
     keep(tmp_path / "elsewhere", 1)

@@ -6,7 +6,7 @@ A question names a run, never a path: what is not on the shelf is not opened.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ _MOST_RUNS = 2_000
 #: Windows that stay in memory, so that the next question need not decode them again; some 30 kB each.
 _MOST_KEPT = 1_000
 _Stamp = tuple[tuple[int, int], ...]
+_OF_A_RUN = ("verdict.json", "history.json", "windows")
 _OF_A_WINDOW = ("window.json", "verdict.json", "blockage.json", "patterns")
 
 
@@ -70,8 +71,9 @@ class Shelf:
             InputError: Some of it is a link, which may lead to what the user has not named.
         """
         run = self.choose(name)
-        for directory in (run, *_windows_of(run)):
-            _refuse_links(directory)
+        _refuse_links(run / name for name in _OF_A_RUN)
+        for window in _entries(run / "windows"):
+            _refuse_links((window, *(window / name for name in _OF_A_WINDOW), *_entries(window / "patterns")))
         return open_run(run, self._window)
 
     def _window(self, directory: Path) -> SavedWindow:
@@ -139,21 +141,20 @@ def _runs_at(root: Path) -> list[Path]:
     return [path.resolve() for path in inside if _is_run(path)]
 
 
-def _windows_of(run: Path) -> list[Path]:
+def _entries(directory: Path) -> list[Path]:
     try:
-        return sorted((run / "windows").iterdir())
+        return sorted(directory.iterdir())
     except OSError:
         return []
 
 
-def _refuse_links(directory: Path) -> None:
-    """See to it that a directory and what is read of it lie where they seem to.
+def _refuse_links(paths: Iterable[Path]) -> None:
+    """See to it that what is read of a run lies where it seems to; the run itself may be named by a link.
 
     Raises:
         InputError: One of them is a link.
     """
-    for name in ("", "windows", "history.json", *_OF_A_WINDOW):
-        path = directory / name
+    for path in paths:
         if path.is_symlink():
             raise InputError(f"{told(str(path))} is a link; a run's files lie in its own directory")
 
