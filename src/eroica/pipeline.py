@@ -20,7 +20,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import CommonAxis, Cost, Coverage, IterationTimes, Verdict, VerdictWindow
 from eroica.model.window import Window
 from eroica.settings import Settings
-from eroica.untraced import tell_untraced, without_traces
+from eroica.untraced import tell_untraced
 from eroica.wire.codec import encode_record
 
 #: More workers than any job has: a trace that says so is wrong.
@@ -61,7 +61,7 @@ def analyze(
         settings = dataclasses.replace(settings, one_off_fraction=0.0)
     latest = list({pattern.worker.global_rank: pattern for pattern in patterns}.values())
     expected, doubts = count_workers(latest, expected_workers, window)
-    untraced = without_traces(latest)
+    untraced = [pattern for pattern in latest if not pattern.has_trace]
     compared = [pattern for pattern in latest if pattern.has_trace]
     context = WindowContext(
         job=job,

@@ -21,11 +21,6 @@ from eroica.model.verdict import Verdict
 _MOST_PLACES = 2
 
 
-def without_traces(patterns: Sequence[WorkerPattern]) -> tuple[WorkerPattern, ...]:
-    """Those of workers that ended before they had saved their trace."""
-    return tuple(pattern for pattern in patterns if not pattern.has_trace)
-
-
 def tell_untraced(verdict: Verdict, untraced: Sequence[WorkerPattern], baseline_s: float | None) -> Verdict:
     """The verdict on the others, with what is known of these; an undetermined one where there are no others.
 
@@ -35,29 +30,31 @@ def tell_untraced(verdict: Verdict, untraced: Sequence[WorkerPattern], baseline_
         baseline_s: Mean iteration when the job was healthy, seconds; None if unknown.
     """
     ranks = sorted(pattern.worker.global_rank for pattern in untraced)
-    coverage = verdict.coverage
-    nobody_else = not coverage.workers_reported
-    told = f"{name_workers(ranks, capital=True)} ended before {'it' if len(ranks) == 1 else 'they'} had saved a trace"
+    before = verdict.coverage
+    who = f"{name_workers(ranks, capital=True)} ended before {'it' if len(ranks) == 1 else 'they'} had saved a trace"
+    times = _times(untraced, baseline_s)
     coverage = msgspec.structs.replace(
-        coverage,
-        workers_reported=coverage.workers_reported + len(ranks),
-        missing=tuple(rank for rank in coverage.missing if rank not in set(ranks)),
-        notes=(*coverage.notes, f"{told}; {_times(untraced, baseline_s)}."),
+        before,
+        workers_reported=before.workers_reported + len(ranks),
+        missing=tuple(rank for rank in before.missing if rank not in set(ranks)),
+        notes=(*before.notes, f"{who}; {times}."),
     )
-    if not nobody_else:
-        return msgspec.structs.replace(verdict, coverage=coverage)
-    summary = "Too little to tell: the training ended before any worker had saved its trace. "
-    said = _times(untraced, baseline_s)
-    summary += f"{said[0].upper()}{said[1:]}{_places(untraced)}."
-    longest = max(pattern.duration_s for pattern in untraced)
-    window = verdict.window and msgspec.structs.replace(
-        verdict.window,
-        first_iteration=min(pattern.first_iteration for pattern in untraced),
-        last_iteration=max(pattern.last_iteration for pattern in untraced),
-        duration_s=round(longest, 3),
+    verdict = msgspec.structs.replace(verdict, coverage=coverage)
+    if before.workers_reported:
+        return verdict
+    return msgspec.structs.replace(
+        verdict,
+        summary="Too little to tell: the training ended before any worker had saved its trace. "
+        f"{times[0].upper()}{times[1:]}{_places(untraced)}.",
+        window=verdict.window
+        and msgspec.structs.replace(
+            verdict.window,
+            first_iteration=min(pattern.first_iteration for pattern in untraced),
+            last_iteration=max(pattern.last_iteration for pattern in untraced),
+            duration_s=round(max(pattern.duration_s for pattern in untraced), 3),
+        ),
+        iteration=msgspec.structs.replace(verdict.iteration, current_ms=round(_iteration_us(untraced) / 1e3, 3)),
     )
-    iteration = msgspec.structs.replace(verdict.iteration, current_ms=round(_iteration_us(untraced) / 1e3, 3))
-    return msgspec.structs.replace(verdict, summary=summary, coverage=coverage, window=window, iteration=iteration)
 
 
 def _iteration_us(patterns: Sequence[WorkerPattern]) -> float:
