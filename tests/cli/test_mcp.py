@@ -195,7 +195,7 @@ def test_what_is_not_on_the_shelf_is_not_opened(reports: Path, server: Server, t
         "windows/1/verdict.json",
         "windows/1/patterns",
         "windows/1/patterns/0.pattern",
-    ],  # fmt: skip
+    ],
 )
 def test_links_inside_a_run_are_not_followed(tmp_path: Path, place: str) -> None:
     keep(tmp_path / "elsewhere", 1)

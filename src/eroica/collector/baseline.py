@@ -120,7 +120,7 @@ class Baseline:
         """Mean iteration inside the window, of the median worker."""
         return _mean_s(self.patterns)
 
-    def is_past(self, patterns: Collection[WorkerPattern]) -> bool:
+    def is_far_faster_than(self, patterns: Collection[WorkerPattern]) -> bool:
         """Whether a later window's iterations take far longer: the job has changed, however it began.
 
         Args:

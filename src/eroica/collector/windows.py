@@ -315,7 +315,7 @@ class Windows:
                 return []
             self._judging = current.window.window_id
         else:
-            if current.window.purpose == "early" and self._baseline.is_past(current.patterns.values()):
+            if current.window.purpose == "early" and self._baseline.is_far_faster_than(current.patterns.values()):
                 current.window = msgspec.structs.replace(current.window, purpose="slow")
             current.phase = "analysis"
             self.show(current.window, "analysis")

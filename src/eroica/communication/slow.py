@@ -22,7 +22,7 @@ _LEAST_MOMENTS = 8
 #: already.
 _SURE, _SURE_BESIDE = 2.6, 3.5
 _MAYBE = 1.5
-#: A cell is hot if its bytes wait so many times as long as usual (as in other cells, where there is no past)...
+#: A cell is hot if its bytes wait so many times as long as usual...
 _HOT = 2.5
 #: ... and so much longer, seconds: less is the noise of acknowledgements.
 _LEAST_DELAY_S = 0.002
