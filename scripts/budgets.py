@@ -72,8 +72,8 @@ def builders() -> int:
 def main() -> int:
     """Print the table; the number of budgets that are exceeded decides the status."""
     budgets = (
-        Budget("lines", lines(), 15_852, 9_000),
-        Budget("numbers", numbers(), 428, 130),
+        Budget("lines", lines(), 15_772, 9_000),
+        Budget("numbers", numbers(), 427, 130),
         Budget("builders of candidates", builders(), 25, 1),
     )
     for one in budgets:

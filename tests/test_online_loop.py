@@ -140,7 +140,7 @@ def test_profile_opens_a_window_on_a_healthy_job_and_finds_nothing(tmp_path: Pat
     out = tmp_path / "report"
     watched = [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(out), "--set", "window_s=3", "--"]
     job = subprocess.Popen(
-        [*watched, *torchrun(script, "--seconds", "40")], env=environment(), stdout=subprocess.DEVNULL
+        [*watched, *torchrun(script, "--seconds", "150")], env=environment(), stdout=subprocess.DEVNULL
     )
     try:
         end = time.monotonic() + 40

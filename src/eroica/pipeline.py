@@ -37,6 +37,7 @@ def analyze(
     expected_workers: int | None = None,
     notes: Sequence[str] = (),
     settings: Settings = Settings(),  # noqa: B008 (frozen)
+    left_out: Sequence[int] = (),
 ) -> Verdict:
     """Localize and diagnose one window.
 
@@ -48,6 +49,7 @@ def analyze(
         expected_workers: Workers of the job; by default the largest world size that a pattern states.
         notes: What the reader should know beside the workers' own notes.
         settings: All tunables.
+        left_out: Workers that handed over what cannot be compared; the notes say why.
 
     Returns:
         The verdict; "undetermined" where the patterns say too little. Equal input gives an equal verdict, but for
@@ -68,6 +70,7 @@ def analyze(
         window=window,
         expected_workers=expected,
         missing=_missing(compared, expected),
+        left_out=tuple(left_out),
         notes=(*notes, *doubts),
         cost=total_cost(latest),
     )

@@ -4,7 +4,7 @@ Their `PYTHONPATH`, their working directory, their `PYTHON...` variables and the
 command. In our processes other versions of our libraries, or modules that bear the names of ours, could keep a training
 from being started at all. Standard library only, and little of it.
 
-As a program, `python -I start.py MODULE [ARGUMENT...]` runs a module as `python -m` would.
+As a program, `python -I start.py [--niceness=N] MODULE [ARGUMENT...]` runs a module as `python -m` would.
 """
 
 from __future__ import annotations
@@ -18,16 +18,42 @@ IGNORED = "EROICA_IGNORED_SIGNALS"
 """Variable by which `scripts/eroica` says which signals were ignored when it was started, as /proc shows it: hex."""
 _OURS = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib takes longer than all of this
 _PACKAGES = ("site-packages", "dist-packages")
+_NICENESS = "--niceness="
+COLLECTOR_NICENESS = 5
 
 
-def isolated(module: str, *arguments: str) -> list[str]:
-    """Command that runs a module of ours in this Python and nothing of the user's."""
-    return [sys.executable, "-I", os.path.join(_OURS, "start.py"), module, *arguments]  # noqa: PTH118
+def isolated(module: str, *arguments: str, niceness: int = 0) -> list[str]:
+    """Command that runs a module of ours in this Python and nothing of the user's.
+
+    Args:
+        module: Its name.
+        arguments: For it.
+        niceness: By how much its priority is lower than ours, from its first import on; see `step_back`.
+    """
+    options = [f"{_NICENESS}{niceness}"] if niceness else []
+    return [sys.executable, "-I", os.path.join(_OURS, "start.py"), *options, module, *arguments]  # noqa: PTH118
 
 
 def among_the_users(module: str) -> list[str]:
     """The same with the user's own modules in reach, torch before all, but not with the working directory's."""
     return [sys.executable, *isolated(module)[2:]]
+
+
+def step_back(niceness: int) -> None:
+    """Lower the priority of this process, and of its session if it is the first in it; where forbidden, do nothing.
+
+    Where the kernel groups processes by session ("The autogroup feature" in sched(7); on in most distributions),
+    niceness counts within a session only: a program of ours in its own would get as much of the cores as all workers of
+    a host together.
+
+    Args:
+        niceness: Added to that of the process, 1-19.
+    """
+    with contextlib.suppress(OSError):
+        ours = os.nice(niceness)
+        if os.getsid(0) == os.getpid():
+            with open("/proc/self/autogroup", "w") as file:  # noqa: PTH123
+                file.write(str(ours))
 
 
 def main() -> None:
@@ -108,6 +134,8 @@ def _run_module() -> None:
     import runpy
 
     del sys.argv[0]
+    if sys.argv[0].startswith(_NICENESS):
+        step_back(int(sys.argv.pop(0).removeprefix(_NICENESS)))
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 

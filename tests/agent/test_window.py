@@ -187,7 +187,7 @@ def one_window(tmp_path: Path, **settings: Any) -> HostWindow:
 def test_a_hardware_sampler_that_fails_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, note: str
 ) -> None:
-    monkeypatch.setattr(window, "isolated", lambda *_: [sys.executable, "-c", code])
+    monkeypatch.setattr(window, "isolated", lambda *_, **__: [sys.executable, "-c", code])
     one = one_window(tmp_path)
     one._start_hardware()
     assert one._hardware is not None

@@ -15,6 +15,7 @@ from eroica.model.comparison import Comparison
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from eroica.testing import FleetPlan, SlowLoader, Trouble, synthesize, synthesize_window
+from eroica.testing.written_jobs import WrittenJob, cut, encoded, without_device, write_files
 
 TRACES = Path(__file__).parents[2] / "../shared/traces"
 
@@ -75,6 +76,29 @@ def test_damaged_patterns_are_noted_and_the_others_compared(run: Path) -> None:
     (run / "windows" / "3" / "patterns" / "0.pattern").write_bytes(b"\0")
     result = call(f"{run}@2", f"{run}@3")
     assert result.exit_code == 3 and "1 pattern was left out" in " ".join(result.output.split())
+
+
+def test_a_cut_recording_is_equal_to_none(tmp_path: Path) -> None:
+    files = {rank: encoded(trace) for rank, trace in WrittenJob(ranks=2, steps=8).record().items()}
+    whole = write_files(tmp_path / "whole", files)
+    assert call(whole, whole).output.startswith("EQUAL")
+    left = write_files(tmp_path / "left", {**files, 1: cut(files[1], 0.97)})
+    done = call(whole, left)
+    assert done.exit_code == 4 and "after: the recording of worker 1 is damaged" in " ".join(done.output.split())
+
+
+def test_where_one_recording_lacks_the_kernels_of_a_device_functions_are_not_compared(tmp_path: Path) -> None:
+    recorded = WrittenJob(ranks=2, steps=8).record()
+    whole = write_files(tmp_path / "whole", {rank: encoded(trace) for rank, trace in recorded.items()})
+    for trace in recorded.values():
+        events = without_device(trace)["traceEvents"]
+        mark = {"ph": "X", "cat": "user_annotation", "name": "nccl:all_reduce", "pid": 1, "tid": 1, "dur": 3}
+        trace["traceEvents"] = [*events, {**mark, "ts": events[0]["ts"] + 1}]
+    left = write_files(tmp_path / "left", {rank: encoded(trace) for rank, trace in recorded.items()})
+    done = call(whole, left)
+    assert done.exit_code == 4 and "the second run used an accelerator" in " ".join(done.output.split())
+    alone = CliRunner().invoke(group, ["diagnose", str(left)])
+    assert alone.exit_code == 4 and "holds no kernels of it" in " ".join(alone.output.split())
 
 
 def test_hostile_names_do_not_reach_the_terminal(run: Path, tmp_path: Path) -> None:

@@ -42,6 +42,12 @@ def test_a_full_standard_output_is_one_line(slow: Path, arguments: list[str]) ->
 
 
 @full
+def test_where_nobody_can_be_told_the_status_still_is(slow: Path) -> None:
+    done = run("diagnose", slow, "--json", "/dev/full", stdout="2> /dev/full")
+    assert done.returncode == 1
+
+
+@full
 def test_files_are_written_before_the_terminal_is(slow: Path, tmp_path: Path) -> None:
     kept, page, record = tmp_path / "kept", tmp_path / "page.html", tmp_path / "verdict.json"
     run("diagnose", slow, "--out", kept, "--html", page, "--json", record, stdout="> /dev/full")

@@ -173,6 +173,29 @@ def test_our_programs_find_themselves_isolated_and_not_the_working_directory(tmp
     assert (done.returncode, done.stderr) == (2, "eroica.hardware: --nonsense has no value\n")
 
 
+def test_a_program_of_ours_steps_back_behind_the_job_as_its_kernel_shares_cores(tmp_path: Path) -> None:
+    (tmp_path / "told.py").write_text(
+        "import os, pathlib\n"
+        "print(os.getpriority(os.PRIO_PROCESS, 0), pathlib.Path('/proc/self/autogroup').read_text())\n"
+    )
+    if not Path("/proc/self/autogroup").exists():
+        pytest.skip("this kernel does not group processes by session")
+    ours, before = os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/autogroup").read_text()
+    code = "import sys, eroica.start; sys.argv[1:] = ['--niceness=7', 'told']; eroica.start._run_module()"
+    for own_session in (True, False):
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, start_new_session=own_session, capture_output=True, text=True,
+            check=True, timeout=60,
+        )  # fmt: skip
+        nice, *group = done.stdout.split()
+        assert int(nice) == min(19, ours + 7)
+        if not own_session:
+            assert group == before.split()  # none in the system's first session, and in those of some containers
+        elif group:
+            assert group[-1] == nice
+    assert Path("/proc/self/autogroup").read_text() == before
+
+
 @pytest.mark.parametrize("after_s", [0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_start_that_is_interrupted_leaves_nothing_behind(
@@ -186,6 +209,9 @@ def test_a_start_that_is_interrupted_leaves_nothing_behind(
         assert process.wait(20) == -number
     assert not list((tmp_path / "runtime").rglob("*.claim"))
     assert not [name for name in (tmp_path / "runtime").rglob("*") if name.name != f"eroica-{os.getuid()}"]
+    end = time.monotonic() + 20  # whoever was being started sees on a busy machine a little later that it is alone
+    while processes_of(tmp_path) and time.monotonic() < end:
+        time.sleep(0.05)
     assert not processes_of(tmp_path)
 
 

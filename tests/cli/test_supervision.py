@@ -225,7 +225,7 @@ def fill(path: Path) -> None:
 
 
 def test_a_helper_that_dies_at_once_is_started_six_times_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eroica.cli.helper.isolated", lambda *_: ["/bin/false"])
+    monkeypatch.setattr("eroica.cli.helper.isolated", lambda *_, **__: ["/bin/false"])
     helper = Helper("agent", {}, ())
     helper.start()
     now, pauses = 0.0, []

@@ -114,6 +114,21 @@ def test_a_little_off_the_best_it_is_used_where_the_job_is_far_slower_now(now_s:
     assert told == trusted
 
 
+def test_a_baseline_window_that_would_show_less_than_half_of_a_slowdown_is_not_used() -> None:
+    job = Job()
+    job.train(0.18, 0.18)
+    work = job.look(0.25, 0.1)
+    assert work.baseline == () and "180 ms when it was taken, and 100 ms at the job's best" in unused(work)[0]
+
+
+def test_no_baseline_window_is_taken_of_a_job_that_is_far_slower_than_at_its_best() -> None:
+    job = Job()
+    job.train(0.2, 0.1)
+    assert not job.work
+    job.train(0.12, 0.1)
+    assert [work.window.purpose for work in job.work] == ["baseline"]
+
+
 ONSET = (100.0,) * 6 + (180.0,) * 6
 
 

@@ -59,7 +59,9 @@ def test_however_many_pages_wait_the_final_one_comes_first(tmp_path, monkeypatch
 
 def test_closing_does_not_wait_for_a_drawing_that_hangs(tmp_path, monkeypatch):
     """Whatever the drawing does, the collector ends; the drawing ends by itself."""
-    monkeypatch.setattr(pages_module, "isolated", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
+    monkeypatch.setattr(
+        pages_module, "isolated", lambda *_, **__: [sys.executable, "-c", "import time; time.sleep(600)"]
+    )
     here = psutil.Process()
     before = {child.pid for child in here.children()}
 

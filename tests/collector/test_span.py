@@ -22,3 +22,23 @@ def test_a_probe_that_met_a_short_iteration_counts_for_the_usual_one(
 ) -> None:
     probe = OrderResult(window_id=1, status="done", kind="probe", events=events, duration_s=probe_s)
     assert span.events_of(probe, 0.55) == pytest.approx(expected, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        pytest.param((30_000, 0.12), (3_000, 0.04), 13_125, id="a validation at every third step, then a usual step"),
+        pytest.param((30_000, 0.12), (30_000, 0.12), 30_000, id="twice the long one"),
+        pytest.param((30_000, 0.12), (31_000, 0.13), 31_000, id="a longer one"),
+        pytest.param((30_000, 0.12), (9_000, 0.075), 9_000, id="the second was longer than the mean, too"),
+        pytest.param((6_000, 1.0), (6_000, 0.05), 6_000, id="long without more events"),
+    ],
+)
+def test_two_probes_tell_how_many_events_the_mean_iteration_makes(
+    first: tuple[int, float], second: tuple[int, float], expected: int
+) -> None:
+    probes = [
+        OrderResult(window_id=1, status="done", kind="probe", events=events, duration_s=duration_s)
+        for events, duration_s in (first, second)
+    ]
+    assert span.events_between(*probes, iteration_s=0.07) == pytest.approx(expected, abs=1)

@@ -12,7 +12,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.model.worker import Worker
 from eroica.settings import Settings
-from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WorkerStatus, WorkerTrigger
+from eroica.wire.messages import AgentReport, OrderMessage, OrderResult, ProfileRequest, WorkerStatus, WorkerTrigger
 
 ITERATION_S = 0.1
 
@@ -36,6 +36,7 @@ class Fleet:
         self.windows = windows
         self.now = 0.0
         self.events = events
+        self.duration_s = 0.0
         self.deaf: set[int] = set()
         self.statuses = {
             rank: WorkerStatus(
@@ -68,8 +69,18 @@ class Fleet:
             return
         answered = status.result.window_id == order.window_id and status.result.kind == order.kind
         if status.iteration >= order.last_iteration and not answered:
-            result = OrderResult(window_id=order.window_id, status="done", kind=order.kind, events=self.events)
-            self.change(rank, result=result)
+            self.change(rank, result=self.result(order, self.events, self.duration_s))
+
+    @staticmethod
+    def result(order: OrderMessage, events: int, duration_s: float) -> OrderResult:
+        return OrderResult(
+            window_id=order.window_id,
+            status="done",
+            kind=order.kind,
+            first_iteration=order.first_iteration,
+            events=events,
+            duration_s=duration_s,
+        )
 
     def deliver(self, *ranks: int) -> None:
         for rank in ranks:
@@ -122,6 +133,46 @@ def test_the_event_budget_shortens_the_window_but_never_below_two_iterations() -
         order = fleet.windows.order
         assert order is not None and order.kind == "window"
         assert order.last_iteration - order.first_iteration == expected
+
+
+def test_a_probe_that_met_a_long_iteration_is_followed_by_another_before_it_shortens_the_window() -> None:
+    fleet = manual_fleet(window_s=2.0, max_window_events=150_000)
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step()
+    first = fleet.windows.order
+    assert first is not None
+    fleet.events, fleet.duration_s = 30_000, 0.3
+    fleet.step(14)
+    second = fleet.windows.order
+    assert second is not None and second.kind == "probe" and second.serial > first.serial
+    assert second.first_iteration > first.first_iteration and second.last_iteration - second.first_iteration == 1
+    for rank in fleet.statuses:
+        fleet.change(rank, result=fleet.result(second, 3_000, 0.05))
+    fleet.step()
+    window = fleet.windows.order
+    assert window is not None and window.kind == "window"
+    assert window.last_iteration - window.first_iteration == 150_000 // 8_400  # a fifth of 27,000 more than 3,000
+    assert "given up" not in {line.phase for line in fleet.windows.status().windows}
+
+
+@pytest.mark.parametrize("missed", [(0, 1), (1,)])
+def test_the_first_probe_counts_for_whom_the_second_missed(missed: tuple[int, ...]) -> None:
+    fleet = manual_fleet(window_s=2.0, max_window_events=150_000)
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step()
+    fleet.events, fleet.duration_s = 30_000, 0.3
+    fleet.step(14)
+    second = fleet.windows.order
+    assert second is not None and second.kind == "probe"
+    for rank in fleet.statuses:
+        late = msgspec.structs.replace(fleet.result(second, 0, 0.0), status="missed")
+        fleet.change(rank, result=late if rank in missed else fleet.result(second, 3_000, 0.05))
+    fleet.step()
+    window = fleet.windows.order
+    assert window is not None and window.kind == "window"
+    assert window.last_iteration - window.first_iteration == 5
 
 
 def test_a_window_whose_two_iterations_would_stop_the_training_for_seconds_is_not_opened() -> None:

@@ -72,6 +72,7 @@ def container(command: list[str], environment: dict[str, str], directory: Path) 
     )
 
 
+@pytest.mark.thorough
 def test_a_sidecar_watches_a_training_in_another_container(tmp_path: Path) -> None:
     volume, reports = tmp_path / "eroica", tmp_path / "reports"
     volume.mkdir()

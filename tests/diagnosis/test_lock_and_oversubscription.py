@@ -12,7 +12,7 @@ import pytest
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import BusyHost, Draft, FleetPlan, SlowCompute, SlowLoader, synthesize, synthesize_window
+from eroica.testing import BusyHost, Draft, FleetPlan, SlowCompute, SlowLink, SlowLoader, synthesize, synthesize_window
 
 COUNTING = ("run (threading.py:980)", "count (project/stats.py:12)")
 LOADING = ("_worker_loop (torch/utils/data/_utils/worker.py:240)", "parse (project/dataset.py:90)")
@@ -135,6 +135,19 @@ def test_without_any_of_the_three_measurements_they_are_not(
 ) -> None:
     verdict = crowded(seed, used_s, queue, busy)
     assert all("data loaders' own processes" not in text for text in (verdict.summary, *verdict.coverage.notes))
+
+
+@seeds
+@pytest.mark.parametrize(("used_s", "named"), [(0.05, "cpu-contention"), (0.002, "slow-collective-everywhere")])
+def test_loader_processes_also_take_the_cores_that_carry_transfers(seed: int, used_s: float, named: str) -> None:
+    """Training threads wait no longer for a core than before: the threads of the collectives do."""
+    before = busy_loaders(synthesize(FleetPlan(workers=4, seed=seed + 100, loader_workers=4), (), 1), 0.002, 0.1, 0.99)
+    plan = FleetPlan(workers=4, seed=seed, loader_workers=4)
+    patterns = busy_loaders(synthesize(plan, [SlowLink(40.0)], 2), used_s, 0.05, 0.99)
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+    assert verdict.cause is not None and verdict.cause.cause == named, verdict.summary
+    told = any("for transfers that the same cores carry" in text for text in verdict.cause.evidence)
+    assert told == (named == "cpu-contention")
 
 
 # --- processes that the job has started itself ---

@@ -169,6 +169,16 @@ def test_slow_collectives_on_a_full_host_are_its_neighbors_doing(seed: int) -> N
 
 
 @seeds
+def test_who_waits_for_storage_is_told_beside_what_fills_the_cores(seed: int) -> None:
+    """A core that others take makes nobody wait for storage: two causes, each with its gain."""
+    full = lambda all_: beside(all_, ["node-0"], (BURNER,), host_busy=0.99)  # noqa: E731
+    verdict = verdict_on([SlowLink(40.0), SlowLoader((2,), 12.0)], seed, full, **ONE_HOST)
+    causes = {one.cause: one for one in verdict.findings if one.role == "cause"}
+    assert causes.keys() == {"sibling-process", "slow-data-loading"}, verdict.summary
+    assert causes["slow-data-loading"].workers == (2,) and all(one.gain for one in causes.values())
+
+
+@seeds
 def test_a_job_that_works_twice_as_much_itself_does_not_owe_that_to_a_neighbor(seed: int) -> None:
     """Others on the same cores make its work take longer, by caches and shared units, but not that much."""
     full = lambda all_: beside(all_, ["node-0"], (BURNER,), host_busy=0.99, cores_job=9.0)  # noqa: E731

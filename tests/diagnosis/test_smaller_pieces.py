@@ -97,5 +97,7 @@ def test_more_batches_are_told_as_what_they_are_and_accuse_nobody(often: float, 
 
 
 @seeds
-def test_nobody_finds_the_job_slow(seed: int) -> None:
-    assert "smaller pieces" not in verdict_on(CutUp(often=8.0, each=0.4), seed, purpose="manual").summary
+def test_a_window_by_hand_asks_nothing_unless_it_is_far_slower_than_the_healthy_one(seed: int) -> None:
+    assert "smaller pieces" not in verdict_on(CutUp(often=8.0, each=0.15), seed, purpose="manual").summary
+    found = verdict_on(CutUp(often=8.0, each=0.4), seed, purpose="manual").findings[0]
+    assert found.function is not None and (found.function.name, found.scope) == ("adapt", "all")

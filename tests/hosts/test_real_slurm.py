@@ -87,7 +87,13 @@ def await_end(slurm: Slurm, job: str, directory: Path) -> str:
     pytest.fail(f"job {job} is {state}: {(directory / 'out').read_text()}\n{slurm.logs()}")
 
 
-@pytest.mark.parametrize("script", ["prefix-outside.sbatch", "prefix-inside.sbatch", "torchrun.sbatch"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        *(pytest.param(f"prefix-{at}.sbatch", marks=pytest.mark.thorough) for at in ("outside", "inside")),
+        "torchrun.sbatch",
+    ],
+)
 def test_a_batch_script_is_watched_on_both_nodes_and_speaks_once(slurm: Slurm, tmp_path: Path, script: str) -> None:
     job = submit(slurm, tmp_path, script, steps=500)
     assert job.isdecimal(), slurm.logs()

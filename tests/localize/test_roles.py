@@ -67,6 +67,22 @@ def test_a_described_pipeline_gives_a_role_to_each_stage() -> None:
     assert assign_roles([pattern(rank, *groups) for rank in range(4)]).tolist() == [0, 1, 0, 1]
 
 
+def test_pipelines_of_pairs_of_neighbours_make_a_line() -> None:
+    def paired(*ranks: tuple[int, int]) -> list[WorkerPattern]:
+        groups = tuple((f"p{at}", "PIPELINE_MODEL_PARALLEL_GROUP", pair) for at, pair in enumerate(ranks))
+        return [pattern(rank, *groups) for rank in sorted({one for pair in ranks for one in pair})]
+
+    for pairs, places in (
+        (((0, 1), (1, 2), (2, 3)), [0, 1, 2, 3]),
+        (((0, 2), (2, 4), (1, 3), (3, 5)), [0, 0, 1, 1, 2, 2]),
+        (((0, 2), (1, 3)), [0, 0, 1, 1]),
+    ):
+        assert stages_of(paired(*pairs)) == places
+        assert assign_roles(paired(*pairs)).tolist() == places
+    ring = paired((0, 1), (1, 2), (2, 0))
+    assert stages_of(ring) == [None, None, None]
+
+
 def test_megatron_names_its_pipeline_in_capitals() -> None:
     groups = (WORLD, ("1", "PIPELINE_MODEL_PARALLEL_GROUP", (0, 2)), ("2", "PIPELINE_MODEL_PARALLEL_GROUP", (1, 3)))
     assert assign_roles([pattern(rank, *groups) for rank in range(4)]).tolist() == [0, 0, 1, 1]

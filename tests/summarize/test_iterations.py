@@ -111,6 +111,22 @@ def test_what_came_before_the_first_optimizer_step_counts_only_if_it_is_whole():
     assert one.first == 1
 
 
+@pytest.mark.parametrize("has_device", [True, False])
+def test_a_first_iteration_in_which_the_host_only_filled_the_queue_of_an_idle_device_is_none(has_device):
+    events, at = Events(), 0
+    for number in range(4):
+        for place in range(10):
+            events.add("aten::mm", at + place, at + place + 1)
+        events.note("Optimizer.step#SGD.step", at + 10, at + 12)
+        events.add("aten::item", at + 13, 100 * (number + 1))  # waits for the device
+        if has_device:
+            events.add("gemm", max(at, 2), 100 * (number + 1) - 1, Category.KERNEL, thread=7)
+        at = 100 * (number + 1)
+    one = found(events)
+    assert one.edges_ns.tolist() == [12, 112, 212, 312] if has_device else [0, 12, 112, 212, 312]
+    assert any("ran ahead of the device" in note for note in one.notes) == has_device
+
+
 def test_several_optimizers_in_a_row_end_one_iteration():
     assert found(training(3, ("SGD", "Adam"))).edges_ns.tolist() == [1, 94, 194, 294]
     assert found(training(3, ("SGD", "SGD"))).edges_ns.tolist() == [1, 94, 194, 294]

@@ -72,12 +72,6 @@ def files(tmp_path):
     return directory
 
 
-@pytest.fixture(autouse=True)
-def _at_the_runners_priority(monkeypatch):
-    """The program takes the lowest one for itself, and here it is this process."""
-    monkeypatch.setattr("eroica.summarize.__main__._step_back", lambda: None)
-
-
 def run(files, hardware="hardware"):
     arguments = [str(files / "capture.json"), str(files.parent / hardware), str(files / "pattern")]
     return main(arguments)

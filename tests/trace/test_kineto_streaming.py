@@ -256,6 +256,8 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, make):
         (b"PK\x03\x04", "zip"),
         (b"\x80\x04\x95", "pickle"),
         (b"hello", "no JSON"),
+        (b'"abc"', "a single value"),
+        (b"-12.5", "a single value"),
         (b'{"learning_rate": 0.1}', "holds no traceEvents"),
         (b'{"version": "2.10", "pg_config": {}, "entries": []}', "Flight Recorder"),
         (b'{"a": 1, ', "cut short before its events"),

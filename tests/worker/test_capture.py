@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import gc
+import itertools
 import json
 import queue
 import sys
@@ -331,6 +332,28 @@ def test_a_window_that_outgrows_its_budget_closes_early_and_says_so(tmp_path: Pa
     assert "event budget" in desk.results[-1].note
     found = msgspec.json.decode((tmp_path / "capture.json").read_bytes(), type=Capture)
     assert (found.first_iteration, found.last_iteration, len(found.boundaries_ns)) == (20, 27, 8)
+
+
+@pytest.mark.parametrize(
+    ("longer_s", "last"),
+    [
+        pytest.param(0.01, 25, id="events"),  # 3.3 million bytes for 5,000 events, three times over
+        pytest.param(0.0, 60, id="memory that the training keeps"),
+    ],
+)
+def test_a_window_with_far_more_events_than_the_probe_saw_closes_by_the_memory_and_time_they_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longer_s: float, last: int
+) -> None:
+    """An iteration may make ten times as many from one moment to the next: nobody tells while they are recorded."""
+    desk = Desk(tmp_path, Notebook(events=100))
+    desk.capturer.take(desk.order(10, 11, kind=beat.PROBE), 9)
+    pass_in_time(desk, monkeypatch, {iteration: 0.01 * iteration for iteration in range(9, 14)})
+    resident = itertools.count(500_000_000, 800_000)
+    monkeypatch.setattr("eroica.worker.capture.memory_bytes", lambda: next(resident))
+    desk.capturer.take(desk.order(20, 60, max_events=5000), 19)
+    pass_in_time(desk, monkeypatch, {iteration: (0.01 + longer_s) * iteration for iteration in range(19, 63)})
+    assert desk.results[-1].last_iteration == last
+    assert ("event budget" in desk.results[-1].note) == (last < 60)
 
 
 def test_a_window_is_closed_at_the_next_boundary_where_the_job_is_told_to_end(tmp_path: Path) -> None:

@@ -62,17 +62,20 @@ def test_a_patched_training_runs_on_is_watched_and_gives_its_window_and_its_answ
 
 @pytest.mark.jobs
 def test_a_patched_training_starts_the_agent_itself(tmp_path: Path) -> None:
-    host = Host(tmp_path)
+    host, enough = Host(tmp_path), tmp_path / "enough"
     host.close()  # nobody holds the agent's lock
-    done = host.run(command("taken-away", 100), EROICA_WORKER_FAILURES_RAISE="1", EROICA_JOB_END_GRACE_S="0.2")
+
+    def end_once_watched(_: Host) -> None:
+        if any("worker 0 is here" in log.read_text() for log in tmp_path.glob("run/log/agent-*.log")):
+            enough.touch()
+
+    many = [*command("taken-away", 100_000), str(enough)]  # as long as the agent needs to begin
+    done = host.run(many, end_once_watched, EROICA_WORKER_FAILURES_RAISE="1", EROICA_JOB_END_GRACE_S="0.2")
     assert (done.returncode, done.stderr) == (0, "")
+    assert enough.exists()
     end = time.monotonic() + 60
-    while time.monotonic() < end:  # the agent may begin after the training has ended; it takes its directory away
-        said = "".join(log.read_text() for log in tmp_path.glob("run/log/agent-*.log"))
-        if "worker 0 is here" in said and not host.runtime.exists():
-            break
+    while host.runtime.exists() and time.monotonic() < end:  # the agent takes its directory away
         time.sleep(0.05)
-    assert "worker 0 is here" in said
     assert not host.runtime.exists()
 
 

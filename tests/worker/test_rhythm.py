@@ -85,13 +85,14 @@ def test_a_new_optimizer_object_goes_on_counting_where_the_old_one_stopped() -> 
     rhythm, _ = play(["D", "O0"] * 50)
     _, done = play(["D", "O1"] * 30, rhythm, start=1001)
     assert ids(done) == list(range(51, 81))
-    assert rhythm.relearned == 1
+    assert rhythm.relearned == 0  # iterations mean what they meant: what was fast before still says so
 
 
 def test_a_changed_pattern_is_learned_again_and_ids_never_go_back() -> None:
     rhythm, first = play(["D", "O0"] * 50)
     _, second = play(["D", "O1", "O2", "O3"] * 60, rhythm, start=2001)
     assert ids(first + second) == list(range(1, 111))
+    assert rhythm.relearned == 1
 
 
 def test_steps_without_any_pattern_are_counted_by_the_optimizer_that_came_last() -> None:

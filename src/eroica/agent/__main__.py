@@ -15,7 +15,7 @@ import time
 
 from eroica.agent.loop import Agent
 from eroica.settings import load_settings
-from eroica.start import isolated
+from eroica.start import COLLECTOR_NICENESS, isolated
 from eroica.wire.logs import log_to
 from eroica.wire.places import Places, places, private_directory, write_private
 
@@ -52,7 +52,7 @@ def _start_collector(where: Places) -> None:
     if os.environ.get("EROICA_COLLECTOR") or os.environ.get("EROICA_LAUNCHED"):
         return
     subprocess.Popen(
-        isolated("eroica.collector"),
+        isolated("eroica.collector", niceness=COLLECTOR_NICENESS),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -35,6 +35,9 @@ _LOST = ("missed", "skipped", "failed")
 _MOST_BEHIND = 3.0
 _LEAST_BEHIND_S = 10.0
 _LONGEST_NOTE = 300
+#: Of summaries: one gets a tenth of the core that a rank beside it gets. The lowest priority would be a seventieth, and
+#: where all cores are busy a verdict would wait for minutes.
+_NICENESS = 10
 Deliver = Callable[[int, bytes], Awaitable[None]]
 Regret = Callable[[int, int, str], Awaitable[None]]
 
@@ -310,8 +313,9 @@ class HostWindow:
             *isolated(
                 "eroica.summarize",
                 str(directory / "capture.json"), str(self.directory / "hardware"), str(directory / "pattern"),
+                niceness=_NICENESS,
             ),
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         try:
             _, stderr = await asyncio.wait_for(process.communicate(), self._until_saved_s)

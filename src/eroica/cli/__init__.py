@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import importlib
 import sys
@@ -86,16 +85,16 @@ def main() -> None:
     try:
         group()
     except EroicaError as error:
+        from eroica.cli.output import say_error
         from eroica.report.words import line
 
-        click.echo(line(f"eroica: {error}"), err=True)  # it may quote names from the job
+        say_error(line(f"eroica: {error}"))  # it may quote names from the job
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        from eroica.cli.output import forget_output
+        from eroica.cli.output import forget_output, say_error
 
         forget_output()
-        with contextlib.suppress(OSError):
-            click.echo(f"eroica: {error.filename or 'standard output'} cannot be written: {error.strerror}", err=True)
+        say_error(f"eroica: {error.filename or 'standard output'} cannot be written: {error.strerror}")
         sys.exit(1)

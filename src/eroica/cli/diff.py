@@ -91,6 +91,7 @@ def _load_traces(name: str, path: Path, settings: Settings) -> Run:
     """
     from eroica.offline.examine import read_spans
     from eroica.offline.progress import Bar
+    from eroica.offline.soundness import damage_note
 
     with Bar() as bar:
         spans, losses = read_spans([path], settings, progress=bar)
@@ -100,4 +101,5 @@ def _load_traces(name: str, path: Path, settings: Settings) -> Run:
         which = " ".join(filter(None, (span.job, span.label)))
         notes.append(f"{len(spans)} recordings; compared is {which}. Name files or folders for another")
     patterns = [summary.pattern for summary in span.summaries if summary.pattern is not None]
-    return Run(name=name, patterns=patterns, job=span.job, notes=tuple(notes))
+    damage = next((damage_note(one) for one in span.summaries if one.held.damage), "")
+    return Run(name=name, patterns=patterns, job=span.job, notes=tuple(notes), damage=damage)

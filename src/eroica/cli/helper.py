@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from eroica.start import isolated
+from eroica.start import COLLECTOR_NICENESS, isolated
 
 RESTART_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 _LAST_WAIT_S = 2.0
@@ -46,7 +46,7 @@ class Helper:
         self.due = None
         self._starts += 1
         self._process = subprocess.Popen(
-            isolated(f"eroica.{self.name}"),
+            isolated(f"eroica.{self.name}", niceness=COLLECTOR_NICENESS if self.name == "collector" else 0),
             env={**self._environment, **({"EROICA_RESUME": why} if why else {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

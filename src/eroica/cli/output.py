@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -139,12 +139,24 @@ def on_terminal(what: str = "") -> Iterator[None]:
             raise InputError(f"{where} cannot be written: {_why(error)}") from None
 
 
-def forget_output() -> None:
-    """What is still buffered for standard output goes nowhere, so that Python's end does not fail on it again."""
+def forget_output(stream: TextIO | None = None) -> None:
+    """What is still buffered goes nowhere, so that Python's end does not fail on it again.
+
+    Args:
+        stream: Standard error or, by default, standard output.
+    """
     with suppress(OSError, ValueError, AttributeError):  # a test's own stream has no descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, (stream or sys.stdout).fileno())
         os.close(nowhere)
+
+
+def say_error(text: str) -> None:
+    """One line on standard error, as far as anybody can read it there."""
+    try:
+        click.echo(text, err=True)
+    except OSError:  # a full disk, a closed pipe
+        forget_output(sys.stderr)
 
 
 def say(text: str) -> None:

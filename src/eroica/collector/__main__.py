@@ -162,7 +162,6 @@ def main() -> None:
         private_directory(directory)
     log_to(where.run / "log" / "collector.log")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(5)
     try:
         asyncio.run(_serve(where, load_settings()))
     except EroicaError as error:

@@ -22,6 +22,8 @@ from eroica.wire.messages import WorkerStatus
 _TRIES = 3
 #: A job that was slower than its best by this factor when its baseline window opened was not healthy.
 _FASTER_LATER = 1.15
+#: Share of a slowdown that a comparison must be able to show, to be better than none.
+_MOST = 0.5
 #: Capturing makes iterations longer, those of tiny operators by half; so much longer, the job got slow meanwhile,
 #: unless it was as fast as before right after the window, and the same was seen twice.
 _SLOWER_INSIDE = 2.0
@@ -58,6 +60,8 @@ class Baseline:
     def is_due(self, training: Sequence[WorkerStatus], living: int) -> bool:
         """It is time for a baseline window: everybody trains steadily, and near the best if it replaces another.
 
+        Nobody is far slower than at its best: such a window would show what the next one is to find.
+
         Args:
             training: Workers in full swing, at least one.
             living: Workers whose process is there.
@@ -68,6 +72,8 @@ class Baseline:
         if len(training) < min(world, living) or (self.patterns and not _near_best(training)):
             return False
         if self._was_slow and not self._is_faster(training):
+            return False
+        if any((status.current_s or 0.0) >= FAR_SLOWER * (status.baseline_s or math.inf) for status in training):
             return False
         after = self._settings.baseline_after_iterations
         return all(status.steady and status.iteration >= after for status in training)
@@ -146,7 +152,7 @@ class Baseline:
         taken_s, expected_s = self._taken_s, self._settings.expected_iteration_s
         if not self.patterns or not taken_s:
             return ""
-        is_far_slower = self._is_far_slower(now_s)
+        is_far_slower = self._is_far_slower(now_s, best_s)
         if self._was_slow and not is_far_slower:
             return "it was slow from its start"
         if self._is_slower_inside and not (self._came_back and self._tries > 1):
@@ -176,8 +182,10 @@ class Baseline:
             f" best: only what came after that window is seen, {percent((now_s - taken_s) / (now_s - best_s))} of it."
         )
 
-    def _is_far_slower(self, now_s: float | None) -> bool:
-        return (now_s or 0.0) >= _FASTER_LATER * (self._taken_s or math.inf)
+    def _is_far_slower(self, now_s: float | None, best_s: float | None) -> bool:
+        """Whether most of what the job is slow for now has come since the window was taken."""
+        taken_s, now = self._taken_s or math.inf, now_s or 0.0
+        return now >= _FASTER_LATER * taken_s and now - taken_s >= _MOST * (now - min(best_s or taken_s, taken_s))
 
     def distrust(self) -> None:
         """Another baseline window may take its place, as long as there are tries left."""

@@ -16,11 +16,11 @@ from eroica.collector.underway import Underway
 from eroica.model.window import Window
 from eroica.settings import Settings
 from eroica.wire import patience
-from eroica.wire.messages import OrderMessage, WorkerStatus
+from eroica.wire.messages import OrderMessage, OrderResult, WorkerStatus
 
 Outcome = Literal["going on", "given up", "too large", "ready"]
 #: More orders than any window makes: agents take a serial number that they know for an old order.
-_ORDERS_OF_A_WINDOW = 4
+_ORDERS_OF_A_WINDOW = 5
 
 
 class Capturing:
@@ -52,25 +52,20 @@ class Capturing:
             training: Workers that take part, at least one.
             wanted: What to open.
         """
-        slowest_s = span.slowest_s(training)
-        pace_s = min(slowest_s, wanted.pace_s or slowest_s)
-        first = span.first_iteration(training, pace_s, self._settings)
         window = Window(
             window_id=wanted.window_id or self._ledger.new_id(),
             purpose=wanted.purpose,
             reason=wanted.reason,
-            first_iteration=first,
-            last_iteration=first + 1,
+            first_iteration=0,  # which follow with each order
+            last_iteration=0,
             baseline_iteration_s=wanted.baseline_s or span.best_s(training),
-            current_iteration_s=wanted.current_s or slowest_s,
+            current_iteration_s=wanted.current_s or span.slowest_s(training),
             period_s=wanted.period_s,
         )
-        slowest_s = max(slowest_s, wanted.current_s or 0.0)
-        until_open_s = patience.until_open_s(span.lead(pace_s, self._settings), slowest_s)
         ranks = frozenset(status.worker.global_rank for status in training)
-        self.current = Underway(window, wanted, now, now + until_open_s + 10 * slowest_s + 10.0, ranks)
-        self._give("probe", window)
-        self._ledger.show(window, "probe")
+        self.current = Underway(window, wanted, now, now, ranks)
+        self._probe(now, self.current, training)
+        self._ledger.show(self.current.window, "probe")
 
     def advance(self, now: float, job_ended: bool) -> Outcome:
         """Time passed: "ready" once nobody is waited for any more, and the window can be analyzed."""
@@ -98,14 +93,19 @@ class Capturing:
     def _advance_probe(self, now: float, current: Underway) -> Outcome:
         if now < current.deadline and not current.is_probed(self._roll):
             return "going on"
-        probes = current.probes(self._roll)
+        probes = {**current.first_probes, **current.probes(self._roll)}
         training = span.in_training(self._roll)
         if not probes or not training:
             return self._give_up(current, current.why_not_probed(self._roll))
         iteration_s = span.slowest_s(training)
         shortest_s = min(status.current_s or 0.0 for status in training)
-        events = max(1, *(span.events_of(probe, shortest_s) for probe in probes))
+        events = max(1, *(self._events(current, rank, probe, shortest_s) for rank, probe in probes.items()))
         length = span.iterations(current.wanted, iteration_s, events, self._max_events, self._settings)
+        whole = span.iterations(current.wanted, iteration_s, 1, self._max_events, self._settings)
+        if length < whole and not current.first_probes and span.is_long(probes.values(), shortest_s):
+            current.first_probes = probes
+            self._probe(now, current, training)
+            return "going on"
         objection = span.objection(length, events, self._settings)
         if objection:
             self._give_up(current, objection)
@@ -115,6 +115,22 @@ class Capturing:
             self._ledger.note(f"window {current.window.window_id}: {burden}")
         self._order_window(now, current, training, length)
         return "going on"
+
+    def _events(self, current: Underway, rank: int, probe: OrderResult, iteration_s: float) -> int:
+        """Events of one iteration of one worker."""
+        first = current.first_probes.get(rank, probe)
+        return span.events_of(probe, iteration_s) if first == probe else span.events_between(first, probe, iteration_s)
+
+    def _probe(self, now: float, current: Underway, training: Sequence[WorkerStatus]) -> None:
+        """Order a probe of the next iteration that nobody reaches before the order does."""
+        slowest_s = span.slowest_s(training)
+        pace_s = min(slowest_s, current.wanted.pace_s or slowest_s)
+        first = span.first_iteration(training, pace_s, self._settings)
+        current.window = msgspec.structs.replace(current.window, first_iteration=first, last_iteration=first + 1)
+        longest_s = max(slowest_s, current.wanted.current_s or 0.0)
+        until_open_s = patience.until_open_s(span.lead(pace_s, self._settings), longest_s)
+        current.deadline = now + until_open_s + 10 * longest_s + 10.0
+        self._give("probe", current.window)
 
     def _give_up(self, current: Underway, why: str) -> Outcome:
         self._ledger.note(f"window {current.window.window_id} was given up: {why}")

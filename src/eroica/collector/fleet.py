@@ -17,6 +17,8 @@ log = logging.getLogger("eroica.collector")
 
 _NO_INPUT = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
 _POLL_S = 0.1
+#: Of the reporter, added to the collector's own.
+_NICENESS = 14
 _LOOK_S = 1.0
 #: A reporter that ended is started again after so long, seconds.
 _AGAIN_S = 30.0
@@ -66,7 +68,9 @@ class Reporting:
 
     def _start(self) -> None:
         where = self._where
-        orders = isolated("eroica.fleet.reporting", str(where.run), where.job, where.host, str(os.getpid()))
+        orders = isolated(
+            "eroica.fleet.reporting", str(where.run), where.job, where.host, str(os.getpid()), niceness=_NICENESS
+        )
         try:
             self._process = os.posix_spawn(sys.executable, orders, os.environ, file_actions=_NO_INPUT, setsid=True)
         except (OSError, NotImplementedError) as error:

@@ -19,6 +19,8 @@ from eroica.start import isolated
 #: More pages than that do not wait; the job's final one comes first.
 _MOST_WAITING = 100
 _POLL_S = 0.05
+#: Of pages, added to the collector's own: whatever else wants the core gets it.
+_NICENESS = 10
 _NO_INPUT = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
 
 
@@ -67,7 +69,7 @@ class Pages:
     async def _draw(self, window_id: int) -> None:
         file = page_of(self._run, window_id)
         limit_s = self._settings.page_limit_s
-        orders = isolated("eroica.views", str(self._run), str(window_id), str(file), str(limit_s))
+        orders = isolated("eroica.views", str(self._run), str(window_id), str(file), str(limit_s), niceness=_NICENESS)
         try:
             drawing = os.posix_spawn(sys.executable, orders, os.environ, file_actions=_NO_INPUT, setsid=True)
         except (OSError, NotImplementedError) as error:

@@ -71,6 +71,34 @@ def events_of(probe: OrderResult, iteration_s: float) -> int:
     return math.ceil(probe.events * longer) if longer > _UNLIKE else probe.events
 
 
+def is_long(probes: Iterable[OrderResult], iteration_s: float) -> bool:
+    """Whether a probe met an iteration that is far longer than usual, whose events stand for no other.
+
+    Args:
+        probes: What the workers answered.
+        iteration_s: The usual iteration, of the quickest worker, seconds.
+    """
+    return any(probe.duration_s > _UNLIKE * iteration_s > 0 for probe in probes)
+
+
+def events_between(first: OrderResult, second: OrderResult, iteration_s: float) -> int:
+    """Trace events of the mean iteration of one worker, where a second probe followed one that met a long iteration.
+
+    Iterations are of two kinds then, and the mean duration says how many there are of each: events lie as far between
+    the two probes' as that lies between their durations.
+
+    Args:
+        first: What the worker answered first.
+        second: What it answered then.
+        iteration_s: The mean iteration, seconds.
+    """
+    apart_s = first.duration_s - second.duration_s
+    if apart_s <= 0 or first.duration_s <= _UNLIKE * second.duration_s:
+        return max(first.events, second.events)
+    share = min(max((iteration_s - second.duration_s) / apart_s, 0.0), 1.0)
+    return math.ceil(second.events + share * (first.events - second.events))
+
+
 def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int, settings: Settings) -> int:
     """Length of the window: the wanted time, what statistics need, and the tightest budget.
 

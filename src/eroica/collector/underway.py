@@ -33,6 +33,7 @@ class Underway:
         ranks: Global ranks that take part.
         patterns: Those that came in, by global rank.
         left_out: Why, by global rank.
+        first_probes: Answers of a probe that met a long iteration and was followed by another, by global rank.
     """
 
     window: Window
@@ -43,6 +44,7 @@ class Underway:
     phase: Phase = "probe"
     patterns: dict[int, WorkerPattern] = field(default_factory=dict)
     left_out: dict[int, str] = field(default_factory=dict)
+    first_probes: dict[int, OrderResult] = field(default_factory=dict)
 
     @property
     def waiting_for(self) -> set[int]:
@@ -71,13 +73,17 @@ class Underway:
     def is_probed(self, workers: Iterable[WorkerStatus]) -> bool:
         """Everybody has measured one iteration, cannot, or is gone."""
         workers = list(workers)
-        answers = self._answers(workers, "probe")
+        answers = self._probed(workers)
         finished = {rank for rank, result in answers.items() if result.status in ("done", *_MISSED)}
         return finished | self._gone(workers) >= self.ranks
 
-    def probes(self, workers: Iterable[WorkerStatus]) -> list[OrderResult]:
-        """What was measured."""
-        return [result for result in self._answers(workers, "probe").values() if result.status == "done"]
+    def probes(self, workers: Iterable[WorkerStatus]) -> dict[int, OrderResult]:
+        """What was measured by the last probe, by global rank."""
+        return {rank: result for rank, result in self._probed(workers).items() if result.status == "done"}
+
+    def _probed(self, workers: Iterable[WorkerStatus]) -> dict[int, OrderResult]:
+        answers = self._answers(workers, "probe")
+        return {rank: result for rank, result in answers.items() if result != self.first_probes.get(rank)}
 
     def why_not_probed(self, workers: Iterable[WorkerStatus]) -> str:
         """What workers say instead of a measurement."""

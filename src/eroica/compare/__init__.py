@@ -18,7 +18,7 @@ from eroica import __version__
 from eroica.compare.changes import Change, Deltas, find_changes, subtract
 from eroica.compare.conclusion import FEWEST_ITERATIONS, Told, choose_word, explained_share, summarize
 from eroica.compare.doubt import blind_note, find_doubt
-from eroica.compare.likeness import without_unlike
+from eroica.compare.likeness import unseen_device, without_unlike
 from eroica.compare.matching import match_functions
 from eroica.compare.reasons import explain, measure
 from eroica.compare.table import Table, align, mean_iteration
@@ -47,12 +47,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         patterns: One per worker.
         job: Name of the job.
         notes: What is missing.
+        damage: Why nobody knows what its recording held; "" where it is whole. Such a run is equal to none.
     """
 
     name: str
     patterns: Sequence[WorkerPattern]
     job: str = ""
     notes: tuple[str, ...] = ()
+    damage: str = ""
 
 
 def compare(before: Run, after: Run, settings: Settings = Settings()) -> Comparison:  # noqa: B008 (frozen)
@@ -83,8 +85,13 @@ def compare(before: Run, after: Run, settings: Settings = Settings()) -> Compari
     if share is not None and share < _WELL_EXPLAINED:
         told = _tell(deltas, find_changes(deltas, settings, detailed=True), ranks, settings)
         share = explained_share(deltas, told, settings)
-    too_little = _too_little(deltas) or find_doubt(deltas, told, settings)
+    too_little = unseen_device(before.patterns, after.patterns) or _too_little(deltas)
+    too_little = too_little or find_doubt(deltas, told, settings)
     word = choose_word(deltas, told, too_little, settings)
+    damage = next((f"{which}: {run.damage}" for which, run in (("before", before), ("after", after)) if run.damage), "")
+    if word == "equal" and damage:
+        too_little = f"nothing changed in what is left, but {damage}"
+        word = "undetermined"
     return Comparison(
         eroica_version=__version__,
         comparison=word,

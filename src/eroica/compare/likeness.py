@@ -8,6 +8,7 @@ import msgspec
 
 from eroica.model.pattern import WorkerPattern
 from eroica.model.rows import RowTable
+from eroica.model.trace import NO_KERNELS
 
 #: With stacks this time has other names than without: annotations and operators of the host stand for it then.
 _HOST_KINDS = ("python", "other")
@@ -31,6 +32,18 @@ def without_unlike(
 def _has_stacks(patterns: Sequence[WorkerPattern]) -> bool:
     every = (RowTable.of(pattern.functions).keys for pattern in patterns)
     return any(key.kind == "python" and key.stack for keys in every for key in keys)
+
+
+def unseen_device(before: Sequence[WorkerPattern], after: Sequence[WorkerPattern]) -> str:
+    """Why functions cannot be compared where only one run shows what devices did, though both used them; else ""."""
+    lacks = [all(NO_KERNELS in pattern.notes for pattern in patterns) for patterns in (before, after)]
+    if lacks[0] == lacks[1]:
+        return ""
+    which = "first" if lacks[0] else "second"
+    return (
+        f"the {which} run used an accelerator and its recording holds no kernels of it; record it with the device's "
+        "activities"
+    )
 
 
 def _without_host(patterns: Sequence[WorkerPattern]) -> list[WorkerPattern]:

@@ -94,9 +94,11 @@ def describe_absence(view: View, absence: Absence) -> str:
     if view.is_trace:
         worst = int(_for_nobody(view).argmax())
         who, share = name_workers([view.fleet.ranks[worst]], capital=True), f"{percent(_for_nobody(view)[worst])}"
+        is_there = set(view.context.missing) <= set(view.context.left_out)
+        why = "left out of the comparison" if is_there else "of which there is no trace"
         return (
             f"{who} spends {share} of the iteration in collectives, and for none of the recorded workers: that may be "
-            f"the transfer, or {ranks}, of which there is no trace. Traces of all ranks would tell."
+            f"the transfer, or {ranks}, {why}. Traces of all ranks would tell."
         )
     late = "it is" if len(view.context.missing) == 1 else "they are"
     return (

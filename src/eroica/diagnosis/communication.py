@@ -18,7 +18,6 @@ from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
 from eroica.localize.families import likeness_of_groups
 from eroica.localize.fleet import Fleet
-from eroica.localize.roles import stage_of
 from eroica.model.pattern import CollectiveRecord, FunctionKey
 from eroica.model.window import SLOWER
 from eroica.summarize.collectives import collective_kind
@@ -123,7 +122,7 @@ def find_slow_communication(view: View) -> list[Candidate]:
     accelerator, for collectives on busy cores take what they take.
     """
     rows = collectives(view)
-    if not rows or (view.workers < 2 and not view.is_trace) or _is_pipeline(view):
+    if not rows or (view.workers < 2 and not view.is_trace) or (view.is_trace and view.is_pipeline):
         return []
     too_long = [each for each in (_against_expectation(view), _against_baseline(view)) if each.excess_us > 0]
     for each in sorted(too_long, key=lambda one: -one.excess_us):
@@ -270,11 +269,6 @@ def _lacks_cores(view: View) -> bool:
 def _has_idle_cores(view: View) -> bool:
     """Whether every host is seen to have cores left: then transfers did not last longer for want of one."""
     return all(view.cores[host].idle >= _IDLE_CORES for host in view.homes)
-
-
-def _is_pipeline(view: View) -> bool:
-    """Whether recorded workers are stages of a pipeline: they wait while it fills and drains, however fast it is."""
-    return view.is_trace and len({stage_of(pattern) for pattern in view.fleet.patterns} - {None}) > 1
 
 
 def _candidate(view: View, rows: list[int], common: _Common, strength: float) -> Candidate:

@@ -16,6 +16,7 @@ class WindowContext(msgspec.Struct, frozen=True, kw_only=True):
         window: What was asked for.
         expected_workers: Workers of the whole job.
         missing: Global ranks that did not answer.
+        left_out: Those of them that did, with what cannot be compared.
         notes: What the collector and the workers had to say.
         cost: What looking cost.
     """
@@ -24,5 +25,6 @@ class WindowContext(msgspec.Struct, frozen=True, kw_only=True):
     window: Window
     expected_workers: int
     missing: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     cost: Cost = Cost()

@@ -10,22 +10,21 @@ Array suffixes: M members of a group, K matched executions in order of time, W w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import comb
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind
-from eroica.diagnosis.chains import Chain, began_late, blame_of, chain_executions, held_up, time_since, without
 from eroica.diagnosis.frames import NOTHING, OUTSIDE, Focus, is_whole_step, split_frame
+from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.reading import doing, python_cause
 from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.view import View, noise_factor
 from eroica.diagnosis.words import format_ms, list_numbers, name_workers
+from eroica.localize.chains import Chain, began_late, blame_of, chain_executions, held_up, time_since, without
 from eroica.localize.excess import mean_error, median_of_others
 
-Floats = NDArray[np.float64]
 #: Others wait at least this share of the iteration, mean over them; in a single one healthy workers wait for each other
 #: now and then for 5 %.
 _LEAST_WAIT = 0.03
@@ -45,17 +44,12 @@ _STARTED_LATER = 0.5
 #: A function runs more often than on the peers if it does so by this share.
 _MORE = 0.1
 _MOST_TIMES = 6
-#: Being last so often must be less likely than this if all come last alike.
-_BY_CHANCE = 0.05
+#: Iterations from which their own scatter tells chance.
+_FEWEST_TESTED = 4
 
 
-def find_latecomers(view: View, explained: set[int]) -> list[Candidate]:
-    """Workers that come last again and again, and are not accused of anything yet. Recorded traces only.
-
-    Args:
-        view: The window.
-        explained: Workers (indices) that a cause was found for.
-    """
+def find_latecomers(view: View) -> list[Candidate]:
+    """Workers that come last again and again. Recorded traces only."""
     if not view.is_trace:
         return []
     chains = chain_executions(view.suspects.arrivals.matched)
@@ -63,7 +57,7 @@ def find_latecomers(view: View, explained: set[int]) -> list[Candidate]:
     late.sort(key=lambda each: -float(blame_of(each[0])[each[1]].sum()))
     late_in = _late_in_each(chains, late)
     found: list[Candidate] = []
-    known = set(explained)
+    known: set[int] = set()
     for whole, rows, at in late:
         passing = _passing_on(view, whole, rows, at)
         chain = without(whole, passing)
@@ -107,13 +101,19 @@ def _passing_on(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp])
 def _is_chance(chain: Chain, rows: list[int], at: NDArray[np.intp]) -> bool:
     """Whether one of two comes last as often by chance: each of them comes last half of the time.
 
-    The binomial probability of as many of all executions, for either; who comes last every time does so for a reason.
+    Over some iterations, by how much longer the other waits for it than it for the other: executions of one iteration
+    are late together. In fewer, only who comes last every time does so for a reason.
     """
-    count, turn = len(chain.kinds), len(rows) / len(chain.members)
-    if len(chain.members) > 2 or at.size == count:
+    if len(chain.members) > 2:
         return False
-    tail = sum(comb(count, times) * turn**times * (1 - turn) ** (count - times) for times in range(at.size, count + 1))
-    return min(1.0, tail * len(chain.members)) > _BY_CHANCE
+    signed_K = np.where(np.isin(np.arange(2), rows)[:, None], -chain.wait_us, chain.wait_us).sum(axis=0)
+    inside = chain.iteration >= 0
+    of_iteration = np.bincount(chain.iteration[inside], weights=signed_K[inside]).astype(np.float64)
+    of_iteration = of_iteration[np.unique(chain.iteration[inside])]
+    if of_iteration.size >= _FEWEST_TESTED:
+        few = 1.0 if (of_iteration > 0).all() else noise_factor(of_iteration.size - 1)
+        return float(of_iteration.mean()) < LEAST_STRENGTH * few * float(mean_error(of_iteration[None])[0])
+    return at.size < len(chain.kinds)
 
 
 def _late_in_each(
@@ -188,7 +188,7 @@ def _candidate(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) 
             agreement=1.0,
             least_gain=view.settings.min_gain,
             evidence=(*_evidence(view, chain, rows, at), *_more_often(view, workers, cause)),
-            gain=saved_us / max(view.iteration_us, 1e-9),
+            gain=saved_us / max(float(view.fleet.iteration_us[list(chain.members)].mean()), 1e-9),
             sentence=_sentence(view, chain, rows, at, each_us, focus, cause),
             doubt=_STARTED_LATER if once else 1.0,
             is_latecomer=True,

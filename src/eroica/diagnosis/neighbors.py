@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING
@@ -32,7 +31,6 @@ from eroica.localize.excess import excess_over_baseline, median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import WorkerPattern
 
-Floats = NDArray[np.float64]
 CAUSE = "sibling-process"
 #: Causes that somebody else may have brought about.
 _ATTRIBUTABLE = frozenset({"cpu-contention", "compute-slow", "unknown"})

@@ -1,10 +1,10 @@
 """Processes of the job itself, its loaders' or others that it has started, that take the cores from training threads.
 
 What a thread without a core delays, all others wait for, so every function of everybody seems to take longer. Three
-measurements tell what it is: these processes compute more in each iteration than in the healthy window, the
-training threads wait longer for a core, and the hosts are full. Without a healthy window both must account for what an
-iteration takes beyond the one that is expected. Shares of time do not show it where cores were short before, so all of
-this is compared as time of an iteration.
+measurements tell what it is: these processes compute more in each iteration than in the healthy window, the training
+threads, or transfers that the same cores carry, wait longer for a core, and the hosts are full. Without a healthy
+window both must account for what an iteration takes beyond the one that is expected. Shares of time do not show it
+where cores were short before, so all of this is compared as time of an iteration.
 
 Array suffixes: W workers.
 """
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.communication import common_wait
 from eroica.diagnosis.cores import Cores
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH
@@ -74,6 +75,7 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             float64 [W].
         sampled_us: The part of it in the processes whose stacks were sampled, which need not be all. float64 [W].
         queued_us: Time per iteration in which training threads have no core. float64 [W].
+        carried_us: By how much longer all wait in collectives, where cores of the hosts carry them.
         strength: The longer iteration in standard errors.
     """
 
@@ -82,6 +84,7 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     taken_us: Floats
     sampled_us: Floats
     queued_us: Floats
+    carried_us: float
     strength: float
 
     def cost_us(self, members: Sequence[int], cores: float) -> float:
@@ -113,11 +116,13 @@ def _change(view: View, kind: _Kind) -> _Change | None:
         return None
     taken_W, queued_W = kind.taken_us(view.fleet), _queued_us(view.fleet)
     sampled_W = _sampled_us(view.fleet, kind) - np.nan_to_num(view.then(lambda past: _sampled_us(past, kind)))
-    before_WJ = np.full((view.workers, 2), before_us)
+    before_WJ, carried_us = np.full((view.workers, 2), before_us), 0.0
     if past is not None:
         taken_W = taken_W - view.then(kind.taken_us)
         queued_W = queued_W - view.then(_queued_us)
         before_WJ = np.broadcast_to(past.iteration_us.mean(axis=0), (view.workers, past.iteration_us.shape[1]))
+        if not view.fleet.has_accelerator:
+            carried_us = max(float(common_wait(view.fleet.wait_us).mean() - common_wait(past.wait_us).mean()), 0.0)
     excess = excess_over_baseline(view.fleet.iteration_us, np.asarray(before_WJ))
     return _Change(
         reference="expectation" if past is None else "baseline",
@@ -125,6 +130,7 @@ def _change(view: View, kind: _Kind) -> _Change | None:
         taken_us=taken_W,
         sampled_us=sampled_W,
         queued_us=queued_W,
+        carried_us=carried_us,
         strength=max(float(np.nanmedian(excess.strength)), LEAST_STRENGTH * 0.5),
     )
 
@@ -135,7 +141,7 @@ def _is_crowded(view: View, kind: _Kind, change: _Change, host: str) -> bool:
     if not view.cores[host].busy >= _FULL or taken_us < _LEAST_TAKEN * change.lost_us * cores:
         return False
     sampled_us = float(change.sampled_us[here].sum())
-    if queued_us < _LEAST_QUEUED * change.lost_us or sampled_us < _LEAST_SAMPLED * taken_us:
+    if queued_us + change.carried_us < _LEAST_QUEUED * change.lost_us or sampled_us < _LEAST_SAMPLED * taken_us:
         return False
     if change.reference == "baseline":
         return True
@@ -279,6 +285,8 @@ def _candidate(view: View, kind: _Kind, change: _Change, crowd: list[int], insid
     more, queue = (format_ms(float(np.nanmean(each[crowd]))) for each in (change.taken_us, change.queued_us))
     now, before = format_ms(view.iteration_us), format_ms(view.iteration_us - cost_us)
     than = " more than in the healthy window" if change.reference == "baseline" else ""
+    carried = f", and everybody {format_ms(change.carried_us)} for transfers that the same cores carry"
+    carried = carried if change.carried_us >= _LEAST_QUEUED * change.lost_us else ""
     return Candidate(
         cause=CAUSE,
         scope="all" if len(crowd) == view.workers else "some",
@@ -297,7 +305,7 @@ def _candidate(view: View, kind: _Kind, change: _Change, crowd: list[int], insid
         evidence=(
             f"{kind.which} use {more} of core time per iteration and worker{than}, most of it in "
             f"{inside.label}; {where} has {_of_cores(largest)}, and they are all busy.",
-            f"Training threads wait {queue}{than} for a core in each iteration.",
+            f"Training threads wait {queue}{than} for a core in each iteration{carried}.",
         ),
         gain=cost_us / max(view.iteration_us, 1e-9),
         sentence=(

@@ -139,7 +139,10 @@ def _in_phase(view: View, phase: Phase) -> Iterator[Candidate]:
             if candidate is not None:
                 yield candidate
     if view.suspects.baseline is None and not view.fleet.has_accelerator:
-        yield from _explains_slowdown(view, rows)
+        found = list(_explains_slowdown(view, rows, view.fleet.critical_us))
+        if not found and phase == "other" and view.sees_callers:  # beside its step a training need not compute
+            found = list(_explains_slowdown(view, rows, view.fleet.total_us))
+        yield from found
 
 
 def _expected_share(view: View, phase: Phase) -> float:
@@ -389,45 +392,54 @@ def _leaf(view: View, focus: Focus, done: Doing) -> tuple[str, ...]:
     return (*text, _MEANINGS[done.activity]) if done.activity in _MEANINGS else text
 
 
-def _explains_slowdown(view: View, rows: list[int]) -> Iterator[Candidate]:
+def _explains_slowdown(view: View, rows: list[int], time_us: Floats) -> Iterator[Candidate]:
     """Without a baseline window: one own function, on all workers, about as large as the slowdown the trigger saw.
+
+    By its own time, or with that of the operators it calls, of which only the sum over the window is known.
 
     What is less than most of what the window has grown by leaves as much doubt. Where the others wait for one worker by
     most of it, and that one takes far longer in the function than they do, it is that one's doing.
     """
     if not view.is_slow or view.slowdown_us <= 0:
         return
-    time_R = view.fleet.critical_us[rows].mean(axis=1)
+    time_R = time_us[rows].mean(axis=1)
     focus = find_focus(view.fleet.keys, rows, time_R, time_R)
     if focus is None or not focus.is_own:
         return
     spent = measure(view, focus.functions)
-    time_WI = spent.time_us
-    mean_W = time_WI.mean(axis=1)
+    time_WI, steady_WI = spent.time_us, spent.steady_us
+    mean_W, error_W = time_us[list(focus.functions)].sum(axis=0), standard_error(time_WI)
+    with_operators, grown_us = time_us is view.fleet.total_us, view.slowdown_us
+    if with_operators:
+        grown_us = min(grown_us, view.iteration_us - (view.stated_baseline_us or 0.0))  # what the window shows of it
+        steady_WI, error_W = (
+            np.repeat(mean_W[:, None], view.iterations, axis=1),
+            standard_error(view.fleet.iteration_us),
+        )
     first, usual_us = int(view.deficit_us.argmax()), float(np.median(mean_W))
     is_of_one = mean_W[first] - usual_us >= _OF_ONE * usual_us
     if is_of_one and view.deficit_us[first] >= _EXPLAINS_MOST * view.slowdown_us:
         return
     explained = _EXPLAINS_CROWDED if view.is_crowded.all() else _EXPLAINS_MOST
-    least = max(explained * view.slowdown_us, _LEAST_SHARE * view.iteration_us)
-    strength = float(np.median(mean_W / np.maximum(standard_error(time_WI), 1e-9)))
+    least = max(explained * grown_us, _LEAST_SHARE * view.iteration_us)
+    strength = float(np.median(mean_W / np.maximum(error_W, 1e-9)))
     along_us = _along_stages(view, mean_W)
     is_everywhere = mean_W.min() >= _LEAST_ON_EACH * view.iteration_us
-    if not is_everywhere or not least <= along_us <= view.slowdown_us / _EXPLAINS_MOST or strength < LEAST_STRENGTH:
+    if not is_everywhere or not least <= along_us <= grown_us / _EXPLAINS_MOST or strength < LEAST_STRENGTH:
         return
-    usual = max(float(mean_W.mean()) - view.slowdown_us, 0.0)
+    usual = max(float(mean_W.mean()) - grown_us, 0.0)
     late = Lateness(
         reference="slowdown",
         workers=tuple(range(view.workers)),
-        removed_us=np.maximum(spent.steady_us - usual, 0.0),
+        removed_us=np.maximum(steady_WI - usual, 0.0),
         mean_us=float(mean_W.mean()),
         reference_us=usual,
         strength=strength,
         agreement=None,
     )
-    found = accuse_python(view, focus.functions, focus, late)
-    grown_us = max(view.slowdown_us, view.iteration_us - (view.baseline_us or view.iteration_us))
-    yield msgspec.structs.replace(found, doubt=min(along_us / (_EXPLAINS_MOST * grown_us), 1.0))
+    found = accuse_python(view, focus.functions, focus, late, with_operators=with_operators)
+    most_us = max(view.slowdown_us, view.iteration_us - (view.baseline_us or view.iteration_us))
+    yield msgspec.structs.replace(found, doubt=min(along_us / (_EXPLAINS_MOST * most_us), 1.0))
 
 
 def _along_stages(view: View, mean_W: Floats) -> float:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from eroica.diagnosis.account import Part, is_own_time, largest_part
 from eroica.diagnosis.candidate import Candidate, FindingKind
@@ -23,9 +22,7 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import FunctionKey
-from eroica.model.window import FAR_SLOWER, SLOWER
 
-Floats = NDArray[np.float64]
 #: Frames that hold this share of all that a thread does are the loop itself, and name nothing.
 _WHOLE = 0.9
 #: The function holds this share of the block, or none is named.
@@ -68,12 +65,9 @@ def _grown(view: View) -> float:
     past = view.suspects.baseline
     if view.is_trace or past is None or view.iteration_us <= 0 or view.iterations <= MOST_DOUBTED:
         return 0.0
-    before_us = past.mean_iteration_us
-    purpose = view.context.window.purpose
-    if purpose == "seldom":  # it is about its longest iterations, which means say little of
+    if view.context.window.purpose == "seldom":  # it is about its longest iterations, which means say little of
         return 0.0
-    is_slow = view.is_slow if purpose in SLOWER else view.iteration_us >= FAR_SLOWER * before_us
-    return max(1 - before_us / view.iteration_us, 0.0) if is_slow else 0.0
+    return max(1 - past.mean_iteration_us / view.iteration_us, 0.0) if view.is_slow else 0.0
 
 
 def _candidate(view: View, part: Part) -> Candidate | None:

@@ -19,6 +19,8 @@ from eroica.model.verdict import DurationSummary, PatternSummary, ResourceUse
 from eroica.summarize.collectives import collective_kind
 
 Floats = NDArray[np.float64]
+#: Python that uses less of a core waits for something else: whoever fills the cores has not brought it about.
+WAITS_RATHER = 0.3
 
 
 def reference_of_rows(view: View, rows: Sequence[int], late: Lateness | Candidate) -> Floats:
@@ -99,6 +101,12 @@ def summarize_resource(view: View, candidate: Candidate) -> ResourceUse | None:
     return ResourceUse(
         name=name, mean=round(means[0], 4), peers_mean=None if np.isnan(means[1]) else round(means[1], 4), unit=unit
     )
+
+
+def waits_rather(view: View, candidate: Candidate) -> bool:
+    """Whether a candidate is Python of some workers that waits rather than computes."""
+    used = summarize_resource(view, candidate) if candidate.kind == "python" and candidate.scope == "some" else None
+    return used is not None and used.name == "cpu" and used.mean < WAITS_RATHER
 
 
 def summarize_durations(view: View, candidate: Candidate) -> DurationSummary:

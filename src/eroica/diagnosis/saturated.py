@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
@@ -24,7 +23,6 @@ from eroica.diagnosis.words import format_ms, name_workers
 from eroica.model.shares import percent
 from eroica.model.window import SLOWER
 
-Floats = NDArray[np.float64]
 #: A batch must take them this much longer than when the job was healthy.
 _GROWN = 1.25
 #: And as long as this share of an iteration outside the window: there, they work all of it.

@@ -24,6 +24,7 @@ from eroica.diagnosis.garbage import find_collections
 from eroica.diagnosis.host import find_host_bound
 from eroica.diagnosis.inside import put_operators_inside
 from eroica.diagnosis.latecomers import find_latecomers
+from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.launching import find_slow_launching
 from eroica.diagnosis.link import find_slow_links
 from eroica.diagnosis.loading import find_slow_loading
@@ -39,6 +40,7 @@ from eroica.diagnosis.python_code import find_python
 from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.rotating import find_rotating
 from eroica.diagnosis.routed import tell_routed
+from eroica.diagnosis.rows import waits_rather
 from eroica.diagnosis.saturated import find_saturated_loading
 from eroica.diagnosis.seldom import find_seldom
 from eroica.diagnosis.setup import attribute_to_setup, find_misconfiguration
@@ -52,11 +54,14 @@ from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.unexplained import find_unexplained
 from eroica.diagnosis.view import View
 from eroica.diagnosis.without_core import find_without_core
+from eroica.localize.excess import median_of_others
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
 #: A general cause must cost twice as much as a specific one to stand before it.
 _GENERAL = 0.5
+#: Causes of some workers that hold less than this share of what the others wait for these do not explain it.
+_ACCOUNTS = 0.5
 #: What accounts for less than this share of a slowdown leaves room for what takes the cores of everybody.
 _MINOR = 0.3
 #: On busy cores some function takes up to 5 % of the iteration more in one healthy window than in another.
@@ -120,16 +125,63 @@ def find_causes(view: View) -> list[Cause]:
     """All causes of a window in order of falling gain; empty if nothing costs enough."""
     causes = select_causes(view, _of_all_rules(view))
     if view.is_trace:
-        causes += select_causes(view, find_latecomers(view, _accused(causes)))
+        causes = _with_lateness(view, causes)
     explained = {worker for cause in causes for worker in cause.candidate.workers}
     if not any(cause.candidate.scope == "some" for cause in causes):
         late = find_without_core(view, explained) or find_unexplained(view, explained)
         causes += select_causes(view, _with_culprits(view, late))
-    if all(is_concealing(cause.candidate) for cause in causes) or _are_minor(view, causes):
-        causes = select_causes(view, find_sibling_processes(view) or find_misconfiguration(view)) or causes
+    plain = [cause for cause in causes if not is_concealing(cause.candidate)]
+    if not plain or _are_minor(view, plain):
+        beside = select_causes(view, find_sibling_processes(view) or find_misconfiguration(view))
+        causes = [*beside, *(one for one in causes if not beside or waits_rather(view, one.candidate))]
     if all(cause.candidate.cause in INPUT_CAUSES for cause in causes):
         causes = _widest(causes, select_causes(view, find_saturated_loading(view)))
     return [*causes, *(_remarks(view, causes) if view.is_trace else _smaller(view, causes))]
+
+
+def _with_lateness(view: View, causes: Sequence[Cause]) -> list[Cause]:
+    """The causes of a recording with what others are seen to wait: for workers that nothing accuses, and beyond causes.
+
+    A host's function that its device hides holds a worker up for longer than it is on the critical path. What accounts
+    for less than half of the waiting is not what the worker is late by.
+    """
+    found = list(causes)
+    for late in select_causes(view, find_latecomers(view)):
+        accused = set(late.candidate.workers)
+        same = [one for one in found if one.candidate.scope == "some" and accused & set(one.candidate.workers)]
+        raised = [_with_hidden(view, one, late) for one in same]
+        if sum(one.gain for one in raised) < _ACCOUNTS * late.gain:
+            for one in same:
+                view.refuse(one.candidate, "the others wait far longer for these workers than that takes", one.gain)
+            raised = [_as_known(view, late)]
+        found = [one for one in found if one not in same] + raised
+    return sorted(found, key=_weight, reverse=True)
+
+
+def _as_known(view: View, late: Cause) -> Cause:
+    """What others wait for, as a cause that was considered for the same function: run again, it may show no gain."""
+    found = late.candidate
+    for one in view.weighed if found.cause == "unknown" else ():
+        known = one.candidate
+        if known.workers == found.workers and set(known.functions) & set(found.functions) and known.cause != "unknown":
+            return Cause(candidate=known, gain=late.gain)
+    return late
+
+
+def _with_hidden(view: View, cause: Cause, late: Cause) -> Cause:
+    """The cause; a function of the host with what it takes beside its device, as far as others wait for that."""
+    found, most = cause.candidate, late.gain
+    if cause.gain >= most:
+        return cause
+    if set(found.functions) & set(late.candidate.functions):  # what keeps the late by either reading
+        return msgspec.structs.replace(cause, gain=most)
+    if found.kind != "python" or not found.functions:
+        return cause
+    rows, workers = list(found.functions), list(found.workers)
+    hidden_W = np.maximum(view.fleet.total_us - view.fleet.critical_us, 0.0)[rows].sum(axis=0)
+    own_us = float(np.nan_to_num(hidden_W - median_of_others(hidden_W, view.fleet.roles))[workers].mean())
+    gain = min(most, cause.gain + max(own_us, 0.0) / max(view.iteration_us, 1e-9))
+    return msgspec.structs.replace(cause, gain=gain)
 
 
 def _are_minor(view: View, causes: Sequence[Cause]) -> bool:
@@ -191,9 +243,12 @@ def find_doubted(view: View, causes: Sequence[Cause]) -> Cause | None:
     is_asked = not causes if view.is_trace else view.context.window.purpose != "baseline"
     if view.iterations > MOST_DOUBTED or not is_asked:
         return None
-    lenient = View(view.suspects, view.context, view.settings, strictness=_DOUBTED)
+    suspects = view.suspects
+    if view.is_pipeline:  # with some sends unmatched, a pipeline run again may show no gain
+        suspects = msgspec.structs.replace(suspects, fleet=msgspec.structs.replace(view.fleet, replay=None))
+    lenient = View(suspects, view.context, view.settings, strictness=_DOUBTED)
     candidates = [candidate for rule in _RULES for candidate in rule(lenient)]
-    found = select_causes(lenient, [*candidates, *find_latecomers(lenient, set())])
+    found = select_causes(lenient, [*candidates, *find_latecomers(lenient)])
     least = max(_LEAST_DOUBTED_GAIN, 2 * view.settings.min_gain, sum(cause.gain for cause in causes))
     large = [one for one in found if one.gain >= least and not any(_says_the_same(one, two) for two in causes)]
     return max(large, key=_weight, default=None)
@@ -207,16 +262,11 @@ def weigh_weak(view: View) -> None:
         view.refuse(cause.candidate, f"{strength:.1f} standard errors may be an accident", cause.gain)
 
 
-def _accused(causes: Sequence[Cause]) -> set[int]:
-    return {worker for cause in causes if cause.candidate.scope == "some" for worker in cause.candidate.workers}
-
-
 def _remarks(view: View, causes: Sequence[Cause]) -> list[Cause]:
     """What costs nothing by itself, beside causes that do, unless one of them says it already."""
     known = {cause.candidate.cause for cause in causes}
-    if not causes:
-        return []
-    return [Cause(candidate=remark, gain=0.0) for remark in find_uneven_work(view) if remark.cause not in known]
+    found = find_uneven_work(view) if known else []
+    return [Cause(candidate=remark, gain=0.0) for remark in found if remark.cause not in known]
 
 
 def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
@@ -279,12 +329,16 @@ def _once(view: View, causes: Sequence[Cause]) -> list[Cause]:
     """The causes without those that say again what one that gains more, or comes before it, says."""
     kept: list[Cause] = []
     for cause in sorted(causes, key=_weight, reverse=True):
-        same = next((other for other in kept if _says_the_same(cause, other)), None)
-        if same is None:
+        if not _is_told(view, cause, kept):
             kept.append(cause)
-        else:
-            view.refuse(cause.candidate, f"{same.candidate.focus.label} tells the same time", cause.gain)
     return kept
+
+
+def _is_told(view: View, cause: Cause, kept: Sequence[Cause]) -> bool:
+    same = next((other for other in kept if _says_the_same(cause, other)), None)
+    if same is not None:
+        view.refuse(cause.candidate, f"{same.candidate.focus.label} tells the same time", cause.gain)
+    return same is not None
 
 
 def _slow_transfers(measured: Sequence[Cause]) -> Floats | None:
@@ -298,7 +352,8 @@ def _is_believed(view: View, candidate: Candidate) -> bool:
     """Whether a window holds enough iterations for it; in longer ones the rules themselves see to that."""
     if view.strictness < 1 or (not view.is_trace and view.iterations > MOST_DOUBTED):
         return True
-    return believed_strength(view, candidate) >= (_LEAST_BELIEVED if view.iterations > 1 else _LEAST_BELIEVED_ONCE)
+    least = LEAST_STRENGTH if candidate.is_latecomer else _LEAST_BELIEVED  # only waiting speaks for it
+    return believed_strength(view, candidate) >= (least if view.iterations > 1 else _LEAST_BELIEVED_ONCE)
 
 
 def _least_gain(view: View, candidate: Candidate) -> float:
@@ -331,16 +386,11 @@ def _taken(view: View, ranked: Sequence[Cause], slow_WI: Floats | None, known: S
     taken: list[Cause] = []
     gained = 0.0 if slow_WI is None else simulated_gain(view.fleet, removed, slow_WI)
     for cause in ranked:
-        if not _costs_enough(view, cause):
-            continue
-        same = next((other for other in taken if _says_the_same(cause, other)), None)
-        if same is not None:
-            view.refuse(cause.candidate, f"{same.candidate.focus.label} tells the same time", cause.gain)
+        if not _costs_enough(view, cause) or _is_told(view, cause, taken):
             continue
         together = simulated_gain(view.fleet, removed + cause.candidate.removed_us, slow_WI)
-        first_alone = not taken
         beside = simulated_gain(view.fleet, hidden + cause.candidate.removed_us, slow_WI) - uncovered if known else 0.0
-        if not first_alone and max(together - gained, beside) < view.settings.min_gain:
+        if taken and max(together - gained, beside) < view.settings.min_gain:
             view.refuse(cause.candidate, "beside the causes that are named it gains nothing more", together - gained)
             continue
         removed, gained = removed + cause.candidate.removed_us, together

@@ -202,6 +202,10 @@ _TRANSPORT_VARIABLES = """
 """
 #: Values of MKL_CBWR (MKL's conditional numerical reproducibility) that forbid what processors of today can do.
 OLD_INSTRUCTIONS = ("compatible", "sse2", "sse3", "ssse3", "sse4_1", "sse4_2")
+_OF_CORES = """
+    OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS OMP_THREAD_LIMIT
+    KMP_AFFINITY GOMP_CPU_AFFINITY OMP_PROC_BIND OMP_PLACES LD_PRELOAD
+"""
 _ON = _among("1", "on", "true", "yes", "y")
 RULES = (
     Rule(
@@ -220,20 +224,9 @@ RULES = (
     ),
     Rule(fact="torch_threads", causes=COMPUTE, worse=_less, explains=_lacks_cores, text="torch.get_num_threads()"),
     Rule(fact="torch_threads", causes=COMPUTE, worse=_more, explains=_crowds, text="torch.get_num_threads()"),
-    *(
-        Rule(fact=f"env:{name}", causes=COMPUTE, worse=_differs, is_proof=False)
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_THREAD_LIMIT")
-    ),
-    *(
-        Rule(fact=f"env:{name}", causes=COMPUTE, worse=_differs, is_proof=False)
-        for name in ("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES", "LD_PRELOAD")
-    ),
+    *(Rule(fact=f"env:{name}", causes=COMPUTE, worse=_differs, is_proof=False) for name in _OF_CORES.split()),
     Rule(
-        fact="nice",
-        causes=COMPUTE | LOADING | PYTHON | BLOCKING,
-        worse=_more,
-        explains=_queues,
-        text="priority (nice)",
+        fact="nice", causes=COMPUTE | LOADING | PYTHON | BLOCKING, worse=_more, explains=_queues, text="priority (nice)"
     ),
     Rule(
         fact="governor",

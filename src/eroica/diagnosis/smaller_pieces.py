@@ -10,7 +10,6 @@ Array suffixes: W workers.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
@@ -22,7 +21,6 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import mean_error
 
-Floats = NDArray[np.float64]
 #: So many times as often (and each in at most the share of the time from which on it is another one).
 _MORE_OFTEN = 1.5
 #: Share of what iterations have grown by that workers must be busy longer, and in operators.

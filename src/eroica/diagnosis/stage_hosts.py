@@ -18,7 +18,6 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.model.shares import percent
 
-Floats = NDArray[np.float64]
 #: Fact -> cause, and what is said of it, with the stage's value and the highest of the other stages'.
 _FACTS: dict[str, tuple[str, str]] = {
     "gpu_slowed": (

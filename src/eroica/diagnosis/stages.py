@@ -152,7 +152,7 @@ def _longest(view: View) -> Stage | None:
 
 def _may_be_its_worker(view: View, stage: Stage) -> bool:
     """Whether the stage may as well be one slow worker: there is only one, and no baseline window."""
-    return not view.is_trace and view.suspects.baseline is None and len(stage.workers) == 1
+    return view.suspects.baseline is None and len(stage.workers) == 1
 
 
 def _runs(view: View, stage: Stage) -> NDArray[np.bool_]:
@@ -261,7 +261,8 @@ def _sentence(view: View, stage: Stage) -> str:
     called = _called(stage)
     doubted = _may_be_its_worker(view, stage)
     is_long = "is long, by structure or because its worker is slow" if doubted else "is structurally long"
-    end = "only a baseline window would tell which" if doubted else "no worker is to blame"
+    past = "a recording of a healthy time" if view.is_trace else "a baseline window"
+    end = f"only {past} would tell which" if doubted else "no worker is to blame"
     return (
         f"{called[0].upper()}{called[1:]} ({who}) {is_long}: it computes {format_ms(stage.busy_us)} of each "
         f"{format_ms(view.iteration_us)} iteration, the others at most {format_ms(stage.others_us)}, and they wait; "

@@ -27,6 +27,7 @@ from eroica.diagnosis.seldom import describe_seldom
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import setup_notes
 from eroica.diagnosis.stages import describe_long_stage, has_lost_peers
+from eroica.diagnosis.turns import BEYOND_TURN
 from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.view import View, noise_factor
 from eroica.diagnosis.wording import summarize_cause
@@ -35,7 +36,6 @@ from eroica.localize.excess import mean_error
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.model.shares import percent
 from eroica.model.verdict import Finding, VerdictWord
-from eroica.model.window import FAR_SLOWER
 
 #: Advice where an iteration or a comparison is lacking.
 LONGER_WINDOW = "take a longer window"
@@ -93,7 +93,7 @@ def conclude(
         return "undetermined", describe_growth(view), notes
     if view.is_slow and has_more_to_do(view):
         return "undetermined", describe_more_to_do(view), notes
-    if view.is_slow or _is_far_from_baseline(view):
+    if view.is_slow:
         return "undetermined", _unexplained(view), notes
     if view.is_trace and all(pattern.found_by == "span" for pattern in view.fleet.patterns):
         return "undetermined", _no_iterations(view), notes
@@ -131,15 +131,6 @@ def _beside(view: View, absence: Absence | None) -> Iterator[str]:
 def _besides(view: View, doubted: Cause | None) -> Iterator[str]:
     if doubted is not None:
         yield f"Besides: {_doubted(view, doubted)}"
-
-
-def _is_far_from_baseline(view: View) -> bool:
-    """Whether a window is so much slower than the healthy job that "healthy" would be no answer."""
-    past, window = view.suspects.baseline, view.context.window
-    outside_us = (window.current_iteration_s or 0.0) * 1e6  # for capturing alone may double an iteration
-    now_us = view.iteration_us if past is not None else min(view.iteration_us, outside_us)
-    before_us = past.mean_iteration_us if past is not None else view.stated_baseline_us or float("inf")
-    return not view.is_trace and window.purpose != "baseline" and now_us >= before_us * FAR_SLOWER
 
 
 def _no_iterations(view: View) -> str:
@@ -185,6 +176,7 @@ def _doubted(view: View, doubted: Cause) -> str:
     return (
         f"{what} seems to cost {percent(doubted.gain)} of the iteration ({format_ms(view.iteration_us)}) on {who}, but "
         f"{count} too few to tell it from noise; {MORE_STEPS if view.is_trace else LONGER_WINDOW}."
+        f"{_in_turn(view) if view.is_trace else ''}"
     )
 
 
@@ -297,16 +289,24 @@ def _long_without_peers(view: View) -> str:
 
 
 def _in_turn(view: View) -> str:
-    """What all wait for the slowest of each iteration where that is another one each time, and nobody is blamed."""
-    arrivals = view.suspects.arrivals
-    waited_us, blamed_us = float(arrivals.waited_us.sum()), float(arrivals.blamed_us.sum())
-    each_us = waited_us / max(view.iterations * (view.workers - 1), 1)
-    if view.workers < 2 or each_us < _IN_TURN * view.iteration_us or blamed_us > waited_us / 2:
+    """What all wait for the slowest of each iteration where that is another one each time: nobody more than in turn.
+
+    Stages of a pipeline wait for each other however even their work is.
+    """
+    arrivals, is_pipeline = view.suspects.arrivals, view.is_pipeline
+    waited_us, most_us = float(arrivals.waited_us.sum()), float(arrivals.blamed_us.sum(axis=1).max(initial=0.0))
+    each_us = float(view.wait_us.mean()) if is_pipeline else waited_us / max(view.iterations * (view.workers - 1), 1)
+    is_of_one = most_us > (1 / view.workers + BEYOND_TURN) * waited_us and not is_pipeline
+    if each_us < _IN_TURN * view.iteration_us or is_of_one:
         return ""
-    return (
-        f" But {percent(each_us / view.iteration_us)} of each iteration ({format_ms(each_us)}) is waiting for whoever "
-        "is slowest in it, another worker each time: nobody is to blame, and evener work would save most of it."
-    )
+    share = f"{percent(each_us / view.iteration_us)} of each iteration ({format_ms(each_us)})"
+    if is_pipeline:
+        why = "they wait while it fills and drains, and for each other. More microbatches make that less"
+        return f" But stages of the pipeline spend {share} in communication: {why}."
+    who = "another worker each time: nobody is to blame, and evener work would save most of it"
+    if view.iterations == 1:
+        who = "and one iteration does not tell whether that is always the same worker"
+    return f" But {share} is waiting for whoever is slowest in it, {who}."
 
 
 def _healthy(view: View) -> str:
@@ -367,10 +367,11 @@ def _notes(view: View, causes: Sequence[Cause]) -> Iterator[str]:
 
 def _missing(view: View) -> Iterator[str]:
     context = view.context
-    if context.missing:
-        absent = name_workers(context.missing)
+    missing = [rank for rank in context.missing if rank not in context.left_out]
+    if missing:
+        absent = name_workers(missing)
         if view.is_trace:
-            whom = "it" if len(context.missing) == 1 else "them"
+            whom = "it" if len(missing) == 1 else "them"
             yield f"There is no trace of {absent}, and nothing is said of {whom}."
         else:
             yield f"Based on {view.workers} of {context.expected_workers} workers; {absent} did not report."

@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 _TOGETHER = 16
 #: Somebody late in clearly more iterations than its turn would be is late for a reason of its own.
 _OFTEN = 0.35
-_BEYOND_TURN = 0.2
+BEYOND_TURN = 0.2
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -47,7 +47,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if workers < 2 or not iterations.size:
             return False
         most = np.bincount(self.last[iterations], minlength=workers).max() / iterations.size
-        return bool(most < max(_OFTEN, 1 / workers + _BEYOND_TURN))
+        return bool(most < max(_OFTEN, 1 / workers + BEYOND_TURN))
 
 
 def take_turns(fleet: Fleet) -> Turns:

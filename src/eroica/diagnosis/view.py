@@ -26,7 +26,7 @@ from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
 from eroica.localize.suspects import Suspects
 from eroica.model.pattern import FunctionKey
-from eroica.model.window import SLOWER
+from eroica.model.window import FAR_SLOWER, SLOWER
 from eroica.settings import Settings
 
 Floats = NDArray[np.float64]
@@ -133,10 +133,7 @@ class View:
         The quotient of Student's and the normal quantile at three standard errors: two iterations that happen to be
         alike look like certainty.
         """
-        if self.iterations < 2:
-            return 1.0
-        freedom = self.iterations - 1
-        return noise_factor(freedom)
+        return noise_factor(self.iterations - 1)
 
     @property
     def has_enough(self) -> bool:
@@ -260,6 +257,11 @@ class View:
         """Each worker's place in its pipeline, 0 = first; None where nothing tells."""
         return tuple(stages_of(self.fleet.patterns))
 
+    @property
+    def is_pipeline(self) -> bool:
+        """Workers are stages of a pipeline: they wait while it fills and drains, however fast it is."""
+        return len({*self.stages} - {None}) > 1
+
     @cached_property
     def alone(self) -> NDArray[np.bool_]:
         """Workers that have a role of their own in a job of several: nobody is their peer. bool [W]."""
@@ -289,14 +291,20 @@ class View:
         """Somebody finds this job slow, and the window's own iterations are.
 
         By trigger: the window lies nearer to the slow mean than to the best one. By expectation: it was asked for so.
+        Whoever asked: it is far slower than the baseline window, or else, inside of it and outside, than the best mean.
         """
         window = self.context.window
         if window.purpose == "expected":
             return self.iteration_us > self.settings.expected_iteration_s * 1e6
-        if window.purpose not in SLOWER or self.stated_baseline_us is None:
+        if window.purpose == "baseline":
             return False
-        margin = max(self.slowdown_us / 2, self.settings.slowdown * self.stated_baseline_us)
-        return self.pace_us >= self.stated_baseline_us + margin
+        best_us, past = self.stated_baseline_us, self.suspects.baseline
+        if window.purpose in SLOWER and best_us is not None:
+            return self.pace_us >= best_us + max(self.slowdown_us / 2, self.settings.slowdown * best_us)
+        if past is not None:
+            return self.iteration_us >= FAR_SLOWER * past.mean_iteration_us
+        outside_us = (window.current_iteration_s or 0.0) * 1e6  # for capturing alone may double an iteration
+        return min(self.iteration_us, outside_us) >= FAR_SLOWER * (best_us or np.inf)
 
     def rows(self, *, kinds: frozenset[str], phases: frozenset[str]) -> list[int]:
         """Rows with critical time of some kinds in some phases (indices into the fleet's keys)."""

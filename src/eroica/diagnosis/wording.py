@@ -10,6 +10,7 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import Waiting
 from eroica.diagnosis.lateness import LEAST_AGREEMENT
 from eroica.diagnosis.loader_children import where_it_runs
+from eroica.diagnosis.rows import WAITS_RATHER
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
@@ -158,7 +159,7 @@ def _limit(view: View, found: Candidate, resource: ResourceUse | None) -> str:
     queued = 0.0 if found.is_elsewhere else float(waits_W[list(found.workers) or slice(None)].mean())
     if resource.mean < 0.7 and queued >= _OFTEN_QUEUED and resource.mean >= _ALLOWED * (1 - queued):
         return f"It computes whenever it has a core, for which it waits {percent(queued)} of the time."
-    if resource.mean < 0.3:
+    if resource.mean < WAITS_RATHER:
         return f"It waits rather than computes ({percent(resource.mean)} of a core)."
     return f"It keeps a core busy ({percent(resource.mean)})." if resource.mean > 0.7 else ""
 

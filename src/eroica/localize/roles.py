@@ -8,6 +8,8 @@ checkpoints, metrics) is no role either, but excess time of rank 0.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +40,8 @@ def assign_roles(patterns: Sequence[WorkerPattern], stated: str = "") -> NDArray
     The first of these that says anything:
 
     1. What a person states; all others are one role of their own.
-    2. Groups described as pipelines ("mesh_pp", "PIPELINE_MODEL_PARALLEL_GROUP"): the place in them.
+    2. Groups described as pipelines ("mesh_pp", "PIPELINE_MODEL_PARALLEL_GROUP"): the place in them; where each holds
+       two neighbours only, the place in the line that they make together.
     3. The order of sends and receives, if it gives everybody a place.
     4. If everybody reduces gradients together (and nobody sends or receives), everybody holds the same layers: all are
        one role.
@@ -61,6 +64,9 @@ def assign_roles(patterns: Sequence[WorkerPattern], stated: str = "") -> NDArray
     """
     if stated:
         return _numbered(_stated(patterns, stated))
+    line = _places_in_line(patterns)
+    if line is not None:
+        return _numbered(line)
     stages = [_stage(pattern) for pattern in patterns]
     if any(stages):
         return _numbered(stages)
@@ -76,6 +82,9 @@ def assign_roles(patterns: Sequence[WorkerPattern], stated: str = "") -> NDArray
 
 def stages_of(patterns: Sequence[WorkerPattern]) -> list[int | None]:
     """Each worker's place in its pipeline, 0 = first stage; None where nothing tells one, or several are told."""
+    line = _places_in_line(patterns)
+    if line is not None:
+        return [*line]
     described = [stage_of(pattern) for pattern in patterns]
     if any(place is not None for place in described):
         return described
@@ -105,6 +114,33 @@ def _stage(pattern: WorkerPattern) -> tuple[tuple[str, int, int], ...]:
         if len(group.ranks) > 1 and axis_of(group.description) == "stage" and rank in group.ranks
     }
     return tuple(sorted(places))
+
+
+def _places_in_line(patterns: Sequence[WorkerPattern]) -> list[int] | None:
+    """Place of each worker in the line of stages that pairs of neighbours make; None where there is no such line.
+
+    Members of a pair stand in the order of their stages. Pairs that close a ring (interleaved stages) tell no order.
+    """
+    pairs = {
+        group.ranks
+        for pattern in patterns
+        for group in pattern.process_groups
+        if len(group.ranks) == 2 and axis_of(group.description) == "stage"
+    }
+    ranks = {pattern.worker.global_rank for pattern in patterns}
+    if not ({first for first, _ in pairs} & {second for _, second in pairs}) or not ranks <= {*chain(*pairs)}:
+        return None
+    before: dict[int, set[int]] = {rank: set() for rank in chain(*pairs)}
+    for first, second in pairs:
+        before[second].add(first)
+    try:
+        order = tuple(TopologicalSorter(before).static_order())
+    except CycleError:
+        return None
+    places: dict[int, int] = {}
+    for rank in order:
+        places[rank] = max((places[one] + 1 for one in before[rank]), default=0)
+    return [places[pattern.worker.global_rank] for pattern in patterns]
 
 
 def _reduce_together(patterns: Sequence[WorkerPattern]) -> bool:

@@ -107,7 +107,9 @@ def pair_synchronizing(
     if untraced and not reason and len(members) == len(ranks) - len(untraced) and _is_confirmed(records, places):
         listed = ", ".join(map(str, untraced[:_MOST_LISTED])) + (", ..." if len(untraced) > _MOST_LISTED else "")
         whom = f"{len(untraced)} of {len(ranks)} members of process group {name[0]!r} ({listed})"
-        ledger.notes.append(f"there is no trace of {whom}: in its {name[1]} blame is judged among the others only")
+        ledger.notes.append(
+            f"the comparison has no trace of {whom}: in its {name[1]} blame is judged among the others only"
+        )
     elif len(members) < len(ranks):
         absent = f"{len(ranks) - len(members)} of {len(ranks)} members of process group {name[0]!r}"
         apart = f", and what the others show does not pair ({reason})" if is_contradiction(reason) else ""

@@ -19,7 +19,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         all_kernels: kernels in it: at the edges of a window the device lags behind.
         launches_many: Calls that put many kernels at once (graphs) were recorded: calls do not tell how many.
         damage: What makes the file incomplete, a sentence each.
-        unknown: A sentence about device events of an unknown kind, "" if there are none.
+        unknown: What of the device's work nothing is known of, a clause; "" if all of it was recorded and read.
     """
 
     launches: tuple[int, ...] = ()
@@ -38,11 +38,17 @@ class Again(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         only: First and last iteration that count; None for all.
+        numbers: Of these the only ones that count, as if they had followed each other; empty for all.
         communication: Names of kernels that are communication, though no table knows them.
     """
 
     only: tuple[int, int] | None = None
+    numbers: tuple[int, ...] = ()
     communication: tuple[str, ...] = ()
+
+
+#: A worker's note where a recording of a job on an accelerator shows nothing of that.
+NO_KERNELS = "the job used an accelerator, but the trace holds no kernels of it: operators stand for their launches"
 
 
 class KernelTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,12 +59,14 @@ class KernelTimes(msgspec.Struct, frozen=True, kw_only=True):
         executions: How many there are in all.
         end_ns: Ends by the trace's wall clock, little-endian int64.
         length_ns: Lengths, little-endian int64.
+        is_known: A table knows it for communication.
     """
 
     name: str
     executions: int
     end_ns: bytes
     length_ns: bytes
+    is_known: bool = False
 
 
 class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +85,8 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
             "repetition", or "span" if there are none and the whole trace counts as one.
         steps: First and last number of the profiler's steps that count, (-1, -1) where they have no numbers.
         pattern: The worker's behavior; None where the file could not be used.
-        kernels: Its longest kernels beside communication.
+        rest: The same of the other iterations, where only some were asked for.
+        kernels: Its longest kernels beside communication, and the longest of that.
         purpose: "training" or "inference", as far as the events tell; "" if they do not.
         startup: What of the window is start-up, once per process: names with seconds, longest first.
         startup_s: Seconds of it in all.
@@ -100,6 +109,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
     found_by: str = "span"
     steps: tuple[int, int] = (-1, -1)
     pattern: WorkerPattern | None = None
+    rest: WorkerPattern | None = None
     kernels: tuple[KernelTimes, ...] = ()
     purpose: str = ""
     startup: tuple[tuple[str, float], ...] = ()

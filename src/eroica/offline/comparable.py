@@ -62,7 +62,7 @@ def choose(summaries: Sequence[TraceSummary]) -> Choice:
             left[one.rank] = _why_none(one)
     kept = [one for one in kept if one.rank not in left]
     whole = {one.rank: runs[one.rank] or _recorded(one) for one in kept}
-    common = _common(whole, left)
+    common = _common(whole, {one.rank: one for one in kept}, left)
     kept = [one for one in kept if one.rank not in left]
     only = {one.rank: common for one in kept if common is not None and _recorded(one) != common}
     lost = {one.rank: f"it holds {_lost(one)}" for one in kept if _is_lossy(one.held, 1.0)}
@@ -179,7 +179,7 @@ def _longest(whole: Sequence[bool]) -> Range | None:
     return best
 
 
-def _common(whole: Mapping[int, Range], left: dict[int, str]) -> Range | None:
+def _common(whole: Mapping[int, Range], by_rank: Mapping[int, TraceSummary], left: dict[int, str]) -> Range | None:
     """Iterations that all who are not left out have whole; who has too few of them is left out."""
     numbers = [number for low, high in whole.values() for number in range(low, high + 1)]
     usual = {number for number in set(numbers) if numbers.count(number) >= _MOST * len(whole)}
@@ -189,7 +189,8 @@ def _common(whole: Mapping[int, Range], left: dict[int, str]) -> Range | None:
         return sum(one[0] <= number <= one[1] for number in usual)
 
     def drop(rank: int) -> None:
-        left[rank] = f"holds {shared(ranges.pop(rank))} of the {len(usual)} iterations that most have whole"
+        few = f"holds {shared(ranges.pop(rank))} of the {len(usual)} iterations that most have whole"
+        left[rank] = _damage_and(by_rank[rank]) + few
 
     for rank, one in whole.items():
         if shared(one) < _MOST * len(usual) and len(ranges) > 1:

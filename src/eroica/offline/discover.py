@@ -159,7 +159,9 @@ class _Search:
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
         if path.is_symlink():
-            raise UsageError(f"{path} is a link to {path.readlink()}, which does not exist")
+            target = path.readlink()
+            where = "itself" if path.parent / target == path else f"{target}, which does not exist"
+            raise UsageError(f"{path} is a link to {where}")
         if not glob.has_magic(str(path)):
             raise UsageError(f"there is no file or folder {path}")
         found = list(matches(path, MOST_DEPTH, self._count))

@@ -19,6 +19,7 @@ from eroica.offline.behavior import find_communication
 from eroica.offline.comparable import choose
 from eroica.offline.discover import Discovery, Source, discover
 from eroica.offline.jobs import Recording, Span, group
+from eroica.offline.long_iterations import with_long_iterations
 from eroica.offline.part import Part
 from eroica.offline.reading import Progress, Silent, read_all
 from eroica.offline.saved import parts_of_saved
@@ -162,7 +163,7 @@ def _combined(problems: Sequence[EroicaError]) -> EroicaError:
 def _of_traces(
     found: Discovery, settings: Settings, progress: Progress | None, problems: list[EroicaError]
 ) -> list[Part]:
-    return [_part(span, settings) for span in _spans(found, settings, progress, problems)]
+    return [_part(span, found.traces, settings) for span in _spans(found, settings, progress, problems)]
 
 
 def _spans(
@@ -185,16 +186,15 @@ def _compared(span: Span, sources: Sequence[Source], settings: Settings) -> Span
     if choice.only:
         kept = _read_again(kept, {rank: Again(only=only) for rank, only in choice.only.items()}, sources, settings)
     found = find_communication(kept)
+    read_as = {one.rank: Again(only=choice.only.get(one.rank), communication=found) for one in kept}
     if found:
-        wanted = {one.rank: Again(only=choice.only.get(one.rank), communication=found) for one in kept}
-        kept = _read_again(kept, wanted, sources, settings)
-    if found:
+        kept = _read_again(kept, read_as, sources, settings)
         notes = (*notes, found_note(found))
     kept = tuple(_with_loss(one, choice.lost.get(one.rank, "")) for one in kept)
     left = [left_out_note(rank, why) for rank, why in sorted(choice.left_out.items())]
     damaged = [damage_note(one) for one in kept if one.held.damage]
     notes = (*damaged, *left, *notes, *span.notes)
-    return replace(span, summaries=kept, notes=notes, left_out=choice.left_out, world_size=world)
+    return replace(span, summaries=kept, read_as=read_as, notes=notes, left_out=choice.left_out, world_size=world)
 
 
 def _with_loss(one: TraceSummary, lost: str) -> TraceSummary:
@@ -214,7 +214,12 @@ def _read_again(
         [by_path[one.path, one.process] for one in again], settings, again=[wanted[one.rank] for one in again]
     )
     second = {
-        before.rank: msgspec.structs.replace(after, rank=before.rank, pattern=_of_rank(after.pattern, before.rank))
+        before.rank: msgspec.structs.replace(
+            after,
+            rank=before.rank,
+            pattern=_of_rank(after.pattern, before.rank),
+            rest=_of_rank(after.rest, before.rank) if after.rest is not None else None,
+        )
         for before, after in zip(again, read, strict=True)
         if after.pattern is not None
     }
@@ -236,19 +241,41 @@ def _contradictions(sources: Sequence[Source], summaries: Sequence[TraceSummary]
     return [InputError(f"the name of {name}, which says worker {named}: the trace says worker {said}{more}")]
 
 
-def _part(span: Span, settings: Settings) -> Part:
-    patterns = tuple(summary.pattern for summary in span.summaries if summary.pattern is not None)
+def _part(span: Span, files: Sequence[Source], settings: Settings) -> Part:
+    patterns = _patterns(span.summaries)
     window = window_of(span)
     expected = max(span.world_size, *(summary.world_size for summary in span.summaries)) or None
-    verdict = analyze(span.job, window, patterns, expected_workers=expected, notes=span.notes, settings=settings)
+
+    def judge(now: Sequence[WorkerPattern], before: Sequence[WorkerPattern] = ()) -> Verdict:
+        return analyze(
+            span.job,
+            window,
+            now,
+            before,
+            expected_workers=expected,
+            notes=span.notes,
+            settings=settings,
+            left_out=tuple(span.left_out),
+        )
+
+    def read_apart(numbers: Sequence[int]) -> tuple[tuple[WorkerPattern, ...], tuple[WorkerPattern, ...]]:
+        wanted = {rank: msgspec.structs.replace(again, numbers=tuple(numbers)) for rank, again in span.read_as.items()}
+        read = _read_again(span.summaries, wanted, files, settings)
+        return _patterns(read), tuple(one.rest for one in read if one.rest is not None)
+
+    verdict = with_long_iterations(judge(patterns), patterns, read_apart, judge, settings.min_gain)
     verdict = temper(verdict, span)
     sources = {summary.rank: str(Path(summary.path).absolute()) for summary in span.summaries}
     return Part(span.job, span.label, window, verdict, patterns, sources=sources)
 
 
+def _patterns(summaries: Sequence[TraceSummary]) -> tuple[WorkerPattern, ...]:
+    return tuple(summary.pattern for summary in summaries if summary.pattern is not None)
+
+
 def window_of(span: Span) -> Window:
     """What a span recorded, as a window."""
-    patterns = [summary.pattern for summary in span.summaries if summary.pattern is not None]
+    patterns = _patterns(span.summaries)
     count = len(patterns) + len(span.left_out)
     files = "1 trace file" if count == 1 else f"{count} trace files"
     return Window(

@@ -28,7 +28,7 @@ from pathlib import PurePath
 
 import msgspec
 
-from eroica.model.trace import TraceSummary
+from eroica.model.trace import Again, TraceSummary
 from eroica.offline.places import HOUR_NS, MINUTE_NS, SECOND_NS, merge_places, name_places
 from eroica.report.words import clean
 
@@ -56,6 +56,7 @@ class Span:
         notes: What was left out or taken for granted.
         left_out: Rank -> why its recording is not compared with the others'.
         world_size: Workers of the job as any of its files says, 0 if none does.
+        read_as: Rank -> how its file is read, once the others are known.
     """
 
     job: str
@@ -64,6 +65,7 @@ class Span:
     notes: tuple[str, ...] = ()
     left_out: Mapping[int, str] = field(default_factory=dict)
     world_size: int = 0
+    read_as: Mapping[int, Again] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,9 @@ def _without_iterations(verdict: Verdict, span: Span, startup: str) -> Verdict:
         "whole steps, and mark them with the profiler's step()."
     )
     is_news = not startup and not said.startswith("No iterations")
+    if is_news and all(one.purpose == "inference" for one in span.summaries):  # calls of a model, not the steps of one
+        summary = f"{summary} Taken as one iteration: {said}"
+        is_news = False
     notes = (f"Taken as one iteration: {said}", *verdict.coverage.notes) if is_news else verdict.coverage.notes
     coverage = msgspec.structs.replace(verdict.coverage, notes=notes)
     kept = tuple(finding for finding in verdict.findings if finding.scope == "some" and len(span.summaries) > 1)

@@ -1,7 +1,7 @@
 """`python -m eroica.summarize CAPTURE_JSON HARDWARE_DIR OUT_FILE`: one worker's files -> its pattern.
 
-A process of its own at the lowest priority, so that it never competes with training. Exit status 0, or 1 with one line
-on standard error.
+A process of its own, which the agent starts at the lowest priority, so that it does not compete with training. Exit
+status 0, or 1 with one line on standard error.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import os
 import sys
 import time
 from pathlib import Path
-
-_PRIORITY = 19
 
 
 def main(arguments: list[str]) -> int:
@@ -22,21 +20,12 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m eroica.summarize CAPTURE_JSON HARDWARE_DIR OUT_FILE\n")
         return 1
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    _step_back()
     try:
         summarize_files(*(Path(text) for text in arguments))
     except (EroicaError, OSError) as error:
         sys.stderr.write(f"{' '.join(str(error).split())}\n")
         return 1
     return 0
-
-
-def _step_back() -> None:
-    """The lowest priority; where that is forbidden, the one we have."""
-    try:
-        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
-    except OSError:
-        return
 
 
 def summarize_files(capture_path: Path, hardware: Path, out: Path) -> None:

@@ -377,11 +377,17 @@ def _work_done(events: EventTable, found: Iterations) -> NDArray[np.int64]:
 
 
 def _without_half_first(events: EventTable, found: Iterations | None) -> Iterations | None:
-    """What lies before the first optimizer step counts only if as much was done in it as in the others."""
+    """What lies before the first optimizer step counts only if as much was done in it as in the others.
+
+    Nor does an iteration in which the host only filled the queue of an idle device, for which it waits in all others.
+    """
     if found is None or len(found.edges_ns) < 3:
         return found
-    done = _work_done(events, found)
-    return _cut(found, int(done[0] < _COMPLETE * np.median(done[1:])), 0, _NOT_WHOLE)
+    done, length = _work_done(events, found), np.diff(found.edges_ns)
+    if done[0] < _COMPLETE * np.median(done[1:]):
+        return _cut(found, 1, 0, _NOT_WHOLE)
+    ran_ahead = length[0] < _CUT * length[1:].min() and (events.category == Category.KERNEL).any()
+    return _cut(found, int(ran_ahead), 0, "the host ran ahead of the device")
 
 
 def _without_half_last(events: EventTable, found: Iterations | None) -> Iterations | None:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.errors import InputError
-from eroica.model.trace import Again, Held, KernelTimes, TraceSummary
+from eroica.model.pattern import WorkerPattern
+from eroica.model.trace import NO_KERNELS, Again, Held, KernelTimes, TraceSummary
 from eroica.model.window import Capture, ClockPair, GarbageCollection
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings
@@ -22,6 +23,7 @@ from eroica.summarize.iterations import Iterations, between, find_iterations
 from eroica.summarize.marks import find_purpose
 from eroica.summarize.pattern import summarize_worker
 from eroica.summarize.spans import Staged
+from eroica.summarize.splice import splice
 from eroica.summarize.staging import stage_window
 from eroica.trace.header import everybody
 from eroica.trace.schema import GRAPH_LAUNCHES, LAUNCHES
@@ -32,6 +34,7 @@ _COLLECTOR = ("Python GC", "Garbage collection", "garbage collection", "gc.colle
 #: Kernels whose times are told, and executions of each. Whoever comes last to communication runs it for a moment only,
 #: so the longest kernels of one worker are not enough.
 _MOST_KERNELS = 40
+_MOST_KNOWN = 8
 _MOST_EXECUTIONS = 48
 
 
@@ -68,9 +71,12 @@ def summarize_recording(
         events = replace(events, found_communication=frozenset(again.communication))
     header = events.header
     rank = header.rank if header.rank >= 0 else rank_hint
-    capture = _capture(events, found, rank)
-    pattern = summarize_worker(capture, events, None, None, (), settings, recorded=True)
-    pattern = msgspec.structs.replace(pattern, found_by=found.found_by)
+    rest = None
+    if again is not None and again.numbers:
+        others = set(range(found.first, found.first + len(found.edges_ns) - 1)).difference(again.numbers)
+        rest = _pattern(*splice(events, found, others), rank, settings)
+        events, found = splice(events, found, again.numbers)
+    pattern = _pattern(events, found, rank, settings)
     startup = found.startup
     startup_ns = startup.within(int(found.edges_ns[0]), int(found.edges_ns[-1]))
     return TraceSummary(
@@ -84,6 +90,7 @@ def summarize_recording(
         found_by=found.found_by,
         steps=found.steps,
         pattern=pattern,
+        rest=rest,
         kernels=_longest_kernels(events, found),
         purpose=find_purpose(events),
         startup=tuple((name, nanoseconds / 1e9) for name, nanoseconds in startup.names) if startup_ns else (),
@@ -93,6 +100,11 @@ def summarize_recording(
         events=len(events),
         bytes_read=events.bytes_read,
     )
+
+
+def _pattern(events: EventTable, found: Iterations, rank: int, settings: Settings) -> WorkerPattern:
+    pattern = summarize_worker(_capture(events, found, rank), events, None, None, (), settings, recorded=True)
+    return msgspec.structs.replace(pattern, found_by=found.found_by)
 
 
 def stage_recording(events: EventTable, rank: int, settings: Settings) -> Staged:
@@ -114,27 +126,30 @@ def stage_recording(events: EventTable, rank: int, settings: Settings) -> Staged
 
 
 def _longest_kernels(events: EventTable, found: Iterations) -> tuple[KernelTimes, ...]:
-    """Times of the kernels that take most of the window, communication aside."""
+    """Times of the kernels that take most of the window, those of known communication after the others."""
     begin, end = int(found.edges_ns[0]), int(found.edges_ns[-1])
     chosen = (events.category == Category.KERNEL) & (events.start_ns >= begin) & (events.start_ns < end)
-    rows = np.flatnonzero(chosen & ~events.names_where(events.communication().tolist()))
+    rows = np.flatnonzero(chosen)
     if not len(rows):
         return ()
     length = events.end_ns[rows] - events.start_ns[rows]
     total = np.bincount(events.name[rows], weights=length, minlength=len(events.strings))
-    longest = np.argsort(-total, kind="stable")[: min(_MOST_KERNELS, int((total > 0).sum()))].tolist()
+    known = events.communication()
+    falling = np.argsort(-total, kind="stable")[: int((total > 0).sum())]
+    longest = [*falling[~known[falling]][:_MOST_KERNELS].tolist(), *falling[known[falling]][:_MOST_KNOWN].tolist()]
     order = np.argsort(events.name[rows], kind="stable")
     ordered = events.name[rows][order]
-    spans = [np.searchsorted(ordered, name, side=side) for name in longest for side in ("left", "right")]
+    lows, highs = (np.searchsorted(ordered, longest, side=side).tolist() for side in ("left", "right"))
     return tuple(
-        _times(events, name, np.sort(rows[order[low:high]]))
-        for name, low, high in zip(longest, spans[::2], spans[1::2], strict=True)
+        _times(events, name, rows[order[low:high]], is_known=bool(known[name]))
+        for name, low, high in zip(longest, lows, highs, strict=True)
     )
 
 
-def _times(events: EventTable, name: int, rows: NDArray[np.intp]) -> KernelTimes:
+def _times(events: EventTable, name: int, rows: NDArray[np.intp], *, is_known: bool) -> KernelTimes:
     first = rows[:_MOST_EXECUTIONS]
     return KernelTimes(
+        is_known=is_known,
         name=events.strings[name],
         executions=len(rows),
         end_ns=events.end_ns[first].astype("<i8").tobytes(),
@@ -165,7 +180,7 @@ def _held(events: EventTable, found: Iterations) -> Held:
         all_kernels=int(kernels.sum()),
         launches_many=bool((is_call & many).any()),
         damage=events.damage,
-        unknown=events.unknown,
+        unknown=events.unknown or "".join(_gaps(events)),
     )
 
 
@@ -270,4 +285,4 @@ def _gaps(events: EventTable) -> tuple[str, ...]:
     launches = (events.category == Category.RUNTIME).any()
     if not nccl and not launches:
         return ()
-    return ("the job used an accelerator, but the trace holds no kernels of it: operators stand for their launches",)
+    return (NO_KERNELS,)

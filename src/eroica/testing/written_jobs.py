@@ -57,6 +57,11 @@ class WrittenJob:
         transfer_us: What the collectives of a step take when all have come.
         slow: Rank -> how many times as long it computes.
         rotating: Another rank is slow in each step, by so many times; 0 for none.
+        seldom: Rank -> how many times as long it computes in every `every`-th step.
+        every: Steps from one of those to the next; the first is the second one recorded.
+        trades: Ranks divide their compute differently between two kernels, and take equally long for both.
+        held_us: Rank -> how long its host is in a Python function in each step, while the device does the first half.
+        stacks: Python functions are recorded.
         jitter: Relative standard deviation of each kernel.
         kernel: Name of the collectives' kernels.
         marks: "profiler" steps, "optimizer" steps, or none.
@@ -77,6 +82,11 @@ class WrittenJob:
     transfer_us: float = 4_600.0
     slow: Mapping[int, float] = field(default_factory=dict)
     rotating: float = 0.0
+    seldom: Mapping[int, float] = field(default_factory=dict)
+    every: int = 4
+    trades: bool = False
+    held_us: Mapping[int, float] = field(default_factory=dict)
+    stacks: bool = False
     jitter: float = 0.01
     kernel: str = NCCL
     marks: Literal["profiler", "optimizer", "none"] = "profiler"
@@ -147,6 +157,8 @@ class WrittenJob:
 
     def _compute_us(self, random: Random, step: int, rank: int) -> float:
         factor = self.slow.get(rank, 1.0)
+        if step % self.every == 1:
+            factor *= self.seldom.get(rank, 1.0)
         if self.stages > 1 and rank // self.replicas == self.stages - 1:
             factor *= self.long_stage
         if self.rotating and (step * 7 + 3) % self.ranks == rank:
@@ -175,8 +187,23 @@ class _Recorder:
         if self._job.phases and layer == self._job.layers - 1:
             name = "autograd::engine::evaluate_function: MmBackward0"
         self._operator(name, now)
-        begin = now + _LAUNCH_US
-        self._kernel("gemm_kernel", _COMPUTE_STREAM, begin, length - _LAUNCH_US, now + 50)
+        if self._job.trades:
+            first = length * (self.rank + 1) / (self._job.ranks + 1)
+            self._gemm("attention_kernel", now, first)
+            return self._gemm("experts_kernel", now + first, length - first)
+        held = self._job.held_us.get(self.rank, 0.0) if layer == 0 else 0.0
+        if not held:
+            return self._gemm("gemm_kernel", now, length)
+        if self._job.stacks:
+            self._add(
+                self._host, "python_function", "prepare.py(7): tokenize", self._pid, _HOST_THREAD, now + 200, held
+            )
+        half = self._gemm("gemm_kernel", now, length / 2)
+        return self._gemm("gemm_kernel", max(half, now + 200 + held), length / 2)
+
+    def _gemm(self, name: str, now: float, length: float) -> float:
+        """A kernel that is launched now; when it ends."""
+        self._kernel(name, _COMPUTE_STREAM, now + _LAUNCH_US, length - _LAUNCH_US, now + 50)
         return now + length
 
     def meet(self, begin: float, end: float, group: str = "") -> None:

@@ -32,6 +32,7 @@ _BORDER = re.compile(rb"\}\s*,\s*(?=\{)")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*')
 _TAIL = re.compile(rb'\s*(?:,\s*(?:"|$)|\}|$)')
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*"?(\d{1,30})')
+_SINGLE = re.compile(rb'"|-?\d|true\b|false\b|null\b')
 _KEYS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -109,7 +110,8 @@ class EventStream:
         if what:
             raise InputError(f"{source.path} {what}")
         if not text.startswith(b"{"):
-            raise InputError(f"{source.path} is no JSON, so no trace; name a .json or .json.gz of torch.profiler")
+            what = "holds a single value" if _SINGLE.match(text) else "is no JSON"
+            raise InputError(f"{source.path} {what}, so no trace; name a .json or .json.gz of torch.profiler")
         while not self._find_events(text, seen):
             if source.ended or len(text) >= _MOST_BYTES:
                 raise InputError(self._why_no_trace(text))

@@ -13,11 +13,11 @@ hand after that reference. A database is read only, never trusted: no views, no 
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import numpy as np
@@ -25,6 +25,9 @@ import numpy as np
 from eroica.errors import InputError
 from eroica.settings import Settings
 from eroica.trace.table import Category, EventTable, TraceHeader
+
+if TYPE_CHECKING:
+    import sqlite3
 
 MAGIC = b"SQLite format 3\x00"
 _KERNELS, _COPIES, _FILLS, _CALLS, _RANGES, _SYSTEM = (
@@ -228,6 +231,8 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     Raises:
         InputError: It is damaged, locked, or asks for too much.
     """
+    import sqlite3  # who has other traces need not wait for it
+
     steps = 0
 
     def count() -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import pickle
-import pickletools
 import re
 import warnings
 from typing import Any, NoReturn
@@ -161,6 +160,8 @@ def _why_refused(data: bytes, at: int) -> str:
 
 def _asked_for(data: bytes, at: int) -> str:
     """The name that the instruction at this place imports, or that was imported last before it; "" if none was."""
+    import pickletools  # for refused files only
+
     texts: list[str] = []
     asked = ""
     try:

@@ -13,14 +13,10 @@ from pathlib import Path
 
 from eroica.wire.logs import log_to
 
-#: Added to the collector's own: whatever else wants the core gets it.
-_NICENESS = 10
-
 
 def main(run: str, window: str, file: str, limit_s: str) -> int:
     """Draw window `window` of a run, or with "0" its final verdict, into `file`; 1 if that failed."""
     os.umask(0o077)
-    os.nice(_NICENESS)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(max(1, int(float(limit_s))))
     log_to(Path(run) / "log" / "pages.log")

@@ -17,7 +17,7 @@ from eroica.settings import Settings
 from eroica.wire import beat, patience
 from eroica.wire.beat import Order, Result
 from eroica.worker import setup, surroundings
-from eroica.worker.limits import lack_for_a_window, spared
+from eroica.worker.limits import lack_for_a_window, memory_bytes, spared
 from eroica.worker.pristine import Thread, get_ident, monotonic, sleep
 from eroica.worker.session import Session
 from eroica.worker.tracer import ProfilerDoor, Tracer
@@ -30,6 +30,12 @@ _LONGEST_PARKED = 512
 _PATIENCE_S = 2.0
 _LOOK_AGAIN_S = 0.02
 _OVER_BUDGET = 1.2
+#: Memory that grows so many times as much as that of the planned events, in iterations that are longer than the probed
+#: one: recorded, an event takes about 220 bytes and at least a microsecond (torch 2.13). What the training itself keeps
+#: takes no such time.
+_FAR_OVER_BUDGET = 3.0
+_EVENT_BYTES = 220
+_EVENT_NS = 1000
 _PAIR = 2  # workers among whom a send can only go to the other
 _MOST_WITH_INPUTS = 100_000  # events of one iteration: ending a trace with their inputs takes longer
 _TOLD_TO_END = "the job is told to end"
@@ -72,7 +78,8 @@ class Capturer:
         self._make_tracer = make_tracer
         self._session: Session | None = None
         self._saving: Thread | None = None
-        self._events_per_iteration = 0.0
+        self._events_per_iteration = self._iteration_ns = 0.0  # as last measured
+        self._resident_bytes = 0
         self._has_sends = False
         self._thread = get_ident()
         self._give_up = self._end_early = ""
@@ -300,6 +307,7 @@ class Capturer:
                 iteration_s = (end_ns - before_ns) * 1e-9 if before_ns else 0.0
                 self._longest_s = patience.open_s(last - first, iteration_s, self._settings)
                 session.open()
+                self._resident_bytes = memory_bytes()
                 self.phase = OPEN
                 self._tell(session.order, beat.OPEN, session)
 
@@ -307,7 +315,7 @@ class Capturer:
         session.boundaries_ns.append(end_ns)
         order = session.order
         expected = session.iterations * self._events_per_iteration
-        too_many = 0 < _OVER_BUDGET * order.max_events < expected
+        too_many = 0 < _OVER_BUDGET * order.max_events < expected or self._has_grown(session)
         too_long = (end_ns - session.boundaries_ns[0]) * 1e-9 > self._longest_s
         enough = session.iterations >= _LEAST_ITERATIONS and (too_many or too_long or self._end_early)
         if iteration < order.last_iteration and not enough:
@@ -316,6 +324,16 @@ class Capturer:
         if iteration < order.last_iteration:
             why = self._end_early or f"{'its event budget' if too_many else 'its longest time'} was used up"
         self._park(session, why)
+
+    def _has_grown(self, session: Session) -> bool:
+        """Whether far more events are recorded than an iteration had when it was probed."""
+        order, count = session.order, session.iterations
+        planned = max(order.max_events, (order.last_iteration - order.first_iteration) * self._events_per_iteration)
+        recorded = (memory_bytes() - self._resident_bytes) / _EVENT_BYTES if planned else 0.0
+        if recorded <= _FAR_OVER_BUDGET * planned:
+            return False
+        longer_ns = session.boundaries_ns[-1] - session.boundaries_ns[0] - count * self._iteration_ns
+        return longer_ns >= _EVENT_NS * (recorded - count * self._events_per_iteration)
 
     def _park(self, session: Session, cut_by: str = "") -> None:
         """The window is over; `cut_by` is why, if that is not its own end."""
@@ -432,7 +450,8 @@ class Capturer:
             session.stall_ns += session.tracer.drop()
             answer = (beat.ORDER_FAILED, session, 0, f"the trace could not be saved: {error}")
         else:
-            self._events_per_iteration = events / max(1, session.iterations)
+            count, bounds = max(1, session.iterations), session.boundaries_ns
+            self._events_per_iteration, self._iteration_ns = events / count, (bounds[-1] - bounds[0]) / count
             self._has_sends |= session.has_sends
             answer = (beat.DONE, session, events, "; ".join(session.notes))
         self._tell(order, *answer)

@@ -14,6 +14,7 @@ _TOO_LARGE = {_signal.SIGXFSZ}
 _FEWEST_FILES = 16  # of Kineto, of a thread's stacks, of the training meanwhile
 _LEAST_FILE_BYTES = 64_000_000  # a trace
 _LEAST_MEMORY_BYTES = 1_000_000_000  # a window's events, twice
+RESIDENT = 1
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -56,12 +57,17 @@ def lack_for_a_window() -> str:
         return f"files of the process may have only {most_bytes} bytes"
     for name, limit, field in (("address space", resource.RLIMIT_AS, 0), ("data", resource.RLIMIT_DATA, 5)):
         most = resource.getrlimit(limit)[0]
-        if most != resource.RLIM_INFINITY and most - _memory_bytes(field) < _LEAST_MEMORY_BYTES:
+        if most != resource.RLIM_INFINITY and most - memory_bytes(field) < _LEAST_MEMORY_BYTES:
             return f"the limit of the process's {name}, {most} bytes, leaves too little room"
     return lack_of_files()
 
 
-def _memory_bytes(field: int) -> int:
+def memory_bytes(field: int = RESIDENT) -> int:
+    """Memory of this process, 0 where that cannot be read.
+
+    Args:
+        field: Which column of `/proc/self/statm`.
+    """
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[field]) * _PAGE_BYTES
     except (OSError, ValueError, LookupError):

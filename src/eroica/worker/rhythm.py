@@ -32,6 +32,12 @@ def find_period(tokens: list[int], repeats: int) -> int | None:
     return None
 
 
+def _shape_of(cycle: list[int]) -> tuple[int, ...]:
+    """In which order its optimizers step, whoever they are: a new one in an old one's place changes nothing."""
+    optimizers = [token >> 1 for token in cycle]
+    return tuple(optimizers.index(one) for one in optimizers)
+
+
 class Rhythm:
     """Learns what one iteration looks like and says when one is completed.
 
@@ -50,6 +56,7 @@ class Rhythm:
         self._end_ns = 0  # of the last iteration; before the first one, its start
         # the pattern: tokens of one iteration, the optimizer that ends it and how often it steps in it
         self._cycle: list[int] | None = None
+        self._shape: tuple[int, ...] = ()
         self._single: tuple[int, ...] = ()  # tokens that are a whole iteration, while nothing is unmatched
         self._mask = ~0
         self._last = -1
@@ -208,7 +215,7 @@ class Rhythm:
         """Take a new pattern and count, in retrospect, what it says about the unmatched events."""
         optimizers = [token >> 1 for token in self._stretch]
         last = self._ending(optimizers, [token >> 1 for token in cycle])
-        self.relearned += self._last >= 0
+        known = self._shape
         self._last, self._mask = last, mask
         self._multiplicity = max(1, sum(1 for token in cycle if token >> 1 == last))
         ends = [index for index, optimizer in enumerate(optimizers) if optimizer == last]
@@ -219,6 +226,8 @@ class Rhythm:
         # turn the sequence so that it ends where iterations end; it now lies `past` events behind
         turn = len(cycle) - past
         self._cycle = cycle[turn:] + cycle[:turn]
+        self._shape = _shape_of(self._cycle)
+        self.relearned += known not in ((), self._shape)
         self._settle(past)
         return done
 

@@ -1,6 +1,7 @@
 """A training in an interpreter where somebody has replaced threads, reads, sleeps, clocks and the start of programs."""
 
 import sys
+from pathlib import Path
 
 
 def taken_away(*_: object, **__: object) -> None:
@@ -38,6 +39,7 @@ def take_away() -> None:
 
 
 HOW, ITERATIONS = sys.argv[1], int(sys.argv[2])
+ENOUGH = Path(sys.argv[3]) if sys.argv[3:] else None  # once this file exists, the training ends early
 patch(HOW)
 
 import torch  # noqa: E402
@@ -46,7 +48,7 @@ torch.set_num_threads(2)
 torch.manual_seed(0)
 model = torch.nn.Linear(256, 256)
 optimizer = torch.optim.SGD(model.parameters(), 1e-6)
-data = torch.utils.data.DataLoader(torch.ones(ITERATIONS, 256), batch_size=1)
+data = torch.utils.data.DataLoader(torch.ones(1, 256).expand(ITERATIONS, 256), batch_size=1)
 model(torch.ones(200, 256)).sum().backward()  # from here on the process has several threads
 if HOW == "taken-away":
     take_away()
@@ -55,4 +57,6 @@ for x in data:
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+    if ENOUGH is not None and ENOUGH.exists():
+        break
 sys.stdout.write(f"{loss.item().hex()}\n")

@@ -17,13 +17,10 @@ from eroica.fleet.reporting.reporter import Reporter
 from eroica.settings import load_settings
 from eroica.wire.logs import log_to
 
-_NICENESS = 14
-
 
 def main(run: str, job: str, host: str, collector: str) -> int:
     """Report until everything is handed over; 1 if something still waits."""
     os.umask(0o077)
-    os.nice(_NICENESS)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     log_to(Path(run) / "log" / "fleet.log")

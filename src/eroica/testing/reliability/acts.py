@@ -233,7 +233,7 @@ def hostile(trial: Trial) -> str:
 def user_profiles_first(trial: Trial) -> str:
     """Long before any window."""
     trial.await_true(lambda: "another profiler" in str(trial.status()), "a note")
-    trial.await_steps(170)
+    trial.await_steps(420)
     return "the window was given up: another profiler is active"
 
 
@@ -254,9 +254,10 @@ def terminate_all(trial: Trial) -> str:
 
 
 def terminate_run(trial: Trial) -> str:
-    """As a supervisor does, which knows the process that it started."""
+    """As a supervisor does, which knows the process that it started; the signal may wait until the window is saved."""
     trial.await_window()
     trial.process.send_signal(signal.SIGTERM)
+    trial.await_true(lambda: trial.process.poll() is not None, "its end")
     return ""
 
 

@@ -116,7 +116,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
                 acts.garbage),
     Disturbance("hostile-files", "all of the last three, one after the other, while windows are opened", acts.hostile),
     Disturbance("profiler-first", "the training profiles itself from its first step on",
-                acts.user_profiles_first, options=("--profile-when", "{}", "--profiled-steps", "150")),
+                acts.user_profiles_first, options=("--profile-when", "{}", "--profiled-steps", "400")),
     Disturbance("profiler-in-window", "the training starts a profiler of its own inside a window",
                 acts.user_profiles, options=("--profile-when", "{}/profile"), alike=_profile_at_once),
     Disturbance("exit", "the training ends by os._exit(7) inside a window", acts.in_window,
