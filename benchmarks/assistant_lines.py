@@ -78,12 +78,13 @@ def from_corpus() -> Iterator[Case]:
     for path in entry_files(HERE / "corpus"):
         entry = read_entry(path)
         by_number = {one.window.window_id: one for one in entry.windows}
-        faulty = [one for one in entry.windows if one.truth.function]
+        faulty = [(one, one.truth.function) for one in entry.windows if one.truth is not None and one.truth.function]
         if not faulty:
             continue
-        verdict = _verdict(entry, faulty[-1], by_number.get(faulty[-1].compared_with))
+        last, function = faulty[-1]
+        verdict = _verdict(entry, last, by_number.get(last.compared_with))
         if verdict is not None:
-            yield Case(entry.name, verdict, (faulty[-1].truth.function.rpartition(".")[2],), (TRAINING,))
+            yield Case(entry.name, verdict, (function.rpartition(".")[2],), (TRAINING,))
 
 
 def from_runs(options: argparse.Namespace) -> Iterator[Case]:

@@ -55,8 +55,8 @@ def _renamed(file: str, rename: dict[str, str]) -> str:
     return re.sub(r"\w+", lambda word: rename.get(word[0], word[0]), file)
 
 
-def collect(case: Case, directory: Path, windows: int) -> Entry:
-    """One job, from its start until so many windows show its fault."""
+def collect(case: Case, directory: Path, windows: int) -> tuple[Entry, float | None]:
+    """One job with so many windows of its fault; seconds from onset to the first answer that nobody asked for."""
     wanted = EXPECTED[case.fault]
     rename = RENAMED if case.seed % 2 else {}
     onset = START if case.onset == "start" else ONSET
@@ -64,15 +64,17 @@ def collect(case: Case, directory: Path, windows: int) -> Entry:
         case.fault, case.worker, WORKERS[case.layout], directory,
         layout=case.training_layout, from_iteration=onset, seed=case.seed, rename=rename, settings={},
     )  # fmt: skip
-    watch(rehearsal, onset if wanted.cause else NEVER, windows, wanted.blocked)
-    return kept_run(
+    answered_s = watch(rehearsal, onset if wanted.cause else NEVER, windows, wanted.blocked)
+    entry = kept_run(
         rehearsal.run, name=name_of(case), origin="benchmark", fault=case.fault, layout=case.layout,
         truth=truth_of(wanted, case, rename), onset=onset if wanted.cause else None,
     )  # fmt: skip
+    return entry, answered_s
 
 
-def watch(rehearsal: Rehearsal, onset: int, windows: int, blocks: bool) -> None:
+def watch(rehearsal: Rehearsal, onset: int, windows: int, blocks: bool) -> float | None:
     """Let the job run, and ask for windows by hand where none would come."""
+    answered_s: float | None = None
     began = asked = time.monotonic()
     until = began + (LONGEST_S if onset >= NEVER else LONGEST_BEFORE_S)
     has_begun = onset >= NEVER
@@ -83,10 +85,12 @@ def watch(rehearsal: Rehearsal, onset: int, windows: int, blocks: bool) -> None:
             if status is None:
                 continue
             if not has_begun and status.iteration >= onset:
-                has_begun, until = True, now + LONGEST_S
+                has_begun, until, began = True, now + LONGEST_S, now
             seen = [line for line in status.windows if _shows(line, onset, blocks)]
+            if answered_s is None and any(line.phase == "done" and line.purpose != "manual" for line in seen):
+                answered_s = now - began
             if sum(line.phase in OVER for line in seen) >= (1 if blocks else windows):
-                return
+                break
             if blocks or any(line.phase not in OVER for line in status.windows):
                 continue
             before = onset - BY_HAND_AT if onset < NEVER else 0
@@ -97,6 +101,7 @@ def watch(rehearsal: Rehearsal, onset: int, windows: int, blocks: bool) -> None:
                 asked = now
             elif not has_begun:
                 asked = now
+    return answered_s
 
 
 def _by_hand(status: JobStatus) -> bool:
@@ -154,9 +159,10 @@ def main() -> int:
         said: Any = ""
         with tempfile.TemporaryDirectory(prefix="eroica-corpus-") as name:
             try:
-                entry = collect(case, Path(name).resolve(), options.windows)
+                entry, answered_s = collect(case, Path(name).resolve(), options.windows)
                 path = write_entry(entry, options.out)
                 said = f"{len(entry.windows)} windows, {path.stat().st_size / 1e3:.0f} KB"
+                said += f", answer after {answered_s:.1f} s" if answered_s is not None else ", no answer by itself"
             except (EroicaError, OSError) as error:
                 said = f"nothing kept: {error}"
         print(f"{name_of(case)}: {said}, {time.monotonic() - began:.0f} s", flush=True)

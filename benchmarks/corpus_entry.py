@@ -64,7 +64,7 @@ class CorpusWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         window: What was asked for (`eroica.model.window.Window`).
-        truth: What was true then.
+        truth: What was true then; None where the fault began inside: it is not judged, others are compared with it.
         compared_with: Number of the baseline window that it was compared with in the job; 0 = none.
         workers_expected: World size.
         patterns: One map a worker, the fields of `eroica.model.pattern.WorkerPattern`, without `timeline`.
@@ -73,7 +73,7 @@ class CorpusWindow(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     window: Window
-    truth: Truth
+    truth: Truth | None
     compared_with: int = 0
     workers_expected: int | None = None
     patterns: tuple[dict[str, Any], ...] = ()

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from corpus_entry import ENTRIES, CorpusWindow, Entry, as_record, entry_files, marks, read_entry
+from corpus_entry import ENTRIES, CorpusWindow, Entry, Truth, as_record, entry_files, marks, read_entry
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
@@ -43,10 +43,12 @@ def judged(path: Path) -> list[Line]:
     """One line for each window of an entry."""
     entry = read_entry(path)
     by_number = {one.window.window_id: one for one in entry.windows}
-    return [_line(entry, one, by_number.get(one.compared_with)) for one in entry.windows]
+    return [
+        _line(entry, one, one.truth, by_number.get(one.compared_with)) for one in entry.windows if one.truth is not None
+    ]
 
 
-def _line(entry: Entry, one: CorpusWindow, baseline: CorpusWindow | None) -> Line:
+def _line(entry: Entry, one: CorpusWindow, truth: Truth, baseline: CorpusWindow | None) -> Line:
     start = time.perf_counter()
     verdict = _verdict(entry, one, baseline)
     found = verdict.cause if verdict is not None else None
@@ -59,8 +61,8 @@ def _line(entry: Entry, one: CorpusWindow, baseline: CorpusWindow | None) -> Lin
         "use": entry.use,
         "settings": entry.settings,
         "purpose": one.window.purpose,
-        "is_healthy": one.truth.verdict == "healthy",
-        "true_gain": one.truth.gain,
+        "is_healthy": truth.verdict == "healthy",
+        "true_gain": truth.gain,
         "verdict": verdict.verdict if verdict is not None else "none",
         "cause": found.cause if found is not None else "",
         "scope": found.scope if found is not None else "",
@@ -72,7 +74,7 @@ def _line(entry: Entry, one: CorpusWindow, baseline: CorpusWindow | None) -> Lin
         "seconds": round(time.perf_counter() - start, 3),
     }
     nothing = dict.fromkeys(("verdict", "cause", "workers", "file", "function", "right"), False)
-    line["marks"] = as_record(marks(verdict, one.truth)) if verdict is not None else nothing
+    line["marks"] = as_record(marks(verdict, truth)) if verdict is not None else nothing
     return line
 
 

@@ -3,7 +3,8 @@
     python benchmarks/corpus_keep.py RUN --name NAME --fault KIND --truth TRUTH.json --layout ddp --origin "..."
 
 TRUTH.json holds the fields of `corpus_entry.Truth` for windows with the fault. `--onset N` is the first iteration with
-it: windows before are healthy, and one that spans it is left out, unless `--onset` lies within its first tenth.
+it: windows before are healthy, and one that spans it is left out, unless `--onset` lies within its first tenth, or
+later windows are compared with it.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ def kept_run(  # noqa: PLR0913 - what an entry states
         windows.append(kept)
         if kept.window.purpose == "baseline":
             known.append(kept.window.window_id)
+    compared = {one.compared_with for one in windows}
+    windows = [one for one in windows if one.truth is not None or one.window.window_id in compared]
     if not windows:
         raise InputError(f"{run} holds no window that can be kept")
     today = time.strftime("%Y-%m-%d")
@@ -94,7 +97,7 @@ def _window(
     except InputError:
         return None
     true = _true(window, patterns, truth, NEVER if onset is None else onset, healthy_s)
-    if true is None:
+    if true is None and window.purpose != "baseline":
         return None
     return CorpusWindow(
         window=window,

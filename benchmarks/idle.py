@@ -1,6 +1,6 @@
 """What watching costs paced jobs of 1, 2, 4 and 8 ranks, and steps of 1.5 ms; beside TraceML where it is installed.
 
-    python benchmarks/idle.py [--minutes 2] [--python PATH] [--json FILE]
+    python benchmarks/idle.py [--minutes 2] [--sleep-ms 250] [--python PATH] [--json FILE]
 
 Blocks with nobody, with Eroica and with TraceML are interleaved inside one job; the ratio is of the means of the middle
 60 % of all iterations (a scheduler's delays are far larger than what is looked for), bootstrap over rounds. `--python`
@@ -78,11 +78,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--minutes", type=float, default=2.0, help="of each job")
+    parser.add_argument("--sleep-ms", type=float, help="1, 2, 4 and 8 ranks at this pace, instead of the usual jobs")
     parser.add_argument("--python", default=sys.executable)
     options = parser.parse_args()
+    jobs = JOBS if options.sleep_ms is None else tuple((ranks, options.sleep_ms) for ranks in (1, 2, 4, 8))
     traceml = Path(options.python).with_name("traceml").exists()
-    results = {"machine": machine_facts(), "command": "python benchmarks/idle.py", "jobs": []}
-    for ranks, sleep_ms in JOBS:
+    results = {"machine": machine_facts(), "command": " ".join(["python", *sys.argv]), "jobs": []}
+    for ranks, sleep_ms in jobs:
         found = measured(options.python, ranks, sleep_ms, options.minutes, traceml)
         results["jobs"].append(found)
         print(json.dumps(found), flush=True)

@@ -114,6 +114,8 @@ its own user can do that. `sealed_memory = false` asks for this where agents may
   have ended the command.
 - **A window on a GPU ends with one synchronization of the device**, when torch's profiler is stopped: two iterations
   after the window's last one or later, at once if it is given up before.
+- **SIGTERM to `eroica run` reaches the training up to 2 s later** where a window is open, so that what was captured is
+  saved; a second one passes at once.
 - **A process that ends inside a window may end later**: by 2 s at most where a collective of the window is open or its
   GPU still works, and by 10 s at most while a complete window is saved. The device is not synchronized there.
 - **Training that starts a profiler of its own inside a window** waits for a gloo collective of the window that is

@@ -14,7 +14,7 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-data = torch.utils.data.TensorDataset(torch.randn(3200, 32), torch.randn(3200, 1))
+data = torch.utils.data.TensorDataset(torch.randn(9600, 32), torch.randn(9600, 1))
 loader = torch.utils.data.DataLoader(data, batch_size=16)
 x0 = torch.ones(4, 32)
 pause = time.sleep

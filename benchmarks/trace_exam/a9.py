@@ -1,0 +1,20 @@
+from gen import *
+exec(open('a5.py').read().split('truth(\'b1\'')[0])
+truth('f_base','diff base'); run(Job('f_base',4,seed=1),12).write()
+run(Job('f_same',4,seed=2),12).write()
+run(Job('f_slow10',4,seed=3),12,us=990).write()
+run(Job('f_slow3',4,seed=4),12,us=927).write()
+run(Job('f_dev',4,seed=5,device='NVIDIA A100-SXM4-80GB'),12,us=1800).write()
+run(Job('f_w8',8,seed=6),12).write()
+run(Job('f_w8s',8,seed=6),12,us=1200).write()
+R=random.Random(4); V={(r,i):1+abs(R.gauss(0,.25)) for r in range(8) for i in range(40)}; R=random.Random(5); V2={(r,i):1+abs(R.gauss(0,.25)) for r in range(8) for i in range(40)}
+run(Job('f_n1',4,seed=7),12,f=lambda r,i:V[r,i]).write(); run(Job('f_n2',4,seed=8),12,f=lambda r,i:V2[r,i]).write()
+run(Job('f_n3',4,seed=8),12,f=lambda r,i:V2[r,i]*1.3).write()
+run(Job('f_cuda',4,seed=9),12).write(extra={'cuda_runtime_version':12080,'cuda_driver_version':12080})
+# one outlier step: old has an outlier; new none
+run(Job('f_out',4,seed=10),12,opthost=lambda r,i:90000 if r==0 and i==5 else 0).write()
+run(Job('f_kernrename',4,seed=11),12).write(mut=lambda k,ev:[dict(e,name=e['name'].replace('sm90_xmma_gemm_bf16','nvjet_tst_128x256')) for e in ev])
+run(Job('f_more',4,seed=12),12,layers=8).write()
+run(Job('f_load',4,seed=13),12,data=lambda r,i:6000).write()
+run(Job('f_straggler',4,seed=14),12,f=lambda r,i:1.4 if r==1 else 1).write()
+run(Job('f_spor',4,seed=15),20,data=lambda r,i:60000 if i%5==2 else 200).write()
