@@ -30,7 +30,7 @@ _LEAST_CHANGE = 0.08
 
 
 class Absence(msgspec.Struct, frozen=True, kw_only=True):
-    """What all that reported wait for somebody who did not, or for the transfer: nothing tells which.
+    """Waiting of all workers that reported, for workers that did not or for the transfer: nothing tells which.
 
     Attributes:
         us: How long, per iteration; where there is a healthy window, how much longer than then.
@@ -49,7 +49,7 @@ def common_share(view: View) -> float:
 
 
 def find_absence(view: View) -> Absence | None:
-    """What all wait in collectives of somebody who did not report; None where that is not worth a word."""
+    """Find the time that all wait in collectives for a worker that did not report; None where that is too little."""
     if not view.context.missing:
         return None
     if view.is_trace:
@@ -75,10 +75,10 @@ def find_absence(view: View) -> Absence | None:
 
 
 def hides(view: View, absence: Absence | None, causes: Sequence[Cause]) -> bool:
-    """Whether who did not report may cost more than all causes together, which then are not what makes the job slow.
+    """True if the wait for workers that did not report may cost more than all causes, which then explain nothing.
 
-    Where they do not wait longer than in a healthy window, or there is none, it stands beside causes as a note. What a
-    cause tells of the transfer itself is that waiting.
+    Where that wait is no longer than in the baseline window, or there is none, it stands beside causes as a note. A
+    cause of kind "collective" is that wait itself.
     """
     if absence is None or not absence.is_most:
         return False

@@ -94,12 +94,12 @@ def largest_part(view: View) -> Part | None:
 
 
 def is_own_time(key: FunctionKey) -> bool:
-    """Whether a row is a worker's own doing: no collective, nor Python that enters one or waits for autograd."""
+    """True if a row is a worker's own work: no collective, nor Python that enters one or waits for autograd."""
     return key.kind != "collective" and not (key.kind == "python" and enters_collective(key.stack))
 
 
 def is_concentrated(view: View, root: Cell, part: Part) -> bool:
-    """Whether a part holds far more of what is longer than it had of the time before.
+    """True if a part's share of what takes longer far exceeds its share of the time before.
 
     Where all that a worker does takes longer in the same way, there is more of it to do, or the machine is slower: that
     has no place in the tree, however large the cell.
@@ -123,7 +123,7 @@ def _may_stand_out(view: View, cell: Cell) -> bool:
 
 
 def _judged(view: View, cell: Cell) -> Part | None:
-    """Who is late in a cell, by the comparison that gains more."""
+    """Compare a cell with the baseline window and with peers, and keep the part that gains more; None without any."""
     spent = measure(view, cell.rows)
     found = [*_since_healthy(view, spent), *late_against_peers(view, spent, excused=False, least_ratio=_LEAST_RATIO)]
     parts = [
@@ -135,7 +135,7 @@ def _judged(view: View, cell: Cell) -> Part | None:
 
 
 def comes_again(removed_WI: Floats) -> bool:
-    """Whether an excess is more than one iteration's: one evaluation in the window is none of the job's pace.
+    """True if more than one iteration holds the excess: one evaluation in the window is none of the job's pace.
 
     Args:
         removed_WI: The excess in each iteration. float64 [W, I].
@@ -161,7 +161,7 @@ def _since_healthy(view: View, spent: Spent) -> Iterator[Lateness]:
 
 
 def rank_strength(now_WI: Floats, then_WJ: Floats) -> Floats:
-    """How surely iterations of now are longer than those of then, in standard errors, by their order alone.
+    """Measure how surely iterations now are longer than those before, in standard errors, by their order alone.
 
     Mann and Whitney's statistic with its correction for ties, by the normal approximation. A few very long iterations
     make a mean uncertain, but not the order: what comes in most iterations and never came before is no accident.

@@ -89,7 +89,7 @@ def _exchanges(view: View) -> list[int]:
 
 
 def _exchanges_all(view: View) -> bool:
-    """Whether as many gradients go into exchanges as are summed up."""
+    """True if as many gradients go into exchanges as are summed up."""
     exchanged, summed = (_count(view, name) for name in (_EXCHANGED, _SUMMED))
     return exchanged > 0 and abs(exchanged - summed) <= _SAME * summed
 

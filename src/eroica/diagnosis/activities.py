@@ -1,4 +1,4 @@
-"""What a Python stack is busy with, read from frames of libraries that everybody uses; never from the user's own names.
+"""Read the activity of a Python stack from frames of libraries that everybody uses; never from the user's own names.
 
 The outermost frame with a purpose counts: `torch.save` to an object store is a save although its innermost frame reads
 a socket. Reads come last, for saving, logging and compiling read too. Files are as stacks show them, without install
@@ -131,7 +131,7 @@ _STANDARD = _Library(("logging/",))
 
 
 def activity_of(stack: Sequence[str]) -> Activity:
-    """What a stack is busy with; "" where no frame of a known library says."""
+    """Return the activity that a stack shows; "" where no frame of a known library tells."""
     return _activity(tuple(stack))
 
 
@@ -151,7 +151,7 @@ def _activity(stack: tuple[str, ...]) -> Activity:
 
 
 def _is_around_training(stack: tuple[str, ...], place: int) -> bool:
-    """Whether a frame of a logger or tracker runs the program, or the training loop, rather than log for it.
+    """True if a frame of a logger or tracker runs the program, or the training loop, rather than logs for it.
 
     Decorators that catch errors, agents of a sweep and patched trainers do: the own code begins below, or modules,
     optimizers and trainers run there. What the standard library calls of the user's are handlers.
@@ -165,7 +165,7 @@ def _is_around_training(stack: tuple[str, ...], place: int) -> bool:
 
 
 def _is_file(frame: str) -> bool:
-    """Whether a frame is a file run as a whole, which is where programs begin."""
+    """True if a frame is a file run as a whole, which is where programs begin."""
     return split_frame(frame).name == "<module>"
 
 

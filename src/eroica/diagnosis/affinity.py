@@ -1,8 +1,8 @@
 """Workers that share fewer cores than they need, while others of their host are idle.
 
-An affinity that a launcher, a container or a script has set too narrow needs no healthy window to be seen in a job that
-somebody finds slow: the cores that a host's workers may use are all busy with them, their training threads wait for a
-core, and other cores have nothing to do. Where there is a healthy window they must wait more than then.
+A launcher, a container or a script may set an affinity too narrow. In a job that somebody finds slow this shows without
+a baseline window: the cores that a host's workers may use are all busy with them, their training threads wait for a
+core, and other cores are idle. Where there is a baseline window, the threads must wait more than in it.
 
 Array suffixes: W workers.
 """
@@ -62,7 +62,7 @@ class _Narrow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gain(self) -> float:
-        """What is gained at most: the wait for a core, and as much as the idle cores can carry."""
+        """Largest gain: the share of time spent waiting for a core, as far as the idle cores can carry it."""
         return min(self.queued, self.idle / (self.allowed + self.idle))
 
 

@@ -38,7 +38,7 @@ def describe_row(row: SuspectRow) -> str:
 
 
 def is_read_by_rule(view: View, candidate: Candidate) -> bool:
-    """Whether the rule can say anything of it: it knows rows by their share of the window, on known workers."""
+    """True if the rule can judge a candidate: it reads rows by their share of the window, on known workers."""
     rows = list(candidate.functions)
     if not rows or candidate.scope == "rotating" or not candidate.workers:
         return False
