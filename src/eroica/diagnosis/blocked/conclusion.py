@@ -73,7 +73,7 @@ def _whom(origins: Sequence[Origin]) -> str:
 
 
 def _lacking(scene: Scene) -> str:
-    """What keeps us from saying why."""
+    """Name what is missing for naming a cause: looks, workers or stacks."""
     if not scene.members:
         return "no agent has handed in a look at its workers"
     if scene.missing:

@@ -46,7 +46,7 @@ def _manner(death: Death) -> tuple[str, int, bool]:
 
 
 def _ending(ending: Ending) -> str:
-    """How it ended, in words."""
+    """Say how a process ended."""
     if ending.out_of_memory:
         return "killed because its memory limit was reached"
     if ending.kind == "signal":

@@ -145,7 +145,7 @@ def _who_is_where(scene: Scene, place: str, ranks: Sequence[int]) -> str:
 
 
 def _missing(waiting: Waiting, circle: frozenset[Node]) -> list[str]:
-    """Who has not entered each of the collectives."""
+    """List the collectives of a circle with the workers that have not entered each."""
     meetings: list[Meeting] = [waiting.meeting(node) for node in sorted(circle, reverse=True) if node < 0]
     return [
         f"{meeting.label}: {name_workers(meeting.absent)} {'has' if len(meeting.absent) == 1 else 'have'} not entered."

@@ -38,7 +38,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> list[Queue]:
-    """Who waits where; workers that are named as a cause are left out."""
+    """List the workers that wait by the collective they wait in; workers named as a cause are left out."""
     named = {rank for origin in origins for rank in origin.ranks}
     by_kind: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     guesses: dict[str, list[int]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Which collectives are open, who entered them, who did not: read from the Flight Recorders of all workers.
+"""Find the open collectives, who entered each and who did not, in the Flight Recorders of all workers.
 
 A *meeting* is one collective of one process group, by sequence number. Sequence numbers count the same way on every
 member, so nothing here needs a clock.
@@ -24,7 +24,7 @@ _POINT_TO_POINT = re.compile(r"(?:send|recv) \d+(?:->|<-)(\d+)$")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """What one member calls at a meeting: operation and, where all must agree on it, size."""
+    """Call of one member at a meeting: operation and, where all must agree on it, size."""
 
     operation: str
     elements: int | None
@@ -75,7 +75,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(rank for rank, number in self.group.entered.items() if number < self.sequence)
 
     def places(self) -> dict[Place, list[int]]:
-        """Who calls what there; more than one place is a desynchronized collective."""
+        """Members (ranks) by what they call; more than one place is a desynchronized collective."""
         names = {entry.name for entry in self.entries.values()}
         sized = len(names) == 1 and next(iter(names)).rpartition(":")[2] in _SAME_SIZE
         found: dict[Place, list[int]] = defaultdict(list)
@@ -179,7 +179,7 @@ def _meetings_of(
 
 
 def _calls(scene: Scene, group: Group, sequences: Iterable[int]) -> dict[int, dict[int, FlightEntry]]:
-    """What every member, also one that is further on, called at these sequence numbers."""
+    """Find the call of each member, also of one that is further on, at these sequence numbers."""
     found: dict[int, dict[int, FlightEntry]] = {number: {} for number in sequences}
     for rank in group.ranks:
         member = scene.members.get(rank)

@@ -1,4 +1,4 @@
-"""What a rule hands over: one reason why the job stands still."""
+"""Record of an origin, which a rule hands over: one reason why the job stands still."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def function_of(site: Site) -> FindingFunction:
 
 
 def state_words(member: Member) -> str:
-    """What the kernel says of the training thread: "asleep in futex_do_wait, no CPU used in 2.0 s"."""
+    """Describe the training thread's state in the kernel: "asleep in futex_do_wait, no CPU used in 2.0 s"."""
     thread = member.thread
     if thread is None:
         return ""

@@ -1,9 +1,9 @@
 """Where a thread sits, read from its Python stack and from what the kernel says of it.
 
-What py-spy shows of threads that wait (0.4.3, Python 3.11, torch 2.13, gloo), on which this is built: `with lock:` and
-`work.wait()` have no frame of their own, the leaf is the user's; queues, events, joins and futures end in frames of
-`threading.py`; a socket ends in `socket.py` or in the user's frame; collectives end in `distributed_c10d.py`, and all
-that wait for a lock or for gloo sleep in a futex.
+This is built on what py-spy shows of threads that wait (0.4.3, Python 3.11, torch 2.13, gloo). `with lock:` and
+`work.wait()` have no frame of their own: the leaf is the user's. Queues, events, joins and futures end in frames of
+`threading.py`, a socket ends in `socket.py` or in the user's frame. Collectives end in `distributed_c10d.py`, and all
+threads that wait for a lock or for gloo sleep in a futex.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def find_site(thread: ThreadLook | None, *, in_child: bool = False) -> Site:
 
 
 def _kind(region: Sequence[Step], own: Step) -> Kind:
-    """What the library frames below the user's innermost frame are about."""
+    """Classify a seat by the library frames below the user's innermost frame."""
     if own.last in _EXIT or any(step.last in _EXIT for step in region):
         return "exit"
     modules = [at for at, step in enumerate(region) if step.file.startswith("torch/nn/modules/")]

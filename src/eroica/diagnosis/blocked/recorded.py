@@ -1,12 +1,12 @@
-"""What Flight Recorder dumps alone can tell: who did not enter, who is behind, whose device stands still.
+"""Find causes in Flight Recorder dumps alone: workers not in a collective, behind, or with a device that stands still.
 
-Three ways to hold the others up, read from the numbers of collectives entered and completed:
+The numbers of collectives entered and completed show three ways to hold the others up:
 
-- a worker has not entered what its peers are in, and is in nothing itself: its own code does not get there;
-- a worker's first open collective has been completed by its peers: its device does not get on;
-- a worker's dump is missing, and everybody else is there: it is missing there, or waits with the others.
+- A worker has not entered the collective of its peers, and is in none itself: its own code does not get there.
+- A worker's first open collective has been completed by its peers: its device does not get on.
+- A worker's dump is missing, and everybody else is in a collective: it is missing there, or waits with the others.
 
-Why is never in a dump, so the cause is "unknown" in all three; the collective that is awaited is named as function.
+No dump tells the reason, so the cause is "unknown" in all three; the awaited collective is named as function.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def _facing(rank: int, peer: int, entries: Sequence[FlightEntry]) -> Origin:
 
 
 def find_recorded_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> list[Queue]:
-    """Who waits where, workers that are named as a cause left out: where somebody is missing, if that is known."""
+    """List the workers that wait, by the collective where a member is missing, if known; named causes are left out."""
     named = {rank for origin in origins for rank in origin.ranks}
     by_meeting: dict[tuple[str, str], list[tuple[int, Meeting]]] = defaultdict(list)
     by_pair: dict[str, list[int]] = defaultdict(list)

@@ -64,7 +64,7 @@ def _named(found: Iterable[Origin]) -> set[int]:
 
 
 def _without(candidates: list[Origin], found: list[Origin]) -> list[Origin]:
-    """Those whose workers nobody has named yet."""
+    """Keep the candidates whose workers no origin names yet."""
     named = _named(found)
     return [origin for origin in candidates if named.isdisjoint(origin.ranks)]
 
@@ -90,7 +90,7 @@ def _at_the_ends(scene: Scene, waiting: Waiting, found: list[Origin], dead: list
 
 
 def _in_circles(scene: Scene, waiting: Waiting) -> list[Origin]:
-    """Who waits in a circle: whoever of them certainly sits outside any collective, else the minority."""
+    """Find the origin of a circle of waits: workers that certainly sit outside any collective, else the minority."""
     workers = [node for node in sorted(waiting.circle()) if node >= 0]
     elsewhere = [rank for rank in workers if _is_elsewhere(scene.members[rank])]
     if elsewhere and len(elsewhere) < len(workers):
@@ -108,7 +108,7 @@ def _may_communicate(member: Member) -> bool:
 
 
 def _by_stacks(scene: Scene, waiting: Waiting, found: list[Origin]) -> list[Origin]:
-    """What the stacks alone say of workers that neither wait in a known collective nor are explained yet."""
+    """Find origins by stacks alone, among workers that neither wait in a known collective nor are explained yet."""
     named = _named(found)
     free = {rank: member for rank, member in scene.members.items() if rank not in waiting.onward and rank not in named}
     code = [rank for rank, member in free.items() if member.seat == "code"]
@@ -129,5 +129,5 @@ def _by_stacks(scene: Scene, waiting: Waiting, found: list[Origin]) -> list[Orig
 
 
 def _stack_confidence(scene: Scene, talking: list[int]) -> float:
-    """Who is not in communication is the origin; surer where nobody's wait had to be guessed."""
+    """Return the confidence in workers outside communication as origin; higher where no wait had to be guessed."""
     return _BY_STACK if talking else _BY_STACK_READ

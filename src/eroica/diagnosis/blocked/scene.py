@@ -41,7 +41,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def worker(self) -> Worker:
-        """Who."""
+        """Worker that is looked at."""
         return self.now.worker
 
     @property
@@ -188,7 +188,7 @@ def _cpu(before: WorkerLook | None, now: WorkerLook, interval_s: float) -> float
 
 
 def has_moved(member: Member) -> bool:
-    """Whether the worker made progress between the looks.
+    """True if the worker made progress between the looks.
 
     Progress is a hooked event, an iteration, a collective entered or completed, data read or written by the training
     thread (a checkpoint), or other functions on its stack while it uses a core (an evaluation). Other lines of the same

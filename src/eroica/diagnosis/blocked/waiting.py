@@ -18,7 +18,7 @@ Node = int
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """Who waits for whom; `onward` and `back` hold each edge once."""
+    """Graph of waits between workers and meetings; `onward` and `back` hold each edge once."""
 
     meetings: Meetings
     onward: Mapping[Node, tuple[Node, ...]]

@@ -1,4 +1,4 @@
-"""Who waits for whom in a job that stands still, as the verdict keeps it: names without times."""
+"""Build the verdict's list of waits of a job that stands still: names without times."""
 
 from __future__ import annotations
 
