@@ -73,7 +73,7 @@ def name_callers(view: View, candidates: Sequence[Candidate]) -> list[Candidate]
 
 
 def _is_of(candidate: Candidate, caller: Caller, work: Candidate) -> bool:
-    """Whether a candidate is the function's own Python on the same workers, which its operators come on top of."""
+    """True if a candidate is the function's own Python on the same workers, on top of which its operators come."""
     same = candidate.cause == _PYTHON and candidate.focus.label == caller.focus.label and candidate.gain is None
     return same and _is_new(caller, _HARDLY) and candidate.workers == work.workers
 
@@ -99,7 +99,7 @@ def _caller_of(view: View, work: Candidate, candidates: Sequence[Candidate]) -> 
 
 
 def _is_storm(candidate: Candidate, work: Candidate) -> bool:
-    """Whether a candidate tells the same work as one of memory operations: most of it, on workers that overlap."""
+    """True if a candidate tells the same work as one of memory operations: most of it, on workers that overlap."""
     same = candidate.cause == _STORM and bool(set(candidate.workers) & set(work.workers))
     return same and candidate.excess_us >= _COVERS * work.excess_us
 
@@ -136,7 +136,7 @@ def _calls(operator: str, excess_us: float) -> str:
 
 
 def _since(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """What all workers do more than in the healthy window in operators of one function."""
+    """Find the function whose operators take all workers longer than in the baseline window."""
     past = past_of(view)
     longer_us = view.iteration_us - past.fleet.mean_iteration_us if past is not None else 0.0
     if past is None or not view.is_slow or longer_us < view.settings.min_gain * view.iteration_us or has_grown(view):
@@ -182,7 +182,7 @@ def _now_and_then(view: View, rows: list[int]) -> tuple[Floats, Floats]:
 
 
 def _grew_altogether(view: View, caller: Caller, phases: Set[str]) -> bool:
-    """Whether the other operators of these parts of the iteration take longer too: more data, or slower processors.
+    """True if the other operators of these parts of the iteration take longer too: more data, or slower processors.
 
     Or forward runs more often: more batches for a step of the optimizer.
     """

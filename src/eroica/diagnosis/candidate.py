@@ -92,7 +92,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the named function runs on another thread or in a loader process, and its rows only wait for it."""
+        """True if the named function runs on another thread or in a loader process, and its rows only wait for it."""
         return not set(self.focus.functions) <= set(self.functions)
 
     @property

@@ -180,7 +180,7 @@ def kind_of(fleet: Fleet, row: int) -> str:
 
 
 def _tells_senders(view: View) -> bool:
-    """Whether the records of all receives name their senders, of whom all reported, and pair with the sends."""
+    """True if the records of all receives name their senders, all of which reported, and pair with the sends."""
     receives = [one for pattern in view.fleet.patterns for one in pattern.collectives if one.kind == "recv"]
     return all(one.peers and one.paired_by != "none" and _reported(view, one) for one in receives)
 
@@ -220,12 +220,11 @@ def _without_lateness(view: View) -> Floats:
 
 
 def _wait_for_each_other(view: View, past: Fleet, change: Change | None) -> tuple[Floats, float, float] | None:
-    """What workers wait that do so for each other alike: now [1, I], before, and by how much longer; None where not so.
+    """Measure waiting of workers for each other alike: now [1, I], before, and the increase; None where it is not.
 
-    Of all collectives, where more of them let like work meet more often: everybody waits longer in them, in turn; and
-    where they carry more, for who sends first waits while the others do. Else
-    of sends and receives whose other side is known, if like workers spend most of the time in those: stages of a
-    pipeline wait for each other however fast the transfer is.
+    All collectives count where like workers meet more often, for then everybody waits longer in turn; and where they
+    carry more, for whoever sends first waits while the others send. Otherwise only sends and receives whose other side
+    is known count, if these take most of the time: stages of a pipeline wait for each other however fast they send.
     """
     if np.unique(view.fleet.roles).size > 1 or not set(view.fleet.ranks) <= set(past.ranks):
         return None
@@ -241,7 +240,7 @@ def _wait_for_each_other(view: View, past: Fleet, change: Change | None) -> tupl
 
 
 def _is_the_growth(view: View, past: Fleet, longer_us: float) -> bool:
-    """Whether iterations have grown by what workers spend longer in collectives, not in what they do.
+    """True if iterations have grown by what workers spend longer in collectives, not in their own work.
 
     Workers that are late in turn look like nobody, but what each does longer adds up to what the iteration has grown.
     """
@@ -253,21 +252,21 @@ def _is_the_growth(view: View, past: Fleet, longer_us: float) -> bool:
 
 
 def _is_between_two(view: View) -> bool:
-    """Whether most of the time in collectives is spent in sends and receives."""
+    """True if most of the time in collectives is spent in sends and receives."""
     spent = {at: float(view.fleet.critical_us[at].mean()) for at in collectives(view)}
     between_two = sum(us for at, us in spent.items() if kind_of(view.fleet, at) in ("send", "recv"))
     return between_two >= _MOST_OF_ALL * sum(spent.values())
 
 
 def _lacks_cores(view: View) -> bool:
-    """Whether transfers run on the host, and some host has no core for them beside each worker's training thread."""
+    """True if transfers run on the host, and some host has no core for them beside each worker's training thread."""
     if view.fleet.has_accelerator:
         return False
     return any(view.cores[host].allowed < 2 * len(members) for host, members in view.homes.items())
 
 
 def _has_idle_cores(view: View) -> bool:
-    """Whether every host is seen to have cores left: then transfers did not last longer for want of one."""
+    """True if every host is seen to have idle cores: then transfers did not last longer for want of one."""
     return all(view.cores[host].idle >= _IDLE_CORES for host in view.homes)
 
 
@@ -348,7 +347,7 @@ def _waits_in_torch(key: FunctionKey) -> bool:
 
 
 def _is_for_good(view: View, common: _Common, row: int) -> bool:
-    """Whether one collective holds most of what is too long, and no slowdown is asked about: a setting is older."""
+    """True if one collective holds most of the excess over expectation, and nobody asks about a change."""
     name = view.fleet.keys[row].name
     spent_R = {at: float(view.fleet.critical_us[at].mean()) for at in collectives(view)}
     mine = sum(spent for at, spent in spent_R.items() if view.fleet.keys[at].name == name)
@@ -357,7 +356,7 @@ def _is_for_good(view: View, common: _Common, row: int) -> bool:
 
 
 def _may_wait(view: View) -> bool:
-    """Whether somebody without a trace may be the one that is waited for."""
+    """True if a worker without a trace may be the one that is waited for."""
     return view.is_trace and (view.workers == 1 or bool(view.context.missing))
 
 

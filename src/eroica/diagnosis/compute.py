@@ -175,7 +175,7 @@ def _queued(view: View) -> float:
 
 
 def _corroboration(view: View, workers: Sequence[int]) -> float:
-    """How far beyond noise the accused were seen held, in standard errors."""
+    """Return the standard errors by which the accused were seen stopped or throttled beyond noise."""
     return min(float(np.median(held_share(view.fleet)[list(workers)])) / _HELD_ERROR, _MOST_CORROBORATION)
 
 
@@ -231,7 +231,7 @@ def _job_candidate(view: View, members: NDArray[np.intp], speed: Speed, time_WI:
 
 
 def _why_slower(view: View, members: NDArray[np.intp], speed: Speed) -> tuple[str, tuple[str, ...]]:
-    """Whether threads that wait longer for a core than before explain it, and the sentence that says so."""
+    """Choose the cause by whether longer waits for a core than before explain it, with the sentence that says so."""
     queue_W = queued_share(view.fleet) - view.then(queued_share)
     explained = float(np.nan_to_num(np.nanmean(queue_W[members]) if not np.isnan(queue_W[members]).all() else 0.0))
     if explained < EXPLAINED_BY_QUEUE * (1 - 1 / float(np.median(speed.factor[members]))):
@@ -403,7 +403,7 @@ def _candidate(view: View, cause: str, late: Lateness, coverage: float, evidence
 
 
 def _by_executions(view: View, workers: Sequence[int], rows: list[int], agreeing: float) -> float:
-    """What nearly all of a device's many operators agree upon is no accident, however few iterations there are."""
+    """Return the strength of an excess that nearly all of a device's many operators share, however few iterations."""
     executions = float(view.fleet.count[rows][:, list(workers)].sum(axis=0).min()) * view.iterations
     is_sure = view.fleet.has_accelerator and agreeing >= _NEARLY_ALL and executions >= _MANY_EXECUTIONS
     return LEAST_STRENGTH if is_sure else 0.0

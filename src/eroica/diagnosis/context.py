@@ -1,4 +1,4 @@
-"""What diagnosis must know beside the patterns."""
+"""Facts on a window that diagnosis needs beside the patterns."""
 
 from __future__ import annotations
 

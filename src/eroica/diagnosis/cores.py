@@ -34,9 +34,9 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cores_of_host(patterns: Iterable[WorkerPattern]) -> Cores:
-    """What the workers of one host may use of it: an affinity, a cpuset, or everything.
+    """Count the cores of one host that its workers may use: an affinity, a cpuset, or all.
 
-    Where they may not use all, those are as busy as the job itself keeps them, or as the whole host if that is more.
+    Where the workers may not use all, their cores are as busy as the job keeps them, or as the host if that is more.
     """
     here = list(patterns)
     facts = here[0].host_facts
