@@ -1,4 +1,4 @@
-"""What workers exchange in an iteration, and how much of it they wait for, against the healthy window."""
+"""Compare what workers exchange in an iteration, and how much of it they wait for, with the baseline window."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Change(NamedTuple):
 
     @property
     def data(self) -> float:
-        """How many times as much is exchanged, NaN where that is not recorded."""
+        """Ratio of the data exchanged to that of the baseline window; NaN where that is not recorded."""
         return self.now.elements / self.then.elements if self.then.elements > 0 else float("nan")
 
     @property
     def calls(self) -> float:
-        """How many times as many calls there are."""
+        """Ratio of the calls to those of the baseline window."""
         return self.now.calls / self.then.calls
 
     @property
@@ -106,7 +106,7 @@ class Change(NamedTuple):
 
     @property
     def next_step(self) -> str:
-        """What to do now."""
+        """Next step for what has changed: the data, the number of calls, or the waiting."""
         if self.data >= _MORE or (self.calls >= _MORE and np.isnan(self.data)):
             return (
                 "Look for what was changed in the exchange: gradients sent after every backward pass of a step "
@@ -135,7 +135,7 @@ def _is_same(ratio: float) -> bool:
 
 
 def find_change(view: View, row: int) -> Change | None:
-    """How an exchange differs from that of the healthy window; None where it does not, or that cannot be told.
+    """Find how an exchange differs from that of the baseline window; None where it does not, or that cannot be told.
 
     Nor where each step has more batches than then: that is another matter.
 
@@ -182,7 +182,7 @@ def _measure(fleet: Fleet, name: str, groups: set[str]) -> Exchange:
 
 
 def _elements(fleet: Fleet, rows: list[int], worker: int) -> float:
-    """What one worker's collectives carry in an iteration; NaN where some do not say."""
+    """Count the elements that one worker's collectives carry in an iteration; NaN where some records hold no sizes."""
     total = 0.0
     for row in rows:
         calls = float(fleet.count[row, worker])

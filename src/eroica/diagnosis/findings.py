@@ -91,7 +91,7 @@ def _cause(view: View, order: int, cause: Cause, waiting: Sequence[Waiting], exp
 
 
 def _awaited(cause: Cause, whom: str) -> str:
-    """What is waited for; where no function is to blame, who."""
+    """Name the function that is waited for; where no function is to blame, the workers."""
     focus = cause.candidate.focus
     return f"{focus.label} on {whom}" if focus.functions else whom
 

@@ -61,9 +61,9 @@ _MOST_ITERATIONS = 8
 class _Tiny(NamedTuple):
     """Collectives of one kind in one group that are many and tiny.
 
-    `row` is the kind's row, `calls` are those of one iteration, `merged` the calls that would do; `mean_elements` of a
-    call, None for messages that the healthy window had fewer of; `runs` of calls that come right after one another, the
-    least that would do where each of them needs the result of the one before (0 = unknown).
+    `row` is the kind's row, `calls` are those of one iteration, `merged` the calls that would do. `mean_elements` are
+    of a call, None for messages that the baseline window had fewer of. `runs` counts sequences of calls right after one
+    another, the fewest that would do where each call needs the result of the one before (0 = unknown).
     """
 
     row: int
@@ -102,14 +102,14 @@ def find_fragmented(view: View) -> list[Candidate]:
 
 
 def _common_wait_before(view: View, rows: Sequence[int], members: NDArray[np.intp]) -> float:
-    """What each of some workers spent in some kinds in the healthy window, at least; microseconds per iteration."""
+    """Return the least time that any of some workers spent in some kinds in the baseline window; us per iteration."""
     then = view.rows_before(rows)
     waited_W = view.then(lambda past: np.asarray(past.series(then).mean(axis=1)))[members]
     return 0.0 if np.isnan(waited_W).all() else float(np.nanmin(waited_W))
 
 
 def _others_wait(view: View, found: list[_Tiny], members: NDArray[np.intp], saved_us: float) -> bool:
-    """Whether those who take no part have come to wait longer for some who exchange among themselves."""
+    """True if the workers that take no part have come to wait longer for some that exchange among themselves."""
     others_W = ~np.isin(np.arange(view.workers), members)
     rise_W = np.nan_to_num(view.wait_us - view.then(lambda past: np.asarray(past.wait_us.mean(axis=1))))
     among_some = members.size > 1 and all(tiny.mean_elements is not None for tiny in found)
@@ -170,7 +170,7 @@ def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
 
 
 def _of_like_sizes(records: Sequence[CollectiveRecord]) -> bool:
-    """Whether the calls of an iteration have hardly any sizes: layers exchange alike; gradients are of all sizes."""
+    """True if the calls of an iteration have few sizes: layers exchange alike, gradients are of all sizes."""
     shares = []
     for record in records:
         sizes, iteration = decode_series(record.elements, np.int64), decode_series(record.iteration, np.int32)
@@ -213,7 +213,7 @@ def _calls(fleet: Fleet, rows: Sequence[int]) -> float:
 
 
 def _is_new(view: View, found: list[_Tiny]) -> bool:
-    """Whether the healthy window had far fewer of them."""
+    """True if the baseline window had far fewer of these calls."""
     past = view.suspects.baseline
     if past is None:
         return False

@@ -1,4 +1,4 @@
-"""Which frame of many stacks holds the excess: the most specific one, the user's own before a library's."""
+"""Find the frame of many stacks that holds the excess: the most specific one, the user's own before a library's."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ OUTSIDE = "host outside any recorded operator"
 
 
 def is_whole_step(name: str) -> bool:
-    """Whether a row is the annotation around an iteration, which is no function."""
+    """True if a row is the annotation around an iteration, which is no function."""
     return name.startswith(_WHOLE_STEPS)
 
 
@@ -138,7 +138,7 @@ NOTHING = Focus(name=NO_FUNCTION, place="", stack=(), functions=(), share=0.0, i
 
 
 class _Node(msgspec.Struct, kw_only=True):
-    """What lies under one frame."""
+    """Rows, excess and time under one frame."""
 
     rows: list[int] = []
     excess: float = 0.0
@@ -155,7 +155,7 @@ def split_frame(entry: str) -> Frame:
 
 
 def is_own_frame(entry: str) -> bool:
-    """Whether a frame is the user's code: no standard library, no well-known package, not Eroica's hooks."""
+    """True if a frame is the user's code: no standard library, no well-known package, not Eroica's hooks."""
     file = split_frame(entry).file
     if not file or file.startswith("<frozen") or "site-packages" in file or "dist-packages" in file:
         return False

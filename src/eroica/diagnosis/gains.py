@@ -1,4 +1,4 @@
-"""What removing a cause gains, where the job's own past tells it better than the window run again.
+"""Settle the gain of a cause where the job's own past tells it better than the window run again.
 
 A window run again without somebody's excess knows nothing of what hangs on it: stages of a pipeline that wait for each
 other in turn, memory that has to be written back, threads that find their cores cold. A job that got slower since its
@@ -62,7 +62,7 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
 
 
 class Remainder(msgspec.Struct, frozen=True, kw_only=True):
-    """What iterations have grown by and causes do not account for.
+    """Growth of the iterations that causes do not account for.
 
     Attributes:
         explained_us: What all causes gain together, or what those of all workers take more, per iteration.
@@ -79,7 +79,7 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_remainder(view: View, causes: Sequence[Cause]) -> Remainder | None:
-    """What causes leave of a slowdown; None where that is less than half of it, or little.
+    """Find the part of a slowdown that causes leave unexplained; None where that is less than half of it, or little.
 
     Args:
         view: The window.
@@ -93,7 +93,7 @@ def find_remainder(view: View, causes: Sequence[Cause]) -> Remainder | None:
 
 
 def _takes_us(cause: Cause) -> float:
-    """What a cause takes more than usual; what is allowed for is no part of how things were before."""
+    """Return the time that a cause of all workers adds, microseconds; against an expectation, all of its time."""
     found = cause.candidate
     if found.reference == "expectation":
         return found.mean_us

@@ -68,7 +68,7 @@ def find_collections(view: View) -> list[Candidate]:
 
 
 def _scope(time_WI: Floats) -> tuple[Literal["some", "all", "rotating"], tuple[int, ...]]:
-    """Whose matter it is; nobody is named where the pauses wander."""
+    """Return the scope and the workers of the pauses; no worker is named where the pauses wander."""
     share_W = time_WI.sum(axis=1) / time_WI.sum()
     everybody = tuple(range(share_W.size))
     if share_W.size == 1:
@@ -91,7 +91,7 @@ def _strength(time_WI: Floats, before_W: Floats) -> float:
 
 
 def _is_beyond_healthy(view: View, time_WI: Floats, before_W: Floats) -> bool:
-    """Whether what all wait for, the longest collection of each iteration, costs surely more than a healthy one's."""
+    """True if the longest collection of each iteration, which all wait for, surely costs more than in the baseline."""
     lost_I = time_WI.max(axis=0) - before_W.max()
     beyond_us = float(lost_I.mean()) - _LEAST_GAIN * view.iteration_us
     return beyond_us >= _LEAST_BEYOND * view.noise_factor * float(mean_error(lost_I[None])[0])

@@ -25,7 +25,7 @@ SHORTER = 0.75
 
 
 def has_grown(view: View) -> bool:
-    """Whether more data on most workers explains most of why iterations take longer than in the healthy window."""
+    """True if more data on most workers explains most of the growth of iterations since the baseline window."""
     past = view.suspects.baseline
     if view.is_trace or past is None or not _is_longer(view, past):
         return False
@@ -35,7 +35,7 @@ def has_grown(view: View) -> bool:
 
 
 def has_more_to_do(view: View) -> bool:
-    """Whether most workers' operators run more often than in the healthy window, and that explains most of it."""
+    """True if most workers' operators run more often than in the baseline window, and explain most of the growth."""
     past, change = view.suspects.baseline, view.speed_change
     if view.is_trace or past is None or not _is_longer(view, past):
         return False
@@ -44,12 +44,12 @@ def has_more_to_do(view: View) -> bool:
 
 
 def _is_longer(view: View, past: Fleet) -> bool:
-    """Whether iterations take noticeably longer than in the healthy window."""
+    """True if iterations take noticeably longer than in the baseline window."""
     return view.iteration_us - past.mean_iteration_us >= view.settings.min_gain * view.iteration_us
 
 
 def _explains(view: View, past: Fleet) -> bool:
-    """Whether operators take most of what iterations take longer than in the healthy window."""
+    """True if operators take most of the time by which iterations exceed those of the baseline window."""
     rows = operators(view.fleet)
     more_us = float(np.nanmedian(view.fleet.series(rows).mean(axis=1) - view.before(rows).mean(axis=1)))
     return more_us >= _EXPLAINS * (view.iteration_us - past.mean_iteration_us)

@@ -19,7 +19,7 @@ _ALWAYS = 0.95
 
 
 class Hosts:
-    """Who is on which host, now and in the healthy window.
+    """Workers and patterns of each host, now and in the baseline window.
 
     Attributes:
         view: The window.
@@ -118,7 +118,7 @@ class Compared:
         return max(1 - (1 - now) / (1 - usual), 0.0)
 
     def usual(self, name: str) -> str:
-        """What a fact is elsewhere and was before, in words."""
+        """Describe the value of a fact on other hosts and in the baseline window."""
         parts = []
         if self._others.elsewhere:
             parts.append(f"on the hosts of its peers such processes use {self._others.of_elsewhere(name):.1f}")
@@ -127,7 +127,7 @@ class Compared:
         return " and ".join(parts) or "there is no other host and no healthy window to compare with"
 
     def newcomers(self, neighbors: Sequence[Neighbor]) -> list[Neighbor]:
-        """Those that use more than their like does elsewhere or did before, the heaviest first."""
+        """List the processes that use more than their like does elsewhere or did before, the heaviest first."""
         grown = [(one.cpu_cores - self._like(one), one) for one in neighbors]
         most = max((more for more, _ in grown), default=0.0)
         kept = [(more, one) for more, one in grown if more >= max(0.1, 0.1 * most)]
@@ -182,7 +182,7 @@ def _ids(pids: Sequence[int]) -> str:
 
 
 def name_use(neighbors: Sequence[Neighbor], total: float, cores: float) -> str:
-    """Which processes use how many of a host's cores, as a clause.
+    """Say which processes use how many of a host's cores, as a clause.
 
     Args:
         neighbors: Those to name.

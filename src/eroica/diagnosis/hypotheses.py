@@ -65,7 +65,7 @@ def _hypothesis(view: View, candidate: Candidate, gain: float | None, decision: 
 
 
 def _signs(view: View, candidate: Candidate) -> Iterator[tuple[str, str]]:
-    """What every cause needs: an excess that is no accident, others who wait for it, a function, a measure."""
+    """List the signs that every cause needs: a sure excess, others that wait for it, a function, a reference."""
     strength = believed_strength(view, candidate)
     sure = f"{min(strength, 999):.1f} standard errors above that over {view.iterations} iterations"
     yield ("met" if strength >= LEAST_STRENGTH else "missing"), sure

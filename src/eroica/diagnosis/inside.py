@@ -128,7 +128,7 @@ def _reference(view: View, candidate: Candidate, frame: str, whole_W: Floats) ->
 
 
 def _more_called(view: View, candidate: Candidate, kinds: Set[str]) -> float:
-    """How much longer the accused are in rows of some kinds than those compared with, microseconds per iteration."""
+    """Measure how much longer rows of some kinds take the accused than the reference, microseconds per iteration."""
     rows = [at for at, key in enumerate(view.fleet.keys) if key.kind in kinds and view.fleet.critical_us[at].any()]
     source = view.suspects.peers_us if candidate.reference == "peers" else view.suspects.before_us
     more_RW = view.fleet.critical_us[rows] - np.nan_to_num(source[rows])
