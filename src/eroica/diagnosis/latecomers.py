@@ -90,7 +90,7 @@ def _overlap(one_K: NDArray[np.bool_], other_K: NDArray[np.bool_]) -> float:
 
 
 def _passing_on(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) -> list[int]:
-    """Those who are late because they wait for somebody else, in other collectives, longer than the others do."""
+    """List the late members that wait in other collectives longer than the others do: they pass lateness on."""
     elsewhere_M = view.wait_us[list(chain.members)] - chain.wait_us.sum(axis=1) / view.iterations
     others = [row for row in range(len(chain.members)) if row not in rows]
     late_us = float(chain.wait_us[others][:, at].sum(axis=1).mean()) / view.iterations
@@ -99,10 +99,10 @@ def _passing_on(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp])
 
 
 def _is_chance(chain: Chain, rows: list[int], at: NDArray[np.intp]) -> bool:
-    """Whether one of two comes last as often by chance: each of them comes last half of the time.
+    """True if one of two comes last as often by chance: each of them comes last half of the time.
 
-    Over some iterations, by how much longer the other waits for it than it for the other: executions of one iteration
-    are late together. In fewer, only who comes last every time does so for a reason.
+    The test is how much longer the other waits for it than it for the other, summed by iteration: executions of one
+    iteration are late together. With few iterations, only a worker that comes last every time has a reason.
     """
     if len(chain.members) > 2:
         return False
@@ -129,7 +129,7 @@ def _late_in_each(
 def _are_a_whole_role(
     view: View, chain: Chain, rows: list[int], late_in: Sequence[tuple[frozenset[int], frozenset[int]]]
 ) -> bool:
-    """Whether the late are all who play a role beside other roles: that is how work is cut, and no lateness.
+    """True if the late are all workers of a role beside other roles: that is how work is cut, and no lateness.
 
     Together in one group, or each in its own: the first and the last stage meet in groups of two. Where no other group
     is like this one and workers are missing, nothing tells structure from lateness, and nobody is accused.
@@ -260,7 +260,7 @@ def _focus(view: View, workers: tuple[int, ...], each_us: float) -> tuple[Focus,
 
 
 def _runs_more(view: View, row: int, workers: tuple[int, ...]) -> bool:
-    """Whether it is an operator that runs more often there, on workers that run more operators than their peers."""
+    """True if a row is an operator that runs more often there, on workers that run more operators than their peers."""
     if not any(set(workers) <= set(remark.workers) and row in remark.functions for remark in find_uneven_work(view)):
         return False
     count_W = view.fleet.count[row]
@@ -308,7 +308,7 @@ def _which(chain: Chain, at: NDArray[np.intp], view: View) -> str:
 
 
 def _of_group(view: View, chain: Chain) -> str:
-    """Which process group, where there are several."""
+    """Name the process group, where there are several."""
     several = len({(one.group, one.members) for one in view.suspects.arrivals.matched}) > 1
     return f" of process group {chain.group!r}" if several else ""
 
@@ -345,7 +345,7 @@ def _evidence(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) -
 
 
 def _more_often(view: View, workers: tuple[int, ...], cause: str) -> Iterator[str]:
-    """What the rule for unequal work knows, but that nobody waits for it."""
+    """Repeat the evidence of the rule for unequal work, without its sentence that nobody waits."""
     for remark in find_uneven_work(view) if cause == "load-imbalance" else ():
         if set(workers) <= set(remark.workers):
             yield from remark.evidence[:-1]

@@ -322,7 +322,7 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
 
 
 def _before_it_got_slow(view: View, functions: list[int]) -> Floats:
-    """What a job that has got slower spent when all was well: that has not made it slower. 0 elsewhere. float64 [W]."""
+    """Return the time in some rows in the baseline window of a job that got slower; 0 in other windows. float64 [W]."""
     if view.context.window.purpose != "slow" or view.suspects.baseline is None:
         return np.zeros(view.workers)
     return np.asarray(np.nan_to_num(view.before(functions).mean(axis=1)))

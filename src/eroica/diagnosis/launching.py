@@ -45,7 +45,7 @@ def find_slow_launching(view: View) -> list[Candidate]:
 
 
 def _is_known(view: View, late: Lateness) -> bool:
-    """Whether the accused, and what they are compared with, tell launching at all: samplers fail on some workers."""
+    """True if launches are counted on the accused and on the reference: samplers fail on some workers."""
     members = list(late.workers)
     known_W = _count(view.fleet) > 0
     if late.reference == "baseline":
@@ -133,7 +133,7 @@ def _phase(view: View, rows: Sequence[int]) -> Phase:
 
 
 def _why_slower(view: View, late: Lateness) -> tuple[str, tuple[str, ...]]:
-    """Whether the training thread's waits for a core explain that each launch takes longer."""
+    """Choose the cause by whether the training thread's waits for a core explain that each launch takes longer."""
     queue_W = queued_share(view.fleet)
     usual_W = median_of_others(queue_W, view.fleet.roles) if late.reference == "peers" else view.then(queued_share)
     more = float(np.nan_to_num(queue_W - usual_W)[list(late.workers)].mean())

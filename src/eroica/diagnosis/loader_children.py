@@ -1,4 +1,4 @@
-"""What the data loader's processes do: the frame that keeps them busy, and how long a batch takes them.
+"""Read the data loader's processes: the frame that keeps them busy, and how long a batch takes them.
 
 Threads that a loader of the user's own fetches in are read the same way. Array suffixes: R rows, W workers.
 """
@@ -34,7 +34,7 @@ IDLE_FILES = frozenset(
 
 
 def is_idle_stack(stack: Sequence[str]) -> bool:
-    """Whether a loader child with this stack waits for orders or for room: no work on data is in progress."""
+    """True if a loader child with this stack waits for orders or for room: no work on data is in progress."""
     if not stack:
         return True
     files = [split_frame(entry).file for entry in stack]

@@ -55,7 +55,7 @@ def find_slow_loading(view: View) -> list[Candidate]:
 
 
 def _joined(view: View, rows: list[int], late: Lateness, expected_share: float | None) -> Lateness:
-    """Who waits longer than the peers, with those whose loader processes need about as long for a batch.
+    """Add to the late workers those whose loader processes need about as long for a batch.
 
     The slowest loader sets the pace and lets the others fill their queues: of equally slow ones chance says whose
     worker waits, and to mend that one gains nothing.
@@ -142,7 +142,7 @@ def _is_whole_loop(view: View, focus: Focus, rows: Sequence[int]) -> bool:
 
 
 def _above_next(stack: Sequence[str], name: str) -> bool:
-    """Whether `name` occurs in a stack only outside the loader's next."""
+    """True if a stack enters the loader's next, and `name` is no frame from there on."""
     files = [split_frame(entry) for entry in stack]
     entry = next((at for at, frame in enumerate(files) if frame.file.endswith(_LOADER_FILE)), len(files))
     return entry < len(files) and all(frame.name != name for frame in files[entry:])

@@ -112,7 +112,7 @@ def _waits_about_as_long(view: View, busy_W: Floats) -> NDArray[np.bool_]:
 
 
 def _beyond_usual(view: View, measured: Callable[[Fleet], Floats]) -> Floats:
-    """What is more than on the peers, or than in the healthy window, whichever was less. float64 [W]."""
+    """Measure the excess over the peers or over the baseline window, whichever of these is less. float64 [W]."""
     now_W = measured(view.fleet)
     return np.asarray(now_W - np.fmin(median_of_others(now_W, view.fleet.roles), view.then(measured)))
 
@@ -139,13 +139,13 @@ def _idle_us(fleet: Fleet) -> Floats:
 
 
 def _usual(view: View, busy_W: Floats) -> Floats:
-    """What such a thread uses on the peers, or used in the healthy window, whichever is less. float64 [W]."""
+    """Return the core use of such a thread on the peers or in the baseline window, whichever is less. float64 [W]."""
     peers_W = median_of_others(busy_W, view.fleet.roles)
     return np.asarray(np.fmin(peers_W, view.then(_busy_beside)))
 
 
 def _is_spread(view: View, rows: list[int], late: Lateness) -> bool:
-    """Whether no single row holds most of the excess: who shares the lock is slower at everything."""
+    """True if no single row holds most of the excess: a thread that shares the lock is slower at everything."""
     source = view.suspects.peers_us if late.reference == "peers" else view.suspects.before_us
     excess_R = np.nan_to_num(view.fleet.critical_us[rows] - np.nan_to_num(source[rows]))[:, list(late.workers)].mean(
         axis=1
@@ -168,7 +168,7 @@ def _busy_beside(fleet: Fleet) -> Floats:
 
 
 def _program(stack: Sequence[str]) -> str:
-    """What a thread runs: the outermost function that is not the library's that started it."""
+    """Name the outermost function of a thread that is not part of the library that started it."""
     own = (frame for frame in stack if not _STARTS.search(frame))
     return next(own, "").partition(":")[0]
 
@@ -208,7 +208,7 @@ def _candidate(view: View, rows: list[int], late: Lateness, busy_W: Floats) -> C
 
 
 def _inside(view: View, late: Lateness) -> Focus | None:
-    """What the other thread computes in: the user's code, else a library's, as in the threads of a pool."""
+    """Find the frame that the other thread computes in: the user's code, else a library's, as in a pool's threads."""
     ways = (frame_in_threads(view, late.workers, late.reference, OWN_THREADS, way) for way in (False, True))
     return next((found for found in ways if found is not None), None)
 

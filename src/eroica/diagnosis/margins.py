@@ -102,7 +102,7 @@ def ratio_to_differ(view: View, excess: Excess, highest: float, use_W: Floats, u
 
 
 def stands_out(view: View, excess: Excess, ratio: float | Floats, least_strength: float) -> NDArray[np.bool_]:
-    """Who takes longer than the reference by enough of the iteration and of the reference, and surely. bool [W].
+    """Mark workers that surely exceed the reference, by enough of it and of the iteration. bool [W].
 
     Args:
         view: The window.

@@ -60,7 +60,7 @@ def _busy(view: View, rows: Sequence[int]) -> list[int]:
 
 
 def _runs_more(view: View, rows: list[int], late: Lateness) -> bool:
-    """Whether it is more copies, be it a few large ones, not the same ones slower: those are the processor's matter."""
+    """True if more copies run, be it a few large ones; the same ones slower would be the processor's matter."""
     usual_R, count_R = _usual_counts(view, rows, late), _counts(view, rows, late)
     if usual_R is None:
         return False
@@ -70,7 +70,7 @@ def _runs_more(view: View, rows: list[int], late: Lateness) -> bool:
 
 
 def _in_more(view: View, rows: list[int], late: Lateness, count_R: Floats, usual_R: Floats) -> bool:
-    """Whether most of the excess lies in rows that run more often: a few large copies among hundreds of small ones."""
+    """True if most of the excess lies in rows that run more often: a few large copies among hundreds of small ones."""
     excess_R = _excess(view, rows, late)
     more_R = (count_R >= usual_R + _SOME_MORE) & (count_R >= _MORE * usual_R)
     return bool(excess_R.sum() > 0 and excess_R[more_R].sum() >= _MOSTLY * excess_R.sum())

@@ -1,7 +1,7 @@
 """Stages of a pipeline that pass on fewer, larger pieces of a batch than when the job was healthy.
 
-Of m micro-batches in p stages, p - 1 of m + p - 1 turns are idle on each stage, so the fewer there are, the longer each
-waits for the others, though all of them do the same work as before, and nobody is late.
+Of m micro-batches in p stages, p - 1 of m + p - 1 turns are idle on each stage. So the fewer micro-batches, the longer
+each stage waits for the others, though all of them do the same work as before, and nobody is late.
 
 Array suffixes: W workers.
 """
@@ -60,7 +60,7 @@ def find_fewer_micro_batches(view: View) -> list[Candidate]:
 
 
 def _pass_on_less(view: View) -> bool:
-    """Whether all workers exchange fewer messages with others than then, and run operators as much more seldom."""
+    """True if all workers exchange fewer messages than in the baseline window, and run operators as much less often."""
     now_W, then_W, ratios_W = _messages(view.fleet), view.then(_messages), view.speed_change.count_ratio
     if not (now_W > 0).all() or not (_received(view.fleet) > 0).all() or np.isnan(ratios_W).all():
         return False

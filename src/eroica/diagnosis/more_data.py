@@ -65,7 +65,7 @@ def may_have_more_data(view: View) -> NDArray[np.bool_]:
 
 
 def _more_than_peers(view: View) -> tuple[NDArray[np.bool_], Floats]:
-    """Whose operators take longer as they do with more data, and by how much those of forward and backward do. [W]."""
+    """Mark workers whose operators take longer as with more data; and the factor of forward and backward. [W] each."""
     grows_W, fixed_W = view.factors_by_data
     more_W = np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)], dtype=np.bool_)
     if more_W.any():
@@ -75,7 +75,7 @@ def _more_than_peers(view: View) -> tuple[NDArray[np.bool_], Floats]:
 
 
 def _goes_through(forward_W: Floats, backward_W: Floats) -> NDArray[np.bool_]:
-    """Whether forward takes longer, too, where backward does, as far as both have operators. bool [W]."""
+    """Mark workers whose forward, too, takes longer where backward does, as far as both have operators. bool [W]."""
     return np.asarray(~(forward_W - 1 < _LEAST_OF_BACKWARD * (backward_W - 1)), dtype=np.bool_)
 
 
@@ -114,20 +114,20 @@ def has_more_data_since(view: View) -> NDArray[np.bool_]:
 
 
 def _computes(busier_W: Floats, grows_W: Floats) -> NDArray[np.bool_]:
-    """Whether the processor is busy for as much longer, as far as anybody has sampled that. bool [W]."""
+    """Mark workers whose processor is busy for as much longer, or has not been sampled. bool [W]."""
     enough_W = busier_W - 1 >= _COMPUTES * (grows_W - 1)
     return np.asarray(np.isnan(busier_W) | enough_W, dtype=np.bool_)
 
 
 def _waits_for_cores(view: View, usual_W: Floats, grows_W: Floats) -> NDArray[np.bool_]:
-    """Whether threads that are ready but without a core explain what forward and backward take longer. bool [W].
+    """Mark workers whose waits for a core explain what forward and backward take longer. bool [W].
 
-    Who has more to compute waits for a core as much more often.
+    A worker with more to compute waits for a core as much more often.
 
     Args:
         view: The window.
-        usual_W: Share of the time that those waited which they are compared with, NaN where unknown. float64 [W].
-        grows_W: So many times as long as there forward and backward take. float64 [W].
+        usual_W: Share of the time for which the reference waited for a core, NaN where unknown. float64 [W].
+        grows_W: Factor by which forward and backward take longer than the reference. float64 [W].
     """
     if view.fleet.has_accelerator:
         return np.zeros(view.workers, dtype=np.bool_)
@@ -150,12 +150,12 @@ def _factors_since(view: View) -> tuple[Floats, Floats]:
 
 
 def is_data(grows: float, fixed: float) -> bool:
-    """Whether so many times as long in forward and backward, and in the optimizer, means more data."""
+    """True if factors of forward and backward (`grows`) and of the optimizer (`fixed`) together mean more data."""
     return bool(grows > 1 and fixed - 1 <= _MOST_SHARED * (grows - 1))
 
 
 def _runs_at_full_speed(view: View) -> NDArray[np.bool_]:
-    """Whether nothing speaks against equal devices; with an accelerator, whether samples say so. bool [W]."""
+    """Mark workers without a sign of a slower device; with an accelerator, those sampled at full speed. bool [W]."""
     if not view.fleet.has_accelerator:
         return np.ones(view.workers, dtype=np.bool_)
     mean_W = _mean_use(view.fleet)

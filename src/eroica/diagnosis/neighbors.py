@@ -1,8 +1,8 @@
 """Culprits outside the job: processes of the same host or device that take what slow workers lack.
 
-A rule of computing says who is slow and by how much; here it is asked what the workers lacked for that, in cores or in
-a device's time, and whether somebody beside the job took at least half of it, more than on hosts that are not slow and
-more than in the healthy window. A process that is busy while nobody is slow is of no interest.
+A rule of computing accuses workers of an excess. This module asks what they lacked, in cores or in a device's time, and
+whether processes beside the job took at least half of that: more than on hosts that are not slow, and more than in the
+baseline window. A process that is busy while nobody is slow is of no interest.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def attribute_to_neighbors(view: View, candidates: Sequence[Candidate]) -> list[
 
 
 def is_concealing(candidate: Candidate) -> bool:
-    """What everybody's iterations end in where cores are short, besides no cause at all.
+    """True if a candidate is how a lack of cores may show on everybody, besides as no cause at all.
 
-    So may a function that is only as large as the slowdown, for want of anything to compare it with. Collectives that
-    carry more, or are more, than in the healthy window are the job's own doing.
+    A function that is only as large as the slowdown, without any reference, may be that, too. Collectives that carry
+    more, or are more, than in the baseline window are the job's own doing.
     """
     contention = candidate.cause == "cpu-contention" and candidate.scope == "rotating"
     longer = candidate.cause == "slow-collective-everywhere" and not candidate.is_own_doing
@@ -135,7 +135,7 @@ def _attributed(hosts: Hosts, candidate: Candidate) -> Iterator[Candidate]:
 
 
 def _instead_of_turns(hosts: Hosts, candidate: Candidate) -> Candidate:
-    """What others have taken of all hosts since the healthy window, of which workers then feel one after another."""
+    """Replace a rotating candidate by what other processes have taken of all hosts since the baseline window."""
     view, past = hosts.view, hosts.view.suspects.baseline
     if past is None or view.fleet.has_accelerator:
         return candidate
@@ -198,7 +198,7 @@ def _taken_by_device(hosts: Hosts, candidate: Candidate, theirs: Sequence[str], 
 
 
 def _clock_ratio(view: View, candidate: Candidate) -> float:
-    """How many times as high the clock of the others' devices is, or was; at least 1, and 1 where nobody looked."""
+    """Return the ratio of the reference devices' clock to that of the accused; at least 1, also where unknown."""
     own_W = host_fact(view.fleet, "gpu_sm_clock")
     usual_W = median_of_others(own_W, view.fleet.roles)
     if candidate.reference == "baseline":
@@ -227,7 +227,7 @@ def _members(hosts: Hosts, candidate: Candidate) -> dict[str, list[int]]:
 
 
 def _taken_since(hosts: Hosts, host: str, lost: float) -> Taken | None:
-    """What others have taken on a host since the healthy window, if that is what its workers lack now."""
+    """Find what others have taken on a host since the baseline window, if its workers lack it now; else None."""
     members, before = hosts.workers[host], hosts.before.get(host)
     if not before and hosts.view.suspects.baseline is not None:
         return None
