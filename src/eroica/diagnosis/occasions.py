@@ -103,7 +103,7 @@ class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @property
     def is_constant(self) -> bool:
-        """Whether (nearly) every iteration has it."""
+        """True if (nearly) every iteration is an occasion."""
         return float(self.hit.mean()) >= _ALWAYS
 
     @property
@@ -129,7 +129,7 @@ def find_occasions(view: View, rows: tuple[int, ...]) -> Occasions | None:
 
 
 def may_be_older(view: View, found: Occasions) -> bool:
-    """Whether it may have come as seldom in the healthy window, which was too short to see it.
+    """True if occasions may have come as seldom in the baseline window, which was too short to show them.
 
     Where a job has got slower, unless it costs most of that, or iterations without it are as long as then.
     """
@@ -150,7 +150,7 @@ def runs_of(hit_I: Flags) -> int:
 
 
 def whose(time_WO: Floats) -> tuple[Literal["some", "all", "rotating"], tuple[int, ...]]:
-    """Who takes part: everybody, some each time, or somebody else each time."""
+    """Return the scope and the workers that take part: all, some each time, or another one each time."""
     takes_part_W = (time_WO >= _PART * time_WO.max(axis=0)).mean(axis=1)
     total_W = time_WO.sum(axis=1)
     late_W = (takes_part_W >= _PART) | (total_W >= _PART * total_W.max())
@@ -214,7 +214,7 @@ def candidate_of(
 
 
 def _strength(found: Occasions) -> float:
-    """How surely time was spent: by the number of samples that hit it, and by the number of occasions."""
+    """Estimate the strength of the time spent: by the samples that hit it, and by the number of occasions."""
     rows, accused = list(found.rows), found.accused
     error = float(np.sqrt((found.fleet.error_us[rows][:, accused] ** 2).sum(axis=0)).mean())
     mean = float(found.fleet.critical_us[rows][:, accused].sum(axis=0).mean())

@@ -1,4 +1,4 @@
-"""What a job spent its time on when it was healthy has not made it slower since.
+"""Take from candidates what the job spent when it was healthy already: that has not made it slower since.
 
 A worker that has always had more to do than its peers (metrics on the first rank, a server of parameters), or logging
 that has always taken its share, stands out in every window. Where somebody asks why a job has become slower, that is no
@@ -29,7 +29,7 @@ _OF_THIS_WINDOW = frozenset({"peers", "expectation"})
 
 
 def is_older(view: View, now_us: float, then_us: float) -> bool:
-    """Whether the job got slower since its healthy window, and what took so long now and then accounts for little.
+    """True if the job got slower since its baseline window, and some cost has grown by little of that.
 
     Args:
         view: The window.

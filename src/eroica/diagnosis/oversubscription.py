@@ -66,7 +66,7 @@ class _Kind(NamedTuple):
 
 
 class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What has come since the healthy window; without one, what there is beyond the iteration that is expected.
+    """Load that has come since the baseline window; without one, the load beyond the expected iteration.
 
     Attributes:
         reference: Which of the two.
@@ -88,7 +88,7 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     strength: float
 
     def cost_us(self, members: Sequence[int], cores: float) -> float:
-        """What the loaders cost of an iteration."""
+        """Return the time of an iteration that the loaders cost, microseconds."""
         taken_us = float(np.nansum(self.taken_us[list(members)])) / max(cores, 1.0)
         seen_us = max(float(np.nanmean(self.queued_us[list(members)])), taken_us)
         return self.lost_us if seen_us >= _MOSTLY * self.lost_us else seen_us
@@ -156,7 +156,7 @@ def _loaders(view: View, members: list[int]) -> float:
 
 
 def looks_like(candidate: Candidate, crowd: Candidate) -> bool:
-    """Whether a candidate is what crowded hosts look like to a rule that does not know of them.
+    """True if a candidate is how crowded hosts look to a rule that does not know of them.
 
     Its workers must lie in the crowd. A function of the user's own that all of them spend more time in is something
     else, unless it is another worker's turn each time.
@@ -194,7 +194,7 @@ def blame_loading(view: View, crowd: Candidate, candidates: Sequence[Candidate])
 
 
 def _lacks_cores(candidate: Candidate, crowd: Candidate) -> bool:
-    """Whether a candidate is what workers of a crowd, or all in turn, look like without a core."""
+    """True if a candidate is how a lack of cores looks on workers of a crowd, or on all in turn."""
     within = bool(candidate.workers) and set(candidate.workers) <= set(crowd.workers)
     return candidate.cause in _WITHOUT_CORES and (within or (not candidate.workers and crowd.scope == "all"))
 

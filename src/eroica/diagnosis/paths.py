@@ -36,7 +36,7 @@ def find_group_transfers(view: View) -> list[Candidate]:
 
 
 def _culprits(view: View, found: SlowGroups) -> Iterator[Culprit]:
-    """What the members' use of their paths says of each slow group: the most specific reading counts."""
+    """Find the culprits of slow groups by their members' use of their paths: the most specific reading counts."""
     for reading in (find_fallback, find_bad_links, find_slow_paths):
         culprit = reading(view, found) if found.slow else None
         if culprit is not None:
@@ -81,7 +81,7 @@ def _candidate(view: View, found: SlowGroups, culprit: Culprit, reference: Refer
 
 
 def _removed(view: View, found: SlowGroups) -> Floats:
-    """What each iteration's transfer of a slow group takes beyond that of the fast ones. float64 [W, I]."""
+    """Return the time that transfers of slow groups take beyond those of the fast ones. float64 [W, I]."""
     removed_WI = np.zeros_like(view.fleet.iteration_us)
     for one in found.slow:
         removed_WI[list(one.members)] = np.maximum(one.transfer_us - found.fast_us, 0.0)
@@ -103,7 +103,7 @@ def _agreement(view: View, found: SlowGroups, excess_us: float) -> float | None:
 
 
 def path_gain(view: View, removed_WI: Floats) -> float:
-    """What shorter transfers save, as a fraction of the iteration.
+    """Compute the gain of shorter transfers, as a fraction of the iteration.
 
     A worker's path through an iteration is all of it but the waiting for others; the longest path is the iteration. Two
     causes on different workers hide each other, so this gains the larger of what it gains alone and what it adds when

@@ -121,7 +121,7 @@ def _judge(view: View, focus: Focus) -> Iterator[Candidate]:
 
 
 def _longer_than_others(view: View, focus: Focus, found: Occasions) -> Iterator[Candidate]:
-    """What everybody has always done, as far as some take longer in it than their peers, who wait for them."""
+    """Accuse workers that take longer than their peers, who wait for them, in what everybody has always done."""
     time_WO = found.time_us[:, found.hit]
     usual_WO = median_of_others(time_WO.T, found.fleet.roles).T
     beyond_WO = np.nan_to_num(time_WO - usual_WO)
@@ -158,9 +158,9 @@ def _is_rhythm(found: Occasions) -> bool:
 
 
 def _is_new(view: View, found: Occasions) -> bool:
-    """Whether others wait for it, or most workers spend longer in it than in the baseline window.
+    """True if others wait for the occasions, or most workers spend longer in them than in the baseline window.
 
-    That window must be long enough to have seen it, unless the job has got slower by about as much since.
+    That window must be long enough to have seen them, unless the job has got slower by about as much since.
     """
     if found.scope != "all":
         return True
@@ -180,7 +180,7 @@ def _before_us(view: View, found: Occasions) -> Floats:
 
 
 def _beyond_before(view: View, found: Occasions, candidate: Candidate) -> Candidate:
-    """What everybody did before, too, is not gained."""
+    """Take from a candidate what everybody did before, too: that is not gained."""
     if found.scope != "all":
         return candidate
     before_us = float(_before_us(view, found).mean())

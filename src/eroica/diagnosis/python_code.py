@@ -157,7 +157,7 @@ def reading_of(stack: tuple[str, ...]) -> tuple[str, bool, bool]:
 
 
 def is_judged_elsewhere(stack: Sequence[str]) -> bool:
-    """Whether a stack is nobody's Python or another rule's.
+    """True if a stack is nobody's Python, or the matter of another rule.
 
     A leaf that waits for the C++ autograd engine is a gap between operators, and one that enters a collective a part of
     that; saving and logging have a rule that knows that they may come every so many iterations.
@@ -166,7 +166,7 @@ def is_judged_elsewhere(stack: Sequence[str]) -> bool:
 
 
 def enters_collective(stack: Sequence[str]) -> bool:
-    """Whether a stack ends where a collective is entered, or where the C++ autograd engine is waited for."""
+    """True if a stack ends where a collective is entered, or where the C++ autograd engine is waited for."""
     if not stack:
         return False
     enters = _COLLECTIVES in stack[-1] and not stack[-1].startswith(_PICKLING)
@@ -265,7 +265,7 @@ def counted_share(view: View, rows: list[int], late: Lateness, whole_R: Floats) 
 
 
 def _is_common(view: View, focus: Focus, late: Lateness) -> bool:
-    """Whether most of the accused spend about as much time under a frame; one of them alone is not the whole job."""
+    """True if most of the accused spend about as much time under a frame; one of them alone is not the whole job."""
     own_W = view.fleet.critical_us[list(focus.functions)][:, list(late.workers)].sum(axis=0)
     return bool((own_W >= own_W.mean() / 2).mean() >= JOB_WIDE)
 
@@ -357,7 +357,7 @@ def accuse_python(
 
 
 def _unequally(view: View, functions: tuple[int, ...], late: Lateness) -> tuple[str, ...]:
-    """Who has most and least of it, where the accused differ much: their mean is nobody's."""
+    """Name the accused with the most and the least time, where these differ much: their mean is nobody's."""
     if len(late.workers) < 2:
         return ()
     time_W = view.fleet.critical_us[list(functions)][:, list(late.workers)].sum(axis=0)
@@ -377,7 +377,7 @@ def _waits_for_threads(view: View, functions: tuple[int, ...], late: Lateness) -
 
 
 def _beside(view: View, inside: Focus, late: Lateness) -> tuple[str, ...]:
-    """What another thread or process of the accused does meanwhile, if that is much."""
+    """Name the function that another thread or process of the accused is busy in meanwhile, if it is much."""
     busy_us = float(view.fleet.total_us[list(inside.functions)][:, list(late.workers)].sum(axis=0).mean())
     if busy_us < _BUSY_BESIDE * view.iteration_us:
         return ()
@@ -386,7 +386,7 @@ def _beside(view: View, inside: Focus, late: Lateness) -> tuple[str, ...]:
 
 
 def _leaf(view: View, focus: Focus, done: Doing) -> tuple[str, ...]:
-    """What the named function calls that takes the time, and what that means where a library is known for it."""
+    """Name the frame in which the function's heaviest stack ends, and the meaning of its activity, if known."""
     leaf = library_frame(view, focus)
     text = (f"Its heaviest stack ends in {leaf}.",) if leaf else ()
     return (*text, _MEANINGS[done.activity]) if done.activity in _MEANINGS else text
@@ -443,7 +443,7 @@ def _explains_slowdown(view: View, rows: list[int], time_us: Floats) -> Iterator
 
 
 def _along_stages(view: View, mean_W: Floats) -> float:
-    """What passes through all stages of a pipeline spends in a function; without stages, what each worker does."""
+    """Sum the least time in a function over the stages of a pipeline; without stages, return the least of all."""
     places = set(view.stages)
     if None in places:
         return float(mean_W.min())

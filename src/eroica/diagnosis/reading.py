@@ -1,4 +1,4 @@
-"""Whether loading data waits for a read (a file, a socket, an object store) or computes (decodes, augments, collates).
+"""Tell whether loading data waits for a read (file, socket, object store) or computes (decodes, augments, collates).
 
 Three kinds of evidence: frames of libraries that read, the use of a core meanwhile, and the kernel's own word, that the
 thread was in the uninterruptible wait for a disk. Without the second, only frames that read a socket count. A thread
@@ -38,7 +38,7 @@ _LEAST_ALLOWED = 0.05
 
 
 class Doing(msgspec.Struct, frozen=True, kw_only=True):
-    """What the named function's rows do.
+    """Activity of the named function's rows, and their use of a core.
 
     Attributes:
         activity: What most of their time is spent on, by frames; "" where no library says.
@@ -59,7 +59,7 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waits_for_read(self) -> bool:
-        """Whether this is waiting for storage or a network."""
+        """True if the rows wait for storage or a network."""
         if np.isnan(self.busy):
             return self.activity in ("network", "service")
         known = self.activity in ("network", "service", "file") or self.on_disk >= _LEAST_ON_DISK
@@ -67,17 +67,17 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def computes(self) -> bool:
-        """Whether it keeps a core busy, or would if it got one."""
+        """True if the rows keep a core busy, or would if they got one."""
         return self.busy_when_allowed > _COMPUTES
 
     @property
     def source(self) -> str:
-        """What it waits for, in words."""
+        """Name of what the read waits for."""
         return "the network" if self.activity in ("network", "service") else "storage"
 
 
 def doing(view: View, functions: Sequence[int], workers: Sequence[int], *, with_operators: bool = False) -> Doing:
-    """What some rows do on some workers.
+    """Read the activity of some rows on some workers, and their use of a core.
 
     Args:
         view: The window.
@@ -108,12 +108,11 @@ def _allowed(view: View, workers: Sequence[int], time_W: Floats) -> float:
 
 
 def python_cause(done: Doing, is_input: bool) -> str:
-    """What slow Python means: a read that waits, loading data, or Python that runs.
+    """Choose the cause of slow Python: a read that waits, loading data, or Python that runs.
 
     Args:
-        done: What it does.
-        is_input: Whether it is part of the loader's next. What is not counts as a read by its frames alone, and what it
-            sends to a service is none.
+        done: Activity and use of a core.
+        is_input: True in the loader's next. Elsewhere frames alone tell a read, and a message to a service is none.
     """
     if done.waits_for_read and (is_input or done.activity not in ("", "service")):
         return "slow-storage-read"

@@ -61,7 +61,7 @@ def _told(view: View, found: Candidate) -> Candidate:
 
 
 def _accounts(view: View, found: Candidate, more_us: float) -> bool:
-    """Whether what runs again is most of what a cause takes longer: its own rows, or as much as its operators."""
+    """True if the work that runs again is most of a cause's excess: its own rows, or as much as its operators."""
     if found.kind in ("compute", "memory"):
         return _MOSTLY * found.excess_us <= more_us <= found.excess_us / _MOSTLY
     if found.kind != "python" or more_us < _MOSTLY * found.excess_us:

@@ -1,8 +1,8 @@
-"""Slow groups whose members carry less than others: who sits on the bad link, or only whose paths are slow.
+"""Find the members of a slow group that sit on a bad link, or else name the paths among its hosts.
 
 Source:
-    EROICA, section 3: in a ring with a bad link all have a low mean throughput; those who wait for it have a high
-    deviation, for they flip between full speed and nothing, and those on the link itself a low one. Section 6.2: of 40
+    EROICA, section 3: in a ring with a bad link all have a low mean throughput. Members that wait for the link flip
+    between full speed and nothing, a high deviation; those on the link itself have a low one. Section 6.2: of 40
     workers in slow groups six use less of their path than the rest, and a network interface of their host is down.
 
 Array suffix: M members of a group.

@@ -56,7 +56,7 @@ _MOST_NAMED = 4
 
 
 def find_rotating(view: View) -> list[Candidate]:
-    """What holds up one worker after another: a named function, uneven loads, or their processors."""
+    """Find what holds up one worker after another: a named function, uneven loads, or the processors."""
     if view.is_trace or view.workers < 2:
         return []
     uneven = list(find_uneven_loads(view))
@@ -82,12 +82,12 @@ def _least_lead(view: View) -> float:
 
 
 def _share_devices(view: View) -> bool:
-    """Whether most workers take turns on their devices with others of the job."""
+    """True if most workers take turns on their devices with others of the job."""
     return bool(view.shares_device.mean() >= JOB_WIDE)
 
 
 def _is_new(view: View, turns: Turns) -> bool:
-    """Whether it has not been like that in the baseline window; on crowded hosts and devices turns are normal."""
+    """True if turns have grown since the baseline window; without one, if no host or device is crowded."""
     past = view.suspects.baseline
     if past is None or past.iteration_us.shape[1] < 2:
         return not (_share_devices(view) if view.fleet.has_accelerator else view.is_crowded.any())
@@ -97,7 +97,7 @@ def _is_new(view: View, turns: Turns) -> bool:
 
 
 def _is_no_crowd(view: View, turns: Turns) -> bool:
-    """Whether somebody leads by far more than on any crowded host, in a window that no change has asked for."""
+    """True if the last worker leads by far more than on any crowded host, in a window that no change has asked for."""
     lead = float(np.median(turns.lead_us))
     return view.context.window.purpose not in SLOWER and lead >= _LEAD_CROWDED * turns.usual_us
 
@@ -146,7 +146,7 @@ def _named(view: View, turns: Turns, at: NDArray[np.intp]) -> list[Candidate] | 
 
 
 def _is_of_one(view: View, functions: Sequence[int]) -> bool:
-    """Whether one worker alone runs them: others are late in turns because they wait for it, as in a pipeline."""
+    """True if one worker alone runs these functions: others are late in turns because they wait for it."""
     time_W = view.fleet.critical_us[list(functions)].sum(axis=0)
     return bool(time_W.max() >= _ALONE * time_W.sum())
 
@@ -241,7 +241,7 @@ def _by(view: View, turns: Turns, held: Candidate, focus: Focus, past: Past) -> 
 def _more_data(
     view: View, rows: list[int], own_RI: Floats, usual_R: Floats
 ) -> tuple[str, float, tuple[str, ...]] | None:
-    """Whether whoever is last has more data: forward and backward take it longer, the optimizer does not."""
+    """Return uneven load as cause if the last worker's forward and backward take longer, but its optimizer does not."""
     fixed_R = np.asarray([view.fleet.keys[row].phase == "optimizer" for row in rows], dtype=np.bool_)
     if not fixed_R.any() or fixed_R.all() or float(usual_R[fixed_R].sum()) <= 0:
         return None

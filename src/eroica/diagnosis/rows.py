@@ -24,7 +24,7 @@ WAITS_RATHER = 0.3
 
 
 def reference_of_rows(view: View, rows: Sequence[int], late: Lateness | Candidate) -> Floats:
-    """What each row of a group is compared with, mean over the accused, microseconds. float64 [R]."""
+    """Return the reference of each row of a group, mean over the accused, microseconds. float64 [R]."""
     members = list(late.workers)
     source = {"peers": view.suspects.peers_us, "baseline": view.suspects.before_us}.get(late.reference)
     if source is None:
@@ -104,13 +104,13 @@ def summarize_resource(view: View, candidate: Candidate) -> ResourceUse | None:
 
 
 def waits_rather(view: View, candidate: Candidate) -> bool:
-    """Whether a candidate is Python of some workers that waits rather than computes."""
+    """True if a candidate is Python of some workers that waits rather than computes."""
     used = summarize_resource(view, candidate) if candidate.kind == "python" and candidate.scope == "some" else None
     return used is not None and used.name == "cpu" and used.mean < WAITS_RATHER
 
 
 def summarize_durations(view: View, candidate: Candidate) -> DurationSummary:
-    """How long and how often, against the reference."""
+    """Summarize how long and how often a candidate's rows run, against the reference."""
     accused, others = _sides(view, candidate)
     rows = list(candidate.functions)
     unknown = np.isnan(candidate.reference_us) or (candidate.is_latecomer and not rows)
