@@ -78,8 +78,8 @@ def find_seldom(view: View) -> list[Candidate]:
 
 
 def long_iterations(view: View) -> Flags:
-    """Which iterations of a window are those that it was opened for; none in other windows. bool [I]."""
-    duration_I = view.whole.iteration_us.max(axis=0)  # who saves before its boundary is long one iteration earlier
+    """Mark the iterations of a window that it was opened for; none in other windows. bool [I]."""
+    duration_I = view.whole.iteration_us.max(axis=0)  # a save before the boundary lengthens one iteration earlier
     if view.context.window.purpose != "seldom" or not duration_I.size:
         return np.zeros(duration_I.size, dtype=np.bool_)
     usual_us = float(np.median(duration_I))
@@ -134,13 +134,13 @@ def _interval(view: View) -> float:
 
 
 def _above_usual(time_WI: Floats, hit_I: Flags) -> Floats:
-    """What long iterations take beyond the worker's median one; 0 in the others. float64 [W, I]."""
+    """Return the time of long iterations beyond the worker's median one; 0 in the others. float64 [W, I]."""
     above_WI = np.maximum(time_WI - np.median(time_WI, axis=1, keepdims=True), 0.0)
     return np.where(hit_I, above_WI, 0.0)
 
 
 def _common_wait(whole: Fleet, hit_I: Flags) -> float:
-    """What even the worker that waits least spends in collectives in long iterations, beyond the usual."""
+    """Return the mean collective time of long iterations, beyond the usual, on the worker that waits least."""
     return float(_above_usual(whole.wait_us, hit_I)[:, hit_I].min(axis=0).mean())
 
 

@@ -1,4 +1,4 @@
-"""Which candidates are causes: those whose removal makes iterations shorter."""
+"""Select the causes among candidates: those whose removal makes iterations shorter."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _with_lateness(view: View, causes: Sequence[Cause]) -> list[Cause]:
 
 
 def _as_known(view: View, late: Cause) -> Cause:
-    """What others wait for, as a cause that was considered for the same function: run again, it may show no gain."""
+    """Replace a latecomer of unknown cause by a weighed cause of the same function: rerun, that may show no gain."""
     found = late.candidate
     for one in view.weighed if found.cause == "unknown" else ():
         known = one.candidate
@@ -185,7 +185,7 @@ def _with_hidden(view: View, cause: Cause, late: Cause) -> Cause:
 
 
 def _are_minor(view: View, causes: Sequence[Cause]) -> bool:
-    """Whether a job is slower than in its healthy window, or than expected, by far more than what was found.
+    """True if a job is slower than in its baseline window, or than expected, by far more than the causes gain.
 
     Where cores are short, some function is always slower, too.
     """
@@ -203,7 +203,7 @@ def _widest(causes: list[Cause], limit: list[Cause]) -> list[Cause]:
 
 
 def _of_all_rules(view: View) -> list[Candidate]:
-    """What the rules suspect; where workers lack cores for a known reason, without what that only looks like."""
+    """Collect the candidates of all rules; where workers lack cores for a known reason, without what looks like it."""
     suspected = put_operators_inside(view, [candidate for rule in _RULES for candidate in rule(view)])
     candidates = tell_routed(view, name_callers(view, _with_culprits(view, suspected)))
     short = [one for one in (*find_oversubscription(view), *find_narrow_affinity(view)) if _is_believed(view, one)][:1]
@@ -236,9 +236,9 @@ def _with_culprits(view: View, candidates: Sequence[Candidate]) -> list[Candidat
 
 
 def find_doubted(view: View, causes: Sequence[Cause]) -> Cause | None:
-    """What seems to cost most in a window without a cause, but has too few iterations to tell it from noise.
+    """Find the costliest candidate of a window without causes, if iterations are too few to tell it from noise.
 
-    In a running job's window with causes, what seems to cost more than those together.
+    In a running job's window with causes, it must seem to cost more than those together.
     """
     is_asked = not causes if view.is_trace else view.context.window.purpose != "baseline"
     if view.iterations > MOST_DOUBTED or not is_asked:
@@ -263,7 +263,7 @@ def weigh_weak(view: View) -> None:
 
 
 def _remarks(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """What costs nothing by itself, beside causes that do, unless one of them says it already."""
+    """List uneven work that costs nothing by itself, beside causes that do, unless one of them says it already."""
     known = {cause.candidate.cause for cause in causes}
     found = find_uneven_work(view) if known else []
     return [Cause(candidate=remark, gain=0.0) for remark in found if remark.cause not in known]
@@ -296,7 +296,7 @@ def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
 
 
 def _is_work(view: View, cause: Cause) -> bool:
-    """Whether a cause with a gain of its own is a worker's work, which hides what is shorter on others."""
+    """True if a cause with a gain of its own is a worker's work, which hides what is shorter on others."""
     return cause.candidate.kind != "collective" and cause.gain >= _least_gain(view, cause.candidate)
 
 
@@ -342,14 +342,14 @@ def _is_told(view: View, cause: Cause, kept: Sequence[Cause]) -> bool:
 
 
 def _slow_transfers(measured: Sequence[Cause]) -> Floats | None:
-    """What transfers of slow process groups take too long; what costs too little hides nothing. float64 [W, I]."""
+    """Return the excess of transfers of slow process groups; None if all gain too little. float64 [W, I]."""
     slow = [one.candidate for one in measured if one.candidate.kind == "collective"]
     worth = [one.removed_us for one in slow if (one.gain or 0.0) >= one.least_gain]
     return np.max(worth, axis=0) if worth else None
 
 
 def _is_believed(view: View, candidate: Candidate) -> bool:
-    """Whether a window holds enough iterations for it; in longer ones the rules themselves see to that."""
+    """True if a window holds enough iterations to believe a candidate; in longer ones the rules see to that."""
     if view.strictness < 1 or (not view.is_trace and view.iterations > MOST_DOUBTED):
         return True
     least = LEAST_STRENGTH if candidate.is_latecomer else _LEAST_BELIEVED  # only waiting speaks for it
@@ -407,14 +407,14 @@ def _says_the_same(cause: Cause, other: Cause) -> bool:
 
 
 def _is_in_turn(cause: Cause, other: Cause) -> bool:
-    """Who is late in turn, where the loaders of all set the pace and cost about as much or more."""
+    """True if a cause is lateness in turn, while the loaders of all set the pace and cost about as much or more."""
     one, two = cause.candidate, other.candidate
     turns = one.scope == "rotating" and one.cause in _IN_TURN
     return turns and two.scope == "all" and two.cause in INPUT_CAUSES and other.gain >= _GENERAL * cause.gain
 
 
 def _wanders(cause: Cause, other: Cause) -> bool:
-    """What all do, where it is known as well that they do it one after another, at about the same cost."""
+    """True if a cause of all workers is also known to rotate over them, at about the same cost."""
     one, two = cause.candidate, other.candidate
     in_turn = one.scope == "all" and two.scope == "rotating" and one.cause not in INPUT_CAUSES
     return in_turn and _says_the_same(cause, other) and other.gain >= _NEARLY * cause.gain

@@ -236,7 +236,7 @@ def _loss(view: View, candidate: Candidate, cause: str, reference: str) -> Loss:
 
 
 def _operators(view: View, workers: Sequence[int], reference: str) -> float:
-    """How many times as long operators of some workers take, on the host; NaN where nothing tells."""
+    """Return the factor by which operators of some workers take longer on the host; NaN where nothing tells."""
     speed = view.speed if reference == "peers" else view.speed_change
     factor_W = speed.factor[list(workers)]
     return float("nan") if view.fleet.has_accelerator or np.isnan(factor_W).all() else float(np.nanmedian(factor_W))
@@ -255,7 +255,7 @@ def _threads_by_cores(view: View, workers: Sequence[int]) -> float:
 
 
 def _waiting(view: View, workers: Sequence[int], reference: str) -> tuple[float, float]:
-    """How much longer these wait for a core than their peers, or the healthy window; and than other hosts' workers.
+    """Measure how much longer some workers wait for a core than the reference, and than other hosts' workers.
 
     As shares of an iteration of this window: a share of the time may stay what it was while iterations get longer.
     """

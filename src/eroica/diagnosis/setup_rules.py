@@ -53,7 +53,7 @@ Setup = Mapping[str, str]
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """What a setting must be able to explain.
+    """Loss that a setting must be able to explain.
 
     Attributes:
         cause: What the workers would be accused of otherwise.
@@ -78,7 +78,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_of_cores(self) -> bool:
-        """Whether more cores, or faster ones, could make it shorter."""
+        """True if more cores, or faster ones, could shorten the loss."""
         return not self.on_device and not self.is_one_operator
 
 
@@ -107,7 +107,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.text or self.fact.removeprefix("env:")
 
     def is_worse(self, own: Setup, other: Setup) -> bool:
-        """Whether the own value is the slower one; only variables that are missing are known not to be set."""
+        """True if the own value is the slower one; only variables that are missing are known not to be set."""
         values = own.get(self.fact), other.get(self.fact)
         return (self.fact.startswith("env:") or None not in values) and self.worse(*values)
 

@@ -1,4 +1,4 @@
-"""What an iteration would last without a cause: the window run again, else from the workers' busy and waiting times.
+"""Compute an iteration without a cause: the window run again, else from the workers' busy and waiting times.
 
 Array suffixes: W workers, I iterations that count. All times are microseconds.
 """
@@ -95,7 +95,7 @@ def _replayed(fleet: Fleet, replay: Replay, change_WI: Floats, quicker_WI: Float
 
 
 def _also_removed(fleet: Fleet, removed_WI: Floats) -> Floats:
-    """How much of what each worker is to lack its peers are to lack as well. float64 [W, I]."""
+    """Return the part of each worker's removed time that its peers are to lack as well. float64 [W, I]."""
     removed_WI = np.maximum(removed_WI, 0.0)
     usual_WI = np.nan_to_num(median_of_others(removed_WI.T, fleet.roles).T)
     return np.asarray(np.minimum(usual_WI, removed_WI))

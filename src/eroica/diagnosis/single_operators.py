@@ -62,7 +62,7 @@ def find_slow_operators(view: View) -> list[Candidate]:
 
 
 def _on_data(view: View, found: list[tuple[int, Lateness]]) -> bool:
-    """Whether operators of forward and of backward stand out: what they have in common is the data."""
+    """True if operators of forward and of backward stand out: what they have in common is the data."""
     return {"forward", "backward"} <= {view.fleet.keys[row].phase for row, _ in found}
 
 
@@ -132,7 +132,7 @@ def _candidate(view: View, members: tuple[int, ...], found: list[tuple[int, Late
 
 
 def _evidence(view: View, members: tuple[int, ...], row: int) -> str:
-    """How often and how long, there and on the peers."""
+    """State how often and how long an operator runs on the accused and on the peers."""
     fleet, own = view.fleet, list(members)
     count = float(fleet.count[row, own].mean())
     each = float((fleet.total_us[row, own] / np.maximum(fleet.count[row, own], 1e-9)).mean())

@@ -70,7 +70,7 @@ class SlowGroups(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Culprit(msgspec.Struct, frozen=True, kw_only=True):
-    """Who or what makes groups slow.
+    """Workers, or paths of theirs, that make process groups slow.
 
     Attributes:
         cause: Slug in the catalog.
@@ -151,7 +151,7 @@ def name_collective(found: SlowGroups) -> str:
 
 
 def name_path(resource: str) -> str:
-    """What carries the data."""
+    """Name the path that carries the data."""
     return _PATHS.get(resource, resource)
 
 

@@ -55,9 +55,9 @@ def find_smaller_pieces(view: View) -> list[Candidate]:
 
 
 def _are_smaller(view: View) -> bool:
-    """Whether operators of (nearly) all workers run more often, and take less each.
+    """True if operators of (nearly) all workers run more often, and take less each.
 
-    Those of backward, too: many short ones of forward alone are more to generate, or to evaluate.
+    Operators of backward must do so, too: many short ones of forward alone are more to generate, or to evaluate.
     """
     change = view.speed_change
     smaller_W = (np.nan_to_num(change.count_ratio) >= _MORE_OFTEN) & (np.nan_to_num(change.factor, nan=1.0) <= SHORTER)

@@ -33,18 +33,18 @@ def prefer_specific(candidates: Sequence[Candidate], known: Sequence[Candidate] 
 
 
 def is_same_kind(one: str, two: str) -> bool:
-    """Whether two causes on the same rows would be one problem told twice."""
+    """True if two causes on the same rows would be one problem told twice."""
     return one == two or {one, two} <= _ALIKE
 
 
 def _is_told_by(candidate: Candidate, earlier: Candidate) -> bool:
-    """Whether a rule before has measured the same rows of workers that change."""
+    """True if an earlier rule has measured the same rows of workers that rotate."""
     both_rotate = candidate.scope == earlier.scope == "rotating"
     return both_rotate and is_same_kind(candidate.cause, earlier.cause) and _share_rows(candidate, earlier)
 
 
 def _is_rhythm_of(specific: Candidate, general: Candidate) -> bool:
-    """Whether one tells with what rhythm the time comes that the other sees as a mean."""
+    """True if one candidate tells the rhythm of the time that the other sees as a mean."""
     if specific.gain is None or general.gain is not None or not is_same_kind(specific.cause, general.cause):
         return False
     who = specific.scope == "rotating" or (specific.scope == general.scope and _overlap(specific, general))
@@ -84,7 +84,7 @@ def _holds_most(specific: Candidate, general: Candidate) -> bool:
 
 
 def _is_around(general: Candidate, specific: Candidate) -> bool:
-    """Whether the Python that is named only calls what waits, or is nobody's own: the gap after it is the wait's."""
+    """True if the named Python only calls what waits, or is no user's own: the gap after it is the wait's."""
     if not general.focus.is_own or not specific.focus.stack:
         return not general.focus.is_own
     return any(frame.startswith(f"{general.focus.name} (") for frame in specific.focus.stack)

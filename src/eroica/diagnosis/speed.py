@@ -63,7 +63,7 @@ def operators(fleet: Fleet) -> list[int]:
 
 
 def _is_users_function(name: str) -> bool:
-    """Whether an operator is a user's `autograd.Function`, named as its class; torch's own nodes are numbered.
+    """True if an operator is a user's `autograd.Function`, named as its class; torch's own nodes are numbered.
 
     What torch.compile makes is named in the same way, and computes.
     """

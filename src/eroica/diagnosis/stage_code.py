@@ -1,9 +1,9 @@
 """One Python function that makes a pipeline stage long: no structure of the model, though it has always been so.
 
 A stage of its own has no peers, and a baseline window taken with the function in place shows nothing new. But how a
-model is cut decides how many operators a stage runs, not how long its Python takes: where one of the user's functions
-holds most of what the stage takes beyond all others, and they wait, it is named, with a doubt. But a job that has got
-slower since its healthy window has not for what was there before.
+model is cut decides how many operators a stage runs, not how long its Python takes. So a function of the user's that
+holds most of what the stage takes beyond all others is named, with a doubt, if these wait. But what was there in the
+baseline window has not made a job slower since.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LEAST_LEFT = 0.5
 
 
 def _was_there(view: View, focus: Focus, own_W: NDArray[np.bool_], now_us: float) -> bool:
-    """Whether the function took most of its time in the healthy window already."""
+    """True if the function took most of its time in the baseline window already."""
     then_RW = np.nan_to_num(view.suspects.before_us[list(focus.functions)])
     return is_older(view, now_us, float(then_RW.sum(axis=0)[own_W].mean()))
 

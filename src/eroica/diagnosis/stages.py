@@ -97,7 +97,7 @@ def find_long_stages(view: View) -> list[Candidate]:
 
 
 def describe_long_stage(view: View, accused: Collection[int] = ()) -> tuple[str, str]:
-    """What to say of unequal stages where they are no cause, in short and in full; "" where there is nothing to say.
+    """Describe unequal stages where they are no cause, in short and in full; "" where there is nothing to say.
 
     Args:
         view: The window.
@@ -121,7 +121,7 @@ def describe_long_stage(view: View, accused: Collection[int] = ()) -> tuple[str,
 
 
 def has_lost_peers(view: View) -> bool:
-    """Whether the longest stage is that of one worker whose peers did not report, and nothing else tells of it."""
+    """True if the longest stage is that of one worker whose peers did not report, and nothing else tells of it."""
     found = None if view.is_trace or not view.context.missing else _longest(view)
     return found is not None and _may_be_its_worker(view, found)
 
@@ -151,17 +151,17 @@ def _longest(view: View) -> Stage | None:
 
 
 def _may_be_its_worker(view: View, stage: Stage) -> bool:
-    """Whether the stage may as well be one slow worker: there is only one, and no baseline window."""
+    """True if the stage may as well be one slow worker: it has only one, and there is no baseline window."""
     return view.suspects.baseline is None and len(stage.workers) == 1
 
 
 def _runs(view: View, stage: Stage) -> NDArray[np.bool_]:
-    """Who runs a stage. bool [W]."""
+    """Mark the workers that run a stage. bool [W]."""
     return np.isin(np.arange(view.workers), stage.workers)
 
 
 def _was_long(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:
-    """Whether the stage was about as much longer than the others in the baseline window; true without one."""
+    """True if the stage was about as much longer than the others in the baseline window; true without one."""
     before_W = view.then(lambda past: np.asarray(past.busy_us.mean(axis=1)))
     if np.isnan(before_W[own_W]).all() or np.isnan(before_W[~own_W]).all():
         return True
@@ -171,7 +171,7 @@ def _was_long(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:
 
 
 def _over_before(view: View, own_W: NDArray[np.bool_]) -> float:
-    """What the stage took beyond the others in the healthy window, microseconds; 0 where there is none."""
+    """Return the stage's time beyond the longest other in the baseline window, microseconds; 0 where there is none."""
     before_W = view.then(lambda past: np.asarray(past.busy_us.mean(axis=1)))
     if np.isnan(before_W[own_W]).all() or np.isnan(before_W[~own_W]).all():
         return 0.0
@@ -205,7 +205,7 @@ def _microbatches(view: View) -> int | None:
 
 
 def balanced_gain(stage: Stage, iteration_us: float) -> float:
-    """What equal stages would save, as a fraction of the iteration.
+    """Compute the gain of equal stages, as a fraction of the iteration.
 
     With M microbatches of t = busy / M on each stage, an iteration is about sum(t) + (M - 1) * max(t): filling and
     draining pass all stages once, and the longest one sets the pace of the rest. Balancing leaves the sum as it is.

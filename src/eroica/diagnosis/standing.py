@@ -123,7 +123,7 @@ def _with_causes(
 
 
 def _beside(view: View, absence: Absence | None) -> Iterator[str]:
-    """What all wait where somebody who did not report may be why, if that is not what the verdict says."""
+    """Note the wait of all for workers that did not report, where the verdict is not about it."""
     if absence is not None and not view.is_trace:
         yield note_absence(view, absence)
 
@@ -158,7 +158,7 @@ def _too_little(view: View) -> str:
 
 
 def _has_no_measure(view: View) -> bool:
-    """Whether no worker of a running job can be compared with anything, neither a peer nor its own past."""
+    """True if no worker of a running job can be compared with anything, neither a peer nor its own past."""
     return not view.is_trace and bool(view.alone.all()) and view.suspects.baseline is None
 
 
@@ -245,9 +245,9 @@ def _most_are_slow(view: View, faster: NDArray[np.intp]) -> str:
 
 
 def _is_longer_than_before(view: View) -> bool:
-    """Whether all captured iterations, the slowest too, are clearly longer than the baseline window's, or pause more.
+    """True if all captured iterations, the slowest too, are clearly longer than the baseline window's, or pause more.
 
-    Outside what even the last worker waits: transfers vary from window to window, and have rules of their own.
+    The time that even the last worker waits does not count: transfers vary between windows, and have their own rules.
     """
     if view.is_trace or view.context.window.purpose == "baseline" or view.suspects.baseline is None:
         return False
@@ -289,7 +289,7 @@ def _long_without_peers(view: View) -> str:
 
 
 def _in_turn(view: View) -> str:
-    """What all wait for the slowest of each iteration where that is another one each time: nobody more than in turn.
+    """Say how long all wait for the slowest of each iteration, where that is another worker each time; else "".
 
     Stages of a pipeline wait for each other however even their work is.
     """
@@ -333,7 +333,7 @@ def _unjudged(view: View) -> str:
 
 
 def _alone(view: View, causes: Sequence[Cause]) -> Iterator[str]:
-    """Who cannot be compared, and the stage that is long by structure."""
+    """Note the workers that cannot be compared, and the stage that is long by structure."""
     if view.is_trace:
         return
     if view.alone.any():

@@ -109,7 +109,7 @@ def _candidates(view: View, lost_WI: Floats, late_W: NDArray[np.bool_], allowed_
 
 
 def _together(view: View, workers: tuple[int, ...]) -> list[Synchronization]:
-    """What waits on the accused, the costliest first; of one name, that of the worker that loses most by it."""
+    """List the synchronizations of the accused, the costliest first; each as on the worker that loses most by it."""
     found: dict[str, Synchronization] = {}
     for worker in workers:
         for one in view.fleet.patterns[worker].syncs:
