@@ -1,4 +1,4 @@
-"""What somebody beside the job took on one host, of cores, of the whole machine, of memory or of a device; in words."""
+"""Measure what processes beside the job took on one host: cores, time of the machine, memory or a device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HELD = 0.05
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody else took on one host.
+    """Resource that processes beside the job took on one host.
 
     Attributes:
         host: Its name.
@@ -42,7 +42,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
         short: The same in a few words.
         share: Part of what the workers lacked, 0-1.
         doubt: Factor on the confidence.
-        is_seen: They were seen to take it; who only holds memory of a device is worth a word, and proves nothing.
+        is_seen: The processes were seen to take it; holding memory of a device is worth a word, and proves nothing.
     """
 
     host: str
@@ -54,13 +54,13 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lack(msgspec.Struct, frozen=True, kw_only=True):
-    """What workers of a host lack.
+    """Resources that workers of a host lack.
 
     Attributes:
-        cores: Cores that they would use more of at full speed.
+        cores: Cores that the workers would use in addition at full speed.
         lost: Share of their time that they lose, 0-1.
-        queued: Share of it that they lose to waiting for a core longer than usual, 0-1.
-        waiting: By how much the share of time in which they wait for a core has grown.
+        queued: Share of their time that they lose by waiting for a core longer than usual, 0-1.
+        waiting: Growth of the share of time in which they wait for a core.
     """
 
     cores: float
@@ -70,7 +70,7 @@ class Lack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lack_of(compared: Compared, members: Sequence[int], cores: float, lost: float) -> Lack:
-    """What these workers (indices) of a host lack."""
+    """Measure what these workers (indices) of a host lack."""
     queued, waiting = (
         max((ask(at) for at in members), default=0.0)
         for ask in (compared.queued, lambda at: compared.more(at, "run_queue_wait"))
@@ -79,7 +79,7 @@ def lack_of(compared: Compared, members: Sequence[int], cores: float, lost: floa
 
 
 def host_taken(compared: Compared, worker: WorkerPattern, lack: Lack) -> Taken | None:
-    """Who took cores, time of the whole machine, or memory.
+    """Find what took cores, time of the whole machine, or memory of a host; None where nothing did.
 
     On a host that was full before, somebody new takes cores from everybody, and the sum of what others use stays.
     """
@@ -156,7 +156,7 @@ def _memory_taken(compared: Compared, worker: WorkerPattern) -> Taken | None:
 
 
 class UsualDevices(msgspec.Struct, frozen=True, kw_only=True):
-    """What processes beside the job take of the devices of those who are not accused, or took in the healthy window.
+    """Use of devices by processes beside the job: devices of workers not accused, or those of the baseline window.
 
     Attributes:
         known: There are such devices.

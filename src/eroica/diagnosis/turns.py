@@ -1,4 +1,4 @@
-"""Who is late in which iteration, once what every worker always takes is set aside.
+"""Find who is late in which iteration, with the time that every worker always takes set aside.
 
 Array suffixes: W workers, I iterations. All times are microseconds.
 """
@@ -42,7 +42,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return np.flatnonzero(self.lead_us >= share * self.usual_us)
 
     def wanders(self, iterations: NDArray[np.intp]) -> bool:
-        """Whether nobody is the last in clearly more of these iterations than its turn would be."""
+        """True if no worker is the last in clearly more of these iterations than its turn would be."""
         workers = self.above_us.shape[0]
         if workers < 2 or not iterations.size:
             return False

@@ -1,4 +1,4 @@
-"""What the training thread spends in operators under functions of the user's, and what that usually is.
+"""Measure the training thread's time in operators under functions of the user's, and its usual value.
 
 Operators stand before the Python around them, but stacks are sampled during operators, too.
 
@@ -48,17 +48,17 @@ def inside_us(fleet: Fleet, rows: list[int]) -> Floats:
 
 
 class Usual(Protocol):
-    """What operators under Python usually take, microseconds per iteration. float64 [W]."""
+    """Usual time in operators under Python, microseconds per iteration. float64 [W]."""
 
     @property
     def measure(self) -> Measure:
-        """What of rows is compared."""
+        """Time of rows that is compared."""
 
     def row(self, at: int) -> Floats:
-        """Those under one row."""
+        """Return the usual time under one row."""
 
     def under(self, focus: Focus) -> Floats:
-        """Those under a function, whatever it calls."""
+        """Return the usual time under a function, whatever it calls."""
 
 
 class Peers(NamedTuple):
@@ -89,12 +89,12 @@ class Past(NamedTuple):
     measure: Measure = inside_us
 
     def row(self, at: int) -> Floats:
-        """Those under the same row then."""
+        """Return the time under the same row in the baseline window."""
         place = self.places.get(self.keys[at])
         return np.zeros(len(self.order)) if place is None else self.measure(self.fleet, [place])[self.order]
 
     def under(self, focus: Focus) -> Floats:
-        """Those under the same function then."""
+        """Return the time under the same function in the baseline window."""
         return self.measure(self.fleet, rows_under(self.fleet, focus))[self.order]
 
 
@@ -111,7 +111,7 @@ def past_of(view: View, measure: Measure = inside_us) -> Past | None:
 
 
 def usual_of(view: View, reference: Reference, measure: Measure = inside_us) -> Usual | None:
-    """What workers are compared with, None where that tells nothing of functions."""
+    """Return the reference of some workers; None where the reference tells nothing of functions."""
     if reference == "peers":
         return Peers(view.fleet, measure)
     return past_of(view, measure) if reference == "baseline" else None
@@ -126,11 +126,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def excess_us(self) -> float:
-        """How much more that is."""
+        """Time beyond the reference."""
         return self.own_us - self.other_us
 
     def accounts_for(self, least_us: float, most_us: float | None = None) -> bool:
-        """Whether that is about as much as operators take longer: one number, or the least and the most it may be."""
+        """True if the excess is about what operators take longer: one number, or the least and the most it may be."""
         return _COVERS * least_us <= self.excess_us <= (least_us if most_us is None else most_us) / _COVERS
 
 

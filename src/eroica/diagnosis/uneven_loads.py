@@ -62,7 +62,7 @@ def find_uneven_loads(view: View) -> Iterator[Candidate]:
 
 
 def _by_chance(view: View) -> float:
-    """How much threads that wait for a core differ whatever they compute: about as much as they wait.
+    """Estimate how much threads that wait for a core differ whatever they compute: about as much as they wait.
 
     The optimizer does not show it: it is so short that few of its turns are hit, and those count for little.
     """
@@ -82,7 +82,7 @@ def _deviation(time_WI: Floats) -> Floats:
 
 
 def _was_uneven(view: View, rows: list[int], lost_us: float) -> bool:
-    """Whether the baseline window lost about as much to it, while somebody is alarmed for what has changed since."""
+    """True if the baseline window lost about as much to uneven loads, in a window opened for a later change."""
     if view.suspects.baseline is None or view.context.window.purpose not in SLOWER:
         return False
     before_WJ = view.before(rows)

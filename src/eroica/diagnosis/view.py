@@ -193,7 +193,7 @@ class View:
 
     @cached_property
     def cores(self) -> dict[str, Cores]:
-        """What the job may use of each host."""
+        """Cores of each host that the job may use."""
         patterns = self.fleet.patterns
         return {host: cores_of_host(patterns[at] for at in members) for host, members in self.homes.items()}
 
@@ -225,7 +225,7 @@ class View:
         return np.asarray(less_W + np.minimum(longer_W, np.maximum(in_all_W - less_W, 0.0)))
 
     def then(self, measure: Callable[[Fleet], Floats]) -> Floats:
-        """What was measured of each of these workers in the baseline window.
+        """Return a measurement of each of these workers in the baseline window.
 
         Args:
             measure: From a window to a value for each of its workers.
@@ -383,9 +383,9 @@ class View:
 
     @cached_property
     def _cover_lost_us(self) -> Floats:
-        """How much cover Python can have lost to collectives since the healthy window, at most. float64 [W].
+        """Most cover that Python can have lost to collectives since the baseline window. float64 [W].
 
-        Nothing where these are hidden as before and waited for no longer: operators run beside Python, too.
+        It is 0 where collectives are hidden as before and waited for no longer: operators run beside Python, too.
         """
         bared_W = self.then(_hidden_us) - _hidden_us(self.fleet)
         longer_W = self.wait_us - self.then(lambda past: np.asarray(past.wait_us.mean(axis=1)))

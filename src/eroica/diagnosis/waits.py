@@ -1,4 +1,4 @@
-"""Who waits for whom in a window, as the verdict keeps it: all waiting, and the largest parts of it by name.
+"""Build the verdict's list of waits in a window: all waiting, and the largest parts of it by name.
 
 Array suffixes: W workers, E edges. All times are microseconds until they are written down.
 """
@@ -94,7 +94,7 @@ def _heaviest(weight_E: Floats) -> Places:
 
 
 def _place_among_equals(value_E: Places) -> Places:
-    """How many before each one have the same value. intp [E]."""
+    """Count the equal values before each one. intp [E]."""
     order = np.argsort(value_E, kind="stable")
     ordered = value_E[order]
     starts = np.searchsorted(ordered, ordered)

@@ -23,7 +23,7 @@ _LEAST_GAIN = 0.07
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What is lost: in which iterations on whom (float64 [W, I]), mean of all iterations, and how surely."""
+    """Time lost in each iteration on each worker (float64 [W, I]), its mean over all iterations, and its strength."""
 
     removed_us: Floats
     mean_us: float

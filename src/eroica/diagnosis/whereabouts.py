@@ -71,7 +71,7 @@ def _members(view: View, hosts: Sequence[str], ranks: Sequence[int]) -> str:
 
 
 def describe_place(view: View, workers: Sequence[int]) -> Iterator[str]:
-    """What their place says of some accused workers: the host, the part of it, the coordinate they share."""
+    """Describe the place of some accused workers: the host, the part of it, the coordinate they share."""
     others = sorted(set(range(view.workers)).difference(workers))
     if not workers or not others:
         return
@@ -110,7 +110,7 @@ def _at_home(view: View, workers: Sequence[int]) -> Iterator[str]:
 
 
 def host_step(view: View, workers: Sequence[int]) -> str:
-    """What to do first where whole hosts are accused; "" where they are not."""
+    """Return the first step where whole hosts are accused; "" where none is."""
     hosts = accused_hosts(view, workers)
     if not hosts:
         return ""
@@ -121,7 +121,7 @@ def host_step(view: View, workers: Sequence[int]) -> str:
 
 
 def is_extra_duty(view: View, found: Candidate) -> bool:
-    """Whether it is rank 0 alone, in a function that no peer runs at all: a progress bar, a checkpoint, metrics."""
+    """True if rank 0 alone runs a function that no peer runs at all: a progress bar, a checkpoint, metrics."""
     if found.kind not in ("python", "other") or [view.fleet.ranks[worker] for worker in found.workers] != [0]:
         return False
     rows = list(found.focus.functions)

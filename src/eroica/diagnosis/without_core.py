@@ -1,9 +1,9 @@
 """Workers that wait for a core more than their peers, who wait for them, while no function of theirs stands out.
 
-Whose training thread loses its core again and again is late by what all of its functions take longer together; each by
-itself may stay within what differs between healthy workers. Four measurements must agree: the kernel's count of time
-without a core, against the peers and against the healthy window; the time in which a worker does not wait for others;
-how much less it waits than they; and that the first accounts for most of the second.
+A worker whose training thread keeps losing its core is late by what all of its functions take longer together; each by
+itself may stay within the differences between healthy workers. Four measurements must agree. The kernel counts more
+time without a core than on the peers and in the baseline window. The worker is busy for longer than its peers, and
+waits less for others than they do. The time without a core accounts for most of that excess.
 
 Array suffixes: W workers.
 """
