@@ -5,6 +5,7 @@ from __future__ import annotations
 from eroica import __version__
 from eroica.diagnosis.call_sites import tell_callers
 from eroica.diagnosis.catalog import CATALOG, CatalogEntry
+from eroica.diagnosis.conclusion import conclude
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.findings import build_findings
 from eroica.diagnosis.gains import doubt_small_causes, settle_gains
@@ -12,7 +13,6 @@ from eroica.diagnosis.hypotheses import list_hypotheses
 from eroica.diagnosis.recomputation import tell_recomputation
 from eroica.diagnosis.rest import with_rest
 from eroica.diagnosis.selection import find_causes, find_doubted, weigh_weak
-from eroica.diagnosis.standing import conclude
 from eroica.diagnosis.view import View
 from eroica.diagnosis.waits import read_waits
 from eroica.localize.suspects import Suspects

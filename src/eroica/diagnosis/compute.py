@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
-from eroica.diagnosis.held import find_held
 from eroica.diagnosis.lateness import (
     JOB_WIDE,
     LEAST_AGREEMENT,
@@ -37,6 +36,7 @@ from eroica.diagnosis.speed import (
     queued_share,
     weighted_mean,
 )
+from eroica.diagnosis.stopped_or_throttled import find_held
 from eroica.diagnosis.view import View
 from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, median_of_others
 from eroica.model.shares import percent

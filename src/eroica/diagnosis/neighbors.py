@@ -22,9 +22,18 @@ from eroica.diagnosis.hosts import (
     name_use,
 )
 from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.neighbor_use import (
+    HELD,
+    LARGE,
+    LEAST_CORES,
+    Taken,
+    device_taken,
+    host_taken,
+    lack_of,
+    usual_devices,
+)
 from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.speed import host_fact
-from eroica.diagnosis.taken import HELD, LARGE, LEAST_CORES, Taken, device_taken, host_taken, lack_of, usual_devices
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import excess_over_baseline, median_of_others

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.bad_links import find_bad_links, find_slow_paths
 from eroica.diagnosis.candidate import Candidate, Reference
 from eroica.diagnosis.detours import find_detours
 from eroica.diagnosis.fallback import find_fallback
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
-from eroica.diagnosis.rings import find_bad_links, find_slow_paths
 from eroica.diagnosis.slow_groups import Culprit, SlowGroups, among, find_slow_groups, hosts_of, without_old
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms

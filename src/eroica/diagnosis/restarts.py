@@ -15,9 +15,9 @@ import numpy as np
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, is_own_frame, split_frame
 from eroica.diagnosis.lateness import Lateness
+from eroica.diagnosis.placement import name_accused
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
-from eroica.diagnosis.whereabouts import name_accused
 from eroica.diagnosis.words import format_ms
 
 _FILE = "torch/utils/data/dataloader.py"

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate, FindingKind
 from eroica.diagnosis.frames import NOTHING, Focus, find_focus
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH, measure, time_above
+from eroica.diagnosis.lateness_by_iteration import Turns, take_turns
 from eroica.diagnosis.more_data import is_data
 from eroica.diagnosis.reading import describe, doing, python_cause
 from eroica.diagnosis.speed import EXPLAINED_BY_QUEUE, held_share, operators, queued_share
-from eroica.diagnosis.turns import Turns, take_turns
 from eroica.diagnosis.under_operators import Past, find_called_focus, inside_us, newest_around, past_of, rows_under
 from eroica.diagnosis.uneven_loads import find_uneven_loads
 from eroica.diagnosis.view import View

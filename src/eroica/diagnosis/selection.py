@@ -18,8 +18,8 @@ from eroica.diagnosis.catalog import CATALOG
 from eroica.diagnosis.communication import find_slow_communication
 from eroica.diagnosis.compute import find_compute
 from eroica.diagnosis.confidence import believed_strength
-from eroica.diagnosis.cut_up import find_cut_up
 from eroica.diagnosis.fragmented import find_fragmented
+from eroica.diagnosis.fragmented_messages import find_cut_up
 from eroica.diagnosis.garbage import find_collections
 from eroica.diagnosis.host import find_host_bound
 from eroica.diagnosis.inside import put_operators_inside
@@ -32,14 +32,14 @@ from eroica.diagnosis.lock import find_lock_contention
 from eroica.diagnosis.memory import find_memory_storms
 from eroica.diagnosis.micro_batches import find_fewer_micro_batches
 from eroica.diagnosis.neighbors import attribute_to_neighbors, find_sibling_processes, is_concealing
-from eroica.diagnosis.older import without_older
 from eroica.diagnosis.oversubscription import blame_loading, find_oversubscription, looks_like
 from eroica.diagnosis.paths import find_group_transfers
 from eroica.diagnosis.pauses import find_pauses
+from eroica.diagnosis.pre_existing import without_older
 from eroica.diagnosis.python_code import find_python
 from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.rotating import find_rotating
-from eroica.diagnosis.routed import tell_routed
+from eroica.diagnosis.routing_imbalance import tell_routed
 from eroica.diagnosis.rows import waits_rather
 from eroica.diagnosis.saturated import find_saturated_loading
 from eroica.diagnosis.seldom import find_seldom

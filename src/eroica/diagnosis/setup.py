@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH
+from eroica.diagnosis.placement import name_accused
 from eroica.diagnosis.setup_everywhere import known_bad
 from eroica.diagnosis.setup_rules import (
     ALL,
@@ -27,7 +28,6 @@ from eroica.diagnosis.setup_rules import (
 )
 from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
-from eroica.diagnosis.whereabouts import name_accused
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import excess_over_baseline
 from eroica.localize.fleet import Fleet

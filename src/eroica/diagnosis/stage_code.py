@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH, Lateness, measure
-from eroica.diagnosis.older import is_older
+from eroica.diagnosis.pre_existing import is_older
 from eroica.diagnosis.python_code import accuse_python, python_rows
 from eroica.diagnosis.view import View
 from eroica.localize.excess import standard_error

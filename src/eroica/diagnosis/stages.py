@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
-from eroica.diagnosis.older import is_older
+from eroica.diagnosis.pre_existing import is_older
 from eroica.diagnosis.setup import set_up_otherwise
 from eroica.diagnosis.speed import operators
 from eroica.diagnosis.stage_code import find_code_of_stage

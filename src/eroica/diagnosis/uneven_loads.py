@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.lateness_by_iteration import robust_spread
 from eroica.diagnosis.speed import operators, queued_share
-from eroica.diagnosis.turns import robust_spread
 from eroica.diagnosis.view import View
 from eroica.diagnosis.wandering import GROWN, OFTEN, Loss, heaviest, rotating_candidate, strength_of
 from eroica.diagnosis.words import format_ms

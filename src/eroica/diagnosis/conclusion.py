@@ -7,7 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.absent import (
+from eroica.diagnosis.account import rank_strength
+from eroica.diagnosis.catalog import CATALOG
+from eroica.diagnosis.gains import find_remainder
+from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
+from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.lateness_by_iteration import BEYOND_TURN
+from eroica.diagnosis.missing_workers import (
     ALL_OF_THEM,
     Absence,
     common_share,
@@ -16,18 +22,12 @@ from eroica.diagnosis.absent import (
     hides,
     note_absence,
 )
-from eroica.diagnosis.account import rank_strength
-from eroica.diagnosis.catalog import CATALOG
-from eroica.diagnosis.gains import find_remainder
-from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
-from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.neighbors import unexplained_neighbors
 from eroica.diagnosis.new_code import describe_new_code
 from eroica.diagnosis.seldom import describe_seldom
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import setup_notes
 from eroica.diagnosis.stages import describe_long_stage, has_lost_peers
-from eroica.diagnosis.turns import BEYOND_TURN
 from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.view import View, noise_factor
 from eroica.diagnosis.wording import summarize_cause

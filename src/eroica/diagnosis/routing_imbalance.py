@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.placement import name_accused
 from eroica.diagnosis.view import View
-from eroica.diagnosis.whereabouts import name_accused
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.summarize.series import decode_series

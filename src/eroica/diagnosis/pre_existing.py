@@ -29,13 +29,7 @@ _OF_THIS_WINDOW = frozenset({"peers", "expectation"})
 
 
 def is_older(view: View, now_us: float, then_us: float) -> bool:
-    """True if the job got slower since its baseline window, and some cost has grown by little of that.
-
-    Args:
-        view: The window.
-        now_us: What something costs in each iteration.
-        then_us: What it cost in the healthy window.
-    """
+    """True if a job got slower since its baseline window and a cost (`now_us`, `then_us`) explains little of that."""
     before_us = view.baseline_us
     if view.context.window.purpose not in SLOWER or view.suspects.baseline is None or not before_us:
         return False
