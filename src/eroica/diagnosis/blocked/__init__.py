@@ -32,7 +32,7 @@ __all__ = ["diagnose_blockage"]
 
 
 def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdict | None:
-    """Verdict on a job that stands still.
+    """Build the verdict on a job that stands still.
 
     Args:
         blockage: Two looks at all living workers, and who is gone.
@@ -72,7 +72,7 @@ def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdi
 
 
 def _window(scene: Scene, reason: str) -> VerdictWindow:
-    """Both ends are where the job stands; its length is the longest silence."""
+    """Build the verdict's window: both ends are where the job stands, its length is the longest silence."""
     if scene.from_dumps:
         return VerdictWindow(kind="blocked", reason=reason)
     iterations = [member.now.iteration for member in scene.members.values()]

@@ -86,7 +86,7 @@ def _pairs(name: str) -> bool:
 
 
 def build_findings(scene: Scene, waiting: Waiting, origins: Sequence[Origin], queues: Sequence[Queue]) -> list[Finding]:
-    """Causes first, then symptoms; a symptom belongs to every cause that one of its workers waits for."""
+    """Build the findings: causes first, then symptoms, each under every cause that one of its workers waits for."""
     causes = list(origins[:_MOST_CAUSES])
     reach = [waiting.reaching(origin.targets) for origin in causes]
     explained = [

@@ -28,7 +28,7 @@ _BY_GRAPH, _IN_CIRCLE, _BY_STACK, _BY_STACK_READ = 0.92, 0.7, 0.6, 0.75
 
 
 def find_origins(scene: Scene, waiting: Waiting, settings: Settings) -> list[Origin]:
-    """Why the job stands still, most certain reason first; empty if nothing is known."""
+    """Find why the job stands still, most certain reason first; empty if nothing is known."""
     if scene.from_dumps:
         return _from_dumps(scene, waiting)
     dead = find_dead(scene)
@@ -45,7 +45,7 @@ def find_origins(scene: Scene, waiting: Waiting, settings: Settings) -> list[Ori
 
 
 def _from_dumps(scene: Scene, waiting: Waiting) -> list[Origin]:
-    """The same where neither processes nor stacks are known, only who entered and completed what."""
+    """Find origins where neither processes nor stacks are known, only collectives entered and completed."""
     found = find_mismatches(scene, waiting)
     found += _without(find_stalled(scene, waiting), found)
     ends = {node for node in waiting.ends() if node >= 0} - _named(found) - waiting.meetings.stalls.keys()
@@ -70,10 +70,10 @@ def _without(candidates: list[Origin], found: list[Origin]) -> list[Origin]:
 
 
 def _at_the_ends(scene: Scene, waiting: Waiting, found: list[Origin], dead: list[Origin]) -> list[Origin]:
-    """Workers at which the ways of the graph end: those for whom everybody waits.
+    """Find workers at which the ways of the graph end: those for whom everybody waits.
 
-    Where somebody has died, survivors react to it in all sorts of places: only ends count that somebody waits for who
-    does not wait for the dead.
+    After a death survivors react in all sorts of places: then only ends count that are awaited by a worker which does
+    not wait for the dead.
     """
     ends = {node for node in waiting.ends() if node >= 0} - _named(found)
     if dead:
@@ -103,7 +103,7 @@ def _is_elsewhere(member: Member) -> bool:
 
 
 def _may_communicate(member: Member) -> bool:
-    """`work.wait()` and a wait for the device have no frame of their own: the leaf is the user's."""
+    """True if the wait may be for others: `work.wait()` and waits for the device have no frame of their own."""
     return member.site.wait == "futex" or (member.site.wait == "" and member.worker.device != "cpu")
 
 
