@@ -23,7 +23,7 @@ __all__ = ["CATALOG", "CatalogEntry", "WindowContext", "diagnose"]
 
 
 def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> Verdict:
-    """Verdict on one window.
+    """Build the verdict on one window.
 
     A cause is a group of rows with excess time per iteration, whose removal makes the recomputed iteration shorter by
     at least `min_gain`. The excess is that of workers for which the others wait, or of all workers against the job's

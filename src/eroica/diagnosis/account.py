@@ -72,7 +72,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def largest_part(view: View) -> Part | None:
-    """The block of own time whose excess costs most, as deep in the tree as it stays one block.
+    """Find the block of own time whose excess costs most, as deep in the tree as it stays one block.
 
     All cells of the tree are judged, for the noise of a large one hides a small one inside. Against the healthy window,
     and against peers where that gains more: one worker's own slowness is not the job's.
@@ -81,7 +81,7 @@ def largest_part(view: View) -> Part | None:
         view: A window with a baseline window.
 
     Returns:
-        None where no own time is surely longer, and where nobody waits for who is slower.
+        None where no own time is surely longer, and where nobody waits for the slower workers.
     """
     keys = view.fleet.keys
     rows = [at for at in np.flatnonzero(view.fleet.critical_us.max(axis=1) > 0) if is_own_time(keys[at])]
@@ -116,7 +116,7 @@ def is_concentrated(view: View, root: Cell, part: Part) -> bool:
 
 
 def _may_stand_out(view: View, cell: Cell) -> bool:
-    """A look at means before any series is decoded."""
+    """True if means alone show enough excess over the baseline window: a look before any series is decoded."""
     rows, floor = list(cell.rows), view.settings.min_gain * view.iteration_us
     more_W = view.fleet.critical_us[rows].sum(axis=0) - np.nan_to_num(view.suspects.before_us[rows]).sum(axis=0)
     return bool(more_W.max(initial=0.0) >= floor)
@@ -145,7 +145,7 @@ def comes_again(removed_WI: Floats) -> bool:
 
 
 def _since_healthy(view: View, spent: Spent) -> Iterator[Lateness]:
-    """Most workers above their own time in the healthy window.
+    """Find most workers above their own time in the baseline window.
 
     That iterations are longer is known from all of the job's; which cells hold it is seen by all workers together, each
     of which did its work by itself (Stouffer's sum).
@@ -187,7 +187,7 @@ def rank_strength(now_WI: Floats, then_WJ: Floats) -> Floats:
 
 
 def _tree(keys: Sequence[FunctionKey], root: Cell) -> Iterator[Cell]:
-    """All cells: own time, its parts of the iteration, the kinds in each, the names of operators in each of those.
+    """List all cells: own time, its parts of the iteration, the kinds in each, the names of operators in each kind.
 
     Python has a call tree of its own, of which operators are leaves.
     """

@@ -171,7 +171,7 @@ def _is_file(frame: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def _of_frame(entry: str, asked: str) -> Activity:
-    """Activity that one frame shows, of one class."""
+    """Return the activity of one class that one frame shows; "" without one."""
     if is_own_frame(entry):
         return ""
     frame = split_frame(entry)
@@ -180,7 +180,7 @@ def _of_frame(entry: str, asked: str) -> Activity:
 
 @lru_cache(maxsize=16384)
 def _in_file(file: str, asked: str) -> tuple[tuple[Activity, re.Pattern[str]], ...]:
-    """Activities of one class that functions of a file show, and the names of those that do."""
+    """List the activities of one class that functions of a file show, with patterns of these functions' names."""
     return tuple(
         (activity, library.names)
         for activity, libraries in _CLASSES[asked].items()

@@ -67,7 +67,7 @@ class _Narrow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_narrow_affinity(view: View) -> list[Candidate]:
-    """Hosts whose workers wait for the few cores that they may use."""
+    """Accuse hosts whose workers wait for the few cores that they may use."""
     if view.is_trace or view.fleet.has_accelerator or not view.is_slow:
         return []
     found = [one for host, members in view.homes.items() if (one := _narrow(view, host, members)) is not None]

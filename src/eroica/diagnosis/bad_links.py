@@ -47,7 +47,7 @@ _UNTOLD = 0.7
 
 
 def find_bad_links(view: View, found: SlowGroups) -> Culprit | None:
-    """Members of slow groups that sit directly on a link which carries little; None where μ and σ tell of none."""
+    """Accuse members of slow groups that sit on a link which carries little; None where μ and σ tell of none."""
     floor = view.settings.utilization_floor
     usual_mu = found.usual_mu
     on_link = {one.group: _on_link(one, usual_mu, floor) for one in found.slow if one.resource}
@@ -72,7 +72,7 @@ def find_bad_links(view: View, found: SlowGroups) -> Culprit | None:
 
 
 def _on_link(one: GroupPaths, usual_mu: Floats, floor: float) -> list[int]:
-    """Members with low μ and no high σ beside their ring peers; where all are low, those with a low σ."""
+    """List the members with low μ and no high σ beside their ring peers; where all are low, those with a low σ."""
     if np.isnan(one.mu).all():
         return []
     middle, spread = float(np.nanmedian(one.mu)), _median(one.sigma)
@@ -120,7 +120,7 @@ def _link_evidence(view: View, found: SlowGroups, workers: tuple[int, ...]) -> I
 
 
 def find_slow_paths(view: View, found: SlowGroups) -> Culprit:
-    """The hosts of slow groups, where members are alike or nothing was sampled."""
+    """Accuse the hosts of slow groups, where members are alike or nothing was sampled."""
     members = found.members
     mu = np.concatenate([one.mu for one in found.slow])
     return Culprit(

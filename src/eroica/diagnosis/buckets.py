@@ -44,7 +44,7 @@ class Piece(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """For evidence."""
+        """Sentence for the evidence."""
         return (
             f"The {self.what} travel in one piece, {self.elements / 1e6:.0f} million elements in one {self.kind} of "
             "each iteration, and nothing else runs meanwhile."
@@ -64,7 +64,7 @@ class Piece(NamedTuple):
 
 
 def find_piece(view: View, rows: Sequence[int]) -> Piece | None:
-    """The one large execution that a collective is made of; None where there are several, or it is hidden.
+    """Find the one large execution that a collective is made of; None where there are several, or it is hidden.
 
     Args:
         view: The window.

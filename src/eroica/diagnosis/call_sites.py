@@ -1,4 +1,4 @@
-"""Where the user's code calls the operators that are a cause by themselves, or makes the garbage that is collected.
+"""Find where the user's code calls operators that are a cause by themselves, or makes the garbage that is collected.
 
 A storm of copies and one operator that is slow keep their names and their advice, but somebody has to find the line: of
 most of what they take longer the sampled stacks know who called it.
@@ -23,7 +23,7 @@ _COLLECTIONS = "garbage-collection"
 
 
 def tell_callers(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """The causes; those that are operators by themselves with the function that calls most of them.
+    """Add to causes that are operators by themselves the function that calls most of them.
 
     Recorded traces do not tell. Where nobody knows who launched what a device runs, stacks still tell what the host
     waits for: allocations, and copies from and to memory that is not pinned.

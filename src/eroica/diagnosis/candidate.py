@@ -1,4 +1,4 @@
-"""A possible cause: who, which rows, and how much of whose time it takes in each iteration."""
+"""Candidate for a cause: the accused, their rows, and the time that it takes of each worker in each iteration."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.mean_us - self.reference_us
 
     def told_as(self, cause: str, subject: str, evidence: tuple[str, ...]) -> Candidate:
-        """The same time under another cause; sentence and advice were those of the old one.
+        """Tell the same time under another cause, without the sentence and advice of the old one.
 
         Args:
             cause: Slug in the catalog.
-            subject: Who does what.
-            evidence: What speaks for it, beside what has been said.
+            subject: Subject of the sentence, with its verb.
+            evidence: Sentences added to the evidence.
         """
         return msgspec.structs.replace(
             self, cause=cause, subject=subject, evidence=(*self.evidence, *evidence), sentence="", next_step=""

@@ -92,12 +92,12 @@ class _Common(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def meet_more(self) -> bool:
-        """Workers wait for each other because they meet more often."""
+        """True if workers wait for each other because they meet more often."""
         return self.is_mutual and self.change is not None and self.change.meets_more
 
 
 def collectives(view: View) -> list[int]:
-    """Rows of collectives with critical time."""
+    """List rows of collectives with critical time."""
     return [
         at
         for at, key in enumerate(view.fleet.keys)
@@ -106,17 +106,17 @@ def collectives(view: View) -> list[int]:
 
 
 def _heaviest(view: View) -> int:
-    """The row of the collective that takes most."""
+    """Find the row of the collective that takes most."""
     return max(collectives(view), key=lambda at: float(view.fleet.critical_us[at].mean()))
 
 
 def common_wait(wait_WI: Floats) -> Floats:
-    """The part of an iteration's collective time that even the last to arrive spends. float64 [1, I]."""
+    """Return an iteration's collective time that even the last to arrive spends. float64 [1, I]."""
     return np.asarray(wait_WI.min(axis=0)[None])
 
 
 def find_slow_communication(view: View) -> list[Candidate]:
-    """Collectives that take longer than before, or than expected, on the last to arrive too.
+    """Accuse collectives that take longer than before, or than expected, on the last to arrive too.
 
     Against the baseline it is claimed only when somebody finds the job slow; against the expectation only with an
     accelerator, for collectives on busy cores take what they take.
@@ -133,9 +133,9 @@ def find_slow_communication(view: View) -> list[Candidate]:
 
 
 def _against_expectation(view: View) -> _Common:
-    """Transfers of the worker with the shortest ones: what it waits for others, in other groups too, is not counted.
+    """Compare the shortest transfers of any worker with the expectation; waiting for others, in any group, is left out.
 
-    Nor, where a job has become slower, what they took when it was healthy.
+    Where a job has become slower, what they took in its baseline window is left out, too.
     """
     allowed_us = view.settings.expected_collective * view.iteration_us if view.fleet.has_accelerator else np.inf
     past = view.suspects.baseline
@@ -146,9 +146,9 @@ def _against_expectation(view: View) -> _Common:
 
 
 def _transfers(view: View, others: Sequence[int]) -> Floats:
-    """Time in collectives less what is known to be waiting, and less receives from nobody knows whom. float64 [W, I].
+    """Return the time in collectives less known waiting, and less receives from unknown senders. float64 [W, I].
 
-    A pipeline's stages wait in those while it fills and drains, however fast the transfer is.
+    A pipeline's stages wait in such receives while it fills and drains, however fast the transfer is.
 
     Args:
         view: The window.
@@ -160,10 +160,10 @@ def _transfers(view: View, others: Sequence[int]) -> Floats:
 
 
 def with_missing(view: View) -> list[int]:
-    """Rows of collectives in which somebody who did not report may be the one that all wait for.
+    """List rows of collectives in which a worker that did not report may be the one that all wait for.
 
-    Those of groups that it is a member of, and of groups of which nothing tells the members. Recorded traces say so
-    themselves (`_may_wait`).
+    These are rows of groups with such a member, and of groups of which nothing tells the members. Recorded traces tell
+    it themselves (`_may_wait`).
     """
     missing = set(view.context.missing)
     if view.is_trace or not missing:
@@ -174,7 +174,7 @@ def with_missing(view: View) -> list[int]:
 
 
 def kind_of(fleet: Fleet, row: int) -> str:
-    """Kind of the collective in a row: "all_reduce", "recv"."""
+    """Return the kind of the collective in a row: "all_reduce", "recv"."""
     name = fleet.keys[row].name
     return collective_kind(name.partition(":")[2] or name)
 
@@ -190,7 +190,7 @@ def _reported(view: View, receives: CollectiveRecord) -> bool:
 
 
 def _against_baseline(view: View) -> _Common:
-    """Whoever waits for one worker early and for another one later waits, too, and so does everybody at least once."""
+    """Compare the collective time that even the last to arrive spends with that of the baseline window."""
     past = view.suspects.baseline
     if past is None or not view.is_slow:
         return _Common(now_I=np.zeros((1, view.iterations)), allowed_us=np.inf, reference="baseline")
@@ -211,7 +211,7 @@ def _against_baseline(view: View) -> _Common:
 
 
 def _without_lateness(view: View) -> Floats:
-    """Time in collectives less what each waits longer for others than others do for it. float64 [W, I].
+    """Return the collective time less what each waits longer for others than others for it. float64 [W, I].
 
     In a ring whose data takes long everybody waits for the one before, and nobody is late.
     """
@@ -328,7 +328,7 @@ def _meet_more(view: View, name: str, change: Change, mean_us: float) -> str:
 
 
 def called_from(view: View, mean_us: float, workers: Sequence[int] = ()) -> list[str]:
-    """The user's function in which most of this time is waited for, as far as stacks were sampled meanwhile.
+    """Name the user's function in which most of this wait happens, as far as stacks were sampled meanwhile.
 
     Args:
         view: The window.
@@ -383,12 +383,12 @@ def _exposed(view: View, name: str, mean_us: float) -> str:
 
 
 def find_waiting(view: View, accused: Sequence[int], excess_us: float) -> list[Waiting]:
-    """Collectives in which the others wait for the accused, longest first.
+    """List the collectives in which the others wait for the accused, longest first.
 
     Args:
         view: The window.
-        accused: Who is late (indices); empty where that changes from iteration to iteration.
-        excess_us: By how much they are late.
+        accused: Late workers (indices); empty where these change from iteration to iteration.
+        excess_us: Their lateness, microseconds per iteration.
     """
     others = np.setdiff1d(np.arange(view.workers), np.asarray(accused, dtype=np.intp)).tolist()
     if not others:
@@ -410,7 +410,7 @@ def _extra(wait: Waiting) -> float:
 
 
 def _beyond_shortest(time_GW: Floats) -> Floats:
-    """Time in collectives of several groups beyond that of the group's shortest member. float64 [W]."""
+    """Return the collective time of several groups beyond that of the group's shortest member. float64 [W]."""
     there_GW = time_GW > 0
     shortest_G1 = np.where(there_GW, time_GW, np.inf).min(axis=1, keepdims=True)
     return np.asarray(np.where(there_GW, time_GW - shortest_G1, 0.0).sum(axis=0))

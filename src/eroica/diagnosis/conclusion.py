@@ -65,13 +65,13 @@ _FEW = 5
 def conclude(
     view: View, causes: Sequence[Cause], findings: Sequence[Finding], doubted: Cause | None = None
 ) -> tuple[VerdictWord, str, tuple[str, ...]]:
-    """Word, sentence and coverage notes of a verdict.
+    """Choose word, sentence and coverage notes of a verdict.
 
     Args:
         view: The window.
         causes: Its causes.
         findings: The same as findings, symptoms after them.
-        doubted: What may be one, where there is no cause, or costs more than all causes.
+        doubted: Candidate that may be a cause where there is none, or that may cost more than all causes.
     """
     notes = tuple(_notes(view, causes))
     missing = _too_little(view)
@@ -108,7 +108,7 @@ def conclude(
 def _with_causes(
     view: View, causes: Sequence[Cause], findings: Sequence[Finding], absence: Absence | None, notes: tuple[str, ...]
 ) -> tuple[VerdictWord, str, tuple[str, ...]]:
-    """Word, sentence and notes where there are causes: slow, unless something larger may be behind it."""
+    """Choose word, sentence and notes where there are causes: slow, unless something larger may be behind it."""
     text = summarize_cause(view, causes[0], findings[0].resource)
     if all(cause.candidate.may_be_recording or cause.candidate.is_remark for cause in causes):
         return "undetermined", f"{text} One iteration does not tell which of the two: {MORE_STEPS}.", notes
@@ -215,7 +215,7 @@ def _contradiction(view: View) -> str:
 
 
 def _faster_few(view: View) -> NDArray[np.intp]:
-    """A minority that computes the same operators clearly faster than all others of its role, and waits for them.
+    """Find the few that compute the same operators clearly faster than most of their role, and wait for the others.
 
     Then most are slow: older hardware, a cap on their power. Where workers share cores, one may have more of them.
     """
@@ -266,7 +266,7 @@ def _is_longer_than_before(view: View) -> bool:
 
 
 def _without_transfers(fleet: Fleet) -> NDArray[np.float64]:
-    """Iterations less the collective time of whoever waits least. float64 [I]."""
+    """Return iterations less the collective time of the worker that waits least. float64 [I]."""
     return np.asarray(fleet.busy_us.max(axis=0))
 
 
@@ -325,7 +325,7 @@ def _healthy(view: View) -> str:
 
 
 def _unjudged(view: View) -> str:
-    """Workers of whom that cannot be said."""
+    """Name the workers of which nothing can be said, without peers and baseline window; "" without any."""
     if view.suspects.baseline is not None or not view.alone.any():
         return ""
     ranks = [view.fleet.ranks[worker] for worker in np.flatnonzero(view.alone)]
@@ -386,7 +386,7 @@ def _few_iterations(view: View) -> Iterator[str]:
 
 
 def _worker_notes(view: View) -> Iterator[str]:
-    """Each worker's own notes, equal ones together."""
+    """List each worker's own notes, equal ones together."""
     owners: dict[str, list[int]] = {}
     for pattern in view.fleet.patterns:
         for note in dict.fromkeys(pattern.notes):

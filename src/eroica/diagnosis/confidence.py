@@ -35,7 +35,7 @@ _ALONE = 0.75
 
 
 def estimate_confidence(view: View, candidate: Candidate, gain: float) -> float:
-    """Probability that this is a cause and the named function is right, 0-1.
+    """Estimate the probability that a candidate is a cause and its named function is right, 0-1.
 
     Four doubts multiply: noise (excess in standard errors), place (share of the excess in the named function), waiting
     and the reference. Waiting is the share of the excess that the others wait for, and of the blame in matched
@@ -54,7 +54,7 @@ def estimate_confidence(view: View, candidate: Candidate, gain: float) -> float:
 
 
 def believed_strength(view: View, candidate: Candidate) -> float:
-    """Standard errors of a cause, corroboration included, less what few recorded iterations may pretend.
+    """Return a cause's standard errors, corroboration included, less what few recorded iterations may pretend.
 
     By Student's distribution, but not less than what is known without any repetition: that functions of healthy workers
     vary by less than `UNKNOWN_NOISE` of their time. What is no accident even by Student's distribution stays so.

@@ -9,7 +9,7 @@ from eroica.model.window import Window
 
 
 class WindowContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The window and who answered.
+    """The window, and the workers that answered.
 
     Attributes:
         job: Name of the job.

@@ -49,14 +49,14 @@ def cores_of_host(patterns: Iterable[WorkerPattern]) -> Cores:
 
 
 def bound_to(patterns: Iterable[WorkerPattern]) -> frozenset[int]:
-    """The cores that some workers of a host may run on, all together; none where one of them does not say."""
+    """Unite the cores that some workers of a host may run on; none where one worker does not say."""
     told = [listed_cores(one.setup.get("affinity", "")) for one in patterns]
     return frozenset[int]().union(*told) if all(told) else frozenset()
 
 
 @lru_cache(maxsize=4096)
 def listed_cores(listed: str) -> frozenset[int]:
-    """The cores of a list like "0-3,8"; none where it cannot be read."""
+    """Read the cores of a list like "0-3,8"; none where it cannot be read."""
     found: set[int] = set()
     for part in filter(None, listed.split(",")):
         first, _, last = part.strip().partition("-")
