@@ -46,7 +46,7 @@ class Exchange(NamedTuple):
 
 
 class Change(NamedTuple):
-    """An exchange that is another one than in the healthy window, or no longer hidden."""
+    """Change of an exchange since the baseline window: other data or calls, or no longer hidden."""
 
     now: Exchange
     then: Exchange
@@ -63,27 +63,27 @@ class Change(NamedTuple):
 
     @property
     def is_larger(self) -> bool:
-        """More data or more calls."""
+        """True if more data or more calls are exchanged."""
         return self.meets_more or self.carries_more
 
     @property
     def carries_more(self) -> bool:
-        """More data."""
+        """True if more data is exchanged."""
         return float(np.nan_to_num(self.data)) >= _MORE
 
     @property
     def is_exposed(self) -> bool:
-        """The same exchange: what ran beside it no longer does."""
+        """True if the exchange is the same, and what ran beside it no longer does."""
         return not self.is_larger
 
     @property
     def meets_more(self) -> bool:
-        """More calls: workers wait for each other more often, though nobody does more than before."""
+        """True if there are more calls: workers wait for each other more often, though none does more than before."""
         return self.calls >= _MORE
 
     @property
     def reason(self) -> str:
-        """In a clause."""
+        """Reason, as a clause."""
         if self.data >= _MORE:
             return f"workers exchange {_times(self.data)} times as much as in the healthy window"
         if self.calls >= _MORE:
@@ -93,7 +93,7 @@ class Change(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """For evidence."""
+        """Sentence for the evidence."""
         now, then = self.now, self.then
         if self.is_larger:
             return f"In each iteration: {_amount(now)}; in the healthy window {_amount(then)}."
@@ -158,7 +158,7 @@ def find_change(view: View, row: int) -> Change | None:
 
 
 def _is_exposed(change: Change, least_us: float) -> bool:
-    """The same collectives last no longer, but are waited for; those that run at once last longer in sum."""
+    """True if the same collectives last no longer, but are waited for as less of them is hidden."""
     now, then = change.now, change.then
     same = _is_same(change.calls) and (np.isnan(change.data) or _is_same(change.data))
     lasts = 0 < now.lasting_us <= _SAME * then.lasting_us

@@ -35,7 +35,7 @@ _OF_HOSTS = frozenset(
 
 
 def build_findings(view: View, causes: Sequence[Cause]) -> tuple[Finding, ...]:
-    """Causes by falling gain, then symptoms; each symptom belongs to the largest cause that explains it."""
+    """Build the findings: causes by falling gain, then symptoms, each under the largest cause that explains it."""
     waits = [_waiting_of(view, cause) for cause in causes]
     symptoms: list[tuple[int, Waiting]] = []
     for at, found in enumerate(waits):

@@ -74,9 +74,9 @@ class _Tiny(NamedTuple):
 
 
 def find_fragmented(view: View) -> list[Candidate]:
-    """Kinds of collectives that are tiny and many, where even the last worker to arrive spends a share in them.
+    """Accuse kinds of collectives that are tiny and many, in which even the last worker to arrive spends a share.
 
-    Those of a group of some workers only where the others have come to wait for these.
+    Collectives of some workers count only where the others have come to wait for these.
     """
     if view.workers < 2:
         return []
@@ -128,7 +128,7 @@ def _judged(view: View, row: int) -> _Tiny | None:
 
 
 def _cut_up(view: View, row: int) -> _Tiny | None:
-    """Messages between partners that have become many times as many since the healthy window, and shorter."""
+    """Find messages between partners that are many times as many as in the baseline window, and shorter."""
     past, key = view.suspects.baseline, view.fleet.keys[row]
     then = past.keys.index(key) if past is not None and key in past.keys else -1
     if past is None or then < 0:
@@ -147,7 +147,7 @@ def _cut_up(view: View, row: int) -> _Tiny | None:
 
 
 def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
-    """The kind of one row if it is many tiny calls on a typical worker that takes part."""
+    """Read the kind of one row; None unless it is many tiny calls on a typical worker that takes part."""
     key = fleet.keys[row]
     count_W = fleet.count[row]
     members = np.flatnonzero(count_W > 0)
@@ -182,7 +182,7 @@ def _of_like_sizes(records: Sequence[CollectiveRecord]) -> bool:
 
 
 def _share_of_runs(fleet: Fleet, key: FunctionKey, members: NDArray[np.intp]) -> float:
-    """Runs of executions that come right after another collective, by the number of executions; 0 if unknown.
+    """Return the share of executions that begin a run right after one another; 0 if unknown.
 
     What computes between two exchanges needs the result of the first: parts of a layer, split over workers, exchange
     their sums again and again, and no two of these can be one.
@@ -193,7 +193,7 @@ def _share_of_runs(fleet: Fleet, key: FunctionKey, members: NDArray[np.intp]) ->
 
 
 def _alone(records: Sequence[CollectiveRecord], own: CollectiveRecord | None) -> float | None:
-    """Share of the executions of a record that no other of the worker's collectives comes right before."""
+    """Return the share of a record's executions that no other of the worker's collectives comes right before."""
     if own is None or not own.end_us:
         return None
     ends_us = np.sort(np.concatenate([decode_series(one.end_us, np.float64) for one in records if one.end_us]))
@@ -207,7 +207,7 @@ def _alone(records: Sequence[CollectiveRecord], own: CollectiveRecord | None) ->
 
 
 def _calls(fleet: Fleet, rows: Sequence[int]) -> float:
-    """Executions of some rows per iteration on a typical worker that has any; each is in a few of many like groups."""
+    """Count executions of rows per iteration on a typical worker that has any; each is in a few of many like groups."""
     count_W = fleet.count[list(rows)].sum(axis=0)
     return float(np.median(count_W[count_W > 0])) if (count_W > 0).any() else 0.0
 

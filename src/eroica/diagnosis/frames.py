@@ -128,7 +128,7 @@ class Focus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def entry(self) -> str:
-        """The frame as its stack has it, "" where it has none. A name alone is not enough: modules nest `forward`."""
+        """Frame as its stack has it, "" where it has none. A name alone is not enough: modules nest `forward`."""
         frames = ((one, split_frame(one)) for one in self.stack)
         return next((one for one, frame in frames if (frame.name, frame.place) == (self.name, self.place)), "")
 
@@ -170,12 +170,12 @@ def is_own_frame(entry: str) -> bool:
 
 
 def whole_rows(name: str, rows: Sequence[int]) -> Focus:
-    """Rows that are named as they are, without a frame: an operator, or collectives of one kind."""
+    """Name rows as they are, without a frame: an operator, or collectives of one kind."""
     return Focus(name=name, place="", stack=(), functions=tuple(rows), share=1.0, is_own=False, is_specific=True)
 
 
 def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus | None:
-    """The frame to name for the excess of some rows.
+    """Find the frame to name for the excess of some rows.
 
     Among frames that hold at least 60 % of the excess and are mostly excess themselves, the one with the least time
     (the most specific; of equals the deepest); the user's own frames come before a library's. Without such a frame the
@@ -207,7 +207,7 @@ def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: 
 def _nodes(
     keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats
 ) -> dict[tuple[str, str], _Node]:
-    """Frames with all rows under them ("any"), and as leaves ("leaf"); heaviest row first."""
+    """Collect frames with all rows under them ("any"), and as leaves ("leaf"); heaviest row first."""
     nodes: dict[tuple[str, str], _Node] = defaultdict(_Node)
     for at in np.argsort(-excess_R, kind="stable"):
         row, excess, time = functions[at], excess_R[at], time_R[at]

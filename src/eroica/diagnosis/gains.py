@@ -33,7 +33,7 @@ LEAST_LEFT = 0.08
 
 
 def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """The causes; the first with the growth of the iteration as its gain, less what the others gain, if that is more.
+    """Give the first cause the growth of the iteration as its gain, less what the others gain, if that is more.
 
     What somebody expects of an iteration is no measurement: a gain that a rule knows stands against it.
 
@@ -101,9 +101,9 @@ def _takes_us(cause: Cause) -> float:
 
 
 def doubt_small_causes(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """The causes; with less confidence where together they leave most of a slowdown unexplained.
+    """Lower the confidence in causes that together leave most of a slowdown unexplained.
 
-    Who was compared with the slowdown itself has that doubt already.
+    A candidate compared with the slowdown itself has that doubt already.
     """
     remainder = find_remainder(view, causes)
     if remainder is None:
@@ -117,7 +117,7 @@ def _doubted(cause: Cause, belief: float) -> Cause:
 
 
 def _within(causes: Sequence[Cause], left: float) -> list[Cause]:
-    """The causes; collectives that are longer on everybody gain no more than the first one leaves of the growth.
+    """Bound the gain of collectives that are longer on everybody by what the first cause leaves of the growth.
 
     They may be longer because of it; what is left may be nothing worth a cause.
     """
@@ -132,7 +132,7 @@ def _is_longer_everywhere(cause: Cause) -> bool:
 
 
 def _growth(view: View) -> tuple[float, float]:
-    """By which share of itself the iteration has grown, where somebody finds the job slow; else 0.
+    """Return the growth of the iteration as a share of itself, where somebody finds the job slow; else 0.
 
     Returns:
         Inside windows, from the healthy one to this one; and as the job itself saw it, where no window makes iterations

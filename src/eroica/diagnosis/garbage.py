@@ -32,7 +32,7 @@ _MOST_LISTED = 8
 
 
 def find_collections(view: View) -> list[Candidate]:
-    """Garbage collections that cost the job more than a healthy one's do, or more than in its baseline window."""
+    """Accuse garbage collections that cost the job more than a healthy one's do, and more than in its baseline."""
     rows = [at for at, key in enumerate(view.fleet.keys) if key.kind == "gc" and view.fleet.critical_us[at].max() > 0]
     if not rows:
         return []
@@ -83,7 +83,7 @@ def _scope(time_WI: Floats) -> tuple[Literal["some", "all", "rotating"], tuple[i
 
 
 def _strength(time_WI: Floats, before_W: Floats) -> float:
-    """Time lost to collections in an iteration, in standard errors over iterations."""
+    """Return the time lost to collections in an iteration, in standard errors over iterations."""
     lost_I = time_WI.sum(axis=0) - before_W.sum()
     if lost_I.size < 2:
         return 0.0
@@ -98,7 +98,7 @@ def _is_beyond_healthy(view: View, time_WI: Floats, before_W: Floats) -> bool:
 
 
 def _agreement(view: View, time_WI: Floats) -> float | None:
-    """Where one worker pauses alone, do the others wait longer than it? Share of such iterations."""
+    """Return the share of iterations with a pause in which the paused worker waits no longer than the median one."""
     if view.workers == 1:
         return None
     longest_I = time_WI.argmax(axis=0)

@@ -1,4 +1,4 @@
-"""A job whose iterations take longer as they do where each holds more: larger batches, longer sequences, more of them.
+"""Iterations that take longer because each holds more: larger batches, longer sequences, more of them.
 
 Processors that compute more slowly while memory keeps its speed look like larger batches, so nothing is accused and
 nothing called healthy.
@@ -56,7 +56,7 @@ def _explains(view: View, past: Fleet) -> bool:
 
 
 def describe_more_to_do(view: View) -> str:
-    """The sentence that says so, with the function under which they are called where stacks tell."""
+    """Say that operators run more often, with the function under which they are called where stacks tell."""
     past, focus = past_of(view, whole_us), None
     if past is not None:
         focus = find_called_focus(view, range(view.workers), past)
@@ -76,7 +76,7 @@ def describe_more_to_do(view: View) -> str:
 
 
 def describe_growth(view: View) -> str:
-    """The sentence that says so."""
+    """Say that operators take longer as they do with larger batches or sequences."""
     grows, fixed = growth_since(view)
     past = view.suspects.baseline
     before = f" instead of {format_ms(past.mean_iteration_us)}" if past is not None else ""

@@ -30,7 +30,7 @@ _REFERENCES = {
 
 
 def list_hypotheses(view: View, causes: Sequence[Cause]) -> tuple[Hypothesis, ...]:
-    """The causes that were considered, the named ones first, then by what they would gain.
+    """List the causes that were considered, the named ones first, then by what they would gain.
 
     Args:
         view: The window; rules and selection have noted in it what they weighed.
