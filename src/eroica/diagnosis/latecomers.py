@@ -49,7 +49,7 @@ _FEWEST_TESTED = 4
 
 
 def find_latecomers(view: View) -> list[Candidate]:
-    """Workers that come last again and again. Recorded traces only."""
+    """Accuse workers that come last again and again. Recorded traces only."""
     if not view.is_trace:
         return []
     chains = chain_executions(view.suspects.arrivals.matched)
@@ -72,7 +72,7 @@ def find_latecomers(view: View) -> list[Candidate]:
 
 
 def _groups_of_late(chain: Chain) -> Iterator[tuple[list[int], NDArray[np.intp]]]:
-    """Members (rows of the chain) that are late together, and the executions, the most waited for first."""
+    """Group members (rows of the chain) that are late together, with the executions, the most waited for first."""
     blame_M = blame_of(chain)
     left = [int(row) for row in np.argsort(-blame_M, kind="stable") if blame_M[row] > 0]
     while left:
@@ -119,7 +119,7 @@ def _is_chance(chain: Chain, rows: list[int], at: NDArray[np.intp]) -> bool:
 def _late_in_each(
     chains: Sequence[Chain], late: Sequence[tuple[Chain, list[int], NDArray[np.intp]]]
 ) -> list[tuple[frozenset[int], frozenset[int]]]:
-    """Members of each chain, and which of them are late in it."""
+    """List the members of each chain, and those of them that are late in it."""
     found: dict[int, set[int]] = {id(chain): set() for chain in chains}
     for chain, rows, _ in late:
         found[id(chain)] |= {chain.members[row] for row in rows}
@@ -198,7 +198,7 @@ def _candidate(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) 
 
 
 def _spent(view: View, workers: tuple[int, ...], focus: Focus, each_us: float) -> tuple[float, float]:
-    """Time in the named function on the late and on their peers; without one, the waiting of the others."""
+    """Return the time in the named function on the late and on their peers; without one, the waiting of the others."""
     if not focus.functions:
         return each_us, 0.0
     fleet, rows = view.fleet, list(focus.functions)
@@ -207,14 +207,14 @@ def _spent(view: View, workers: tuple[int, ...], focus: Focus, each_us: float) -
 
 
 def _worked_longer(view: View, workers: tuple[int, ...]) -> float:
-    """By how much the devices of the late computed longer than those of their peers, all their kernels together."""
+    """Measure how much longer the devices of the late computed than those of their peers, all kernels together."""
     rows = [at for at, key in enumerate(view.fleet.keys) if key.kind == "compute"]
     over = np.nan_to_num(view.fleet.critical_us - view.suspects.peers_us)[np.ix_(rows, list(workers))]
     return float(over.sum(axis=0).mean())
 
 
 def _strength(view: View, workers: tuple[int, ...], times: int) -> float:
-    """Waiting for them in standard errors over iterations.
+    """Return the waiting for late workers in standard errors over iterations.
 
     In a single one each execution is an observation: one delay is taken to vary as much as it is long, so the mean of n
     is known to one part in the root of n. Over several, also in those by which the workers' own time varies, all taken
@@ -231,7 +231,7 @@ def _strength(view: View, workers: tuple[int, ...], times: int) -> float:
 
 
 def _focus(view: View, workers: tuple[int, ...], each_us: float) -> tuple[Focus, FindingKind, str]:
-    """The row that holds most of the lateness, and the cause that it means; "no function" where none does."""
+    """Find the row that holds most of the lateness, and the cause that it means; "no function" where none does."""
     keys = view.fleet.keys
     over_F = np.nan_to_num(view.fleet.critical_us - view.suspects.peers_us)[:, list(workers)].mean(axis=1)
     order = [int(row) for row in np.argsort(-over_F) if keys[row].kind != "collective"]
@@ -300,7 +300,7 @@ def _names(view: View, chain: Chain, rows: Sequence[int]) -> str:
 
 
 def _which(chain: Chain, at: NDArray[np.intp], view: View) -> str:
-    """Such as "collectives 0 to 4 (all_to_all)"; where there are many, how many."""
+    """Name the executions, as in "collectives 0 to 4 (all_to_all)"; where there are many, say how many."""
     kinds = " and ".join(sorted({chain.kinds[place] for place in at}))
     if view.iterations > 1 or at.size > 2 * _MOST_TIMES:
         return f"{at.size} of {len(chain.kinds)} matched collectives ({kinds}{_of_group(view, chain)})"

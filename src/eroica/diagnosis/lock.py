@@ -67,7 +67,7 @@ _NEXT_STEP = (
 
 
 def find_lock_contention(view: View) -> list[Candidate]:
-    """Workers, or all, whose training thread takes longer for everything while another thread computes in Python."""
+    """Accuse workers, or all, whose training thread takes longer for everything while another computes in Python."""
     if view.fleet.has_accelerator:  # the training thread waits for its device, whoever has the lock
         return []
     busy_W = _busy_beside(view.fleet)
@@ -95,18 +95,18 @@ def find_lock_contention(view: View) -> list[Candidate]:
 
 
 def _own_rows(view: View) -> list[int]:
-    """Rows of the training thread in which it would run, not those in which it is known to wait."""
+    """List rows with critical time in which the training thread would run, not those in which it is known to wait."""
     return [row for row in _would_run(view.fleet) if view.fleet.critical_us[row].any()]
 
 
 def _only_waits_longer(view: View) -> NDArray[np.bool_]:
-    """Workers whose training thread computes as long as on the peers, or as before, but runs later. bool [W]."""
+    """Mark workers whose training thread computes as long as on the peers, or as before, but runs later. bool [W]."""
     longer_W, idle_W = (_beyond_usual(view, measured) for measured in (_own_us, _idle_us))
     return np.asarray((longer_W > 0) & (idle_W >= _WAITS_LONGER * longer_W), dtype=np.bool_)
 
 
 def _waits_about_as_long(view: View, busy_W: Floats) -> NDArray[np.bool_]:
-    """Workers whose training thread waits longer by no more than about what the other thread computes. bool [W]."""
+    """Mark workers whose training thread waits longer by at most about what the other thread computes. bool [W]."""
     computes_W = busy_W * view.fleet.iteration_us.mean(axis=1)
     return np.asarray(_beyond_usual(view, _idle_us) <= _ABOUT * computes_W)
 
@@ -118,7 +118,7 @@ def _beyond_usual(view: View, measured: Callable[[Fleet], Floats]) -> Floats:
 
 
 def _would_run(fleet: Fleet) -> list[int]:
-    """Rows of the training thread in which it would run."""
+    """List rows of the training thread in which it would run."""
     return [
         at
         for at, key in enumerate(fleet.keys)
@@ -127,12 +127,12 @@ def _would_run(fleet: Fleet) -> list[int]:
 
 
 def _own_us(fleet: Fleet) -> Floats:
-    """Time per iteration in which the training thread would run. float64 [W]."""
+    """Return the time per iteration in which the training thread would run. float64 [W]."""
     return np.asarray(fleet.critical_us[_would_run(fleet)].sum(axis=0))
 
 
 def _idle_us(fleet: Fleet) -> Floats:
-    """The part of it in which it does not. float64 [W]."""
+    """Return the part of the training thread's own time in which it does not run. float64 [W]."""
     rows = _would_run(fleet)
     used_W = (fleet.critical_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1], nan=1.0)).sum(axis=0)
     return np.asarray(_own_us(fleet) - used_W)
@@ -155,7 +155,7 @@ def _is_spread(view: View, rows: list[int], late: Lateness) -> bool:
 
 
 def _busy_beside(fleet: Fleet) -> Floats:
-    """Cores that Python of other threads uses, at most of those that run one function. float64 [W]."""
+    """Return the cores that Python of other threads uses, at most of those that run one function. float64 [W]."""
     programs: dict[str, list[int]] = defaultdict(list)
     for at, key in enumerate(fleet.keys):
         if key.thread == "background" and key.kind == "python":
@@ -174,7 +174,7 @@ def _program(stack: Sequence[str]) -> str:
 
 
 def _running(view: View, rows: Sequence[int]) -> Floats:
-    """Share of its own time, less the wait for a core, in which a training thread runs. float64 [W]."""
+    """Return the share of its own time, less the wait for a core, in which a training thread runs. float64 [W]."""
     time_RW = view.fleet.critical_us[list(rows)]
     used_W = (time_RW * np.nan_to_num(view.fleet.pattern[list(rows), :, 1])).sum(axis=0)
     queued_W = np.nan_to_num(queued_share(view.fleet)) * view.fleet.iteration_us.mean(axis=1)

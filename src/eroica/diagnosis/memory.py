@@ -41,7 +41,7 @@ _MOST_NAMED = 3
 
 
 def find_memory_storms(view: View) -> list[Candidate]:
-    """Workers, or all, on which memory operations take more of the iteration than they should."""
+    """Accuse workers, or all, on which memory operations take more of the iteration than they should."""
     if view.fleet.has_accelerator:
         rows = _busy(view, [at for at, key in enumerate(view.fleet.keys) if key.kind == "memory"])
         found = judge_group(view, rows, view.settings.expected_memory)
@@ -77,18 +77,18 @@ def _in_more(view: View, rows: list[int], late: Lateness, count_R: Floats, usual
 
 
 def _excess(view: View, rows: list[int], late: Lateness) -> Floats:
-    """Time of each row beyond its reference, on the accused. float64 [R]."""
+    """Return the time of each row beyond its reference, on the accused. float64 [R]."""
     time_R = view.fleet.critical_us[rows][:, list(late.workers)].mean(axis=1)
     return np.asarray(time_R - reference_of_rows(view, rows, late))
 
 
 def _counts(view: View, rows: Sequence[int], late: Lateness) -> Floats:
-    """Executions per iteration on the accused. float64 [R]."""
+    """Count executions per iteration on the accused. float64 [R]."""
     return np.asarray(view.fleet.count[list(rows)][:, list(late.workers)].mean(axis=1))
 
 
 def _usual_counts(view: View, rows: Sequence[int], late: Lateness) -> Floats | None:
-    """Executions per iteration on what the accused are compared with. float64 [R]."""
+    """Count executions per iteration on the reference of the accused. float64 [R]."""
     members = list(late.workers)
     if late.reference == "peers":
         usual_RW = median_of_others(view.fleet.count[list(rows)], view.fleet.roles)

@@ -37,7 +37,7 @@ _NEXT_STEP = (
 
 
 def find_fewer_micro_batches(view: View) -> list[Candidate]:
-    """All stages wait longer for each other since the pieces that they pass on have become fewer."""
+    """Accuse stages of waiting longer for each other because they pass on fewer pieces of a batch."""
     past = view.suspects.baseline
     if past is None or view.is_trace or not view.is_slow or not set(view.fleet.ranks) <= set(past.ranks):
         return []
@@ -68,12 +68,12 @@ def _pass_on_less(view: View) -> bool:
 
 
 def _messages(fleet: Fleet) -> Floats:
-    """Sends and receives in an iteration, by the records: kernels of both have one name. float64 [W]."""
+    """Count sends and receives in an iteration, by the records: kernels of both have one name. float64 [W]."""
     return _executions(fleet, _BETWEEN_TWO)
 
 
 def _received(fleet: Fleet) -> Floats:
-    """Receives in an iteration: at the ends of a pipeline, pieces of a batch. float64 [W]."""
+    """Count receives in an iteration: at the ends of a pipeline, pieces of a batch. float64 [W]."""
     return _executions(fleet, frozenset({"recv"}))
 
 
@@ -89,7 +89,7 @@ def _executions(fleet: Fleet, kinds: frozenset[str]) -> Floats:
 
 
 def _waits_us(fleet: Fleet) -> Floats:
-    """Mean time in collectives: an exchange of all at the end takes its share of what stages wait for. float64 [W]."""
+    """Return the mean time in collectives: a final exchange of all takes its share of that. float64 [W]."""
     return np.asarray(fleet.wait_us.mean(axis=1))
 
 

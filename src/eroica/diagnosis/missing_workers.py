@@ -1,4 +1,4 @@
-"""Workers that did not report, and whether all that did wait for them: nobody else is accused of what may be theirs."""
+"""Find waiting for workers that did not report: nobody else is accused of what may be theirs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Absence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def common_share(view: View) -> float:
-    """Share of the iteration that even who waits least spends in collectives."""
+    """Return the share of the iteration that even the worker that waits least spends in collectives."""
     return float(common_wait(view.fleet.wait_us).mean()) / max(view.iteration_us, 1e-9)
 
 
@@ -89,7 +89,7 @@ def hides(view: View, absence: Absence | None, causes: Sequence[Cause]) -> bool:
 
 
 def describe_absence(view: View, absence: Absence) -> str:
-    """The sentence that says so, and what would settle it."""
+    """Say that all may wait for workers that did not report, and what would settle it."""
     ranks = name_workers(view.context.missing)
     if view.is_trace:
         worst = int(_for_nobody(view).argmax())
@@ -108,7 +108,7 @@ def describe_absence(view: View, absence: Absence) -> str:
 
 
 def note_absence(view: View, absence: Absence) -> str:
-    """The same beside causes that cost more, or as much as can be told."""
+    """Note that wait beside causes that cost more, or as much as can be told."""
     return f"{_wait(view, absence)}, which may be for {name_workers(view.context.missing)}: not reported."
 
 
@@ -121,6 +121,6 @@ def _wait(view: View, absence: Absence) -> str:
 
 
 def _for_nobody(view: View) -> NDArray[np.float64]:
-    """Share of the iteration in collectives that each worker spends for none of the recorded. float64 [W]."""
+    """Return the share of the iteration in collectives that a worker waits for none of the recorded. float64 [W]."""
     waited_W = view.wait_us - view.suspects.arrivals.waited_us.mean(axis=1)
     return np.asarray(waited_W / max(view.iteration_us, 1e-9))

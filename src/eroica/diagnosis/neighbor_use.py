@@ -138,7 +138,7 @@ def _stolen(worker: WorkerPattern, steal: float, share: float) -> Taken:
 
 
 def _memory_taken(compared: Compared, worker: WorkerPattern) -> Taken | None:
-    """Processes that hold much of a host's memory while tasks wait for memory."""
+    """Find processes that hold much of a host's memory while tasks wait for memory."""
     pressure, total = compared.more_on_host("memory_pressure"), max(fact(worker, "memory_bytes"), 1.0)
     large = [one for one in worker.neighbors if one.memory_bytes >= _MUCH_EACH * total]
     taken = total * (1 - fact(worker, "memory_available"))  # pages that processes share count for each of them
@@ -170,7 +170,7 @@ class UsualDevices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usual_devices(view: View, candidate: Candidate) -> UsualDevices:
-    """Devices to compare those of a candidate's workers with."""
+    """Measure the use of devices with which those of a candidate's workers are compared."""
     accused = set(candidate.workers)
     others = [pattern for at, pattern in enumerate(view.fleet.patterns) if at not in accused]
     if candidate.reference == "baseline":
@@ -182,7 +182,7 @@ def usual_devices(view: View, candidate: Candidate) -> UsualDevices:
 
 
 def device_taken(view: View, others: UsualDevices, host: str, members: Sequence[int], factor: float) -> Taken | None:
-    """Processes on the devices of all accused workers of a host, and not on their peers'."""
+    """Find processes on the devices of all accused workers of a host, and not on their peers'."""
     beside = [[one for one in view.fleet.patterns[at].neighbors if one.device] for at in members]
     if not all(beside):
         return None

@@ -55,7 +55,7 @@ _OWN_WORK = 2.0
 
 
 def attribute_to_neighbors(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates, with those that somebody beside the job accounts for saying so; of one host as one."""
+    """Name in candidates the processes beside the job that account for them; candidates of one host become one."""
     if view.is_trace or not any(pattern.host_facts for pattern in view.fleet.patterns):
         return list(candidates)
     hosts = Hosts(view)
@@ -74,7 +74,7 @@ def is_concealing(candidate: Candidate) -> bool:
 
 
 def find_sibling_processes(view: View) -> list[Candidate]:
-    """A job that got slower than in its healthy window where nobody stands out, on hosts that others have filled since.
+    """Accuse processes that filled hosts since the baseline window, where the job got slower and nobody stands out.
 
     The whole time lost is theirs then: what a thread without a core delays, all others wait for. Without a healthy
     window it is what iterations take beyond what the user expects, and all that others take counts.
@@ -93,7 +93,7 @@ def find_sibling_processes(view: View) -> list[Candidate]:
 
 
 def unexplained_neighbors(view: View) -> Iterator[str]:
-    """Where a job is slow for no known reason: who else is busy on its hosts."""
+    """Name other processes that are busy on the hosts of a job that is slow for no known reason."""
     for host, members in Hosts(view).workers.items():
         worker = view.fleet.patterns[members[0]]
         heavy = [one for one in worker.neighbors if one.cpu_cores >= LEAST_CORES or one.device]
@@ -108,7 +108,7 @@ def unexplained_neighbors(view: View) -> Iterator[str]:
 
 
 def _attributed(hosts: Hosts, candidate: Candidate) -> Iterator[Candidate]:
-    """The candidate; where only some of its hosts have such neighbors, in two parts."""
+    """Attribute a candidate to neighbors; in two parts where only some of its hosts have such neighbors."""
     view = hosts.view
     accused = [view.fleet.patterns[worker] for worker in candidate.workers]
     if candidate.cause in INPUT_CAUSES:  # their own function is named: loader processes need cores, too
@@ -162,7 +162,7 @@ def _instead_of_turns(hosts: Hosts, candidate: Candidate) -> Candidate:
 
 
 def _beside_loading(hosts: Hosts, candidate: Candidate) -> Candidate:
-    """The candidate; where others take more cores of a host than elsewhere or before, with a sentence on each host."""
+    """Add a sentence on each host of which others take more cores than elsewhere or before."""
     theirs = sorted({hosts.view.fleet.patterns[worker].worker.host for worker in candidate.workers})
     others, beside = Others(hosts, candidate.workers, candidate.reference), []
     for host in theirs:
@@ -177,7 +177,7 @@ def _beside_loading(hosts: Hosts, candidate: Candidate) -> Candidate:
 
 
 def _of_workers(candidate: Candidate, workers: Sequence[int]) -> Candidate:
-    """The part of a candidate that is these workers'."""
+    """Take the part of a candidate that is these workers'."""
     removed_WI = np.zeros_like(candidate.removed_us)
     removed_WI[list(workers)] = candidate.removed_us[list(workers)]
     return msgspec.structs.replace(candidate, workers=tuple(workers), removed_us=removed_WI)
@@ -197,7 +197,7 @@ def _subject(view: View, candidate: Candidate, taken: Sequence[Taken]) -> str:
 
 
 def _taken_by_device(hosts: Hosts, candidate: Candidate, theirs: Sequence[str], factor: float) -> list[Taken]:
-    """Devices that run more slowly by themselves owe that to nobody who is on them."""
+    """Find what others take of devices, if these do not run more slowly by themselves, with a lower clock."""
     left = factor / _clock_ratio(hosts.view, candidate)
     if left - 1 < _LEAST_BY_OTHERS * (factor - 1):
         return []
@@ -228,7 +228,7 @@ def _taken_by_host(hosts: Hosts, candidate: Candidate, theirs: Sequence[str], fa
 
 
 def _members(hosts: Hosts, candidate: Candidate) -> dict[str, list[int]]:
-    """A candidate's workers by host."""
+    """Return a candidate's workers by host."""
     found: dict[str, list[int]] = {}
     for worker in candidate.workers:
         found.setdefault(hosts.view.fleet.patterns[worker].worker.host, []).append(worker)
@@ -251,12 +251,12 @@ def _taken_since(hosts: Hosts, host: str, lost: float) -> Taken | None:
 
 
 def _work_of_job(hosts: Hosts, members: Sequence[int]) -> float:
-    """Core time of the job's processes on a host in an iteration, microseconds."""
+    """Return the core time of the job's processes on a host in an iteration, microseconds."""
     return fact(hosts.view.fleet.patterns[members[0]], "cores_job") * hosts.view.iteration_us
 
 
 def _work_then(hosts: Hosts, before: Sequence[WorkerPattern]) -> float:
-    """The same in the healthy window; infinite where nobody looked."""
+    """Return the core time of the job's processes in the baseline window; infinite where nobody looked."""
     past = hosts.view.suspects.baseline
     cores = max(fact(one, "cores_job") for one in before)
     return cores * past.mean_iteration_us if past is not None and cores > 0 else np.inf
@@ -301,7 +301,7 @@ def _job_candidate(
 
 
 def _merged(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates that blame processes of the same hosts are one, and contention that wanders is part of it."""
+    """Merge candidates that blame processes of the same hosts, and contention that rotates with one of all workers."""
     merged: list[Candidate] = []
     everybodys = any(candidate.cause == CAUSE and candidate.scope == "all" for candidate in candidates)
     for candidate in candidates:
