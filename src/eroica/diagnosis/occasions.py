@@ -45,7 +45,7 @@ _EXPLAINS = 0.6
 
 
 class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
-    """When something happened, on whom.
+    """Occasions: iterations in which some rows took long, and the workers on which they did.
 
     Attributes:
         fleet: The window with all iterations.
@@ -83,7 +83,7 @@ class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def near(self) -> Flags:
-        """Iterations with an occasion and those right after: who is late at an end is waited for then. bool [I]."""
+        """Iterations with an occasion and those right after: a worker late at an end is waited for then. bool [I]."""
         return np.asarray(self.hit | np.append(False, self.hit[:-1]), dtype=np.bool_)
 
     @cached_property
@@ -98,7 +98,7 @@ class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @property
     def in_iteration_us(self) -> float:
-        """The same in one iteration: an occasion may last for several."""
+        """Time of an occasion in one iteration: it may last for several."""
         return float(self.longest_us[self.hit].mean())
 
     @property
@@ -113,7 +113,7 @@ class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
 
 def find_occasions(view: View, rows: tuple[int, ...]) -> Occasions | None:
-    """When some rows took long; None if never, or once in a window of several iterations."""
+    """Find when some rows took long; None if never, or once in a window of several iterations."""
     fleet = view.whole
     time_WI = fleet.series(rows)
     longest_I = time_WI.max(axis=0)
@@ -145,7 +145,7 @@ def may_be_older(view: View, found: Occasions) -> bool:
 
 
 def runs_of(hit_I: Flags) -> int:
-    """Runs of iterations that follow each other."""
+    """Count runs of iterations that follow each other."""
     return int(np.count_nonzero(hit_I & ~np.append(False, hit_I[:-1])))
 
 
@@ -160,7 +160,7 @@ def whose(time_WO: Floats) -> tuple[Literal["some", "all", "rotating"], tuple[in
 
 
 def agreement_of(found: Occasions) -> float | None:
-    """Share of the accused time that the others wait for, in these iterations and the ones after them.
+    """Return the share of the accused time that the others wait for, in these iterations and the ones after them.
 
     A worker that saves behind its optimizer step is waited for in the next iteration's collectives.
     """
@@ -180,7 +180,7 @@ def agreement_of(found: Occasions) -> float | None:
 def candidate_of(
     view: View, what: tuple[str, str], found: Occasions, focus: Focus, agreement: float | None, more: Sequence[str] = ()
 ) -> Candidate:
-    """The candidate that accuses who took part.
+    """Build the candidate that accuses the workers that took part.
 
     Args:
         view: The window.

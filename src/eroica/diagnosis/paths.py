@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 def find_group_transfers(view: View) -> list[Candidate]:
-    """Groups that take longer than like ones, or than when the job was healthy, for whom others are seen to wait."""
+    """Accuse groups slower than like ones, or than in the baseline window, for which others are seen to wait."""
     slow = (without_old(view, found) for found in find_slow_groups(view))
     beside_others = ((found, culprit) for found in slow for culprit in _culprits(view, found))
     judged = [_candidate(view, found, culprit, "peers") for found, culprit in beside_others]
@@ -89,9 +89,9 @@ def _removed(view: View, found: SlowGroups) -> Floats:
 
 
 def _agreement(view: View, found: SlowGroups, excess_us: float) -> float | None:
-    """By how much less the slow groups wait for others than the others do, as a share of their excess.
+    """Return by how much less slow groups wait for others than the others do, as a share of their excess.
 
-    None where they are all there are.
+    None where all workers are in slow groups.
     """
     waited_W = view.suspects.arrivals.waited_us.mean(axis=1)
     own = np.isin(np.arange(view.workers), found.members)

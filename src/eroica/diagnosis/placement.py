@@ -1,4 +1,4 @@
-"""Where the accused are: whole hosts, parts of one, the same coordinate in the job; and what only rank 0 does."""
+"""Describe where the accused are: whole hosts, parts of one, the same coordinate; and rank 0's extra duty."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST = 0.8
 
 
 def accused_hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
-    """Hosts of which (nearly) all workers are accused, if these are (nearly) all the accused and not the whole job."""
+    """List hosts whose workers are (nearly) all accused, if they hold (nearly) all the accused and not all workers."""
     homes = view.homes
     accused: dict[str, int] = defaultdict(int)
     for worker in workers:
@@ -40,7 +40,7 @@ def accused_hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
 
 
 def name_accused(view: View, workers: Sequence[int], *, capital: bool = False) -> tuple[str, bool]:
-    """Such as "host node-3 (workers 24 to 31)" or "worker 2", and whether it is one thing."""
+    """Name the accused, as in "host node-3 (workers 24 to 31)" or "worker 2"; and tell whether that is one thing."""
     hosts, ranks = accused_hosts(view, workers), [view.fleet.ranks[worker] for worker in workers]
     if not hosts:
         return name_workers(ranks, capital=capital), len(ranks) == 1

@@ -38,9 +38,9 @@ def is_older(view: View, now_us: float, then_us: float) -> bool:
 
 
 def without_older(view: View, found: Candidate) -> Candidate | None:
-    """The candidate; where a job got slower and most of its cost is older, what is new of it; None if that is little.
+    """Take from a candidate what the job spent before it got slower; None if what is new of it is little.
 
-    Waiting is somebody else's time, and what wanders has rules that compare how it wandered.
+    Waiting is another worker's time, and rotating candidates have rules that compare how they rotated.
     """
     waits = found.kind == "collective" and found.scope != "all"
     if found.reference not in _OF_THIS_WINDOW or found.scope == "rotating" or waits or not found.functions:
@@ -75,7 +75,7 @@ def without_older(view: View, found: Candidate) -> Candidate | None:
 
 
 def _older(found: Candidate, now_us: float, then_us: float) -> float:
-    """Part of a candidate's excess that is older, microseconds: an expectation may allow what was there already."""
+    """Return the part of an excess that is older, microseconds: an expectation may allow what was there already."""
     if found.reference == "expectation":
         return min(max(then_us - found.reference_us, 0.0), found.excess_us)
     return found.excess_us * max(then_us, 0.0) / max(now_us, 1e-9)

@@ -101,7 +101,7 @@ def doing(view: View, functions: Sequence[int], workers: Sequence[int], *, with_
 
 
 def _allowed(view: View, workers: Sequence[int], time_W: Floats) -> float:
-    """Share of the window in which training threads were not ready without a core, by the function's time; 0-1."""
+    """Return the share of the window in which training threads did not lack a core, by the function's time; 0-1."""
     queued_W = [view.fleet.patterns[worker].host_facts.get("run_queue_wait", 0.0) for worker in workers]
     queued = weighted_mean(queued_W, time_W)
     return 1.0 if np.isnan(queued) else float(np.clip(1.0 - queued, 0.0, 1.0))
@@ -132,7 +132,7 @@ def _mostly(view: View, rows: Sequence[int], time_R: Floats) -> Activity:
 
 
 def _on_disk(view: View, workers: Sequence[int], time_W: Floats, fact: str) -> float:
-    """Time in the wait for a disk over the function's own time; 0 where nobody looked."""
+    """Return the time in the wait for a disk over the function's own time; 0 where nobody looked."""
     waits = [
         view.fleet.patterns[worker].host_facts.get(fact, 0.0) * view.iteration_us / max(float(time), 1e-9)
         for worker, time in zip(workers, time_W, strict=True)
@@ -142,7 +142,7 @@ def _on_disk(view: View, workers: Sequence[int], time_W: Floats, fact: str) -> f
 
 
 def describe(found: Doing) -> tuple[str, ...]:
-    """Evidence on whether it waits or computes."""
+    """List evidence on whether a function waits or computes."""
     sentences = []
     if found.activity in ("network", "service", "file") and found.waits_for_read:
         how = "its use of a core was not measured" if np.isnan(found.busy) else f"on {percent(found.busy)} of a core"
@@ -168,7 +168,7 @@ def _queued(found: Doing) -> str:
 
 
 def library_frame(view: View, focus: Focus) -> str:
-    """The innermost frame below the named one, for sentences; "" where the named one is the innermost."""
+    """Name the innermost frame below the named one; "" where the named one is the innermost."""
     if not focus.stack:
         return ""
     leaf = focus.stack[-1]

@@ -106,10 +106,10 @@ def _is_no_crowd(view: View, turns: Turns) -> bool:
 
 
 def _named(view: View, turns: Turns, at: NDArray[np.intp]) -> list[Candidate] | None:
-    """The Python function that most of the lateness lies in, on whoever is last.
+    """Accuse the Python function that holds most of the lateness of the last worker.
 
     Returns:
-        None where there is no such function; nobody where it is one worker's alone, whatever turns the others take.
+        None where there is no such function; empty where it is one worker's alone, whatever turns the others take.
     """
     keys = view.fleet.keys
     rows = [row for row, key in enumerate(keys) if key.kind == "python" and view.fleet.critical_us[row].max() > 0]
@@ -152,7 +152,7 @@ def _is_of_one(view: View, functions: Sequence[int]) -> bool:
 
 
 def _on_last(view: View, turns: Turns, rows: list[int], at: NDArray[np.intp]) -> tuple[Floats, Floats]:
-    """Time of rows on whoever is last in some iterations, and their mean over all. float64 [R, I], [R]."""
+    """Return the time of rows on the last worker of some iterations, and their mean on others. float64 [R, I], [R]."""
     own, usual = np.zeros((len(rows), at.size)), np.zeros(len(rows))
     for place, row in enumerate(rows):
         series_WI = view.fleet.series([row])
@@ -195,9 +195,9 @@ def _held_up(view: View, turns: Turns, at: NDArray[np.intp]) -> Candidate:
 
 
 def _called(view: View, turns: Turns, held: Candidate) -> Candidate | None:
-    """The function whose operators, which hardly ran when all was well, are most of what makes one after another late.
+    """Accuse the function whose operators hardly ran in the baseline window and are most of the lateness in turn.
 
-    It is called now and then, by each at another time: the operators of whoever calls it look like more data.
+    It is called now and then, by each worker at another time: the operators that it calls look like more data.
     """
     past = past_of(view) if view.knows_callers and held.kind == "compute" and held.coverage >= _MOST else None
     if past is None:
@@ -211,7 +211,7 @@ def _called(view: View, turns: Turns, held: Candidate) -> Candidate | None:
 
 
 def _by(view: View, turns: Turns, held: Candidate, focus: Focus, past: Past) -> Candidate | None:
-    """The same told as a function's doing; None where that hardly ran, ran before, or is one worker's."""
+    """Accuse the function of that lateness; None where it hardly ran, ran before, or is one worker's."""
     now_W, before_W = inside_us(view.fleet, rows_under(view.fleet, focus)), past.under(focus)
     share = float((now_W - before_W).sum()) / max(held.mean_us, 1e-9)
     is_new = bool((before_W <= _HARDLY_THEN * now_W).all()) and now_W.max() < _ALONE * now_W.sum()
@@ -256,7 +256,7 @@ def _more_data(
 
 
 def _why_held(view: View, removed_WI: Floats, coverage: float) -> tuple[str, float, tuple[str, ...]]:
-    """Cause, doubt and evidence: hosts' facts are means of the window, so they are compared with what was lost."""
+    """Choose cause, doubt and evidence: hosts' facts are means of the window, so they are compared with the loss."""
     if coverage < _MOST and view.fleet.has_accelerator:
         return "unknown", 1.0, ()
     lost = float(removed_WI.sum() / max(float(view.fleet.busy_us.sum()), 1e-9))
