@@ -54,7 +54,7 @@ class _Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def find_saturated_loading(view: View) -> list[Candidate]:
-    """Workers whose loader processes set the pace of a job that has got slower."""
+    """Accuse workers whose loader processes set the pace of a job that has got slower."""
     window, past = view.context.window, view.suspects.baseline
     best_us, current_us = view.stated_baseline_us or 0.0, (window.current_iteration_s or 0.0) * 1e6
     if window.purpose == "expected":

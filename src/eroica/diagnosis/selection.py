@@ -122,7 +122,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def find_causes(view: View) -> list[Cause]:
-    """All causes of a window in order of falling gain; empty if nothing costs enough."""
+    """Find all causes of a window in order of falling gain; empty if nothing costs enough."""
     causes = select_causes(view, _of_all_rules(view))
     if view.is_trace:
         causes = _with_lateness(view, causes)
@@ -140,7 +140,7 @@ def find_causes(view: View) -> list[Cause]:
 
 
 def _with_lateness(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """The causes of a recording with what others are seen to wait: for workers that nothing accuses, and beyond causes.
+    """Add to a recording's causes what others wait for: on workers that nothing accuses, and beyond their causes.
 
     A host's function that its device hides holds a worker up for longer than it is on the critical path. What accounts
     for less than half of the waiting is not what the worker is late by.
@@ -169,7 +169,7 @@ def _as_known(view: View, late: Cause) -> Cause:
 
 
 def _with_hidden(view: View, cause: Cause, late: Cause) -> Cause:
-    """The cause; a function of the host with what it takes beside its device, as far as others wait for that."""
+    """Raise the gain of a host's function by its time beside the device, as far as others wait for that."""
     found, most = cause.candidate, late.gain
     if cause.gain >= most:
         return cause
@@ -196,7 +196,7 @@ def _are_minor(view: View, causes: Sequence[Cause]) -> bool:
 
 
 def _widest(causes: list[Cause], limit: list[Cause]) -> list[Cause]:
-    """The causes; instead the limit that loaders set, where nothing else is known, or some of all that it holds for."""
+    """Return the limit that loaders set if causes are none, or narrower and smaller in gain; else the causes."""
     wider = any(one.candidate.scope == "all" for one in limit) and all(one.candidate.scope == "some" for one in causes)
     dearer = sum(cause.gain for cause in limit) > sum(cause.gain for cause in causes)
     return limit if limit and (not causes or (wider and dearer)) else causes
@@ -216,7 +216,7 @@ def _of_all_rules(view: View) -> list[Candidate]:
 
 
 def _smaller(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """Beside a cause also what costs less than `min_gain`: on all workers beyond what is expected, by the paper's 1 %.
+    """Add causes that cost less than `min_gain`: on all workers beyond what is expected, by the paper's 1 %.
 
     With an accelerator only: on busy cores one per cent is noise. By itself it makes no job slow.
     """
@@ -231,7 +231,7 @@ def _smaller(view: View, causes: Sequence[Cause]) -> list[Cause]:
 
 
 def _with_culprits(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates; where a setting or a process beside the job accounts for one, it names that."""
+    """Name in candidates the setting, or the process beside the job, that accounts for them."""
     return attribute_to_setup(view, attribute_to_neighbors(view, candidates))  # measured culprits before settings
 
 
@@ -270,7 +270,7 @@ def _remarks(view: View, causes: Sequence[Cause]) -> list[Cause]:
 
 
 def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
-    """Gains of candidates, less those that cost too little and those that only say again what a larger one says.
+    """Select causes by their gains, without those that cost too little or only repeat a larger one.
 
     Taken by falling gain; each must still gain `min_gain` once all taken before it are removed.
     """
@@ -301,7 +301,7 @@ def _is_work(view: View, cause: Cause) -> bool:
 
 
 def _believed(view: View, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Candidates that are no accident, less what was there when the job was healthy."""
+    """Keep candidates that are no accident, less what was there when the job was healthy."""
     for candidate in candidates:
         if not _is_believed(view, candidate):
             view.refuse(candidate, f"{view.iterations} iterations are too few to be sure of it")
@@ -326,7 +326,7 @@ def _title(slug: str) -> str:
 
 
 def _once(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """The causes without those that say again what one that gains more, or comes before it, says."""
+    """Drop causes that repeat one that gains more, or comes before them."""
     kept: list[Cause] = []
     for cause in sorted(causes, key=_weight, reverse=True):
         if not _is_told(view, cause, kept):
@@ -357,7 +357,7 @@ def _is_believed(view: View, candidate: Candidate) -> bool:
 
 
 def _least_gain(view: View, candidate: Candidate) -> float:
-    """From which gain a candidate counts: in a job on CPUs that nobody finds slow it must stand out more."""
+    """Return the gain from which a candidate counts: in a job on CPUs that nobody finds slow it must stand out more."""
     if view.is_slow or view.is_trace or view.fleet.has_accelerator:
         return candidate.least_gain
     if candidate.reference == "baseline":
@@ -367,17 +367,17 @@ def _least_gain(view: View, candidate: Candidate) -> float:
 
 
 def _weight(cause: Cause) -> float:
-    """Gain, half of it for what is slower everywhere."""
+    """Return the gain, half of it for what is slower everywhere."""
     return cause.gain * (_GENERAL if cause.candidate.is_general else 1.0)
 
 
 def _taken(view: View, ranked: Sequence[Cause], slow_WI: Floats | None, known: Sequence[Floats]) -> Iterator[Cause]:
-    """Causes that still gain enough once all taken before them are removed.
+    """Keep causes that still gain enough once all taken before them are removed.
 
     Args:
         view: The window.
         ranked: By falling weight.
-        slow_WI: What transfers of slow process groups take too long. float64 [W, I].
+        slow_WI: Excess of transfers of slow process groups. float64 [W, I].
         known: Time of causes whose gain is known otherwise: what it hides counts, though it is no rival. [W, I] each.
     """
     removed = np.zeros_like(view.fleet.iteration_us)
@@ -399,7 +399,7 @@ def _taken(view: View, ranked: Sequence[Cause], slow_WI: Floats | None, known: S
 
 
 def _says_the_same(cause: Cause, other: Cause) -> bool:
-    """Same rows, on workers that overlap; what wanders is now on these, now on those."""
+    """True if two causes share rows, on workers that overlap; rotating ones are now on these, now on those."""
     one, two = cause.candidate, other.candidate
     same_rows = bool(set(one.functions) & set(two.functions))
     overlap = bool(set(one.workers) & set(two.workers)) or "rotating" in (one.scope, two.scope)
@@ -421,7 +421,7 @@ def _wanders(cause: Cause, other: Cause) -> bool:
 
 
 def _communication(view: View, candidates: Sequence[Candidate]) -> Iterator[Cause]:
-    """Time in collectives that everybody spends is gained in full, once: a link that stands out explains it better."""
+    """List causes in collectives with their full gain, once: a link that stands out explains the time better."""
     mine = [candidate for candidate in candidates if candidate.kind == "collective" and candidate.gain is None]
     for candidate in mine:
         if candidate.hosts or not any(other.hosts for other in mine):

@@ -103,7 +103,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the setting, for people."""
         return self.text or self.fact.removeprefix("env:")
 
     def is_worse(self, own: Setup, other: Setup) -> bool:
@@ -113,7 +113,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def number(value: str | None) -> float | None:
-    """A setting as a number; None for one that is not set, or is none."""
+    """Read a setting as a number; None for one that is not set, or is none."""
     try:
         return float(value) if value is not None else None
     except ValueError:
@@ -121,13 +121,13 @@ def number(value: str | None) -> float | None:
 
 
 def _less(own: str | None, other: str | None) -> bool:
-    """A smaller number, where both are known; "none" is no limit."""
+    """True if the own number is smaller, where both are known; "none" is no limit."""
     one, two = number(own), math.inf if other == "none" else number(other)
     return one is not None and two is not None and one < two
 
 
 def _more(own: str | None, other: str | None) -> bool:
-    """A larger number; what is not set counts as none."""
+    """True if the own number is larger; a setting that is not set counts as none."""
     return (number(own) or 0.0) > (number(other) or 0.0)
 
 
@@ -140,7 +140,7 @@ def _differs(own: str | None, other: str | None) -> bool:
 
 
 def _lacks_cores(own: Setup, other: Setup, loss: Loss) -> bool:
-    """Fewer cores of use than the other has, by as much as the time lost asks for."""
+    """True if a worker can use fewer cores than the other, by as much as the time lost asks for."""
     if not loss.is_of_cores:
         return False
     ratio = _usable(other, loss.cause) / max(_usable(own, loss.cause), 0.01)
@@ -150,13 +150,13 @@ def _lacks_cores(own: Setup, other: Setup, loss: Loss) -> bool:
 
 
 def _lacks_loaders(own: Setup, other: Setup, _loss: Loss) -> bool:
-    """Fewer loader processes than the other has, by a number that is felt; none at all always is."""
+    """True if a worker has fewer loader processes, by a number that is felt; none at all always is."""
     here, there = (number(one.get("loader_workers")) or _NO_LOADERS for one in (own, other))
     return there >= _FELT_IN_LOADING * here
 
 
 def _usable(setup: Setup, cause: str) -> float:
-    """Cores that a worker can put to use: what it may have, and what it asks for."""
+    """Return the cores that a worker can put to use: what it may have, and what it asks for."""
     asked = number(setup.get("torch_threads"))
     if cause in LOADING:
         loaders = number(setup.get("loader_workers"))
@@ -167,19 +167,19 @@ def _usable(setup: Setup, cause: str) -> float:
 
 
 def _cores(setup: Setup) -> float:
-    """Cores that a worker may have."""
+    """Return the cores that a worker may have."""
     known = [number(setup.get(fact)) for fact in ("affinity_cores", "cpu_quota", "cores")]
     return min([one for one in known if one is not None], default=_ENOUGH)
 
 
 def _crowds(own: Setup, _other: Setup, loss: Loss) -> bool:
-    """More threads than cores, with those of the host's other workers, and time lost to waiting for them."""
+    """True if a host's workers have more threads than cores, and lose time to waiting for these."""
     threads = max((number(own.get("torch_threads")) or 0.0) / _cores(own), loss.threads)
     return threads > OVERSUBSCRIBED and _holds_much(loss.queue, loss)
 
 
 def _queues(_own: Setup, _other: Setup, loss: Loss) -> bool:
-    """They wait for a core more than anybody else."""
+    """True if workers wait for a core more than anybody else."""
     return _holds_much(loss.waiting, loss)
 
 

@@ -33,7 +33,7 @@ _NEXT_STEP = (
 
 
 def find_smaller_pieces(view: View) -> list[Candidate]:
-    """The function under which everybody's operators have become more and shorter, where that has made a job slow."""
+    """Accuse the function under which all workers' operators are more and shorter, where that has made a job slow."""
     past = past_of(view, whole_us)
     if past is None or view.is_trace or not view.is_slow or not _are_smaller(view):
         return []

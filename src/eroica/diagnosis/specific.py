@@ -26,7 +26,7 @@ _ALIKE = frozenset({"slow-data-loading", "slow-storage-read", "python-on-critica
 
 
 def prefer_specific(candidates: Sequence[Candidate], known: Sequence[Candidate] = ()) -> list[Candidate]:
-    """The candidates without those general ones that a specific one, among them or known already, accounts for."""
+    """Drop general candidates that a specific one, among them or known already, accounts for."""
     specific = (*candidates, *known)
     kept = [one for one in candidates if not any(_stands_for(other, one) for other in specific)]
     return [one for at, one in enumerate(kept) if not any(_is_told_by(one, other) for other in kept[:at])]

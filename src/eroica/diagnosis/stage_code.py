@@ -34,12 +34,12 @@ def _was_there(view: View, focus: Focus, own_W: NDArray[np.bool_], now_us: float
 
 
 def find_code_of_stage(view: View, own_W: NDArray[np.bool_], over_us: float) -> Candidate | None:
-    """The function of the user's code that a long stage is long for, if there is one.
+    """Accuse the function of the user's code that makes a stage long; None without one.
 
     Args:
         view: The window.
-        own_W: Who runs the stage. bool [W].
-        over_us: What it takes beyond the longest other stage.
+        own_W: Workers that run the stage. bool [W].
+        over_us: Time of the stage beyond the longest other one.
     """
     rows = python_rows(view)
     members = np.flatnonzero(own_W)

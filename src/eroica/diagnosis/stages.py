@@ -65,7 +65,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def find_long_stages(view: View) -> list[Candidate]:
-    """The stage that all others wait for: where one Python function or a setting makes it long, that is the cause.
+    """Accuse the stage that all others wait for, or the Python function or setting that makes it long.
 
     Structure is a cause in recordings, and against an expectation.
     """
@@ -127,7 +127,7 @@ def has_lost_peers(view: View) -> bool:
 
 
 def _longest(view: View) -> Stage | None:
-    """The stage that stands out as a whole, unless it did not do so in the baseline window."""
+    """Find the stage that stands out as a whole, unless it did not do so in the baseline window."""
     places = view.stages
     known = sorted({place for place in places if place is not None})
     if len(known) < 2 or None in places:
@@ -181,7 +181,7 @@ def _over_before(view: View, own_W: NDArray[np.bool_]) -> float:
 
 
 def _stands_out(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:
-    """All of the stage longer than everybody else, alike among themselves, and the others wait for it."""
+    """True if all of the stage is longer than everybody else, alike among its workers, and the others wait for it."""
     own, others = busy_W[own_W], busy_W[~own_W]
     excess = float(own.mean() - others.mean())
     longer = float(own.min()) >= (1 + _LONGER) * float(others.max())
@@ -191,7 +191,7 @@ def _stands_out(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:
 
 
 def _microbatches(view: View) -> int | None:
-    """Receives per iteration from one neighbour, the most of any worker."""
+    """Count receives per iteration from one neighbour, the most of any worker."""
     most = 0
     for pattern in view.fleet.patterns:
         iterations = max(pattern.last_iteration - pattern.first_iteration, 1)
@@ -271,7 +271,7 @@ def _sentence(view: View, stage: Stage) -> str:
 
 
 def _span(times_us: Floats) -> str:
-    """Such as "20 ms" or "20 ms to 25 ms"."""
+    """Format the span of times, as in "20 ms" or "20 ms to 25 ms"."""
     least, most = format_ms(float(times_us.min())), format_ms(float(times_us.max()))
     return least if least == most else f"{least} to {most}"
 

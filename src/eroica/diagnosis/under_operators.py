@@ -33,17 +33,17 @@ Measure = Callable[[Fleet, list[int]], Floats]
 
 
 def host_us(fleet: Fleet, rows: list[int]) -> Floats:
-    """Time of the host in these rows during which an operator ran, or a device worked or was launched for. [W]."""
+    """Return the host's time in these rows while an operator ran, or a device worked or was launched for. [W]."""
     return np.asarray(np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0).sum(axis=0))
 
 
 def whole_us(fleet: Fleet, rows: list[int]) -> Floats:
-    """Time under these rows, with the operators that they call. float64 [W]."""
+    """Return the time under these rows, with the operators that they call. float64 [W]."""
     return np.asarray(fleet.total_us[rows].sum(axis=0))
 
 
 def inside_us(fleet: Fleet, rows: list[int]) -> Floats:
-    """Time of these rows during which an operator ran; where a device runs them, what it does for them. float64 [W]."""
+    """Return the time of these rows while an operator ran; where a device runs it, the device's time. float64 [W]."""
     return fleet.device_us(rows) if fleet.knows_launchers else host_us(fleet, rows)
 
 
@@ -62,17 +62,17 @@ class Usual(Protocol):
 
 
 class Peers(NamedTuple):
-    """With each worker's peers."""
+    """Reference of each worker: its peers."""
 
     fleet: Fleet
     measure: Measure = inside_us
 
     def row(self, at: int) -> Floats:
-        """Median of the peers'."""
+        """Return the median of the peers under one row."""
         return self._usual([at])
 
     def under(self, focus: Focus) -> Floats:
-        """Median of the peers'."""
+        """Return the median of the peers under a function."""
         return self._usual(rows_under(self.fleet, focus))
 
     def _usual(self, rows: list[int]) -> Floats:
@@ -80,7 +80,7 @@ class Peers(NamedTuple):
 
 
 class Past(NamedTuple):
-    """On each worker itself when all was well; `order` finds today's workers among those of then."""
+    """Reference of each worker: itself in the baseline window; `order` finds today's workers among those of then."""
 
     keys: Sequence[FunctionKey]
     fleet: Fleet
@@ -99,7 +99,7 @@ class Past(NamedTuple):
 
 
 def past_of(view: View, measure: Measure = inside_us) -> Past | None:
-    """The healthy window, if it has all workers and tells the same of what operators take."""
+    """Return the baseline window, if it has all workers and tells the same of what operators take."""
     past = view.suspects.baseline
     if past is None or not set(view.fleet.ranks) <= set(past.ranks):
         return None
@@ -135,7 +135,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_caller(view: View, workers: Sequence[int], usual: Usual) -> Caller | None:
-    """The own function under which most of what some workers spend more in operators lies.
+    """Find the own function under which most of some workers' excess in operators lies.
 
     Not of the autograd engine's: Python knows of none of those. Times are means over the workers.
     """
@@ -148,7 +148,7 @@ def find_caller(view: View, workers: Sequence[int], usual: Usual) -> Caller | No
 
 
 def find_called_focus(view: View, workers: Sequence[int], usual: Usual, most_then: float = 1.0) -> Focus | None:
-    """The same, without its times; of rows that took at most so large a share of what they take now."""
+    """Find the own function with most excess in operators, in rows that took at most `most_then` of it before."""
     rows, members = own_rows(view.fleet), list(workers)
     if not rows:
         return None
@@ -164,7 +164,7 @@ def find_called_focus(view: View, workers: Sequence[int], usual: Usual, most_the
 
 
 def newest_around(view: View, focus: Focus, past: Past) -> Focus:
-    """The function itself if it did not run when all was well, else the next one of the user's around it that did not.
+    """Return the function if it did not run in the baseline window, else the user's next one around it that did not.
 
     What everybody calls anyway is called more often by something new: that is what to look at.
     """
@@ -179,7 +179,7 @@ def newest_around(view: View, focus: Focus, past: Past) -> Focus:
 
 
 def phases_called_in(view: View, caller: Caller) -> set[str]:
-    """The parts of the iteration in which the function's operators run."""
+    """Return the parts of the iteration in which the function's operators run."""
     phases: set[str] = {view.fleet.keys[row].phase for row in caller.focus.functions}
     if "other" in phases:  # outside modules: its operators count as forward's until backward begins
         phases.add("forward")
@@ -187,7 +187,7 @@ def phases_called_in(view: View, caller: Caller) -> set[str]:
 
 
 def own_rows(fleet: Fleet) -> list[int]:
-    """Python of the training thread, but for what loading and other rules judge; also what operators cover wholly."""
+    """List Python rows of the training thread, but for other rules' ones; also those that operators cover wholly."""
     return [at for at, key in enumerate(fleet.keys) if _is_own_time(key)]
 
 
@@ -197,6 +197,6 @@ def _is_own_time(key: FunctionKey) -> bool:
 
 
 def rows_under(fleet: Fleet, focus: Focus) -> list[int]:
-    """Rows below a function."""
+    """List rows below a function."""
     entry = focus.entry
     return [at for at in own_rows(fleet) if entry in fleet.keys[at].stack]

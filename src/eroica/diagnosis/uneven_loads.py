@@ -37,7 +37,7 @@ _LEAST_OBSERVED = 40
 
 
 def find_uneven_loads(view: View) -> Iterator[Candidate]:
-    """Samples of different size: forward and backward differ from worker to worker, the optimizer does not."""
+    """Accuse samples of different size: forward and backward differ from worker to worker, the optimizer does not."""
     rows = operators(view.fleet)
     by_phase = {phase: [row for row in rows if view.fleet.keys[row].phase == phase] for phase in _STEPS}
     if view.iterations < _FEWEST_DRAWS or view.workers * view.iterations < _LEAST_OBSERVED:
@@ -75,7 +75,7 @@ def _turn_limit(view: View) -> float:
 
 
 def _deviation(time_WI: Floats) -> Floats:
-    """Logarithm of each time relative to the worker's own median, then to the iteration's. float64 [W, I]."""
+    """Return the logarithm of each time by the worker's own median, then by the iteration's. float64 [W, I]."""
     own = np.log(time_WI)
     own = own - np.median(own, axis=1, keepdims=True)
     return np.asarray(own - np.median(own, axis=0))

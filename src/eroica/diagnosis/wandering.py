@@ -31,12 +31,12 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def strength_of(lost_I: Floats) -> float:
-    """Mean of what is lost in an iteration, in standard errors over iterations. float64 [I]."""
+    """Return the mean loss of an iteration, in standard errors over iterations. float64 [I]."""
     return float(lost_I.mean()) / max(float(mean_error(lost_I[None])[0]), 1e-9)
 
 
 def heaviest(view: View, rows: list[int], excess_R: Floats) -> Focus:
-    """The row with most excess, to be named. float64 [R]."""
+    """Name the row with most excess. float64 [R]."""
     if not rows:
         return NOTHING
     row = rows[int(np.argmax(excess_R))]
@@ -52,7 +52,7 @@ def rotating_candidate(
     sentence: str,
     evidence: tuple[str, ...],
 ) -> Candidate:
-    """A candidate without workers.
+    """Build a candidate without workers.
 
     Args:
         view: The window.

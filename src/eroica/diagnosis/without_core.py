@@ -32,7 +32,7 @@ _LEAST_CORES = 0.2
 
 
 def find_without_core(view: View, explained: set[int]) -> list[Candidate]:
-    """Workers that are late for want of a core, and not accused of anything known.
+    """Accuse workers that are late for want of a core, and not accused of anything known.
 
     Args:
         view: The window.
@@ -92,7 +92,7 @@ def _waiting(
 
 
 def _started(view: View, members: NDArray[np.intp]) -> list[str]:
-    """Processes that they have started themselves and that compute meanwhile."""
+    """Name processes that the accused have started and that compute meanwhile."""
     fleet = view.fleet
     rows = [at for at, key in enumerate(fleet.keys) if key.thread == "child"]
     used_RW = fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1]) / max(view.iteration_us, 1e-9)

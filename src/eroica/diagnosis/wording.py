@@ -42,7 +42,7 @@ _REFERENCES = {
 
 
 def summarize_cause(view: View, cause: Cause, resource: ResourceUse | None) -> str:
-    """The sentence a person can act on."""
+    """Write the sentence on a cause that a person can act on."""
     found = cause.candidate
     who_waits = "" if found.sentence else _who_waits(view, found)
     parts = [_what(view, found), who_waits, _limit(view, found, resource), _gain(cause)]
