@@ -58,12 +58,12 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A coherent block of excess: who, where, how much, and what it costs.
+    """A coherent block of excess: its workers, its place in the tree, its amount, and its cost.
 
     Attributes:
         cell: The deepest node that still holds most of it.
-        late: Who has it, against what, in which iterations, how surely.
-        gain: What its removal gains, as a fraction of the iteration, 0-1.
+        late: Workers with the excess, reference, excess in each iteration, and strength.
+        gain: Gain of its removal, as a fraction of the iteration, 0-1.
     """
 
     cell: Cell
@@ -74,8 +74,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 def largest_part(view: View) -> Part | None:
     """Find the block of own time whose excess costs most, as deep in the tree as it stays one block.
 
-    All cells of the tree are judged, for the noise of a large one hides a small one inside. Against the healthy window,
-    and against peers where that gains more: one worker's own slowness is not the job's.
+    All cells of the tree are judged, for the noise of a large one hides a small one inside. Cells are compared with
+    the baseline, and with peers where that gains more: one worker's own slowness is not the job's.
 
     Args:
         view: A window with a baseline window.

@@ -120,7 +120,7 @@ _CLASSES: dict[str, dict[Activity, tuple[_Library, ...]]] = {
     "sync": {"sync": _SYNCS},
     "thread": {"thread": _THREADS},
 }
-#: What no logger calls: who trains.
+#: Frames of training, which no logger calls.
 _TRAINING = _Library(
     (
         "torch/nn/modules/module.py", "torch/optim/optimizer.py", "torch/utils/data/dataloader.py",

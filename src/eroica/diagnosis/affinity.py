@@ -24,12 +24,12 @@ from eroica.diagnosis.words import name_workers
 from eroica.model.shares import percent
 
 CAUSE = "cpu-contention"
-#: Cores that the workers may use count as busy with them from this share on: who goes in step wants them all at once.
+#: Cores that the workers may use count as busy with them from this share on: workers in step want them all at once.
 _BUSY = 0.7
 #: Training threads must be without a core for this share of the time, and so many cores must be idle meanwhile.
 _LEAST_QUEUED = 0.25
 _LEAST_IDLE = 0.5
-#: And must be without one for so much more of it than in the healthy window.
+#: And must be without one for so much more of it than in the baseline window.
 _LEAST_GROWN = 0.1
 #: A core whose other hyper-thread is busy can do about so much more.
 _SIBLING = 0.25

@@ -34,7 +34,7 @@ from eroica.model.shares import percent
 Floats = NDArray[np.float64]
 #: Members on the link use less than this share of what their ring peers use.
 _LESS = 0.5
-#: Where all of a group use less than this share of what other groups do, deviations tell who sits on the link:
+#: Where all of a group use less than this share of what other groups do, deviations tell members on the link:
 _ALL_LESS = 0.75
 #: those with at most this share of the others' deviation.
 _STEADY = 0.5

@@ -48,7 +48,7 @@ _COVERS = 0.6
 _ALTOGETHER = 1.3
 #: Samples under a function miss this share of its operators' time.
 _INEXACT = 0.15
-#: An operator has grown if it takes this many times as long as in the healthy window.
+#: An operator has grown if it takes this many times as long as in the baseline window.
 _GROWN = 1.5
 #: What all do more is what each does: nobody has more than this many times what the one with least has.
 _MOST_OF_LEAST = 1.5

@@ -59,10 +59,10 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         functions: Its rows (indices into the fleet's keys).
         name: Name of the collective.
-        group: Its process groups: what they have in common.
-        workers: Who waits in it (indices).
+        group: Name that its process groups have in common.
+        workers: Workers (indices) that wait in it.
         mean_us: Critical time per iteration on them.
-        accused_us: The same on those they wait for; NaN where nobody is accused.
+        accused_us: The same on the accused; NaN where nobody is accused.
     """
 
     functions: tuple[int, ...]
@@ -76,8 +76,8 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 class _Common(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Time in collectives that nobody escapes, and how much of it may be; infinite where nothing is known.
 
-    `change` says what became of the exchange itself since the healthy window; `is_mutual` that time is counted in which
-    all wait for each other alike.
+    `change` tells how the exchange itself has changed since the baseline window; `is_mutual` that time is counted in
+    which all wait for each other alike.
     """
 
     now_I: Floats

@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 #: that was seen held (stopped, throttled) needs no such margin.
 _SLOWER_CPU = 1.3
 _SLOWER_HELD = 1.1
-#: With more workers than cores, who gets a core is luck for seconds.
+#: With more workers than cores, luck decides for seconds which worker gets a core.
 _SLOWER_CROWDED = 2.0
 _SLOWER_DEVICE = 1.08
 _HELD = 0.05

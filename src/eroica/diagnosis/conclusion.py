@@ -42,7 +42,7 @@ LONGER_WINDOW = "take a longer window"
 MORE_STEPS = "record more steps (schedule(active=...))"
 #: Where most did not report, this much is worth a word.
 _SOME_WAIT = 0.2
-#: Iterations that last so many times those of the healthy window are slow, whoever asked for the window.
+#: Iterations that last so many times those of the baseline window are slow, whoever asked for the window.
 _FAR_FROM_BASELINE = 1.2
 #: Pauses, by which the mean iteration exceeds the median one, may cost this share of an iteration more than in the
 #: baseline window before they want an explanation (means as such differ by up to 16 % between healthy jobs)...
@@ -220,7 +220,7 @@ def _faster_few(view: View) -> NDArray[np.intp]:
     Then most are slow: older hardware, a cap on their power. Where workers share cores, one may have more of them.
     """
     if view.is_trace or view.iteration_us <= 0 or view.is_crowded.any() or view.context.missing:
-        return np.zeros(0, dtype=np.intp)  # they may wait for who is missing
+        return np.zeros(0, dtype=np.intp)  # they may wait for missing workers
     waits_W = view.suspects.arrivals.waited_us.mean(axis=1) / view.iteration_us
     faster_W = np.nan_to_num(view.speed.factor, nan=1.0) <= 1 / _FAST
     faster_W &= np.abs(np.nan_to_num(view.speed.count_ratio, nan=1.0) - 1) <= _SAME_WORK

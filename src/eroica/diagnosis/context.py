@@ -13,12 +13,12 @@ class WindowContext(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         job: Name of the job.
-        window: What was asked for.
+        window: The window that was ordered.
         expected_workers: Workers of the whole job.
         missing: Global ranks that did not answer.
-        left_out: Those of them that did, with what cannot be compared.
-        notes: What the collector and the workers had to say.
-        cost: What looking cost.
+        left_out: Ranks among them that answered with patterns that cannot be compared.
+        notes: Notes of the collector and the workers.
+        cost: Cost of the window to the job.
     """
 
     job: str

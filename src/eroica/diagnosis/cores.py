@@ -18,9 +18,9 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True):
     """The cores of one host.
 
     Attributes:
-        total: How many it has; NaN if nobody looked.
-        allowed: How many the job's workers there may use together; NaN if nobody knows.
-        busy: Share of those that is in use, 0-1; NaN if nobody looked.
+        total: Cores of the host; NaN if nobody looked.
+        allowed: Cores that the job's workers there may use together; NaN if nobody knows.
+        busy: Share of `allowed` that is in use, 0-1; NaN if nobody looked.
     """
 
     total: float

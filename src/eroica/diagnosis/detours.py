@@ -44,9 +44,9 @@ class Detour(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         now: The transfer.
         then_mu: Use then, NaN where it was not sampled. float64 [M].
-        then_us: What the same took then, per iteration.
+        then_us: Time of the same transfer then, per iteration.
         workers: Members (indices) that use more of the path now.
-        is_sized: How much was exchanged is recorded.
+        is_sized: The amount that was exchanged is recorded.
     """
 
     now: GroupPaths

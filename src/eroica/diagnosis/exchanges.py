@@ -28,9 +28,9 @@ class Exchange(NamedTuple):
     """Collectives of one kind in an iteration on a typical worker of those that take part.
 
     Attributes:
-        calls: How many.
-        elements: What they carry together, NaN where that is not recorded.
-        lasting_us: How long they last, in sum: those that run at once count for themselves.
+        calls: Number of calls.
+        elements: Elements that all calls carry together, NaN where that is not recorded.
+        lasting_us: Duration of all calls, in sum: calls that run at once count each.
         waited_us: The part of it on the critical path.
     """
 

@@ -38,13 +38,13 @@ _SHARE_ALONE = 0.10
 _SHARE_MORE = 0.05
 _MORE = 1.5
 #: Kinds that carry no data; and those that wait for a partner rather than for data, which are judged only where there
-#: are so many times as many as in the healthy window: one message has become many.
+#: are so many times as many as in the baseline window: one message has become many.
 _NOT_JUDGED = frozenset({"barrier"})
 _PARTNERS = frozenset({"send", "recv"})
 CUT_UP = 4.0
 SHORTER = 0.5
 _MOST_READ = 64
-#: Share of what some would save that all others wait longer than in the healthy window.
+#: Share of what some would save that all others wait longer than in the baseline window.
 _WAITED_FOR = 0.5
 #: A call that waits for nobody lasts about as long as this percentile of them; what comes after a longer pause does not
 #: come right after another. A host that does nothing else needs so many microseconds between two calls.

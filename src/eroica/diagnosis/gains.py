@@ -2,7 +2,7 @@
 
 A window run again without somebody's excess knows nothing of what hangs on it: stages of a pipeline that wait for each
 other in turn, memory that has to be written back, threads that find their cores cold. A job that got slower since its
-healthy window, and in which one cause accounts for most of that, says itself what the cause costs.
+baseline window, and in which one cause accounts for most of that, says itself what the cause costs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True):
     """Growth of the iterations that causes do not account for.
 
     Attributes:
-        explained_us: What all causes gain together, or what those of all workers take more, per iteration.
+        explained_us: Gain of all causes together, or added time of those of all workers, per iteration.
         grown_us: By how much iterations of the window are longer than when the job was healthy.
     """
 

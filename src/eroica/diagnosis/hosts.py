@@ -24,7 +24,7 @@ class Hosts:
     Attributes:
         view: The window.
         workers: Workers (indices) of each host.
-        before: Patterns of each host in the healthy window.
+        before: Patterns of each host in the baseline window.
     """
 
     def __init__(self, view: View) -> None:
@@ -42,7 +42,7 @@ class Others:
 
     Attributes:
         hosts: All hosts.
-        peers: Workers that are not accused; none where the healthy window is what they are compared with.
+        peers: Workers that are not accused; none where the baseline window is what they are compared with.
         elsewhere: One worker of each host without accused workers.
     """
 
@@ -85,7 +85,7 @@ class Others:
 
 
 class Compared:
-    """Facts of a host against hosts of workers that are not accused, and against the healthy window."""
+    """Facts of a host against hosts of workers that are not accused, and against the baseline window."""
 
     def __init__(self, others: Others, host: str) -> None:
         self._view = others.hosts.view
@@ -185,7 +185,7 @@ def name_use(neighbors: Sequence[Neighbor], total: float, cores: float) -> str:
     """Say which processes use how many of a host's cores, as a clause.
 
     Args:
-        neighbors: Those to name.
+        neighbors: Processes to name.
         total: Cores of all processes beside the job.
         cores: Cores of the host, 0 if unknown.
     """

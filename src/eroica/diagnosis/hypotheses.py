@@ -34,7 +34,7 @@ def list_hypotheses(view: View, causes: Sequence[Cause]) -> tuple[Hypothesis, ..
 
     Args:
         view: The window; rules and selection have noted in it what they weighed.
-        causes: Those that the verdict names.
+        causes: Causes that the verdict names.
     """
     found: dict[tuple[Any, ...], Hypothesis] = {}
     for cause in causes:

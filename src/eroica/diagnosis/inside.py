@@ -2,7 +2,7 @@
 
 Operators, memory operations, collectives and garbage collections stand before the Python around them, so a loop over
 tiny tensors shows as more operators, and the function only as what is left between them. Stacks are sampled inside
-operators, too: where the samples under a function cover them, and its peers, or the healthy window, hardly know the
+operators, too: where the samples under a function cover them, and its peers, or the baseline window, hardly know the
 function, it is the cause and they are its cost.
 
 Array suffixes: W workers, I iterations.
@@ -29,7 +29,7 @@ _LOOKS_LIKE = frozenset({"load-imbalance", "memory-operation-storm", "fragmented
 _STORM = "memory-operation-storm"
 _MOST = 0.6
 _COLLECTIONS = "garbage-collection"
-#: Of what the samples cover, this much must have come on top of what all others, or the healthy window, have, too;
+#: Of what the samples cover, this much must have come on top of what all others, or the baseline window, have, too;
 #: less of it where collections do, which come seldom.
 _GREW, _GREW_COLLECTING = 0.6, 0.4
 #: Time inside operators that is worth a word, as a share of what is left between them.

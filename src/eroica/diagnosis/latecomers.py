@@ -31,9 +31,9 @@ _LEAST_WAIT = 0.03
 _LEAST_WAIT_ONCE = 0.1
 #: Executions in which somebody must be late.
 _FEWEST_LATE = 2
-#: Two who are late in mostly the same executions are one finding.
+#: Two workers that are late in mostly the same executions are one finding.
 _ALIKE = 0.5
-#: A function is named if it holds this share of the lateness; who waits elsewhere for this share of it passes it on.
+#: A function is named if it holds this share of the lateness; a wait elsewhere for this share passes it on.
 _MOST = 0.5
 #: Repetition over a few iterations is no repetition over many.
 _HIGHEST_STRENGTH = 5.0

@@ -39,8 +39,8 @@ class Lateness(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Workers with excess time in a group of rows.
 
     Attributes:
-        reference: What they are compared with.
-        workers: Who (indices), not empty.
+        reference: Peers, baseline window or expectation.
+        workers: Workers (indices), not empty.
         removed_us: Their time above the reference in each iteration. float64 [W, I], 0 for everybody else.
         mean_us: Time of the group on them.
         reference_us: Time to compare with.
@@ -69,7 +69,7 @@ def accuse(
     """Build a candidate of `cause` for workers with excess time: of some where others wait for them, else of all.
 
     Args:
-        late: Who and how much.
+        late: The accused and their excess.
         cause: Slug in the catalog.
         kind: Kind of the named function.
         focus: The function to name; its share of the excess is the coverage.
@@ -168,7 +168,7 @@ def late_against_peers(
 
     Args:
         view: The window.
-        spent: Their time.
+        spent: Time of the group of rows.
         least_strength: Excess in standard errors from which it counts.
         excused: A worker on which every operator is slower is allowed that much more time here too: its slowness is a
             cause of its own.
@@ -182,7 +182,7 @@ def late_against_peers(
     agreement_W = view.deficit_us / np.maximum(excess.excess_us, 1e-9)
     all_W = over_W & (agreement_W >= LEAST_AGREEMENT)
     late_W = _without_waiters(view, all_W, np.nan_to_num(excess.excess_us))
-    for these_W in (late_W, all_W & ~late_W):  # those who wait for the first ones are next, once these are in time
+    for these_W in (late_W, all_W & ~late_W):  # workers that wait for the first ones are next, once these are in time
         if these_W.any():
             yield lateness_of("peers", excess, spent, these_W, float(np.clip(agreement_W[these_W], 0, 1).min()))
 
@@ -236,7 +236,7 @@ def late_as_all(view: View, spent: Spent, late_W: NDArray[np.bool_], strength: f
 
     Args:
         view: The window.
-        spent: Their time.
+        spent: Time of the group of rows.
         late_W: The accused. bool [W].
         strength: Excess in standard errors of those that show it.
         share: Share of the iteration that the group may take; None to compare with the baseline window.

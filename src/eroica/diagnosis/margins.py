@@ -38,7 +38,7 @@ def use_of_core(view: View, functions: Sequence[int], reference: str) -> Floats:
     Args:
         view: The window.
         functions: The rows.
-        reference: What the workers are compared with: "peers" or "baseline".
+        reference: "peers" or "baseline".
 
     Returns:
         float64 [W].
@@ -71,7 +71,7 @@ def excuse(view: View, reference: str, use_W: Floats) -> Floats:
 
     Args:
         view: The window.
-        reference: What the workers are compared with: "peers" or "baseline".
+        reference: "peers" or "baseline".
         use_W: Share of a core that is used meanwhile. float64 [W].
     """
     if view.fleet.has_accelerator:
@@ -90,7 +90,7 @@ def ratio_to_differ(view: View, excess: Excess, highest: float, use_W: Floats, u
 
     Args:
         view: The window.
-        excess: Theirs.
+        excess: Excess of the workers.
         highest: The ratio for what keeps a core busy.
         use_W: Share of a core that is used. float64 [W].
         usual_queue_W: Share of the time in which threads of the reference were ready but had no core. float64 [W].
@@ -106,7 +106,7 @@ def stands_out(view: View, excess: Excess, ratio: float | Floats, least_strength
 
     Args:
         view: The window.
-        excess: Theirs.
+        excess: Excess of the workers.
         ratio: Excess relative to the reference from which they differ. float64 [W], or one for all.
         least_strength: Excess in standard errors.
     """

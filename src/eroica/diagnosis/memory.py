@@ -1,7 +1,7 @@
 """Memory operations that take a share of the critical path: more of them, or larger ones, than there should be.
 
 With an accelerator: copies, fills and allocations of the device while no kernel runs, against what is expected of them,
-the peers and the job's healthy window. Without one, copies are operators like others and no share is too much by
+the peers and the job's baseline window. Without one, copies are operators like others and no share is too much by
 itself; only more of them than on the peers or than before is a finding.
 """
 

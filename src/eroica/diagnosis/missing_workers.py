@@ -21,7 +21,7 @@ ALL_OF_THEM = (
     "all of them with Eroica, and let their hosts reach the collector; if some step no optimizer, call eroica.step() "
     "once per iteration on all of them"
 )
-#: Online, if everybody who reported waits this share of the iteration, somebody who did not report is late.
+#: Online, if all workers that reported wait this share of the iteration, one that did not report is late.
 _ALL_WAIT = 0.3
 #: And if they wait longer than when the job was healthy, by this share of what iterations have grown.
 _MOST_OF_GROWTH = 0.6
@@ -33,9 +33,9 @@ class Absence(msgspec.Struct, frozen=True, kw_only=True):
     """Waiting of all workers that reported, for workers that did not or for the transfer: nothing tells which.
 
     Attributes:
-        us: How long, per iteration; where there is a healthy window, how much longer than then.
-        is_longer: It is the latter.
-        is_most: It is enough to be the reason by itself.
+        us: Waiting per iteration; or its excess over the baseline window, see `is_longer`.
+        is_longer: `us` is the excess over the baseline window.
+        is_most: The waiting is enough to be the reason by itself.
     """
 
     us: float

@@ -17,12 +17,12 @@ from eroica.model.shares import percent
 _LEAST_TAKEN = 0.5
 LEAST_CORES = 0.2
 #: Waiting for a core must account for this share of the time lost, or the host be this full; else cores were not short.
-#: Somebody who takes this share of a host that is not full can still be in the way: of its memory and caches.
+#: A process that takes this share of a host that is not full can still be in the way: of its memory and caches.
 _LEAST_QUEUED = 0.3
 _FULL = 0.85
 LARGE = 0.25
 _DOUBT_UNSURE = 0.8
-#: Share of the time in which somebody lacks memory, and of the host's memory that those who hold much of it hold.
+#: Share of the time in which tasks lack memory, and of the host's memory held by processes that hold much of it.
 _LEAST_PRESSURE = 0.1
 _LEAST_MEMORY = 0.2
 _MUCH_EACH = 0.1

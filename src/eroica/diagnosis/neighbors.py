@@ -48,7 +48,7 @@ _MOST_FACTOR = 10.0
 _LEAST_BY_OTHERS = 0.5
 _LEAST_CLOCK = 0.01
 _MOST_HOSTS = 3
-#: Share of the iteration that has come since the healthy window from which turns are told as others' doing.
+#: Share of the iteration that has come since the baseline window from which turns are told as others' doing.
 _LEAST_LOST = 0.1
 #: Somebody else on the same cores makes a job's own work take longer, but not by more than this.
 _OWN_WORK = 2.0

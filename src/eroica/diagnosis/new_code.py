@@ -1,4 +1,4 @@
-"""Code that runs now and did not in the healthy window: what a change of the job's own code looks like from outside."""
+"""Code that runs now and did not in the baseline window: how a change of the job's code looks from outside."""
 
 from __future__ import annotations
 

@@ -49,13 +49,13 @@ class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     Attributes:
         fleet: The window with all iterations.
-        rows: Its rows that show it.
-        time_us: Their time. float64 [W, I].
+        rows: Rows (indices) that show the occasions.
+        time_us: Time of these rows. float64 [W, I].
         hit: Iterations with an occasion. bool [I].
         count: Runs of such iterations; of what is always there, the iterations.
-        scope: Whose it is.
-        workers: Who (indices); empty if it rotates.
-        beyond_peers: Everybody does it, and `time_us` is what these take longer.
+        scope: Of some workers, of all, or rotating.
+        workers: Workers (indices) that take part; empty if that rotates.
+        beyond_peers: Everybody takes part, and `time_us` is the excess of these over their peers.
         stated_interval: Iterations from one occasion to the next, where the window is not what tells; else 0.
     """
 

@@ -1,7 +1,7 @@
 """Processes of the job itself, its loaders' or others that it has started, that take the cores from training threads.
 
 What a thread without a core delays, all others wait for, so every function of everybody seems to take longer. Three
-measurements tell what it is: these processes compute more in each iteration than in the healthy window, the training
+measurements tell what it is: these processes compute more in each iteration than in the baseline window, the training
 threads, or transfers that the same cores carry, wait longer for a core, and the hosts are full. Without a healthy
 window both must account for what an iteration takes beyond the one that is expected. Shares of time do not show it
 where cores were short before, so all of this is compared as time of an iteration.
@@ -41,7 +41,7 @@ _LEAST_TAKEN = 0.3
 _LEAST_QUEUED = 0.2
 #: Stacks are sampled of some of them only: these must be seen to compute for this share of what was taken.
 _LEAST_SAMPLED = 0.2
-#: Without a healthy window training threads must wait for a core this share of the time outside collectives.
+#: Without a baseline window training threads must wait for a core this share of the time outside collectives.
 _OFTEN_QUEUED = 0.35
 #: What accounts for so much of the lost time by either of the two accounts for all of it: so few cores are shared that
 #: processes that take them turn by turn cost more than their own time.
@@ -69,7 +69,7 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Load that has come since the baseline window; without one, the load beyond the expected iteration.
 
     Attributes:
-        reference: Which of the two.
+        reference: Baseline window or expectation.
         lost_us: By how much iterations are longer.
         taken_us: Core time per iteration that workers, or processes of theirs, use beside the training thread.
             float64 [W].

@@ -57,7 +57,7 @@ _MOST_READ = 64
 _MOST_APART = 16
 #: Accused workers differ much if one has so many times as much as another.
 _UNEQUAL = 3.0
-#: Frames looked at against the healthy window where a phase as a whole does not stand out; one against peers: on busy
+#: Frames looked at against the baseline window where a phase as a whole does not stand out; one against peers: on busy
 #: cores the more are looked at, the more often one of them differs by chance.
 _MOST_FRAMES = 3
 #: Who takes so much more of the usual time in a function of all than they do.

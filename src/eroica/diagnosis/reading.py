@@ -41,7 +41,7 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True):
     """Activity of the named function's rows, and their use of a core.
 
     Attributes:
-        activity: What most of their time is spent on, by frames; "" where no library says.
+        activity: Activity that takes most of their time, by frames; "" where no library tells.
         busy: Use of a core meanwhile, 0-1; NaN if nobody looked often enough to say.
         allowed: Share of their time in which their thread did not stand in the run queue without a core, 0-1.
         on_disk: Share of their time that their threads were in the uninterruptible wait for a disk, 0-1.

@@ -173,7 +173,7 @@ def _held_up(view: View, turns: Turns, at: NDArray[np.intp]) -> Candidate:
     removed = np.where(turns.above_us >= _least_lead(view) / 2 * turns.usual_us, np.maximum(turns.above_us, 0.0), 0.0)
     cause, doubt, why = _why_held(view, removed, coverage)
     waits_more = cause == "cpu-contention" and view.suspects.baseline is not None
-    if not waits_more and coverage >= _MOST:  # who waits for cores more has no more data, nor who is late elsewhere
+    if not waits_more and coverage >= _MOST:  # not if it waits for cores more, or is late elsewhere
         cause, doubt, why = _more_data(view, rows, own_RI, usual_R) or (cause, doubt, why)
     focus = heaviest(view, rows, own_RI.mean(axis=1) - usual_R) if cause != "unknown" else NOTHING
     lost = float(turns.late_us[at].sum()) / view.iterations

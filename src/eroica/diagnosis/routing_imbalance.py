@@ -23,7 +23,7 @@ from eroica.summarize.series import decode_series
 Floats = NDArray[np.float64]
 #: What may be the work on what was routed there.
 _MAY_BE_WORK = frozenset({"python-on-critical-path", "compute-slow", "unknown"})
-#: So many times the peers' data is more; and so many times as many times as in the healthy window.
+#: So many times the peers' data is more; and so many times as many times as in the baseline window.
 _MORE = 1.3
 _GROWN = 1.2
 #: The peers do the same work, with less data: it takes them at least this share of the accused's time...

@@ -111,8 +111,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A candidate that counts.
 
     Attributes:
-        candidate: What is wrong.
-        gain: What removing it would gain, as a fraction of the iteration, 0-1.
+        candidate: The cause.
+        gain: Gain of its removal, as a fraction of the iteration, 0-1.
         is_growth: The gain is by how much the iteration has grown, not what the window run again shows.
     """
 

@@ -106,7 +106,7 @@ def set_up_otherwise(view: View, candidate: Candidate, workers: Sequence[int], f
         view: The window.
         candidate: Candidate to replace.
         workers: Workers (indices) that take longer.
-        factor: How many times as long they take as everybody else.
+        factor: Factor by which they take longer than everybody else.
     """
     setups, own_W = Setups(view), np.isin(np.arange(view.workers), workers)
     own, others = ([setups.kinds[at] for at in np.unique(setups.of_W[side])] for side in (own_W, ~own_W))
@@ -158,7 +158,7 @@ def setup_notes(view: View, causes: Collection[str]) -> Iterator[str]:
 
     Args:
         view: The window.
-        causes: What was found. Beside what the code does differences are of no interest.
+        causes: Causes that were found. Beside causes in the code differences are of no interest.
     """
     facts = [pattern.setup for pattern in view.fleet.patterns]
     if view.is_trace or not all(facts):
@@ -230,7 +230,7 @@ def _loss(view: View, candidate: Candidate, cause: str, reference: str) -> Loss:
         is_one_operator=candidate.is_one_operator,
         threads=_threads_by_cores(view, candidate.workers)
         if reference != "peers"
-        else 0.0,  # who crowds a host crowds the peers, too
+        else 0.0,  # a worker that crowds a host crowds its peers there, too
         operators=_operators(view, candidate.workers, reference),
     )
 

@@ -56,15 +56,15 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     """Loss that a setting must be able to explain.
 
     Attributes:
-        cause: What the workers would be accused of otherwise.
-        factor: How many times as long they take as those they are compared with, at least 1.
+        cause: Cause that the workers would be accused of otherwise.
+        factor: Factor by which they take longer than the reference, at least 1.
         waiting: By how much the share of time in which they wait for a core exceeds the others', 0-1.
-        queue: The same against other hosts' workers only, or all of it where there are none: who crowds a host makes
-            everybody there wait.
-        on_device: What is slow runs on a device and needs no cores.
+        queue: The same against other hosts' workers only, or all of it where there are none: on a crowded host
+            everybody waits.
+        on_device: The slow work runs on a device and needs no cores.
         is_one_operator: Other operators are as fast as anywhere: no lack of cores is behind it.
         threads: Computing threads of all workers of a host by its cores, fewest of the accused's hosts; 0 if unknown.
-        operators: How many times as long operators take there; NaN where nothing tells.
+        operators: Factor by which operators take longer there; NaN where nothing tells.
     """
 
     cause: str
@@ -87,11 +87,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         fact: Its name in `WorkerPattern.setup`.
-        causes: What it can explain.
-        worse: Whether a value (None: not set) is slower than another one.
-        explains: Whether the setting (own set-up, the other's) can have brought about the loss.
-        text: Its name for people.
-        is_proof: Its values say which one is slower; else a difference is told beside a cause and never is one.
+        causes: Causes that it can explain.
+        worse: True if a value (None: not set) is slower than another one.
+        explains: True if the setting (own set-up, the other's) can have brought about the loss.
+        text: Name of the setting for people.
+        is_proof: Values tell which one is slower; else a difference is told beside a cause and never is one.
     """
 
     fact: str

@@ -141,7 +141,7 @@ def share_gains(fleet: Fleet, removed: Sequence[Floats], quicker_WI: Floats | No
     Args:
         fleet: The window.
         removed: Time of each cause. float64 [W, I] each.
-        quicker_WI: What transfers of slow process groups take too long: gone once all others are removed. float64
+        quicker_WI: Excess of transfers of slow process groups: gone once all others are removed. float64
             [W, I].
     """
     if not removed:

@@ -42,8 +42,8 @@ class SlowGroups(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         family: All groups.
         slow: The slow ones.
-        usual: Those that are not.
-        fast_us: What the fast ones take in each iteration. float64 [I].
+        usual: The other groups.
+        fast_us: Transfer time of the fast groups in each iteration. float64 [I].
         belief: Factor on the confidence for what the number of groups leaves open.
     """
 
@@ -74,10 +74,10 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cause: Slug in the catalog.
-        groups: Which groups it makes slow.
-        workers: Who (indices).
-        subject: What the summary's first sentence says of them, without its end.
-        evidence: What speaks for it.
+        groups: Groups that it makes slow.
+        workers: The accused (indices).
+        subject: First sentence of the summary, without its end.
+        evidence: Sentences of evidence.
         resource: Use of the path on them and on their peers.
         doubt: Factor on the confidence.
     """

@@ -46,11 +46,11 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The longest stage of a pipeline.
 
     Attributes:
-        place: Its place, 0 = first.
-        stages: How many there are.
-        workers: Who runs it (indices).
+        place: Place in the pipeline, 0 = first.
+        stages: Number of stages.
+        workers: Workers (indices) that run it.
         busy_us: Mean time outside communication on them.
-        balanced_us: What every stage would take if all work were spread evenly.
+        balanced_us: Time of every stage if all work were spread evenly.
         others_us: Longest of the other stages' means.
         microbatches: Passes through the pipeline in an iteration, None where the records do not tell.
     """

@@ -17,7 +17,7 @@ from eroica.model.shares import percent
 Floats = NDArray[np.float64]
 #: Healthy workers on shared cores differ by 5-10 % in busy time, now and then by 30 %.
 _BUSIER = 0.35
-#: With more workers than cores, who gets a core is luck for seconds.
+#: With more workers than cores, luck decides for seconds which worker gets a core.
 _BUSIER_CROWDED = 1.0
 #: Less of it where the workers took turns in the baseline window just the same.
 _BUSIER_SINCE = 0.6

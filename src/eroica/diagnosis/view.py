@@ -32,12 +32,12 @@ from eroica.settings import Settings
 Floats = NDArray[np.float64]
 _CRITICAL_THREADS = frozenset({"training", "autograd", "collective", "device"})
 
-#: Share of a function's time in the healthy window that something else ran beside, from which that is no noise.
+#: Share of a function's time in the baseline window that something else ran beside, from which that is no noise.
 _BESIDE = 0.2
 #: Student's quantile at p = 0.99865 over three, by degrees of freedom; beyond them the difference no longer matters.
 _STUDENT = {1: 78.6, 2: 6.4, 3: 3.07, 4: 2.21, 5: 1.84, 6: 1.63, 7: 1.51, 8: 1.43, 9: 1.36}
 
-#: Fewer workers than this share of the job, or fewer iterations, say nothing about who is late.
+#: Fewer workers than this share of the job, or fewer iterations, do not tell which worker is late.
 LEAST_REPORTED = 0.5
 FEWEST_ITERATIONS = 2
 
@@ -80,9 +80,9 @@ class View:
         """Note why a candidate is not named.
 
         Args:
-            candidate: What was considered.
+            candidate: The candidate.
             decision: Why it is not named, a clause.
-            gain: What removing it would gain; None where it was not worked out.
+            gain: Gain of its removal; None where it was not worked out.
         """
         self.weighed.append(Weighed(candidate=candidate, gain=gain, decision=decision))
 

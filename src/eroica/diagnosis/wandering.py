@@ -58,7 +58,7 @@ def rotating_candidate(
         view: The window.
         what: Cause and kind of its function.
         focus: The function to name.
-        loss: What is lost.
+        loss: Time lost, its mean and its strength.
         sentence: The whole sentence of the verdict.
         evidence: More sentences.
     """

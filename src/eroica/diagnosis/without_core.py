@@ -23,9 +23,9 @@ from eroica.localize.excess import excess_over_peers, median_of_others
 from eroica.model.shares import percent
 
 CAUSE = "cpu-contention"
-#: Share of the time that a thread must be without a core beyond its peers' and its own in the healthy window.
+#: Share of the time that a thread must be without a core beyond its peers' and its own in the baseline window.
 _LEAST_MORE = 0.1
-#: The same where workers take turns on too few cores and there is no healthy window: who gets one is luck for seconds.
+#: The same where workers take turns on too few cores and there is no baseline window: luck decides which one gets it.
 _LEAST_MORE_CROWDED = 0.2
 #: Processes that a worker has started must use so many cores to be named.
 _LEAST_CORES = 0.2
@@ -47,7 +47,7 @@ def find_without_core(view: View, explained: set[int]) -> list[Candidate]:
     excess_W = np.nan_to_num(excess.excess_us)
     unsure_W = view.is_crowded & np.isnan(before_W)
     late_W = np.asarray(more_W >= np.where(unsure_W, _LEAST_MORE_CROWDED, _LEAST_MORE), dtype=np.bool_)
-    late_W &= ~view.is_crowded | view.is_slow  # who takes turns on a core anyway is nobody's fault
+    late_W &= ~view.is_crowded | view.is_slow  # turns on too few cores are nobody's fault
     late_W &= excess.strength >= LEAST_STRENGTH * view.noise_factor * view.strictness
     late_W &= more_W * view.iteration_us >= EXPLAINED_BY_QUEUE * excess_W
     late_W &= view.deficit_us >= LEAST_AGREEMENT * excess_W

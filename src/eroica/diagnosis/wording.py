@@ -21,7 +21,7 @@ from eroica.model.verdict import ResourceUse
 
 __all__ = ["describe_evidence", "format_ms", "name_workers", "summarize_cause"]
 
-#: In a recording with many groups, blame stays with those who pass the waiting on: a small share tells nothing then.
+#: In a recording with many groups, blame stays with workers that pass the waiting on: a small share tells nothing then.
 _MOSTLY_THEIRS = 0.15
 #: A function that holds a smaller share of what is longer is not all that is meant.
 _SPECIFIC = 0.5

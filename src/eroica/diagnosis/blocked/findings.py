@@ -25,9 +25,9 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         name: The operation.
         ranks: Global ranks.
         nodes: Nodes of the graph they are.
-        evidence: What is known of the collective.
+        evidence: Facts on the collective, one each.
         stack: The stack of the first of them.
-        is_guess: Their stacks say that they communicate; for whom they wait is not known.
+        is_guess: Stacks show that these workers communicate; the workers that they wait for are not known.
     """
 
     name: str

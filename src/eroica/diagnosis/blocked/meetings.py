@@ -39,13 +39,13 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
     """One open collective.
 
     Attributes:
-        group: Where.
-        sequence: Its number in the group.
-        waiting: Those for whom it is the oldest open one of the group.
-        behind: Members that have not entered it but entered the group's previous open one; who did not enter that
-            either is behind both (see `previous`).
+        group: Process group of the collective.
+        sequence: Number of the collective in its group.
+        waiting: Members for which it is the oldest open one of the group.
+        behind: Members that have not entered it but entered the group's previous open one; members that missed
+            that one, too, are listed there (see `previous`).
         previous: The group's open meeting before it, if somebody is missing there.
-        entries: What each member called there, those that have completed it included.
+        entries: Call of each member there, members that have completed it included.
         stalled: Members that have entered it but whose device is still at something earlier, if nobody else is missing
             (dumps only).
     """
@@ -92,7 +92,7 @@ class Meetings(msgspec.Struct, frozen=True, kw_only=True):
         items: By group, then by sequence number; `Meeting.previous` is an index into it.
         of: Global rank -> the meetings (indices) it waits in, one per group at most.
         peers: Global rank -> the global rank that its open send or receive is for, where the recorder names it.
-        facing: Those of them whose peer waits for them in turn: both are there, and yet it does not end.
+        facing: Ranks of `peers` whose peer waits for them in turn: both are there, and yet the transfer does not end.
         pairs: Global rank -> that send or receive.
         stalls: Global rank -> the collective at which its device stands still although nobody is missing there.
     """

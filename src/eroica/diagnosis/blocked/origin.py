@@ -20,9 +20,9 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cause: Slug of the catalog.
-        ranks: Global ranks it is on.
-        function: Where they sit.
-        verbs: What they do, for one worker and for several: ("sits", "sit").
+        ranks: Global ranks of the accused.
+        function: Function in which they sit.
+        verbs: Verb of the sentence, for one worker and for several: ("sits", "sit").
         rest: The rest of the clause after the verb.
         who: Subject of the sentence where it is not the workers.
         evidence: One fact each.

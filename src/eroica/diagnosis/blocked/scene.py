@@ -82,7 +82,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
         left: Workers that ended in order while others live on.
         missing: Global ranks of which nothing is known.
         expected: Workers of the job.
-        notes: What the agents could not do.
+        notes: Notes of the agents on what failed.
         from_dumps: All that is known are Flight Recorder dumps.
     """
 

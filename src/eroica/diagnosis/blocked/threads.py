@@ -40,7 +40,7 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
     """The thread or child that the training thread waits for.
 
     Attributes:
-        who: What it is.
+        who: Kind: thread, child, stopped child, or no child left.
         label: "its prefetch thread 'feed'", "its data-loader child 4711".
         site: Where it sits.
         is_deadlock: Both wait for a lock: the training thread is as good a place to look as the other.
