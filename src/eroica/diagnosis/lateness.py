@@ -1,4 +1,4 @@
-"""Judge one group of rows: who spends more time in it than peers, than before, or than expected.
+"""Judge one group of rows: find workers that spend more time in it than peers, than before, or than expected.
 
 Array suffixes: W workers, I iterations.
 """

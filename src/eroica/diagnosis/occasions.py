@@ -1,4 +1,4 @@
-"""Something that happens every so many iterations: when, on whom, how long, and what it costs.
+"""Occasions, work that comes every so many iterations: its iterations, its workers, its duration and its cost.
 
 The slowest iterations, which are left out elsewhere as one-offs, are what it is about, so all captured ones count.
 

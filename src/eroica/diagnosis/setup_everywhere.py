@@ -1,4 +1,4 @@
-"""Settings that are slow wherever they are: told beside a cause that they can make worse, whoever else has them."""
+"""Settings that are slow wherever they are: told beside a cause that they can make worse, even if all have them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Same work, slower, or same speed, more work: counts and mean durations of operators against a reference.
+"""Speed of operators: counts and mean durations against a reference tell slower work from more work.
 
 Array suffixes: F functions, W workers.
 """

@@ -1,4 +1,4 @@
-"""All that the rules look at, computed once."""
+"""View of a window: the quantities that the rules look at, computed once."""
 
 from __future__ import annotations
 

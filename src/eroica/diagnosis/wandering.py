@@ -1,4 +1,4 @@
-"""A cause that blames nobody: what is lost because another worker is the last one in each iteration.
+"""A cause that blames nobody: time lost because another worker is the last one in each iteration.
 
 Array suffixes: W workers, I iterations, R rows.
 """

@@ -1,4 +1,4 @@
-"""The verdict's word and its sentence."""
+"""Conclude on a standstill: the verdict's word, its sentence and its notes."""
 
 from __future__ import annotations
 

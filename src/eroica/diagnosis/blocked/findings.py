@@ -1,4 +1,4 @@
-"""Origins as causes, those who wait for them as symptoms: one finding per kind of collective, not per worker."""
+"""Build findings: origins as causes, workers that wait for them as symptoms, one per kind of collective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a thread sits, read from its Python stack and from what the kernel says of it.
+"""Find where a thread sits, from its Python stack and from what the kernel says of it.
 
 This is built on what py-spy shows of threads that wait (0.4.3, Python 3.11, torch 2.13, gloo). `with lock:` and
 `work.wait()` have no frame of their own: the leaf is the user's. Queues, events, joins and futures end in frames of

@@ -1,4 +1,4 @@
-"""The two looks of all hosts, joined worker by worker; and whether anybody moved between them."""
+"""Join the two looks of all hosts worker by worker, and tell which workers moved between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph of who waits for whom, and walks in it.
+"""The graph of waits between workers and meetings, and walks in it.
 
 Nodes are workers (their global rank) and meetings (-1 minus their index). A worker points to the meetings it waits in,
 a meeting to those who have not entered it (or whose device stands still before it). Every walk is linear in nodes and
