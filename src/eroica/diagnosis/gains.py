@@ -28,7 +28,7 @@ _OF_PROCESSES = frozenset({"compute-slow", "misconfiguration"})
 _LEADS = 0.8
 #: Causes that gain less than this share of the growth together leave something else to be found...
 HALF = 0.5
-#: ...which is worth a word from this share of the iteration on: so much healthy windows on busy cores differ by.
+#: ...which is worth a word from this share of the iteration on: so much baseline windows on busy cores differ by.
 LEAST_LEFT = 0.08
 
 
@@ -135,13 +135,13 @@ def _growth(view: View) -> tuple[float, float]:
     """Return the growth of the iteration as a share of itself, where somebody finds the job slow; else 0.
 
     Returns:
-        Inside windows, from the healthy one to this one; and as the job itself saw it, where no window makes iterations
-        longer: from its best stretch to when this window was asked for.
+        Inside windows, from the healthy one to this one; and, where this one shows it, as the job itself saw it outside
+        of windows, which make iterations longer: from its best stretch to when this window was asked for.
     """
     before = view.baseline_us
     if view.is_trace or not view.is_slow or not before or view.iteration_us <= 0:
         return 0.0, 0.0
     inside = max(1 - before / view.iteration_us, 0.0)
     current_s = view.context.window.current_iteration_s
-    told = view.slowdown_us / (current_s * 1e6) if current_s and view.context.window.purpose in SLOWER else inside
+    told = view.slowdown_us / (current_s * 1e6) if current_s and view.shows_slowdown else inside
     return inside, told

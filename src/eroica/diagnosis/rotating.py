@@ -39,7 +39,7 @@ _MANY_WORKERS = 64
 #: cores, and by 2 % on devices.
 _LEAD_CPU = 0.25
 #: On hosts with few cores somebody leads in most iterations, by 21 % of the usual time at most (median of a window's
-#: iterations, 63 healthy windows of two to four workers on two cores). Three times that is no crowd, if the optimizer
+#: iterations, 63 baseline windows of two to four workers on two cores). Three times that is no crowd, if the optimizer
 #: shows that it is the data.
 _LEAD_CROWDED = 0.6
 _LEAD_DEVICE = 0.08

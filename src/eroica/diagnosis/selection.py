@@ -64,7 +64,7 @@ _GENERAL = 0.5
 _ACCOUNTS = 0.5
 #: What accounts for less than this share of a slowdown leaves room for what takes the cores of everybody.
 _MINOR = 0.3
-#: On busy cores some function takes up to 5 % of the iteration more in one healthy window than in another.
+#: On busy cores some function takes up to 5 % of the iteration more in one baseline window than in another.
 _LEAST_CHANGE = 0.08
 #: And takes up to 3.5 % more on one worker than on another.
 _LEAST_DIFFERENCE = 0.05

@@ -287,24 +287,29 @@ class View:
         return max(current - best, 0.0) * 1e6 if current and best else 0.0
 
     @property
+    def shows_slowdown(self) -> bool:
+        """True if the window was opened for a slowdown, and lies nearer to the slow mean than to the best one."""
+        best_us = self.stated_baseline_us
+        if self.context.window.purpose not in SLOWER or best_us is None:
+            return False
+        return self.pace_us >= best_us + max(self.slowdown_us / 2, self.settings.slowdown * best_us)
+
+    @property
     def is_slow(self) -> bool:
         """True if somebody finds this job slow, and the window's own iterations are.
 
-        By trigger: the window lies nearer to the slow mean than to the best one. By expectation: it was asked for so.
-        Whoever asked: it is far slower than the baseline window, or else, inside of it and outside, than the best mean.
+        By trigger: the window shows the slowdown. By expectation: it was asked for so. Whoever asked: it is far slower
+        than the baseline window or, inside of it and outside, than the best mean.
         """
-        window = self.context.window
+        window, past = self.context.window, self.suspects.baseline
         if window.purpose == "expected":
             return self.iteration_us > self.settings.expected_iteration_s * 1e6
-        if window.purpose == "baseline":
-            return False
-        best_us, past = self.stated_baseline_us, self.suspects.baseline
-        if window.purpose in SLOWER and best_us is not None:
-            return self.pace_us >= best_us + max(self.slowdown_us / 2, self.settings.slowdown * best_us)
-        if past is not None:
-            return self.iteration_us >= FAR_SLOWER * past.mean_iteration_us
+        if self.shows_slowdown or window.purpose == "baseline":
+            return self.shows_slowdown
+        if past is not None and self.iteration_us >= FAR_SLOWER * past.mean_iteration_us:
+            return True
         outside_us = (window.current_iteration_s or 0.0) * 1e6  # for capturing alone may double an iteration
-        return min(self.iteration_us, outside_us) >= FAR_SLOWER * (best_us or np.inf)
+        return min(self.iteration_us, outside_us) >= FAR_SLOWER * (self.stated_baseline_us or np.inf)
 
     def rows(self, *, kinds: frozenset[str], phases: frozenset[str]) -> list[int]:
         """List rows with critical time of some kinds in some phases (indices into the fleet's keys)."""
