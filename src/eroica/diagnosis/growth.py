@@ -1,4 +1,4 @@
-"""A job whose iterations take longer as they do where each holds more: larger batches, longer sequences, more of them.
+"""Iterations that take longer because each holds more: larger batches, longer sequences, more of them.
 
 Processors that compute more slowly while memory keeps its speed look like larger batches, so nothing is accused and
 nothing called healthy.
@@ -24,14 +24,14 @@ SHORTER = 0.75
 
 
 def has_grown(view: View) -> bool:
-    """Whether more data on most workers explains most of why iterations take longer than in the healthy window."""
+    """True if more data on most workers explains most of the growth of iterations since the baseline window."""
     if not _is_by_operators(view) or has_more_data_since(view).mean() < JOB_WIDE:
         return False
     return growth_since(view)[0] >= _LEAST_GROWTH
 
 
 def has_more_to_do(view: View) -> bool:
-    """Whether most workers' operators run more often than in the healthy window, and that explains most of it."""
+    """True if most workers' operators run more often than in the baseline window, and explain most of the growth."""
     if not _is_by_operators(view):
         return False
     change = view.speed_change
@@ -40,7 +40,7 @@ def has_more_to_do(view: View) -> bool:
 
 
 def _is_by_operators(view: View) -> bool:
-    """Whether iterations take noticeably longer than in the healthy window, and operators take most of that."""
+    """True if iterations take noticeably longer than in the baseline window, and operators take most of that."""
     past = view.suspects.baseline
     grown_us = view.iteration_us - past.mean_iteration_us if past is not None and not view.is_trace else 0.0
     if grown_us <= 0 or grown_us < view.settings.min_gain * view.iteration_us:
@@ -51,7 +51,7 @@ def _is_by_operators(view: View) -> bool:
 
 
 def describe_more_to_do(view: View) -> str:
-    """The sentence that says so, with the function under which they are called where stacks tell."""
+    """Say that operators run more often, with the function under which they are called where stacks tell."""
     past, focus = past_of(view, whole_us), None
     if past is not None:
         focus = find_called_focus(view, range(view.workers), past)
@@ -71,7 +71,7 @@ def describe_more_to_do(view: View) -> str:
 
 
 def describe_growth(view: View) -> str:
-    """The sentence that says so."""
+    """Say that operators take longer as they do with larger batches or sequences."""
     grows, fixed = growth_since(view)
     past = view.suspects.baseline
     before = f" instead of {format_ms(past.mean_iteration_us)}" if past is not None else ""
