@@ -308,6 +308,17 @@ def test_a_process_that_only_holds_memory_of_a_slow_device_is_told_and_not_blame
 
 
 @seeds
+def test_a_newcomer_on_a_slow_device_that_was_seen_to_use_little_of_it_is_told_and_not_blamed(seed: int) -> None:
+    """A short window on an H200: the driver told the share of a time in which the process had hardly begun."""
+    verdict = verdict_on(
+        [SlowCompute((3,), 1.4, "none")], seed, lambda all_: on_device(all_, [3], 0.02), accelerator=True
+    )
+    found = verdict.cause
+    assert found is not None and (found.cause, found.workers) == ("compute-slow", (3,)), verdict.summary
+    assert any("infer (pid 903) uses 2 % of cuda:3's time" in line for line in found.evidence)
+
+
+@seeds
 def test_what_a_lower_clock_accounts_for_is_nobody_elses_doing(seed: int) -> None:
     """A throttled device that somebody else uses a little, too: the clock alone makes it that slow."""
 

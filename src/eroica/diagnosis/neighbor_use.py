@@ -186,11 +186,11 @@ def device_taken(view: View, others: UsualDevices, host: str, members: Sequence[
     beside = [[one for one in view.fleet.patterns[at].neighbors if one.device] for at in members]
     if not all(beside):
         return None
-    more = min(_device_share(some) for some in beside) - others.share
-    lost = 1 - 1 / factor
-    unseen = not any(there.device_utilization for some in beside for there in some)
-    if more < _LEAST_TAKEN * lost and not (unseen and others.known and not others.held):
+    more, lost = min(_device_share(some) for some in beside) - others.share, 1 - 1 / factor
+    is_enough = more >= _LEAST_TAKEN * lost  # of a short window, drivers tell the use of some time before
+    if not is_enough and (others.held or not others.known):
         return None
+    unseen = not any(there.device_utilization for some in beside for there in some)
     named = _distinct(one for some in beside for one in some)
     devices = sorted({one.device for some in beside for one in some})
     text = ", ".join(_on_device(one) for one in named[:MOST_NAMED])
@@ -202,7 +202,7 @@ def device_taken(view: View, others: UsualDevices, host: str, members: Sequence[
     )
     short = f"{list_processes(named)} on {' and '.join(devices)} of {host or 'its host'}"
     share = min(max(more, 0.0) / max(lost, 1e-9), 1.0)
-    return Taken(host=host, what=what, short=short, share=share, is_seen=not unseen)
+    return Taken(host=host, what=what, short=short, share=share, is_seen=is_enough)
 
 
 def _device_share(neighbors: Iterable[Neighbor]) -> float:
