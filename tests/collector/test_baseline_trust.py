@@ -122,6 +122,17 @@ def test_a_baseline_window_a_little_off_the_best_is_used_where_the_window_itself
     assert job.look(0.13, 0.1).baseline
 
 
+def test_what_the_first_trace_of_a_device_leaves_behind_makes_no_baseline_window_a_sick_jobs() -> None:
+    """Tracing cost much inside, and launches cost more for good: the agents have forgotten the pace before."""
+    job = Job()
+    job.inside = 2.3
+    job.train(0.1, 0.1)
+    job.inside = 1.6
+    job.train(0.135, 0.135, iterations=200)
+    assert [work.window.purpose for work in job.work] == ["baseline", "baseline"]
+    assert job.look(0.3, 0.135).baseline
+
+
 def test_a_baseline_window_that_would_show_less_than_half_of_a_slowdown_is_not_used() -> None:
     job = Job()
     job.train(0.18, 0.18)

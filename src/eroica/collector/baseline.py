@@ -115,8 +115,10 @@ class Baseline:
         is_past_it = bool(training) and all(status.iteration >= self._over_at for status in training)
         if self._came_back or not self._taken_s or not self.patterns or not is_past_it:
             return
-        limit_s = _FASTER_LATER * self._taken_s
-        self._came_back = all((status.current_s or math.inf) <= limit_s for status in training)
+        # a best mean above that of then: what was before the first trace of a device is forgotten (`agent.slowdown`)
+        usual = [max(self._taken_s, status.baseline_s or 0.0) for status in training]
+        now = [status.current_s or math.inf for status in training]
+        self._came_back = all(one <= _FASTER_LATER * then for one, then in zip(now, usual, strict=True))
         self._stayed_long = not self._came_back
         if self._came_back and self._is_slower_inside and self._tries < 2:
             self._done = not self._settings.baseline_window  # a slow stretch, or capturing itself: another one tells
