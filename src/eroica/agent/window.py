@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from eroica.agent.remains import leave_capture
 from eroica.agent.roster import LocalWorker
 from eroica.agent.scratch import Scratch
 from eroica.agent.setup import process_setup
 from eroica.agent.splitting import split_at_rise
 from eroica.agent.stacks import StackSampler, affordable_children, affordable_hz
+from eroica.agent.unfinished_windows import leave_capture
 from eroica.errors import EroicaError
 from eroica.settings import Settings
 from eroica.start import isolated

@@ -13,8 +13,8 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from eroica.archive.store import Store
-from eroica.collector.doors import Doors, former_door, former_inside, named_door
 from eroica.collector.fleet import Reporting
+from eroica.collector.listening_sockets import Doors, former_door, former_inside, named_door
 from eroica.collector.orders import Orders
 from eroica.collector.pages import Pages
 from eroica.collector.resume import read_history

@@ -6,7 +6,7 @@
 
 One look a standstill: the next one comes after progress, or, where the examination found somebody moving between the
 two looks, after a pause. Beside it: a command that failed because a worker died first. How long a verdict holds is
-kept by `holding`.
+kept by `standstill_verdicts`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from eroica.collector.deaths import Deaths, in_words, signal_name
-from eroica.collector.holding import Holding
+from eroica.collector.participants import WorkerKey, key_of
 from eroica.collector.resume import History
-from eroica.collector.roll import WorkerKey, key_of
 from eroica.collector.standstill import Standstill, mark
+from eroica.collector.standstill_verdicts import Holding
 from eroica.collector.windows import Windows
 from eroica.model.look import Blockage, Death, HostLooks
 from eroica.model.verdict import Verdict

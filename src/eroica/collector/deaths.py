@@ -12,7 +12,7 @@ import signal
 from dataclasses import dataclass
 
 from eroica.collector.intake import MAX_WORKERS
-from eroica.collector.roll import WorkerKey
+from eroica.collector.participants import WorkerKey
 from eroica.model.look import Death, Ending
 from eroica.model.worker import Worker
 from eroica.wire.messages import AgentReport, WorkerStatus

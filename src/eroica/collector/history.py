@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from eroica import __version__
-from eroica.collector.courses import Course, Sighting, follow_causes, same_place
+from eroica.collector.cause_tracking import Course, Sighting, follow_causes, same_place
 from eroica.collector.recurrence import believe, courses_in, recurrence_of
 from eroica.model.shares import percent
 from eroica.model.verdict import NO_FUNCTION, Coverage, Finding, IterationTimes, Recurrence, Verdict
@@ -68,13 +68,13 @@ def final_verdict(
     """The verdict that the history of windows supports best.
 
     A job that stood still at its end, or lost a worker, ended for that reason whatever it suffered from before. Else
-    causes are followed through the windows (`eroica.collector.courses`), and the one that is expected to have cost most
-    (confidences times gains, over the windows that it led) stands, with the confidence that all windows give it
-    together (`eroica.collector.recurrence.believe`) and a sentence on how often it was seen. One that moves from worker
-    to worker blames none. Two that weigh alike, point at different places and never show in one window: undetermined,
-    unless the later one has clearly taken the place of the earlier. Without any cause: undetermined if a window said so
-    last, else healthy. But a command that failed is never called healthy, and of whom was not watched all along nothing
-    is claimed.
+    causes are followed through the windows (`eroica.collector.cause_tracking`). The cause that is expected to have cost
+    most stands: the largest sum of confidences times gains, over the windows that it led. All windows together give it
+    its confidence (`eroica.collector.recurrence.believe`), and a sentence says how often it was seen. A cause that
+    moves from worker to worker blames none. Two causes that weigh alike, point at different places and never show in
+    one window: undetermined, unless the later one has clearly taken the place of the earlier. Without any cause:
+    undetermined if a window said so last, else healthy. But a command that failed is never called healthy, and nothing
+    is claimed of workers that were not watched all along.
 
     Args:
         job: Name of the job.

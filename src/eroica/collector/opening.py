@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from eroica.collector.participants import WorkerKey, key_of
 from eroica.collector.resume import History
-from eroica.collector.roll import WorkerKey, key_of
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.settings import Settings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from eroica.collector.current_window import Underway
 from eroica.collector.ledger import Ledger
-from eroica.collector.roll import Roll
-from eroica.collector.underway import Underway
+from eroica.collector.participants import Roll
 from eroica.wire.messages import JobStatus, WorkerStatus
 
 

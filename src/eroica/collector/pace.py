@@ -13,9 +13,9 @@ import msgspec
 
 from eroica.collector.ledger import News
 from eroica.collector.marks import Marks
-from eroica.collector.roll import WorkerKey
+from eroica.collector.participants import WorkerKey
 from eroica.collector.rounds import Round
-from eroica.collector.stretches import Stretch, Stretches
+from eroica.collector.thinned_times import Stretch, Stretches
 from eroica.model.history import IterationHistory
 from eroica.wire.messages import WorkerStatus
 

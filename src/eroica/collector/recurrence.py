@@ -1,6 +1,6 @@
 """What several windows of a job say of a cause together: how far to believe it, and whether it comes again or grows.
 
-Pure functions over verdicts and the courses that causes take through them (`eroica.collector.courses`).
+Pure functions over verdicts and the courses that causes take through them (`eroica.collector.cause_tracking`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from eroica.collector.courses import MOST_WINDOWS, Course, follow_causes, is_standstill
+from eroica.collector.cause_tracking import MOST_WINDOWS, Course, follow_causes, is_standstill
 from eroica.model.verdict import Finding, Recurrence, Verdict
 
 #: How far one healthy window speaks against a cause that another window saw (it may come and go)...

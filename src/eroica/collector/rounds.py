@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from eroica.collector.roll import WorkerKey
+from eroica.collector.participants import WorkerKey
 
 #: Hosts report at least so often.
 _TOLD_S = 0.25

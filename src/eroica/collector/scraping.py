@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from eroica.collector.roll import AGENT_SILENT_S
+from eroica.collector.participants import AGENT_SILENT_S
 from eroica.collector.service import Collector
 from eroica.errors import InputError
 from eroica.model.verdict import Verdict

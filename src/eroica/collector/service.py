@@ -18,6 +18,7 @@ from starlette.routing import Route
 from eroica.archive.store import Store, write_json
 from eroica.collector.attendance import Roster, failures_in
 from eroica.collector.blockage import Blockages, Examine
+from eroica.collector.communication_watch import Sense, Sensed
 from eroica.collector.history import Hints, final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_pattern, clean_report, clean_request, clean_text
 from eroica.collector.live.routes import Live
@@ -25,7 +26,6 @@ from eroica.collector.live.telling import Shown
 from eroica.collector.pace import Pace
 from eroica.collector.recurrence import with_recurrence
 from eroica.collector.resume import History
-from eroica.collector.sense import Sense, Sensed
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
 from eroica.model.look import Blockage, HostLooks
@@ -146,7 +146,7 @@ class Collector:
         )
 
     def application(self, more: Sequence[Route] = ()) -> Starlette:
-        """The ASGI application; `more` are routes of whoever listens for us (`eroica.collector.doors`)."""
+        """The ASGI application; `more` are routes of whoever listens for us (`eroica.collector.listening_sockets`)."""
         return Starlette(
             routes=[
                 Route("/v1/report", self._guarded(self._report), methods=["POST"]),

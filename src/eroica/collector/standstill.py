@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from eroica.collector.roll import WorkerKey, key_of
+from eroica.collector.participants import WorkerKey, key_of
 from eroica.model.look import HostLooks
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window

@@ -19,12 +19,12 @@ import msgspec
 from eroica.collector import span
 from eroica.collector.baseline import Baseline
 from eroica.collector.capturing import Capturing
+from eroica.collector.current_window import Underway
 from eroica.collector.ledger import Ledger, News
 from eroica.collector.opening import Opening, Wanted
 from eroica.collector.overview import job_status
+from eroica.collector.participants import Roll
 from eroica.collector.resume import History
-from eroica.collector.roll import Roll
-from eroica.collector.underway import Underway
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import ALONE, Window

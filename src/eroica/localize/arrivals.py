@@ -17,16 +17,22 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.direct import DirectWaits
+from eroica.localize.direct_waits import DirectWaits
 from eroica.localize.fleet import Fleet
 from eroica.localize.graph import build_graph
-from eroica.localize.leaving import uneven_exit
 from eroica.localize.ledger import Ledger
 from eroica.localize.matching import Matched, is_recorded, pair_executions
-from eroica.localize.one_way import book_receives
+from eroica.localize.point_to_point import book_receives
 from eroica.localize.replay import TOLERANCE, Replay, prepare_replay
-from eroica.localize.together import Paired, book_together, pair_synchronizing, pair_unnamed, settle_single_iteration
-from eroica.localize.untold import book_untold
+from eroica.localize.skew_floors import uneven_exit
+from eroica.localize.synchronizing import (
+    Paired,
+    book_together,
+    pair_synchronizing,
+    pair_unnamed,
+    settle_single_iteration,
+)
+from eroica.localize.unknown_root import book_untold
 from eroica.model.pattern import CollectiveRecord
 from eroica.model.shares import percent
 from eroica.summarize.collectives import EXCHANGE

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.entries import Entries, gather_entries
-from eroica.localize.leaving import Carriers
 from eroica.localize.replay import Replay
 from eroica.localize.roles import assign_roles
+from eroica.localize.skew_floors import Carriers
 from eroica.model.pattern import FunctionPattern, WorkerPattern
 from eroica.settings import Settings
 from eroica.summarize.series import decode_alike, decode_series, decode_together

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from eroica.localize.main_line import MainLine, iteration_of
 from eroica.localize.meetings import MeetingBlock
-from eroica.localize.unrecorded import shorten_longest
+from eroica.localize.unexplained_waiting import shorten_longest
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.direct import Meets
+from eroica.localize.direct_waits import Meets
 from eroica.localize.fleet import Fleet, cut_out, shared_iterations
 from eroica.localize.graph import MOST_AT_ONCE, MOST_EXECUTIONS
 from eroica.localize.matching import Matched, is_contradiction

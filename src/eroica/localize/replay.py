@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.direct import DirectWaits
+from eroica.localize.direct_waits import DirectWaits
 from eroica.localize.graph import EventGraph
 from eroica.localize.schedule import Round, schedule
 from eroica.localize.stretches import Stretches, find_stretches, lengthened, progress_with, quicker, shortened

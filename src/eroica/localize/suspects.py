@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from eroica.localize.arrivals import Arrivals
 from eroica.localize.fleet import Fleet
-from eroica.localize.moved import Moved
+from eroica.localize.moved_functions import Moved
 from eroica.model.pattern import FunctionKey
 
 Floats = NDArray[np.float64]

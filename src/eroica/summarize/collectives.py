@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
 from eroica.summarize.codes import rows_by_thread
-from eroica.summarize.senders import group_of_sends
+from eroica.summarize.send_groups import group_of_sends
 from eroica.trace.arguments import DIRECT_CALLS
 from eroica.trace.communication import readable
 from eroica.trace.table import Category, CollectiveArguments, EventTable

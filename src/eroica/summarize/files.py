@@ -13,8 +13,8 @@ from eroica.errors import InputError
 from eroica.hardware.store import Samples, read_samples
 from eroica.model.window import Capture, FlightEntry
 from eroica.settings import Settings
+from eroica.summarize.send_targets import name_sides, read_sides
 from eroica.summarize.setup import SETUP_FILE, joined_setup, read_setup
-from eroica.summarize.sides import name_sides, read_sides
 from eroica.trace.flight import read_flight
 from eroica.trace.kineto import read_trace
 from eroica.trace.stacks import StackTimeline, read_stacks

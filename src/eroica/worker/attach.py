@@ -16,9 +16,9 @@ from eroica.wire.places import places, private_directory, private_file
 from eroica.worker.compiled import keep_compilers_out, let_compilers_pass
 from eroica.worker.guard import log_of_this_process
 from eroica.worker.hooks import Guest
+from eroica.worker.import_watch import COMPILER, LOADERS, OPTIMIZERS, look_away, look_out
 from eroica.worker.kineto import quiet_for_good
 from eroica.worker.limits import spared
-from eroica.worker.lookout import COMPILER, LOADERS, OPTIMIZERS, look_away, look_out
 
 
 class Attachment:

@@ -23,7 +23,7 @@ from eroica.worker.answering import Witness
 from eroica.worker.capture import SAVING, STATES, Capturer
 from eroica.worker.guard import Guard, log_of_this_process
 from eroica.worker.limits import lack_of_files, spared
-from eroica.worker.plain import EITHER, Plain, make_hooks
+from eroica.worker.plain_iterations import EITHER, Plain, make_hooks
 from eroica.worker.pristine import Lock, Thread, get_ident, monotonic_ns
 from eroica.worker.rhythm import Completed, Rhythm
 from eroica.worker.tracer import ProfilerDoor

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from eroica.collector.callers import small_body
+from eroica.collector.access import small_body
 from eroica.collector.intake import clean_request
 from eroica.collector.live.siblings import sibling_link
 from eroica.collector.live.telling import Shown, Stream, Telling, report_path

@@ -22,7 +22,6 @@ from eroica.localize.blame import (
     sites_of,
 )
 from eroica.localize.fleet import Fleet
-from eroica.localize.leaving import recorded_skew_floor, skew_floor, uneven_exit
 from eroica.localize.ledger import Ledger
 from eroica.localize.matching import (
     FEWEST_VERIFIED,
@@ -35,6 +34,7 @@ from eroica.localize.matching import (
     waits_in,
 )
 from eroica.localize.meetings import MeetingBlock
+from eroica.localize.skew_floors import recorded_skew_floor, skew_floor, uneven_exit
 from eroica.model.pattern import CollectiveRecord
 from eroica.summarize.series import decode_series, decode_together
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.fleet import Fleet
-from eroica.localize.leaving import SKEW_FLOOR_OTHER_US
 from eroica.localize.ledger import Ledger
 from eroica.localize.meetings import MeetingBlock
+from eroica.localize.skew_floors import SKEW_FLOOR_OTHER_US
 from eroica.model.pattern import CollectiveRecord
 from eroica.summarize.series import decode_series, decode_together
 

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from eroica.collector.callers import Server, TokenGate, config_for, small_body
+from eroica.collector.access import Server, TokenGate, config_for, small_body
 from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector
 from eroica.errors import InputError, UsageError

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from eroica.collector.roll import Roll
+from eroica.collector.participants import Roll
 from eroica.collector.windows import Windows
 from eroica.communication.conclusion import hang_verdict, place_in_words, slow_verdict, stretch_in_words
 from eroica.communication.hang import Scene, find_hang

@@ -4,7 +4,7 @@ Everybody on the host can open a connection, and beyond localhost everybody on t
 token (of a browser: the cookie made from it) is answered before it is routed or its body read, and a connection that
 has not yet shown one of them is closed after a few seconds, or when too many others like it have come: idle and slow
 strangers hold neither descriptors nor memory, and never keep an agent out. Who has not even spoken waits in
-`eroica.collector.porch`.
+`eroica.collector.pending_connections`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eroica.collector.live.visitors import Visitors
-from eroica.collector.porch import Porch
+from eroica.collector.pending_connections import Porch
 
 MAX_HEADER_BYTES = 16_384
 STRANGER_S = 5.0
