@@ -1,4 +1,4 @@
-"""Which functions are abnormal on which workers, and who waits for whom: patterns of all workers to suspects."""
+"""Turn the patterns of all workers into suspects: abnormal functions by worker, and waiting with the workers it is for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for whom, without comparing clocks.
+"""Book waiting in communication on the workers that were waited for, without comparing clocks.
 
 Members of one execution of an all-reduce leave it together, so whoever spent least time in it came last and the others
 waited for him. That needs executions that pair, and a gap that the members' uneven leaving cannot explain. Where the
@@ -195,7 +195,10 @@ def _waits_for_untold(ledger: Ledger, fleet: Fleet, records: Records) -> str:
 
 
 def _has_much_unpaired(ledger: Ledger, fleet: Fleet) -> bool:
-    """Whether some worker waits much in what pairs with nothing: all may wait for it in turn. Online only."""
+    """Return whether a captured worker waits long in executions without a partner, so that all may wait for it in turn.
+
+    Recorded patterns are not judged.
+    """
     time_W = np.asarray([pattern.duration_s * 1e6 for pattern in fleet.patterns])
     online_W = np.asarray([not is_recorded(pattern) for pattern in fleet.patterns], dtype=np.bool_)
     return bool((ledger.unpaired_W > _MUCH_UNTOLD * time_W)[online_W].any())

@@ -101,12 +101,13 @@ def blame_of(chain: Chain) -> Floats:
 def held_up(chain: Chain, rows: Sequence[int], at: NDArray[np.intp]) -> float:
     """By how much the others could have gone on earlier at best, summed over iterations, microseconds.
 
-    Over several iterations whoever waits goes on later for it, each time, else its device would fall behind for good.
-    In a single one a delay may be carried on from one execution to the next, and then counts once:
-    had the late ones come with the last of the others, execution k would end earlier by S(k) = the least over the
-    others of (what it waited + S(k - 1) if leaving the execution before was what it went on from). Who works on while
-    its device waits comes no earlier for it: its pace from arrival to arrival is that of the late, who do not wait.
-    Each iteration counts with its largest S.
+    Over several iterations a waiting member goes on later for it, each time, else its device would fall behind for
+    good. In a single iteration a delay may be carried on from one execution to the next, and then counts once.
+
+    Had the late members come with the last of the others, execution k would end earlier by S(k). S(k) is the least
+    over the others of (its waiting + S(k - 1), the latter if it went on from leaving the execution before). A member
+    that works on while its device waits comes no earlier for it: its pace from arrival to arrival is that of the late
+    members, which do not wait. Each iteration counts with its largest S.
     """
     others = [row for row in range(len(chain.members)) if row not in rows]
     most: dict[int, float] = {}
@@ -132,7 +133,7 @@ def _went_on(chain: Chain, rows: Sequence[int], others: Sequence[int], place: in
 
 
 def began_late(chain: Chain, rows: list[int], at: NDArray[np.intp]) -> bool:
-    """Whether they were late at the window's first collective, and had lost little of that since their window began."""
+    """Return whether members were late at the window's first collective, and lost little of that since it began."""
     if at[0] != 0:
         return False
     own, usual = time_since(chain, rows, 0)

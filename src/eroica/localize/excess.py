@@ -1,4 +1,4 @@
-"""How much more critical time per iteration a worker spends than its peers, or than itself before.
+"""Measure how much more critical time per iteration a worker spends than its peers, or than itself before.
 
 Array suffixes: W workers, I iterations, F functions (or any other leading axis).
 """

@@ -87,7 +87,7 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def carriers(self) -> Carriers:
-        """What carries the collectives of each group."""
+        """Library and device that carry the collectives of each group."""
         return Carriers(self.patterns)
 
     @cached_property
@@ -100,7 +100,7 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def _device_s(self) -> Floats:
-        """What a device does for each of `rows`, seconds. float64 [R]."""
+        """Seconds that a device works for each of `rows`. float64 [R]."""
         return np.concatenate([np.zeros(0), *(table.column("device_s") for table in self.rows.tables)])
 
     def device_us(self, functions: Sequence[int]) -> Floats:
@@ -219,7 +219,7 @@ def _aligned(patterns: Sequence[WorkerPattern], one_off: float) -> tuple[Floats,
 
 
 def shared_iterations(patterns: Sequence[WorkerPattern]) -> tuple[NDArray[np.intp], int, Series, Series]:
-    """Which of its iterations each worker shares with all others.
+    """Find the iterations that each worker shares with all other workers.
 
     Returns:
         How many captured iterations of each worker lie before those, intp [W]; how many all share; durations of all

@@ -1,9 +1,9 @@
-"""Which executions of a collective belong together on its members, and when they are refused.
+"""Pair the executions of a collective on all its members, and refuse pairs that cannot be the same execution.
 
-By the group's own sequence numbers, or by order where every member has equally many. Recorded traces say when each
-execution ended, and that tells which order is right, and whether it is: members are all inside a collective before the
-first of them leaves it, so ends of one execution differ, clocks aside, by no more than its shortest duration. Clocks
-differ by a constant and drift; what is left after taking the median away must be within that.
+Executions are paired by the group's own sequence numbers, or by order where every member has equally many. Recorded
+traces hold the end of each execution, which tells the right order, and whether there is one. All members are inside a
+collective before the first of them leaves it. So ends of one execution differ, clocks aside, by no more than its
+shortest duration. Clocks differ by a constant and drift; the rest, with the median taken away, must be within that.
 
 Array suffixes: M members of a group, K matched executions.
 """
@@ -136,7 +136,7 @@ def _by_order_and_ends(records: Sequence[CollectiveRecord], exit_us: float) -> t
 
 
 def _ends_whole(records: Sequence[CollectiveRecord]) -> bool:
-    """Whether every member says of each execution when it ended."""
+    """Return whether every member's record holds the end of each execution."""
     return _whole_ends(records) is not None
 
 
@@ -251,12 +251,12 @@ def _contradicted_by_ends(
 
 
 def is_recorded(pattern: WorkerPattern) -> bool:
-    """Whether a pattern was read from a trace that somebody else recorded: there is nothing beside the trace."""
+    """Return whether a pattern was read from a trace that another tool recorded: there is nothing beside the trace."""
     return bool(pattern.found_by)
 
 
 def is_contradiction(reason: str) -> bool:
-    """Whether executions were refused because their ends cannot be those of the same ones."""
+    """Return whether executions were refused because their ends cannot be those of the same ones."""
     return reason.startswith(_ENDS_DIFFER)
 
 
@@ -301,7 +301,7 @@ def stacked_ends(records: Sequence[CollectiveRecord], places: Sequence[NDArray[n
 
 
 def _are_same(places: Sequence[NDArray[np.intp]]) -> bool:
-    """Whether all members have the matched executions at the same positions, as one array says for all."""
+    """Return whether one array tells the positions of the matched executions for all members."""
     return len(places) > 0 and all(at is places[0] for at in places)
 
 

@@ -148,7 +148,7 @@ def _disentangled(receives: Sequence[_Side], sends: Sequence[_Side]) -> tuple[li
 
 
 def _placed(sorted_NR: Floats, value_NS: Floats) -> NDArray[np.intp]:
-    """How many numbers of its sorted row lie below each value: `searchsorted` of many rows at once. intp [N, S]."""
+    """Count the numbers of its sorted row below each value: `searchsorted` of many rows at once. intp [N, S]."""
     size = value_NS.shape[1]
     order = np.argsort(np.concatenate([value_NS, sorted_NR], axis=1), axis=1, kind="stable")
     below = np.cumsum(order >= size, axis=1)
@@ -277,7 +277,7 @@ def _book(ledger: Ledger, pairs: Sequence[_Pair], timed: bool) -> None:
 
 
 def _transfers(shorter_PK: Floats, size_PK: NDArray[np.int64]) -> Floats:
-    """What each transfer of each pair takes by itself, at most what the quickest ones of its size do. float64 [P, K].
+    """Estimate each transfer's own time: at most that of the quickest transfers of its size. float64 [P, K].
 
     Args:
         shorter_PK: The shorter duration of the two sides.

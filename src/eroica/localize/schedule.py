@@ -19,7 +19,7 @@ _COMES, _NEEDS = 1, 2
 
 
 class Round(msgspec.Struct, frozen=True, eq=False):
-    """What happens at once, in this order.
+    """Steps of one round of the schedule, taken at once in this order.
 
     Attributes:
         comes: Executions that main lines come to.

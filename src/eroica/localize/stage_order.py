@@ -104,7 +104,10 @@ def _edges(leads: Mapping[int, Mapping[int, bool]]) -> dict[int, set[int]]:
 
 
 def _is_exchange(after: Mapping[int, set[int]]) -> bool:
-    """Whether all begin or end, and who begins leads several, not all the same, of whom some come after several."""
+    """Return whether each worker either leads or follows, and leaders share followers without sharing all of them.
+
+    In two stages of which each worker sends to each of the next, leaders share all followers: no exchange.
+    """
     before = Counter(rank for followers in after.values() for rank in followers)
     several = any(before[rank] > 1 for followers in after.values() if len(followers) > 1 for rank in followers)
     same = len({frozenset(followers) for followers in after.values()}) == 1  # two stages, each worker to each

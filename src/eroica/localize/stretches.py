@@ -1,12 +1,12 @@
 """Own time of workers between the meetings they come to, and where in it time is to be taken away.
 
-What costs a worker time seldom lies evenly in an iteration: a slow loader lies before its first collective. Only the
-stretch it lies in makes others wait. Which one it is, the peers show: those who come to the same meetings in the same
-order and spend less before this one.
+Time that a worker loses seldom lies evenly in an iteration: a slow loader lies before its first collective. Only the
+stretch with the lost time makes others wait. Peers show which stretch it is: workers of the role that come to the same
+meetings in the same order and spend less before this one.
 
 Array suffixes: E executions, M meetings, W workers, J boundaries, I iterations, S stretches in order of worker and
-clock (each ends with the beginning of an execution or the end of an iteration), C cells (a worker in an iteration),
-N workers that come to the same meetings in an iteration. All times are microseconds.
+clock, C cells (a worker in an iteration), N workers that come to the same meetings in an iteration. Each stretch ends
+with the beginning of an execution or the end of an iteration. All times are microseconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What localization hands to diagnosis: who stands out, who waits for whom, and the arrays both were read from."""
+"""Result of localization for diagnosis: abnormal functions, waiting by worker, and the arrays behind both."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all executions of all members pair, in the order in which they stand."""
+        """True if all executions of all members pair, in the order in which they stand."""
         place_K = self.places[0]
         whole = all(
             at is place_K and record.executions == at.size for at, record in zip(self.places, self.records, strict=True)
@@ -132,12 +132,12 @@ def pair_synchronizing(
 
 
 def _by_sequence(records: Sequence[CollectiveRecord]) -> bool:
-    """Whether the group's own numbers pair executions, which no missing member puts in doubt. Online only."""
+    """Return whether the group's own numbers pair executions, which no missing member puts in doubt. Online only."""
     return all(record.paired_by == "sequence" and not record.end_us for record in records)
 
 
 def _is_confirmed(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]]) -> bool:
-    """Whether enough ends of recorded traces agree with a pairing that not all members can vouch for."""
+    """Return whether enough ends of recorded traces agree with a pairing that a missing member leaves in doubt."""
     return len(records) > 1 and stacked_ends(records, places).shape[1] >= FEWEST_VERIFIED
 
 
@@ -194,7 +194,7 @@ class _Together(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def _is_alike(one: Paired) -> bool:
-    """Whether members have all executions in common, and nothing but sequence numbers is to be judged by."""
+    """Return whether members have all executions in common, and only sequence numbers and durations judge them."""
     is_plain = one.name[1] not in _UNEVEN and not any(record.end_us for record in one.records)
     return is_plain and one.is_whole and len({record.iteration for record in one.records}) == 1
 

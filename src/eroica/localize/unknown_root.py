@@ -1,8 +1,8 @@
 """Waiting in broadcasts, reduces, gathers and scatters whose root no record names.
 
-Who waits for whom depends on the root, and on the tree or the ring that carries the data; whoever is not waited for
-leaves early. But where all members but one wait, they wait for that one: a late root of a broadcast, or of two members
-the later one. In other executions nobody is blamed.
+Which member waits for which depends on the root, and on the tree or the ring that carries the data; a member that
+nobody waits for leaves early. But where all members but one wait, they wait for that one: a late root of a broadcast,
+or of two members the later one. In other executions no member is blamed.
 
 Array suffixes: M members of a group, K matched executions.
 """
