@@ -86,7 +86,7 @@ class Counting:
         )
 
     def unanswered_s(self, now: float) -> float:
-        """How long the worker has owed an answer; 0 if it owes none."""
+        """Seconds that the worker has owed an answer; 0 if it owes none."""
         return now - self._owed_from if self._letter else 0.0
 
     def poll(self, now: float, may_ask: bool) -> None:

@@ -1,4 +1,4 @@
-"""How a worker's process ended: noticed at once, read from the kernel before its parent takes the status away.
+"""Notice the end of a worker's process at once, and read its status from the kernel before its parent takes it away.
 
 A pidfd becomes readable the moment the process is a zombie. Its status then stands in `/proc/PID/stat` until the parent
 asks for it, and from Linux 6.15 on the pidfd itself tells it afterwards. Whether memory ran out is read from the
@@ -35,7 +35,7 @@ class ProcessFacts(NamedTuple):
 
 
 def process_facts(pid: int) -> ProcessFacts | None:
-    """What the kernel says of a process; None once it is gone."""
+    """Read the kernel's facts of a process; None once it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return ProcessFacts(fields[0], int(fields[19]), int(fields[49]) if len(fields) > 49 else 0)
@@ -50,7 +50,7 @@ def process_start(pid: int) -> int | None:
 
 
 def ending_of(status: int) -> Ending:
-    """What a wait status says."""
+    """Translate a wait status into an ending."""
     if os.WIFSIGNALED(status):
         return Ending(kind="signal", number=os.WTERMSIG(status))
     return Ending(kind="exit", number=os.WEXITSTATUS(status))
@@ -105,7 +105,7 @@ class ProcessWatch:
 
     @property
     def ending(self) -> Ending | None:
-        """How it ended; None while it lives."""
+        """End of the process; None while it lives."""
         if self._ending is None and self._has_ended():
             self._ending = self._read()
             self.close()

@@ -1,4 +1,4 @@
-"""Who trains on this host, and how fast: beat files in, worker statuses out."""
+"""Keep the workers of this host and their pace: beat files in, worker statuses out."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class LocalWorker:
         )  # fmt: skip
 
     def result(self) -> OrderResult:
-        """What became of the last order."""
+        """Result of the last order."""
         answer = self.reader.result()
         return OrderResult(
             window_id=answer.window_id,
@@ -344,7 +344,7 @@ def _whole(identity: dict[str, Any], name: str) -> int:
 
 
 def _worker(identity: dict[str, Any], path: Path) -> Worker:
-    """Who a beat file says it is.
+    """Read the worker that a beat file names.
 
     Raises:
         ValueError: It lacks something, is another process's, or has text that no message can carry.

@@ -25,7 +25,7 @@ _STALE_S = 86_400.0
 
 
 class Scratch:
-    """What one job's windows take on this host's disk.
+    """Disk space of one job's windows on this host.
 
     Args:
         directory: The job's scratch directory.
@@ -112,7 +112,7 @@ def _size(place: Path) -> int:
 
 
 def _is_watched(job: str) -> bool:
-    """Whether an agent of this host serves a job, by the name of its directories; not if that cannot be asked."""
+    """Return whether an agent of this host serves a job, by the job's directory; False if that cannot be asked."""
     try:
         return not agent_is_missing(runtime_root(os.environ) / job)
     except OSError:  # the job's runtime directory is gone, as it is once it ended

@@ -1,4 +1,4 @@
-"""How a worker's process is set up, read from outside: cores, priority, quota, kernel, and an allow-list of variables.
+"""Read a process's setup from outside: cores, priority, quota, kernel, and an allow-list of variables.
 
 Of the environment nothing is read that is not on the list (`eroica.wire.variables`).
 """

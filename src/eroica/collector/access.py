@@ -1,10 +1,10 @@
-"""Who may talk to the collector, and how long strangers may keep it busy.
+"""Admit callers with the token to the collector, and bound how long strangers may keep it busy.
 
 Everybody on the host can open a connection, and beyond localhost everybody on the network. So a request without the
-token (of a browser: the cookie made from it) is answered before it is routed or its body read, and a connection that
-has not yet shown one of them is closed after a few seconds, or when too many others like it have come: idle and slow
-strangers hold neither descriptors nor memory, and never keep an agent out. Who has not even spoken waits in
-`eroica.collector.pending_connections`.
+token (of a browser: the cookie made from it) is answered before it is routed or its body read. A connection that has
+not yet shown one of them is closed after a few seconds, or when too many others like it have come. So idle and slow
+strangers hold neither descriptors nor memory, and never keep an agent out. A connection that has not even spoken waits
+in `eroica.collector.pending_connections`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class _Caller(H11Protocol):
         self._leave = self.loop.call_later(STRANGER_S, self.hang_up)
 
     def data_received(self, data: bytes) -> None:
-        """What a stranger sends may make the parser fail in ways that would each leave a stack in the log."""
+        """Handle received bytes; hang up on a stranger whose bytes make the parser fail, without a stack in the log."""
         try:
             super().data_received(data)
         except Exception:
@@ -144,7 +144,7 @@ class _Caller(H11Protocol):
 
 
 def config_for(application: ASGIApp) -> uvicorn.Config:
-    """How to serve the gated collector: HTTP only, small headers, nobody's word about where a request comes from."""
+    """Configure the server of the gated collector: HTTP only, small headers, no trust in forwarded addresses."""
     strangers: dict[_Caller, None] = {}
     return uvicorn.Config(
         cast("Any", application),

@@ -1,4 +1,6 @@
-"""Who of a job was watched all along: only of them is said that they were healthy. A pure state machine.
+"""Record the workers of a job, and tell which were watched all along: only these are said to be healthy.
+
+A pure state machine.
 
 A worker may never be seen, be lost (something of ours failed in it), drop out (nobody reports it any more, and nobody
 saw it end), or end before anything could be told of its speed.
@@ -26,7 +28,7 @@ _LONGEST_REASON = 160
 
 
 class Attendance(NamedTuple):
-    """Who was there, at the end of a job.
+    """Workers watched at the end of a job, and the gaps.
 
     Attributes:
         expected: Workers of the job, as far as anybody knows; 0 if none was ever seen.
@@ -83,7 +85,7 @@ class Roster:
             known.take(now, status)
 
     def attendance(self, now: float, lost: Sequence[str] = ()) -> Attendance:
-        """Who was watched all along, as of now.
+        """Count the workers that were watched all along, as of now.
 
         Args:
             now: The job's end.

@@ -2,11 +2,11 @@
 
     moving ──a worker is silent──▶ looking ──all looks in, or deadline──▶ examining ──verdict──▶ standing
        ▲                              │                                      │                      │
-       └──────────────────────────────┴──────────── somebody moved ──────────┴──────────────────────┘
+       └──────────────────────────────┴──────────── a worker moved ──────────┴──────────────────────┘
 
-One look a standstill: the next one comes after progress, or, where the examination found somebody moving between the
-two looks, after a pause. Beside it: a command that failed because a worker died first. How long a verdict holds is
-kept by `standstill_verdicts`.
+Each standstill gets one look. The next one comes after progress, or after a pause where the examination found a worker
+moving between the two looks. Beside standstills, a command that failed because a worker died first is examined.
+`standstill_verdicts` keeps how long a verdict holds.
 """
 
 from __future__ import annotations

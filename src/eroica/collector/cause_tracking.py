@@ -1,8 +1,9 @@
 """A cause followed over the windows of its job. Pure functions.
 
-A *course* is what several windows say of one cause. Two findings belong to one course if they name the same cause on
-workers (or, in a job of several hosts, on hosts) that overlap, or the same cause on other workers in other windows; and
-if one names more precisely, for the same workers or function, what the other calls vaguely.
+A *course* holds one cause as several windows found it. Two findings belong to one course if they name the same cause
+on workers that overlap (in a job of several hosts: on hosts), or the same cause on other workers in other windows. They
+also belong together if one names, for the same workers or function, more precisely the cause that the other calls
+vaguely.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Course:
-    """What the windows say of one cause.
+    """One cause as several windows found it.
 
     Attributes:
         cause: Its most precise name.
@@ -98,7 +99,7 @@ class Course:
         return max(leading, key=lambda one: (_likeness(one.finding, usual), one.window_id), default=None)
 
     def _usual_workers(self) -> frozenset[int]:
-        """Those that more than half of the sightings name."""
+        """Workers that more than half of the sightings name."""
         named = Counter(worker for one in self.sightings for worker in set(one.finding.workers))
         return frozenset(worker for worker, times in named.items() if 2 * times > len(self.sightings))
 
@@ -109,18 +110,18 @@ class Course:
         return [one for one in self.sightings if overlap(one.finding, finding, self.many_hosts)]
 
     def weight(self, finding: Finding) -> float:
-        """What it is expected to have cost where it led: confidences times gains, over windows that agree with it."""
+        """Expected cost of the cause where it led: sum of confidence times gain, over windows that agree with it."""
         leading = (one for one in self.agreeing(finding) if one.leads)
         return sum(self.confidence(one) * _gain(one.finding) for one in leading)
 
     def confidence(self, sighting: Sighting) -> float:
-        """What a sighting says for the cause by its precise name, 0-1."""
+        """Confidence that a sighting gives the cause by its precise name, 0-1."""
         precise = sighting.finding.cause == self.cause
         return sighting.finding.confidence * (1.0 if precise else _VAGUE_SUPPORT)
 
 
 def overlap(one: Finding, other: Finding, many_hosts: bool) -> bool:
-    """Whether two findings may mean the same workers; those without certain workers may mean any."""
+    """Return whether two findings may mean the same workers; findings without certain workers may mean any."""
     if one.scope != "some" or other.scope != "some":
         return True
     if set(one.workers) & set(other.workers):
@@ -129,7 +130,7 @@ def overlap(one: Finding, other: Finding, many_hosts: bool) -> bool:
 
 
 def same_place(one: Finding, other: Finding) -> bool:
-    """Whether both send a person to the same place: the same workers, or the same function of all."""
+    """Return whether both findings send a person to the same place: the same workers, or the same function of all."""
     if one.scope != other.scope:
         return False
     if one.scope == "some" and set(one.workers) & set(other.workers):
@@ -143,7 +144,7 @@ def _same_function(one: Finding, other: Finding) -> bool:
 
 
 def _likeness(finding: Finding, usual: frozenset[int]) -> float:
-    """How alike the workers of a finding and the usual ones are, 0-1."""
+    """Likeness of the workers of a finding to the usual ones, 0-1."""
     workers = set(finding.workers)
     return len(workers & usual) / max(len(workers | usual), 1)
 
@@ -171,7 +172,7 @@ def follow_causes(verdicts: Mapping[int, Verdict]) -> tuple[Course, ...]:
 
 
 def is_standstill(verdict: Verdict) -> bool:
-    """Whether it is about a job that stood still, not about slow iterations."""
+    """Return whether a verdict is about a job that stood still, not about slow iterations."""
     return verdict.verdict == "blocked" or (verdict.window is not None and verdict.window.kind == "blocked")
 
 

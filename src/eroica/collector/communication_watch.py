@@ -399,7 +399,7 @@ class Sense:
 
 
 def _of(record: HostCommunication, workers: frozenset[int]) -> HostCommunication:
-    """What a host says of its own workers; it does not speak for others."""
+    """Keep of a host's record only its own workers; no host speaks for the workers of another."""
     return msgspec.structs.replace(
         record,
         workers=tuple(one for one in record.workers if one.worker in workers),

@@ -1,4 +1,4 @@
-"""Who died in a job, and whether it died of itself: a pure state machine.
+"""Find the workers that died in a job, and tell whether they died of themselves: a pure state machine.
 
 A scheduler that ends a job, a launcher that ends the survivors of a failure and a worker that is killed all look alike
 in a process table. They are told apart by who went first, by which signal, and by whether anybody lived on.
@@ -124,7 +124,7 @@ class Deaths:
         return 0 < len(self._lives) == sum(ending is not None and not ending.number for ending in endings)
 
     def culprits(self, asked: bool) -> tuple[Death, ...]:
-        """Who died first, of itself, while others lived on.
+        """Return the workers that died first, of themselves, while others lived on.
 
         Args:
             asked: Somebody asked the whole job to end: only what cannot come from that counts.
@@ -142,7 +142,7 @@ class Deaths:
         return self._records([life for life in guilty if life.ending is not None and life.ending.out_of_memory])
 
     def first_out(self) -> str:
-        """Who was the first to end with a failure, else at all, in a clause; "" where everybody lives."""
+        """Name the worker that was first to end with a failure, else first at all, in a clause; "" while all live."""
         gone = sorted((life for life in self._lives.values() if life.gone_at is not None), key=_gone_at)
         failed = [life for life in gone if life.died or (life.ending is not None and life.ending.number)]
         for life in (*failed, *gone):
@@ -212,7 +212,7 @@ def _is_known(life: _Life) -> bool:
 
 
 def in_words(death: Death) -> str:
-    """Who died how, and where in the training."""
+    """Say which worker ended, how, and at which iteration."""
     ending = death.ending
     how = {"signal": f"was ended by {signal_name(ending.number)}", "exit": f"exited with status {ending.number}"}.get(
         ending.kind, "vanished"

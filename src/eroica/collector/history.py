@@ -28,7 +28,7 @@ _MOST_SHOWN = 8
 
 
 class Hints(NamedTuple):
-    """What is known of a job beside its windows.
+    """Facts known of a job beside its windows.
 
     Attributes:
         slowed: How many times the best mean iteration the last one was, on the worker where that is most.
@@ -154,7 +154,7 @@ def _leaders(verdicts: Mapping[int, Verdict]) -> list[_Leader]:
 
 
 def _is_rival(first: _Leader, other: _Leader) -> bool:
-    """Whether both cannot be told apart by weight, and would send a person to different places."""
+    """Return whether both causes weigh alike and would send a person to different places."""
     return (
         other.course.blocked == first.course.blocked
         and other.weight >= _TIE * first.weight
@@ -164,7 +164,7 @@ def _is_rival(first: _Leader, other: _Leader) -> bool:
 
 
 def _succeeds(later: _Leader, earlier: _Leader) -> bool:
-    """Whether one was seen again and again after the other had gone."""
+    """Return whether the later cause was seen again and again after the earlier one had gone."""
     return len(later.windows) >= _SUCCEEDS and min(later.windows) > max(earlier.windows)
 
 
@@ -209,7 +209,7 @@ def _mark(finding: Finding, course: Course, verdicts: Mapping[int, Verdict]) -> 
 
 
 def _who_when(course: Course) -> str:
-    """Who it was in which window, the newest last."""
+    """Say which workers had the cause in which window, the newest last."""
     shown = course.sightings[-_MOST_SHOWN:]
     more = f", after {len(course.sightings) - len(shown)} earlier ones" if len(shown) < len(course.sightings) else ""
     who = (f"{worker_list(one.finding.workers)} in window {one.window_id}" for one in shown)
@@ -224,7 +224,7 @@ def _wandering(leader: _Leader) -> str:
 
 
 def _seen(recurrence: Recurrence, verdicts: Mapping[int, Verdict]) -> str:
-    """How often it was seen, in a sentence; "" where only one window looked."""
+    """Say how often the cause was seen, in a sentence; "" where only one window looked."""
     if recurrence.kind == "single":
         return ""
     after = sum(at > recurrence.windows[-1] and verdict.verdict != "undetermined" for at, verdict in verdicts.items())

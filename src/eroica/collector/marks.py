@@ -1,4 +1,4 @@
-"""What happened to a job and when: one mark for each window, verdict, standstill and spell of triggers. No I/O."""
+"""Mark each window, verdict, standstill and spell of triggers of a job with its time. No I/O."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Marks:
         return _in_order(self._marks.values())
 
     def since(self, version: int) -> tuple[Mark, ...]:
-        """Those that are newer, or were changed later."""
+        """Marks that are newer than a version, or were changed later."""
         return _in_order(mark for key, mark in self._marks.items() if self._versions[key] > version)
 
     def resume(self, marks: Iterable[Mark], until_s: float) -> None:

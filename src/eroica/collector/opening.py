@@ -1,4 +1,4 @@
-"""Which window opens next: what people ask for goes first, then triggers outside the cooldown, then the baseline.
+"""Choose the window that opens next: first requests of people, then triggers outside the cooldown, then the baseline.
 
 A trigger is answered by a short window first. Most causes show in a few seconds; where its verdict is not sure, a whole
 one follows at once, and the job's final verdict weighs both.

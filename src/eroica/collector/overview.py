@@ -11,7 +11,7 @@ from eroica.wire.messages import JobStatus, WorkerStatus
 
 
 def job_status(job: str, roll: Roll, ledger: Ledger, current: Underway | None, ended: bool) -> JobStatus:
-    """What is known of a job now.
+    """Gather the present state of a job.
 
     Args:
         job: Its name.

@@ -1,4 +1,4 @@
-"""Which iterations belong together: the same ones of every worker, though hosts report at different moments."""
+"""Gather the same iterations of every worker into rounds, though hosts report at different moments."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Round:
             self._behind.discard(key)
 
     def is_over(self, due_s: float, patience_s: float, workers: Iterable[tuple[WorkerKey, int]]) -> bool:
-        """Whether everybody is there, or has been waited for long enough.
+        """Return whether all workers have completed the round, or have been waited for long enough.
 
         To be asked again and again, also while nobody completes anything.
 

@@ -131,7 +131,7 @@ class Collector:
         self.live = Live(self._shown(), token, page)
 
     def _shown(self) -> Shown:
-        """What pages may know, and the one thing that they may do."""
+        """State that pages may read, and the one request that they may make."""
         return Shown(
             job=self._job,
             run=self._store.run,
@@ -248,7 +248,7 @@ class Collector:
         return Response(msgspec.msgpack.encode(reply), media_type=MessagePack)
 
     async def _looks(self, request: Request) -> Response:
-        """What a host saw of its silent workers; late and foreign ones are dropped before they cost anything."""
+        """Take a host's looks at its silent workers; late and foreign ones are dropped before they cost anything."""
         data = await _body(request, MAX_LOOKS_BYTES)
         look_id, size = self._looks_bytes
         size = len(data) + (size if look_id == self.blockages.look else 0)
@@ -299,7 +299,7 @@ class Collector:
 
     @property
     def _pause_s(self) -> float:
-        """How long agents may wait until the next report: not long while anything is under way."""
+        """Seconds that agents may wait until the next report: not long while anything is under way."""
         return 0.0 if self._busy else min(HOST_PAUSE_S * len(self.windows.hosts), LONGEST_PAUSE_S)
 
     @property
@@ -422,7 +422,7 @@ class Collector:
                 log.error("somebody could not be told of a verdict: %s", type(error).__name__)
 
     def status(self) -> JobStatus:
-        """What `status.json` says."""
+        """Content of `status.json`."""
         return self._job_status()
 
     def save_status(self) -> None:
@@ -440,7 +440,7 @@ class Collector:
         return status if still is None else msgspec.structs.replace(status, phase=still[0], message=still[1])
 
     def _keep_window(self) -> None:
-        """What was asked for is kept at once, for a collector that may come after this one."""
+        """Save the window's request at once, for a collector that may come after this one."""
         window = self.windows.window
         if window is not None and window != self._kept:
             self._kept = window

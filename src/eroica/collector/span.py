@@ -1,4 +1,4 @@
-"""Where a window begins and how many iterations it holds, from what the workers report of their pace."""
+"""Choose the first iteration of a window and its length, from the pace that the workers report."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def events_of(probe: OrderResult, iteration_s: float) -> int:
 
 
 def is_long(probes: Iterable[OrderResult], iteration_s: float) -> bool:
-    """Whether a probe met an iteration that is far longer than usual, whose events stand for no other.
+    """Return whether a probe met an iteration that is far longer than usual, so that its events stand for no other.
 
     Args:
         probes: What the workers answered.
@@ -125,7 +125,7 @@ def objection(length: int, events: int, settings: Settings) -> str:
 
 
 def burden(length: int, events: int) -> str:
-    """What a window costs that is large, but not too large; "" for any other."""
+    """Say what a large window costs that is not too large; "" for any other."""
     if length * events <= _MANY_EVENTS:
         return ""
     return (

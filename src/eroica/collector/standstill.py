@@ -1,4 +1,4 @@
-"""One standstill of a job: who is silent since when, and whether anybody of them has moved."""
+"""One standstill of a job: the silent workers, since when they are silent, and whether any of them has moved."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Standstill:
 
     @property
     def lasted_s(self) -> float:
-        """How long the longest silence has been."""
+        """Longest silence so far, seconds."""
         return max((each.longest_s for each in self.marks.values()), default=0.0)
 
     def in_words(self, status: JobStatus) -> tuple[str, str]:
@@ -96,7 +96,7 @@ class Standstill:
         return self.verdict.verdict, f"standing still at iteration {status.iteration}: {summary}"
 
     def all_looks(self, missing: Sequence[str], silent: Sequence[str]) -> tuple[HostLooks, ...]:
-        """What was handed in, by host, and a note for each host of which nothing was.
+        """Return the looks of each host, and a note for each host that handed in none.
 
         Args:
             missing: Hosts that are waited for no longer.

@@ -1,4 +1,4 @@
-"""Which verdicts on standstills hold: until somebody moves, or the job is started again."""
+"""Keep the verdicts on standstills that hold: until a worker moves, or the job is started again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Holding:
 
     @property
     def blocked(self) -> frozenset[int]:
-        """Those of them whose cause is known."""
+        """Windows of standstills that hold and whose cause is known."""
         return frozenset(i for i in self._standing if self._windows.verdicts[i].verdict == "blocked")
 
     def judged(self, window: Window) -> None:

@@ -135,7 +135,7 @@ class Windows:
         return ProfileAnswer(refused=self._opening.refusal) if self._opening.refusal else None
 
     def _not_yet(self) -> str:
-        """What is missing before any window can open."""
+        """Say what is missing before any window can open."""
         living = self.roll.living
         if not living:
             return "no worker has been seen yet: a process becomes one at its first optimizer step"
@@ -208,7 +208,7 @@ class Windows:
 
     @property
     def order(self) -> OrderMessage | None:
-        """What workers shall do now, None if nothing."""
+        """Order that workers shall follow now; None without one."""
         return self._capturing.order
 
     def expects(self, pattern: WorkerPattern) -> bool:
@@ -238,7 +238,7 @@ class Windows:
 
     @property
     def notes(self) -> list[str]:
-        """What people should know, each once."""
+        """Notes for people, each once."""
         return self._ledger.notes
 
     @property
@@ -338,7 +338,7 @@ class Windows:
         self._capturing.close()
 
     def _trusted_baseline(self, current: Underway, notes: list[str]) -> tuple[WorkerPattern, ...]:
-        """What to compare with; nothing, and a note, if the job was not healthy when it was taken."""
+        """Patterns to compare with; none, and a note, if the job was not healthy when they were taken."""
         best_s, now_s = span.best_s(span.in_training(self.roll)), current.window.current_iteration_s
         doubts = self._baseline.doubts(best_s, now_s)
         if not doubts:

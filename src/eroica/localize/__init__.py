@@ -1,4 +1,4 @@
-"""Turn the patterns of all workers into suspects: abnormal functions by worker, and waiting with the workers it is for."""
+"""Turn the patterns of all workers into suspects: abnormal functions by worker, and waiting with its culprits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the trace can be critical: operators, device kernels, memory operations, collectives, collector runs.
+"""Sort a trace's events into layers that can be critical: operators, kernels, memory operations, collectives, and so on.
 
 Everything becomes a `Layer` of disjoint stretches; `critical` puts the layers in order and adds sampled Python.
 
@@ -53,7 +53,7 @@ class Durations:
 
 @dataclass(frozen=True, eq=False)
 class Outline:
-    """What must be known of the whole trace before any part of it is read.
+    """Facts of the whole trace that must be known before any part of it is read.
 
     Attributes:
         training_thread: Kernel thread id.
@@ -181,12 +181,12 @@ def _autograd_threads(events: EventTable, training_thread: int) -> tuple[tuple[i
 
 
 def is_transport(name: str) -> bool:
-    """Whether an operator only hands work to a process group, or waits for it."""
+    """Return whether an operator only hands work to a process group, or waits for it."""
     return name.startswith(_TRANSPORT)
 
 
 def is_wrapper(name: str) -> bool:
-    """Whether an operator wraps others and may run Python of the user."""
+    """Return whether an operator wraps others and may run Python of the user."""
     return "::" not in name or name.startswith(("autograd::", "torch::autograd::"))
 
 
@@ -275,7 +275,7 @@ def _device(
 
 
 def is_allocation(events: EventTable) -> NDArray[np.bool_]:
-    """Which events are calls that allocate or free memory of the device. bool [E]."""
+    """Return which events are calls that allocate or free memory of the device. bool [E]."""
     names = events.names_where([name.startswith(ALLOCATIONS) for name in events.strings])
     calls: NDArray[np.bool_] = names & (events.category == Category.RUNTIME)
     return calls

@@ -1,4 +1,4 @@
-"""What of a pattern travels: rows, series and executions under a budget of bytes as they are on the wire.
+"""Fit a pattern into its budget of bytes on the wire: choose the rows, series and executions that travel.
 
 Rows have `pattern_bytes`, less what waits for the device take of it, an eighth at most; executions of collectives
 have a quarter of it on top. So a pattern stays below 30 KB by default; its timeline takes what these leave of that.

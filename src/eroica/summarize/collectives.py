@@ -106,7 +106,7 @@ def _kind_of_kernel(name: str, leaves_together: bool) -> str:
 
 
 def is_host_collective(name: str) -> bool:
-    """Whether an event is a collective that a thread of the host runs."""
+    """Return whether an event is a collective that a thread of the host runs."""
     return _SPAN.match(name) is not None
 
 
@@ -227,7 +227,7 @@ def _unpaired(spans: list[_Span], groups: Sequence[ProcessGroup], recorded: set[
 
 
 def _assignments(by_thread: dict[int, list[_Span]], queues: list[_Queue]) -> Iterable[dict[int, _Queue]]:
-    """Which queue each thread serves: the likeliest first, then all others if they are few."""
+    """Yield assignments of threads to the queues they serve: the likeliest first, then all others if they are few."""
     if not queues or not by_thread:
         return
     threads = list(by_thread)
@@ -239,7 +239,7 @@ def _assignments(by_thread: dict[int, list[_Span]], queues: list[_Queue]) -> Ite
 
 
 def _misfit(spans: list[_Span], queue: _Queue) -> tuple[float, float]:
-    """How badly a thread's spans fit a queue: the share without an entry of their own, then the median delay."""
+    """Measure how badly a thread's spans fit a queue: the share without an own entry, then the median delay."""
     delays: list[int] = []
     used: set[tuple[str, int]] = set()
     nothing = np.empty(0, dtype=np.int64)

@@ -84,7 +84,10 @@ def _age(series: Series | None, window: Window) -> float:
 
 
 def _on_device(capture: Capture, samples: Samples, window: Window) -> list[Neighbor]:
-    """Those on the worker's own device; a device's name is "gpu<index>/<uuid>/<pid>/<name>"."""
+    """Find neighbors on the worker's own device.
+
+    A device's name is "gpu<index>/<uuid>/<pid>/<name>".
+    """
     parts = [device.split("/", 3) for device in samples.devices("neighbor_gpu_memory")]
     listed = [(part[0], part[1], part) for part in parts if len(part) == 4 and part[2].isdigit()]
     devices = sorted({(name, uuid) for name, uuid, _ in listed})

@@ -100,7 +100,7 @@ def _levels(
 
 
 def _shared(stacks: Sequence[Sequence[str]]) -> int:
-    """How many outermost frames all of them have; of a single stack all but the innermost."""
+    """Count the outermost frames that all stacks share; of a single stack all but the innermost."""
     shortest = min(map(len, stacks), default=0)
     first = stacks[0] if stacks else ()
     same = takewhile(lambda at: all(stack[at] == first[at] for stack in stacks), range(max(shortest - 1, 0)))

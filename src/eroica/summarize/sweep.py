@@ -114,7 +114,7 @@ def _cut_to_outer(start_N: Times, end_N: Times, found: Nesting) -> Times:
 
 
 def _nest(start_N: Times, end_N: Times) -> tuple[Nesting, bool]:
-    """Who is in whom if none crosses another; whether none does."""
+    """Find the innermost interval around each interval, if none crosses another; also return whether none does."""
     count = len(start_N)
     moments = np.concatenate((end_N[::-1], start_N))
     order = np.argsort(moments, kind="stable")  # ends first where equal, of these the innermost one's first
@@ -215,7 +215,7 @@ def unite(start_N: Times, end_N: Times) -> tuple[Times, Times]:
 
 
 def inside(time_M: Times, start_N: Times, end_N: Times) -> NDArray[np.bool_]:
-    """Which moments lie in disjoint, ordered intervals. bool [M]."""
+    """Return which moments lie in disjoint, ordered intervals. bool [M]."""
     return find_interval(time_M, start_N, end_N) >= 0
 
 
@@ -236,7 +236,7 @@ def intersect(start_N: Times, end_N: Times, start_M: Times, end_M: Times) -> tup
 
 
 def paint(layers: Sequence[Layer], cuts: Times) -> Layer:
-    """Who has each moment if earlier layers come before later ones.
+    """Give each moment to one layer: earlier layers come before later ones.
 
     Args:
         layers: L layers, each disjoint and in order.

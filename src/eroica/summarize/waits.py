@@ -48,7 +48,7 @@ _FOLLOWED = 0.2
 
 
 class Witness(NamedTuple):
-    """What tells whether the training thread waits.
+    """Evidence on whether the training thread waits.
 
     Attributes:
         samples: Its Python.
@@ -76,7 +76,10 @@ class Spans(NamedTuple):
 
 
 def waits_elsewhere(stack: Sequence[str]) -> bool:
-    """Whether a stack waits in the standard library: for a thread, queue, process or socket, but for no collective."""
+    """Return whether a stack waits in the standard library for something else than a collective.
+
+    Such are a thread, a queue, a process and a socket.
+    """
     return bool(stack) and _ELSEWHERE.search(stack[-1]) is not None
 
 

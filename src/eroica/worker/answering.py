@@ -1,12 +1,12 @@
 """A thread that sleeps until the agent asks what this process is waiting for.
 
 It sits in a blocking read of a FIFO, `<pid>.ask` in the runtime directory, and answers a question, one letter, with
-`<pid>.answer`: process groups, what of the Flight Recorder is open or recent, thread names, and, if the letter is a
-capital, the Python stacks of all threads. A digit asks only how far each group's collectives are: one line from
-torch's counters, whatever the recorder holds, written into another FIFO, `<pid>.told`, because a file costs three
-times as much. Until somebody asks it costs nothing: no wake-up, no lock. It is a thread of `eroica.worker.pristine`,
-so that no list of the user's shows it and it takes no signal from their threads, and it answers five times a second
-at most, whatever is written into the FIFO.
+`<pid>.answer`. The answer holds process groups, the open and recent entries of the Flight Recorder, thread names, and,
+if the letter is a capital, the Python stacks of all threads. A digit asks only how far each group's collectives are:
+one line from torch's counters, whatever the recorder holds. It goes into another FIFO, `<pid>.told`, because a file
+costs three times as much. Until the agent asks, the thread costs nothing: no wake-up, no lock. It is a thread of
+`eroica.worker.pristine`: no list of the user's shows it, and it takes no signal from the user's threads. It answers
+five times a second at most, whatever is written into the FIFO.
 
 A process of a single thread gets none: forking it would draw a warning from Python 3.12 on that it does not draw
 without us. A process with a process group always has several.
@@ -210,7 +210,7 @@ def _is_question(letter: int) -> bool:
 
 
 def answer(question: int) -> dict[str, Any]:
-    """What the agent wants to know; `eroica.agent.witnesses` reads it.
+    """Collect what this process is waiting for; `eroica.agent.witnesses` reads it.
 
     Args:
         question: The letter that was asked, handed back so that nobody takes an old answer for a new one.

@@ -122,7 +122,7 @@ _OF_THE_WORKER = frozenset(
 
 
 class Watch:
-    """What `watch` returns: use it as a context manager to end watching, or ignore it.
+    """Handle that `watch` returns: a context manager that ends watching, or nothing to keep.
 
     Attributes:
         unheeded: Settings that came too late: agent and collector were running already. The worker's log says so, too.

@@ -326,7 +326,7 @@ class Capturer:
         self._park(session, why)
 
     def _has_grown(self, session: Session) -> bool:
-        """Whether far more events are recorded than an iteration had when it was probed."""
+        """Return whether far more events are recorded than an iteration had when it was probed."""
         order, count = session.order, session.iterations
         planned = max(order.max_events, (order.last_iteration - order.first_iteration) * self._events_per_iteration)
         recorded = (memory_bytes() - self._resident_bytes) / _EVENT_BYTES if planned else 0.0
@@ -358,7 +358,7 @@ class Capturer:
             self._forget()
 
     def _await(self, question: Callable[[], bool]) -> bool:
-        """Whether a question is answered with yes, soon at least: all waiting for one window takes 2 s at most."""
+        """Return whether a condition becomes true soon; all waiting for one window takes 2 s at most."""
         began = monotonic()
         while not (answer := question()) and monotonic() - began < self._patience_s:
             sleep(_LOOK_AGAIN_S)

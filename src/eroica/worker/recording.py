@@ -50,7 +50,7 @@ def take_callback_off() -> bool:
 
 
 class Silence:
-    """What keeps a profiler from recording; and what of it has to be taken back."""
+    """Switch that keeps a profiler from recording, and takes back what it changed."""
 
     def __init__(self) -> None:
         self._everybody = False

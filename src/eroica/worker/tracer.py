@@ -203,7 +203,7 @@ def _beside(path: Path) -> Iterator[Path]:
 
 
 class Survey(NamedTuple):
-    """What a saved trace holds, by evenly spaced pieces.
+    """Number and kind of a saved trace's events, estimated from evenly spaced pieces.
 
     Attributes:
         events: A few percent off.

@@ -20,7 +20,7 @@ _MOST_BYTES = 8_000_000
 
 
 class _Word(msgspec.Struct, frozen=True):
-    """What is read of a verdict."""
+    """Fields that are read of a verdict."""
 
     verdict: str
     summary: str

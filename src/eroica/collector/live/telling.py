@@ -1,4 +1,4 @@
-"""What the live page's readers are told, as server-sent events.
+"""Send the live page's readers the state of the job, as server-sent events.
 
 While nobody reads, nothing is computed. While somebody does, one task looks at the job a few times a second and encodes
 what has changed, once for all readers (`feed`); each reader is one loop that sends what it has not seen yet.
@@ -45,7 +45,7 @@ _SIBLINGS_S = 5.0
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page shows of a job; the functions say how it is now."""
+    """State of a job for its page; the functions return it as it is now."""
 
     job: str
     run: Path
@@ -65,7 +65,7 @@ def report_path(run: Path, window_id: int) -> Path:
 
 
 class Telling:
-    """What one collector's readers are told.
+    """Readers of one collector's page, and the task that tells them of changes.
 
     Args:
         shown: The job.
