@@ -79,7 +79,7 @@ class Counting:
 
     @property
     def counts(self) -> tuple[GroupCount, ...]:
-        """As the worker told them last."""
+        """Counts of each group as the worker told them last."""
         return tuple(
             GroupCount(group=self._names.get(number, f"#{number}"), entered=entered, completed=completed)
             for number, (entered, completed) in self._counts.items()

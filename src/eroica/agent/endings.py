@@ -27,7 +27,7 @@ _ENDED = frozenset((b"Z", b"X"))
 
 
 class ProcessFacts(NamedTuple):
-    """Of `/proc/PID/stat`: the state's letter, clock ticks from boot to its start, and the status it ended with."""
+    """Facts of `/proc/PID/stat`: the state's letter, clock ticks from boot to the start, and the exit status."""
 
     state: bytes
     start: int
@@ -57,7 +57,7 @@ def ending_of(status: int) -> Ending:
 
 
 def memory_files(pid: int) -> list[Path]:
-    """Where the kernel counts the processes that it killed for memory in this one's cgroup; of the host if in none."""
+    """Find the files in which the kernel counts processes killed for memory: of this one's cgroup, else of the host."""
     with contextlib.suppress(OSError):
         membership = parse_membership(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8"), "memory")
         mounts = parse_mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8"), "memory")

@@ -166,7 +166,7 @@ class HomeFinder:
         self._members = found or self._members
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Look for the job's home until cancelled."""
         while True:
             try:
                 await self.step()

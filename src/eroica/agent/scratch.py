@@ -52,7 +52,7 @@ class Scratch:
                 shutil.rmtree(other, ignore_errors=True)
 
     def window(self, window_id: int) -> Path:
-        """Where a window's files go; not made yet."""
+        """Directory of a window's files; not made yet."""
         return self._directory / f"window-{window_id}"
 
     def event_budget(self, workers: int) -> int:

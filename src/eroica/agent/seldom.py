@@ -148,7 +148,7 @@ class Seldom:
         return True
 
     def _is_chance(self, run: Sequence[_Occasion]) -> bool:
-        """Return whether other occasions since the first are nearly as long: of many scattered ones, some lie regularly."""
+        """Return whether other occasions since the first are nearly as long: of many scattered, some are regular."""
         least = _ELSE * min(one.excess_s for one in run)
         return sum(one.excess_s >= least for one in self._known if one.iteration >= run[0].iteration) > len(run)
 

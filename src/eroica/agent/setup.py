@@ -46,7 +46,7 @@ def parse_listed(text: str) -> set[int]:
 
 
 def format_listed(numbers: Iterable[int]) -> str:
-    """Such a list of numbers: {0, 1, 2, 8} -> "0-2,8"."""
+    """Write a list of numbers: {0, 1, 2, 8} -> "0-2,8"."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][-1] + 1:

@@ -377,7 +377,7 @@ def io_bytes(pid: int, tid: int) -> int | None:
 
 
 def with_kernel_view(pid: int, thread: ThreadLook) -> ThreadLook:
-    """The same thread, with state, wait channel, CPU time and bytes moved."""
+    """Return the thread with its state, wait channel, CPU time and bytes moved."""
     if thread.thread_id <= 0:
         return thread
     state, cpu_s = kernel_view(pid, thread.thread_id)

@@ -73,7 +73,7 @@ class TokenGate:
         await (self._let_in if answer is None else answer)(scope, receive, send)
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """To the application, which no odd path and no caller who leaves makes fail aloud."""
+        """Pass a request on to the application; an odd path or a caller that leaves makes no noise in the log."""
         path = scope.get("path", "")
         if scope["type"] != "http" or len(path) > _LONGEST_PATH or not path.isprintable():
             await _NOTHING_THERE(scope, receive, send)
@@ -83,7 +83,7 @@ class TokenGate:
 
 
 def _nobody_cares() -> None:
-    """Of a server that does not count strangers."""
+    """Do nothing, for a server that does not count strangers."""
 
 
 class _Caller(H11Protocol):
@@ -117,7 +117,7 @@ class _Caller(H11Protocol):
             self.hang_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """They are gone."""
+        """Forget a caller that is gone."""
         self._not_strange()
         super().connection_lost(exc)
 

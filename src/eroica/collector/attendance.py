@@ -145,7 +145,9 @@ def _short(text: str) -> str:
 
 
 def failures_in(logs: Path) -> list[str]:
-    """Why processes of this host, and of those that share the run directory, could not be watched, as they logged it.
+    """Read from the logs why processes of this host could not be watched.
+
+    Processes of other hosts count too where they share the run directory.
 
     Args:
         logs: Directory of the logs.

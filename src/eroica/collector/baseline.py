@@ -58,9 +58,9 @@ class Baseline:
         self._tries = 0
 
     def is_due(self, training: Sequence[WorkerStatus], living: int) -> bool:
-        """It is time for a baseline window: everybody trains steadily, and near the best if it replaces another.
+        """Return whether a baseline window is due: all workers train steadily, near the best if it replaces another.
 
-        Nobody is far slower than at its best: such a window would show what the next one is to find.
+        No worker is far slower than at its best: such a window would show what the next one is to find.
 
         Args:
             training: Workers in full swing, at least one.
@@ -139,7 +139,7 @@ class Baseline:
         return self._captured_s >= _SLOWER_INSIDE * (self._taken_s or math.inf)
 
     def doubts(self, best_s: float | None, now_s: float | None = None) -> str:
-        """Why the baseline window was not taken from a healthy job, "" if nothing says so.
+        """Tell why the baseline window was not taken from a healthy job, "" if nothing says so.
 
         All means compared here are of iterations outside windows, as the agents saw them: capturing slows them alike.
         A job that was not at its best, but is far slower now, is better compared with that than with nothing: what it

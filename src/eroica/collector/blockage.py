@@ -171,7 +171,7 @@ class Blockages:
 
     @property
     def loss(self) -> str:
-        """Of a command that failed: which workers vanished, where nobody saw who went first; else ""."""
+        """Name the workers that vanished from a failed command where nobody saw which went first; else ""."""
         status, asked_to_end = self._ended or (None, False)
         lost = self._deaths.unexplained()
         if not status or asked_to_end or self._buried or not lost:
@@ -183,7 +183,7 @@ class Blockages:
 
     @property
     def failure(self) -> str:
-        """Of a command that failed by itself: how, and who ended first; else ""."""
+        """Tell how a command failed by itself and which worker ended first; else ""."""
         status, asked_to_end = self._ended or (None, False)
         if not status or asked_to_end:
             return ""
@@ -202,7 +202,7 @@ class Blockages:
         return bool(self._at_work) or self.look != 0
 
     def expects(self, looks: HostLooks) -> bool:
-        """It is for the look under way, of a host that takes part and has not handed in yet."""
+        """Return whether looks answer the look under way, from a host that takes part and has not handed in yet."""
         current = self._now
         return (
             current is not None

@@ -85,7 +85,7 @@ class Course:
 
     @property
     def wanders(self) -> bool:
-        """From window to window it is more often on wholly other workers than on the same."""
+        """True if from window to window the cause is more often on wholly other workers than on the same."""
         pairs = list(pairwise(self.sightings))
         apart = sum(not overlap(one.finding, other.finding, self.many_hosts) for one, other in pairs)
         return 2 * apart > len(pairs)
@@ -200,7 +200,7 @@ def _components(alike: Sequence[Sighting], many_hosts: bool) -> list[list[Sighti
 
 
 def _fold(groups: list[list[Sighting]]) -> list[list[Sighting]]:
-    """The same cause on other workers, never in one window with the first: it wandered.
+    """Join groups of one cause on other workers that are never in one window with the first: the cause wandered.
 
     Seen twice only, it may as well be two troubles, one after the other.
     """
@@ -247,7 +247,7 @@ def _refines(precise: str, vague: str) -> bool:
 
 
 def _means_the_same(precise: Sequence[Sighting], vague: Sequence[Sighting]) -> bool:
-    """They point at the same place and never stand side by side in one verdict, as two causes."""
+    """Return whether both point at the same place and never stand side by side in one verdict, as two causes."""
     if {one.window_id for one in precise} & {one.window_id for one in vague}:
         return False
     return any(
@@ -259,7 +259,7 @@ def _means_the_same(precise: Sequence[Sighting], vague: Sequence[Sighting]) -> b
 
 
 def _one_a_window(group: Iterable[Sighting]) -> tuple[Sighting, ...]:
-    """Of several in one window the first of its verdict."""
+    """Keep one sighting a window: the first of its verdict."""
     by_window: dict[int, list[Sighting]] = {}
     for sighting in group:
         by_window.setdefault(sighting.window_id, []).append(sighting)

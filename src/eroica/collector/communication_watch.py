@@ -206,7 +206,7 @@ class Sense:
 
     @property
     def _pause_s(self) -> float:
-        """Between two readings: they look at all records of all hosts, so those of many hosts are farther apart."""
+        """Seconds between two readings; each reads all records of all hosts, so many hosts are read less often."""
         return _READ_S * max(1.0, len(self.ledger.latest) / _FEW_HOSTS)
 
     def _is_moving(self, now: float) -> bool:

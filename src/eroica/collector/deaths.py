@@ -37,7 +37,7 @@ class _Life:
 
     @property
     def died(self) -> bool:
-        """It ended without signing off, and not by `os._exit(0)`."""
+        """True if the worker ended without signing off, and not by `os._exit(0)`."""
         ending = self.ending
         return ending is not None and ending.kind != "signed-off" and not (ending.kind == "exit" and ending.number == 0)
 
@@ -206,7 +206,7 @@ def _asked_to_go(life: _Life) -> bool:
 
 
 def _is_known(life: _Life) -> bool:
-    """We know that it was no polite signal."""
+    """Return whether the kernel told how the process ended, and that it was not asked to go."""
     ending = life.ending
     return ending is not None and (ending.out_of_memory or ending.kind in ("signal", "exit")) and not _asked_to_go(life)
 
@@ -232,7 +232,7 @@ def _in_what_way(ending: Ending) -> str:
 
 
 def signal_name(number: int) -> str:
-    """As people know it."""
+    """Name a signal as people know it."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -53,7 +53,7 @@ class Ledger:
 
     @property
     def missed(self) -> str:
-        """Why the last window of a slowdown that came to nothing did; "" if none did."""
+        """Reason why the last window that was opened for a slowdown came to nothing; "" if none did."""
         vain = (line for line in reversed(self.lines) if line.purpose != "baseline" and line.phase in _IN_VAIN)
         return next((line.summary for line in vain if not line.verdict), "")
 

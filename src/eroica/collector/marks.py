@@ -41,7 +41,7 @@ class Marks:
         return self._ordered is not None
 
     def all(self) -> tuple[Mark, ...]:
-        """In order of time."""
+        """All marks in order of time."""
         return _in_order(self._marks.values())
 
     def since(self, version: int) -> tuple[Mark, ...]:

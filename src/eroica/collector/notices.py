@@ -85,7 +85,7 @@ class Notices:
         return said != self._last if not final else self._told != {said}
 
     def _pass_over(self, verdict: Verdict) -> None:
-        """Nobody is told; but what was told before is over, unless nobody knows."""
+        """Tell no one of a verdict; forget the verdict told before if this one shows that it is over."""
         if verdict.verdict not in self._words and verdict.verdict != "undetermined":
             self._last = None
 

@@ -111,7 +111,7 @@ class Opening:
 
     @property
     def refusal(self) -> str:
-        """Why no further request can wait; "" if one can."""
+        """Tell why no further request can wait; "" if one can."""
         full = len(self._requests) >= _MOST_REQUESTS
         return f"{_MOST_REQUESTS} windows are waiting to be opened already" if full else ""
 

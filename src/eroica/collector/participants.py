@@ -151,7 +151,7 @@ class Roll:
         return sum(status.baseline_s is not None for status in self.living) < self.world_size
 
     def agent_pid(self, host: str) -> int:
-        """Of the host's agent; 0 if none ever reported."""
+        """Process id of the host's agent; 0 if none ever reported."""
         known = self._hosts.get(host)
         return 0 if known is None else known.agent_pid
 

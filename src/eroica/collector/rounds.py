@@ -62,7 +62,7 @@ class Round:
 
     @property
     def is_empty(self) -> bool:
-        """Nobody has completed anything in it."""
+        """True if no worker has completed an iteration in it."""
         return not self._now.spent
 
     def add(self, key: WorkerKey, rank: int, before: int, done: int, mean_s: float) -> None:

@@ -115,7 +115,7 @@ def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int,
 
 
 def objection(length: int, events: int, settings: Settings) -> str:
-    """Why a window of so many iterations, with so many events in each, cannot be captured; "" if it can."""
+    """Tell why a window of so many iterations, with so many events in each, cannot be captured; "" if it can."""
     if length * events <= settings.hard_window_events:
         return ""
     return (

@@ -39,13 +39,16 @@ class Mark:
     longest_s: float
 
     def moved(self, status: WorkerStatus, agent_pid: int) -> bool:
-        """It went on: a new iteration, or an event since. An agent that knows no limit or past proves nothing."""
+        """Return whether the worker went on: a new iteration, or an event since.
+
+        The report of an agent that knows no limit or past proves nothing.
+        """
         if status.iteration > self.iteration:
             return True
         return agent_pid == self.agent_pid and not status.silent and status.silent_s < self.silent_s
 
     def update(self, status: WorkerStatus, agent_pid: int) -> None:
-        """It stands still."""
+        """Take in another report of a worker that stands still."""
         self.iteration = max(self.iteration, status.iteration)
         self.silent_s = max(self.silent_s, status.silent_s) if agent_pid == self.agent_pid else status.silent_s
         self.longest_s = max(self.longest_s, status.silent_s)

@@ -51,7 +51,7 @@ class Holding:
         self._fates[window_id] = fate
 
     def is_foretold(self, window_id: int) -> bool:
-        """It is known already that a verdict of this window does not hold."""
+        """Return whether it is known already that a verdict of this window does not hold."""
         return window_id in self._fates
 
     def seal(self, window_id: int, fate: Fate) -> None:

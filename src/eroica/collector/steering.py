@@ -78,7 +78,7 @@ class Steering:
 
     @staticmethod
     def _same(one: tuple[frozenset[int], frozenset[str]], other: tuple[frozenset[int], frozenset[str]]) -> bool:
-        """The same trouble under another window's number: workers or hosts in common."""
+        """Return whether two verdicts are of the same trouble: workers or hosts in common."""
         return bool(one[0] & other[0] or one[1] & other[1])
 
 

@@ -94,7 +94,7 @@ class Windows:
         return self.tick(now)
 
     def take(self, now: float, report: AgentReport) -> None:
-        """The same without moving on."""
+        """Take in a report, without moving on."""
         self.roll.reported(now, report)
         self._ledger.hear(report.host, report.notes)
 
@@ -122,7 +122,7 @@ class Windows:
         return ProfileAnswer(window_id=window_id)
 
     def _refused(self) -> ProfileAnswer | None:
-        """Why nobody can ask for a window now."""
+        """Answer that no person can ask for a window now, with the reason; None if one can."""
         if self.ended:
             return ProfileAnswer(refused="the job is over")
         if self.window is not None and self.window.purpose != "baseline":
@@ -228,12 +228,12 @@ class Windows:
 
     @property
     def verdicts(self) -> dict[int, Verdict]:
-        """By window id."""
+        """Verdicts by window id."""
         return self._ledger.verdicts
 
     @property
     def missed(self) -> str:
-        """Why the last window of a slowdown that came to nothing did; "" if none did."""
+        """Reason why the last window that was opened for a slowdown came to nothing; "" if none did."""
         return self._ledger.missed
 
     @property
@@ -248,7 +248,7 @@ class Windows:
 
     @property
     def last_heard(self) -> float:
-        """When any agent last reported; 0 if none ever did."""
+        """Time of the last report of any agent; 0 if none ever reported."""
         return self.roll.last_heard
 
     def status(self) -> JobStatus:

@@ -171,11 +171,11 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
 
 
 def _waits_for_untold(ledger: Ledger, fleet: Fleet, records: Records) -> str:
-    """Why a window cannot be replayed: much of it is waiting in what no record tells for whom. "" where it is not.
+    """Tell why a window with much waiting of unknown cause cannot be replayed, "" if it can.
 
-    In a replay nothing makes that shorter, so whoever is waited for would seem to cost nothing. A single root that
-    waits is enough, for all may wait for it in turn. Of receives that name no sender recorded traces claim no more than
-    what their replay shows.
+    In a replay nothing makes such waiting shorter, so the worker that is waited for would seem to cost nothing. A
+    single root that waits is enough, for all may wait for it in turn. Of receives that name no sender recorded traces
+    claim no more than what their replay shows.
     """
     receives, rooted_W = 0.0, -ledger.told_W
     for (_, kind), owners in records.items():
@@ -205,7 +205,7 @@ def _has_much_unpaired(ledger: Ledger, fleet: Fleet) -> bool:
 
 
 def _goes_on_beside_work(fleet: Fleet, records: Records) -> str:
-    """Why a window cannot be replayed: whoever sends goes on meanwhile, and waits later or never. "" where it can.
+    """Tell why a window cannot be replayed whose senders go on working while they send, "" if it can.
 
     Online only; under NCCL sends hold a stream, which is all that a trace of a device is about.
     """

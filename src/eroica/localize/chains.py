@@ -99,7 +99,7 @@ def blame_of(chain: Chain) -> Floats:
 
 
 def held_up(chain: Chain, rows: Sequence[int], at: NDArray[np.intp]) -> float:
-    """By how much the others could have gone on earlier at best, summed over iterations, microseconds.
+    """Bound the time by which the others could have gone on earlier, summed over iterations, microseconds.
 
     Over several iterations a waiting member goes on later for it, each time, else its device would fall behind for
     good. In a single iteration a delay may be carried on from one execution to the next, and then counts once.

@@ -49,7 +49,7 @@ class Excess(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def median_of_others(values: Floats, roles_W: NDArray[np.intp]) -> Floats:
-    """For each worker the median over the other workers of its role.
+    """Take for each worker the median over the other workers of its role.
 
     Args:
         values: Any leading axes, workers last. float64 or float32 [..., W].

@@ -61,7 +61,7 @@ class GroupTransfer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class GroupPaths(GroupTransfer, frozen=True, kw_only=True, eq=False):
-    """The same, with how much of their paths the members use for it.
+    """One kind of collective in one group, and how much of their paths the members use for it.
 
     Attributes:
         mu: Use of the path on each member, NaN where it was not sampled often enough. float64 [M].

@@ -137,7 +137,7 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
         return self._summed(functions, workers)
 
     def _series_of_all(self, functions: tuple[int, ...]) -> Floats:
-        """As `series`; several rules ask for the same functions, so the last two answers are kept."""
+        """Sum series as `series` does, and keep the last two answers: several rules ask for the same functions."""
         kept: dict[tuple[int, ...], Floats] = self.__dict__.setdefault("_kept_series", {})
         if functions not in kept:
             while len(kept) >= _MOST_KEPT_SERIES:
@@ -201,7 +201,7 @@ def build_fleet(patterns: Sequence[WorkerPattern], settings: Settings) -> Fleet:
 
 
 def with_all_iterations(fleet: Fleet) -> Fleet:
-    """The same workers on all iterations that they share, the slowest included; nothing else is read again."""
+    """Return the fleet on all iterations that its workers share, the slowest included; no pattern is read again."""
     first = max(pattern.first_iteration for pattern in fleet.patterns)
     if fleet.columns.shape[1] == min(pattern.last_iteration for pattern in fleet.patterns) - first:
         return fleet
@@ -239,7 +239,7 @@ def shared_iterations(patterns: Sequence[WorkerPattern]) -> tuple[NDArray[np.int
 
 
 def cut_out(series: Series, offset_W: NDArray[np.intp], count: int) -> Floats:
-    """So many values of each series from an offset of its own on. float64 [W, count]."""
+    """Cut `count` values out of each series, from the series' own offset on. float64 [W, count]."""
     if isinstance(series, np.ndarray):
         return np.take_along_axis(series, offset_W[:, None] + np.arange(count), axis=1).astype(np.float64)
     cut = [own[offset : offset + count] for own, offset in zip(series, offset_W.tolist(), strict=True)]

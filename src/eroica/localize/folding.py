@@ -183,7 +183,7 @@ def _weights(table: RowTable, duration_s: float) -> Floats:
 
 
 def _weight_of(numbers: Floats) -> Floats:
-    """The same in seconds. float64 [R]."""
+    """Weight of each row in seconds. float64 [R]."""
     critical, total, device = (numbers[NUMBERS.index(name)] for name in ("critical_s", "total_s", "device_s"))
     return np.asarray(np.maximum(np.maximum(critical, device), _BESIDE * total))
 
@@ -233,7 +233,7 @@ class _Cells:
 
 
 def _moved_up(tree: _Tree, cells: _Cells, own_N: NDArray[np.bool_], least: float, workers: int) -> Places:
-    """Where nodes end that move to their callers, innermost first, while they score less than `least`. intp [N]."""
+    """Find where nodes end that move to their callers, innermost first, while they score below `least`. intp [N]."""
     moves_N = np.zeros(tree.parent.size, dtype=np.bool_)
     depth_C = np.where(own_N[cells.node], 0, tree.depth[cells.node])  # what is enough by itself stays where it is
     node, worker, weight = (np.zeros(0, each.dtype) for each in (cells.node, cells.worker, cells.weight))

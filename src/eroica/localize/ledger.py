@@ -76,7 +76,7 @@ class Ledger:
         return np.asarray(self.columns_of([worker], iterations_K)[0])
 
     def columns_of(self, workers: Sequence[int] | Places, iterations: NDArray[np.int32]) -> Places:
-        """The same for some workers.
+        """Find the columns of iterations of some workers.
 
         Args:
             workers: Indices of M workers. intp [..., M].

@@ -67,7 +67,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def joint_rate(self) -> float:
-        """The same if all workers sent at once; beside `rate`, which takes them to have sent in turns."""
+        """Bytes per second under way if all workers sent at once; `rate` takes them to have sent in turns."""
         return self.sent_bytes / max(self.busiest_s, _TICK_S)
 
     @property

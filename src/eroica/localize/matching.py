@@ -125,7 +125,7 @@ def pair_by_order(records: Sequence[CollectiveRecord], exit_us: float = EXIT_US)
 
 
 def _by_order_and_ends(records: Sequence[CollectiveRecord], exit_us: float) -> tuple[list[NDArray[np.intp]], str]:
-    """By order, shifted where the ends say so clearly, else only where all members have equally many."""
+    """Match executions by order: shifted where the ends clearly ask for it, else only if members have equally many."""
     places, why = align_by_ends(records, exit_us)
     if not why:
         return places, ""
@@ -193,7 +193,7 @@ def align_by_ends(records: Sequence[CollectiveRecord], exit_us: float = EXIT_US)
 
 
 def _shift(reference: Floats, end: Floats) -> int | None:
-    """By how many places `end` lies behind the reference; None if that cannot be told."""
+    """Count the places by which `end` lies behind the reference; None if the ends do not tell it clearly."""
     spreads: list[tuple[float, int]] = []
     for shift in range(-_MOST_SHIFT, end.size - reference.size + _MOST_SHIFT + 1):
         low, high = max(0, -shift), min(reference.size, end.size - shift)
@@ -236,7 +236,7 @@ def _sizes_agree(records: Sequence[CollectiveRecord], places: Sequence[NDArray[n
 def _contradicted_by_ends(
     records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]], exit_us: float
 ) -> str:
-    """Why the paired executions cannot be the same ones, "" if they can or nobody wrote down when they ended."""
+    """Tell why the paired executions cannot be the same ones, "" if they can or their ends were not recorded."""
     end_MK = stacked_ends(records, places)
     if end_MK.shape[1] < 2:
         return ""
@@ -261,7 +261,7 @@ def is_contradiction(reason: str) -> bool:
 
 
 def end_residuals(end_MK: Floats) -> Floats:
-    """By how much each member's ends are off the first one's once the clocks' difference is taken away.
+    """Measure by how much each member's ends differ from the first one's, without the difference of their clocks.
 
     Args:
         end_MK: Ends on each member's own clock, microseconds. float64 [M, K].

@@ -51,7 +51,7 @@ class MeetingBlock(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.is_one_way and bool(self.waits[:, 1].any())
 
     def without_held_leaders(self) -> MeetingBlock:
-        """The same, with senders that wait for nobody."""
+        """Return the block with senders that wait for no receiver."""
         if not self.holds_leaders:
             return self
         waits_GMK = self.waits.copy()

@@ -111,7 +111,7 @@ def _run(
     length_S: Floats,
     transfer_M: Floats,
 ) -> Floats:
-    """When each worker passes its boundaries. float64 [W, J]."""
+    """Compute the time at which each worker passes its boundaries. float64 [W, J]."""
     post_E, need_E, edge_WJ = progress_with(graph, stretches, length_S)
     delay_W = start_W.copy()
     came_E = np.empty(post_E.size)

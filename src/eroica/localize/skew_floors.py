@@ -41,7 +41,7 @@ def skew_floor(carriers: Carriers, group: str) -> float:
 
 
 def recorded_skew_floor(carriers: Carriers, group: str) -> float:
-    """The same where ends were written down: less if the library runs on the accelerator."""
+    """Least exit skew where ends were recorded: less if the library runs on the accelerator."""
     return _RECORDED_SKEW_FLOOR_US if carriers.runs_on_device(group) else skew_floor(carriers, group)
 
 

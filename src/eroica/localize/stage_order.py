@@ -44,7 +44,7 @@ def order_stages(patterns: Sequence[WorkerPattern]) -> list[int] | None:
 
 
 def _leads(pattern: WorkerPattern) -> dict[int, bool]:
-    """For each peer whether this worker sends to it before it receives from it; -1 stands for all peers together."""
+    """Tell for each peer whether this worker sends to it before receiving from it; -1 stands for all peers together."""
     votes: dict[int, list[bool]] = defaultdict(list)
     for sends, receives in _both_ways(pattern.collectives):
         for peer in (*np.intersect1d(sends[0], receives[0]).tolist(), -1):
@@ -93,7 +93,7 @@ def _first(moves: _Moves, peer: int) -> Mapping[int, float]:
 
 
 def _edges(leads: Mapping[int, Mapping[int, bool]]) -> dict[int, set[int]]:
-    """From each worker to those after it; who contradicts each other is in no order."""
+    """Map each worker to the workers after it; two workers that contradict each other have no order."""
     after: dict[int, set[int]] = defaultdict(set)
     for rank, peers in leads.items():
         for peer, first in peers.items():

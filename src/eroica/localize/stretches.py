@@ -177,7 +177,7 @@ def _running(stretches: Stretches, length_S: Floats, base_W: Floats) -> Floats:
 
 
 def _compared(graph: EventGraph, stretches: Stretches, roles_W: Places) -> Stretches:
-    """The same with what peers of a role do not need."""
+    """Add to the stretches the time that peers of a role do not need."""
     excess_S = np.zeros_like(stretches.length_S)
     transfer_S = np.zeros_like(stretches.length_S)
     transfer_S[stretches.of_E] = graph.transfer_M[graph.meeting_E]

@@ -1,4 +1,4 @@
-"""Sort a trace's events into layers that can be critical: operators, kernels, memory operations, collectives, and so on.
+"""Sort a trace's events into layers that can be critical: operators, kernels, memory, collectives, collections.
 
 Everything becomes a `Layer` of disjoint stretches; `critical` puts the layers in order and adds sampled Python.
 
@@ -302,7 +302,7 @@ def launches_of(events: EventTable, outline: Outline) -> tuple[NDArray[np.int64]
 
 
 def launch_phases(events: EventTable, outline: Outline) -> NDArray[np.int8]:
-    """In which part of the iteration the host launched each event of a device, as numbers into `PHASES`. int8 [E].
+    """Find the part of the iteration in which the host launched each device event, as numbers into `PHASES`. int8 [E].
 
     "other" where the trace does not tell, and for what is launched while a batch is loaded: it runs beside that.
     """
@@ -368,7 +368,7 @@ def _spans_of(executions: Sequence[Execution]) -> Spans:
 
 
 def _active(events: EventTable, outline: Outline) -> Times:
-    """When the training thread certainly did something: its operators and notes began or ended.
+    """Find moments at which the training thread was certainly active: its operators and notes began or ended.
 
     It may wait within operators that hand work to a group, so that only their beginnings count; collectives that it
     runs itself (`send`) may be over long after it went on.
@@ -381,7 +381,7 @@ def _active(events: EventTable, outline: Outline) -> Times:
 
 
 def _collectives(executions: Sequence[Execution], spans: Spans, functions: Functions) -> Layer:
-    """Of several at once, the one that is waited for first."""
+    """Lay out collectives as a layer; of several at once, the one that is waited for first has the moment."""
     function = np.array([functions.number(_collective_key(one)) for one in executions], dtype=np.int32)
     order = np.argsort(spans.start, kind="stable")
     order = order[spans.start[order] < spans.end[order]]

@@ -50,7 +50,7 @@ def attach_series(rows: Sequence[FunctionPattern], series: Sequence[bytes], budg
 def fit_rows(
     rows: Sequence[FunctionPattern], budget: int, window_s: float
 ) -> tuple[tuple[FunctionPattern, ...], float]:
-    """As many rows as the budget holds, and the critical seconds of the others.
+    """Keep as many rows as the budget holds, and sum up the critical seconds of the others.
 
     Rows of other threads that fill over 1 % of the window explain waits, so they do not give way to the tail of the
     critical path: they rank like critical rows of 1 %. Collectives and collector runs always come first.
@@ -92,7 +92,7 @@ def fit_collectives(
 
 
 def fit_syncs(syncs: Sequence[Synchronization], budget: int) -> tuple[Synchronization, ...]:
-    """As many waits for the device as the budget holds, then as many innermost frames of each as still fit.
+    """Keep as many waits for the device as the budget holds, then as many innermost frames of each as still fit.
 
     Args:
         syncs: The costliest first.

@@ -393,7 +393,7 @@ def _without_false_numbers(executions: list[Execution]) -> list[Execution]:
 
 
 def _number_by_order(executions: list[Execution]) -> list[Execution]:
-    """Where only the order is known, count per group and kind."""
+    """Number the executions that only their order tells apart, per group and kind."""
     counters: dict[tuple[str, str], int] = defaultdict(int)
     numbered = []
     for one in executions:

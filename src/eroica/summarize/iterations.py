@@ -313,7 +313,7 @@ def _longest_run(number: NDArray[np.int64]) -> slice:
 
 
 def _of_rarest(events: EventTable, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of several optimizers or loaders the one used least marks iterations (unless very seldom), of equals the last."""
+    """Keep the marks of the optimizer or loader used least (unless very seldom), of equals the last one."""
     names, place, counts = np.unique(events.name[rows][::-1], return_index=True, return_counts=True)
     often = counts * _RARER >= counts.max(initial=1)
     chosen = names[np.lexsort((place, counts, ~often))[0]] if len(names) else -1
@@ -391,7 +391,7 @@ def _without_half_first(events: EventTable, found: Iterations | None) -> Iterati
 
 
 def _without_half_last(events: EventTable, found: Iterations | None) -> Iterations | None:
-    """The same of what follows the loader's last next."""
+    """Leave out the time after the loader's last next, unless as much was done in it as in the other iterations."""
     if found is None or len(found.edges_ns) < 3:
         return found
     done = _work_done(events, found)

@@ -85,7 +85,7 @@ def _samples_of_calls(
 
 
 def launching_moments(events: EventTable, outline: Outline) -> tuple[Times, Times]:
-    """When hosts whose Python is traced are about to launch, as united stretches (start, end).
+    """Find moments when hosts whose Python is traced are about to launch, as united stretches (start, end).
 
     Threads that train and those of the autograd engine count.
     """

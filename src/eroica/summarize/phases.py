@@ -31,7 +31,7 @@ _ENGINE = ("_engine_run_backward", "run_backward")
 
 
 class Parts(NamedTuple):
-    """When a worker was in which part, as united stretches (start, end).
+    """Stretches in which a worker was in each part of an iteration, as united stretches (start, end).
 
     `steps` are those of the optimizer alone: gradients may be set to zero between forward and backward pass, too.
     """
@@ -99,7 +99,7 @@ def phase_borders(parts: Parts) -> Times:
 
 
 def annotated_parts(events: EventTable, thread: int) -> dict[Phase, tuple[Times, Times]]:
-    """When a thread was in its loader, a wrapped model's forward pass and the optimizer, as the trace's notes say."""
+    """Find the time a thread spent in loader, wrapped model's forward pass and optimizer, from the trace's notes."""
     notes = (events.thread == thread) & (events.category == Category.ANNOTATION)
     optimizer = (STEP_PREFIX, "Optimizer.zero_grad#")
     return {

@@ -286,7 +286,7 @@ def spread_samples(
 
 
 def _hook_time(samples: ThreadSamples, taken: NDArray[np.int64], own: Layer, window: tuple[int, int]) -> Layer:
-    """Of one wrapper's own time, what is nearest to samples of Python in it; all if most samples are such."""
+    """Give the parts of wrappers' own time to the nearest samples of Python; all of it if most samples are Python."""
     is_hook = samples.kind[taken] >= HOOK
     cells = _cells(samples, taken[is_hook] if is_hook.mean() > _MOST else taken, window, HOOK)
     edges = distinct(np.concatenate((own.start, own.end, cells.start, cells.end)))
@@ -338,7 +338,7 @@ def _in_order(layers: Sequence[Layer]) -> Layer:
 
 
 def _reach(time: Times, rate_hz: float) -> tuple[Times, Times]:
-    """Where some sample is near."""
+    """Unite the stretches of time near some sample."""
     reach = max(_LEAST_REACH_NS, round(_REACH_PERIODS * 1e9 / rate_hz))
     return unite(time - reach, time + reach)
 

@@ -42,7 +42,7 @@ def joined_setup(own: Mapping[str, str], outside: Mapping[str, str]) -> dict[str
 
 
 def bounded_setup(facts: Mapping[str, str]) -> dict[str, str]:
-    """As many facts as fit into `MOST_BYTES`, each cut to its length, in order of name, variables last."""
+    """Keep as many facts as fit into `MOST_BYTES`, each cut to its length, in order of name, variables last."""
     kept: dict[str, str] = {}
     left = MOST_BYTES
     for name in sorted(facts, key=lambda name: (name.startswith(_VARIABLE), name))[:MOST_FACTS]:

@@ -121,7 +121,7 @@ class Names:
 
     @property
     def keys(self) -> list[FunctionKey]:
-        """By number."""
+        """Function keys by number."""
         return self._functions.keys
 
     def number(self, kind: FunctionKind, name: str, phase: Phase, thread: ThreadRole = "training") -> int:
@@ -159,7 +159,10 @@ def join(parts: Sequence[Spans]) -> Spans:
 
 
 def nested(spans: Spans, names: Names) -> Spans:
-    """In order, cut where they cross, without libraries' frames that only pass on; of equal ones the first is outer."""
+    """Order spans and cut them where they cross, without libraries' frames that only pass on.
+
+    Of equal spans the first is the outer one.
+    """
     spans = spans.chosen(np.lexsort((-spans.end, spans.start)))
     if not len(spans):
         return spans

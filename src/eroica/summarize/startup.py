@@ -31,7 +31,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, eq=False)
 class StartUp:
-    """When a process was being set up.
+    """Stretches in which a process was being set up.
 
     Attributes:
         start: int64 [K], rising.

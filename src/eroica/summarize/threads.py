@@ -80,7 +80,7 @@ def disk_facts(capture: Capture, samples: Samples | None, threads: Sequence[Othe
 
 
 def awake_moments(capture: Capture, samples: Samples | None, rate_hz: float) -> NDArray[np.int64]:
-    """When the training thread was seen to run, to sleep until a timer or a file wakes it, or to wait for a disk.
+    """Find moments at which the training thread ran, slept until a timer or a file wakes it, or waited for a disk.
 
     One such sample alone may be a thread that is just being woken, and counts for nothing.
 

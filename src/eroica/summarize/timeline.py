@@ -251,7 +251,7 @@ def _many_short(
 
 
 def _with(shown: _Slices, more: _Slices, most: int) -> _Slices:
-    """Both, the longest of the further ones only."""
+    """Join both, with the longest of the further ones only."""
     more = more.chosen(more.start < more.end)
     if len(more.start) > most:
         more = more.chosen(np.argsort(more.start - more.end, kind="stable")[:most])
@@ -297,7 +297,7 @@ def _named(number: int, keys: Sequence[FunctionKey]) -> tuple[str, FunctionKind,
 
 
 def _fitting_channels(channels: Sequence[ChannelSeries], budget: int) -> tuple[ChannelSeries, ...]:
-    """As many of the first channels as the budget holds."""
+    """Keep as many of the first channels as the budget holds."""
     kept: list[ChannelSeries] = []
     for one in channels:
         budget -= _channel_bytes(one)

@@ -82,7 +82,7 @@ def _busiest(candidates: Sequence[Series]) -> Series | None:
 
 
 def of_device(candidates: Sequence[Series], worker: Worker) -> Series | None:
-    """Of one channel's series that of the worker's own device; None where there is none."""
+    """Choose from one channel's series that of the worker's own device; None where there is none."""
     named = [one.channel.device.partition("/") for one in candidates]
     at = own_device([(name, uuid) for name, _, uuid in named], worker)
     return None if at is None else candidates[at]

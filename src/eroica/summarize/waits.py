@@ -1,4 +1,4 @@
-"""When the training thread waits for a collective that host threads run beside it.
+"""Find the time that the training thread waits for a collective which host threads run beside it.
 
 A collective on a device is critical whenever nothing of a higher class runs; so are all where there is a device. Gloo's
 threads work beside the training thread, which may go on: with Python that leaves no events, or asleep beside a device
@@ -76,10 +76,7 @@ class Spans(NamedTuple):
 
 
 def waits_elsewhere(stack: Sequence[str]) -> bool:
-    """Return whether a stack waits in the standard library for something else than a collective.
-
-    Such are a thread, a queue, a process and a socket.
-    """
+    """Return whether a stack waits in the standard library for a thread, queue, process or socket, not a collective."""
     return bool(stack) and _ELSEWHERE.search(stack[-1]) is not None
 
 
@@ -90,7 +87,7 @@ def find_waits(
     witness: Witness,
     window: tuple[int, int],
 ) -> Spans:
-    """Of each collective, the part that the training thread waited for; empty (end = start) where there is none.
+    """Find the part of each collective that the training thread waited for; empty (end = start) where there is none.
 
     Args:
         spans: Collectives, clipped to the window.
@@ -115,11 +112,11 @@ def find_waits(
 def _stretches(
     spans: Spans, cuts: Times, busy: tuple[Times, Times], knows_states: bool
 ) -> tuple[Times, Times, NDArray[np.bool_]]:
-    """Between which signs of life each collective ended, and whether that is shortly before its end was noted.
+    """Find the signs of life between which each collective ended, and whether that is shortly before its noted end.
 
-    Who waits for a future (DistributedDataParallel) goes on before the end is noted. Where the states of the thread are
-    known, a stretch far longer than the own one (than a moment, if the thread computed in that) is no Python, and so
-    the wait.
+    A thread that waits for a future (DistributedDataParallel) goes on before the end is noted. Where the states of the
+    thread are known, a stretch far longer than the own one (than a moment, if the thread computed in that) is no
+    Python, and so the wait.
     """
     is_busy = inside(cuts[:-1] + np.diff(cuts) // 2, *busy)
     place = np.clip(np.searchsorted(cuts, spans.end, side="left") - 1, 0, len(cuts) - 2)

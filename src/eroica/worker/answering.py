@@ -109,7 +109,7 @@ class Answering:
         self._remove()
 
     def abandon(self) -> None:
-        """In a forked child: the thread is the parent's, only the open files were inherited."""
+        """Close the inherited files in a forked child: the thread is the parent's."""
         self._close()
 
     def _open(self) -> None:
@@ -240,7 +240,7 @@ def _flight() -> dict[str, Any] | None:
 
 
 def digest(dump: bytes) -> dict[str, Any] | None:
-    """Of a Flight Recorder dump the counters, the entries that are open, and the last 32 of each group.
+    """Extract from a Flight Recorder dump the counters, the open entries, and the last 32 of each group.
 
     Args:
         dump: As torch wrote it; empty for none.
@@ -300,7 +300,7 @@ def _frames(frame: FrameType | None) -> list[tuple[str, str, int]]:
 
 
 class StackSignal:
-    """Where ptrace is forbidden: a signal on which the interpreter writes all stacks into `<pid>.stacks`.
+    """Signal on which the interpreter writes all stacks into `<pid>.stacks`, where ptrace is forbidden.
 
     Unlike the answer it needs no interpreter lock. Only where the setting names a signal, nobody in this process has a
     handler for it, and only from the main thread.
@@ -345,7 +345,7 @@ class StackSignal:
             self._path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """The same in a forked child: the file is the parent's."""
+        """Give up signal and file in a forked child: the file is the parent's."""
         if self.number and signal.getsignal(self.number) is signal.SIG_DFL:
             import faulthandler
 
@@ -372,7 +372,7 @@ class Witness:
 
     @property
     def facts(self) -> dict[str, int]:
-        """For the identity page: which signal is ours, and the number of the file it writes to."""
+        """Facts for the identity page: the stack signal, and the number of the file that it writes to."""
         return {"stack_signal": self._signal.number, "stack_file": self._signal.file}
 
     def listen(self) -> None:
@@ -387,7 +387,7 @@ class Witness:
             self._thread.stop()
 
     def abandon(self) -> None:
-        """In a forked child: let go of what is the parent's."""
+        """Let go in a forked child of signal and thread, which are the parent's."""
         self._signal.abandon()
         if self._thread is not None:
             self._thread.abandon()

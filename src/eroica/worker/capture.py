@@ -1,4 +1,4 @@
-"""From an order to a trace on disk: a state machine that the hooks drive from one iteration boundary to the next.
+"""Turn an order into a trace on disk: a state machine that the hooks drive from one iteration boundary to the next.
 
 Waiting, open, parked and closing happen in the training thread, at boundaries, and cost it the start and the stop of
 the profiler (measured and reported as the stall). A window is parked at its end: nothing is recorded any more, but the
@@ -217,7 +217,7 @@ class Capturer:
             self._dismiss(beat.SKIPPED, note)
 
     def forked(self) -> None:
-        """In a forked child: the window is the parent's."""
+        """Leave the window to the parent, in a forked child."""
         if self._session is not None:
             self._session.collections.off()
 
@@ -271,7 +271,7 @@ class Capturer:
         return beat.ACCEPTED, ""
 
     def _wants_inputs(self, order: Order) -> bool:
-        """To learn whom sends go to; not for the first trace, of which nobody knows how large it gets."""
+        """Return whether to record inputs, which tell the targets of sends; not in the first trace, of unknown size."""
         could_go_to_several = self._has_sends and self._worker["world_size"] > _PAIR
         return order.kind == beat.PROBE and could_go_to_several and self._events_per_iteration <= _MOST_WITH_INPUTS
 

@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 
 def log_of_this_process() -> Path:
-    """Where this process writes a failure of ours down."""
+    """Path of the log in which this process writes down a failure of ours."""
     return places(os.environ).run / "log" / f"worker-{os.getpid()}.log"
 
 
@@ -104,7 +104,7 @@ class Guard:
         return guarded
 
     def owe(self, act: Callable[[], bool]) -> None:
-        """Keep an act that was begun before a failure and must end after it: called where `border` leads, until True."""
+        """Keep an act that was begun before a failure and must end after it; called by `border` until it is True."""
         self._owed = act
 
     def clear(self) -> None:

@@ -351,7 +351,7 @@ class Guest:
             self._declined = False
 
     def after_fork(self) -> None:
-        """In a forked child: the beat file, the window and the failure are the parent's."""
+        """Start afresh in a forked child: beat file, window and failure are the parent's."""
         self._take_back()
         capturer, beats, witness = self._capturer, self._beats, self._witness
         if witness is not None:

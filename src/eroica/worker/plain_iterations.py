@@ -31,7 +31,7 @@ EITHER = 2
 
 
 class Plain(NamedTuple):
-    """Where the iterations stand.
+    """Progress of the iterations.
 
     Attributes:
         iteration: Completed iterations.

@@ -52,7 +52,7 @@ class Flag:
         self._unset.acquire()
 
     def set(self) -> None:
-        """It is true from here on. Idempotent."""
+        """Make the flag true from here on. Idempotent."""
         with contextlib.suppress(RuntimeError):  # set already
             self._unset.release()
 

@@ -33,7 +33,7 @@ def find_period(tokens: list[int], repeats: int) -> int | None:
 
 
 def _shape_of(cycle: list[int]) -> tuple[int, ...]:
-    """In which order its optimizers step, whoever they are: a new one in an old one's place changes nothing."""
+    """Return the order in which a cycle's optimizers step: a new one in an old one's place changes nothing."""
     optimizers = [token >> 1 for token in cycle]
     return tuple(optimizers.index(one) for one in optimizers)
 

@@ -71,7 +71,7 @@ def _questions(torch: Any, version: str) -> dict[str, str]:
 
 
 def _release(version: str) -> tuple[int, int] | None:
-    """Such as (2, 9) of "2.9.0a0+git1"."""
+    """Parse the release of a version: (2, 9) of "2.9.0a0+git1"; None if it has none."""
     major, _, rest = version.partition(".")
     minor = rest.partition(".")[0]
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None

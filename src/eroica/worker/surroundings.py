@@ -151,7 +151,7 @@ def _tasks_on_this_node(environ: Mapping[str, str]) -> int:
 
 
 def process_start() -> int:
-    """When this process started, clock ticks since boot; with its id it names the process for good. 0 if unknown."""
+    """Read this process's start, clock ticks since boot, which with its id names it for good; 0 if unknown."""
     try:
         return int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
     except (OSError, LookupError, ValueError):
@@ -307,5 +307,5 @@ def collectives_completed(enqueued: Mapping[str, int], before_ns: int) -> bool:
 
 
 def quiet_after_fork() -> None:
-    """In a child forked while a window is open: record nothing there, nobody would ever collect it."""
+    """Record nothing in a child forked while a window is open: nothing would ever collect it."""
     Silence().begin()

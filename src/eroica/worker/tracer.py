@@ -187,7 +187,7 @@ class Tracer:
 
 @contextlib.contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """Where Kineto is to write what then moves to `path`: in a directory that nobody removes with the window's.
+    """Yield a file for Kineto that later moves to `path`, in a directory that is not removed with the window's.
 
     It renames its file when it has written it, and that it cannot it says aloud whatever it was told.
     """

@@ -63,7 +63,7 @@ class Feed:
         return f"id: {self.epoch}.{position.version}.{position.pace}\n".encode()
 
     def position(self, event_id: str) -> Position | None:
-        """Where somebody was who gives this id; None if that was no place in this feed."""
+        """Return the position of a reader that gives this id; None if that is no position in this feed."""
         epoch, _, rest = event_id.partition(".")
         numbers = rest.split(".")
         if epoch != self.epoch or len(numbers) != 2 or not all(n.isascii() and n.isdigit() for n in numbers):

@@ -60,7 +60,7 @@ class Shown:
 
 
 def report_path(run: Path, window_id: int) -> Path:
-    """Where the report of a window lies once it is drawn."""
+    """Path of the report of a window once it is drawn."""
     return run / "windows" / str(window_id) / "index.html"
 
 
@@ -87,7 +87,7 @@ class Telling:
 
     @property
     def version(self) -> int:
-        """Of the feed: how often anything changed while somebody looked."""
+        """Version of the feed: the number of changes while a reader looked."""
         return self._feed.version
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class Telling:
             self.readers -= 1
 
     async def _wait(self, news: asyncio.Event) -> bool:
-        """Until there is news, or it is time for a sign of life (True)."""
+        """Wait until there is news, or return True when it is time for a sign of life."""
         try:
             await asyncio.wait_for(news.wait(), BEAT_S)
         except asyncio.TimeoutError:  # not the same as TimeoutError before Python 3.11
@@ -196,7 +196,7 @@ class Telling:
             put("final", "final", encode(verdict_now(0, final, report)))
 
     def report_of(self, line: WindowLine) -> str:
-        """Where a window's report is; "" before there is one."""
+        """Path of a window's report; "" before there is one."""
         if line.window_id not in self._reports:
             if not line.verdict or not report_path(self._shown.run, line.window_id).is_file():
                 return ""
