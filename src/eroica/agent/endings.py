@@ -69,7 +69,7 @@ def memory_files(pid: int) -> list[Path]:
 
 
 def memory_kills(files: list[Path]) -> int:
-    """Processes killed for want of memory so far; 0 where nobody counts."""
+    """Processes killed for want of memory so far; 0 where no counter exists."""
     total = 0
     for file in files:
         with contextlib.suppress(OSError, ValueError):

@@ -54,7 +54,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def member_of(identity: Mapping[str, Any]) -> Member | None:
-    """The facts of one identity page; None if they make no sense."""
+    """Read the facts of one identity page; None if they make no sense."""
     try:
         member = msgspec.convert(
             {name: identity[name] for name in Member.__struct_fields__ if name in identity}, Member
@@ -143,7 +143,7 @@ class HomeFinder:
 
     @property
     def waiting(self) -> bool:
-        """Windows must wait: not everybody reports to the job's collector yet."""
+        """True if windows must wait: not all hosts report to the job's collector yet."""
         if self.role == "home":
             ours = read_address(self._where.run, self._where.host)
             known = ours is not None and self._known[:1] == (ours.pid,)

@@ -234,7 +234,7 @@ def _with_bare_children(look: WorkerLook) -> WorkerLook:
 
 
 def _with_few_threads(look: WorkerLook, count: int) -> WorkerLook:
-    """The training thread, who holds the lock, and the first of the others."""
+    """Keep the training thread, the thread that holds the lock, and the first of the others."""
     threads = sorted(
         look.process.threads,
         key=lambda one: (one.thread_id != look.training_thread_id, not one.holds_interpreter_lock),

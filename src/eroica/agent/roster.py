@@ -294,12 +294,12 @@ class Roster:
             self.workers.pop(pid).close()
 
     def poll(self, judge: bool = True) -> None:
-        """Take in everybody's new iterations; see `LocalWorker.poll`."""
+        """Take in all workers' new iterations; see `LocalWorker.poll`."""
         for worker in self.living:
             worker.poll(judge)
 
     def absolve(self) -> None:
-        """A window found nothing wrong: everybody's margin grows."""
+        """Raise all workers' margins: a window found nothing wrong."""
         for worker in self.workers.values():
             worker.slowdown.absolve()
 

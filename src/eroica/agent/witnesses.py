@@ -68,7 +68,7 @@ _SPIED = msgspec.json.Decoder(list[_SpiedThread])
 
 
 def ask_py_spy(binary: Path | None, pid: int, timeout_s: float) -> tuple[ThreadLook, ...]:
-    """Python stacks of all threads, and who owns the interpreter lock; the process is not stopped. 40 ms.
+    """Read Python stacks of all threads, and the owner of the interpreter lock; the process is not stopped. 40 ms.
 
     Raises:
         UnavailableError: py-spy is missing, may not look, takes too long or says something else.
@@ -358,7 +358,7 @@ def kernel_view(pid: int, tid: int | None = None) -> tuple[str, float | None]:
 
 
 def wait_channel(pid: int, tid: int) -> str:
-    """Kernel function in which a thread sleeps; empty if it runs, or if nobody may know."""
+    """Kernel function in which a thread sleeps; empty if it runs, or if we may not know."""
     try:
         text = Path(f"/proc/{pid}/task/{tid}/wchan").read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -367,7 +367,7 @@ def wait_channel(pid: int, tid: int) -> str:
 
 
 def io_bytes(pid: int, tid: int) -> int | None:
-    """Bytes that a thread has read and written through `read` and `write`; None if nobody may know."""
+    """Bytes that a thread has read and written through `read` and `write`; None if we may not know."""
     try:
         lines = Path(f"/proc/{pid}/task/{tid}/io").read_text(encoding="ascii").splitlines()
         counters = dict(line.split(": ") for line in lines)

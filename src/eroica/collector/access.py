@@ -184,7 +184,7 @@ class Server(uvicorn.Server):
         self._porches = [Porch(listener, self._protocol, self._token) for listener in sockets or ()]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, and let go of everybody."""
+        """Stop listening, and let go of all connections."""
         for porch in self._porches:
             porch.close()
         await super().shutdown(sockets=[])

@@ -68,7 +68,7 @@ class _Attended:
 
 
 class Roster:
-    """Everybody who was ever there."""
+    """All processes that were ever seen as workers."""
 
     def __init__(self) -> None:
         self._attended: dict[WorkerKey, _Attended] = {}
@@ -124,7 +124,7 @@ class Roster:
 
 
 def _failures(failed: Sequence[_Attended]) -> list[str]:
-    """The first failure of ours, on whom, and how many more."""
+    """Say the first failure of ours, on which worker, and how many more there were."""
     if not failed:
         return []
     first = min(failed, key=lambda one: one.failed_at)

@@ -161,7 +161,7 @@ class Blockages:
 
     @property
     def standing(self) -> frozenset[int]:
-        """Windows of standstills in which nobody has moved since: the "blocked" ones; without any, the unexplained."""
+        """Windows of standstills in which no worker has moved since: those that are "blocked", else the unexplained."""
         return self._holding.standing
 
     @property
@@ -192,7 +192,7 @@ class Blockages:
 
     @property
     def on(self) -> bool:
-        """The job stands still, as far as anybody knows: not if the looks have shown that somebody moves."""
+        """True if the job stands still: not if the looks have shown that a worker moves."""
         current = self._now
         return current is not None and (current.phase != "standing" or current.verdict is not None)
 
@@ -290,7 +290,7 @@ class Blockages:
     # ------------------------------------------------------------------ moving on
 
     def _follow(self, now: float, current: Standstill, workers: Iterable[WorkerStatus], agent_pid: int) -> None:
-        """Notice who went on; add who fell silent, too."""
+        """Notice workers that went on; add workers that fell silent, too."""
         movement = current.follow(workers, agent_pid)
         if movement == "on":
             self._went_on(current)
@@ -335,7 +335,7 @@ class Blockages:
         self._holding.restarted()
 
     def _bury(self, now: float, exit_status: int | None, asked_to_end: bool) -> list[Examine]:
-        """The command failed: did somebody die first?"""
+        """Examine a command that failed: did a worker die first?"""
         if not exit_status or self._holding.blocked or self.busy or self._buried:
             return []
         dead = self._deaths.culprits(asked_to_end)

@@ -93,7 +93,7 @@ class Underway:
     # ------------------------------------------------------------------ the window
 
     def leave_out(self, workers: Iterable[WorkerStatus]) -> None:
-        """Wait no longer for those who missed the window, failed in it or ended before it was opened."""
+        """Wait no longer for workers that missed the window, failed in it or ended before it was opened."""
         workers = list(workers)
         answers = self._answers(workers, "window")
         for rank, result in answers.items():
@@ -105,7 +105,7 @@ class Underway:
                 self.left_out.setdefault(rank, "the worker ended before the window was opened")
 
     def leave_out_the_late(self) -> None:
-        """Wait no longer for anybody."""
+        """Wait no longer for any worker."""
         for rank in sorted(self.waiting_for):
             self.left_out[rank] = "no pattern before the deadline"
 

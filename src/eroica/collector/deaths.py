@@ -97,7 +97,7 @@ class Deaths:
 
     @property
     def world_size(self) -> int:
-        """Workers of this generation, as they say; 0 before the first is here."""
+        """Workers of this generation, as their reports say; 0 before the first is here."""
         return max((life.worker.world_size for life in self._lives.values()), default=0)
 
     def bereaved(self) -> tuple[Death, ...]:
@@ -119,7 +119,7 @@ class Deaths:
 
     @property
     def all_done(self) -> bool:
-        """Everybody has ended in order, and nobody with a status that says otherwise."""
+        """True if all workers have ended in order, and none with a status that says otherwise."""
         endings = [life.ending for life in self._lives.values() if not life.died]
         return 0 < len(self._lives) == sum(ending is not None and not ending.number for ending in endings)
 
@@ -190,7 +190,7 @@ def _last_seen(life: _Life) -> float:
 
 
 def _died_alike(lives: list[_Life]) -> bool:
-    """All of the same known cause within a second: somebody killed them all."""
+    """Return whether all died of the same known cause within a second: then one act killed them all."""
     ways = {(life.ending.kind, life.ending.number) for life in lives if life.ending is not None}
     spread_s = _gone_at(lives[-1]) - _gone_at(lives[0])
     return len(lives) > 1 and len(ways) == 1 and spread_s <= _LIVED_ON_S and all(map(_is_known, lives))

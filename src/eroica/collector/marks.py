@@ -59,7 +59,7 @@ class Marks:
     # ------------------------------------------------------------------ events in
 
     def triggered(self, at_s: float, version: int, rank: int, iteration: int, trigger: WorkerTrigger) -> bool:
-        """A worker asks for a window; whoever does so soon after another makes the same mark longer.
+        """Mark a trigger; one soon after another makes the same mark longer.
 
         Returns:
             Whether anything changed.

@@ -145,7 +145,7 @@ class Roll:
         return {host: max(now - self._hosts[host].heard_at, 0.0) for host in self.hosts_with_living()}
 
     def gathering(self, now: float) -> bool:
-        """Somebody joined (or the job was started again) a moment ago, and not yet everybody is in full swing."""
+        """Return whether a worker joined (or the job restarted) a moment ago, and not all are in full swing yet."""
         if self._joined_at is None or now - self._joined_at >= _GATHER_S:
             return False
         return sum(status.baseline_s is not None for status in self.living) < self.world_size
@@ -165,7 +165,7 @@ class Roll:
         return [] if known is None else list(known.workers.values())
 
     def hosts_with_living(self) -> frozenset[str]:
-        """Hosts on which somebody trains."""
+        """Hosts on which a worker trains."""
         return frozenset(
             name for name, host in self._hosts.items() if any(not status.ended for status in host.workers.values())
         )

@@ -51,7 +51,7 @@ class Porch:
         self._open()
 
     def close(self) -> None:
-        """Accept nobody any more, and close those who have said nothing."""
+        """Accept no more connections, and close those that have said nothing."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
         for caller in list(self._silent):
@@ -84,7 +84,7 @@ class Porch:
                 self._sweeping = self._loop.call_later(SILENT_S, self._sweep)
 
     def _sweep(self) -> None:
-        """Close who has been silent for too long."""
+        """Close connections that have been silent for too long."""
         now, self._sweeping = self._loop.time(), None
         for caller, due in list(self._silent.items()):
             if due > now:

@@ -214,7 +214,7 @@ class Scraping:
 
 
 def _write_for_all(path: Path, data: bytes) -> None:
-    """A file that appears whole and that everybody may read.
+    """Write a file that appears whole and that every user may read.
 
     Raises:
         OSError: There is no such directory, or it cannot be written.

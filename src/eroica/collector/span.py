@@ -40,12 +40,12 @@ def best_s(training: Iterable[WorkerStatus]) -> float | None:
 
 
 def lead(iteration_s: float, settings: Settings) -> int:
-    """Iterations until the window opens, so that the order reaches everybody in time."""
+    """Iterations until the window opens, so that the order reaches all workers in time."""
     return max(_LEAST_LEAD, math.ceil(settings.window_lead_s / max(iteration_s, SHORTEST_S)))
 
 
 def first_iteration(training: Sequence[WorkerStatus], iteration_s: float, settings: Settings) -> int:
-    """The iteration that nobody reaches before the order does."""
+    """First iteration that no worker reaches before the order does."""
     return max(status.iteration for status in training) + lead(iteration_s, settings)
 
 

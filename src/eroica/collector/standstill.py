@@ -116,7 +116,7 @@ class Standstill:
         )
 
     def follow(self, workers: Iterable[WorkerStatus], agent_pid: int) -> Movement:
-        """Notice who went on ("on", at the first) or is gone; add who fell silent, too.
+        """Notice workers that went on ("on", at the first) or are gone; add workers that fell silent, too.
 
         Args:
             workers: Of one host, as its agent says now.

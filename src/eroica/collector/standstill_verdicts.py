@@ -31,7 +31,7 @@ class Holding:
 
     @property
     def standing(self) -> frozenset[int]:
-        """Windows of standstills in which nobody has moved since: the "blocked" ones; without any, the unexplained."""
+        """Windows of standstills in which no worker has moved since: those that are "blocked", else the unexplained."""
         return self.blocked or frozenset(self._standing)
 
     @property
@@ -77,7 +77,7 @@ class Holding:
             self.seal(window_id, "restarted")
 
     def outdate(self, workers: Iterable[WorkerStatus]) -> None:
-        """Verdicts of a collector before this one hold until somebody gets further."""
+        """Keep verdicts of a collector before this one until a worker gets further."""
         farthest = max((status.iteration for status in workers if not status.ended), default=-1)
         for window_id in sorted(self._earlier):
             last = self._standing[window_id].last_iteration

@@ -63,7 +63,7 @@ _UNJUDGED = "no record names the roots of its broadcasts or reduces: gains are e
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Waiting on the critical path, and whom it is laid at.
+    """Waiting on the critical path, and the workers that it is laid at.
 
     `blamed_us.sum() + withheld_us == waited_us.sum()`: blame handed out plus what nobody is blamed for is what was
     waited.
@@ -102,7 +102,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     notes: tuple[str, ...] = ()
 
     def blame_share(self, workers: Sequence[int]) -> float | None:
-        """Share of all blame that lies on these workers (indices), 0-1; None if nobody was blamed."""
+        """Share of all blame that lies on these workers (indices), 0-1; None if no worker was blamed."""
         total = float(self.blamed_us.sum())
         return float(self.blamed_us[list(workers)].sum()) / total if total > 0 else None
 
@@ -291,7 +291,7 @@ def _book_rooted(
     owners: Mapping[int, CollectiveRecord],
     timed: Mapping[int, CollectiveRecord],
 ) -> None:
-    """Executions with a root; nobody is judged unless all members are there."""
+    """Book executions with a root; no worker is judged unless all members are present."""
     present = {fleet.ranks[worker]: worker for worker in owners}
     members = [present[rank] for rank in ranks if rank in present]
     if len(members) < len(ranks):

@@ -115,7 +115,7 @@ def shares_of_blame(duration_GMK: Floats, skew_G: Floats) -> Floats:
 
 
 def keep_repeated(share_GMK: Floats, wait_GMK: Floats, column_K: NDArray[np.intp], site_K: NDArray[np.intp]) -> Floats:
-    """Shares of those who come last again and again; who does so by chance keeps none.
+    """Keep the shares of members that come last again and again; members that do so by chance keep none.
 
     A member is among the late of an iteration if the waiting laid at it there is at least half of what is laid at
     anybody. It must be so in clearly more of the iterations than its turn would be; or it must come last in as many

@@ -51,7 +51,7 @@ class DirectWaits(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Meets:
-    """Adds up who waited for whom over groups."""
+    """Sum over groups of the waiting of each worker for each other worker."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Places, Places, Floats]] = []
@@ -77,7 +77,7 @@ class Meets:
         self._parts.append((waiter[real], on[real], wait_GLM[real]))
 
     def by_pair(self, workers: int) -> DirectWaits:
-        """All of them, one edge a pair; nobody waits for itself."""
+        """Sum up all waits, one edge a pair; no worker waits for itself."""
         if not self._parts:
             return DirectWaits()
         waiter_E, on_E, wait_E = map(np.concatenate, zip(*self._parts, strict=True))

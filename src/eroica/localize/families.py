@@ -1,4 +1,4 @@
-"""Process groups that are alike, and how long each takes for the same collective once everybody is there.
+"""Find process groups that are alike, and measure how long each takes for the same collective once all members came.
 
 A hybrid-sharded job has hundreds of groups that do the same. Inside one of them nobody can tell a slow transfer from a
 large one; beside each other they can be compared: equally many executions of equal size should take equally long.
@@ -117,7 +117,7 @@ def likeness_of_groups(patterns: Sequence[WorkerPattern]) -> dict[str, Likeness]
 
 
 def read_families(fleet: Fleet, arrivals: Arrivals) -> tuple[Family, ...]:
-    """Families with enough groups whose executions pair and who are all here.
+    """Read families with enough groups whose executions pair and whose members are all present.
 
     Args:
         fleet: The window.
@@ -241,7 +241,7 @@ def _transfer(
 
 
 def _own(records: Sequence[CollectiveRecord]) -> Floats:
-    """Critical time of each execution in which nobody is waited for, mean over members. float64 [K]."""
+    """Critical time of each execution without waiting for a member, mean over members. float64 [K]."""
     duration_MK = _side_by_side([one.duration_us for one in records])
     critical_MK = _side_by_side([one.critical_us for one in records])
     return np.asarray((critical_MK - waits_in(duration_MK, critical_MK)).mean(axis=0))

@@ -47,7 +47,7 @@ _LARGEST = [NUMBERS.index(name) for name in ("max_s", "active_iterations")]
 
 
 def all_alike(stack: tuple[str, ...]) -> Hashable:
-    """The reading of who reads nothing in stacks."""
+    """Reading of a caller that reads nothing in stacks."""
     return None
 
 

@@ -274,7 +274,7 @@ def end_residuals(end_MK: Floats) -> Floats:
 
 
 def waits_in(duration_MK: Floats, critical_MK: Floats) -> Floats:
-    """Critical waiting for whoever came last: what is beyond the shortest duration. float64 [M, K], or [G, M, K]."""
+    """Critical waiting for the last member to come: duration beyond the shortest. float64 [M, K], or [G, M, K]."""
     return np.asarray(np.minimum(duration_MK - duration_MK.min(axis=-2, keepdims=True), critical_MK))
 
 

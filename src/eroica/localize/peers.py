@@ -100,7 +100,7 @@ class _Box:
 
     @cached_property
     def halves(self) -> list[_Box]:
-        """Two smaller boxes, made when somebody asks; none of very few peers."""
+        """Two smaller boxes, made on demand; none of very few peers."""
         few = self.peers_3N.shape[1] <= _FEW_PEERS
         return [] if few else [_Box(half, self.measure) for half in self._parted()]
 
@@ -208,7 +208,7 @@ def outlying(distance_W: Floats, settings: Settings) -> NDArray[np.bool_]:
 def peer_distances(
     patterns_W3: Floats, roles_W: NDArray[np.intp], settings: Settings
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Differential distance inside each role, and who stands out by it.
+    """Measure the differential distance inside each role, and flag the workers that stand out by it.
 
     Args:
         patterns_W3: Patterns of one function on all workers, as in `differential_distance`. float64 or float32 [W, 3].

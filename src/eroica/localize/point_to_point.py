@@ -1,4 +1,4 @@
-"""Waiting that goes one way: a receive for its sender.
+"""Book waiting that goes one way: of a receive for its sender.
 
 Array suffixes: K matched executions.
 """
@@ -43,7 +43,7 @@ _COLUMNS: dict[str, np.dtype[Any]] = {
 
 
 class _Side(msgspec.Struct, frozen=True, eq=False):
-    """One worker's part in executions that go one way; `end` and `peers` have no values where nobody knows them."""
+    """One worker's part in executions that go one way; `end` and `peers` are empty where they are unknown."""
 
     worker: int
     duration: Floats
@@ -164,7 +164,7 @@ def _pair(
     records: tuple[CollectiveRecord, CollectiveRecord],
     fleet: Fleet,
 ) -> list[_Pair]:
-    """The receives of one worker from another with their sends; none, and a note why, where they do not pair."""
+    """Pair the receives of one worker from another with their sends; none, and a note why, where they do not pair."""
     (waiting, leading), (recv, send) = sides, records
     receiver, sender = fleet.ranks[waiting.worker], fleet.ranks[leading.worker]
     at_recv, at_send = np.flatnonzero(waiting.peers == sender), np.flatnonzero(leading.peers == receiver)
@@ -229,7 +229,7 @@ def _column(encoded: Sequence[bytes], kind: np.dtype[Any]) -> Sequence[NDArray[A
 
 
 def _book_one_way(ledger: Ledger, pairs: Sequence[_Pair]) -> None:
-    """One side waits for the other, by what it spends longer in the execution; short waits blame nobody.
+    """Book the waiting of one side for the other, by its longer duration; short waits blame no worker.
 
     Args:
         ledger: Where it is entered.

@@ -1,4 +1,4 @@
-"""Blame with chains: who comes late because it waited itself passes that part on to whom it waited for.
+"""Pass blame on along chains: a worker that is late because it waited passes its part on to the worker it waited for.
 
 Array suffixes: E executions (one worker in one meeting) in order of worker and end, M meetings, W workers, I
 iterations. All times are microseconds.
@@ -40,7 +40,7 @@ class _Meetings(msgspec.Struct, eq=False):
 
 
 def propagate(blocks: Sequence[MeetingBlock], wait_WI: Floats) -> tuple[Floats, float]:
-    """Lay waiting at those with whom the delay began.
+    """Lay waiting at the workers with which the delay began.
 
     The waiting in a meeting is laid at the workers that came last. A part of each such worker's blame is explained by
     its own waiting since the members last were in step, beyond what the others waited in that time. That part goes on
@@ -85,7 +85,7 @@ def propagate(blocks: Sequence[MeetingBlock], wait_WI: Floats) -> tuple[Floats, 
 
 
 def _flatten(blocks: Sequence[MeetingBlock]) -> _Meetings | None:
-    """All executions in order of worker and end; None if nobody waited."""
+    """Lay out all executions in order of worker and end; None if no worker waited."""
     if not any(block.wait_us.any() for block in blocks):
         return None
     firsts = np.cumsum([0, *(block.transfer_us.size for block in blocks)])

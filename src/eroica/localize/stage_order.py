@@ -1,4 +1,4 @@
-"""Places in pipelines whose process groups say nothing: read from who sends first to whom.
+"""Find places in pipelines whose process groups do not tell them: from the order of sends and receives.
 
 An iteration begins with activations that run forward: towards its neighbours a stage receives from the one before it
 first, and sends to the one after it first. Gradients come back later. Members of a ring (context parallelism) send and
@@ -23,7 +23,7 @@ _MOST = 0.6
 
 
 def order_stages(patterns: Sequence[WorkerPattern]) -> list[int] | None:
-    """Place of each worker in its pipeline, 0 = first stage; None unless sends and receives tell it of everybody.
+    """Find the place of each worker in its pipeline, 0 = first stage; None unless sends and receives tell it of all.
 
     Args:
         patterns: One per worker; of them sends and receives with known peers are read: their order by start where ends

@@ -1,4 +1,4 @@
-"""Own time of workers between the meetings they come to, and where in it time is to be taken away.
+"""Measure own time of workers between their meetings, and find where in it time is to be taken away.
 
 Time that a worker loses seldom lies evenly in an iteration: a slow loader lies before its first collective. Only the
 stretch with the lost time makes others wait. Peers show which stretch it is: workers of the role that come to the same

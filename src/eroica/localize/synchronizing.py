@@ -1,4 +1,4 @@
-"""Waiting in collectives that nobody leaves before everybody has come.
+"""Book waiting in collectives that no member leaves before all members have come.
 
 Array suffixes: G groups of M members, K matched executions. All times are microseconds.
 """
@@ -144,7 +144,7 @@ def _is_confirmed(records: Sequence[CollectiveRecord], places: Sequence[NDArray[
 def pair_unnamed(
     ledger: Ledger, fleet: Fleet, name: tuple[str, str], owners: Mapping[int, CollectiveRecord]
 ) -> Paired | None:
-    """Executions of a group that no trace describes: its members are all workers, or nobody knows them."""
+    """Pair executions of a group that no trace describes; None unless all workers show it and it pairs."""
     members = sorted(owners)
     records = [owners[worker] for worker in members]
     places, reason = pair_by_order(records, uneven_exit(fleet.carriers, name[0]))

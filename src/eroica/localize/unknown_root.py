@@ -1,4 +1,4 @@
-"""Waiting in broadcasts, reduces, gathers and scatters whose root no record names.
+"""Book waiting in broadcasts, reduces, gathers and scatters whose root no record names.
 
 Which member waits for which depends on the root, and on the tree or the ring that carries the data; a member that
 nobody waits for leaves early. But where all members but one wait, they wait for that one: a late root of a broadcast,

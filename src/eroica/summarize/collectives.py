@@ -315,7 +315,7 @@ def _execution(span: _Span, group: str, entry: FlightEntry | None = None) -> Exe
 def _point_to_point(
     spans: list[_Span], said: Sequence[CollectiveArguments | None], group: ProcessGroup | None, rank: int
 ) -> list[Execution]:
-    """Sends and receives: the order pairs them with the other side's, if it is known who that is.
+    """Lay out sends and receives as executions: their order pairs them with the other side's, if that is known.
 
     Args:
         spans: Theirs.

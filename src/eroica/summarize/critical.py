@@ -56,7 +56,7 @@ def find_critical_path(
     launching: Layer | None = None,
     launched_by: Sequence[Layer] = (),
 ) -> CriticalPath:
-    """Give every moment of the window to one function or to nobody.
+    """Give every moment of the window to one function or to none.
 
     Args:
         activity: What the trace has.

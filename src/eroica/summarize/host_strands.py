@@ -171,7 +171,7 @@ def _sampled(
 
 
 def _without_callers(staged: Staged, spans: Spans, names: Names) -> Spans:
-    """Without those who called the loader, where its note is around what they called."""
+    """Leave out callers of the loader, where the loader's note is around what they called."""
     keys = staged.functions.keys
     assert staged.training is not None
     stacks = [keys[one].stack for one in np.unique(staged.training.function).tolist() if keys[one].phase == "input"]

@@ -66,7 +66,7 @@ def device_time(
 def _samples_of_calls(
     events: EventTable, outline: Outline, samples: ThreadSamples, call: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The sample that tells who made each call: one taken in it, else the nearest in no lasting call; -1 for none."""
+    """Find the sample that shows each call's caller: one in it, else the nearest outside lasting calls; -1 for none."""
     time, start, end = samples.time_ns, events.start_ns[call], events.end_ns[call]
     own = np.searchsorted(time, start)
     inner = time[np.minimum(own, len(time) - 1)]

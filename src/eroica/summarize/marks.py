@@ -103,7 +103,7 @@ def find_purpose(events: EventTable) -> Purpose:
 
 
 def without_ranges(events: EventTable) -> EventTable:
-    """The events, with ranges around Python code as annotations: sampled stacks tell what that does, and who called it.
+    """Turn ranges around Python code from operators into annotations: sampled stacks tell that code and its caller.
 
     Args:
         events: In which torch calls such ranges operators.

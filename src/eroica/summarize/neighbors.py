@@ -52,13 +52,13 @@ def find_neighbors(capture: Capture, samples: Samples | None) -> tuple[Neighbor,
 
 
 def cores_used(samples: Samples, window: Window) -> tuple[float, float, float]:
-    """Cores that the job's processes used, those of all others, and Eroica's; NaN where nobody looked."""
+    """Cores that the job's processes used, all other processes, and Eroica's; NaN where they were not surveyed."""
     job, outside, ours = (samples.find("survey_cpu", whose) for whose in ("job", "outside", "ours"))
     return _over_window(job, window), _over_window(outside, window), _over_window(ours, window)
 
 
 def _memory_bytes(samples: Samples) -> float:
-    """Memory of the host; infinite where nobody looked."""
+    """Memory of the host; infinite where it was not sampled."""
     free = samples.find("memory_available", "host")
     return free.channel.capacity if free is not None and free.channel.capacity > 0 else math.inf
 

@@ -1,4 +1,4 @@
-"""A trace that somebody else's profiler recorded -> pattern: what a `Capture` says online is found in the events here.
+"""Turn a trace of another profiler into a pattern: events tell here what a `Capture` says online.
 
 The trace tells what nobody tells about it: which thread trains, where iterations begin, who is in which process group.
 After that the way is the online one.

@@ -353,7 +353,7 @@ def _clipped(cells: Layer, to: tuple[Times, Times], window: tuple[int, int]) -> 
 
 
 class Runs(NamedTuple):
-    """Executions of sampled functions: runs of consecutive equal samples, with the time they stand for.
+    """Executions of sampled functions: runs of consecutive equal samples, with the time that the samples stand for.
 
     Attributes:
         function: int32 [R].

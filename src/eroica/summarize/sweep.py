@@ -60,7 +60,7 @@ def distinct(time_M: Times) -> Times:
 
 
 class Nesting(NamedTuple):
-    """A nested set of intervals: who is in whom.
+    """A nested set of intervals: which interval lies in which.
 
     Attributes:
         depth_N: 1 for the outermost. int32 [N].
@@ -85,7 +85,7 @@ class Nesting(NamedTuple):
 
 
 def nest(start_N: Times, end_N: Times) -> Nesting:
-    """Find out who is in whom.
+    """Find the interval around each interval.
 
     Args:
         start_N: In rising order, where equal the longer first.

@@ -194,7 +194,7 @@ class Answering:
             draft.replace(self._answer)
 
     def _tell(self, question: int) -> None:
-        """Counters, in one write that either takes place whole or, where nobody reads, not at all."""
+        """Write the counters at once: the write takes place whole or, where no agent reads, not at all."""
         try:
             counts = surroundings.collective_counts()
         except Exception:  # noqa: BLE001 - without counters it is watched as before

@@ -155,7 +155,7 @@ class Capturer:
                 self._session.loader_setup = setup.loader_setup(iterator)
 
     def make_way(self) -> None:
-        """Somebody else wants to profile now: they come first.
+        """Make way for another profiler, which comes first.
 
         Waits for open collectives, 2 s at most for a window. Where one stays open longer, ours has to stand, and torch
         refuses theirs.

@@ -1,4 +1,4 @@
-"""Ending our own recording of operators, and nobody else's.
+"""End our own recording of operators, and no other.
 
 torch's public switch (`_enable_record_function`) silences every observer of a thread, the user's
 `ExecutionTraceObserver` among them; its switch for one profiler (`_toggle_collection_dynamic`) writes a warning into

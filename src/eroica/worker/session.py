@@ -144,7 +144,7 @@ class Session:
         self.stall_ns += monotonic_ns() - before
 
     def settled(self) -> bool:
-        """Every collective that was enqueued when the window was parked has completed, or nobody can tell."""
+        """Return whether every collective enqueued when the window was parked has completed, or that cannot be told."""
         before = monotonic_ns()
         completed = self._ask("open collectives", self._collectives_completed)
         if completed is None:

@@ -277,7 +277,7 @@ def collective_counts() -> dict[str, tuple[int, int]]:
 
 
 def collectives_enqueued() -> dict[str, int]:
-    """Number of the last collective enqueued so far, by process group; empty where nobody counts them. 50 µs."""
+    """Number of the last collective enqueued so far, by process group; empty where they are not counted. 50 µs."""
     return _counts(json.loads(_recorded(with_collectives=False) or b"{}"), "last_enqueued_collective")
 
 

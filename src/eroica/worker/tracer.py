@@ -1,4 +1,4 @@
-"""One run of the PyTorch profiler (Kineto), and knowing when somebody else runs theirs."""
+"""Run the PyTorch profiler (Kineto) once, and know when other code runs its own."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ class ProfilerDoor:
                 setattr(profiler, name, ours)
 
     def close(self) -> None:
-        """Leave; torch is as it was, except where somebody has put something over ours since. Idempotent."""
+        """Leave torch as it was, except where other code has put something over ours since. Idempotent."""
         from torch.autograd import profiler
 
         for name, (ours, original) in self._placed.items():

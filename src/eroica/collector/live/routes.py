@@ -71,7 +71,7 @@ class Live:
         self._telling.close()
 
     def _kept(self, handler: Handler) -> Handler:
-        """Only for visitors who may see it."""
+        """Guard a route: only visitors who may see the page get there."""
 
         async def kept(request: Request) -> Response:
             refusal = self.visitors.answer(request)

@@ -205,7 +205,7 @@ class Telling:
 
 
 class Stream(StreamingResponse):
-    """Server-sent events to one reader, who is hung up on when stuck."""
+    """Server-sent events to one reader; a stuck reader is hung up on."""
 
     def __init__(
         self, events: AsyncGenerator[bytes, None], hang_up: Callable[[], None] | None, ended: Callable[[], None]
