@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from eroica.agent import roster as agent_roster
 from eroica.agent.endings import process_start
 from eroica.agent.roster import Roster
 from eroica.settings import Settings
@@ -105,6 +106,23 @@ def test_iterations_slowed_by_our_own_window_do_not_count(tmp_path: Path, sleepe
         roster.poll(judge=not captured)
     status = only(roster)
     assert status.trigger is None and status.iteration == 899 and status.current_s == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_after_the_first_trace_of_a_device_its_pace_is_learned_anew(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, on_device: bool
+) -> None:
+    monkeypatch.setattr(agent_roster, "holds_device", lambda pid: on_device and pid == sleeper.pid)
+    writer = register(tmp_path, sleeper.pid)
+    roster = Roster(tmp_path, Settings(), Clock())
+    roster.scan()
+    for iteration in range(1, 600):
+        if iteration == 300:
+            writer.answer(beat.Result(1, beat.DONE, beat.PROBE, 299, 300, 900, 0, 50_000_000, ""))
+        writer.beat(iteration, iteration, 50_000_000 if iteration <= 300 else 60_000_000, beat.STEADY, 0)
+        roster.poll()
+    assert only(roster).baseline_s == pytest.approx(0.06 if on_device else 0.05)
+    assert bool(only(roster).trigger) is not on_device
 
 
 def test_each_report_tells_the_mean_of_the_iterations_since_the_one_before(

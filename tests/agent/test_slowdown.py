@@ -331,3 +331,27 @@ def test_what_a_window_costs_is_no_slowdown_and_no_past() -> None:
     later = [slowdown.observe(2000 + at, 1.5 * duration_s) for at, duration_s in enumerate(healthy(rng, 600, 0.1))]
     first = next(at for at, trigger in enumerate(later) if trigger is not None)
     assert first * 1.5 * usual_s <= 15.0
+
+
+@pytest.mark.parametrize(("left_behind", "is_asked"), [(1.35, False), (1.0, False), (1.9, True)])
+def test_what_tracing_leaves_behind_on_a_device_is_no_slowdown(left_behind: float, is_asked: bool) -> None:
+    """After the first look launches cost more for good; what is more than that is the job's own."""
+    slowdown = Slowdown(Settings())
+    chance = random.Random(1)
+    found = [slowdown.observe(at, 0.025 * chance.gauss(1.0, 0.03)) for at in range(1, 401)]
+    slowdown.traced()
+    found += [slowdown.observe(at, 0.025 * left_behind * chance.gauss(1.0, 0.03)) for at in range(401, 3401)]
+    assert any(found) == is_asked
+    assert slowdown.baseline_s == pytest.approx(0.025 * (1.0 if is_asked else left_behind), rel=0.03)
+
+
+def test_a_slowdown_after_the_first_look_at_a_device_is_noticed_as_ever() -> None:
+    slowdown = Slowdown(Settings())
+    for at in range(1, 401):
+        assert slowdown.observe(at, 0.025) is None
+    slowdown.traced()
+    for at in range(401, 1200):
+        assert slowdown.observe(at, 0.034) is None
+    found = [slowdown.observe(at, 0.045) for at in range(1200, 2000)]
+    trigger = next(one for one in found if one is not None)
+    assert trigger.baseline_s == pytest.approx(0.034, rel=0.01)

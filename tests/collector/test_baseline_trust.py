@@ -114,6 +114,14 @@ def test_a_little_off_the_best_it_is_used_where_the_job_is_far_slower_now(now_s:
     assert told == trusted
 
 
+def test_a_baseline_window_a_little_off_the_best_is_used_where_the_window_itself_is_far_slower() -> None:
+    """The window was asked for before the job got slow: what it shows counts, not what the trigger saw."""
+    job = Job()
+    job.train(0.12, 0.12)
+    job.inside = 5.0
+    assert job.look(0.13, 0.1).baseline
+
+
 def test_a_baseline_window_that_would_show_less_than_half_of_a_slowdown_is_not_used() -> None:
     job = Job()
     job.train(0.18, 0.18)

@@ -118,6 +118,16 @@ def test_a_window_far_slower_than_its_own_past_is_never_healthy(purpose: WindowP
     assert verdict.verdict != "healthy", verdict.summary
 
 
+def test_a_window_far_slower_than_the_best_is_never_healthy_though_the_job_had_been_slower_still() -> None:
+    """Nearer to the best mean than to the slow one for which it was opened, and still twice as slow as the best."""
+    patterns = synthesize(FleetPlan(workers=4, seed=1, draw=1, scale=1.8), (), 2)
+    window = msgspec.structs.replace(
+        synthesize_window(patterns, "slow"), baseline_iteration_s=0.05, current_iteration_s=0.9
+    )
+    verdict = analyze("job", window, patterns)
+    assert verdict.verdict == "undetermined", verdict.summary
+
+
 @pytest.mark.parametrize(("current_s", "word"), [(0.138, "undetermined"), (0.062, "healthy")])
 def test_without_a_window_to_compare_with_the_jobs_own_pace_counts_if_capturing_did_not_make_it(
     current_s: float, word: str

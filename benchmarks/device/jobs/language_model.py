@@ -154,6 +154,11 @@ def save_checkpoint(model: nn.Module, optimizer: torch.optim.Optimizer, path: Pa
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
 
 
+def strangers() -> dict[str, str]:
+    """Environment of a process that has nothing of the job's, but finds the driver."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
+
+
 def upload_features(store: Tensor, device: torch.device) -> None:
     store.to(device)
 
@@ -188,7 +193,7 @@ def main() -> None:
         for step, tokens in zip(range(iterations), loader, strict=False):
             switch.step = step
             if switch.has("neighbor") and step == onset:  # nobody's child, and not of this session
-                subprocess.run(["setsid", "--fork", sys.executable, "-c", NEIGHBOR], check=True, env={})
+                subprocess.run(["setsid", "--fork", sys.executable, "-c", NEIGHBOR], check=True, env=strangers())
             if switch.has("shapes"):
                 tokens = tokens[:, : LENGTH - step % 200]  # noqa: PLW2901
             tokens = tokens.to(device, non_blocking=True)  # noqa: PLW2901

@@ -34,6 +34,16 @@ _STATES: tuple[WorkerState, ...] = ("learning", "steady", "capturing", "saving",
 _KINDS = {beat.PROBE: "probe", beat.WINDOW: "window", beat.CANCEL: "cancel", beat.CLOSE: "close"}
 
 
+def holds_device(pid: int) -> bool:
+    """Return whether a process has opened an NVIDIA GPU, whose tracing leaves something behind."""
+    with contextlib.suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if str(link.readlink()).removeprefix("/dev/nvidia").isdigit():
+                    return True
+    return False
+
+
 class LocalWorker:
     """One worker of this host: its beat file, its trigger, its silence, whether it still lives.
 
@@ -67,6 +77,7 @@ class LocalWorker:
         self._state: WorkerState = "learning"
         self._untold: tuple[int, int] = (0, 0)
         self._learned_at = 0
+        self._is_traced = False
 
     def poll(self, judge: bool = True) -> None:
         """Take in the iterations since the last poll.
@@ -106,6 +117,11 @@ class LocalWorker:
                     next_iteration=trigger.next_iteration,
                     interval=trigger.interval,
                 )
+
+        if not self._is_traced and self.reader.result().status == beat.DONE:
+            self._is_traced = True
+            if holds_device(self.worker.pid):
+                self.slowdown.traced()
 
     def _note_down(self, durations_ns: list[int]) -> None:
         """Add up what the next report tells; iterations whose start is unknown do not count."""

@@ -51,6 +51,11 @@ _LIVED_THROUGH = 0.95
 _PART_OF_RISE = 0.5
 #: A step up: after so many means, all are so much higher than any before. One mean alone may be a lucky start.
 _STEPS = ((1, 0.25), (2, 0.10))
+#: Iterations after a device was traced for the first time, whose mean is compared with the one before.
+_AFTER_TRACING = 15
+#: So many times as long they are for what tracing leaves behind: CUPTI stays attached, which made iterations that are
+#: bound by launching up to 1.4 times as long (docs/gpu.md). What is more is the job's own doing.
+_LEFT_BEHIND = (1.05, 1.5)
 
 
 @dataclass(frozen=True)
@@ -246,6 +251,12 @@ class Slowdown:
         self._begin()
         self._learned_at = None
         self._seen = 0
+        self._untraced_s: float | None = None
+        self._after_tracing: list[float] = []
+
+    def traced(self) -> None:
+        """A device was traced for the first time: what that leaves behind is no change of the job's own pace."""
+        self._untraced_s, self._after_tracing = self.current_s, []
 
     def _begin(self) -> None:
         """Nothing is known of the past."""
@@ -315,6 +326,8 @@ class Slowdown:
 
     def _take(self, iteration: int, duration_s: float) -> Trigger | None:
         """Judge by one more duration, of an iteration or of the cycle that it ends."""
+        if self._untraced_s is not None:
+            self._compare_tracing(iteration, duration_s, self._untraced_s)
         for scale in self._scales:
             scale.add(duration_s)
         looking = (scale for scale in self._scales if scale.seen % scale.stride == 0)
@@ -323,6 +336,18 @@ class Slowdown:
         recurrent = [self._judge_bursts(duration_s), self._judge_seldom(iteration, duration_s)] if is_whole else []
         change = self._judge_change(duration_s)
         return next((trigger for trigger in (*found, change, *recurrent) if trigger is not None), None)
+
+    def _compare_tracing(self, iteration: int, duration_s: float, before_s: float) -> None:
+        """Forget how fast iterations were without what tracing has left behind, once some show it."""
+        self._after_tracing.append(duration_s)
+        if len(self._after_tracing) < _AFTER_TRACING:
+            return
+        self._untraced_s, (*known, _) = None, self._after_tracing
+        least, most = _LEFT_BEHIND
+        if least <= trimmed_mean(self._after_tracing, self._settings.one_off_fraction).value / before_s <= most:
+            self._begin()
+            for at, one in enumerate(known, iteration - len(known)):
+                self._take(at, one)
 
     def _judge_change(self, duration_s: float, beside_window: bool = False) -> Trigger | None:
         rise = self._change.observe(duration_s, self._margin, beside_window)

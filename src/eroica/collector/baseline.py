@@ -138,6 +138,20 @@ class Baseline:
     def _is_slower_inside(self) -> bool:
         return self._captured_s >= _SLOWER_INSIDE * (self._taken_s or math.inf)
 
+    def pace_in(self, patterns: Collection[WorkerPattern], told_s: float | None) -> float | None:
+        """Mean iteration of a later window, as it would be outside of windows, seconds.
+
+        A window may be asked for just before a job gets slow, and then shows far more than the trigger saw. Capturing
+        makes iterations of both windows longer alike.
+
+        Args:
+            patterns: Of the later window.
+            told_s: Mean iteration when it was asked for, seconds.
+        """
+        if not (patterns and self.patterns and self._taken_s and self._captured_s):
+            return told_s
+        return max(told_s or 0.0, self._taken_s * _mean_s(patterns) / self._captured_s)
+
     def doubts(self, best_s: float | None, now_s: float | None = None) -> str:
         """Tell why the baseline window was not taken from a healthy job, "" if nothing says so.
 
@@ -147,7 +161,7 @@ class Baseline:
 
         Args:
             best_s: Mean iteration of the job's best stretch so far, seconds.
-            now_s: Mean iteration when the window that it is compared with was asked for, seconds.
+            now_s: That of the window that it is compared with, seconds; see `pace_in`.
         """
         taken_s, expected_s = self._taken_s, self._settings.expected_iteration_s
         if not self.patterns or not taken_s:
@@ -172,7 +186,7 @@ class Baseline:
 
         Args:
             best_s: Mean iteration of the job's best stretch so far, seconds.
-            now_s: Mean iteration when the window that it is compared with was asked for, seconds.
+            now_s: That of the window that it is compared with, seconds; see `pace_in`.
         """
         taken_s = self._taken_s
         if not (self.patterns and taken_s and best_s and now_s) or taken_s < _FASTER_LATER * best_s:

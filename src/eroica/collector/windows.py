@@ -339,7 +339,8 @@ class Windows:
 
     def _trusted_baseline(self, current: Underway, notes: list[str]) -> tuple[WorkerPattern, ...]:
         """Patterns to compare with; none, and a note, if the job was not healthy when they were taken."""
-        best_s, now_s = span.best_s(span.in_training(self.roll)), current.window.current_iteration_s
+        best_s = span.best_s(span.in_training(self.roll))
+        now_s = self._baseline.pace_in(current.patterns.values(), current.window.current_iteration_s)
         doubts = self._baseline.doubts(best_s, now_s)
         if not doubts:
             notes.extend(filter(None, [self._baseline.shows_a_part(best_s, now_s)]))

@@ -1,10 +1,11 @@
-"""What makes the job slow, what only waits for it, what it costs and what to do: suspects to verdict."""
+"""Turn the suspects of a window into a verdict: causes, their symptoms, what each costs and what to do."""
 
 from __future__ import annotations
 
 from eroica import __version__
 from eroica.diagnosis.call_sites import tell_callers
 from eroica.diagnosis.catalog import CATALOG, CatalogEntry
+from eroica.diagnosis.conclusion import conclude
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.findings import build_findings
 from eroica.diagnosis.gains import doubt_small_causes, settle_gains
@@ -12,7 +13,6 @@ from eroica.diagnosis.hypotheses import list_hypotheses
 from eroica.diagnosis.recomputation import tell_recomputation
 from eroica.diagnosis.rest import with_rest
 from eroica.diagnosis.selection import find_causes, find_doubted, weigh_weak
-from eroica.diagnosis.standing import conclude
 from eroica.diagnosis.view import View
 from eroica.diagnosis.waits import read_waits
 from eroica.localize.suspects import Suspects
@@ -23,12 +23,12 @@ __all__ = ["CATALOG", "CatalogEntry", "WindowContext", "diagnose"]
 
 
 def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> Verdict:
-    """Verdict on one window.
+    """Build the verdict on one window.
 
-    A cause is a group of rows with excess time per iteration, on workers that the others are seen to wait for, or on
-    all against the job's own healthy window or against expectation, whose removal makes the recomputed iteration
-    shorter by at least `min_gain`. Collectives that are long because of it are its symptoms. Without a cause the
-    verdict is "healthy", or "undetermined" where the window is slow or says too little.
+    A cause is a group of rows with excess time per iteration, whose removal makes the recomputed iteration shorter by
+    at least `min_gain`. The excess is that of workers for which the others wait, or of all workers against the job's
+    baseline window or the expectation. Collectives that are long because of a cause are its symptoms. Without a cause
+    the verdict is "healthy", or "undetermined" where the window is slow or says too little.
 
     Args:
         suspects: Result of localization.

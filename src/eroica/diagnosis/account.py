@@ -58,12 +58,12 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A coherent block of excess: who, where, how much, and what it costs.
+    """A coherent block of excess: its workers, its place in the tree, its amount, and its cost.
 
     Attributes:
         cell: The deepest node that still holds most of it.
-        late: Who has it, against what, in which iterations, how surely.
-        gain: What its removal gains, as a fraction of the iteration, 0-1.
+        late: Workers with the excess, reference, excess in each iteration, and strength.
+        gain: Gain of its removal, as a fraction of the iteration, 0-1.
     """
 
     cell: Cell
@@ -72,16 +72,16 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def largest_part(view: View) -> Part | None:
-    """The block of own time whose excess costs most, as deep in the tree as it stays one block.
+    """Find the block of own time whose excess costs most, as deep in the tree as it stays one block.
 
-    All cells of the tree are judged, for the noise of a large one hides a small one inside. Against the healthy window,
-    and against peers where that gains more: one worker's own slowness is not the job's.
+    All cells of the tree are judged, for the noise of a large one hides a small one inside. Cells are compared with
+    the baseline, and with peers where that gains more: one worker's own slowness is not the job's.
 
     Args:
         view: A window with a baseline window.
 
     Returns:
-        None where no own time is surely longer, and where nobody waits for who is slower.
+        None where no own time is surely longer, and where nobody waits for the slower workers.
     """
     keys = view.fleet.keys
     rows = [at for at in np.flatnonzero(view.fleet.critical_us.max(axis=1) > 0) if is_own_time(keys[at])]
@@ -94,12 +94,12 @@ def largest_part(view: View) -> Part | None:
 
 
 def is_own_time(key: FunctionKey) -> bool:
-    """Whether a row is a worker's own doing: no collective, nor Python that enters one or waits for autograd."""
+    """True if a row is a worker's own work: no collective, nor Python that enters one or waits for autograd."""
     return key.kind != "collective" and not (key.kind == "python" and enters_collective(key.stack))
 
 
 def is_concentrated(view: View, root: Cell, part: Part) -> bool:
-    """Whether a part holds far more of what is longer than it had of the time before.
+    """True if a part's share of what takes longer far exceeds its share of the time before.
 
     Where all that a worker does takes longer in the same way, there is more of it to do, or the machine is slower: that
     has no place in the tree, however large the cell.
@@ -116,14 +116,14 @@ def is_concentrated(view: View, root: Cell, part: Part) -> bool:
 
 
 def _may_stand_out(view: View, cell: Cell) -> bool:
-    """A look at means before any series is decoded."""
+    """True if means alone show enough excess over the baseline window: a look before any series is decoded."""
     rows, floor = list(cell.rows), view.settings.min_gain * view.iteration_us
     more_W = view.fleet.critical_us[rows].sum(axis=0) - np.nan_to_num(view.suspects.before_us[rows]).sum(axis=0)
     return bool(more_W.max(initial=0.0) >= floor)
 
 
 def _judged(view: View, cell: Cell) -> Part | None:
-    """Who is late in a cell, by the comparison that gains more."""
+    """Compare a cell with the baseline window and with peers, and keep the part that gains more; None without any."""
     spent = measure(view, cell.rows)
     found = [*_since_healthy(view, spent), *late_against_peers(view, spent, excused=False, least_ratio=_LEAST_RATIO)]
     parts = [
@@ -135,7 +135,7 @@ def _judged(view: View, cell: Cell) -> Part | None:
 
 
 def comes_again(removed_WI: Floats) -> bool:
-    """Whether an excess is more than one iteration's: one evaluation in the window is none of the job's pace.
+    """True if more than one iteration holds the excess: one evaluation in the window is none of the job's pace.
 
     Args:
         removed_WI: The excess in each iteration. float64 [W, I].
@@ -145,7 +145,7 @@ def comes_again(removed_WI: Floats) -> bool:
 
 
 def _since_healthy(view: View, spent: Spent) -> Iterator[Lateness]:
-    """Most workers above their own time in the healthy window.
+    """Find most workers above their own time in the baseline window.
 
     That iterations are longer is known from all of the job's; which cells hold it is seen by all workers together, each
     of which did its work by itself (Stouffer's sum).
@@ -161,7 +161,7 @@ def _since_healthy(view: View, spent: Spent) -> Iterator[Lateness]:
 
 
 def rank_strength(now_WI: Floats, then_WJ: Floats) -> Floats:
-    """How surely iterations of now are longer than those of then, in standard errors, by their order alone.
+    """Measure how surely iterations now are longer than those before, in standard errors, by their order alone.
 
     Mann and Whitney's statistic with its correction for ties, by the normal approximation. A few very long iterations
     make a mean uncertain, but not the order: what comes in most iterations and never came before is no accident.
@@ -187,7 +187,7 @@ def rank_strength(now_WI: Floats, then_WJ: Floats) -> Floats:
 
 
 def _tree(keys: Sequence[FunctionKey], root: Cell) -> Iterator[Cell]:
-    """All cells: own time, its parts of the iteration, the kinds in each, the names of operators in each of those.
+    """List all cells: own time, its parts of the iteration, the kinds in each, the names of operators in each kind.
 
     Python has a call tree of its own, of which operators are leaves.
     """

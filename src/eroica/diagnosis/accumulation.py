@@ -38,7 +38,7 @@ _NEXT_STEP = (
 
 
 def find_exchange_per_pass(view: View) -> list[Candidate]:
-    """All-reduces of the gradients in each of several backward passes of a step."""
+    """Accuse all-reduces of the gradients in each of several backward passes of a step."""
     if view.workers < 2 or any(pattern.found_by == "span" for pattern in view.fleet.patterns):
         return []
     passes, rows = _passes(view), _exchanges(view)
@@ -53,7 +53,7 @@ def find_exchange_per_pass(view: View) -> list[Candidate]:
 
 
 def _passes(view: View) -> int:
-    """Backward passes of an optimizer step, 0 where that cannot be told.
+    """Count the backward passes of an optimizer step; 0 where that cannot be told.
 
     All operators of backward run a multiple of so many times as there are passes, all of the optimizer a multiple of
     the steps, or of the steps for each gradient.
@@ -68,7 +68,7 @@ def _passes(view: View) -> int:
 
 
 def _common_factor(view: View, phase: str, ending: str) -> int:
-    """The largest number that all operators of a phase run a multiple of times per iteration; 0 if they do not."""
+    """Find the largest number of which the counts of all operators of a phase are multiples; 0 without one."""
     fleet = view.fleet
     counts = [
         float(np.median(fleet.count[at]))
@@ -80,7 +80,7 @@ def _common_factor(view: View, phase: str, ending: str) -> int:
 
 
 def _exchanges(view: View) -> list[int]:
-    """Rows of all-reduces."""
+    """List rows of all-reduces."""
     return [
         at
         for at, key in enumerate(view.fleet.keys)
@@ -89,7 +89,7 @@ def _exchanges(view: View) -> list[int]:
 
 
 def _exchanges_all(view: View) -> bool:
-    """Whether as many gradients go into exchanges as are summed up."""
+    """True if as many gradients go into exchanges as are summed up."""
     exchanged, summed = (_count(view, name) for name in (_EXCHANGED, _SUMMED))
     return exchanged > 0 and abs(exchanged - summed) <= _SAME * summed
 

@@ -1,4 +1,4 @@
-"""What a Python stack is busy with, read from frames of libraries that everybody uses; never from the user's own names.
+"""Read the activity of a Python stack from frames of libraries that everybody uses; never from the user's own names.
 
 The outermost frame with a purpose counts: `torch.save` to an object store is a save although its innermost frame reads
 a socket. Reads come last, for saving, logging and compiling read too. Files are as stacks show them, without install
@@ -120,7 +120,7 @@ _CLASSES: dict[str, dict[Activity, tuple[_Library, ...]]] = {
     "sync": {"sync": _SYNCS},
     "thread": {"thread": _THREADS},
 }
-#: What no logger calls: who trains.
+#: Frames of training, which no logger calls.
 _TRAINING = _Library(
     (
         "torch/nn/modules/module.py", "torch/optim/optimizer.py", "torch/utils/data/dataloader.py",
@@ -131,7 +131,7 @@ _STANDARD = _Library(("logging/",))
 
 
 def activity_of(stack: Sequence[str]) -> Activity:
-    """What a stack is busy with; "" where no frame of a known library says."""
+    """Return the activity that a stack shows; "" where no frame of a known library tells."""
     return _activity(tuple(stack))
 
 
@@ -151,7 +151,7 @@ def _activity(stack: tuple[str, ...]) -> Activity:
 
 
 def _is_around_training(stack: tuple[str, ...], place: int) -> bool:
-    """Whether a frame of a logger or tracker runs the program, or the training loop, rather than log for it.
+    """True if a frame of a logger or tracker runs the program, or the training loop, rather than logs for it.
 
     Decorators that catch errors, agents of a sweep and patched trainers do: the own code begins below, or modules,
     optimizers and trainers run there. What the standard library calls of the user's are handlers.
@@ -165,13 +165,13 @@ def _is_around_training(stack: tuple[str, ...], place: int) -> bool:
 
 
 def _is_file(frame: str) -> bool:
-    """Whether a frame is a file run as a whole, which is where programs begin."""
+    """True if a frame is a file run as a whole, which is where programs begin."""
     return split_frame(frame).name == "<module>"
 
 
 @lru_cache(maxsize=65536)
 def _of_frame(entry: str, asked: str) -> Activity:
-    """Activity that one frame shows, of one class."""
+    """Return the activity of one class that one frame shows; "" without one."""
     if is_own_frame(entry):
         return ""
     frame = split_frame(entry)
@@ -180,7 +180,7 @@ def _of_frame(entry: str, asked: str) -> Activity:
 
 @lru_cache(maxsize=16384)
 def _in_file(file: str, asked: str) -> tuple[tuple[Activity, re.Pattern[str]], ...]:
-    """Activities of one class that functions of a file show, and the names of those that do."""
+    """List the activities of one class that functions of a file show, with patterns of these functions' names."""
     return tuple(
         (activity, library.names)
         for activity, libraries in _CLASSES[asked].items()

@@ -1,8 +1,8 @@
 """Workers that share fewer cores than they need, while others of their host are idle.
 
-An affinity that a launcher, a container or a script has set too narrow needs no healthy window to be seen in a job that
-somebody finds slow: the cores that a host's workers may use are all busy with them, their training threads wait for a
-core, and other cores have nothing to do. Where there is a healthy window they must wait more than then.
+A launcher, a container or a script may set an affinity too narrow. In a job that somebody finds slow this shows without
+a baseline window: the cores that a host's workers may use are all busy with them, their training threads wait for a
+core, and other cores are idle. Where there is a baseline window, the threads must wait more than in it.
 
 Array suffixes: W workers.
 """
@@ -24,12 +24,12 @@ from eroica.diagnosis.words import name_workers
 from eroica.model.shares import percent
 
 CAUSE = "cpu-contention"
-#: Cores that the workers may use count as busy with them from this share on: who goes in step wants them all at once.
+#: Cores that the workers may use count as busy with them from this share on: workers in step want them all at once.
 _BUSY = 0.7
 #: Training threads must be without a core for this share of the time, and so many cores must be idle meanwhile.
 _LEAST_QUEUED = 0.25
 _LEAST_IDLE = 0.5
-#: And must be without one for so much more of it than in the healthy window.
+#: And must be without one for so much more of it than in the baseline window.
 _LEAST_GROWN = 0.1
 #: A core whose other hyper-thread is busy can do about so much more.
 _SIBLING = 0.25
@@ -62,12 +62,12 @@ class _Narrow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gain(self) -> float:
-        """What is gained at most: the wait for a core, and as much as the idle cores can carry."""
+        """Largest gain: the share of time spent waiting for a core, as far as the idle cores can carry it."""
         return min(self.queued, self.idle / (self.allowed + self.idle))
 
 
 def find_narrow_affinity(view: View) -> list[Candidate]:
-    """Hosts whose workers wait for the few cores that they may use."""
+    """Accuse hosts whose workers wait for the few cores that they may use."""
     if view.is_trace or view.fleet.has_accelerator or not view.is_slow:
         return []
     found = [one for host, members in view.homes.items() if (one := _narrow(view, host, members)) is not None]

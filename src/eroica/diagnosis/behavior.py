@@ -18,7 +18,7 @@ _MOST = 0.5
 
 
 def flagged_row(view: View, candidate: Candidate) -> SuspectRow | None:
-    """The row of the candidate that the rule flags most clearly, None if it flags none on most of the accused."""
+    """Find the candidate's row that the rule flags most clearly; None if it flags none on most of the accused."""
     keys = {view.fleet.keys[row] for row in (*candidate.functions, *candidate.focus.functions)}
     accused = {view.fleet.ranks[worker] for worker in candidate.workers}
     found = [
@@ -30,7 +30,7 @@ def flagged_row(view: View, candidate: Candidate) -> SuspectRow | None:
 
 
 def describe_row(row: SuspectRow) -> str:
-    """One clause: what the rule flags, and in which of its two halves."""
+    """Describe in one clause what the rule flags, and in which of its two halves."""
     where = f"{row.key.name}, on the critical path for {percent(row.beta)} of the window"
     if row.why == "expectation":
         return f"equation 11 flags {where}: {percent(row.distance)} more than its kind should be"
@@ -38,7 +38,7 @@ def describe_row(row: SuspectRow) -> str:
 
 
 def is_read_by_rule(view: View, candidate: Candidate) -> bool:
-    """Whether the rule can say anything of it: it knows rows by their share of the window, on known workers."""
+    """True if the rule can judge a candidate: it reads rows by their share of the window, on known workers."""
     rows = list(candidate.functions)
     if not rows or candidate.scope == "rotating" or not candidate.workers:
         return False

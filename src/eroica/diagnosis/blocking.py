@@ -26,7 +26,7 @@ _PHASES = frozenset(BESIDE_INPUT)
 
 
 def find_blocking(view: View) -> list[Candidate]:
-    """Checkpoints and logging that cost at least `min_gain` of the window."""
+    """Accuse checkpoints and logging that cost at least `min_gain` of the window."""
     return [found for activity in CAUSES for found in _of_activity(view, activity)]
 
 

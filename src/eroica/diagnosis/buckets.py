@@ -35,7 +35,7 @@ _HOW = {
 
 
 class Piece(NamedTuple):
-    """What travels at once: kind of collective, what it is, elements of one execution, and what to do."""
+    """Data sent at once: kind of collective, what the data are, elements of one execution, and the remedy."""
 
     kind: str
     what: str
@@ -44,14 +44,14 @@ class Piece(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """For evidence."""
+        """Sentence for the evidence."""
         return (
             f"The {self.what} travel in one piece, {self.elements / 1e6:.0f} million elements in one {self.kind} of "
             "each iteration, and nothing else runs meanwhile."
         )
 
     def describe(self, view: View, mean_us: float) -> str:
-        """What it costs, where it is the cause."""
+        """Describe what the piece costs, where it is the cause."""
         return (
             f"All {view.workers} workers send their {self.what} in one piece, {format_ms(mean_us)} of each "
             f"{format_ms(view.iteration_us)} iteration: none of it travels while they compute."
@@ -59,12 +59,12 @@ class Piece(NamedTuple):
 
     @property
     def next_step(self) -> str:
-        """What to do now."""
+        """Next step: send the data in pieces."""
         return f"Let the {self.what} travel in pieces: {self.remedy}."
 
 
 def find_piece(view: View, rows: Sequence[int]) -> Piece | None:
-    """The one large execution that a collective is made of; None where there are several, or it is hidden.
+    """Find the one large execution that a collective is made of; None where there are several, or it is hidden.
 
     Args:
         view: The window.

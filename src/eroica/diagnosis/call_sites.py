@@ -1,4 +1,4 @@
-"""Where the user's code calls the operators that are a cause by themselves, or makes the garbage that is collected.
+"""Find where the user's code calls operators that are a cause by themselves, or makes the garbage that is collected.
 
 A storm of copies and one operator that is slow keep their names and their advice, but somebody has to find the line: of
 most of what they take longer the sampled stacks know who called it.
@@ -23,7 +23,7 @@ _COLLECTIONS = "garbage-collection"
 
 
 def tell_callers(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """The causes; those that are operators by themselves with the function that calls most of them.
+    """Add to causes that are operators by themselves the function that calls most of them.
 
     Recorded traces do not tell. Where nobody knows who launched what a device runs, stacks still tell what the host
     waits for: allocations, and copies from and to memory that is not pinned.
@@ -54,7 +54,7 @@ def _with_caller(view: View, work: Candidate) -> Candidate:
 
 
 def _is_beside(view: View, work: Candidate, caller: Caller) -> bool:
-    """Whether the operators run in a part of the iteration in which the function is called, where that is known."""
+    """True if the operators run in a part of the iteration in which the function is called, or that is not known."""
     if work.cause == _COLLECTIONS:
         return True
     phases = {view.fleet.keys[row].phase for row in work.functions}
@@ -63,14 +63,14 @@ def _is_beside(view: View, work: Candidate, caller: Caller) -> bool:
 
 
 def _is_seen(view: View, work: Candidate) -> bool:
-    """Whether the host stands still while the named operation runs, so that its stacks tell who called it."""
+    """True if the host stands still while the named operation runs, so that its stacks tell who called it."""
     if view.knows_callers or work.cause == _COLLECTIONS:
         return True
     return work.focus.name.startswith(ALLOCATIONS) or any(word in work.focus.name for word in _HOST_WAITS)
 
 
 def _is_by_itself(work: Candidate) -> bool:
-    """Whether operators, or collections, stand for a cause and nothing says who called them."""
+    """True if operators, or collections, stand for a cause and no stack tells who called them."""
     is_operator = work.is_one_operator or work.cause == "memory-operation-storm"
     is_operator |= work.cause == _COLLECTIONS or (work.cause == "unknown" and work.kind == "compute")
     return is_operator and bool(work.workers) and not work.focus.stack

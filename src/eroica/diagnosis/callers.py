@@ -1,4 +1,4 @@
-"""Functions of the user's that hand their work to operators: who called what has come to take longer.
+"""Find functions of the user's that hand their work to operators, as callers of what has come to take longer.
 
 Such a function hardly takes time by itself, so operators show as more work and nothing names it. But stacks are sampled
 during operators, too. Where the samples under one function cover the additional work, and the peers, or the healthy
@@ -48,16 +48,16 @@ _COVERS = 0.6
 _ALTOGETHER = 1.3
 #: Samples under a function miss this share of its operators' time.
 _INEXACT = 0.15
-#: An operator has grown if it takes this many times as long as in the healthy window.
+#: An operator has grown if it takes this many times as long as in the baseline window.
 _GROWN = 1.5
 #: What all do more is what each does: nobody has more than this many times what the one with least has.
 _MOST_OF_LEAST = 1.5
 
 
 def name_callers(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates; uneven work that one function calls is named by it, and what all do more in one is added.
+    """Name uneven work by the function that calls it, and add the function in which all workers do more.
 
-    Recorded traces do not tell, nor do devices of which nobody knows who launched what.
+    Recorded traces do not tell callers, nor do devices whose launches nobody knows.
     """
     if not view.knows_callers:
         return list(candidates)
@@ -73,7 +73,7 @@ def name_callers(view: View, candidates: Sequence[Candidate]) -> list[Candidate]
 
 
 def _is_of(candidate: Candidate, caller: Caller, work: Candidate) -> bool:
-    """Whether a candidate is the function's own Python on the same workers, which its operators come on top of."""
+    """True if a candidate is the function's own Python on the same workers, on top of which its operators come."""
     same = candidate.cause == _PYTHON and candidate.focus.label == caller.focus.label and candidate.gain is None
     return same and _is_new(caller, _HARDLY) and candidate.workers == work.workers
 
@@ -83,7 +83,7 @@ def _is_new(caller: Caller, share: float) -> bool:
 
 
 def _caller_of(view: View, work: Candidate, candidates: Sequence[Candidate]) -> Caller | None:
-    """The function that some workers' additional work is called by."""
+    """Find the function that calls some workers' additional work."""
     own = work.cause in _WORK and work.scope == "some" and work.kind == "compute"
     usual = usual_of(view, work.reference) if own and work.gain is None else None
     if usual is None:
@@ -99,13 +99,13 @@ def _caller_of(view: View, work: Candidate, candidates: Sequence[Candidate]) -> 
 
 
 def _is_storm(candidate: Candidate, work: Candidate) -> bool:
-    """Whether a candidate tells the same work as one of memory operations: most of it, on workers that overlap."""
+    """True if a candidate tells the same work as one of memory operations: most of it, on workers that overlap."""
     same = candidate.cause == _STORM and bool(set(candidate.workers) & set(work.workers))
     return same and candidate.excess_us >= _COVERS * work.excess_us
 
 
 def _told(work: Candidate, caller: Caller, own: Sequence[Candidate]) -> Candidate:
-    """The work as the function's where others hardly have it; else as it was, with the place where most of it is."""
+    """Accuse the function where others hardly have its work; else name it in the evidence of the work."""
     focus = caller.focus
     if not _is_new(caller, _HARDLY):
         usually = "before" if work.reference == "baseline" else "elsewhere"
@@ -136,7 +136,7 @@ def _calls(operator: str, excess_us: float) -> str:
 
 
 def _since(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """What all workers do more than in the healthy window in operators of one function."""
+    """Find the function whose operators take all workers longer than in the baseline window."""
     past = past_of(view)
     longer_us = view.iteration_us - past.fleet.mean_iteration_us if past is not None else 0.0
     if past is None or not view.is_slow or longer_us < view.settings.min_gain * view.iteration_us or has_grown(view):
@@ -161,7 +161,7 @@ def _since(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _caller_since(view: View, past: Past) -> Caller | None:
-    """The function under which every worker's operators hardly took any time when all was well."""
+    """Find the function under which every worker's operators hardly took any time in the baseline window."""
     focus = find_called_focus(view, range(view.workers), past)
     if focus is None:
         return None
@@ -176,13 +176,13 @@ def _operators_in(view: View, phases: Set[str]) -> list[int]:
 
 
 def _now_and_then(view: View, rows: list[int]) -> tuple[Floats, Floats]:
-    """Mean time of operators over the workers, and in the healthy window. float64 [R] each."""
+    """Return the mean time of operators over the workers, now and in the baseline window. float64 [R] each."""
     then_RW = np.nan_to_num(view.suspects.before_us[rows])
     return np.asarray(view.fleet.critical_us[rows].mean(axis=1)), np.asarray(then_RW.mean(axis=1))
 
 
 def _grew_altogether(view: View, caller: Caller, phases: Set[str]) -> bool:
-    """Whether the other operators of these parts of the iteration take longer too: more data, or slower processors.
+    """True if the other operators of these parts of the iteration take longer too: more data, or slower processors.
 
     Or forward runs more often: more batches for a step of the optimizer.
     """
@@ -197,7 +197,7 @@ def _grew_altogether(view: View, caller: Caller, phases: Set[str]) -> bool:
 
 
 def _grown(view: View, caller: Caller, phases: Set[str]) -> tuple[Lateness | None, tuple[str, ...]]:
-    """Operators that have grown with the function, in forward with backward's; None where they are not its own."""
+    """Find operators that have grown with the function, backward with forward; None where they are not its own."""
     rows = _operators_in(view, phases | ({"backward"} if "forward" in phases else set()))
     now_R, then_R = _now_and_then(view, rows)
     grown = [row for row, now, then in zip(rows, now_R, then_R, strict=True) if now > max(_GROWN * then, 1e-9)]

@@ -1,4 +1,4 @@
-"""A possible cause: who, which rows, and how much of whose time it takes in each iteration."""
+"""Candidate for a cause: the accused, their rows, and the time that it takes of each worker in each iteration."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         kind: Kind of that function.
         removed_us: Time it takes from each worker in each iteration. float64 [W, I].
         mean_us: Time in `functions` on the accused, mean.
-        reference_us: The same on what they are compared with.
-        reference: What that is.
+        reference_us: The same time on the reference.
+        reference: Peers, baseline window, or another measure that the accused are compared with.
         strength: Excess in standard errors.
         coverage: Share of the excess the named function holds, 0-1.
         agreement: Share of the excess that the others are seen to wait for, 0-1; None where waiting tells nothing.
@@ -38,21 +38,21 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         evidence: Sentences beyond those every cause gets.
         corroboration: Independent evidence that is no time lost, in standard errors.
         hosts: Accused hosts, where it is hosts and not workers.
-        subject: Who does what, where the general sentences do not fit.
-        resource: What limits it, where it is not read from the rows.
-        gain: What removing it gains, where taking time away from workers cannot express it; else None.
+        subject: Subject and verb of the summary, where the general sentences do not fit.
+        resource: Resource that limits the accused, where it is not read from the rows.
+        gain: Gain of its removal, where taking time away from workers cannot express it; else None.
         sentence: The summary's first sentence, where the general ones do not fit; the evidence then stands for itself.
-        next_step: What to do, where the catalog's advice for the cause is too general.
+        next_step: Advice, where that of the catalog is too general.
         doubt: Factor on the confidence for what the window cannot tell, 0-1.
         is_latecomer: Known by the waiting of others alone, which `mean_us` is where no function is named; its strength
             allows for few iterations already.
-        may_be_recording: What was seen may come from the recording itself rather than from the job.
+        may_be_recording: The excess may come from the recording itself rather than from the job.
         is_remark: Worth knowing beside a cause though it costs nothing by itself.
-        is_own_doing: The job itself does more of it than in the healthy window: nobody beside it has brought it about.
+        is_own_doing: The job itself does more of it than in the baseline window: nobody beside it has brought it about.
         is_general: Everything is slower everywhere, which other causes bring about too: it stands behind a specific
             cause unless it costs far more.
         is_one_operator: One operator takes longer while others do not: nothing that slows all of them is behind it.
-        older_us: Part of the excess that the healthy window of a job that has got slower had, too.
+        older_us: Part of the excess that the baseline window of a job that has got slower had, too.
         caller: The function of the user's that calls the operators which are named, for sentences.
         stands_for: Further causes that other rules see in the same time of the same workers.
     """
@@ -92,7 +92,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the named function runs on another thread or in a loader process, and its rows only wait for it."""
+        """True if the named function runs on another thread or in a loader process, and its rows only wait for it."""
         return not set(self.focus.functions) <= set(self.functions)
 
     @property
@@ -101,12 +101,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.mean_us - self.reference_us
 
     def told_as(self, cause: str, subject: str, evidence: tuple[str, ...]) -> Candidate:
-        """The same time under another cause; sentence and advice were those of the old one.
+        """Tell the same time under another cause, without the sentence and advice of the old one.
 
         Args:
             cause: Slug in the catalog.
-            subject: Who does what.
-            evidence: What speaks for it, beside what has been said.
+            subject: Subject of the sentence, with its verb.
+            evidence: Sentences added to the evidence.
         """
         return msgspec.structs.replace(
             self, cause=cause, subject=subject, evidence=(*self.evidence, *evidence), sentence="", next_step=""
@@ -117,8 +117,8 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A candidate that was considered.
 
     Attributes:
-        candidate: What may be wrong.
-        gain: What removing it would gain, as a fraction of the iteration, 0-1; None where it was not worked out.
+        candidate: The possible cause.
+        gain: Gain of its removal, as a fraction of the iteration, 0-1; None where it was not worked out.
         decision: Why it is not named, a clause.
     """
 

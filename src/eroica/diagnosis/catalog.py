@@ -11,7 +11,7 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         title: A few words.
         meaning: One sentence.
-        next_step: What to do now.
+        next_step: Advice while the job runs.
         next_step_recorded: The same where files were read and the job may be long over; "" if it is the same.
             "{active}" in it stands for the number of iterations to record.
     """

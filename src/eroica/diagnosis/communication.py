@@ -59,10 +59,10 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         functions: Its rows (indices into the fleet's keys).
         name: Name of the collective.
-        group: Its process groups: what they have in common.
-        workers: Who waits in it (indices).
+        group: Name that its process groups have in common.
+        workers: Workers (indices) that wait in it.
         mean_us: Critical time per iteration on them.
-        accused_us: The same on those they wait for; NaN where nobody is accused.
+        accused_us: The same on the accused; NaN where nobody is accused.
     """
 
     functions: tuple[int, ...]
@@ -76,8 +76,8 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 class _Common(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Time in collectives that nobody escapes, and how much of it may be; infinite where nothing is known.
 
-    `change` says what became of the exchange itself since the healthy window; `is_mutual` that time is counted in which
-    all wait for each other alike.
+    `change` tells how the exchange itself has changed since the baseline window; `is_mutual` that time is counted in
+    which all wait for each other alike.
     """
 
     now_I: Floats
@@ -92,12 +92,12 @@ class _Common(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def meet_more(self) -> bool:
-        """Workers wait for each other because they meet more often."""
+        """True if workers wait for each other because they meet more often."""
         return self.is_mutual and self.change is not None and self.change.meets_more
 
 
 def collectives(view: View) -> list[int]:
-    """Rows of collectives with critical time."""
+    """List rows of collectives with critical time."""
     return [
         at
         for at, key in enumerate(view.fleet.keys)
@@ -106,17 +106,17 @@ def collectives(view: View) -> list[int]:
 
 
 def _heaviest(view: View) -> int:
-    """The row of the collective that takes most."""
+    """Find the row of the collective that takes most."""
     return max(collectives(view), key=lambda at: float(view.fleet.critical_us[at].mean()))
 
 
 def common_wait(wait_WI: Floats) -> Floats:
-    """The part of an iteration's collective time that even the last to arrive spends. float64 [1, I]."""
+    """Return an iteration's collective time that even the last to arrive spends. float64 [1, I]."""
     return np.asarray(wait_WI.min(axis=0)[None])
 
 
 def find_slow_communication(view: View) -> list[Candidate]:
-    """Collectives that take longer than before, or than expected, on the last to arrive too.
+    """Accuse collectives that take longer than before, or than expected, on the last to arrive too.
 
     Against the baseline it is claimed only when somebody finds the job slow; against the expectation only with an
     accelerator, for collectives on busy cores take what they take.
@@ -133,9 +133,9 @@ def find_slow_communication(view: View) -> list[Candidate]:
 
 
 def _against_expectation(view: View) -> _Common:
-    """Transfers of the worker with the shortest ones: what it waits for others, in other groups too, is not counted.
+    """Compare the shortest transfers of any worker with the expectation; waiting for others, in any group, is left out.
 
-    Nor, where a job has become slower, what they took when it was healthy.
+    Where a job has become slower, what they took in its baseline window is left out, too.
     """
     allowed_us = view.settings.expected_collective * view.iteration_us if view.fleet.has_accelerator else np.inf
     past = view.suspects.baseline
@@ -146,9 +146,9 @@ def _against_expectation(view: View) -> _Common:
 
 
 def _transfers(view: View, others: Sequence[int]) -> Floats:
-    """Time in collectives less what is known to be waiting, and less receives from nobody knows whom. float64 [W, I].
+    """Return the time in collectives less known waiting, and less receives from unknown senders. float64 [W, I].
 
-    A pipeline's stages wait in those while it fills and drains, however fast the transfer is.
+    A pipeline's stages wait in such receives while it fills and drains, however fast the transfer is.
 
     Args:
         view: The window.
@@ -160,10 +160,10 @@ def _transfers(view: View, others: Sequence[int]) -> Floats:
 
 
 def with_missing(view: View) -> list[int]:
-    """Rows of collectives in which somebody who did not report may be the one that all wait for.
+    """List rows of collectives in which a worker that did not report may be the one that all wait for.
 
-    Those of groups that it is a member of, and of groups of which nothing tells the members. Recorded traces say so
-    themselves (`_may_wait`).
+    These are rows of groups with such a member, and of groups of which nothing tells the members. Recorded traces tell
+    it themselves (`_may_wait`).
     """
     missing = set(view.context.missing)
     if view.is_trace or not missing:
@@ -174,13 +174,13 @@ def with_missing(view: View) -> list[int]:
 
 
 def kind_of(fleet: Fleet, row: int) -> str:
-    """Kind of the collective in a row: "all_reduce", "recv"."""
+    """Return the kind of the collective in a row: "all_reduce", "recv"."""
     name = fleet.keys[row].name
     return collective_kind(name.partition(":")[2] or name)
 
 
 def _tells_senders(view: View) -> bool:
-    """Whether the records of all receives name their senders, of whom all reported, and pair with the sends."""
+    """True if the records of all receives name their senders, all of which reported, and pair with the sends."""
     receives = [one for pattern in view.fleet.patterns for one in pattern.collectives if one.kind == "recv"]
     return all(one.peers and one.paired_by != "none" and _reported(view, one) for one in receives)
 
@@ -190,7 +190,7 @@ def _reported(view: View, receives: CollectiveRecord) -> bool:
 
 
 def _against_baseline(view: View) -> _Common:
-    """Whoever waits for one worker early and for another one later waits, too, and so does everybody at least once."""
+    """Compare the collective time that even the last to arrive spends with that of the baseline window."""
     past = view.suspects.baseline
     if past is None or not view.is_slow:
         return _Common(now_I=np.zeros((1, view.iterations)), allowed_us=np.inf, reference="baseline")
@@ -211,7 +211,7 @@ def _against_baseline(view: View) -> _Common:
 
 
 def _without_lateness(view: View) -> Floats:
-    """Time in collectives less what each waits longer for others than others do for it. float64 [W, I].
+    """Return the collective time less what each waits longer for others than others for it. float64 [W, I].
 
     In a ring whose data takes long everybody waits for the one before, and nobody is late.
     """
@@ -220,12 +220,11 @@ def _without_lateness(view: View) -> Floats:
 
 
 def _wait_for_each_other(view: View, past: Fleet, change: Change | None) -> tuple[Floats, float, float] | None:
-    """What workers wait that do so for each other alike: now [1, I], before, and by how much longer; None where not so.
+    """Measure waiting of workers for each other alike: now [1, I], before, and the increase; None where it is not.
 
-    Of all collectives, where more of them let like work meet more often: everybody waits longer in them, in turn; and
-    where they carry more, for who sends first waits while the others do. Else
-    of sends and receives whose other side is known, if like workers spend most of the time in those: stages of a
-    pipeline wait for each other however fast the transfer is.
+    All collectives count where like workers meet more often, for then everybody waits longer in turn; and where they
+    carry more, for whoever sends first waits while the others send. Otherwise only sends and receives whose other side
+    is known count, if these take most of the time: stages of a pipeline wait for each other however fast they send.
     """
     if np.unique(view.fleet.roles).size > 1 or not set(view.fleet.ranks) <= set(past.ranks):
         return None
@@ -241,7 +240,7 @@ def _wait_for_each_other(view: View, past: Fleet, change: Change | None) -> tupl
 
 
 def _is_the_growth(view: View, past: Fleet, longer_us: float) -> bool:
-    """Whether iterations have grown by what workers spend longer in collectives, not in what they do.
+    """True if iterations have grown by what workers spend longer in collectives, not in their own work.
 
     Workers that are late in turn look like nobody, but what each does longer adds up to what the iteration has grown.
     """
@@ -253,21 +252,21 @@ def _is_the_growth(view: View, past: Fleet, longer_us: float) -> bool:
 
 
 def _is_between_two(view: View) -> bool:
-    """Whether most of the time in collectives is spent in sends and receives."""
+    """True if most of the time in collectives is spent in sends and receives."""
     spent = {at: float(view.fleet.critical_us[at].mean()) for at in collectives(view)}
     between_two = sum(us for at, us in spent.items() if kind_of(view.fleet, at) in ("send", "recv"))
     return between_two >= _MOST_OF_ALL * sum(spent.values())
 
 
 def _lacks_cores(view: View) -> bool:
-    """Whether transfers run on the host, and some host has no core for them beside each worker's training thread."""
+    """True if transfers run on the host, and some host has no core for them beside each worker's training thread."""
     if view.fleet.has_accelerator:
         return False
     return any(view.cores[host].allowed < 2 * len(members) for host, members in view.homes.items())
 
 
 def _has_idle_cores(view: View) -> bool:
-    """Whether every host is seen to have cores left: then transfers did not last longer for want of one."""
+    """True if every host is seen to have idle cores: then transfers did not last longer for want of one."""
     return all(view.cores[host].idle >= _IDLE_CORES for host in view.homes)
 
 
@@ -329,7 +328,7 @@ def _meet_more(view: View, name: str, change: Change, mean_us: float) -> str:
 
 
 def called_from(view: View, mean_us: float, workers: Sequence[int] = ()) -> list[str]:
-    """The user's function in which most of this time is waited for, as far as stacks were sampled meanwhile.
+    """Name the user's function in which most of this wait happens, as far as stacks were sampled meanwhile.
 
     Args:
         view: The window.
@@ -348,7 +347,7 @@ def _waits_in_torch(key: FunctionKey) -> bool:
 
 
 def _is_for_good(view: View, common: _Common, row: int) -> bool:
-    """Whether one collective holds most of what is too long, and no slowdown is asked about: a setting is older."""
+    """True if one collective holds most of the excess over expectation, and nobody asks about a change."""
     name = view.fleet.keys[row].name
     spent_R = {at: float(view.fleet.critical_us[at].mean()) for at in collectives(view)}
     mine = sum(spent for at, spent in spent_R.items() if view.fleet.keys[at].name == name)
@@ -357,7 +356,7 @@ def _is_for_good(view: View, common: _Common, row: int) -> bool:
 
 
 def _may_wait(view: View) -> bool:
-    """Whether somebody without a trace may be the one that is waited for."""
+    """True if a worker without a trace may be the one that is waited for."""
     return view.is_trace and (view.workers == 1 or bool(view.context.missing))
 
 
@@ -384,12 +383,12 @@ def _exposed(view: View, name: str, mean_us: float) -> str:
 
 
 def find_waiting(view: View, accused: Sequence[int], excess_us: float) -> list[Waiting]:
-    """Collectives in which the others wait for the accused, longest first.
+    """List the collectives in which the others wait for the accused, longest first.
 
     Args:
         view: The window.
-        accused: Who is late (indices); empty where that changes from iteration to iteration.
-        excess_us: By how much they are late.
+        accused: Late workers (indices); empty where these change from iteration to iteration.
+        excess_us: Their lateness, microseconds per iteration.
     """
     others = np.setdiff1d(np.arange(view.workers), np.asarray(accused, dtype=np.intp)).tolist()
     if not others:
@@ -411,7 +410,7 @@ def _extra(wait: Waiting) -> float:
 
 
 def _beyond_shortest(time_GW: Floats) -> Floats:
-    """Time in collectives of several groups beyond that of the group's shortest member. float64 [W]."""
+    """Return the collective time of several groups beyond that of the group's shortest member. float64 [W]."""
     there_GW = time_GW > 0
     shortest_G1 = np.where(there_GW, time_GW, np.inf).min(axis=1, keepdims=True)
     return np.asarray(np.where(there_GW, time_GW - shortest_G1, 0.0).sum(axis=0))

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
-from eroica.diagnosis.held import find_held
 from eroica.diagnosis.lateness import (
     JOB_WIDE,
     LEAST_AGREEMENT,
@@ -37,6 +36,7 @@ from eroica.diagnosis.speed import (
     queued_share,
     weighted_mean,
 )
+from eroica.diagnosis.stopped_or_throttled import find_held
 from eroica.diagnosis.view import View
 from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, median_of_others
 from eroica.model.shares import percent
@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 #: that was seen held (stopped, throttled) needs no such margin.
 _SLOWER_CPU = 1.3
 _SLOWER_HELD = 1.1
-#: With more workers than cores, who gets a core is luck for seconds.
+#: With more workers than cores, luck decides for seconds which worker gets a core.
 _SLOWER_CROWDED = 2.0
 _SLOWER_DEVICE = 1.08
 _HELD = 0.05
@@ -83,7 +83,7 @@ _MAY_BE_DATA = (
 
 
 def find_compute(view: View) -> list[Candidate]:
-    """Slow computation, CPU contention and uneven work."""
+    """Accuse slow computation, CPU contention and uneven work."""
     rows = operators(view.fleet)
     if not rows:
         return []
@@ -93,7 +93,7 @@ def find_compute(view: View) -> list[Candidate]:
 
 
 def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
-    """Workers on which most operators take longer than on their peers, equally often."""
+    """Accuse workers on which most operators take longer than on their peers, equally often."""
     fleet, speed = view.fleet, view.speed
     backward = view.speed_by_pass[1]
     slower_W = _is_slower(view, speed) | _is_slower(view, backward)
@@ -126,7 +126,7 @@ def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
 
 
 def _of_like_workers(view: View, some_W: NDArray[np.bool_], read: Callable[[NDArray[np.intp]], Floats]) -> Floats:
-    """Times of some workers and of their roles' others, 0 for everybody else, whose series nobody decodes.
+    """Read times of some workers and of their roles' others; 0 for all others, whose series are not decoded.
 
     Args:
         view: The window.
@@ -143,7 +143,7 @@ def _of_like_workers(view: View, some_W: NDArray[np.bool_], read: Callable[[NDAr
 
 
 def _affected(view: View, rows: list[int], workers: NDArray[np.intp]) -> Floats:
-    """Time that a slow processor stretches: all busy time without an accelerator, the operators' with one. [A, I]."""
+    """Return the time that a slow processor stretches: all busy time, or the operators' with an accelerator. [A, I]."""
     fleet = view.fleet
     return fleet.series(rows, workers) if fleet.has_accelerator else (fleet.busy_us - _input(view))[workers]
 
@@ -166,7 +166,7 @@ def _is_slower(view: View, speed: Speed) -> NDArray[np.bool_]:
 
 
 def _queued(view: View) -> float:
-    """By which share counts may differ from those of the baseline window for what devices had not finished, 0-1."""
+    """Return the share by which unfinished device work may change counts against the baseline window, 0-1."""
     past = view.suspects.baseline
     if past is None or not view.fleet.has_accelerator or view.is_trace:
         return 0.0
@@ -175,12 +175,12 @@ def _queued(view: View) -> float:
 
 
 def _corroboration(view: View, workers: Sequence[int]) -> float:
-    """How far beyond noise the accused were seen held, in standard errors."""
+    """Return the standard errors by which the accused were seen stopped or throttled beyond noise."""
     return min(float(np.median(held_share(view.fleet)[list(workers)])) / _HELD_ERROR, _MOST_CORROBORATION)
 
 
 def _slow_roles(view: View, rows: list[int]) -> Iterator[Candidate]:
-    """Roles whose workers all compute more slowly than in the baseline window, while the other roles' do not.
+    """Accuse roles whose workers all compute more slowly than in the baseline window, while other roles' do not.
 
     A pipeline stage of one worker has no peers, and a stage whose host is throttled has none that are healthy.
     """
@@ -200,7 +200,7 @@ def _slow_roles(view: View, rows: list[int]) -> Iterator[Candidate]:
 
 
 def _slow_job(view: View, rows: list[int]) -> Iterator[Candidate]:
-    """Operators slower on most workers than in the baseline window; claimed only when somebody finds the job slow.
+    """Accuse most workers of slower operators than in the baseline window, only when somebody finds the job slow.
 
     Windows opened by hand on a machine that is busier than before would else all end here.
     """
@@ -231,7 +231,7 @@ def _job_candidate(view: View, members: NDArray[np.intp], speed: Speed, time_WI:
 
 
 def _why_slower(view: View, members: NDArray[np.intp], speed: Speed) -> tuple[str, tuple[str, ...]]:
-    """Whether threads that wait longer for a core than before explain it, and the sentence that says so."""
+    """Choose the cause by whether longer waits for a core than before explain it, with the sentence that says so."""
     queue_W = queued_share(view.fleet) - view.then(queued_share)
     explained = float(np.nan_to_num(np.nanmean(queue_W[members]) if not np.isnan(queue_W[members]).all() else 0.0))
     if explained < EXPLAINED_BY_QUEUE * (1 - 1 / float(np.median(speed.factor[members]))):
@@ -242,7 +242,7 @@ def _why_slower(view: View, members: NDArray[np.intp], speed: Speed) -> tuple[st
 def _split_by_queue(
     view: View, members: NDArray[np.intp], speed: Speed
 ) -> Iterator[tuple[NDArray[np.intp], str, tuple[str, ...]]]:
-    """Slow workers whose threads wait for a core, and the others."""
+    """Split slow workers into those whose threads wait for a core, and the others."""
     queue_W = queued_share(view.fleet)
     more_W = queue_W - np.nan_to_num(median_of_others(queue_W, view.fleet.roles))
     lost_W = 1 - 1 / np.fmax(speed.factor, 1.0)
@@ -275,7 +275,7 @@ def _host_evidence(view: View, members: NDArray[np.intp]) -> Iterator[str]:
 
 
 def _clock_evidence(view: View, members: NDArray[np.intp]) -> Iterator[str]:
-    """A device that runs at a lower clock than the peers', and its driver's word for why."""
+    """Describe a device that runs at a lower clock than the peers', and the reason by its driver's word."""
     clock_W = host_fact(view.fleet, "gpu_sm_clock")
     others_W = np.delete(clock_W, members)
     if np.isnan(clock_W[members]).all() or np.isnan(others_W).all():
@@ -301,14 +301,14 @@ def _speed_evidence(members: NDArray[np.intp], speed: Speed, whom: str) -> tuple
 
 
 def _additional_work(speed: Speed) -> tuple[Floats, NDArray[np.bool_]]:
-    """Part of the operators' time that is additional work, 0-1, and whether that is most of what is longer. [W]."""
+    """Return the share of additional work in operators' time, 0-1, and whether it is most of what is longer. [W]."""
     more_W = np.nan_to_num(speed.more_work)
     longer_W = more_W + np.maximum(np.nan_to_num(speed.slower), 0.0)
     return more_W, np.asarray((more_W >= _MOSTLY_WORK * longer_W) & (more_W >= _MORE_WORK), dtype=np.bool_)
 
 
 def _more_work(view: View, rows: list[int]) -> Iterator[Candidate]:
-    """Workers whose operators run more often than their peers', each at normal speed."""
+    """Accuse workers whose operators run more often than their peers', each at normal speed."""
     fleet, speed = view.fleet, view.speed
     more_W, mostly_W = _additional_work(speed)
     time_WI = _of_like_workers(view, mostly_W, lambda near: fleet.series(rows, near))
@@ -333,7 +333,7 @@ def _more_work(view: View, rows: list[int]) -> Iterator[Candidate]:
 
 
 def _more_work_of_roles(view: View, rows: list[int]) -> Iterator[Candidate]:
-    """Roles whose workers all run more operators than in the baseline window, while the other roles' do not.
+    """Accuse roles whose workers all run more operators than in the baseline window, while other roles' do not.
 
     A pipeline stage of one worker has no peers; what it runs more since is its own.
     """
@@ -369,7 +369,7 @@ def _lateness(
     time_WI: Floats,
     agreement_W: Floats | None,
 ) -> Lateness:
-    """Workers with more than the reference, as a lateness like that of any other group."""
+    """Build the lateness of workers above the reference, like that of any other group."""
     late_W = np.isin(np.arange(time_WI.shape[0]), members)
     return Lateness(
         reference=reference,
@@ -403,7 +403,7 @@ def _candidate(view: View, cause: str, late: Lateness, coverage: float, evidence
 
 
 def _by_executions(view: View, workers: Sequence[int], rows: list[int], agreeing: float) -> float:
-    """What nearly all of a device's many operators agree upon is no accident, however few iterations there are."""
+    """Return the strength of an excess that nearly all of a device's many operators share, however few iterations."""
     executions = float(view.fleet.count[rows][:, list(workers)].sum(axis=0).min()) * view.iterations
     is_sure = view.fleet.has_accelerator and agreeing >= _NEARLY_ALL and executions >= _MANY_EXECUTIONS
     return LEAST_STRENGTH if is_sure else 0.0

@@ -1,4 +1,4 @@
-"""How sure a finding is: a probability from the strength of its evidence."""
+"""Estimate how sure a finding is: a probability from the strength of its evidence."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _ALONE = 0.75
 
 
 def estimate_confidence(view: View, candidate: Candidate, gain: float) -> float:
-    """Probability that this is a cause and the named function is right, 0-1.
+    """Estimate the probability that a candidate is a cause and its named function is right, 0-1.
 
     Four doubts multiply: noise (excess in standard errors), place (share of the excess in the named function), waiting
-    (share of the excess that the others wait for, and of the blame in matched collectives that lies on the accused),
-    and the reference it is compared with. A gain near the least one that counts, workers that did not report, and few
-    iterations or peers, take away from it too: two workers or five iterations never make a certainty.
+    and the reference. Waiting is the share of the excess that the others wait for, and of the blame in matched
+    collectives that lies on the accused. A gain near the least one that counts, workers that did not report, and few
+    iterations or peers, lower the confidence too: two workers or five iterations never make a certainty.
     """
     strength = believed_strength(view, candidate)
     effect = strength**2 / (strength**2 + _HALF_STRENGTH**2)
@@ -54,7 +54,7 @@ def estimate_confidence(view: View, candidate: Candidate, gain: float) -> float:
 
 
 def believed_strength(view: View, candidate: Candidate) -> float:
-    """Standard errors of a cause, corroboration included, less what few recorded iterations may pretend.
+    """Return a cause's standard errors, corroboration included, less what few recorded iterations may pretend.
 
     By Student's distribution, but not less than what is known without any repetition: that functions of healthy workers
     vary by less than `UNKNOWN_NOISE` of their time. What is no accident even by Student's distribution stays so.
@@ -71,7 +71,7 @@ def believed_strength(view: View, candidate: Candidate) -> float:
 
 
 def _repeated(view: View, candidate: Candidate) -> float:
-    """What few iterations leave, of this window and of the baseline window if that is the measure."""
+    """Return the factor for few iterations, of this window and of the baseline window if that is the reference."""
     if view.is_trace:  # a recording is short, and its few iterations count by Student's distribution
         return 1.0
     past = view.suspects.baseline
@@ -81,7 +81,7 @@ def _repeated(view: View, candidate: Candidate) -> float:
 
 
 def _measured(view: View, candidate: Candidate) -> float:
-    """What few peers leave."""
+    """Return the factor for few peers."""
     if view.is_trace or candidate.scope != "some" or candidate.reference != "peers" or not candidate.workers:
         return 1.0
     roles = set(view.fleet.roles[list(candidate.workers)].tolist())
@@ -90,7 +90,7 @@ def _measured(view: View, candidate: Candidate) -> float:
 
 
 def _heard(view: View) -> float:
-    """What workers that did not report take away; what a recorded one says of itself keeps most of its worth."""
+    """Return the factor for workers that did not report; a recorded worker's own time keeps most of its worth."""
     reported = view.workers / max(view.context.expected_workers, view.workers)
     if not view.is_trace:
         return float(reported**0.5)

@@ -1,4 +1,4 @@
-"""What diagnosis must know beside the patterns."""
+"""Facts on a window that diagnosis needs beside the patterns."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from eroica.model.window import Window
 
 
 class WindowContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The window and who answered.
+    """The window, and the workers that answered.
 
     Attributes:
         job: Name of the job.
-        window: What was asked for.
+        window: The window that was ordered.
         expected_workers: Workers of the whole job.
         missing: Global ranks that did not answer.
-        left_out: Those of them that did, with what cannot be compared.
-        notes: What the collector and the workers had to say.
-        cost: What looking cost.
+        left_out: Ranks among them that answered with patterns that cannot be compared.
+        notes: Notes of the collector and the workers.
+        cost: Cost of the window to the job.
     """
 
     job: str

@@ -18,9 +18,9 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True):
     """The cores of one host.
 
     Attributes:
-        total: How many it has; NaN if nobody looked.
-        allowed: How many the job's workers there may use together; NaN if nobody knows.
-        busy: Share of those that is in use, 0-1; NaN if nobody looked.
+        total: Cores of the host; NaN if nobody looked.
+        allowed: Cores that the job's workers there may use together; NaN if nobody knows.
+        busy: Share of `allowed` that is in use, 0-1; NaN if nobody looked.
     """
 
     total: float
@@ -34,9 +34,9 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cores_of_host(patterns: Iterable[WorkerPattern]) -> Cores:
-    """What the workers of one host may use of it: an affinity, a cpuset, or everything.
+    """Count the cores of one host that its workers may use: an affinity, a cpuset, or all.
 
-    Where they may not use all, those are as busy as the job itself keeps them, or as the whole host if that is more.
+    Where the workers may not use all, their cores are as busy as the job keeps them, or as the host if that is more.
     """
     here = list(patterns)
     facts = here[0].host_facts
@@ -49,14 +49,14 @@ def cores_of_host(patterns: Iterable[WorkerPattern]) -> Cores:
 
 
 def bound_to(patterns: Iterable[WorkerPattern]) -> frozenset[int]:
-    """The cores that some workers of a host may run on, all together; none where one of them does not say."""
+    """Unite the cores that some workers of a host may run on; none where one worker does not say."""
     told = [listed_cores(one.setup.get("affinity", "")) for one in patterns]
     return frozenset[int]().union(*told) if all(told) else frozenset()
 
 
 @lru_cache(maxsize=4096)
 def listed_cores(listed: str) -> frozenset[int]:
-    """The cores of a list like "0-3,8"; none where it cannot be read."""
+    """Read the cores of a list like "0-3,8"; none where it cannot be read."""
     found: set[int] = set()
     for part in filter(None, listed.split(",")):
         first, _, last = part.strip().partition("-")

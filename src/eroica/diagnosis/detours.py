@@ -1,4 +1,4 @@
-"""Groups that take longer than in the job's own healthy window, and use more of a slower path than then.
+"""Groups that take longer than in the job's baseline window, and use more of a slower path than in it.
 
 What `fallback` sees beside like groups: a single group, or all of them, can only be compared with what it was itself.
 
@@ -44,9 +44,9 @@ class Detour(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         now: The transfer.
         then_mu: Use then, NaN where it was not sampled. float64 [M].
-        then_us: What the same took then, per iteration.
+        then_us: Time of the same transfer then, per iteration.
         workers: Members (indices) that use more of the path now.
-        is_sized: How much was exchanged is recorded.
+        is_sized: The amount that was exchanged is recorded.
     """
 
     now: GroupPaths
@@ -57,7 +57,7 @@ class Detour(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def find_detours(view: View) -> Iterator[tuple[SlowGroups, Culprit]]:
-    """Groups that are slower than then, with members that move more over a path that they kept off it.
+    """Find groups slower than in the baseline window, with members that move more over a path that they kept off it.
 
     Equally many executions of equal size, and nobody comes late: what is longer is the transfer. All groups of one kind
     and size together.
@@ -82,7 +82,7 @@ def find_detours(view: View) -> Iterator[tuple[SlowGroups, Culprit]]:
 
 
 def _groups_with_more(view: View, past: Fleet) -> Iterator[str]:
-    """Groups in whose collectives somebody uses clearly more of a slower path than then."""
+    """List groups in whose collectives a worker uses clearly more of a slower path than in the baseline window."""
     for row in collectives(view):
         before = view.rows_before([row])
         if not before:
@@ -93,7 +93,7 @@ def _groups_with_more(view: View, past: Fleet) -> Iterator[str]:
 
 
 def _use(fleet: Fleet, row: int) -> Floats:
-    """Use of a slower path by each worker in one collective, NaN where it was not sampled. float64 [W]."""
+    """Return the use of a slower path by each worker in one collective, NaN where not sampled. float64 [W]."""
     slower = [number for number, name in enumerate(fleet.resources) if name in SLOWER_PATHS]
     told_W = (fleet.place[row] >= 0) & (fleet.samples[row] >= LEAST_SAMPLES) & np.isin(fleet.resource[row], slower)
     return np.where(told_W, fleet.pattern[row, :, 1], np.nan)
@@ -105,7 +105,7 @@ def _is_more(view: View, now: Floats, then: Floats) -> NDArray[np.bool_]:
 
 
 def _detour(view: View, past: Fleet, transfer: GroupTransfer, before: GroupTransfer) -> Detour | None:
-    """None where the transfer is not longer, again and again, or nobody uses more of a slower path."""
+    """Find a group's detour; None where it is not longer again and again, or no member uses more of a slower path."""
     then_us = before.mean_us
     more_us = transfer.mean_us - then_us
     often = float((transfer.transfer_us >= LONGER_ONCE * then_us).mean())
@@ -122,7 +122,7 @@ def _detour(view: View, past: Fleet, transfer: GroupTransfer, before: GroupTrans
 
 
 def _told(view: View, which: tuple[str, str], detours: list[Detour]) -> tuple[SlowGroups, Culprit]:
-    """The groups beside what they took then, and who is accused."""
+    """Build the slow groups beside their baseline times, and the accused."""
     groups = tuple(one.now for one in detours)
     names = [view.fleet.keys[row].name for one in groups for row in one.rows]
     family = Family(

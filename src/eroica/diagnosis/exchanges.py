@@ -1,4 +1,4 @@
-"""What workers exchange in an iteration, and how much of it they wait for, against the healthy window."""
+"""Compare what workers exchange in an iteration, and how much of it they wait for, with the baseline window."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Exchange(NamedTuple):
     """Collectives of one kind in an iteration on a typical worker of those that take part.
 
     Attributes:
-        calls: How many.
-        elements: What they carry together, NaN where that is not recorded.
-        lasting_us: How long they last, in sum: those that run at once count for themselves.
+        calls: Number of calls.
+        elements: Elements that all calls carry together, NaN where that is not recorded.
+        lasting_us: Duration of all calls, in sum: calls that run at once count each.
         waited_us: The part of it on the critical path.
     """
 
@@ -46,44 +46,44 @@ class Exchange(NamedTuple):
 
 
 class Change(NamedTuple):
-    """An exchange that is another one than in the healthy window, or no longer hidden."""
+    """Change of an exchange since the baseline window: other data or calls, or no longer hidden."""
 
     now: Exchange
     then: Exchange
 
     @property
     def data(self) -> float:
-        """How many times as much is exchanged, NaN where that is not recorded."""
+        """Ratio of the data exchanged to that of the baseline window; NaN where that is not recorded."""
         return self.now.elements / self.then.elements if self.then.elements > 0 else float("nan")
 
     @property
     def calls(self) -> float:
-        """How many times as many calls there are."""
+        """Ratio of the calls to those of the baseline window."""
         return self.now.calls / self.then.calls
 
     @property
     def is_larger(self) -> bool:
-        """More data or more calls."""
+        """True if more data or more calls are exchanged."""
         return self.meets_more or self.carries_more
 
     @property
     def carries_more(self) -> bool:
-        """More data."""
+        """True if more data is exchanged."""
         return float(np.nan_to_num(self.data)) >= _MORE
 
     @property
     def is_exposed(self) -> bool:
-        """The same exchange: what ran beside it no longer does."""
+        """True if the exchange is the same, and what ran beside it no longer does."""
         return not self.is_larger
 
     @property
     def meets_more(self) -> bool:
-        """More calls: workers wait for each other more often, though nobody does more than before."""
+        """True if there are more calls: workers wait for each other more often, though none does more than before."""
         return self.calls >= _MORE
 
     @property
     def reason(self) -> str:
-        """In a clause."""
+        """Reason, as a clause."""
         if self.data >= _MORE:
             return f"workers exchange {_times(self.data)} times as much as in the healthy window"
         if self.calls >= _MORE:
@@ -93,7 +93,7 @@ class Change(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """For evidence."""
+        """Sentence for the evidence."""
         now, then = self.now, self.then
         if self.is_larger:
             return f"In each iteration: {_amount(now)}; in the healthy window {_amount(then)}."
@@ -106,7 +106,7 @@ class Change(NamedTuple):
 
     @property
     def next_step(self) -> str:
-        """What to do now."""
+        """Next step for what has changed: the data, the number of calls, or the waiting."""
         if self.data >= _MORE or (self.calls >= _MORE and np.isnan(self.data)):
             return (
                 "Look for what was changed in the exchange: gradients sent after every backward pass of a step "
@@ -135,7 +135,7 @@ def _is_same(ratio: float) -> bool:
 
 
 def find_change(view: View, row: int) -> Change | None:
-    """How an exchange differs from that of the healthy window; None where it does not, or that cannot be told.
+    """Find how an exchange differs from that of the baseline window; None where it does not, or that cannot be told.
 
     Nor where each step has more batches than then: that is another matter.
 
@@ -158,7 +158,7 @@ def find_change(view: View, row: int) -> Change | None:
 
 
 def _is_exposed(change: Change, least_us: float) -> bool:
-    """The same collectives last no longer, but are waited for; those that run at once last longer in sum."""
+    """True if the same collectives last no longer, but are waited for as less of them is hidden."""
     now, then = change.now, change.then
     same = _is_same(change.calls) and (np.isnan(change.data) or _is_same(change.data))
     lasts = 0 < now.lasting_us <= _SAME * then.lasting_us
@@ -182,7 +182,7 @@ def _measure(fleet: Fleet, name: str, groups: set[str]) -> Exchange:
 
 
 def _elements(fleet: Fleet, rows: list[int], worker: int) -> float:
-    """What one worker's collectives carry in an iteration; NaN where some do not say."""
+    """Count the elements that one worker's collectives carry in an iteration; NaN where some records hold no sizes."""
     total = 0.0
     for row in rows:
         calls = float(fleet.count[row, worker])

@@ -35,7 +35,7 @@ SLOWER_PATHS = frozenset({"pcie"})
 
 
 def find_fallback(view: View, found: SlowGroups) -> Culprit | None:
-    """The members that move more over a slower path than anybody in the groups that are not slow; None without any."""
+    """Accuse members that use more of a slower path than nearly all in groups that are not slow; None without any."""
     known = found.usual_mu[~np.isnan(found.usual_mu)]
     if not known.size:
         return None
@@ -74,7 +74,7 @@ def _subject(view: View, found: SlowGroups, workers: tuple[int, ...], path: str,
 
 
 def says_path(workers: tuple[int, ...], path: str) -> str:
-    """Such as "sends data over its PCIe link"."""
+    """Say which path workers use, as in "sends data over its PCIe link"."""
     verb, whose = ("sends", "its") if len(workers) == 1 else ("send", "their")
     return f"{verb} data over {whose} {name_path(path)}"
 

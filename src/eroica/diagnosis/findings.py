@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from eroica.diagnosis.catalog import CATALOG
 from eroica.diagnosis.communication import Waiting, find_waiting
 from eroica.diagnosis.confidence import estimate_confidence
+from eroica.diagnosis.placement import host_step
 from eroica.diagnosis.rows import summarize_durations, summarize_pattern, summarize_resource
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
-from eroica.diagnosis.whereabouts import host_step
 from eroica.diagnosis.wording import describe_evidence
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.model.verdict import DurationSummary, Finding, FindingFunction, PatternSummary
@@ -35,7 +35,7 @@ _OF_HOSTS = frozenset(
 
 
 def build_findings(view: View, causes: Sequence[Cause]) -> tuple[Finding, ...]:
-    """Causes by falling gain, then symptoms; each symptom belongs to the largest cause that explains it."""
+    """Build the findings: causes by falling gain, then symptoms, each under the largest cause that explains it."""
     waits = [_waiting_of(view, cause) for cause in causes]
     symptoms: list[tuple[int, Waiting]] = []
     for at, found in enumerate(waits):
@@ -91,7 +91,7 @@ def _cause(view: View, order: int, cause: Cause, waiting: Sequence[Waiting], exp
 
 
 def _awaited(cause: Cause, whom: str) -> str:
-    """What is waited for; where no function is to blame, who."""
+    """Name the function that is waited for; where no function is to blame, the workers."""
     focus = cause.candidate.focus
     return f"{focus.label} on {whom}" if focus.functions else whom
 

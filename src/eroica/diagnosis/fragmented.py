@@ -38,13 +38,13 @@ _SHARE_ALONE = 0.10
 _SHARE_MORE = 0.05
 _MORE = 1.5
 #: Kinds that carry no data; and those that wait for a partner rather than for data, which are judged only where there
-#: are so many times as many as in the healthy window: one message has become many.
+#: are so many times as many as in the baseline window: one message has become many.
 _NOT_JUDGED = frozenset({"barrier"})
 _PARTNERS = frozenset({"send", "recv"})
 CUT_UP = 4.0
 SHORTER = 0.5
 _MOST_READ = 64
-#: Share of what some would save that all others wait longer than in the healthy window.
+#: Share of what some would save that all others wait longer than in the baseline window.
 _WAITED_FOR = 0.5
 #: A call that waits for nobody lasts about as long as this percentile of them; what comes after a longer pause does not
 #: come right after another. A host that does nothing else needs so many microseconds between two calls.
@@ -61,9 +61,9 @@ _MOST_ITERATIONS = 8
 class _Tiny(NamedTuple):
     """Collectives of one kind in one group that are many and tiny.
 
-    `row` is the kind's row, `calls` are those of one iteration, `merged` the calls that would do; `mean_elements` of a
-    call, None for messages that the healthy window had fewer of; `runs` of calls that come right after one another, the
-    least that would do where each of them needs the result of the one before (0 = unknown).
+    `row` is the kind's row, `calls` are those of one iteration, `merged` the calls that would do. `mean_elements` are
+    of a call, None for messages that the baseline window had fewer of. `runs` counts sequences of calls right after one
+    another, the fewest that would do where each call needs the result of the one before (0 = unknown).
     """
 
     row: int
@@ -74,9 +74,9 @@ class _Tiny(NamedTuple):
 
 
 def find_fragmented(view: View) -> list[Candidate]:
-    """Kinds of collectives that are tiny and many, where even the last worker to arrive spends a share in them.
+    """Accuse kinds of collectives that are tiny and many, in which even the last worker to arrive spends a share.
 
-    Those of a group of some workers only where the others have come to wait for these.
+    Collectives of some workers count only where the others have come to wait for these.
     """
     if view.workers < 2:
         return []
@@ -102,14 +102,14 @@ def find_fragmented(view: View) -> list[Candidate]:
 
 
 def _common_wait_before(view: View, rows: Sequence[int], members: NDArray[np.intp]) -> float:
-    """What each of some workers spent in some kinds in the healthy window, at least; microseconds per iteration."""
+    """Return the least time that any of some workers spent in some kinds in the baseline window; us per iteration."""
     then = view.rows_before(rows)
     waited_W = view.then(lambda past: np.asarray(past.series(then).mean(axis=1)))[members]
     return 0.0 if np.isnan(waited_W).all() else float(np.nanmin(waited_W))
 
 
 def _others_wait(view: View, found: list[_Tiny], members: NDArray[np.intp], saved_us: float) -> bool:
-    """Whether those who take no part have come to wait longer for some who exchange among themselves."""
+    """True if the workers that take no part have come to wait longer for some that exchange among themselves."""
     others_W = ~np.isin(np.arange(view.workers), members)
     rise_W = np.nan_to_num(view.wait_us - view.then(lambda past: np.asarray(past.wait_us.mean(axis=1))))
     among_some = members.size > 1 and all(tiny.mean_elements is not None for tiny in found)
@@ -128,7 +128,7 @@ def _judged(view: View, row: int) -> _Tiny | None:
 
 
 def _cut_up(view: View, row: int) -> _Tiny | None:
-    """Messages between partners that have become many times as many since the healthy window, and shorter."""
+    """Find messages between partners that are many times as many as in the baseline window, and shorter."""
     past, key = view.suspects.baseline, view.fleet.keys[row]
     then = past.keys.index(key) if past is not None and key in past.keys else -1
     if past is None or then < 0:
@@ -147,7 +147,7 @@ def _cut_up(view: View, row: int) -> _Tiny | None:
 
 
 def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
-    """The kind of one row if it is many tiny calls on a typical worker that takes part."""
+    """Read the kind of one row; None unless it is many tiny calls on a typical worker that takes part."""
     key = fleet.keys[row]
     count_W = fleet.count[row]
     members = np.flatnonzero(count_W > 0)
@@ -170,7 +170,7 @@ def _tiny(fleet: Fleet, row: int) -> _Tiny | None:
 
 
 def _of_like_sizes(records: Sequence[CollectiveRecord]) -> bool:
-    """Whether the calls of an iteration have hardly any sizes: layers exchange alike; gradients are of all sizes."""
+    """True if the calls of an iteration have few sizes: layers exchange alike, gradients are of all sizes."""
     shares = []
     for record in records:
         sizes, iteration = decode_series(record.elements, np.int64), decode_series(record.iteration, np.int32)
@@ -182,7 +182,7 @@ def _of_like_sizes(records: Sequence[CollectiveRecord]) -> bool:
 
 
 def _share_of_runs(fleet: Fleet, key: FunctionKey, members: NDArray[np.intp]) -> float:
-    """Runs of executions that come right after another collective, by the number of executions; 0 if unknown.
+    """Return the share of executions that begin a run right after one another; 0 if unknown.
 
     What computes between two exchanges needs the result of the first: parts of a layer, split over workers, exchange
     their sums again and again, and no two of these can be one.
@@ -193,7 +193,7 @@ def _share_of_runs(fleet: Fleet, key: FunctionKey, members: NDArray[np.intp]) ->
 
 
 def _alone(records: Sequence[CollectiveRecord], own: CollectiveRecord | None) -> float | None:
-    """Share of the executions of a record that no other of the worker's collectives comes right before."""
+    """Return the share of a record's executions that no other of the worker's collectives comes right before."""
     if own is None or not own.end_us:
         return None
     ends_us = np.sort(np.concatenate([decode_series(one.end_us, np.float64) for one in records if one.end_us]))
@@ -207,13 +207,13 @@ def _alone(records: Sequence[CollectiveRecord], own: CollectiveRecord | None) ->
 
 
 def _calls(fleet: Fleet, rows: Sequence[int]) -> float:
-    """Executions of some rows per iteration on a typical worker that has any; each is in a few of many like groups."""
+    """Count executions of rows per iteration on a typical worker that has any; each is in a few of many like groups."""
     count_W = fleet.count[list(rows)].sum(axis=0)
     return float(np.median(count_W[count_W > 0])) if (count_W > 0).any() else 0.0
 
 
 def _is_new(view: View, found: list[_Tiny]) -> bool:
-    """Whether the healthy window had far fewer of them."""
+    """True if the baseline window had far fewer of these calls."""
     past = view.suspects.baseline
     if past is None:
         return False

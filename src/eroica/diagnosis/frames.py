@@ -1,4 +1,4 @@
-"""Which frame of many stacks holds the excess: the most specific one, the user's own before a library's."""
+"""Find the frame of many stacks that holds the excess: the most specific one, the user's own before a library's."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ OUTSIDE = "host outside any recorded operator"
 
 
 def is_whole_step(name: str) -> bool:
-    """Whether a row is the annotation around an iteration, which is no function."""
+    """True if a row is the annotation around an iteration, which is no function."""
     return name.startswith(_WHOLE_STEPS)
 
 
@@ -128,7 +128,7 @@ class Focus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def entry(self) -> str:
-        """The frame as its stack has it, "" where it has none. A name alone is not enough: modules nest `forward`."""
+        """Frame as its stack has it, "" where it has none. A name alone is not enough: modules nest `forward`."""
         frames = ((one, split_frame(one)) for one in self.stack)
         return next((one for one, frame in frames if (frame.name, frame.place) == (self.name, self.place)), "")
 
@@ -138,7 +138,7 @@ NOTHING = Focus(name=NO_FUNCTION, place="", stack=(), functions=(), share=0.0, i
 
 
 class _Node(msgspec.Struct, kw_only=True):
-    """What lies under one frame."""
+    """Rows, excess and time under one frame."""
 
     rows: list[int] = []
     excess: float = 0.0
@@ -155,7 +155,7 @@ def split_frame(entry: str) -> Frame:
 
 
 def is_own_frame(entry: str) -> bool:
-    """Whether a frame is the user's code: no standard library, no well-known package, not Eroica's hooks."""
+    """True if a frame is the user's code: no standard library, no well-known package, not Eroica's hooks."""
     file = split_frame(entry).file
     if not file or file.startswith("<frozen") or "site-packages" in file or "dist-packages" in file:
         return False
@@ -170,12 +170,12 @@ def is_own_frame(entry: str) -> bool:
 
 
 def whole_rows(name: str, rows: Sequence[int]) -> Focus:
-    """Rows that are named as they are, without a frame: an operator, or collectives of one kind."""
+    """Name rows as they are, without a frame: an operator, or collectives of one kind."""
     return Focus(name=name, place="", stack=(), functions=tuple(rows), share=1.0, is_own=False, is_specific=True)
 
 
 def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus | None:
-    """The frame to name for the excess of some rows.
+    """Find the frame to name for the excess of some rows.
 
     Among frames that hold at least 60 % of the excess and are mostly excess themselves, the one with the least time
     (the most specific; of equals the deepest); the user's own frames come before a library's. Without such a frame the
@@ -207,7 +207,7 @@ def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: 
 def _nodes(
     keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats
 ) -> dict[tuple[str, str], _Node]:
-    """Frames with all rows under them ("any"), and as leaves ("leaf"); heaviest row first."""
+    """Collect frames with all rows under them ("any"), and as leaves ("leaf"); heaviest row first."""
     nodes: dict[tuple[str, str], _Node] = defaultdict(_Node)
     for at in np.argsort(-excess_R, kind="stable"):
         row, excess, time = functions[at], excess_R[at], time_R[at]

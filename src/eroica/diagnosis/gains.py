@@ -1,8 +1,8 @@
-"""What removing a cause gains, where the job's own past tells it better than the window run again.
+"""Settle the gain of a cause where the job's own past tells it better than the window run again.
 
 A window run again without somebody's excess knows nothing of what hangs on it: stages of a pipeline that wait for each
 other in turn, memory that has to be written back, threads that find their cores cold. A job that got slower since its
-healthy window, and in which one cause accounts for most of that, says itself what the cause costs.
+baseline window, and in which one cause accounts for most of that, says itself what the cause costs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _OF_PROCESSES = frozenset({"compute-slow", "misconfiguration"})
 _LEADS = 0.8
 #: Causes that gain less than this share of the growth together leave something else to be found...
 HALF = 0.5
-#: ...which is worth a word from this share of the iteration on: so much healthy windows on busy cores differ by.
+#: ...which is worth a word from this share of the iteration on: so much baseline windows on busy cores differ by.
 LEAST_LEFT = 0.08
 
 
 def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """The causes; the first with the growth of the iteration as its gain, less what the others gain, if that is more.
+    """Give the first cause the growth of the iteration as its gain, less what the others gain, if that is more.
 
     What somebody expects of an iteration is no measurement: a gain that a rule knows stands against it.
 
@@ -62,10 +62,10 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
 
 
 class Remainder(msgspec.Struct, frozen=True, kw_only=True):
-    """What iterations have grown by and causes do not account for.
+    """Growth of the iterations that causes do not account for.
 
     Attributes:
-        explained_us: What all causes gain together, or what those of all workers take more, per iteration.
+        explained_us: Gain of all causes together, or added time of those of all workers, per iteration.
         grown_us: By how much iterations of the window are longer than when the job was healthy.
     """
 
@@ -79,7 +79,7 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_remainder(view: View, causes: Sequence[Cause]) -> Remainder | None:
-    """What causes leave of a slowdown; None where that is less than half of it, or little.
+    """Find the part of a slowdown that causes leave unexplained; None where that is less than half of it, or little.
 
     Args:
         view: The window.
@@ -93,7 +93,7 @@ def find_remainder(view: View, causes: Sequence[Cause]) -> Remainder | None:
 
 
 def _takes_us(cause: Cause) -> float:
-    """What a cause takes more than usual; what is allowed for is no part of how things were before."""
+    """Return the time that a cause of all workers adds, microseconds; against an expectation, all of its time."""
     found = cause.candidate
     if found.reference == "expectation":
         return found.mean_us
@@ -101,9 +101,9 @@ def _takes_us(cause: Cause) -> float:
 
 
 def doubt_small_causes(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """The causes; with less confidence where together they leave most of a slowdown unexplained.
+    """Lower the confidence in causes that together leave most of a slowdown unexplained.
 
-    Who was compared with the slowdown itself has that doubt already.
+    A candidate compared with the slowdown itself has that doubt already.
     """
     remainder = find_remainder(view, causes)
     if remainder is None:
@@ -117,7 +117,7 @@ def _doubted(cause: Cause, belief: float) -> Cause:
 
 
 def _within(causes: Sequence[Cause], left: float) -> list[Cause]:
-    """The causes; collectives that are longer on everybody gain no more than the first one leaves of the growth.
+    """Bound the gain of collectives that are longer on everybody by what the first cause leaves of the growth.
 
     They may be longer because of it; what is left may be nothing worth a cause.
     """
@@ -132,16 +132,16 @@ def _is_longer_everywhere(cause: Cause) -> bool:
 
 
 def _growth(view: View) -> tuple[float, float]:
-    """By which share of itself the iteration has grown, where somebody finds the job slow; else 0.
+    """Return the growth of the iteration as a share of itself, where somebody finds the job slow; else 0.
 
     Returns:
-        Inside windows, from the healthy one to this one; and as the job itself saw it, where no window makes iterations
-        longer: from its best stretch to when this window was asked for.
+        Inside windows, from the healthy one to this one; and, where this one shows it, as the job itself saw it outside
+        of windows, which make iterations longer: from its best stretch to when this window was asked for.
     """
     before = view.baseline_us
     if view.is_trace or not view.is_slow or not before or view.iteration_us <= 0:
         return 0.0, 0.0
     inside = max(1 - before / view.iteration_us, 0.0)
     current_s = view.context.window.current_iteration_s
-    told = view.slowdown_us / (current_s * 1e6) if current_s and view.context.window.purpose in SLOWER else inside
+    told = view.slowdown_us / (current_s * 1e6) if current_s and view.shows_slowdown else inside
     return inside, told

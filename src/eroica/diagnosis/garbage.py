@@ -32,7 +32,7 @@ _MOST_LISTED = 8
 
 
 def find_collections(view: View) -> list[Candidate]:
-    """Garbage collections that cost the job more than a healthy one's do, or more than in its baseline window."""
+    """Accuse garbage collections that cost the job more than a healthy one's do, and more than in its baseline."""
     rows = [at for at, key in enumerate(view.fleet.keys) if key.kind == "gc" and view.fleet.critical_us[at].max() > 0]
     if not rows:
         return []
@@ -68,7 +68,7 @@ def find_collections(view: View) -> list[Candidate]:
 
 
 def _scope(time_WI: Floats) -> tuple[Literal["some", "all", "rotating"], tuple[int, ...]]:
-    """Whose matter it is; nobody is named where the pauses wander."""
+    """Return the scope and the workers of the pauses; no worker is named where the pauses wander."""
     share_W = time_WI.sum(axis=1) / time_WI.sum()
     everybody = tuple(range(share_W.size))
     if share_W.size == 1:
@@ -83,7 +83,7 @@ def _scope(time_WI: Floats) -> tuple[Literal["some", "all", "rotating"], tuple[i
 
 
 def _strength(time_WI: Floats, before_W: Floats) -> float:
-    """Time lost to collections in an iteration, in standard errors over iterations."""
+    """Return the time lost to collections in an iteration, in standard errors over iterations."""
     lost_I = time_WI.sum(axis=0) - before_W.sum()
     if lost_I.size < 2:
         return 0.0
@@ -91,14 +91,14 @@ def _strength(time_WI: Floats, before_W: Floats) -> float:
 
 
 def _is_beyond_healthy(view: View, time_WI: Floats, before_W: Floats) -> bool:
-    """Whether what all wait for, the longest collection of each iteration, costs surely more than a healthy one's."""
+    """True if the longest collection of each iteration, which all wait for, surely costs more than in the baseline."""
     lost_I = time_WI.max(axis=0) - before_W.max()
     beyond_us = float(lost_I.mean()) - _LEAST_GAIN * view.iteration_us
     return beyond_us >= _LEAST_BEYOND * view.noise_factor * float(mean_error(lost_I[None])[0])
 
 
 def _agreement(view: View, time_WI: Floats) -> float | None:
-    """Where one worker pauses alone, do the others wait longer than it? Share of such iterations."""
+    """Return the share of iterations with a pause in which the paused worker waits no longer than the median one."""
     if view.workers == 1:
         return None
     longest_I = time_WI.argmax(axis=0)

@@ -1,4 +1,4 @@
-"""A job whose iterations take longer as they do where each holds more: larger batches, longer sequences, more of them.
+"""Iterations that take longer because each holds more: larger batches, longer sequences, more of them.
 
 Processors that compute more slowly while memory keeps its speed look like larger batches, so nothing is accused and
 nothing called healthy.
@@ -14,7 +14,6 @@ from eroica.diagnosis.speed import operators
 from eroica.diagnosis.under_operators import find_called_focus, past_of, whole_us
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
-from eroica.localize.fleet import Fleet
 
 #: Growth of forward and backward that is worth a word, and the share of the longer iteration that it must explain.
 _LEAST_GROWTH = 1.1
@@ -25,38 +24,34 @@ SHORTER = 0.75
 
 
 def has_grown(view: View) -> bool:
-    """Whether more data on most workers explains most of why iterations take longer than in the healthy window."""
-    past = view.suspects.baseline
-    if view.is_trace or past is None or not _is_longer(view, past):
+    """True if more data on most workers explains most of the growth of iterations since the baseline window."""
+    if not _is_by_operators(view) or has_more_data_since(view).mean() < JOB_WIDE:
         return False
-    if has_more_data_since(view).mean() < JOB_WIDE or growth_since(view)[0] < _LEAST_GROWTH:
-        return False
-    return _explains(view, past)
+    return growth_since(view)[0] >= _LEAST_GROWTH
 
 
 def has_more_to_do(view: View) -> bool:
-    """Whether most workers' operators run more often than in the healthy window, and that explains most of it."""
-    past, change = view.suspects.baseline, view.speed_change
-    if view.is_trace or past is None or not _is_longer(view, past):
+    """True if most workers' operators run more often than in the baseline window, and explain most of the growth."""
+    if not _is_by_operators(view):
         return False
+    change = view.speed_change
     more_W = (np.nan_to_num(change.count_ratio) >= _MORE_OFTEN) & (np.nan_to_num(change.more_work) > 0)
-    return bool(more_W.mean() >= JOB_WIDE) and _explains(view, past)
+    return bool(more_W.mean() >= JOB_WIDE)
 
 
-def _is_longer(view: View, past: Fleet) -> bool:
-    """Whether iterations take noticeably longer than in the healthy window."""
-    return view.iteration_us - past.mean_iteration_us >= view.settings.min_gain * view.iteration_us
-
-
-def _explains(view: View, past: Fleet) -> bool:
-    """Whether operators take most of what iterations take longer than in the healthy window."""
+def _is_by_operators(view: View) -> bool:
+    """True if iterations take noticeably longer than in the baseline window, and operators take most of that."""
+    past = view.suspects.baseline
+    grown_us = view.iteration_us - past.mean_iteration_us if past is not None and not view.is_trace else 0.0
+    if grown_us <= 0 or grown_us < view.settings.min_gain * view.iteration_us:
+        return False
     rows = operators(view.fleet)
-    more_us = float(np.nanmedian(view.fleet.series(rows).mean(axis=1) - view.before(rows).mean(axis=1)))
-    return more_us >= _EXPLAINS * (view.iteration_us - past.mean_iteration_us)
+    more_W = view.fleet.series(rows).mean(axis=1) - view.before(rows).mean(axis=1)
+    return float(np.median(np.nan_to_num(more_W))) >= _EXPLAINS * grown_us  # a worker without a past tells nothing
 
 
 def describe_more_to_do(view: View) -> str:
-    """The sentence that says so, with the function under which they are called where stacks tell."""
+    """Say that operators run more often, with the function under which they are called where stacks tell."""
     past, focus = past_of(view, whole_us), None
     if past is not None:
         focus = find_called_focus(view, range(view.workers), past)
@@ -76,7 +71,7 @@ def describe_more_to_do(view: View) -> str:
 
 
 def describe_growth(view: View) -> str:
-    """The sentence that says so."""
+    """Say that operators take longer as they do with larger batches or sequences."""
     grows, fixed = growth_since(view)
     past = view.suspects.baseline
     before = f" instead of {format_ms(past.mean_iteration_us)}" if past is not None else ""

@@ -29,7 +29,7 @@ _MOST_NAMED = 3
 
 
 def find_host_bound(view: View) -> list[Candidate]:
-    """Devices without work for longer than `expected_host` of the iteration, input and collectives aside.
+    """Accuse hosts that leave devices idle for over `expected_host` of the iteration, input and collectives aside.
 
     Not judged where executions of collectives contradict each other: then events are missing, and gaps say nothing.
     """
@@ -48,7 +48,7 @@ def find_host_bound(view: View) -> list[Candidate]:
 
 
 def host_rows(view: View) -> list[int]:
-    """Rows of the host's threads that held a moment in which no device had work, input aside."""
+    """List rows of the host's threads that held a moment in which no device had work, input aside."""
     busy = view.fleet.critical_us.max(axis=1) > 0
     return [
         row
@@ -58,7 +58,7 @@ def host_rows(view: View) -> list[int]:
 
 
 def unattributed(view: View) -> Floats:
-    """Time of each iteration that no row holds, neither the device's nor the host's. float64 [W, I]."""
+    """Return the time of each iteration that no row holds, neither the device's nor the host's. float64 [W, I]."""
     held_WI = view.fleet.series(range(len(view.fleet.keys)))
     return np.asarray(np.maximum(view.fleet.iteration_us - held_WI, 0.0))
 
@@ -99,7 +99,7 @@ def _candidate(view: View, rows: list[int], host_WI: Floats, late_W: NDArray[np.
 
 
 def _focus(view: View, rows: list[int], time_R: Floats) -> tuple[Focus, FindingKind]:
-    """The function, annotation or operator that most of the gaps belong to; none where it lies outside of all."""
+    """Find the function, annotation or operator with most of the gaps; none where these lie outside of all."""
     if not rows or is_whole_step(view.fleet.keys[rows[int(np.argmax(time_R))]].name):
         return NOTHING, "other"
     row = rows[int(np.argmax(time_R))]
@@ -117,7 +117,7 @@ def _focus(view: View, rows: list[int], time_R: Floats) -> tuple[Focus, FindingK
 
 
 def _own_function(view: View, workers: tuple[int, ...]) -> str:
-    """The deepest function of the user's in the stack that ran longest, "" where no Python was recorded.
+    """Find the user's deepest function in the stack that ran longest, "" where no Python was recorded.
 
     It is where the host launches from, and not what is to be removed.
     """

@@ -1,4 +1,4 @@
-"""Hosts compared: what somebody else takes there against other hosts and against the healthy window."""
+"""Compare hosts: what processes beside the job take there, against other hosts and the baseline window."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ALWAYS = 0.95
 
 
 class Hosts:
-    """Who is on which host, now and in the healthy window.
+    """Workers and patterns of each host, now and in the baseline window.
 
     Attributes:
         view: The window.
         workers: Workers (indices) of each host.
-        before: Patterns of each host in the healthy window.
+        before: Patterns of each host in the baseline window.
     """
 
     def __init__(self, view: View) -> None:
@@ -38,11 +38,11 @@ class Hosts:
 
 
 class Others:
-    """Whom accused workers are compared with: their peers, and one worker of each host on which nobody is accused.
+    """Reference of accused workers: their peers, and one worker of each host on which nobody is accused.
 
     Attributes:
         hosts: All hosts.
-        peers: Workers that are not accused; none where the healthy window is what they are compared with.
+        peers: Workers that are not accused; none where the baseline window is what they are compared with.
         elsewhere: One worker of each host without accused workers.
     """
 
@@ -59,11 +59,11 @@ class Others:
         self._of_elsewhere: dict[str, float] = {}
 
     def of_peers(self, name: str) -> float:
-        """Median of a fact over the peers; there must be some."""
+        """Return the median of a fact over the peers; there must be some."""
         return _remembered(self._of_peers, name, self.peers)
 
     def of_elsewhere(self, name: str) -> float:
-        """Median of a fact over the other hosts; there must be some."""
+        """Return the median of a fact over the other hosts; there must be some."""
         return _remembered(self._of_elsewhere, name, self.elsewhere)
 
     @cached_property
@@ -85,7 +85,7 @@ class Others:
 
 
 class Compared:
-    """Facts of a host against hosts of workers that are not accused, and against the healthy window."""
+    """Facts of a host against hosts of workers that are not accused, and against the baseline window."""
 
     def __init__(self, others: Others, host: str) -> None:
         self._view = others.hosts.view
@@ -95,15 +95,15 @@ class Compared:
 
     @property
     def is_compared(self) -> bool:
-        """There is something to compare with."""
+        """True if there is something to compare with."""
         return bool(self._others.elsewhere or self._past)
 
     def more_on_host(self, name: str) -> float:
-        """By how much a fact of the host exceeds the others' median and its own in the healthy window."""
+        """Return the excess of a host's fact over the others' median and its own in the baseline window."""
         return _mean(self._own, name) - self._reference(name)
 
     def more(self, worker: int, name: str) -> float:
-        """The same of a worker's own fact, against workers that are not accused and itself in the healthy window."""
+        """Return the excess of a worker's fact over workers that are not accused and itself in the baseline window."""
         now = fact(self._view.fleet.patterns[worker], name)
         rank = self._view.fleet.ranks[worker]
         usual = [fact(one, name) for one in self._past if one.worker.global_rank == rank]
@@ -112,13 +112,13 @@ class Compared:
         return now - max(usual, default=0.0)
 
     def queued(self, worker: int) -> float:
-        """Share of the time lost to more waiting for a core than usual: so much has what is left to run in shrunk."""
+        """Return the share of the time to run in that is lost to a longer wait for a core than usual."""
         now = min(fact(self._view.fleet.patterns[worker], "run_queue_wait"), 1.0)
         usual = min(now - self.more(worker, "run_queue_wait"), _ALWAYS)
         return max(1 - (1 - now) / (1 - usual), 0.0)
 
     def usual(self, name: str) -> str:
-        """What a fact is elsewhere and was before, in words."""
+        """Describe the value of a fact on other hosts and in the baseline window."""
         parts = []
         if self._others.elsewhere:
             parts.append(f"on the hosts of its peers such processes use {self._others.of_elsewhere(name):.1f}")
@@ -127,14 +127,14 @@ class Compared:
         return " and ".join(parts) or "there is no other host and no healthy window to compare with"
 
     def newcomers(self, neighbors: Sequence[Neighbor]) -> list[Neighbor]:
-        """Those that use more than their like does elsewhere or did before, the heaviest first."""
+        """List the processes that use more than their like does elsewhere or did before, the heaviest first."""
         grown = [(one.cpu_cores - self._like(one), one) for one in neighbors]
         most = max((more for more, _ in grown), default=0.0)
         kept = [(more, one) for more, one in grown if more >= max(0.1, 0.1 * most)]
         return [one for _, one in sorted(kept, key=lambda pair: -pair[0])]
 
     def grown(self, neighbors: Sequence[Neighbor]) -> float:
-        """Cores that they use beyond what their like does elsewhere or did before; others may have left meanwhile."""
+        """Count cores that processes use beyond their like elsewhere or before; others may have left meanwhile."""
         return sum(max(one.cpu_cores - self._like(one), 0.0) for one in neighbors)
 
     def _like(self, one: Neighbor) -> float:
@@ -149,7 +149,7 @@ class Compared:
 
 
 def fact(pattern: WorkerPattern, name: str, default: float = 0.0) -> float:
-    """One fact of a worker's host."""
+    """Return one fact of a worker's host."""
     return pattern.host_facts.get(name, default)
 
 
@@ -164,7 +164,7 @@ def _mean(patterns: Sequence[WorkerPattern], name: str) -> float:
 
 
 def list_processes(neighbors: Sequence[Neighbor], *more: str) -> str:
-    """Processes by name and id, those of one name together, in the order in which the names come; then what is more."""
+    """List processes by name and id, those of one name together, in the order of the names; then `more`."""
     groups: dict[str, list[int]] = {}
     for one in neighbors:
         groups.setdefault(one.name, []).append(one.pid)
@@ -182,10 +182,10 @@ def _ids(pids: Sequence[int]) -> str:
 
 
 def name_use(neighbors: Sequence[Neighbor], total: float, cores: float) -> str:
-    """Which processes use how many of a host's cores, as a clause.
+    """Say which processes use how many of a host's cores, as a clause.
 
     Args:
-        neighbors: Those to name.
+        neighbors: Processes to name.
         total: Cores of all processes beside the job.
         cores: Cores of the host, 0 if unknown.
     """

@@ -30,11 +30,11 @@ _REFERENCES = {
 
 
 def list_hypotheses(view: View, causes: Sequence[Cause]) -> tuple[Hypothesis, ...]:
-    """The causes that were considered, the named ones first, then by what they would gain.
+    """List the causes that were considered, the named ones first, then by what they would gain.
 
     Args:
         view: The window; rules and selection have noted in it what they weighed.
-        causes: Those that the verdict names.
+        causes: Causes that the verdict names.
     """
     found: dict[tuple[Any, ...], Hypothesis] = {}
     for cause in causes:
@@ -65,7 +65,7 @@ def _hypothesis(view: View, candidate: Candidate, gain: float | None, decision: 
 
 
 def _signs(view: View, candidate: Candidate) -> Iterator[tuple[str, str]]:
-    """What every cause needs: an excess that is no accident, others who wait for it, a function, a measure."""
+    """List the signs that every cause needs: a sure excess, others that wait for it, a function, a reference."""
     strength = believed_strength(view, candidate)
     sure = f"{min(strength, 999):.1f} standard errors above that over {view.iterations} iterations"
     yield ("met" if strength >= LEAST_STRENGTH else "missing"), sure

@@ -2,7 +2,7 @@
 
 Operators, memory operations, collectives and garbage collections stand before the Python around them, so a loop over
 tiny tensors shows as more operators, and the function only as what is left between them. Stacks are sampled inside
-operators, too: where the samples under a function cover them, and its peers, or the healthy window, hardly know the
+operators, too: where the samples under a function cover them, and its peers, or the baseline window, hardly know the
 function, it is the cause and they are its cost.
 
 Array suffixes: W workers, I iterations.
@@ -29,7 +29,7 @@ _LOOKS_LIKE = frozenset({"load-imbalance", "memory-operation-storm", "fragmented
 _STORM = "memory-operation-storm"
 _MOST = 0.6
 _COLLECTIONS = "garbage-collection"
-#: Of what the samples cover, this much must have come on top of what all others, or the healthy window, have, too;
+#: Of what the samples cover, this much must have come on top of what all others, or the baseline window, have, too;
 #: less of it where collections do, which come seldom.
 _GREW, _GREW_COLLECTING = 0.6, 0.4
 #: Time inside operators that is worth a word, as a share of what is left between them.
@@ -51,7 +51,7 @@ _TOO_LARGE = 1.5
 
 
 def put_operators_inside(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates; functions have their operators' time, and what those looked like is gone.
+    """Add to functions the time of the operators they call, and drop candidates that only show these operators.
 
     Where operators run on a device, and in recorded traces, stacks do not tell what runs meanwhile.
     """
@@ -85,7 +85,7 @@ def _is_storm(candidate: Candidate, function: Candidate, inside_us: float) -> bo
 
 
 def _inside(view: View, candidate: Candidate, kinds: Set[str]) -> float:
-    """Time per iteration that the accused have more in rows of some kinds under the function, microseconds.
+    """Measure the excess of the accused in rows of some kinds under the function, microseconds per iteration.
 
     0 where that is not the function's own.
     """
@@ -109,7 +109,7 @@ def _inside(view: View, candidate: Candidate, kinds: Set[str]) -> float:
 
 
 def _under(fleet: Fleet, frame: str) -> Floats:
-    """Time of the training thread in stacks with a frame, operators included. float64 [W]."""
+    """Return the training thread's time in stacks with a frame, operators included. float64 [W]."""
     rows = [
         at
         for at, key in enumerate(fleet.keys)
@@ -119,7 +119,7 @@ def _under(fleet: Fleet, frame: str) -> Floats:
 
 
 def _reference(view: View, candidate: Candidate, frame: str, whole_W: Floats) -> float:
-    """The same of the others, or of the healthy window; infinite where neither is known."""
+    """Return the time under the frame on the others, or in the baseline window; infinite where neither is known."""
     if candidate.reference == "baseline":
         then_W = view.then(lambda past: _under(past, frame))[list(candidate.workers)]
         return np.inf if np.isnan(then_W).all() else float(np.nanmean(then_W))
@@ -128,7 +128,7 @@ def _reference(view: View, candidate: Candidate, frame: str, whole_W: Floats) ->
 
 
 def _more_called(view: View, candidate: Candidate, kinds: Set[str]) -> float:
-    """How much longer the accused are in rows of some kinds than those compared with, microseconds per iteration."""
+    """Measure how much longer rows of some kinds take the accused than the reference, microseconds per iteration."""
     rows = [at for at, key in enumerate(view.fleet.keys) if key.kind in kinds and view.fleet.critical_us[at].any()]
     source = view.suspects.peers_us if candidate.reference == "peers" else view.suspects.before_us
     more_RW = view.fleet.critical_us[rows] - np.nan_to_num(source[rows])
@@ -151,7 +151,7 @@ def _with_operators(view: View, candidate: Candidate, inside_us: float, collects
 
 
 def _longer_operator(view: View, candidate: Candidate, inside_us: float) -> str:
-    """The sentence on the operator that makes up most of them, if it runs as often as elsewhere and each takes longer.
+    """Describe the operator that holds most of the excess, if it runs as often as elsewhere and each takes longer.
 
     Tensors are larger then, or lie in memory otherwise: moving the Python around it elsewhere would not help.
     """
@@ -177,7 +177,7 @@ def _longer_operator(view: View, candidate: Candidate, inside_us: float) -> str:
 
 
 def _usual_runs(view: View, row: int, members: list[int], since: bool) -> tuple[float, float]:
-    """Executions of a row in an iteration, and microseconds each: of the peers, or when all was well; 0 if unknown."""
+    """Return a row's executions in an iteration, and microseconds each, on the peers or before; 0 if unknown."""
     if not since:
         own = view.fleet.count[row], view.fleet.total_us[row]
         counted, spent = (median_of_others(of_W, view.fleet.roles) for of_W in own)

@@ -31,9 +31,9 @@ _LEAST_WAIT = 0.03
 _LEAST_WAIT_ONCE = 0.1
 #: Executions in which somebody must be late.
 _FEWEST_LATE = 2
-#: Two who are late in mostly the same executions are one finding.
+#: Two workers that are late in mostly the same executions are one finding.
 _ALIKE = 0.5
-#: A function is named if it holds this share of the lateness; who waits elsewhere for this share of it passes it on.
+#: A function is named if it holds this share of the lateness; a wait elsewhere for this share passes it on.
 _MOST = 0.5
 #: Repetition over a few iterations is no repetition over many.
 _HIGHEST_STRENGTH = 5.0
@@ -49,7 +49,7 @@ _FEWEST_TESTED = 4
 
 
 def find_latecomers(view: View) -> list[Candidate]:
-    """Workers that come last again and again. Recorded traces only."""
+    """Accuse workers that come last again and again. Recorded traces only."""
     if not view.is_trace:
         return []
     chains = chain_executions(view.suspects.arrivals.matched)
@@ -72,7 +72,7 @@ def find_latecomers(view: View) -> list[Candidate]:
 
 
 def _groups_of_late(chain: Chain) -> Iterator[tuple[list[int], NDArray[np.intp]]]:
-    """Members (rows of the chain) that are late together, and the executions, the most waited for first."""
+    """Group members (rows of the chain) that are late together, with the executions, the most waited for first."""
     blame_M = blame_of(chain)
     left = [int(row) for row in np.argsort(-blame_M, kind="stable") if blame_M[row] > 0]
     while left:
@@ -90,7 +90,7 @@ def _overlap(one_K: NDArray[np.bool_], other_K: NDArray[np.bool_]) -> float:
 
 
 def _passing_on(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) -> list[int]:
-    """Those who are late because they wait for somebody else, in other collectives, longer than the others do."""
+    """List the late members that wait in other collectives longer than the others do: they pass lateness on."""
     elsewhere_M = view.wait_us[list(chain.members)] - chain.wait_us.sum(axis=1) / view.iterations
     others = [row for row in range(len(chain.members)) if row not in rows]
     late_us = float(chain.wait_us[others][:, at].sum(axis=1).mean()) / view.iterations
@@ -99,10 +99,10 @@ def _passing_on(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp])
 
 
 def _is_chance(chain: Chain, rows: list[int], at: NDArray[np.intp]) -> bool:
-    """Whether one of two comes last as often by chance: each of them comes last half of the time.
+    """True if one of two comes last as often by chance: each of them comes last half of the time.
 
-    Over some iterations, by how much longer the other waits for it than it for the other: executions of one iteration
-    are late together. In fewer, only who comes last every time does so for a reason.
+    The test is how much longer the other waits for it than it for the other, summed by iteration: executions of one
+    iteration are late together. With few iterations, only a worker that comes last every time has a reason.
     """
     if len(chain.members) > 2:
         return False
@@ -119,7 +119,7 @@ def _is_chance(chain: Chain, rows: list[int], at: NDArray[np.intp]) -> bool:
 def _late_in_each(
     chains: Sequence[Chain], late: Sequence[tuple[Chain, list[int], NDArray[np.intp]]]
 ) -> list[tuple[frozenset[int], frozenset[int]]]:
-    """Members of each chain, and which of them are late in it."""
+    """List the members of each chain, and those of them that are late in it."""
     found: dict[int, set[int]] = {id(chain): set() for chain in chains}
     for chain, rows, _ in late:
         found[id(chain)] |= {chain.members[row] for row in rows}
@@ -129,7 +129,7 @@ def _late_in_each(
 def _are_a_whole_role(
     view: View, chain: Chain, rows: list[int], late_in: Sequence[tuple[frozenset[int], frozenset[int]]]
 ) -> bool:
-    """Whether the late are all who play a role beside other roles: that is how work is cut, and no lateness.
+    """True if the late are all workers of a role beside other roles: that is how work is cut, and no lateness.
 
     Together in one group, or each in its own: the first and the last stage meet in groups of two. Where no other group
     is like this one and workers are missing, nothing tells structure from lateness, and nobody is accused.
@@ -198,7 +198,7 @@ def _candidate(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) 
 
 
 def _spent(view: View, workers: tuple[int, ...], focus: Focus, each_us: float) -> tuple[float, float]:
-    """Time in the named function on the late and on their peers; without one, the waiting of the others."""
+    """Return the time in the named function on the late and on their peers; without one, the waiting of the others."""
     if not focus.functions:
         return each_us, 0.0
     fleet, rows = view.fleet, list(focus.functions)
@@ -207,14 +207,14 @@ def _spent(view: View, workers: tuple[int, ...], focus: Focus, each_us: float) -
 
 
 def _worked_longer(view: View, workers: tuple[int, ...]) -> float:
-    """By how much the devices of the late computed longer than those of their peers, all their kernels together."""
+    """Measure how much longer the devices of the late computed than those of their peers, all kernels together."""
     rows = [at for at, key in enumerate(view.fleet.keys) if key.kind == "compute"]
     over = np.nan_to_num(view.fleet.critical_us - view.suspects.peers_us)[np.ix_(rows, list(workers))]
     return float(over.sum(axis=0).mean())
 
 
 def _strength(view: View, workers: tuple[int, ...], times: int) -> float:
-    """Waiting for them in standard errors over iterations.
+    """Return the waiting for late workers in standard errors over iterations.
 
     In a single one each execution is an observation: one delay is taken to vary as much as it is long, so the mean of n
     is known to one part in the root of n. Over several, also in those by which the workers' own time varies, all taken
@@ -231,7 +231,7 @@ def _strength(view: View, workers: tuple[int, ...], times: int) -> float:
 
 
 def _focus(view: View, workers: tuple[int, ...], each_us: float) -> tuple[Focus, FindingKind, str]:
-    """The row that holds most of the lateness, and the cause that it means; "no function" where none does."""
+    """Find the row that holds most of the lateness, and the cause that it means; "no function" where none does."""
     keys = view.fleet.keys
     over_F = np.nan_to_num(view.fleet.critical_us - view.suspects.peers_us)[:, list(workers)].mean(axis=1)
     order = [int(row) for row in np.argsort(-over_F) if keys[row].kind != "collective"]
@@ -260,7 +260,7 @@ def _focus(view: View, workers: tuple[int, ...], each_us: float) -> tuple[Focus,
 
 
 def _runs_more(view: View, row: int, workers: tuple[int, ...]) -> bool:
-    """Whether it is an operator that runs more often there, on workers that run more operators than their peers."""
+    """True if a row is an operator that runs more often there, on workers that run more operators than their peers."""
     if not any(set(workers) <= set(remark.workers) and row in remark.functions for remark in find_uneven_work(view)):
         return False
     count_W = view.fleet.count[row]
@@ -300,7 +300,7 @@ def _names(view: View, chain: Chain, rows: Sequence[int]) -> str:
 
 
 def _which(chain: Chain, at: NDArray[np.intp], view: View) -> str:
-    """Such as "collectives 0 to 4 (all_to_all)"; where there are many, how many."""
+    """Name the executions, as in "collectives 0 to 4 (all_to_all)"; where there are many, say how many."""
     kinds = " and ".join(sorted({chain.kinds[place] for place in at}))
     if view.iterations > 1 or at.size > 2 * _MOST_TIMES:
         return f"{at.size} of {len(chain.kinds)} matched collectives ({kinds}{_of_group(view, chain)})"
@@ -308,7 +308,7 @@ def _which(chain: Chain, at: NDArray[np.intp], view: View) -> str:
 
 
 def _of_group(view: View, chain: Chain) -> str:
-    """Which process group, where there are several."""
+    """Name the process group, where there are several."""
     several = len({(one.group, one.members) for one in view.suspects.arrivals.matched}) > 1
     return f" of process group {chain.group!r}" if several else ""
 
@@ -345,7 +345,7 @@ def _evidence(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) -
 
 
 def _more_often(view: View, workers: tuple[int, ...], cause: str) -> Iterator[str]:
-    """What the rule for unequal work knows, but that nobody waits for it."""
+    """Repeat the evidence of the rule for unequal work, without its sentence that nobody waits."""
     for remark in find_uneven_work(view) if cause == "load-imbalance" else ():
         if set(workers) <= set(remark.workers):
             yield from remark.evidence[:-1]

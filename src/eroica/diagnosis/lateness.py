@@ -1,4 +1,4 @@
-"""Judge one group of rows: who spends more time in it than peers, than before, or than expected.
+"""Judge one group of rows: find workers that spend more time in it than peers, than before, or than expected.
 
 Array suffixes: W workers, I iterations.
 """
@@ -39,8 +39,8 @@ class Lateness(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Workers with excess time in a group of rows.
 
     Attributes:
-        reference: What they are compared with.
-        workers: Who (indices), not empty.
+        reference: Peers, baseline window or expectation.
+        workers: Workers (indices), not empty.
         removed_us: Their time above the reference in each iteration. float64 [W, I], 0 for everybody else.
         mean_us: Time of the group on them.
         reference_us: Time to compare with.
@@ -66,10 +66,10 @@ def accuse(
     least_gain: float,
     evidence: tuple[str, ...] = (),
 ) -> Candidate:
-    """The candidate that says `cause` of workers with excess time: of some where others wait for them, else of all.
+    """Build a candidate of `cause` for workers with excess time: of some where others wait for them, else of all.
 
     Args:
-        late: Who and how much.
+        late: The accused and their excess.
         cause: Slug in the catalog.
         kind: Kind of the named function.
         focus: The function to name; its share of the excess is the coverage.
@@ -127,7 +127,7 @@ def measure(view: View, functions: Sequence[int]) -> Spent:
 def judge_group(
     view: View, functions: list[int], expected_share: float | None, least_strength: float = LEAST_STRENGTH
 ) -> Iterator[Lateness]:
-    """All ways in which a group of rows takes too long: against peers, baseline and expectation.
+    """List all ways in which a group of rows takes too long: against peers, baseline and expectation.
 
     Args:
         view: The window.
@@ -145,7 +145,7 @@ def judge_group(
 
 
 def _worth_reading(view: View, functions: Sequence[int], expected_share: float | None) -> bool:
-    """A look at means before any series is decoded."""
+    """True if means alone show enough excess: a look before any series is decoded."""
     total_W = view.fleet.critical_us[list(functions)].sum(axis=0)
     floor = view.settings.min_gain * view.iteration_us
     spread = float(total_W.max() - total_W.min())
@@ -162,13 +162,13 @@ def late_against_peers(
     excused: bool = True,
     least_ratio: float = LEAST_RATIO,
 ) -> Iterator[Lateness]:
-    """Some workers above the median of their peers, for whom those wait.
+    """Find some workers above the median of their peers, for whom the peers wait.
 
     Double entry: what a worker has too much, its peers must wait for, at least `LEAST_AGREEMENT` of it.
 
     Args:
         view: The window.
-        spent: Their time.
+        spent: Time of the group of rows.
         least_strength: Excess in standard errors from which it counts.
         excused: A worker on which every operator is slower is allowed that much more time here too: its slowness is a
             cause of its own.
@@ -182,15 +182,15 @@ def late_against_peers(
     agreement_W = view.deficit_us / np.maximum(excess.excess_us, 1e-9)
     all_W = over_W & (agreement_W >= LEAST_AGREEMENT)
     late_W = _without_waiters(view, all_W, np.nan_to_num(excess.excess_us))
-    for these_W in (late_W, all_W & ~late_W):  # those who wait for the first ones are next, once these are in time
+    for these_W in (late_W, all_W & ~late_W):  # workers that wait for the first ones are next, once these are in time
         if these_W.any():
             yield lateness_of("peers", excess, spent, these_W, float(np.clip(agreement_W[these_W], 0, 1).min()))
 
 
 def _without_waiters(view: View, late_W: NDArray[np.bool_], excess_W: Floats) -> NDArray[np.bool_]:
-    """Without those who do more than their peers, too, but wait themselves instead of being waited for. bool [W].
+    """Drop late workers that wait themselves instead of being waited for. bool [W].
 
-    Those are blamed for hardly anything, and wait longer than the most blamed one by most of what they do more.
+    Such workers are blamed for hardly anything, and wait longer than the most blamed one by most of what they do more.
     """
     blamed_W = np.where(late_W, view.suspects.arrivals.blamed_us.mean(axis=1), 0.0)
     first = int(blamed_W.argmax())
@@ -208,7 +208,7 @@ def late_against_baseline(
     excused: bool = True,
     least_ratio: float = LEAST_RATIO,
 ) -> Iterator[Lateness]:
-    """Most workers, or all of one role, above their own time in the healthy window, while iterations got longer.
+    """Find most workers, or all of one role, above their time in the baseline window, while iterations got longer.
 
     A role that others are seen to wait for more than then is accused alone: its workers, if there are several, are no
     measure for each other. Arguments as for `late_against_peers`.
@@ -232,12 +232,12 @@ def late_against_baseline(
 
 
 def late_as_all(view: View, spent: Spent, late_W: NDArray[np.bool_], strength: float, share: float | None) -> Lateness:
-    """Workers accused as the whole job though only some show it: above their own past, else above what one may spend.
+    """Accuse workers as the whole job though only some show it: above their own past, else above the expectation.
 
     Args:
         view: The window.
-        spent: Their time.
-        late_W: Who. bool [W].
+        spent: Time of the group of rows.
+        late_W: The accused. bool [W].
         strength: Excess in standard errors of those that show it.
         share: Share of the iteration that the group may take; None to compare with the baseline window.
     """
@@ -254,7 +254,7 @@ def late_as_all(view: View, spent: Spent, late_W: NDArray[np.bool_], strength: f
 
 
 def late_roles(view: View, over_W: NDArray[np.bool_], agreement_W: Floats) -> Iterator[NDArray[np.bool_]]:
-    """The late of each role that is late as a whole, while most of all others are not. bool [W] each.
+    """Find the late of each role that is late as a whole, while most of all others are not. bool [W] each.
 
     Args:
         view: The window.
@@ -270,7 +270,7 @@ def late_roles(view: View, over_W: NDArray[np.bool_], agreement_W: Floats) -> It
 
 
 def _with_sampling(view: View, spent: Spent, excess: Excess) -> Excess:
-    """The error with that of sampling: a part of its own in a single iteration, and at least that in a few.
+    """Add the error of sampling: as a part of its own in a single iteration, as the least error in a few.
 
     Over many, sampling shows in their spread already; of a few, each with one sample, the spread may be nothing.
     """
@@ -281,7 +281,7 @@ def _with_sampling(view: View, spent: Spent, excess: Excess) -> Excess:
 
 
 def _job_wide(excess: Excess, late_W: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Nobody unless most workers are late; then also those that are about as late, noise or not."""
+    """Mark nobody unless most workers are late; then also those that are about as late, noise or not. bool [W]."""
     if late_W.mean() < JOB_WIDE:
         return np.zeros_like(late_W)
     amount_W = np.nan_to_num(excess.excess_us)
@@ -294,7 +294,7 @@ def _is_longer(view: View) -> bool:
 
 
 def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterator[Lateness]:
-    """Most workers above what any worker may spend here; or a role, where workers of others are seen to wait for it.
+    """Find most workers above what any may spend here; or a role, if workers of other roles are seen to wait for it.
 
     Of a pipeline's workers only those of one stage read data.
     """
@@ -322,14 +322,14 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
 
 
 def _before_it_got_slow(view: View, functions: list[int]) -> Floats:
-    """What a job that has got slower spent when all was well: that has not made it slower. 0 elsewhere. float64 [W]."""
+    """Return the time in some rows in the baseline window of a job that got slower; 0 in other windows. float64 [W]."""
     if view.context.window.purpose != "slow" or view.suspects.baseline is None:
         return np.zeros(view.workers)
     return np.asarray(np.nan_to_num(view.before(functions).mean(axis=1)))
 
 
 def _share_of_rest(view: View, excess: Excess, share: float) -> Excess:
-    """Against the share of an iteration that has got as short as it then is, not of this one."""
+    """Lower the reference to its share of the iteration that would be left, which is shorter than this one."""
     rest_W = np.maximum(view.iteration_us - excess.mean_us, 0.0)
     reference_W = np.minimum(excess.reference_us, share / max(1 - share, 1e-9) * rest_W)
     return msgspec.structs.replace(excess, reference_us=reference_W)
@@ -359,7 +359,7 @@ def lateness_of(
 
 
 def time_above(time_WI: Floats, reference_W: Floats, late_W: NDArray[np.bool_]) -> Floats:
-    """Excess of the accused in each iteration, 0 for everybody else. float64 [W, I].
+    """Return the excess of the accused in each iteration, 0 for everybody else. float64 [W, I].
 
     Cutting sampled, hence jumpy, times off at the reference makes their mean too large; it is scaled back.
     """

@@ -32,7 +32,7 @@ _MORE = 1.1
 
 
 def find_slow_launching(view: View) -> list[Candidate]:
-    """Workers, or all, on which devices wait longer for the host than on their peers, or than before."""
+    """Accuse workers, or all, on which devices wait longer for the host than on their peers, or than before."""
     if view.is_trace or not view.fleet.has_accelerator:
         return []
     found: dict[tuple[str, tuple[int, ...]], list[tuple[Lateness, list[int]]]] = {}
@@ -45,7 +45,7 @@ def find_slow_launching(view: View) -> list[Candidate]:
 
 
 def _is_known(view: View, late: Lateness) -> bool:
-    """Whether the accused, and what they are compared with, tell launching at all: samplers fail on some workers."""
+    """True if launches are counted on the accused and on the reference: samplers fail on some workers."""
     members = list(late.workers)
     known_W = _count(view.fleet) > 0
     if late.reference == "baseline":
@@ -54,7 +54,7 @@ def _is_known(view: View, late: Lateness) -> bool:
 
 
 def _count(fleet: Fleet) -> Floats:
-    """Launches of each worker per iteration. float64 [W]."""
+    """Count launches of each worker per iteration. float64 [W]."""
     return np.asarray(fleet.count[launching_rows(fleet)].sum(axis=0))
 
 
@@ -89,13 +89,13 @@ def _candidate(view: View, parts: Sequence[tuple[Lateness, list[int]]]) -> Candi
 
 
 def _of_iteration(view: View, late: Lateness) -> Lateness:
-    """The same time, against whole iterations: by how much who lacks a core is slower shows in those."""
+    """Express a lateness against whole iterations: these show by how much a lack of cores slows the worker."""
     excess_us = late.mean_us - late.reference_us
     return msgspec.structs.replace(late, mean_us=view.iteration_us, reference_us=view.iteration_us - excess_us)
 
 
 def _launches(view: View, rows: Sequence[int], late: Lateness) -> tuple[float, float]:
-    """Launches per iteration on the accused, and on what they are compared with; NaN where nothing tells."""
+    """Count launches per iteration on the accused, and on the reference; NaN where nothing tells."""
     members, places = list(late.workers), list(rows)
     count_W = view.fleet.count[places].sum(axis=0)
     if late.reference == "peers":
@@ -111,7 +111,7 @@ def _same_rows(fleet: Fleet, phases: set[Phase]) -> list[int]:
 
 
 def _caller(view: View, late: Lateness, parts: Sequence[tuple[Lateness, list[int]]]) -> Caller | None:
-    """The function in which the host is for about as much longer, in the same part of the iteration, if stacks tell.
+    """Find the function in which the host is longer by about as much, in the same part of the iteration; else None.
 
     Backward launches for what forward has recorded, on a thread without stacks: where only it takes longer as well, a
     function that accounts for forward's part accounts for both.
@@ -133,7 +133,7 @@ def _phase(view: View, rows: Sequence[int]) -> Phase:
 
 
 def _why_slower(view: View, late: Lateness) -> tuple[str, tuple[str, ...]]:
-    """Whether the training thread's waits for a core explain that each launch takes longer."""
+    """Choose the cause by whether the training thread's waits for a core explain that each launch takes longer."""
     queue_W = queued_share(view.fleet)
     usual_W = median_of_others(queue_W, view.fleet.roles) if late.reference == "peers" else view.then(queued_share)
     more = float(np.nan_to_num(queue_W - usual_W)[list(late.workers)].mean())

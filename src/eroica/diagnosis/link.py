@@ -29,7 +29,7 @@ _CORROBORATION = 3.0
 
 
 def find_slow_links(view: View) -> list[Candidate]:
-    """The link that stands out, if the collectives' own time is spent on it.
+    """Accuse the link that stands out, if the collectives' own time is spent on it.
 
     Collective time that even the last to arrive spends must be there, and data under way on the link for most of it. A
     late worker leaves the links idle; where all links are slow none stands out.
@@ -50,7 +50,7 @@ def find_slow_links(view: View) -> list[Candidate]:
 
 
 def _saved(view: View, link: SlowLink, now_I: Floats) -> tuple[float, Reference]:
-    """Time a sound link saves in each iteration: against the healthy window, else at the rate that peers achieve."""
+    """Return the time a sound link saves in each iteration: against the baseline window, else at the rate of peers."""
     now_us = float(now_I.mean())
     past = view.suspects.baseline
     if past is None or not view.is_slow:
@@ -96,7 +96,7 @@ def _candidate(
 
 
 def _subject(link: SlowLink) -> str:
-    """The sentence's beginning: whose link, and what is seen on it."""
+    """Begin the sentence: whose link it is, and what is seen on it."""
     whose = {
         "both": f"The network link of {link.hosts[0]}",
         "outgoing": f"The outgoing network link of {link.hosts[0]}",
@@ -111,7 +111,7 @@ def _subject(link: SlowLink) -> str:
 
 
 def format_rate(rate: float) -> str:
-    """Bytes per second for people: "9.7 MB/s"."""
+    """Format bytes per second for people: "9.7 MB/s"."""
     for unit in ("B/s", "kB/s", "MB/s"):
         if rate < 1000:
             return f"{rate:.2g} {unit}" if rate < 10 else f"{rate:.0f} {unit}"
@@ -153,7 +153,7 @@ def _described(flow: Flow) -> str:
 
 
 def _nic(view: View, hosts: tuple[str, ...]) -> str:
-    """Use of the interface, where its speed is known: a slow link that is nowhere near full is not overloaded by us."""
+    """State the use of the interface, where its speed is known: a slow link nowhere near full is not overloaded."""
     use = [
         row.mu
         for pattern in view.fleet.patterns

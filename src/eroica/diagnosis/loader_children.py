@@ -1,4 +1,4 @@
-"""What the data loader's processes do: the frame that keeps them busy, and how long a batch takes them.
+"""Read the data loader's processes: the frame that keeps them busy, and how long a batch takes them.
 
 Threads that a loader of the user's own fetches in are read the same way. Array suffixes: R rows, W workers.
 """
@@ -34,7 +34,7 @@ IDLE_FILES = frozenset(
 
 
 def is_idle_stack(stack: Sequence[str]) -> bool:
-    """Whether a loader child with this stack waits for orders or for room: no work on data is in progress."""
+    """True if a loader child with this stack waits for orders or for room: no work on data is in progress."""
     if not stack:
         return True
     files = [split_frame(entry).file for entry in stack]
@@ -44,7 +44,7 @@ def is_idle_stack(stack: Sequence[str]) -> bool:
 
 
 def busy_share(fleet: Fleet) -> Floats:
-    """Share of the time in which a worker's loader processes that were sampled work on data; NaN without any. [W]."""
+    """Return the share of time in which a worker's sampled loader processes work on data; NaN without any. [W]."""
     rows = [at for at, key in enumerate(fleet.keys) if key.thread == "loader" and key.phase == "input"]
     busy = [row for row in rows if not is_idle_stack(fleet.keys[row].stack)]
     all_W, busy_W = fleet.total_us[rows].sum(axis=0), fleet.total_us[busy].sum(axis=0)
@@ -52,12 +52,12 @@ def busy_share(fleet: Fleet) -> Floats:
 
 
 def batch_us(fleet: Fleet) -> Floats:
-    """Time that all of a worker's loader processes together need for a batch; NaN without any. float64 [W]."""
+    """Return the time that a worker's loader processes together need for a batch; NaN without any. float64 [W]."""
     return np.asarray(busy_share(fleet) * fleet.iteration_us.mean(axis=1))
 
 
 def frame_in_children(view: View, members: Sequence[int], reference: str) -> Focus | None:
-    """The frame that keeps the loader's children busy, more than the peers' where it is compared with peers.
+    """Find the frame that keeps the loader's children busy, more than the peers' where these are the reference.
 
     A loader of the user's own may fetch in a thread or in a process of its own instead.
     """
@@ -74,7 +74,7 @@ def frame_in_threads(
     roles: Collection[ThreadRole] = _OTHERS,
     libraries_too: bool = False,
 ) -> Focus | None:
-    """The user's own frame that other threads of these workers are busy in, for a training thread that waits for one.
+    """Find the user's frame that other threads of these workers are busy in, for a training thread that waits for one.
 
     Threads of processes that they have started count, too, unless `roles` says otherwise.
 
@@ -96,7 +96,7 @@ def frame_in_threads(
 
 
 def where_it_runs(view: View, rows: Sequence[int]) -> str:
-    """Where functions run that are not the training thread's, in words."""
+    """Say where functions run that are not the training thread's."""
     threads = {view.fleet.keys[row].thread for row in rows}
     if "loader" in threads:
         return "a loader process"

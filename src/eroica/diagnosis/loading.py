@@ -46,7 +46,7 @@ _FETCH = "torch/utils/data/_utils/fetch.py"
 
 
 def find_slow_loading(view: View) -> list[Candidate]:
-    """Workers, or all, that wait for their next batch longer than their peers, than before or than one may."""
+    """Accuse workers, or all, that wait for their next batch longer than their peers, than before or than expected."""
     rows = view.rows(kinds=frozenset({"python", "compute", "memory", "other"}), phases=frozenset({"input"}))
     expected = _expected_share(view)
     found = [_joined(view, rows, late, expected) for late in judge_group(view, rows, expected, _LEAST_STRENGTH)]
@@ -55,7 +55,7 @@ def find_slow_loading(view: View) -> list[Candidate]:
 
 
 def _joined(view: View, rows: list[int], late: Lateness, expected_share: float | None) -> Lateness:
-    """Who waits longer than the peers, with those whose loader processes need about as long for a batch.
+    """Add to the late workers those whose loader processes need about as long for a batch.
 
     The slowest loader sets the pace and lets the others fill their queues: of equally slow ones chance says whose
     worker waits, and to mend that one gains nothing.
@@ -105,7 +105,7 @@ def _leaf_evidence(view: View, focus: Focus) -> tuple[str, ...]:
 
 
 def find_loading_frame(view: View, rows: Sequence[int], late: Lateness) -> Focus:
-    """The frame to name: the user's own inside next, else inside the loader's children, else next itself."""
+    """Choose the frame to name: the user's own inside next, else inside the loader's children, else next itself."""
     members = list(late.workers)
     time_R = view.fleet.critical_us[list(rows)][:, members].mean(axis=1)
     excess_R = time_R - reference_of_rows(view, rows, late)
@@ -117,7 +117,7 @@ def find_loading_frame(view: View, rows: Sequence[int], late: Lateness) -> Focus
 
 
 def _library_below_next(view: View, rows: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus | None:
-    """A library's frame inside next that holds the excess and does something (pinning, collating): no mere wait."""
+    """Find a library's frame inside next that holds the excess and does something (pinning, collating), not a wait."""
     keys = [msgspec.structs.replace(view.fleet.keys[row], stack=_below(view.fleet.keys[row].stack)) for row in rows]
     found = find_focus(keys, range(len(rows)), excess_R, time_R)
     if found is None or not found.is_specific or not found.stack:
@@ -129,27 +129,27 @@ def _library_below_next(view: View, rows: Sequence[int], excess_R: Floats, time_
 
 
 def _below(stack: Sequence[str]) -> tuple[str, ...]:
-    """Frames below the loader's own."""
+    """Return the frames below the loader's own."""
     files = [split_frame(entry).file for entry in stack]
     own = [at for at, file in enumerate(files) if file.endswith((_LOADER_FILE, _FETCH))]
     return tuple(stack[max(own) + 1 :]) if own else ()
 
 
 def _is_whole_loop(view: View, focus: Focus, rows: Sequence[int]) -> bool:
-    """A frame around next (the training loop) says no more than next itself."""
+    """True if a frame lies around next (the training loop), and so says no more than next itself."""
     stacks = [view.fleet.keys[row].stack for row in focus.functions]
     return any(_above_next(stack, focus.name) for stack in stacks if stack) and len(focus.functions) > 0 < len(rows)
 
 
 def _above_next(stack: Sequence[str], name: str) -> bool:
-    """Whether `name` occurs in a stack only outside the loader's next."""
+    """True if a stack enters the loader's next, and `name` is no frame from there on."""
     files = [split_frame(entry) for entry in stack]
     entry = next((at for at, frame in enumerate(files) if frame.file.endswith(_LOADER_FILE)), len(files))
     return entry < len(files) and all(frame.name != name for frame in files[entry:])
 
 
 def _next_itself(view: View, rows: Sequence[int], found: Focus | None) -> Focus:
-    """The loader's next as a whole."""
+    """Return the loader's next as a whole."""
     heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))
     key = view.fleet.keys[heaviest]
     entry = next((frame for frame in key.stack if split_frame(frame).file.endswith(_LOADER_FILE)), None)
@@ -172,7 +172,7 @@ def _child_evidence(view: View, focus: Focus) -> tuple[str, ...]:
 
 
 def _pace_evidence(view: View, workers: Sequence[int]) -> tuple[str, ...]:
-    """Of several workers whose loader processes never rest: how long these need, for not all of the workers wait."""
+    """State how long loader processes that never rest need for a batch: not all of several such workers wait."""
     members = list(workers)
     if len(members) < 2 or not (busy_share(view.fleet)[members] >= MOSTLY_BUSY).all():
         return ()

@@ -67,7 +67,7 @@ _NEXT_STEP = (
 
 
 def find_lock_contention(view: View) -> list[Candidate]:
-    """Workers, or all, whose training thread takes longer for everything while another thread computes in Python."""
+    """Accuse workers, or all, whose training thread takes longer for everything while another computes in Python."""
     if view.fleet.has_accelerator:  # the training thread waits for its device, whoever has the lock
         return []
     busy_W = _busy_beside(view.fleet)
@@ -95,30 +95,30 @@ def find_lock_contention(view: View) -> list[Candidate]:
 
 
 def _own_rows(view: View) -> list[int]:
-    """Rows of the training thread in which it would run, not those in which it is known to wait."""
+    """List rows with critical time in which the training thread would run, not those in which it is known to wait."""
     return [row for row in _would_run(view.fleet) if view.fleet.critical_us[row].any()]
 
 
 def _only_waits_longer(view: View) -> NDArray[np.bool_]:
-    """Workers whose training thread computes as long as on the peers, or as before, but runs later. bool [W]."""
+    """Mark workers whose training thread computes as long as on the peers, or as before, but runs later. bool [W]."""
     longer_W, idle_W = (_beyond_usual(view, measured) for measured in (_own_us, _idle_us))
     return np.asarray((longer_W > 0) & (idle_W >= _WAITS_LONGER * longer_W), dtype=np.bool_)
 
 
 def _waits_about_as_long(view: View, busy_W: Floats) -> NDArray[np.bool_]:
-    """Workers whose training thread waits longer by no more than about what the other thread computes. bool [W]."""
+    """Mark workers whose training thread waits longer by at most about what the other thread computes. bool [W]."""
     computes_W = busy_W * view.fleet.iteration_us.mean(axis=1)
     return np.asarray(_beyond_usual(view, _idle_us) <= _ABOUT * computes_W)
 
 
 def _beyond_usual(view: View, measured: Callable[[Fleet], Floats]) -> Floats:
-    """What is more than on the peers, or than in the healthy window, whichever was less. float64 [W]."""
+    """Measure the excess over the peers or over the baseline window, whichever of these is less. float64 [W]."""
     now_W = measured(view.fleet)
     return np.asarray(now_W - np.fmin(median_of_others(now_W, view.fleet.roles), view.then(measured)))
 
 
 def _would_run(fleet: Fleet) -> list[int]:
-    """Rows of the training thread in which it would run."""
+    """List rows of the training thread in which it would run."""
     return [
         at
         for at, key in enumerate(fleet.keys)
@@ -127,25 +127,25 @@ def _would_run(fleet: Fleet) -> list[int]:
 
 
 def _own_us(fleet: Fleet) -> Floats:
-    """Time per iteration in which the training thread would run. float64 [W]."""
+    """Return the time per iteration in which the training thread would run. float64 [W]."""
     return np.asarray(fleet.critical_us[_would_run(fleet)].sum(axis=0))
 
 
 def _idle_us(fleet: Fleet) -> Floats:
-    """The part of it in which it does not. float64 [W]."""
+    """Return the part of the training thread's own time in which it does not run. float64 [W]."""
     rows = _would_run(fleet)
     used_W = (fleet.critical_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1], nan=1.0)).sum(axis=0)
     return np.asarray(_own_us(fleet) - used_W)
 
 
 def _usual(view: View, busy_W: Floats) -> Floats:
-    """What such a thread uses on the peers, or used in the healthy window, whichever is less. float64 [W]."""
+    """Return the core use of such a thread on the peers or in the baseline window, whichever is less. float64 [W]."""
     peers_W = median_of_others(busy_W, view.fleet.roles)
     return np.asarray(np.fmin(peers_W, view.then(_busy_beside)))
 
 
 def _is_spread(view: View, rows: list[int], late: Lateness) -> bool:
-    """Whether no single row holds most of the excess: who shares the lock is slower at everything."""
+    """True if no single row holds most of the excess: a thread that shares the lock is slower at everything."""
     source = view.suspects.peers_us if late.reference == "peers" else view.suspects.before_us
     excess_R = np.nan_to_num(view.fleet.critical_us[rows] - np.nan_to_num(source[rows]))[:, list(late.workers)].mean(
         axis=1
@@ -155,7 +155,7 @@ def _is_spread(view: View, rows: list[int], late: Lateness) -> bool:
 
 
 def _busy_beside(fleet: Fleet) -> Floats:
-    """Cores that Python of other threads uses, at most of those that run one function. float64 [W]."""
+    """Return the cores that Python of other threads uses, at most of those that run one function. float64 [W]."""
     programs: dict[str, list[int]] = defaultdict(list)
     for at, key in enumerate(fleet.keys):
         if key.thread == "background" and key.kind == "python":
@@ -168,13 +168,13 @@ def _busy_beside(fleet: Fleet) -> Floats:
 
 
 def _program(stack: Sequence[str]) -> str:
-    """What a thread runs: the outermost function that is not the library's that started it."""
+    """Name the outermost function of a thread that is not part of the library that started it."""
     own = (frame for frame in stack if not _STARTS.search(frame))
     return next(own, "").partition(":")[0]
 
 
 def _running(view: View, rows: Sequence[int]) -> Floats:
-    """Share of its own time, less the wait for a core, in which a training thread runs. float64 [W]."""
+    """Return the share of its own time, less the wait for a core, in which a training thread runs. float64 [W]."""
     time_RW = view.fleet.critical_us[list(rows)]
     used_W = (time_RW * np.nan_to_num(view.fleet.pattern[list(rows), :, 1])).sum(axis=0)
     queued_W = np.nan_to_num(queued_share(view.fleet)) * view.fleet.iteration_us.mean(axis=1)
@@ -208,7 +208,7 @@ def _candidate(view: View, rows: list[int], late: Lateness, busy_W: Floats) -> C
 
 
 def _inside(view: View, late: Lateness) -> Focus | None:
-    """What the other thread computes in: the user's code, else a library's, as in the threads of a pool."""
+    """Find the frame that the other thread computes in: the user's code, else a library's, as in a pool's threads."""
     ways = (frame_in_threads(view, late.workers, late.reference, OWN_THREADS, way) for way in (False, True))
     return next((found for found in ways if found is not None), None)
 

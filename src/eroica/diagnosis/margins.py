@@ -1,4 +1,4 @@
-"""By how much a group of rows must exceed what it is compared with, so that it is no accident of busy hosts.
+"""Set how far a group of rows must exceed its reference, so that it is no accident of busy hosts.
 
 Healthy workers on shared cores differ by 30 % in what they compute, and a worker on which every operator takes longer
 takes longer in everything. What hardly uses a core knows neither: Python that waits for a device, a simulator or a
@@ -30,15 +30,15 @@ _HELD = 0.05
 
 
 def use_of_core(view: View, functions: Sequence[int], reference: str) -> Floats:
-    """Share of a core that some rows use, 0-1; 1 for all but the training thread's Python, and where it is not known.
+    """Return the share of a core that rows use, 0-1; 1 for all but the training thread's Python, and where unknown.
 
-    Whatever holds a worker up lowers its use, so that of what it is compared with counts if it is more. Waiting for
+    Whatever holds a worker up lowers its use, so the use of the reference counts if it is more. Waiting for
     loaders is nobody's pace: it varies with what is left of their lead.
 
     Args:
         view: The window.
         functions: The rows.
-        reference: What the workers are compared with: "peers" or "baseline".
+        reference: "peers" or "baseline".
 
     Returns:
         float64 [W].
@@ -55,7 +55,7 @@ def use_of_core(view: View, functions: Sequence[int], reference: str) -> Floats:
 
 
 def _measured(fleet: Fleet, functions: Sequence[int]) -> Floats:
-    """Mean use of a core in some functions, 0-1; NaN where too few samples tell. float64 [W]."""
+    """Return the mean use of a core in some functions, 0-1; NaN where too few samples tell. float64 [W]."""
     rows = list(functions)
     samples_RW = fleet.samples[rows]
     time_RW = np.where(samples_RW > 0, fleet.critical_us[rows], 0.0)
@@ -65,13 +65,13 @@ def _measured(fleet: Fleet, functions: Sequence[int]) -> Floats:
 
 
 def excuse(view: View, reference: str, use_W: Floats) -> Floats:
-    """By how much longer a worker may take because everything does; kernels say nothing about Python. float64 [W].
+    """Return how much longer a worker may take because everything does; kernels tell nothing of Python. float64 [W].
 
     A slower processor does not make what uses no core longer; more data does, as whatever is waited for has more of it.
 
     Args:
         view: The window.
-        reference: What the workers are compared with: "peers" or "baseline".
+        reference: "peers" or "baseline".
         use_W: Share of a core that is used meanwhile. float64 [W].
     """
     if view.fleet.has_accelerator:
@@ -84,13 +84,13 @@ def excuse(view: View, reference: str, use_W: Floats) -> Floats:
 
 
 def ratio_to_differ(view: View, excess: Excess, highest: float, use_W: Floats, usual_queue_W: Floats) -> Floats:
-    """Excess relative to the reference from which workers differ. float64 [W].
+    """Return the excess relative to the reference from which workers differ. float64 [W].
 
     Who waits longer for a core, after each of many short waits for something else, only seems to use none.
 
     Args:
         view: The window.
-        excess: Theirs.
+        excess: Excess of the workers.
         highest: The ratio for what keeps a core busy.
         use_W: Share of a core that is used. float64 [W].
         usual_queue_W: Share of the time in which threads of the reference were ready but had no core. float64 [W].
@@ -102,11 +102,11 @@ def ratio_to_differ(view: View, excess: Excess, highest: float, use_W: Floats, u
 
 
 def stands_out(view: View, excess: Excess, ratio: float | Floats, least_strength: float) -> NDArray[np.bool_]:
-    """Who takes longer than the reference by enough of the iteration and of the reference, and surely. bool [W].
+    """Mark workers that surely exceed the reference, by enough of it and of the iteration. bool [W].
 
     Args:
         view: The window.
-        excess: Theirs.
+        excess: Excess of the workers.
         ratio: Excess relative to the reference from which they differ. float64 [W], or one for all.
         least_strength: Excess in standard errors.
     """

@@ -1,7 +1,7 @@
 """Memory operations that take a share of the critical path: more of them, or larger ones, than there should be.
 
 With an accelerator: copies, fills and allocations of the device while no kernel runs, against what is expected of them,
-the peers and the job's healthy window. Without one, copies are operators like others and no share is too much by
+the peers and the job's baseline window. Without one, copies are operators like others and no share is too much by
 itself; only more of them than on the peers or than before is a finding.
 """
 
@@ -41,7 +41,7 @@ _MOST_NAMED = 3
 
 
 def find_memory_storms(view: View) -> list[Candidate]:
-    """Workers, or all, on which memory operations take more of the iteration than they should."""
+    """Accuse workers, or all, on which memory operations take more of the iteration than they should."""
     if view.fleet.has_accelerator:
         rows = _busy(view, [at for at, key in enumerate(view.fleet.keys) if key.kind == "memory"])
         found = judge_group(view, rows, view.settings.expected_memory)
@@ -60,7 +60,7 @@ def _busy(view: View, rows: Sequence[int]) -> list[int]:
 
 
 def _runs_more(view: View, rows: list[int], late: Lateness) -> bool:
-    """Whether it is more copies, be it a few large ones, not the same ones slower: those are the processor's matter."""
+    """True if more copies run, be it a few large ones; the same ones slower would be the processor's matter."""
     usual_R, count_R = _usual_counts(view, rows, late), _counts(view, rows, late)
     if usual_R is None:
         return False
@@ -70,25 +70,25 @@ def _runs_more(view: View, rows: list[int], late: Lateness) -> bool:
 
 
 def _in_more(view: View, rows: list[int], late: Lateness, count_R: Floats, usual_R: Floats) -> bool:
-    """Whether most of the excess lies in rows that run more often: a few large copies among hundreds of small ones."""
+    """True if most of the excess lies in rows that run more often: a few large copies among hundreds of small ones."""
     excess_R = _excess(view, rows, late)
     more_R = (count_R >= usual_R + _SOME_MORE) & (count_R >= _MORE * usual_R)
     return bool(excess_R.sum() > 0 and excess_R[more_R].sum() >= _MOSTLY * excess_R.sum())
 
 
 def _excess(view: View, rows: list[int], late: Lateness) -> Floats:
-    """Time of each row beyond its reference, on the accused. float64 [R]."""
+    """Return the time of each row beyond its reference, on the accused. float64 [R]."""
     time_R = view.fleet.critical_us[rows][:, list(late.workers)].mean(axis=1)
     return np.asarray(time_R - reference_of_rows(view, rows, late))
 
 
 def _counts(view: View, rows: Sequence[int], late: Lateness) -> Floats:
-    """Executions per iteration on the accused. float64 [R]."""
+    """Count executions per iteration on the accused. float64 [R]."""
     return np.asarray(view.fleet.count[list(rows)][:, list(late.workers)].mean(axis=1))
 
 
 def _usual_counts(view: View, rows: Sequence[int], late: Lateness) -> Floats | None:
-    """Executions per iteration on what the accused are compared with. float64 [R]."""
+    """Count executions per iteration on the reference of the accused. float64 [R]."""
     members = list(late.workers)
     if late.reference == "peers":
         usual_RW = median_of_others(view.fleet.count[list(rows)], view.fleet.roles)

@@ -1,7 +1,7 @@
 """Stages of a pipeline that pass on fewer, larger pieces of a batch than when the job was healthy.
 
-Of m micro-batches in p stages, p - 1 of m + p - 1 turns are idle on each stage, so the fewer there are, the longer each
-waits for the others, though all of them do the same work as before, and nobody is late.
+Of m micro-batches in p stages, p - 1 of m + p - 1 turns are idle on each stage. So the fewer micro-batches, the longer
+each stage waits for the others, though all of them do the same work as before, and nobody is late.
 
 Array suffixes: W workers.
 """
@@ -37,7 +37,7 @@ _NEXT_STEP = (
 
 
 def find_fewer_micro_batches(view: View) -> list[Candidate]:
-    """All stages wait longer for each other since the pieces that they pass on have become fewer."""
+    """Accuse stages of waiting longer for each other because they pass on fewer pieces of a batch."""
     past = view.suspects.baseline
     if past is None or view.is_trace or not view.is_slow or not set(view.fleet.ranks) <= set(past.ranks):
         return []
@@ -60,7 +60,7 @@ def find_fewer_micro_batches(view: View) -> list[Candidate]:
 
 
 def _pass_on_less(view: View) -> bool:
-    """Whether all workers exchange fewer messages with others than then, and run operators as much more seldom."""
+    """True if all workers exchange fewer messages than in the baseline window, and run operators as much less often."""
     now_W, then_W, ratios_W = _messages(view.fleet), view.then(_messages), view.speed_change.count_ratio
     if not (now_W > 0).all() or not (_received(view.fleet) > 0).all() or np.isnan(ratios_W).all():
         return False
@@ -68,12 +68,12 @@ def _pass_on_less(view: View) -> bool:
 
 
 def _messages(fleet: Fleet) -> Floats:
-    """Sends and receives in an iteration, by the records: kernels of both have one name. float64 [W]."""
+    """Count sends and receives in an iteration, by the records: kernels of both have one name. float64 [W]."""
     return _executions(fleet, _BETWEEN_TWO)
 
 
 def _received(fleet: Fleet) -> Floats:
-    """Receives in an iteration: at the ends of a pipeline, pieces of a batch. float64 [W]."""
+    """Count receives in an iteration: at the ends of a pipeline, pieces of a batch. float64 [W]."""
     return _executions(fleet, frozenset({"recv"}))
 
 
@@ -89,7 +89,7 @@ def _executions(fleet: Fleet, kinds: frozenset[str]) -> Floats:
 
 
 def _waits_us(fleet: Fleet) -> Floats:
-    """Mean time in collectives: an exchange of all at the end takes its share of what stages wait for. float64 [W]."""
+    """Return the mean time in collectives: a final exchange of all takes its share of that. float64 [W]."""
     return np.asarray(fleet.wait_us.mean(axis=1))
 
 

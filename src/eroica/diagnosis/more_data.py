@@ -43,7 +43,7 @@ _MOST_BY_CLOCK = 0.5
 
 
 def has_more_data(view: View) -> NDArray[np.bool_]:
-    """Workers whose forward and backward take longer while their optimizer does not. bool [W].
+    """Mark workers whose forward and backward take longer while their optimizer does not. bool [W].
 
     On an accelerator the optimizer is bound by memory, which a low clock spares as well: there the device's own speed
     must be known and equal, too.
@@ -58,14 +58,14 @@ def has_more_data(view: View) -> NDArray[np.bool_]:
 
 
 def may_have_more_data(view: View) -> NDArray[np.bool_]:
-    """Workers of which this may be so, but nobody knows how fast their devices run. bool [W]."""
+    """Mark workers that may have more data, but nobody knows how fast their devices run. bool [W]."""
     if not view.fleet.has_accelerator:
         return np.zeros(view.workers, dtype=np.bool_)
     return np.asarray(_more_than_peers(view)[0] & (_mean_use(view.fleet) == 0))
 
 
 def _more_than_peers(view: View) -> tuple[NDArray[np.bool_], Floats]:
-    """Whose operators take longer as they do with more data, and by how much those of forward and backward do. [W]."""
+    """Mark workers whose operators take longer as with more data; and the factor of forward and backward. [W] each."""
     grows_W, fixed_W = view.factors_by_data
     more_W = np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)], dtype=np.bool_)
     if more_W.any():
@@ -75,12 +75,12 @@ def _more_than_peers(view: View) -> tuple[NDArray[np.bool_], Floats]:
 
 
 def _goes_through(forward_W: Floats, backward_W: Floats) -> NDArray[np.bool_]:
-    """Whether forward takes longer, too, where backward does, as far as both have operators. bool [W]."""
+    """Mark workers whose forward, too, takes longer where backward does, as far as both have operators. bool [W]."""
     return np.asarray(~(forward_W - 1 < _LEAST_OF_BACKWARD * (backward_W - 1)), dtype=np.bool_)
 
 
 def in_backward_evidence(view: View, members: NDArray[np.intp]) -> tuple[str, ...]:
-    """A sentence where operators of backward alone take longer than on peers."""
+    """Say that operators of backward alone take longer than on peers, where they do."""
     forward, backward = (speed.factor[members].mean(keepdims=True) for speed in view.speed_by_pass)
     if not backward[0] > 1 or _goes_through(forward, backward)[0]:
         return ()
@@ -91,7 +91,7 @@ def in_backward_evidence(view: View, members: NDArray[np.intp]) -> tuple[str, ..
 
 
 def has_more_data_since(view: View) -> NDArray[np.bool_]:
-    """The same against the healthy window: batches or sequences have grown. bool [W].
+    """Mark workers with more data than in the baseline window: batches or sequences have grown. bool [W].
 
     An accelerator's clock must account for less than half of it; where nobody knows the clock, that cannot be told from
     a processor that is slow while its memory is not (`growth.describe_growth` says so).
@@ -114,20 +114,20 @@ def has_more_data_since(view: View) -> NDArray[np.bool_]:
 
 
 def _computes(busier_W: Floats, grows_W: Floats) -> NDArray[np.bool_]:
-    """Whether the processor is busy for as much longer, as far as anybody has sampled that. bool [W]."""
+    """Mark workers whose processor is busy for as much longer, or has not been sampled. bool [W]."""
     enough_W = busier_W - 1 >= _COMPUTES * (grows_W - 1)
     return np.asarray(np.isnan(busier_W) | enough_W, dtype=np.bool_)
 
 
 def _waits_for_cores(view: View, usual_W: Floats, grows_W: Floats) -> NDArray[np.bool_]:
-    """Whether threads that are ready but without a core explain what forward and backward take longer. bool [W].
+    """Mark workers whose waits for a core explain what forward and backward take longer. bool [W].
 
-    Who has more to compute waits for a core as much more often.
+    A worker with more to compute waits for a core as much more often.
 
     Args:
         view: The window.
-        usual_W: Share of the time that those waited which they are compared with, NaN where unknown. float64 [W].
-        grows_W: So many times as long as there forward and backward take. float64 [W].
+        usual_W: Share of the time for which the reference waited for a core, NaN where unknown. float64 [W].
+        grows_W: Factor by which forward and backward take longer than the reference. float64 [W].
     """
     if view.fleet.has_accelerator:
         return np.zeros(view.workers, dtype=np.bool_)
@@ -139,7 +139,7 @@ def _waits_for_cores(view: View, usual_W: Floats, grows_W: Floats) -> NDArray[np
 
 
 def growth_since(view: View) -> tuple[float, float]:
-    """By how much forward and backward, and the optimizer, take longer than in the healthy window; medians."""
+    """Return the factors by which forward and backward, and the optimizer, exceed the baseline window; medians."""
     grows_W, fixed_W = _factors_since(view)
     return float(np.nanmedian(grows_W)), float(np.nanmedian(fixed_W))
 
@@ -150,12 +150,12 @@ def _factors_since(view: View) -> tuple[Floats, Floats]:
 
 
 def is_data(grows: float, fixed: float) -> bool:
-    """Whether so many times as long in forward and backward, and in the optimizer, means more data."""
+    """True if factors of forward and backward (`grows`) and of the optimizer (`fixed`) together mean more data."""
     return bool(grows > 1 and fixed - 1 <= _MOST_SHARED * (grows - 1))
 
 
 def _runs_at_full_speed(view: View) -> NDArray[np.bool_]:
-    """Whether nothing speaks against equal devices; with an accelerator, whether samples say so. bool [W]."""
+    """Mark workers without a sign of a slower device; with an accelerator, those sampled at full speed. bool [W]."""
     if not view.fleet.has_accelerator:
         return np.ones(view.workers, dtype=np.bool_)
     mean_W = _mean_use(view.fleet)
@@ -164,7 +164,7 @@ def _runs_at_full_speed(view: View) -> NDArray[np.bool_]:
 
 
 def _mean_use(fleet: Fleet) -> Floats:
-    """Mean use of what bounds the operators, on a device its clock by its highest; 0: unknown. float64 [W]."""
+    """Return the mean use of what bounds the operators, on a device the share of its highest clock; 0: unknown. [W]."""
     rows = operators(fleet)
     use_FW, time_FW = fleet.pattern[rows][:, :, 1], fleet.critical_us[rows]
     known_FW = np.where(np.isnan(use_FW), 0.0, time_FW)
@@ -172,7 +172,7 @@ def _mean_use(fleet: Fleet) -> Floats:
 
 
 def more_data_evidence(view: View, members: NDArray[np.intp]) -> tuple[str, ...]:
-    """Both factors, and what they mean."""
+    """State both factors, and what they mean."""
     grows, fixed = (float(np.nanmean(factor_W[members])) for factor_W in view.factors_by_data)
     whose = "its" if members.size == 1 else "their"
     return (

@@ -1,8 +1,8 @@
 """Culprits outside the job: processes of the same host or device that take what slow workers lack.
 
-A rule of computing says who is slow and by how much; here it is asked what the workers lacked for that, in cores or in
-a device's time, and whether somebody beside the job took at least half of it, more than on hosts that are not slow and
-more than in the healthy window. A process that is busy while nobody is slow is of no interest.
+A rule of computing accuses workers of an excess. This module asks what they lacked, in cores or in a device's time, and
+whether processes beside the job took at least half of that: more than on hosts that are not slow, and more than in the
+baseline window. A process that is busy while nobody is slow is of no interest.
 """
 
 from __future__ import annotations
@@ -22,9 +22,18 @@ from eroica.diagnosis.hosts import (
     name_use,
 )
 from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.neighbor_use import (
+    HELD,
+    LARGE,
+    LEAST_CORES,
+    Taken,
+    device_taken,
+    host_taken,
+    lack_of,
+    usual_devices,
+)
 from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.speed import host_fact
-from eroica.diagnosis.taken import HELD, LARGE, LEAST_CORES, Taken, device_taken, host_taken, lack_of, usual_devices
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import excess_over_baseline, median_of_others
@@ -39,14 +48,14 @@ _MOST_FACTOR = 10.0
 _LEAST_BY_OTHERS = 0.5
 _LEAST_CLOCK = 0.01
 _MOST_HOSTS = 3
-#: Share of the iteration that has come since the healthy window from which turns are told as others' doing.
+#: Share of the iteration that has come since the baseline window from which turns are told as others' doing.
 _LEAST_LOST = 0.1
 #: Somebody else on the same cores makes a job's own work take longer, but not by more than this.
 _OWN_WORK = 2.0
 
 
 def attribute_to_neighbors(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates, with those that somebody beside the job accounts for saying so; of one host as one."""
+    """Name in candidates the processes beside the job that account for them; candidates of one host become one."""
     if view.is_trace or not any(pattern.host_facts for pattern in view.fleet.patterns):
         return list(candidates)
     hosts = Hosts(view)
@@ -54,10 +63,10 @@ def attribute_to_neighbors(view: View, candidates: Sequence[Candidate]) -> list[
 
 
 def is_concealing(candidate: Candidate) -> bool:
-    """What everybody's iterations end in where cores are short, besides no cause at all.
+    """True if a candidate is how a lack of cores may show on everybody, besides as no cause at all.
 
-    So may a function that is only as large as the slowdown, for want of anything to compare it with. Collectives that
-    carry more, or are more, than in the healthy window are the job's own doing.
+    A function that is only as large as the slowdown, without any reference, may be that, too. Collectives that carry
+    more, or are more, than in the baseline window are the job's own doing.
     """
     contention = candidate.cause == "cpu-contention" and candidate.scope == "rotating"
     longer = candidate.cause == "slow-collective-everywhere" and not candidate.is_own_doing
@@ -65,7 +74,7 @@ def is_concealing(candidate: Candidate) -> bool:
 
 
 def find_sibling_processes(view: View) -> list[Candidate]:
-    """A job that got slower than in its healthy window where nobody stands out, on hosts that others have filled since.
+    """Accuse processes that filled hosts since the baseline window, where the job got slower and nobody stands out.
 
     The whole time lost is theirs then: what a thread without a core delays, all others wait for. Without a healthy
     window it is what iterations take beyond what the user expects, and all that others take counts.
@@ -84,7 +93,7 @@ def find_sibling_processes(view: View) -> list[Candidate]:
 
 
 def unexplained_neighbors(view: View) -> Iterator[str]:
-    """Where a job is slow for no known reason: who else is busy on its hosts."""
+    """Name other processes that are busy on the hosts of a job that is slow for no known reason."""
     for host, members in Hosts(view).workers.items():
         worker = view.fleet.patterns[members[0]]
         heavy = [one for one in worker.neighbors if one.cpu_cores >= LEAST_CORES or one.device]
@@ -99,7 +108,7 @@ def unexplained_neighbors(view: View) -> Iterator[str]:
 
 
 def _attributed(hosts: Hosts, candidate: Candidate) -> Iterator[Candidate]:
-    """The candidate; where only some of its hosts have such neighbors, in two parts."""
+    """Attribute a candidate to neighbors; in two parts where only some of its hosts have such neighbors."""
     view = hosts.view
     accused = [view.fleet.patterns[worker] for worker in candidate.workers]
     if candidate.cause in INPUT_CAUSES:  # their own function is named: loader processes need cores, too
@@ -135,7 +144,7 @@ def _attributed(hosts: Hosts, candidate: Candidate) -> Iterator[Candidate]:
 
 
 def _instead_of_turns(hosts: Hosts, candidate: Candidate) -> Candidate:
-    """What others have taken of all hosts since the healthy window, of which workers then feel one after another."""
+    """Replace a rotating candidate by what other processes have taken of all hosts since the baseline window."""
     view, past = hosts.view, hosts.view.suspects.baseline
     if past is None or view.fleet.has_accelerator:
         return candidate
@@ -153,7 +162,7 @@ def _instead_of_turns(hosts: Hosts, candidate: Candidate) -> Candidate:
 
 
 def _beside_loading(hosts: Hosts, candidate: Candidate) -> Candidate:
-    """The candidate; where others take more cores of a host than elsewhere or before, with a sentence on each host."""
+    """Add a sentence on each host of which others take more cores than elsewhere or before."""
     theirs = sorted({hosts.view.fleet.patterns[worker].worker.host for worker in candidate.workers})
     others, beside = Others(hosts, candidate.workers, candidate.reference), []
     for host in theirs:
@@ -168,7 +177,7 @@ def _beside_loading(hosts: Hosts, candidate: Candidate) -> Candidate:
 
 
 def _of_workers(candidate: Candidate, workers: Sequence[int]) -> Candidate:
-    """The part of a candidate that is these workers'."""
+    """Take the part of a candidate that is these workers'."""
     removed_WI = np.zeros_like(candidate.removed_us)
     removed_WI[list(workers)] = candidate.removed_us[list(workers)]
     return msgspec.structs.replace(candidate, workers=tuple(workers), removed_us=removed_WI)
@@ -188,7 +197,7 @@ def _subject(view: View, candidate: Candidate, taken: Sequence[Taken]) -> str:
 
 
 def _taken_by_device(hosts: Hosts, candidate: Candidate, theirs: Sequence[str], factor: float) -> list[Taken]:
-    """Devices that run more slowly by themselves owe that to nobody who is on them."""
+    """Find what others take of devices, if these do not run more slowly by themselves, with a lower clock."""
     left = factor / _clock_ratio(hosts.view, candidate)
     if left - 1 < _LEAST_BY_OTHERS * (factor - 1):
         return []
@@ -198,7 +207,7 @@ def _taken_by_device(hosts: Hosts, candidate: Candidate, theirs: Sequence[str], 
 
 
 def _clock_ratio(view: View, candidate: Candidate) -> float:
-    """How many times as high the clock of the others' devices is, or was; at least 1, and 1 where nobody looked."""
+    """Return the ratio of the reference devices' clock to that of the accused; at least 1, also where unknown."""
     own_W = host_fact(view.fleet, "gpu_sm_clock")
     usual_W = median_of_others(own_W, view.fleet.roles)
     if candidate.reference == "baseline":
@@ -219,7 +228,7 @@ def _taken_by_host(hosts: Hosts, candidate: Candidate, theirs: Sequence[str], fa
 
 
 def _members(hosts: Hosts, candidate: Candidate) -> dict[str, list[int]]:
-    """A candidate's workers by host."""
+    """Return a candidate's workers by host."""
     found: dict[str, list[int]] = {}
     for worker in candidate.workers:
         found.setdefault(hosts.view.fleet.patterns[worker].worker.host, []).append(worker)
@@ -227,7 +236,7 @@ def _members(hosts: Hosts, candidate: Candidate) -> dict[str, list[int]]:
 
 
 def _taken_since(hosts: Hosts, host: str, lost: float) -> Taken | None:
-    """What others have taken on a host since the healthy window, if that is what its workers lack now."""
+    """Find what others have taken on a host since the baseline window, if its workers lack it now; else None."""
     members, before = hosts.workers[host], hosts.before.get(host)
     if not before and hosts.view.suspects.baseline is not None:
         return None
@@ -242,12 +251,12 @@ def _taken_since(hosts: Hosts, host: str, lost: float) -> Taken | None:
 
 
 def _work_of_job(hosts: Hosts, members: Sequence[int]) -> float:
-    """Core time of the job's processes on a host in an iteration, microseconds."""
+    """Return the core time of the job's processes on a host in an iteration, microseconds."""
     return fact(hosts.view.fleet.patterns[members[0]], "cores_job") * hosts.view.iteration_us
 
 
 def _work_then(hosts: Hosts, before: Sequence[WorkerPattern]) -> float:
-    """The same in the healthy window; infinite where nobody looked."""
+    """Return the core time of the job's processes in the baseline window; infinite where nobody looked."""
     past = hosts.view.suspects.baseline
     cores = max(fact(one, "cores_job") for one in before)
     return cores * past.mean_iteration_us if past is not None and cores > 0 else np.inf
@@ -292,7 +301,7 @@ def _job_candidate(
 
 
 def _merged(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates that blame processes of the same hosts are one, and contention that wanders is part of it."""
+    """Merge candidates that blame processes of the same hosts, and contention that rotates with one of all workers."""
     merged: list[Candidate] = []
     everybodys = any(candidate.cause == CAUSE and candidate.scope == "all" for candidate in candidates)
     for candidate in candidates:

@@ -1,4 +1,4 @@
-"""Code that runs now and did not in the healthy window: what a change of the job's own code looks like from outside."""
+"""Code that runs now and did not in the baseline window: how a change of the job's code looks from outside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HARDLY = 0.1
 
 
 def describe_new_code(view: View) -> str:
-    """A sentence, "" where no large part of the iteration is new on all workers."""
+    """Describe new code; "" where no large part of the iteration is new on all workers."""
     past = view.suspects.baseline
     if past is None or view.is_trace:
         return ""
@@ -34,13 +34,13 @@ def describe_new_code(view: View) -> str:
 
 
 def new_function(view: View, least_us: float) -> str:
-    """Label of what holds at least so much of an iteration on all workers, and did not before; "" if nothing does."""
+    """Name the frame that holds so much of an iteration on all workers, and hardly any before; "" without one."""
     past = view.suspects.baseline
     return "" if past is None or view.is_trace else _largest(_inclusive(view.fleet), _inclusive(past), least_us)
 
 
 def _inclusive(fleet: Fleet) -> dict[str, Floats]:
-    """Time under each of the user's frames on the training thread, microseconds per iteration. float64 [W] each."""
+    """Return the time under each of the user's frames on the training thread, us per iteration. float64 [W] each."""
     found: dict[str, Floats] = defaultdict(lambda: np.zeros(len(fleet.ranks)))
     for at, key in enumerate(fleet.keys):
         if key.kind == "python" and key.thread == "training":
@@ -51,7 +51,7 @@ def _inclusive(fleet: Fleet) -> dict[str, Floats]:
 
 
 def _largest(here: dict[str, Floats], there: dict[str, Floats], least_us: float) -> str:
-    """The frame that holds much of an iteration on every worker, and hardly anything of one in the other window."""
+    """Name the frame that holds much of an iteration on every worker, and hardly any of one in the other window."""
     least = {frame: float(time_W.min()) for frame, time_W in here.items()}
     much = {
         frame: time

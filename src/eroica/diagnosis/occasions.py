@@ -1,4 +1,4 @@
-"""Something that happens every so many iterations: when, on whom, how long, and what it costs.
+"""Occasions, work that comes every so many iterations: its iterations, its workers, its duration and its cost.
 
 The slowest iterations, which are left out elsewhere as one-offs, are what it is about, so all captured ones count.
 
@@ -45,17 +45,17 @@ _EXPLAINS = 0.6
 
 
 class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
-    """When something happened, on whom.
+    """Occasions: iterations in which some rows took long, and the workers on which they did.
 
     Attributes:
         fleet: The window with all iterations.
-        rows: Its rows that show it.
-        time_us: Their time. float64 [W, I].
+        rows: Rows (indices) that show the occasions.
+        time_us: Time of these rows. float64 [W, I].
         hit: Iterations with an occasion. bool [I].
         count: Runs of such iterations; of what is always there, the iterations.
-        scope: Whose it is.
-        workers: Who (indices); empty if it rotates.
-        beyond_peers: Everybody does it, and `time_us` is what these take longer.
+        scope: Of some workers, of all, or rotating.
+        workers: Workers (indices) that take part; empty if that rotates.
+        beyond_peers: Everybody takes part, and `time_us` is the excess of these over their peers.
         stated_interval: Iterations from one occasion to the next, where the window is not what tells; else 0.
     """
 
@@ -83,7 +83,7 @@ class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def near(self) -> Flags:
-        """Iterations with an occasion and those right after: who is late at an end is waited for then. bool [I]."""
+        """Iterations with an occasion and those right after: a worker late at an end is waited for then. bool [I]."""
         return np.asarray(self.hit | np.append(False, self.hit[:-1]), dtype=np.bool_)
 
     @cached_property
@@ -98,12 +98,12 @@ class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @property
     def in_iteration_us(self) -> float:
-        """The same in one iteration: an occasion may last for several."""
+        """Time of an occasion in one iteration: it may last for several."""
         return float(self.longest_us[self.hit].mean())
 
     @property
     def is_constant(self) -> bool:
-        """Whether (nearly) every iteration has it."""
+        """True if (nearly) every iteration is an occasion."""
         return float(self.hit.mean()) >= _ALWAYS
 
     @property
@@ -113,7 +113,7 @@ class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
 
 def find_occasions(view: View, rows: tuple[int, ...]) -> Occasions | None:
-    """When some rows took long; None if never, or once in a window of several iterations."""
+    """Find when some rows took long; None if never, or once in a window of several iterations."""
     fleet = view.whole
     time_WI = fleet.series(rows)
     longest_I = time_WI.max(axis=0)
@@ -129,7 +129,7 @@ def find_occasions(view: View, rows: tuple[int, ...]) -> Occasions | None:
 
 
 def may_be_older(view: View, found: Occasions) -> bool:
-    """Whether it may have come as seldom in the healthy window, which was too short to see it.
+    """True if occasions may have come as seldom in the baseline window, which was too short to show them.
 
     Where a job has got slower, unless it costs most of that, or iterations without it are as long as then.
     """
@@ -145,12 +145,12 @@ def may_be_older(view: View, found: Occasions) -> bool:
 
 
 def runs_of(hit_I: Flags) -> int:
-    """Runs of iterations that follow each other."""
+    """Count runs of iterations that follow each other."""
     return int(np.count_nonzero(hit_I & ~np.append(False, hit_I[:-1])))
 
 
 def whose(time_WO: Floats) -> tuple[Literal["some", "all", "rotating"], tuple[int, ...]]:
-    """Who takes part: everybody, some each time, or somebody else each time."""
+    """Return the scope and the workers that take part: all, some each time, or another one each time."""
     takes_part_W = (time_WO >= _PART * time_WO.max(axis=0)).mean(axis=1)
     total_W = time_WO.sum(axis=1)
     late_W = (takes_part_W >= _PART) | (total_W >= _PART * total_W.max())
@@ -160,7 +160,7 @@ def whose(time_WO: Floats) -> tuple[Literal["some", "all", "rotating"], tuple[in
 
 
 def agreement_of(found: Occasions) -> float | None:
-    """Share of the accused time that the others wait for, in these iterations and the ones after them.
+    """Return the share of the accused time that the others wait for, in these iterations and the ones after them.
 
     A worker that saves behind its optimizer step is waited for in the next iteration's collectives.
     """
@@ -180,7 +180,7 @@ def agreement_of(found: Occasions) -> float | None:
 def candidate_of(
     view: View, what: tuple[str, str], found: Occasions, focus: Focus, agreement: float | None, more: Sequence[str] = ()
 ) -> Candidate:
-    """The candidate that accuses who took part.
+    """Build the candidate that accuses the workers that took part.
 
     Args:
         view: The window.
@@ -214,7 +214,7 @@ def candidate_of(
 
 
 def _strength(found: Occasions) -> float:
-    """How surely time was spent: by the number of samples that hit it, and by the number of occasions."""
+    """Estimate the strength of the time spent: by the samples that hit it, and by the number of occasions."""
     rows, accused = list(found.rows), found.accused
     error = float(np.sqrt((found.fleet.error_us[rows][:, accused] ** 2).sum(axis=0)).mean())
     mean = float(found.fleet.critical_us[rows][:, accused].sum(axis=0).mean())

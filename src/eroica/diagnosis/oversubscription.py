@@ -1,7 +1,7 @@
 """Processes of the job itself, its loaders' or others that it has started, that take the cores from training threads.
 
 What a thread without a core delays, all others wait for, so every function of everybody seems to take longer. Three
-measurements tell what it is: these processes compute more in each iteration than in the healthy window, the training
+measurements tell what it is: these processes compute more in each iteration than in the baseline window, the training
 threads, or transfers that the same cores carry, wait longer for a core, and the hosts are full. Without a healthy
 window both must account for what an iteration takes beyond the one that is expected. Shares of time do not show it
 where cores were short before, so all of this is compared as time of an iteration.
@@ -41,7 +41,7 @@ _LEAST_TAKEN = 0.3
 _LEAST_QUEUED = 0.2
 #: Stacks are sampled of some of them only: these must be seen to compute for this share of what was taken.
 _LEAST_SAMPLED = 0.2
-#: Without a healthy window training threads must wait for a core this share of the time outside collectives.
+#: Without a baseline window training threads must wait for a core this share of the time outside collectives.
 _OFTEN_QUEUED = 0.35
 #: What accounts for so much of the lost time by either of the two accounts for all of it: so few cores are shared that
 #: processes that take them turn by turn cost more than their own time.
@@ -66,10 +66,10 @@ class _Kind(NamedTuple):
 
 
 class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What has come since the healthy window; without one, what there is beyond the iteration that is expected.
+    """Load that has come since the baseline window; without one, the load beyond the expected iteration.
 
     Attributes:
-        reference: Which of the two.
+        reference: Baseline window or expectation.
         lost_us: By how much iterations are longer.
         taken_us: Core time per iteration that workers, or processes of theirs, use beside the training thread.
             float64 [W].
@@ -88,14 +88,14 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     strength: float
 
     def cost_us(self, members: Sequence[int], cores: float) -> float:
-        """What the loaders cost of an iteration."""
+        """Return the time of an iteration that the loaders cost, microseconds."""
         taken_us = float(np.nansum(self.taken_us[list(members)])) / max(cores, 1.0)
         seen_us = max(float(np.nanmean(self.queued_us[list(members)])), taken_us)
         return self.lost_us if seen_us >= _MOSTLY * self.lost_us else seen_us
 
 
 def find_oversubscription(view: View) -> list[Candidate]:
-    """All workers of hosts that their own loader processes, or others that they have started, fill."""
+    """Accuse all workers of hosts that their own loader processes, or others that they have started, fill."""
     found = [*_find(view, _LOADERS), *_find(view, _STARTED)]
     return sorted(found, key=lambda one: one.gain or 0.0, reverse=True)
 
@@ -110,7 +110,7 @@ def _find(view: View, kind: _Kind) -> list[Candidate]:
 
 
 def _change(view: View, kind: _Kind) -> _Change | None:
-    """None where nobody finds the job slow, or nothing tells what it was before."""
+    """Measure the added load; None where nobody finds the job slow, or nothing tells what it was before."""
     past, before_us = view.suspects.baseline, view.baseline_us
     if view.is_trace or not view.is_slow or not before_us or before_us >= view.iteration_us:
         return None
@@ -151,12 +151,12 @@ def _is_crowded(view: View, kind: _Kind, change: _Change, host: str) -> bool:
 
 
 def _loaders(view: View, members: list[int]) -> float:
-    """Loader processes that these workers are set up to have."""
+    """Count the loader processes that these workers are set up to have."""
     return sum(number(view.fleet.patterns[at].setup.get("loader_workers")) or 0.0 for at in members)
 
 
 def looks_like(candidate: Candidate, crowd: Candidate) -> bool:
-    """Whether a candidate is what crowded hosts look like to a rule that does not know of them.
+    """True if a candidate is how crowded hosts look to a rule that does not know of them.
 
     Its workers must lie in the crowd. A function of the user's own that all of them spend more time in is something
     else, unless it is another worker's turn each time.
@@ -170,9 +170,9 @@ def looks_like(candidate: Candidate, crowd: Candidate) -> bool:
 
 
 def blame_loading(view: View, crowd: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates where loading of some workers is slow, and their loaders alone take the cores of the whole crowd.
+    """Blame slow loading of some workers, if their loaders alone take the cores of the whole crowd.
 
-    That loading is the cause then, and costs what the crowd costs; who computes slowly beside it only looks like one.
+    That loading is the cause then, and costs what the crowd costs; a worker that is slow beside it only looks like one.
 
     Returns:
         Nothing where the loaders of all take the cores.
@@ -194,13 +194,13 @@ def blame_loading(view: View, crowd: Candidate, candidates: Sequence[Candidate])
 
 
 def _lacks_cores(candidate: Candidate, crowd: Candidate) -> bool:
-    """Whether a candidate is what workers of a crowd, or all in turn, look like without a core."""
+    """True if a candidate is how a lack of cores looks on workers of a crowd, or on all in turn."""
     within = bool(candidate.workers) and set(candidate.workers) <= set(crowd.workers)
     return candidate.cause in _WITHOUT_CORES and (within or (not candidate.workers and crowd.scope == "all"))
 
 
 def _beside_training_us(fleet: Fleet) -> Floats:
-    """Core time per iteration that a worker and its loaders use beside its training thread; NaN: unknown. float64 [W].
+    """Return core time per iteration of a worker and its loaders beside its training thread; NaN: unknown. float64 [W].
 
     Counted by the kernel for all processes, where stacks are only sampled of some.
     """
@@ -210,7 +210,7 @@ def _beside_training_us(fleet: Fleet) -> Floats:
 
 
 def _started_us(fleet: Fleet) -> Floats:
-    """Core time per iteration of the job's processes on a host that are no worker's own, shared out evenly. [W]."""
+    """Return core time per iteration of a job's processes that are no worker's own, shared evenly on a host. [W]."""
     _, home_W = np.unique([pattern.worker.host for pattern in fleet.patterns], return_inverse=True)
     job_W, worker_W = host_fact(fleet, "cores_job"), host_fact(fleet, "cores_worker")
     workers_H, own_H = np.bincount(home_W), np.bincount(home_W, weights=worker_W)  # unknown where one worker's are
@@ -222,7 +222,7 @@ def _loader_rows(fleet: Fleet) -> list[int]:
 
 
 def _child_rows(fleet: Fleet) -> list[int]:
-    """Python in processes that workers have started and that load no data."""
+    """List rows of Python in processes that workers have started and that load no data."""
     return [at for at, key in enumerate(fleet.keys) if key.thread == "child"]
 
 
@@ -251,13 +251,13 @@ _STARTED = _Kind(
 
 
 def _sampled_us(fleet: Fleet, kind: _Kind) -> Floats:
-    """Core time per iteration of the processes that were sampled. float64 [W]."""
+    """Return the core time per iteration of the processes that were sampled. float64 [W]."""
     rows = kind.rows(fleet)
     return np.asarray((fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0))
 
 
 def _busiest_frame(view: View, kind: _Kind, members: Sequence[int]) -> Focus | None:
-    """The frame in which they compute most; most of their threads only wait."""
+    """Find the frame in which these processes compute most; most of their threads only wait."""
     fleet = view.fleet
     rows = kind.rows(fleet)
     used_R = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1]))[:, list(members)].mean(axis=1)
@@ -265,7 +265,7 @@ def _busiest_frame(view: View, kind: _Kind, members: Sequence[int]) -> Focus | N
 
 
 def _queued_us(fleet: Fleet) -> Floats:
-    """Time per iteration in which training threads are ready but have no core; NaN where unknown. float64 [W]."""
+    """Return time per iteration in which training threads are ready without a core; NaN where unknown. float64 [W]."""
     return np.asarray(queued_share(fleet) * fleet.iteration_us.mean(axis=1))
 
 

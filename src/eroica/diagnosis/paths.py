@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.bad_links import find_bad_links, find_slow_paths
 from eroica.diagnosis.candidate import Candidate, Reference
 from eroica.diagnosis.detours import find_detours
 from eroica.diagnosis.fallback import find_fallback
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
-from eroica.diagnosis.rings import find_bad_links, find_slow_paths
 from eroica.diagnosis.slow_groups import Culprit, SlowGroups, among, find_slow_groups, hosts_of, without_old
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 def find_group_transfers(view: View) -> list[Candidate]:
-    """Groups that take longer than like ones, or than when the job was healthy, for whom others are seen to wait."""
+    """Accuse groups slower than like ones, or than in the baseline window, for which others are seen to wait."""
     slow = (without_old(view, found) for found in find_slow_groups(view))
     beside_others = ((found, culprit) for found in slow for culprit in _culprits(view, found))
     judged = [_candidate(view, found, culprit, "peers") for found, culprit in beside_others]
@@ -36,7 +36,7 @@ def find_group_transfers(view: View) -> list[Candidate]:
 
 
 def _culprits(view: View, found: SlowGroups) -> Iterator[Culprit]:
-    """What the members' use of their paths says of each slow group: the most specific reading counts."""
+    """Find the culprits of slow groups by their members' use of their paths: the most specific reading counts."""
     for reading in (find_fallback, find_bad_links, find_slow_paths):
         culprit = reading(view, found) if found.slow else None
         if culprit is not None:
@@ -81,7 +81,7 @@ def _candidate(view: View, found: SlowGroups, culprit: Culprit, reference: Refer
 
 
 def _removed(view: View, found: SlowGroups) -> Floats:
-    """What each iteration's transfer of a slow group takes beyond that of the fast ones. float64 [W, I]."""
+    """Return the time that transfers of slow groups take beyond those of the fast ones. float64 [W, I]."""
     removed_WI = np.zeros_like(view.fleet.iteration_us)
     for one in found.slow:
         removed_WI[list(one.members)] = np.maximum(one.transfer_us - found.fast_us, 0.0)
@@ -89,9 +89,9 @@ def _removed(view: View, found: SlowGroups) -> Floats:
 
 
 def _agreement(view: View, found: SlowGroups, excess_us: float) -> float | None:
-    """By how much less the slow groups wait for others than the others do, as a share of their excess.
+    """Return by how much less slow groups wait for others than the others do, as a share of their excess.
 
-    None where they are all there are.
+    None where all workers are in slow groups.
     """
     waited_W = view.suspects.arrivals.waited_us.mean(axis=1)
     own = np.isin(np.arange(view.workers), found.members)
@@ -103,7 +103,7 @@ def _agreement(view: View, found: SlowGroups, excess_us: float) -> float | None:
 
 
 def path_gain(view: View, removed_WI: Floats) -> float:
-    """What shorter transfers save, as a fraction of the iteration.
+    """Compute the gain of shorter transfers, as a fraction of the iteration.
 
     A worker's path through an iteration is all of it but the waiting for others; the longest path is the iteration. Two
     causes on different workers hide each other, so this gains the larger of what it gains alone and what it adds when

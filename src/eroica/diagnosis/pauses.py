@@ -57,7 +57,7 @@ _MOST_FUNCTIONS = 3
 
 
 def find_pauses(view: View) -> list[Candidate]:
-    """Own functions that take long every so many iterations, at a cost of at least `min_gain`."""
+    """Accuse own functions that take long every so many iterations, at a cost of at least `min_gain`."""
     if view.is_trace or view.whole.iteration_us.shape[1] < _FEWEST_ITERATIONS:
         return []
     rows = _worth_reading(view)
@@ -72,7 +72,7 @@ def find_pauses(view: View) -> list[Candidate]:
 
 
 def _worth_reading(view: View) -> list[int]:
-    """Python rows outside input that no other rule owns and that hold enough time on some worker."""
+    """List Python rows outside input that no other rule owns and that hold enough time on some worker."""
     fleet = view.fleet
     least = _LEAST_ROW * view.settings.min_gain * view.whole.mean_iteration_us
     rows = view.rows(kinds=frozenset({"python"}), phases=_PHASES)
@@ -86,7 +86,7 @@ def _worth_reading(view: View) -> list[int]:
 
 
 def _heaviest(view: View, rows: Sequence[int]) -> Focus | None:
-    """The own function that holds most of what one worker spends above its usual; None if there is none."""
+    """Find the own function that holds most of what one worker spends above its usual; None if there is none."""
     if not rows:
         return None
     mean_RW, usual_RW = np.zeros((len(rows), view.workers)), np.zeros((len(rows), view.workers))
@@ -121,7 +121,7 @@ def _judge(view: View, focus: Focus) -> Iterator[Candidate]:
 
 
 def _longer_than_others(view: View, focus: Focus, found: Occasions) -> Iterator[Candidate]:
-    """What everybody has always done, as far as some take longer in it than their peers, who wait for them."""
+    """Accuse workers that take longer than their peers, who wait for them, in what everybody has always done."""
     time_WO = found.time_us[:, found.hit]
     usual_WO = median_of_others(time_WO.T, found.fleet.roles).T
     beyond_WO = np.nan_to_num(time_WO - usual_WO)
@@ -150,7 +150,7 @@ def _longer_than_others(view: View, focus: Focus, found: Occasions) -> Iterator[
 
 
 def _is_rhythm(found: Occasions) -> bool:
-    """Often enough for no chance, and more often than an evaluation; long beside an iteration that has none."""
+    """True if occasions are too many for chance, more frequent than evaluations, and long beside a usual iteration."""
     usual = float(np.median(found.fleet.iteration_us))
     fewest = _FEWEST_LONG if found.in_iteration_us >= usual else _FEWEST_OCCASIONS
     often = fewest <= found.count and found.interval < _SELDOM and float(found.hit.mean()) <= _MOST_ITERATIONS
@@ -158,9 +158,9 @@ def _is_rhythm(found: Occasions) -> bool:
 
 
 def _is_new(view: View, found: Occasions) -> bool:
-    """Whether others wait for it, or most workers spend longer in it than in the baseline window.
+    """True if others wait for the occasions, or most workers spend longer in them than in the baseline window.
 
-    That window must be long enough to have seen it, unless the job has got slower by about as much since.
+    That window must be long enough to have seen them, unless the job has got slower by about as much since.
     """
     if found.scope != "all":
         return True
@@ -175,12 +175,12 @@ def _is_new(view: View, found: Occasions) -> bool:
 
 
 def _before_us(view: View, found: Occasions) -> Floats:
-    """Time of its rows in the baseline window. float64 [W]."""
+    """Return the time of an occasion's rows in the baseline window. float64 [W]."""
     return np.asarray(np.nan_to_num(view.suspects.before_us[list(found.rows)]).sum(axis=0))
 
 
 def _beyond_before(view: View, found: Occasions, candidate: Candidate) -> Candidate:
-    """What everybody did before, too, is not gained."""
+    """Take from a candidate what everybody did before, too: that is not gained."""
     if found.scope != "all":
         return candidate
     before_us = float(_before_us(view, found).mean())
@@ -197,7 +197,7 @@ def _beyond_before(view: View, found: Occasions, candidate: Candidate) -> Candid
 
 
 def _explains(view: View, found: Occasions) -> float:
-    """Share of what holds the accused up, beyond their usual, that lies in the function; 0 if iterations are no longer.
+    """Return the share of what holds the accused up, beyond their usual, in the function; 0 if it lengthens nothing.
 
     Saving, logging and collections are set aside: they have rules of their own.
     """

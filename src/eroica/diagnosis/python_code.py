@@ -57,7 +57,7 @@ _MOST_READ = 64
 _MOST_APART = 16
 #: Accused workers differ much if one has so many times as much as another.
 _UNEQUAL = 3.0
-#: Frames looked at against the healthy window where a phase as a whole does not stand out; one against peers: on busy
+#: Frames looked at against the baseline window where a phase as a whole does not stand out; one against peers: on busy
 #: cores the more are looked at, the more often one of them differs by chance.
 _MOST_FRAMES = 3
 #: Who takes so much more of the usual time in a function of all than they do.
@@ -92,7 +92,7 @@ _NEXT_STEPS: dict[str, str] = {
 
 
 def find_python(view: View) -> list[Candidate]:
-    """Functions that take longer on some workers than on their peers, or on all than before or than expected."""
+    """Accuse functions that take longer on some workers than on peers, or on all than before or than expected."""
     found: dict[Hashable, list[Candidate]] = defaultdict(list)
     for at, one in enumerate(candidate for phase in BESIDE_INPUT for candidate in _in_phase(view, phase)):
         alike = not one.is_elsewhere and one.focus.is_own
@@ -101,7 +101,7 @@ def find_python(view: View) -> list[Candidate]:
 
 
 def _together(parts: Sequence[Candidate]) -> Candidate:
-    """The same function on the same workers in several parts of the iteration is one finding."""
+    """Join candidates of the same function on the same workers in several parts of the iteration."""
     if len(parts) == 1:
         return parts[0]
     whole = next((one for one in parts if one.gain is not None), None)
@@ -121,7 +121,7 @@ def _together(parts: Sequence[Candidate]) -> Candidate:
 
 
 def python_rows(view: View, phases: Sequence[str] = BESIDE_INPUT) -> list[int]:
-    """Rows of Python that these rules judge."""
+    """List rows of Python that these rules judge."""
     rows = view.rows(kinds=frozenset({"python"}), phases=frozenset(phases))
     return [row for row in rows if not is_judged_elsewhere(view.fleet.keys[row].stack)]
 
@@ -146,18 +146,18 @@ def _in_phase(view: View, phase: Phase) -> Iterator[Candidate]:
 
 
 def _expected_share(view: View, phase: Phase) -> float:
-    """Share of the iteration that Python of one part may take beside an accelerator: more where it launches much."""
+    """Return the share of the iteration that Python of one part may take: more where it launches much for a device."""
     launching_us = float(view.fleet.critical_us[launching_rows(view.fleet, phase)].sum(axis=0).mean())
     return view.settings.expected_python + _BETWEEN_LAUNCHES * launching_us / max(view.iteration_us, 1e-9)
 
 
 def reading_of(stack: tuple[str, ...]) -> tuple[str, bool, bool]:
-    """All that rules read in a call stack as a whole: stacks of one reading can be counted together."""
+    """Return all that rules read in a call stack as a whole: stacks of one reading can be counted together."""
     return activity_of(stack), is_idle_stack(stack), is_judged_elsewhere(stack)
 
 
 def is_judged_elsewhere(stack: Sequence[str]) -> bool:
-    """Whether a stack is nobody's Python or another rule's.
+    """True if a stack is nobody's Python, or the matter of another rule.
 
     A leaf that waits for the C++ autograd engine is a gap between operators, and one that enters a collective a part of
     that; saving and logging have a rule that knows that they may come every so many iterations.
@@ -166,7 +166,7 @@ def is_judged_elsewhere(stack: Sequence[str]) -> bool:
 
 
 def enters_collective(stack: Sequence[str]) -> bool:
-    """Whether a stack ends where a collective is entered, or where the C++ autograd engine is waited for."""
+    """True if a stack ends where a collective is entered, or where the C++ autograd engine is waited for."""
     if not stack:
         return False
     enters = _COLLECTIVES in stack[-1] and not stack[-1].startswith(_PICKLING)
@@ -174,7 +174,7 @@ def enters_collective(stack: Sequence[str]) -> bool:
 
 
 def _judged(view: View, rows: list[int], expected: float | None) -> Iterator[tuple[list[int], Lateness]]:
-    """Ways in which the phase, or one frame of it, takes too long, each with its rows.
+    """List ways in which the phase, or one frame of it, takes too long, each with its rows.
 
     A new function is lost in the sum of a phase that varies by more than it costs, so frames are judged as well.
     """
@@ -211,7 +211,7 @@ def _by_frame(view: View, rows: list[int], reference: str) -> Iterator[tuple[lis
 
 
 def _by_function(view: View, rows: list[int], late: Lateness) -> list[Lateness]:
-    """Some who are late, apart where each is in a function of its own: two troubles at a time are two."""
+    """Split some late workers where each is late in a function of its own: two troubles at a time are two."""
     if late.agreement is None or not 1 < len(late.workers) <= _MOST_APART:
         return [late]
     groups: dict[str, list[int]] = defaultdict(list)
@@ -226,14 +226,14 @@ def _by_function(view: View, rows: list[int], late: Lateness) -> list[Lateness]:
 
 
 def _of_these(late: Lateness, members: tuple[int, ...]) -> Lateness:
-    """The part of it that lies on some of the late, whose own means are those of all."""
+    """Take the part of a lateness that lies on some of the late; its means stay those of all."""
     removed_WI = np.zeros_like(late.removed_us)
     removed_WI[list(members)] = late.removed_us[list(members)]
     return msgspec.structs.replace(late, workers=members, removed_us=removed_WI)
 
 
 def _narrowed(view: View, rows: list[int], late: Lateness, expected: float | None) -> Candidate | None:
-    """The candidate of the frame that holds most of the excess; of the whole phase where no frame does.
+    """Build the candidate of the frame that holds most of the excess; of the whole phase where no frame does.
 
     Nothing where a whole job is late and one worker's own function holds most of it: that is accused by itself.
     """
@@ -254,7 +254,7 @@ def _narrowed(view: View, rows: list[int], late: Lateness, expected: float | Non
 
 
 def counted_share(view: View, rows: list[int], late: Lateness, whole_R: Floats) -> Floats:
-    """Part of each row's time that lies in iterations that count, where others hold much; else all of it. [R]."""
+    """Return the part of each row's time in iterations that count, where others hold much; else all of it. [R]."""
     members = np.asarray(late.workers, dtype=np.intp)
     if whole_R.sum() <= _MOSTLY_COUNTED * late.mean_us or view.whole is view.fleet:
         return np.ones(whole_R.shape)
@@ -265,7 +265,7 @@ def counted_share(view: View, rows: list[int], late: Lateness, whole_R: Floats) 
 
 
 def _is_common(view: View, focus: Focus, late: Lateness) -> bool:
-    """Whether most of the accused spend about as much time under a frame; one of them alone is not the whole job."""
+    """True if most of the accused spend about as much time under a frame; one of them alone is not the whole job."""
     own_W = view.fleet.critical_us[list(focus.functions)][:, list(late.workers)].sum(axis=0)
     return bool((own_W >= own_W.mean() / 2).mean() >= JOB_WIDE)
 
@@ -276,7 +276,7 @@ def _same_reference(view: View, functions: list[int], late: Lateness, expected: 
 
 
 def _accuse_or_awaited(view: View, functions: tuple[int, ...], focus: Focus, late: Lateness) -> Candidate:
-    """The candidate of a function; of whom most workers wait for in it, where that is what they do."""
+    """Accuse a function, or the workers that most others wait for in it, where waiting is all they do."""
     found = accuse_python(view, functions, focus, late)
     awaited = _awaited(view, functions, late)
     if not awaited:
@@ -285,9 +285,9 @@ def _accuse_or_awaited(view: View, functions: tuple[int, ...], focus: Focus, lat
 
 
 def _awaited(view: View, functions: tuple[int, ...], late: Lateness) -> list[int]:
-    """Whom most workers wait for in Python, such as that which reads a socket; nobody if they work there.
+    """List the workers that most others wait for in Python, as in a read of a socket; none if the others work there.
 
-    Those who take no longer in it, while in other functions they got longer by about as much.
+    They take no longer in these functions, while they got longer in others by about as much.
     """
     busy_before_W = view.busy_before().mean(axis=1)
     others = sorted(set(np.flatnonzero(~np.isnan(busy_before_W)).tolist()) - set(late.workers))
@@ -301,7 +301,7 @@ def _awaited(view: View, functions: tuple[int, ...], late: Lateness) -> list[int
 
 
 def _of_awaited(view: View, waits: Candidate, awaited: list[int]) -> Candidate | None:
-    """The own function in which those whom the others wait for are longer by most of that, if there is one."""
+    """Accuse the own function in which awaited workers are longer by most of the others' wait; None without one."""
     rows = python_rows(view)
     time_R = view.fleet.critical_us[rows][:, awaited].mean(axis=1)
     before_R = np.nan_to_num(view.suspects.before_us[rows])[:, awaited].mean(axis=1)
@@ -336,13 +336,13 @@ def _of_awaited(view: View, waits: Candidate, awaited: list[int]) -> Candidate |
 def accuse_python(
     view: View, functions: tuple[int, ...], focus: Focus, late: Lateness, *, with_operators: bool = False
 ) -> Candidate:
-    """The candidate that names a function of Python, and says what it does there.
+    """Accuse a function of Python, and say what it does.
 
     Args:
         view: The window.
         functions: Rows whose time it is (indices into the fleet's keys).
         focus: The function.
-        late: Who, against what, by how much.
+        late: The accused, their reference and their excess.
         with_operators: The function is meant with the operators that it calls.
     """
     done = doing(view, focus.functions or functions, late.workers, with_operators=with_operators)
@@ -357,7 +357,7 @@ def accuse_python(
 
 
 def _unequally(view: View, functions: tuple[int, ...], late: Lateness) -> tuple[str, ...]:
-    """Who has most and least of it, where the accused differ much: their mean is nobody's."""
+    """Name the accused with the most and the least time, where these differ much: their mean is nobody's."""
     if len(late.workers) < 2:
         return ()
     time_W = view.fleet.critical_us[list(functions)][:, list(late.workers)].sum(axis=0)
@@ -370,14 +370,14 @@ def _unequally(view: View, functions: tuple[int, ...], late: Lateness) -> tuple[
 
 
 def _waits_for_threads(view: View, functions: tuple[int, ...], late: Lateness) -> float:
-    """Share of the time of some rows in which the training thread waits for another one, 0-1."""
+    """Return the share of the time of rows in which the training thread waits for another one, 0-1."""
     time_R = view.fleet.critical_us[list(functions)][:, list(late.workers)].sum(axis=1)
     waits_R = [activity_of(view.fleet.keys[row].stack) == "thread" for row in functions]
     return float(time_R[waits_R].sum() / max(float(time_R.sum()), 1e-9))
 
 
 def _beside(view: View, inside: Focus, late: Lateness) -> tuple[str, ...]:
-    """What another thread or process of the accused does meanwhile, if that is much."""
+    """Name the function that another thread or process of the accused is busy in meanwhile, if it is much."""
     busy_us = float(view.fleet.total_us[list(inside.functions)][:, list(late.workers)].sum(axis=0).mean())
     if busy_us < _BUSY_BESIDE * view.iteration_us:
         return ()
@@ -386,19 +386,19 @@ def _beside(view: View, inside: Focus, late: Lateness) -> tuple[str, ...]:
 
 
 def _leaf(view: View, focus: Focus, done: Doing) -> tuple[str, ...]:
-    """What the named function calls that takes the time, and what that means where a library is known for it."""
+    """Name the frame in which the function's heaviest stack ends, and the meaning of its activity, if known."""
     leaf = library_frame(view, focus)
     text = (f"Its heaviest stack ends in {leaf}.",) if leaf else ()
     return (*text, _MEANINGS[done.activity]) if done.activity in _MEANINGS else text
 
 
 def _explains_slowdown(view: View, rows: list[int], time_us: Floats) -> Iterator[Candidate]:
-    """Without a baseline window: one own function, on all workers, about as large as the slowdown the trigger saw.
+    """Accuse one own function of all workers that is about as large as the slowdown, without a baseline window.
 
-    By its own time, or with that of the operators it calls, of which only the sum over the window is known.
+    Its own time counts, or with that of the operators it calls, of which only the sum over the window is known.
 
-    What is less than most of what the window has grown by leaves as much doubt. Where the others wait for one worker by
-    most of it, and that one takes far longer in the function than they do, it is that one's doing.
+    A function that takes less than most of the window's growth leaves as much doubt. A worker for which the others wait
+    by most of it, and which takes far longer in the function than they do, is accused alone.
     """
     if not view.is_slow or view.slowdown_us <= 0:
         return
@@ -443,7 +443,7 @@ def _explains_slowdown(view: View, rows: list[int], time_us: Floats) -> Iterator
 
 
 def _along_stages(view: View, mean_W: Floats) -> float:
-    """What passes through all stages of a pipeline spends in a function; without stages, what each worker does."""
+    """Sum the least time in a function over the stages of a pipeline; without stages, return the least of all."""
     places = set(view.stages)
     if None in places:
         return float(mean_W.min())

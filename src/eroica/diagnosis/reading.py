@@ -1,4 +1,4 @@
-"""Whether loading data waits for a read (a file, a socket, an object store) or computes (decodes, augments, collates).
+"""Tell whether loading data waits for a read (file, socket, object store) or computes (decodes, augments, collates).
 
 Three kinds of evidence: frames of libraries that read, the use of a core meanwhile, and the kernel's own word, that the
 thread was in the uninterruptible wait for a disk. Without the second, only frames that read a socket count. A thread
@@ -38,10 +38,10 @@ _LEAST_ALLOWED = 0.05
 
 
 class Doing(msgspec.Struct, frozen=True, kw_only=True):
-    """What the named function's rows do.
+    """Activity of the named function's rows, and their use of a core.
 
     Attributes:
-        activity: What most of their time is spent on, by frames; "" where no library says.
+        activity: Activity that takes most of their time, by frames; "" where no library tells.
         busy: Use of a core meanwhile, 0-1; NaN if nobody looked often enough to say.
         allowed: Share of their time in which their thread did not stand in the run queue without a core, 0-1.
         on_disk: Share of their time that their threads were in the uninterruptible wait for a disk, 0-1.
@@ -59,7 +59,7 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waits_for_read(self) -> bool:
-        """Whether this is waiting for storage or a network."""
+        """True if the rows wait for storage or a network."""
         if np.isnan(self.busy):
             return self.activity in ("network", "service")
         known = self.activity in ("network", "service", "file") or self.on_disk >= _LEAST_ON_DISK
@@ -67,17 +67,17 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def computes(self) -> bool:
-        """Whether it keeps a core busy, or would if it got one."""
+        """True if the rows keep a core busy, or would if they got one."""
         return self.busy_when_allowed > _COMPUTES
 
     @property
     def source(self) -> str:
-        """What it waits for, in words."""
+        """Name of what the read waits for."""
         return "the network" if self.activity in ("network", "service") else "storage"
 
 
 def doing(view: View, functions: Sequence[int], workers: Sequence[int], *, with_operators: bool = False) -> Doing:
-    """What some rows do on some workers.
+    """Read the activity of some rows on some workers, and their use of a core.
 
     Args:
         view: The window.
@@ -101,19 +101,18 @@ def doing(view: View, functions: Sequence[int], workers: Sequence[int], *, with_
 
 
 def _allowed(view: View, workers: Sequence[int], time_W: Floats) -> float:
-    """Share of the window in which training threads were not ready without a core, by the function's time; 0-1."""
+    """Return the share of the window in which training threads did not lack a core, by the function's time; 0-1."""
     queued_W = [view.fleet.patterns[worker].host_facts.get("run_queue_wait", 0.0) for worker in workers]
     queued = weighted_mean(queued_W, time_W)
     return 1.0 if np.isnan(queued) else float(np.clip(1.0 - queued, 0.0, 1.0))
 
 
 def python_cause(done: Doing, is_input: bool) -> str:
-    """What slow Python means: a read that waits, loading data, or Python that runs.
+    """Choose the cause of slow Python: a read that waits, loading data, or Python that runs.
 
     Args:
-        done: What it does.
-        is_input: Whether it is part of the loader's next. What is not counts as a read by its frames alone, and what it
-            sends to a service is none.
+        done: Activity and use of a core.
+        is_input: True in the loader's next. Elsewhere frames alone tell a read, and a message to a service is none.
     """
     if done.waits_for_read and (is_input or done.activity not in ("", "service")):
         return "slow-storage-read"
@@ -133,7 +132,7 @@ def _mostly(view: View, rows: Sequence[int], time_R: Floats) -> Activity:
 
 
 def _on_disk(view: View, workers: Sequence[int], time_W: Floats, fact: str) -> float:
-    """Time in the wait for a disk over the function's own time; 0 where nobody looked."""
+    """Return the time in the wait for a disk over the function's own time; 0 where nobody looked."""
     waits = [
         view.fleet.patterns[worker].host_facts.get(fact, 0.0) * view.iteration_us / max(float(time), 1e-9)
         for worker, time in zip(workers, time_W, strict=True)
@@ -143,7 +142,7 @@ def _on_disk(view: View, workers: Sequence[int], time_W: Floats, fact: str) -> f
 
 
 def describe(found: Doing) -> tuple[str, ...]:
-    """Evidence on whether it waits or computes."""
+    """List evidence on whether a function waits or computes."""
     sentences = []
     if found.activity in ("network", "service", "file") and found.waits_for_read:
         how = "its use of a core was not measured" if np.isnan(found.busy) else f"on {percent(found.busy)} of a core"
@@ -169,7 +168,7 @@ def _queued(found: Doing) -> str:
 
 
 def library_frame(view: View, focus: Focus) -> str:
-    """The innermost frame below the named one, for sentences; "" where the named one is the innermost."""
+    """Name the innermost frame below the named one; "" where the named one is the innermost."""
     if not focus.stack:
         return ""
     leaf = focus.stack[-1]

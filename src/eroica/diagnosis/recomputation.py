@@ -36,7 +36,7 @@ _NEXT_STEP = (
 
 
 def tell_recomputation(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """The causes; what is mostly forward run again says so.
+    """Say of causes that are mostly forward run again that they are.
 
     Only where Python runs while the work is done: on a device the stacks are past it.
     """
@@ -61,7 +61,7 @@ def _told(view: View, found: Candidate) -> Candidate:
 
 
 def _accounts(view: View, found: Candidate, more_us: float) -> bool:
-    """Whether what runs again is most of what a cause takes longer: its own rows, or as much as its operators."""
+    """True if the work that runs again is most of a cause's excess: its own rows, or as much as its operators."""
     if found.kind in ("compute", "memory"):
         return _MOSTLY * found.excess_us <= more_us <= found.excess_us / _MOSTLY
     if found.kind != "python" or more_us < _MOSTLY * found.excess_us:
@@ -83,7 +83,7 @@ def _usual_us(view: View, found: Candidate, again_W: Floats) -> float | None:
 
 
 def _again_us(fleet: Fleet) -> Floats:
-    """Time of the training thread below a frame that runs forward again, operators included. float64 [W]."""
+    """Return the training thread's time below a frame that runs forward again, operators included. float64 [W]."""
     rows = [at for at, key in enumerate(fleet.keys) if _runs_again(key)]
     return np.asarray(fleet.total_us[rows].sum(axis=0))
 

@@ -30,9 +30,9 @@ _MOSTLY = 0.5
 
 
 def with_rest(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """The causes; before them the largest block of own time, where they leave most of the slowdown unexplained.
+    """Put the largest block of own time before the causes, where these leave most of the slowdown unexplained.
 
-    It takes the place of lateness without a function: that says who, and this says where.
+    The block replaces lateness without a function, which names only workers.
 
     Args:
         view: The window.
@@ -61,7 +61,7 @@ def _is_inside(cause: Cause, whole: Cause) -> bool:
 
 
 def _grown(view: View) -> float:
-    """By which share of itself the iteration has grown since the healthy window; 0 where nobody finds it slow."""
+    """Return the growth of the iteration since the baseline window, as a share; 0 where nobody finds the job slow."""
     past = view.suspects.baseline
     if view.is_trace or past is None or view.iteration_us <= 0 or view.iterations <= MOST_DOUBTED:
         return 0.0
@@ -71,7 +71,7 @@ def _grown(view: View) -> float:
 
 
 def _candidate(view: View, part: Part) -> Candidate | None:
-    """The block as a cause: of the function that holds it, else of the operator; None where nothing holds it."""
+    """Build a block's candidate: of the function that holds it, else of the operator; None where nothing holds it."""
     focus = _function(view, part)
     if focus is not None:
         rows = tuple(sorted({*part.cell.rows, *focus.functions}))
@@ -98,7 +98,7 @@ def _where(part: Part) -> str:
 
 
 def _function(view: View, part: Part) -> Focus | None:
-    """The frame under which the accused spend most of what the block is longer, operators that it calls included.
+    """Find the frame under which the accused spend most of the block's excess, operators that it calls included.
 
     Samples of stacks hold the time inside operators, so all frames are one tree. Only where stacks were sampled while
     operators ran.
@@ -133,7 +133,7 @@ def _function(view: View, part: Part) -> Focus | None:
 
 
 def _total_before(view: View, members: Sequence[int]) -> dict[FunctionKey, float]:
-    """Time under each Python row in the baseline window, operators included, mean of these workers; microseconds."""
+    """Return the time under each Python row in the baseline window, operators included, as these workers' mean; us."""
     past = view.suspects.baseline
     if past is None:
         return {}
@@ -150,7 +150,7 @@ def _total_before(view: View, members: Sequence[int]) -> dict[FunctionKey, float
 
 
 def _loop(past: Fleet) -> frozenset[str]:
-    """Frames that held nearly all that training threads did when the job was healthy."""
+    """Find frames that held nearly all that training threads did in the baseline window."""
     held: dict[str, float] = defaultdict(float)
     total = 0.0
     for key, time in zip(past.keys, past.total_us.mean(axis=1).tolist(), strict=True):
@@ -166,7 +166,7 @@ def _without(key: FunctionKey, whole: frozenset[str]) -> FunctionKey:
 
 
 def _operator(view: View, part: Part) -> Focus | None:
-    """The operator, or range that a library marked, that holds most of the block; None where several share it."""
+    """Find the operator, or range that a library marked, that holds most of the block; None where several share it."""
     members, fleet = list(part.late.workers), view.fleet
     rows = list(part.cell.rows)
     reference = view.suspects.before_us if part.late.reference == "baseline" else view.suspects.peers_us

@@ -15,9 +15,9 @@ import numpy as np
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, is_own_frame, split_frame
 from eroica.diagnosis.lateness import Lateness
+from eroica.diagnosis.placement import name_accused
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
-from eroica.diagnosis.whereabouts import name_accused
 from eroica.diagnosis.words import format_ms
 
 _FILE = "torch/utils/data/dataloader.py"
@@ -36,12 +36,12 @@ _NEXT_STEP = (
 
 
 def tell_restarts(view: View, candidate: Candidate, late: Lateness) -> Candidate:
-    """The candidate; where loader processes are started again and again, with that and the function that does it.
+    """Add to slow loading that loader processes are started again and again, and the function that does it.
 
     Args:
         view: The window.
         candidate: Slow loading.
-        late: Who waits for it, and how much.
+        late: Workers that wait for it, and their excess.
     """
     rows, members = _rows(view), list(late.workers)
     if not rows:
@@ -68,7 +68,7 @@ def tell_restarts(view: View, candidate: Candidate, late: Lateness) -> Candidate
 
 
 def _rows(view: View) -> list[int]:
-    """The training thread's rows below the loader that start or end processes."""
+    """List the training thread's rows below the loader that start or end processes."""
     keys = view.fleet.keys
     return [
         at
@@ -84,14 +84,14 @@ def _handles_processes(stack: Sequence[str]) -> bool:
 
 
 def _start(stack: Sequence[str]) -> int | None:
-    """Where in a stack the loader's frame lies."""
+    """Find the place of the loader's frame in a stack."""
     frames = ((at, split_frame(entry)) for at, entry in enumerate(stack) if _FILE in entry)
     places = [at for at, frame in frames if frame.file == _FILE and frame.name.rpartition(".")[2] in _STARTS]
     return places[0] if places else None
 
 
 def _who_iterates(view: View, row: int, loading: Candidate) -> Focus | None:
-    """The user's function right above the loader, with what loading takes below it."""
+    """Find the user's function right above the loader, with what loading takes below it."""
     stack = view.fleet.keys[row].stack
     own = [entry for entry in stack[: _start(stack)] if is_own_frame(entry)]
     if not own:

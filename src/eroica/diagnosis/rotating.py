@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate, FindingKind
 from eroica.diagnosis.frames import NOTHING, Focus, find_focus
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH, measure, time_above
+from eroica.diagnosis.lateness_by_iteration import Turns, take_turns
 from eroica.diagnosis.more_data import is_data
 from eroica.diagnosis.reading import describe, doing, python_cause
 from eroica.diagnosis.speed import EXPLAINED_BY_QUEUE, held_share, operators, queued_share
-from eroica.diagnosis.turns import Turns, take_turns
 from eroica.diagnosis.under_operators import Past, find_called_focus, inside_us, newest_around, past_of, rows_under
 from eroica.diagnosis.uneven_loads import find_uneven_loads
 from eroica.diagnosis.view import View
@@ -39,7 +39,7 @@ _MANY_WORKERS = 64
 #: cores, and by 2 % on devices.
 _LEAD_CPU = 0.25
 #: On hosts with few cores somebody leads in most iterations, by 21 % of the usual time at most (median of a window's
-#: iterations, 63 healthy windows of two to four workers on two cores). Three times that is no crowd, if the optimizer
+#: iterations, 63 baseline windows of two to four workers on two cores). Three times that is no crowd, if the optimizer
 #: shows that it is the data.
 _LEAD_CROWDED = 0.6
 _LEAD_DEVICE = 0.08
@@ -56,7 +56,7 @@ _MOST_NAMED = 4
 
 
 def find_rotating(view: View) -> list[Candidate]:
-    """What holds up one worker after another: a named function, uneven loads, or their processors."""
+    """Find what holds up one worker after another: a named function, uneven loads, or the processors."""
     if view.is_trace or view.workers < 2:
         return []
     uneven = list(find_uneven_loads(view))
@@ -82,12 +82,12 @@ def _least_lead(view: View) -> float:
 
 
 def _share_devices(view: View) -> bool:
-    """Whether most workers take turns on their devices with others of the job."""
+    """True if most workers take turns on their devices with others of the job."""
     return bool(view.shares_device.mean() >= JOB_WIDE)
 
 
 def _is_new(view: View, turns: Turns) -> bool:
-    """Whether it has not been like that in the baseline window; on crowded hosts and devices turns are normal."""
+    """True if turns have grown since the baseline window; without one, if no host or device is crowded."""
     past = view.suspects.baseline
     if past is None or past.iteration_us.shape[1] < 2:
         return not (_share_devices(view) if view.fleet.has_accelerator else view.is_crowded.any())
@@ -97,7 +97,7 @@ def _is_new(view: View, turns: Turns) -> bool:
 
 
 def _is_no_crowd(view: View, turns: Turns) -> bool:
-    """Whether somebody leads by far more than on any crowded host, in a window that no change has asked for."""
+    """True if the last worker leads by far more than on any crowded host, in a window that no change has asked for."""
     lead = float(np.median(turns.lead_us))
     return view.context.window.purpose not in SLOWER and lead >= _LEAD_CROWDED * turns.usual_us
 
@@ -106,10 +106,10 @@ def _is_no_crowd(view: View, turns: Turns) -> bool:
 
 
 def _named(view: View, turns: Turns, at: NDArray[np.intp]) -> list[Candidate] | None:
-    """The Python function that most of the lateness lies in, on whoever is last.
+    """Accuse the Python function that holds most of the lateness of the last worker.
 
     Returns:
-        None where there is no such function; nobody where it is one worker's alone, whatever turns the others take.
+        None where there is no such function; empty where it is one worker's alone, whatever turns the others take.
     """
     keys = view.fleet.keys
     rows = [row for row, key in enumerate(keys) if key.kind == "python" and view.fleet.critical_us[row].max() > 0]
@@ -146,13 +146,13 @@ def _named(view: View, turns: Turns, at: NDArray[np.intp]) -> list[Candidate] | 
 
 
 def _is_of_one(view: View, functions: Sequence[int]) -> bool:
-    """Whether one worker alone runs them: others are late in turns because they wait for it, as in a pipeline."""
+    """True if one worker alone runs these functions: others are late in turns because they wait for it."""
     time_W = view.fleet.critical_us[list(functions)].sum(axis=0)
     return bool(time_W.max() >= _ALONE * time_W.sum())
 
 
 def _on_last(view: View, turns: Turns, rows: list[int], at: NDArray[np.intp]) -> tuple[Floats, Floats]:
-    """Time of rows on whoever is last in some iterations, and their mean over all. float64 [R, I], [R]."""
+    """Return the time of rows on the last worker of some iterations, and their mean on others. float64 [R, I], [R]."""
     own, usual = np.zeros((len(rows), at.size)), np.zeros(len(rows))
     for place, row in enumerate(rows):
         series_WI = view.fleet.series([row])
@@ -173,7 +173,7 @@ def _held_up(view: View, turns: Turns, at: NDArray[np.intp]) -> Candidate:
     removed = np.where(turns.above_us >= _least_lead(view) / 2 * turns.usual_us, np.maximum(turns.above_us, 0.0), 0.0)
     cause, doubt, why = _why_held(view, removed, coverage)
     waits_more = cause == "cpu-contention" and view.suspects.baseline is not None
-    if not waits_more and coverage >= _MOST:  # who waits for cores more has no more data, nor who is late elsewhere
+    if not waits_more and coverage >= _MOST:  # not if it waits for cores more, or is late elsewhere
         cause, doubt, why = _more_data(view, rows, own_RI, usual_R) or (cause, doubt, why)
     focus = heaviest(view, rows, own_RI.mean(axis=1) - usual_R) if cause != "unknown" else NOTHING
     lost = float(turns.late_us[at].sum()) / view.iterations
@@ -195,9 +195,9 @@ def _held_up(view: View, turns: Turns, at: NDArray[np.intp]) -> Candidate:
 
 
 def _called(view: View, turns: Turns, held: Candidate) -> Candidate | None:
-    """The function whose operators, which hardly ran when all was well, are most of what makes one after another late.
+    """Accuse the function whose operators hardly ran in the baseline window and are most of the lateness in turn.
 
-    It is called now and then, by each at another time: the operators of whoever calls it look like more data.
+    It is called now and then, by each worker at another time: the operators that it calls look like more data.
     """
     past = past_of(view) if view.knows_callers and held.kind == "compute" and held.coverage >= _MOST else None
     if past is None:
@@ -211,7 +211,7 @@ def _called(view: View, turns: Turns, held: Candidate) -> Candidate | None:
 
 
 def _by(view: View, turns: Turns, held: Candidate, focus: Focus, past: Past) -> Candidate | None:
-    """The same told as a function's doing; None where that hardly ran, ran before, or is one worker's."""
+    """Accuse the function of that lateness; None where it hardly ran, ran before, or is one worker's."""
     now_W, before_W = inside_us(view.fleet, rows_under(view.fleet, focus)), past.under(focus)
     share = float((now_W - before_W).sum()) / max(held.mean_us, 1e-9)
     is_new = bool((before_W <= _HARDLY_THEN * now_W).all()) and now_W.max() < _ALONE * now_W.sum()
@@ -241,7 +241,7 @@ def _by(view: View, turns: Turns, held: Candidate, focus: Focus, past: Past) -> 
 def _more_data(
     view: View, rows: list[int], own_RI: Floats, usual_R: Floats
 ) -> tuple[str, float, tuple[str, ...]] | None:
-    """Whether whoever is last has more data: forward and backward take it longer, the optimizer does not."""
+    """Return uneven load as cause if the last worker's forward and backward take longer, but its optimizer does not."""
     fixed_R = np.asarray([view.fleet.keys[row].phase == "optimizer" for row in rows], dtype=np.bool_)
     if not fixed_R.any() or fixed_R.all() or float(usual_R[fixed_R].sum()) <= 0:
         return None
@@ -256,7 +256,7 @@ def _more_data(
 
 
 def _why_held(view: View, removed_WI: Floats, coverage: float) -> tuple[str, float, tuple[str, ...]]:
-    """Cause, doubt and evidence: hosts' facts are means of the window, so they are compared with what was lost."""
+    """Choose cause, doubt and evidence: hosts' facts are means of the window, so they are compared with the loss."""
     if coverage < _MOST and view.fleet.has_accelerator:
         return "unknown", 1.0, ()
     lost = float(removed_WI.sum() / max(float(view.fleet.busy_us.sum()), 1e-9))

@@ -24,7 +24,7 @@ WAITS_RATHER = 0.3
 
 
 def reference_of_rows(view: View, rows: Sequence[int], late: Lateness | Candidate) -> Floats:
-    """What each row of a group is compared with, mean over the accused, microseconds. float64 [R]."""
+    """Return the reference of each row of a group, mean over the accused, microseconds. float64 [R]."""
     members = list(late.workers)
     source = {"peers": view.suspects.peers_us, "baseline": view.suspects.before_us}.get(late.reference)
     if source is None:
@@ -33,14 +33,14 @@ def reference_of_rows(view: View, rows: Sequence[int], late: Lateness | Candidat
 
 
 def record_of(fleet: Fleet, worker: int, key: FunctionKey) -> CollectiveRecord | None:
-    """The executions behind a row of a collective, as one worker (index) saw them; None where it has none."""
+    """Find the executions behind a row of a collective, as one worker (index) saw them; None where it has none."""
     kind = collective_kind(key.name)
     records = fleet.patterns[worker].collectives
     return next((record for record in records if record.group == key.group and record.kind == kind), None)
 
 
 def summarize_pattern(view: View, candidate: Candidate) -> PatternSummary:
-    """(β, μ, σ) of the candidate's rows on the accused and on everybody else."""
+    """Summarize (β, μ, σ) of the candidate's rows on the accused and on everybody else."""
     fleet, rows = view.fleet, list(candidate.functions)
     accused, others = _sides(view, candidate)
     own = _pattern(view, rows, accused)
@@ -58,14 +58,14 @@ def summarize_pattern(view: View, candidate: Candidate) -> PatternSummary:
 
 
 def _sides(view: View, candidate: Candidate) -> tuple[list[int], list[int]]:
-    """Accused and other workers (indices); a rotating cause accuses everybody's rows and nobody."""
+    """Split workers (indices) into accused and others; a rotating cause counts all workers as accused."""
     accused = list(candidate.workers) or list(range(view.workers))
     own = set(accused)
     return accused, [worker for worker in range(view.workers) if worker not in own]
 
 
 def _pattern(view: View, rows: list[int], workers: list[int]) -> tuple[float, float, float]:
-    """β summed over rows, μ and σ weighted by β; 0 where never sampled."""
+    """Return β summed over rows, μ and σ weighted by β; 0 where never sampled."""
     part = view.fleet.pattern[np.ix_(rows, workers)]
     beta = part[:, :, 0]
     mu, sigma = (weighted_mean(part[:, :, axis].ravel(), beta.ravel()) for axis in (1, 2))
@@ -73,9 +73,9 @@ def _pattern(view: View, rows: list[int], workers: list[int]) -> tuple[float, fl
 
 
 def summarize_resource(view: View, candidate: Candidate) -> ResourceUse | None:
-    """Utilization of the resource that bounds the candidate's rows; None if it was sampled too seldom to tell.
+    """Summarize the use of the resource that bounds the candidate's rows; None if it was sampled too seldom to tell.
 
-    Where the training thread only waits for what runs in another one, of what it waits for.
+    Where the training thread only waits for another thread, the rows of that thread count.
     """
     fleet, rows = view.fleet, list(candidate.functions)
     if candidate.is_elsewhere:
@@ -104,13 +104,13 @@ def summarize_resource(view: View, candidate: Candidate) -> ResourceUse | None:
 
 
 def waits_rather(view: View, candidate: Candidate) -> bool:
-    """Whether a candidate is Python of some workers that waits rather than computes."""
+    """True if a candidate is Python of some workers that waits rather than computes."""
     used = summarize_resource(view, candidate) if candidate.kind == "python" and candidate.scope == "some" else None
     return used is not None and used.name == "cpu" and used.mean < WAITS_RATHER
 
 
 def summarize_durations(view: View, candidate: Candidate) -> DurationSummary:
-    """How long and how often, against the reference."""
+    """Summarize how long and how often a candidate's rows run, against the reference."""
     accused, others = _sides(view, candidate)
     rows = list(candidate.functions)
     unknown = np.isnan(candidate.reference_us) or (candidate.is_latecomer and not rows)
@@ -127,7 +127,7 @@ def summarize_durations(view: View, candidate: Candidate) -> DurationSummary:
 
 
 def _counted(view: View, candidate: Candidate) -> list[int]:
-    """Rows whose executions are the named function's own; in recorded traces operators inside it stand beside it.
+    """List rows whose executions are the named function's own; in recorded traces operators inside stand beside it.
 
     None where the name stands for less than half of the time: then there is nothing to count.
     """

@@ -1,8 +1,8 @@
 """Loader processes that never wait for work: no iteration can be shorter than what they need for a batch.
 
-A window makes iterations a little longer, and a loader that limits the job by less than that is hardly waited for while
-anybody looks. What its processes do tells it all the same: they worked a part of the time when the job was healthy, and
-work all of it now, and a batch takes them longer than an iteration did, or than one may. Asked only where nothing but
+A window makes iterations a little longer, and workers hardly wait in it for a loader that limits the job by less than
+that. The loader processes tell it all the same. They worked a part of the time in the baseline window and work all of
+it now, and a batch takes them longer than an iteration did, or than one may. This rule is asked only where nothing but
 loading explains a slow job.
 
 Array suffixes: W workers.
@@ -32,14 +32,14 @@ _DOUBT = 0.85
 
 
 class _Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What iterations take, and what the loaders need for one.
+    """Time of an iteration, and the time that the loaders need for its batch.
 
     Attributes:
         best_us: An iteration at the job's best, or as somebody expects it.
         current_us: An iteration outside the window.
         busy: Share of the time in which the loaders work, mean over the accused.
-        batch_us: What they need for a batch, same mean.
-        before_us: The same in the healthy window; None without one.
+        batch_us: Time that the loaders need for a batch, same mean.
+        before_us: That time in the baseline window; None without one.
     """
 
     best_us: float
@@ -54,7 +54,7 @@ class _Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def find_saturated_loading(view: View) -> list[Candidate]:
-    """Workers whose loader processes set the pace of a job that has got slower."""
+    """Accuse workers whose loader processes set the pace of a job that has got slower."""
     window, past = view.context.window, view.suspects.baseline
     best_us, current_us = view.stated_baseline_us or 0.0, (window.current_iteration_s or 0.0) * 1e6
     if window.purpose == "expected":

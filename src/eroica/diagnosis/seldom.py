@@ -1,4 +1,4 @@
-"""The long iterations for which a window was opened: what the time goes into, on whom.
+"""Find what the long iterations for which a window was opened spend their time in, and on which workers.
 
 Workers noticed that every so many iterations one takes much longer than it did in the past (`agent.seldom`). Such
 iterations are left out of what is judged elsewhere, and one of them in a window says nothing about how often it comes;
@@ -43,7 +43,7 @@ _LOOK = "Look what the job does then, and whether it has grown."
 
 
 def find_seldom(view: View) -> list[Candidate]:
-    """The Python function that the long iterations spend their time in, on who spends it there."""
+    """Accuse the Python function that the long iterations spend their time in, on the workers that spend it there."""
     whole, hit_I = view.whole, long_iterations(view)
     if not hit_I.any():
         return []
@@ -78,8 +78,8 @@ def find_seldom(view: View) -> list[Candidate]:
 
 
 def long_iterations(view: View) -> Flags:
-    """Which iterations of a window are those that it was opened for; none in other windows. bool [I]."""
-    duration_I = view.whole.iteration_us.max(axis=0)  # who saves before its boundary is long one iteration earlier
+    """Mark the iterations of a window that it was opened for; none in other windows. bool [I]."""
+    duration_I = view.whole.iteration_us.max(axis=0)  # a save before the boundary lengthens one iteration earlier
     if view.context.window.purpose != "seldom" or not duration_I.size:
         return np.zeros(duration_I.size, dtype=np.bool_)
     usual_us = float(np.median(duration_I))
@@ -88,7 +88,7 @@ def long_iterations(view: View) -> Flags:
 
 
 def describe_seldom(view: View) -> str:
-    """Where no function is named: whether such an iteration was captured, and what its time goes into."""
+    """Say whether a long iteration was captured, and what its time goes into, where no function is named."""
     whole, hit_I = view.whole, long_iterations(view)
     told = f"From time to time an iteration takes much longer ({view.context.window.reason})"
     if not hit_I.any():
@@ -128,31 +128,31 @@ def _candidate(view: View, found: Occasions, focus: Focus, agreement: float | No
 
 
 def _interval(view: View) -> float:
-    """Iterations from one long iteration to the next, as the trigger saw it; 0 if it did not say."""
+    """Return the iterations from one long iteration to the next, as the trigger saw them; 0 if it did not say."""
     window = view.context.window
     return window.period_s / window.current_iteration_s if window.current_iteration_s else 0.0
 
 
 def _above_usual(time_WI: Floats, hit_I: Flags) -> Floats:
-    """What long iterations take beyond the worker's median one; 0 in the others. float64 [W, I]."""
+    """Return the time of long iterations beyond the worker's median one; 0 in the others. float64 [W, I]."""
     above_WI = np.maximum(time_WI - np.median(time_WI, axis=1, keepdims=True), 0.0)
     return np.where(hit_I, above_WI, 0.0)
 
 
 def _common_wait(whole: Fleet, hit_I: Flags) -> float:
-    """What even the worker that waits least spends in collectives in long iterations, beyond the usual."""
+    """Return the mean collective time of long iterations, beyond the usual, on the worker that waits least."""
     return float(_above_usual(whole.wait_us, hit_I)[:, hit_I].min(axis=0).mean())
 
 
 def _collective(whole: Fleet, hit_I: Flags) -> str:
-    """Name of the collective that takes most of long iterations."""
+    """Name the collective that takes most of long iterations."""
     rows = [row for row, key in enumerate(whole.keys) if key.kind == "collective"]
     above = {row: float(_above_usual(whole.series([row]), hit_I).sum()) for row in rows}
     return whole.keys[max(above, key=lambda row: above[row])].name if above else "collectives"
 
 
 def _of_kinds(whole: Fleet, hit_I: Flags, kinds: frozenset[str]) -> float:
-    """Time of rows of some kinds in long iterations beyond the usual, on who has most of it."""
+    """Return the time of rows of some kinds in long iterations beyond the usual, on the worker with most of it."""
     rows = [row for row, key in enumerate(whole.keys) if key.kind in kinds and whole.critical_us[row].max() > 0]
     above_WI = _above_usual(whole.series(rows), hit_I) if rows else np.zeros_like(whole.iteration_us)
     return float(above_WI[:, hit_I].mean(axis=1).max())

@@ -1,4 +1,4 @@
-"""Which candidates are causes: those whose removal makes iterations shorter."""
+"""Select the causes among candidates: those whose removal makes iterations shorter."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from eroica.diagnosis.catalog import CATALOG
 from eroica.diagnosis.communication import find_slow_communication
 from eroica.diagnosis.compute import find_compute
 from eroica.diagnosis.confidence import believed_strength
-from eroica.diagnosis.cut_up import find_cut_up
 from eroica.diagnosis.fragmented import find_fragmented
+from eroica.diagnosis.fragmented_messages import find_cut_up
 from eroica.diagnosis.garbage import find_collections
 from eroica.diagnosis.host import find_host_bound
 from eroica.diagnosis.inside import put_operators_inside
@@ -32,14 +32,14 @@ from eroica.diagnosis.lock import find_lock_contention
 from eroica.diagnosis.memory import find_memory_storms
 from eroica.diagnosis.micro_batches import find_fewer_micro_batches
 from eroica.diagnosis.neighbors import attribute_to_neighbors, find_sibling_processes, is_concealing
-from eroica.diagnosis.older import without_older
 from eroica.diagnosis.oversubscription import blame_loading, find_oversubscription, looks_like
 from eroica.diagnosis.paths import find_group_transfers
 from eroica.diagnosis.pauses import find_pauses
+from eroica.diagnosis.pre_existing import without_older
 from eroica.diagnosis.python_code import find_python
 from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.rotating import find_rotating
-from eroica.diagnosis.routed import tell_routed
+from eroica.diagnosis.routing_imbalance import tell_routed
 from eroica.diagnosis.rows import waits_rather
 from eroica.diagnosis.saturated import find_saturated_loading
 from eroica.diagnosis.seldom import find_seldom
@@ -64,7 +64,7 @@ _GENERAL = 0.5
 _ACCOUNTS = 0.5
 #: What accounts for less than this share of a slowdown leaves room for what takes the cores of everybody.
 _MINOR = 0.3
-#: On busy cores some function takes up to 5 % of the iteration more in one healthy window than in another.
+#: On busy cores some function takes up to 5 % of the iteration more in one baseline window than in another.
 _LEAST_CHANGE = 0.08
 #: And takes up to 3.5 % more on one worker than on another.
 _LEAST_DIFFERENCE = 0.05
@@ -111,8 +111,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A candidate that counts.
 
     Attributes:
-        candidate: What is wrong.
-        gain: What removing it would gain, as a fraction of the iteration, 0-1.
+        candidate: The cause.
+        gain: Gain of its removal, as a fraction of the iteration, 0-1.
         is_growth: The gain is by how much the iteration has grown, not what the window run again shows.
     """
 
@@ -122,7 +122,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def find_causes(view: View) -> list[Cause]:
-    """All causes of a window in order of falling gain; empty if nothing costs enough."""
+    """Find all causes of a window in order of falling gain; empty if nothing costs enough."""
     causes = select_causes(view, _of_all_rules(view))
     if view.is_trace:
         causes = _with_lateness(view, causes)
@@ -140,7 +140,7 @@ def find_causes(view: View) -> list[Cause]:
 
 
 def _with_lateness(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """The causes of a recording with what others are seen to wait: for workers that nothing accuses, and beyond causes.
+    """Add to a recording's causes what others wait for: on workers that nothing accuses, and beyond their causes.
 
     A host's function that its device hides holds a worker up for longer than it is on the critical path. What accounts
     for less than half of the waiting is not what the worker is late by.
@@ -159,7 +159,7 @@ def _with_lateness(view: View, causes: Sequence[Cause]) -> list[Cause]:
 
 
 def _as_known(view: View, late: Cause) -> Cause:
-    """What others wait for, as a cause that was considered for the same function: run again, it may show no gain."""
+    """Replace a latecomer of unknown cause by a weighed cause of the same function: rerun, that may show no gain."""
     found = late.candidate
     for one in view.weighed if found.cause == "unknown" else ():
         known = one.candidate
@@ -169,7 +169,7 @@ def _as_known(view: View, late: Cause) -> Cause:
 
 
 def _with_hidden(view: View, cause: Cause, late: Cause) -> Cause:
-    """The cause; a function of the host with what it takes beside its device, as far as others wait for that."""
+    """Raise the gain of a host's function by its time beside the device, as far as others wait for that."""
     found, most = cause.candidate, late.gain
     if cause.gain >= most:
         return cause
@@ -185,7 +185,7 @@ def _with_hidden(view: View, cause: Cause, late: Cause) -> Cause:
 
 
 def _are_minor(view: View, causes: Sequence[Cause]) -> bool:
-    """Whether a job is slower than in its healthy window, or than expected, by far more than what was found.
+    """True if a job is slower than in its baseline window, or than expected, by far more than the causes gain.
 
     Where cores are short, some function is always slower, too.
     """
@@ -196,14 +196,14 @@ def _are_minor(view: View, causes: Sequence[Cause]) -> bool:
 
 
 def _widest(causes: list[Cause], limit: list[Cause]) -> list[Cause]:
-    """The causes; instead the limit that loaders set, where nothing else is known, or some of all that it holds for."""
+    """Return the limit that loaders set if causes are none, or narrower and smaller in gain; else the causes."""
     wider = any(one.candidate.scope == "all" for one in limit) and all(one.candidate.scope == "some" for one in causes)
     dearer = sum(cause.gain for cause in limit) > sum(cause.gain for cause in causes)
     return limit if limit and (not causes or (wider and dearer)) else causes
 
 
 def _of_all_rules(view: View) -> list[Candidate]:
-    """What the rules suspect; where workers lack cores for a known reason, without what that only looks like."""
+    """Collect the candidates of all rules; where workers lack cores for a known reason, without what looks like it."""
     suspected = put_operators_inside(view, [candidate for rule in _RULES for candidate in rule(view)])
     candidates = tell_routed(view, name_callers(view, _with_culprits(view, suspected)))
     short = [one for one in (*find_oversubscription(view), *find_narrow_affinity(view)) if _is_believed(view, one)][:1]
@@ -216,7 +216,7 @@ def _of_all_rules(view: View) -> list[Candidate]:
 
 
 def _smaller(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """Beside a cause also what costs less than `min_gain`: on all workers beyond what is expected, by the paper's 1 %.
+    """Add causes that cost less than `min_gain`: on all workers beyond what is expected, by the paper's 1 %.
 
     With an accelerator only: on busy cores one per cent is noise. By itself it makes no job slow.
     """
@@ -231,14 +231,14 @@ def _smaller(view: View, causes: Sequence[Cause]) -> list[Cause]:
 
 
 def _with_culprits(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates; where a setting or a process beside the job accounts for one, it names that."""
+    """Name in candidates the setting, or the process beside the job, that accounts for them."""
     return attribute_to_setup(view, attribute_to_neighbors(view, candidates))  # measured culprits before settings
 
 
 def find_doubted(view: View, causes: Sequence[Cause]) -> Cause | None:
-    """What seems to cost most in a window without a cause, but has too few iterations to tell it from noise.
+    """Find the costliest candidate of a window without causes, if iterations are too few to tell it from noise.
 
-    In a running job's window with causes, what seems to cost more than those together.
+    In a running job's window with causes, it must seem to cost more than those together.
     """
     is_asked = not causes if view.is_trace else view.context.window.purpose != "baseline"
     if view.iterations > MOST_DOUBTED or not is_asked:
@@ -263,14 +263,14 @@ def weigh_weak(view: View) -> None:
 
 
 def _remarks(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """What costs nothing by itself, beside causes that do, unless one of them says it already."""
+    """List uneven work that costs nothing by itself, beside causes that do, unless one of them says it already."""
     known = {cause.candidate.cause for cause in causes}
     found = find_uneven_work(view) if known else []
     return [Cause(candidate=remark, gain=0.0) for remark in found if remark.cause not in known]
 
 
 def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
-    """Gains of candidates, less those that cost too little and those that only say again what a larger one says.
+    """Select causes by their gains, without those that cost too little or only repeat a larger one.
 
     Taken by falling gain; each must still gain `min_gain` once all taken before it are removed.
     """
@@ -296,12 +296,12 @@ def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
 
 
 def _is_work(view: View, cause: Cause) -> bool:
-    """Whether a cause with a gain of its own is a worker's work, which hides what is shorter on others."""
+    """True if a cause with a gain of its own is a worker's work, which hides what is shorter on others."""
     return cause.candidate.kind != "collective" and cause.gain >= _least_gain(view, cause.candidate)
 
 
 def _believed(view: View, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Candidates that are no accident, less what was there when the job was healthy."""
+    """Keep candidates that are no accident, less what was there when the job was healthy."""
     for candidate in candidates:
         if not _is_believed(view, candidate):
             view.refuse(candidate, f"{view.iterations} iterations are too few to be sure of it")
@@ -326,7 +326,7 @@ def _title(slug: str) -> str:
 
 
 def _once(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """The causes without those that say again what one that gains more, or comes before it, says."""
+    """Drop causes that repeat one that gains more, or comes before them."""
     kept: list[Cause] = []
     for cause in sorted(causes, key=_weight, reverse=True):
         if not _is_told(view, cause, kept):
@@ -342,14 +342,14 @@ def _is_told(view: View, cause: Cause, kept: Sequence[Cause]) -> bool:
 
 
 def _slow_transfers(measured: Sequence[Cause]) -> Floats | None:
-    """What transfers of slow process groups take too long; what costs too little hides nothing. float64 [W, I]."""
+    """Return the excess of transfers of slow process groups; None if all gain too little. float64 [W, I]."""
     slow = [one.candidate for one in measured if one.candidate.kind == "collective"]
     worth = [one.removed_us for one in slow if (one.gain or 0.0) >= one.least_gain]
     return np.max(worth, axis=0) if worth else None
 
 
 def _is_believed(view: View, candidate: Candidate) -> bool:
-    """Whether a window holds enough iterations for it; in longer ones the rules themselves see to that."""
+    """True if a window holds enough iterations to believe a candidate; in longer ones the rules see to that."""
     if view.strictness < 1 or (not view.is_trace and view.iterations > MOST_DOUBTED):
         return True
     least = LEAST_STRENGTH if candidate.is_latecomer else _LEAST_BELIEVED  # only waiting speaks for it
@@ -357,7 +357,7 @@ def _is_believed(view: View, candidate: Candidate) -> bool:
 
 
 def _least_gain(view: View, candidate: Candidate) -> float:
-    """From which gain a candidate counts: in a job on CPUs that nobody finds slow it must stand out more."""
+    """Return the gain from which a candidate counts: in a job on CPUs that nobody finds slow it must stand out more."""
     if view.is_slow or view.is_trace or view.fleet.has_accelerator:
         return candidate.least_gain
     if candidate.reference == "baseline":
@@ -367,17 +367,17 @@ def _least_gain(view: View, candidate: Candidate) -> float:
 
 
 def _weight(cause: Cause) -> float:
-    """Gain, half of it for what is slower everywhere."""
+    """Return the gain, half of it for what is slower everywhere."""
     return cause.gain * (_GENERAL if cause.candidate.is_general else 1.0)
 
 
 def _taken(view: View, ranked: Sequence[Cause], slow_WI: Floats | None, known: Sequence[Floats]) -> Iterator[Cause]:
-    """Causes that still gain enough once all taken before them are removed.
+    """Keep causes that still gain enough once all taken before them are removed.
 
     Args:
         view: The window.
         ranked: By falling weight.
-        slow_WI: What transfers of slow process groups take too long. float64 [W, I].
+        slow_WI: Excess of transfers of slow process groups. float64 [W, I].
         known: Time of causes whose gain is known otherwise: what it hides counts, though it is no rival. [W, I] each.
     """
     removed = np.zeros_like(view.fleet.iteration_us)
@@ -399,7 +399,7 @@ def _taken(view: View, ranked: Sequence[Cause], slow_WI: Floats | None, known: S
 
 
 def _says_the_same(cause: Cause, other: Cause) -> bool:
-    """Same rows, on workers that overlap; what wanders is now on these, now on those."""
+    """True if two causes share rows, on workers that overlap; rotating ones are now on these, now on those."""
     one, two = cause.candidate, other.candidate
     same_rows = bool(set(one.functions) & set(two.functions))
     overlap = bool(set(one.workers) & set(two.workers)) or "rotating" in (one.scope, two.scope)
@@ -407,21 +407,21 @@ def _says_the_same(cause: Cause, other: Cause) -> bool:
 
 
 def _is_in_turn(cause: Cause, other: Cause) -> bool:
-    """Who is late in turn, where the loaders of all set the pace and cost about as much or more."""
+    """True if a cause is lateness in turn, while the loaders of all set the pace and cost about as much or more."""
     one, two = cause.candidate, other.candidate
     turns = one.scope == "rotating" and one.cause in _IN_TURN
     return turns and two.scope == "all" and two.cause in INPUT_CAUSES and other.gain >= _GENERAL * cause.gain
 
 
 def _wanders(cause: Cause, other: Cause) -> bool:
-    """What all do, where it is known as well that they do it one after another, at about the same cost."""
+    """True if a cause of all workers is also known to rotate over them, at about the same cost."""
     one, two = cause.candidate, other.candidate
     in_turn = one.scope == "all" and two.scope == "rotating" and one.cause not in INPUT_CAUSES
     return in_turn and _says_the_same(cause, other) and other.gain >= _NEARLY * cause.gain
 
 
 def _communication(view: View, candidates: Sequence[Candidate]) -> Iterator[Cause]:
-    """Time in collectives that everybody spends is gained in full, once: a link that stands out explains it better."""
+    """List causes in collectives with their full gain, once: a link that stands out explains the time better."""
     mine = [candidate for candidate in candidates if candidate.kind == "collective" and candidate.gain is None]
     for candidate in mine:
         if candidate.hosts or not any(other.hosts for other in mine):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH
+from eroica.diagnosis.placement import name_accused
 from eroica.diagnosis.setup_everywhere import known_bad
 from eroica.diagnosis.setup_rules import (
     ALL,
@@ -27,7 +28,6 @@ from eroica.diagnosis.setup_rules import (
 )
 from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
-from eroica.diagnosis.whereabouts import name_accused
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import excess_over_baseline
 from eroica.localize.fleet import Fleet
@@ -50,11 +50,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     is_proof: bool
 
     def phrase(self, whom: str, whose: str) -> str:
-        """In a sentence."""
+        """Return the difference as a clause."""
         return f"{self.rule.name} is {self.own} for {whom} and {self.other} {whose}"
 
     def sentence(self, whom: str, whose: str) -> str:
-        """For evidence."""
+        """Return the difference as a sentence for the evidence."""
         text = self.phrase(whom, whose)
         is_identifier = "." in self.rule.name
         return f"{text if is_identifier else text[0].upper() + text[1:]}."
@@ -81,7 +81,7 @@ class Setups:
             self.of_W[worker] = at
 
     def by_role(self, workers_W: NDArray[np.bool_]) -> dict[int, list[dict[str, str]]]:
-        """Set-ups of these workers (bool [W]), of each role."""
+        """Return the set-ups of these workers (bool [W]), by role."""
         roles_W = np.asarray(self.view.fleet.roles)
         return {
             int(role): [self.kinds[at] for at in np.unique(self.of_W[workers_W & (roles_W == role)])]
@@ -90,7 +90,7 @@ class Setups:
 
 
 def attribute_to_setup(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates; where a setting of the accused explains one, it says so."""
+    """Name in candidates the setting of the accused that explains them."""
     if view.is_trace or not candidates or not any(pattern.setup for pattern in view.fleet.patterns):
         return list(candidates)
     setups = Setups(view)
@@ -98,15 +98,15 @@ def attribute_to_setup(view: View, candidates: Sequence[Candidate]) -> list[Cand
 
 
 def set_up_otherwise(view: View, candidate: Candidate, workers: Sequence[int], factor: float) -> Candidate | None:
-    """A candidate as misconfiguration of some workers of other roles than the rest; None where no setting explains it.
+    """Call a candidate misconfiguration of workers of other roles than the rest; None where no setting explains it.
 
     Which stage a worker runs does not decide how many threads it has.
 
     Args:
         view: The window.
-        candidate: What else would be said.
-        workers: Who takes longer (indices).
-        factor: How many times as long they take as everybody else.
+        candidate: Candidate to replace.
+        workers: Workers (indices) that take longer.
+        factor: Factor by which they take longer than everybody else.
     """
     setups, own_W = Setups(view), np.isin(np.arange(view.workers), workers)
     own, others = ([setups.kinds[at] for at in np.unique(setups.of_W[side])] for side in (own_W, ~own_W))
@@ -132,7 +132,7 @@ def set_up_otherwise(view: View, candidate: Candidate, workers: Sequence[int], f
 
 
 def find_misconfiguration(view: View) -> list[Candidate]:
-    """A job that got slower than in its healthy window for no known reason, and was set up otherwise then."""
+    """Accuse settings that were different in the baseline window, where the job got slower for no known reason."""
     before_us = view.baseline_us
     if view.is_trace or view.suspects.baseline is None or not view.is_slow or not before_us:
         return []
@@ -154,11 +154,11 @@ def find_misconfiguration(view: View) -> list[Candidate]:
 
 
 def setup_notes(view: View, causes: Collection[str]) -> Iterator[str]:
-    """Settings that differ between workers of a role, if few do; and, where a slow job is not explained, bad ones.
+    """Note settings that differ between workers of a role, if few do; and bad ones where a slow job is not explained.
 
     Args:
         view: The window.
-        causes: What was found. Beside what the code does differences are of no interest.
+        causes: Causes that were found. Beside causes in the code differences are of no interest.
     """
     facts = [pattern.setup for pattern in view.fleet.patterns]
     if view.is_trace or not all(facts):
@@ -193,7 +193,7 @@ def _attributed(setups: Setups, candidate: Candidate) -> Candidate:
 
 
 def _compared(setups: Setups, candidate: Candidate, cause: str) -> tuple[list[Difference], str]:
-    """Settings in which the accused are worse off, and than whom, in words.
+    """Find settings in which the accused are worse off than the reference, and name the reference.
 
     Some of a role are compared with its others, unless their own past accuses them; what is more than expected may also
     have come with a setting.
@@ -230,20 +230,20 @@ def _loss(view: View, candidate: Candidate, cause: str, reference: str) -> Loss:
         is_one_operator=candidate.is_one_operator,
         threads=_threads_by_cores(view, candidate.workers)
         if reference != "peers"
-        else 0.0,  # who crowds a host crowds the peers, too
+        else 0.0,  # a worker that crowds a host crowds its peers there, too
         operators=_operators(view, candidate.workers, reference),
     )
 
 
 def _operators(view: View, workers: Sequence[int], reference: str) -> float:
-    """How many times as long operators of some workers take, on the host; NaN where nothing tells."""
+    """Return the factor by which operators of some workers take longer on the host; NaN where nothing tells."""
     speed = view.speed if reference == "peers" else view.speed_change
     factor_W = speed.factor[list(workers)]
     return float("nan") if view.fleet.has_accelerator or np.isnan(factor_W).all() else float(np.nanmedian(factor_W))
 
 
 def _threads_by_cores(view: View, workers: Sequence[int]) -> float:
-    """Computing threads of all workers of a host of theirs, by its cores, where these are fewest; 0 where unknown."""
+    """Return computing threads of a host's workers per core, on the accused's host with fewest; 0 where unknown."""
     theirs = {view.fleet.patterns[worker].worker.host for worker in workers}
     shares = [
         sum(number(view.fleet.patterns[at].setup.get("torch_threads")) or 0.0 for at in members)
@@ -255,7 +255,7 @@ def _threads_by_cores(view: View, workers: Sequence[int]) -> float:
 
 
 def _waiting(view: View, workers: Sequence[int], reference: str) -> tuple[float, float]:
-    """How much longer these wait for a core than their peers, or the healthy window; and than other hosts' workers.
+    """Measure how much longer some workers wait for a core than the reference, and than other hosts' workers.
 
     As shares of an iteration of this window: a share of the time may stay what it was while iterations get longer.
     """
@@ -274,7 +274,7 @@ def _waiting(view: View, workers: Sequence[int], reference: str) -> tuple[float,
 
 
 def _against_peers(setups: Setups, accused: Sequence[int], causes: frozenset[str], loss: Loss) -> list[Difference]:
-    """Settings in which every accused worker is worse off than every other worker of its role."""
+    """Find settings in which every accused worker is worse off than every other worker of its role."""
     guilty_W = np.zeros(setups.view.workers, dtype=np.bool_)
     guilty_W[list(accused)] = True
     own, others = setups.by_role(guilty_W), setups.by_role(~guilty_W)
@@ -285,7 +285,7 @@ def _against_peers(setups: Setups, accused: Sequence[int], causes: frozenset[str
 
 
 def _against_baseline(view: View, accused: Sequence[int], causes: frozenset[str], loss: Loss) -> list[Difference]:
-    """Settings in which most of the accused are worse off than they were in the healthy window."""
+    """Find settings in which most of the accused are worse off than in the baseline window."""
     past = view.suspects.baseline
     before = {pattern.worker.global_rank: pattern.setup for pattern in past.patterns} if past is not None else {}
     setups = [(view.fleet.patterns[at].setup, before.get(view.fleet.ranks[at], {})) for at in accused]
@@ -357,7 +357,7 @@ def _job_candidate(
 
 
 def _differing(view: View) -> list[str]:
-    """Settings worth a word that are not the same on all workers of a role."""
+    """List settings worth a word that are not the same on all workers of a role."""
     distinct = Setups(view).by_role(np.ones(view.workers, dtype=np.bool_)).values()
     return [name for name in sorted(TOLD) if any(len({one.get(name) for one in setups}) > 1 for setups in distinct)]
 

@@ -1,4 +1,4 @@
-"""Settings that are slow wherever they are: told beside a cause that they can make worse, whoever else has them."""
+"""Settings that are slow wherever they are: told beside a cause that they can make worse, even if all have them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_NAMED = 3
 
 
 def known_bad(view: View, workers: Iterable[int], cause: str | None) -> Iterator[str]:
-    """Settings of these workers that are known to make the cause worse; of any cause for None."""
+    """List settings of these workers that are known to make the cause worse; of any cause for None."""
     patterns = [view.fleet.patterns[worker] for worker in workers]
     setups = [pattern.setup for pattern in patterns]
 
@@ -38,7 +38,7 @@ def _their_hosts(view: View, workers: Iterable[int]) -> list[str]:
 
 
 def _threads(view: View, hosts: Sequence[str]) -> Iterator[str]:
-    """More threads than cores while threads wait for cores, or one thread of a host that is mostly idle."""
+    """Note more threads than cores while threads wait for cores, or one thread of a host that is mostly idle."""
     for judge in (_oversubscribed, _single_threaded):
         texts = [(host, text) for host in hosts if (text := judge(view, host))]
         if texts:

@@ -53,18 +53,18 @@ Setup = Mapping[str, str]
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """What a setting must be able to explain.
+    """Loss that a setting must be able to explain.
 
     Attributes:
-        cause: What the workers would be accused of otherwise.
-        factor: How many times as long they take as those they are compared with, at least 1.
+        cause: Cause that the workers would be accused of otherwise.
+        factor: Factor by which they take longer than the reference, at least 1.
         waiting: By how much the share of time in which they wait for a core exceeds the others', 0-1.
-        queue: The same against other hosts' workers only, or all of it where there are none: who crowds a host makes
-            everybody there wait.
-        on_device: What is slow runs on a device and needs no cores.
+        queue: The same against other hosts' workers only, or all of it where there are none: on a crowded host
+            everybody waits.
+        on_device: The slow work runs on a device and needs no cores.
         is_one_operator: Other operators are as fast as anywhere: no lack of cores is behind it.
         threads: Computing threads of all workers of a host by its cores, fewest of the accused's hosts; 0 if unknown.
-        operators: How many times as long operators take there; NaN where nothing tells.
+        operators: Factor by which operators take longer there; NaN where nothing tells.
     """
 
     cause: str
@@ -78,7 +78,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_of_cores(self) -> bool:
-        """Whether more cores, or faster ones, could make it shorter."""
+        """True if more cores, or faster ones, could shorten the loss."""
         return not self.on_device and not self.is_one_operator
 
 
@@ -87,11 +87,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         fact: Its name in `WorkerPattern.setup`.
-        causes: What it can explain.
-        worse: Whether a value (None: not set) is slower than another one.
-        explains: Whether the setting (own set-up, the other's) can have brought about the loss.
-        text: Its name for people.
-        is_proof: Its values say which one is slower; else a difference is told beside a cause and never is one.
+        causes: Causes that it can explain.
+        worse: True if a value (None: not set) is slower than another one.
+        explains: True if the setting (own set-up, the other's) can have brought about the loss.
+        text: Name of the setting for people.
+        is_proof: Values tell which one is slower; else a difference is told beside a cause and never is one.
     """
 
     fact: str
@@ -103,17 +103,17 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the setting, for people."""
         return self.text or self.fact.removeprefix("env:")
 
     def is_worse(self, own: Setup, other: Setup) -> bool:
-        """Whether the own value is the slower one; only variables that are missing are known not to be set."""
+        """True if the own value is the slower one; only variables that are missing are known not to be set."""
         values = own.get(self.fact), other.get(self.fact)
         return (self.fact.startswith("env:") or None not in values) and self.worse(*values)
 
 
 def number(value: str | None) -> float | None:
-    """A setting as a number; None for one that is not set, or is none."""
+    """Read a setting as a number; None for one that is not set, or is none."""
     try:
         return float(value) if value is not None else None
     except ValueError:
@@ -121,13 +121,13 @@ def number(value: str | None) -> float | None:
 
 
 def _less(own: str | None, other: str | None) -> bool:
-    """A smaller number, where both are known; "none" is no limit."""
+    """True if the own number is smaller, where both are known; "none" is no limit."""
     one, two = number(own), math.inf if other == "none" else number(other)
     return one is not None and two is not None and one < two
 
 
 def _more(own: str | None, other: str | None) -> bool:
-    """A larger number; what is not set counts as none."""
+    """True if the own number is larger; a setting that is not set counts as none."""
     return (number(own) or 0.0) > (number(other) or 0.0)
 
 
@@ -140,7 +140,7 @@ def _differs(own: str | None, other: str | None) -> bool:
 
 
 def _lacks_cores(own: Setup, other: Setup, loss: Loss) -> bool:
-    """Fewer cores of use than the other has, by as much as the time lost asks for."""
+    """True if a worker can use fewer cores than the other, by as much as the time lost asks for."""
     if not loss.is_of_cores:
         return False
     ratio = _usable(other, loss.cause) / max(_usable(own, loss.cause), 0.01)
@@ -150,13 +150,13 @@ def _lacks_cores(own: Setup, other: Setup, loss: Loss) -> bool:
 
 
 def _lacks_loaders(own: Setup, other: Setup, _loss: Loss) -> bool:
-    """Fewer loader processes than the other has, by a number that is felt; none at all always is."""
+    """True if a worker has fewer loader processes, by a number that is felt; none at all always is."""
     here, there = (number(one.get("loader_workers")) or _NO_LOADERS for one in (own, other))
     return there >= _FELT_IN_LOADING * here
 
 
 def _usable(setup: Setup, cause: str) -> float:
-    """Cores that a worker can put to use: what it may have, and what it asks for."""
+    """Return the cores that a worker can put to use: what it may have, and what it asks for."""
     asked = number(setup.get("torch_threads"))
     if cause in LOADING:
         loaders = number(setup.get("loader_workers"))
@@ -167,19 +167,19 @@ def _usable(setup: Setup, cause: str) -> float:
 
 
 def _cores(setup: Setup) -> float:
-    """Cores that a worker may have."""
+    """Return the cores that a worker may have."""
     known = [number(setup.get(fact)) for fact in ("affinity_cores", "cpu_quota", "cores")]
     return min([one for one in known if one is not None], default=_ENOUGH)
 
 
 def _crowds(own: Setup, _other: Setup, loss: Loss) -> bool:
-    """More threads than cores, with those of the host's other workers, and time lost to waiting for them."""
+    """True if a host's workers have more threads than cores, and lose time to waiting for these."""
     threads = max((number(own.get("torch_threads")) or 0.0) / _cores(own), loss.threads)
     return threads > OVERSUBSCRIBED and _holds_much(loss.queue, loss)
 
 
 def _queues(_own: Setup, _other: Setup, loss: Loss) -> bool:
-    """They wait for a core more than anybody else."""
+    """True if workers wait for a core more than anybody else."""
     return _holds_much(loss.waiting, loss)
 
 

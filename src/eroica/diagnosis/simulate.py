@@ -1,4 +1,4 @@
-"""What an iteration would last without a cause: the window run again, else from the workers' busy and waiting times.
+"""Compute an iteration without a cause: the window run again, else from the workers' busy and waiting times.
 
 Array suffixes: W workers, I iterations that count. All times are microseconds.
 """
@@ -23,7 +23,7 @@ _APART = 1.05
 
 
 def simulate_iterations(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None = None) -> Floats:
-    """Iteration times if each worker lacked some of its time.
+    """Compute iteration times if each worker lacked some of its time.
 
     Where the window can be replayed (`localize.replay`), with less own time of these workers: it is taken first where
     they spend more than their peers, as far as the peers are not to lack it, too. Else workers of a role run until the
@@ -50,10 +50,10 @@ def simulate_iterations(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | N
 
 
 def _as_seen(fleet: Fleet, replay: Replay, removed_WI: Floats, found_I: Floats) -> Floats:
-    """Iteration times with what others are seen to wait for these workers, if a replay finds less. float64 [I].
+    """Compute iteration times by the waiting that is seen for these workers, if a replay finds less. float64 [I].
 
-    Where these, or who waits for them, met somebody who is missing: there the delay may go on unseen. What their peers
-    are waited for as well (stages of a pipeline wait for each other) is none of their doing.
+    That is so where these workers, or those that wait for them, met a missing worker: there the delay may go on unseen.
+    Waiting that goes to their peers as well (stages of a pipeline wait for each other) is left out.
     """
     touched_W, seen = np.asarray(removed_WI.any(axis=1), dtype=np.bool_), replay.seen or DirectWaits()
     waited_W = seen.for_these(touched_W)
@@ -69,7 +69,7 @@ def _as_seen(fleet: Fleet, replay: Replay, removed_WI: Floats, found_I: Floats) 
 
 
 def _replayed(fleet: Fleet, replay: Replay, change_WI: Floats, quicker_WI: Floats | None = None) -> Floats:
-    """Iteration times with other own times; iterations that the replay does not hold change as the others do. [I]."""
+    """Replay iterations with other own times; iterations that the replay does not hold change as the others do. [I]."""
     now_I: Floats = fleet.iteration_us.mean(axis=0)
     quicker_WI = np.zeros_like(change_WI) if quicker_WI is None else quicker_WI
     if not change_WI.any() and not quicker_WI.any():
@@ -95,14 +95,14 @@ def _replayed(fleet: Fleet, replay: Replay, change_WI: Floats, quicker_WI: Float
 
 
 def _also_removed(fleet: Fleet, removed_WI: Floats) -> Floats:
-    """How much of what each worker is to lack its peers are to lack as well. float64 [W, I]."""
+    """Return the part of each worker's removed time that its peers are to lack as well. float64 [W, I]."""
     removed_WI = np.maximum(removed_WI, 0.0)
     usual_WI = np.nan_to_num(median_of_others(removed_WI.T, fleet.roles).T)
     return np.asarray(np.minimum(usual_WI, removed_WI))
 
 
 def _from_roles(fleet: Fleet, removed_WI: Floats) -> Floats:
-    """Iteration times from busy and waiting times alone. float64 [I]."""
+    """Compute iteration times from busy and waiting times alone. float64 [I]."""
     busy_WI = fleet.busy_us
     left_WI = np.maximum(busy_WI - removed_WI, 0.0)
     now_I = fleet.iteration_us.mean(axis=0)
@@ -114,7 +114,7 @@ def _from_roles(fleet: Fleet, removed_WI: Floats) -> Floats:
 
 
 def simulated_gain(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None = None) -> float:
-    """Fraction of iteration time saved by taking that time away, 0-1. See `simulate_iterations`.
+    """Compute the fraction of iteration time saved by taking that time away, 0-1. See `simulate_iterations`.
 
     Where workers meet only now and then, the job is as fast as its slowest worker, whatever a mean over them says.
     """
@@ -124,7 +124,7 @@ def simulated_gain(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None =
 
 
 def _gain_apart(fleet: Fleet, removed_WI: Floats) -> float:
-    """The gain by each worker's own iterations, where these differ; 0 in lockstep, or in few iterations."""
+    """Compute the gain by each worker's own iterations, where these differ; 0 in lockstep, or in few iterations."""
     own_W = fleet.own_iteration_us
     if not own_W.any() or own_W.max() < _APART * own_W.mean():
         return 0.0
@@ -133,7 +133,7 @@ def _gain_apart(fleet: Fleet, removed_WI: Floats) -> float:
 
 
 def share_gains(fleet: Fleet, removed: Sequence[Floats], quicker_WI: Floats | None = None) -> list[float]:
-    """Gain of each of several causes.
+    """Compute the gain of each of several causes.
 
     Two causes of equal size on different workers hide each other: removing one alone gains nothing. So each gets the
     larger of what removing it alone gains and what it adds when all others are removed already.
@@ -141,7 +141,7 @@ def share_gains(fleet: Fleet, removed: Sequence[Floats], quicker_WI: Floats | No
     Args:
         fleet: The window.
         removed: Time of each cause. float64 [W, I] each.
-        quicker_WI: What transfers of slow process groups take too long: gone once all others are removed. float64
+        quicker_WI: Excess of transfers of slow process groups: gone once all others are removed. float64
             [W, I].
     """
     if not removed:

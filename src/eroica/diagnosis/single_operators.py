@@ -38,7 +38,7 @@ _NEXT_STEP = (
 
 
 def find_slow_operators(view: View) -> list[Candidate]:
-    """Single operators with excess time on workers that the others wait for; those of the same workers together.
+    """Accuse single operators with excess on workers that the others wait for; those of the same workers together.
 
     Where most operators of a worker are slower, it is none of them; but those that work on more data are still told.
     """
@@ -62,12 +62,12 @@ def find_slow_operators(view: View) -> list[Candidate]:
 
 
 def _on_data(view: View, found: list[tuple[int, Lateness]]) -> bool:
-    """Whether operators of forward and of backward stand out: what they have in common is the data."""
+    """True if operators of forward and of backward stand out: what they have in common is the data."""
     return {"forward", "backward"} <= {view.fleet.keys[row].phase for row, _ in found}
 
 
 def _standing_out(view: View) -> list[int]:
-    """Operators that take some worker longer than its peers by what counts: a look at means, before series are read."""
+    """List operators that take some worker longer than its peers by enough: a look at means, before series are read."""
     rows = np.asarray(operators(view.fleet), dtype=np.intp)
     if not rows.size or view.workers < 2:
         return []
@@ -78,14 +78,14 @@ def _standing_out(view: View) -> list[int]:
 
 
 def _least_ratio(view: View) -> Floats:
-    """Excess relative to the peers' time from which an operator stands out. float64 [W]."""
+    """Return the excess relative to the peers' time from which an operator stands out. float64 [W]."""
     if view.fleet.has_accelerator:
         return np.full(view.workers, _DEVICE_RATIO)
     return np.where(view.is_crowded, _CROWDED_RATIO, LEAST_RATIO)
 
 
 def _runs_longer(view: View, row: int) -> NDArray[np.bool_]:
-    """Workers on which this operator runs equally often, and longer. bool [W]."""
+    """Mark workers on which this operator runs equally often, and longer. bool [W]."""
     usual_W = np.nan_to_num(median_of_others(view.fleet.count[row], view.fleet.roles))
     same_W = (usual_W > 0) & (np.abs(view.fleet.count[row] - usual_W) <= _SAME_COUNT * usual_W)
     peers_W = view.suspects.peers_us[row]
@@ -94,7 +94,7 @@ def _runs_longer(view: View, row: int) -> NDArray[np.bool_]:
 
 
 def _candidate(view: View, members: tuple[int, ...], found: list[tuple[int, Lateness]], has_more: bool) -> Candidate:
-    """One candidate for all operators that stand out on the same workers, named by the one with most excess.
+    """Build one candidate for all operators that stand out on the same workers, named by the one with most excess.
 
     Args:
         view: The window.
@@ -132,7 +132,7 @@ def _candidate(view: View, members: tuple[int, ...], found: list[tuple[int, Late
 
 
 def _evidence(view: View, members: tuple[int, ...], row: int) -> str:
-    """How often and how long, there and on the peers."""
+    """State how often and how long an operator runs on the accused and on the peers."""
     fleet, own = view.fleet, list(members)
     count = float(fleet.count[row, own].mean())
     each = float((fleet.total_us[row, own] / np.maximum(fleet.count[row, own], 1e-9)).mean())

@@ -42,8 +42,8 @@ class SlowGroups(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         family: All groups.
         slow: The slow ones.
-        usual: Those that are not.
-        fast_us: What the fast ones take in each iteration. float64 [I].
+        usual: The other groups.
+        fast_us: Transfer time of the fast groups in each iteration. float64 [I].
         belief: Factor on the confidence for what the number of groups leaves open.
     """
 
@@ -60,7 +60,7 @@ class SlowGroups(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def slow_us(self) -> float:
-        """Mean transfer of the slow ones."""
+        """Mean transfer of the slow groups."""
         return float(np.mean([one.mean_us for one in self.slow]))
 
     @property
@@ -70,14 +70,14 @@ class SlowGroups(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Culprit(msgspec.Struct, frozen=True, kw_only=True):
-    """Who or what makes groups slow.
+    """Workers, or paths of theirs, that make process groups slow.
 
     Attributes:
         cause: Slug in the catalog.
-        groups: Which groups it makes slow.
-        workers: Who (indices).
-        subject: What the summary's first sentence says of them, without its end.
-        evidence: What speaks for it.
+        groups: Groups that it makes slow.
+        workers: The accused (indices).
+        subject: First sentence of the summary, without its end.
+        evidence: Sentences of evidence.
         resource: Use of the path on them and on their peers.
         doubt: Factor on the confidence.
     """
@@ -92,7 +92,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_slow_groups(view: View) -> Iterator[SlowGroups]:
-    """Families some of whose groups take clearly longer, again and again, for equally many executions of equal size."""
+    """Find families some of whose groups take clearly longer, again and again, for equal numbers of equal size."""
     least_us = view.settings.min_gain * view.iteration_us
     for family in read_families(view.fleet, view.suspects.arrivals):
         series_GI = np.stack([one.transfer_us for one in family.groups])
@@ -117,9 +117,9 @@ def find_slow_groups(view: View) -> Iterator[SlowGroups]:
 
 
 def without_old(view: View, found: SlowGroups) -> SlowGroups:
-    """The same without groups that took about as long when the job was healthy, where that is a question.
+    """Drop groups that took about as long in the baseline window, where that is a question.
 
-    It is where a job has become slower, and where one of two groups may be longer by what it is.
+    It is one where a job has become slower, and where one of two groups may be longer by what it is.
     """
     past = view.suspects.baseline
     if past is None or view.is_trace or (view.context.window.purpose not in SLOWER and found.belief == 1.0):
@@ -132,7 +132,7 @@ def without_old(view: View, found: SlowGroups) -> SlowGroups:
 
 
 def among(found: SlowGroups, groups: Sequence[GroupPaths]) -> SlowGroups:
-    """The same with some of its slow groups only."""
+    """Keep some of the slow groups only."""
     return msgspec.structs.replace(found, slow=tuple(groups))
 
 
@@ -140,23 +140,23 @@ def among(found: SlowGroups, groups: Sequence[GroupPaths]) -> SlowGroups:
 
 
 def name_groups(found: SlowGroups) -> str:
-    """Such as "3 of 160 like groups of 16 workers"."""
+    """Name slow groups, as in "3 of 160 like groups of 16 workers"."""
     family = found.family
     return f"{len(found.slow)} of {len(family.groups)} like groups of {family.size} workers"
 
 
 def name_collective(found: SlowGroups) -> str:
-    """The kernel without its arguments."""
+    """Name the kernel without its arguments."""
     return short_name(found.family.name.partition("(")[0])
 
 
 def name_path(resource: str) -> str:
-    """What carries the data."""
+    """Name the path that carries the data."""
     return _PATHS.get(resource, resource)
 
 
 def name_hosts(view: View, workers: Sequence[int]) -> str:
-    """Such as "node-3 and node-4", "85 hosts (node-1, node-2, ...)"."""
+    """Name hosts, as in "node-3 and node-4", "85 hosts (node-1, node-2, ...)"."""
     hosts = hosts_of(view, workers)
     if len(hosts) > _MOST_HOSTS:
         return f"{len(hosts)} hosts ({', '.join(hosts[:3])}, ...)"
@@ -165,12 +165,12 @@ def name_hosts(view: View, workers: Sequence[int]) -> str:
 
 
 def hosts_of(view: View, workers: Sequence[int]) -> tuple[str, ...]:
-    """Their hosts, each once, in order of rank."""
+    """List the hosts of some workers, each once, in order of rank."""
     return tuple(dict.fromkeys(host for worker in workers if (host := view.fleet.patterns[worker].worker.host)))
 
 
 def use_of(name: str, own: Floats, peers: Floats) -> ResourceUse | None:
-    """Means of what was sampled."""
+    """Summarize the sampled use of a path, on the accused and on their peers."""
     known, like = own[~np.isnan(own)], peers[~np.isnan(peers)]
     if not known.size or not name:
         return None

@@ -33,7 +33,7 @@ _NEXT_STEP = (
 
 
 def find_smaller_pieces(view: View) -> list[Candidate]:
-    """The function under which everybody's operators have become more and shorter, where that has made a job slow."""
+    """Accuse the function under which all workers' operators are more and shorter, where that has made a job slow."""
     past = past_of(view, whole_us)
     if past is None or view.is_trace or not view.is_slow or not _are_smaller(view):
         return []
@@ -55,9 +55,9 @@ def find_smaller_pieces(view: View) -> list[Candidate]:
 
 
 def _are_smaller(view: View) -> bool:
-    """Whether operators of (nearly) all workers run more often, and take less each.
+    """True if operators of (nearly) all workers run more often, and take less each.
 
-    Those of backward, too: many short ones of forward alone are more to generate, or to evaluate.
+    Operators of backward must do so, too: many short ones of forward alone are more to generate, or to evaluate.
     """
     change = view.speed_change
     smaller_W = (np.nan_to_num(change.count_ratio) >= _MORE_OFTEN) & (np.nan_to_num(change.factor, nan=1.0) <= SHORTER)

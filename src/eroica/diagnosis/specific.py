@@ -26,25 +26,25 @@ _ALIKE = frozenset({"slow-data-loading", "slow-storage-read", "python-on-critica
 
 
 def prefer_specific(candidates: Sequence[Candidate], known: Sequence[Candidate] = ()) -> list[Candidate]:
-    """The candidates without those general ones that a specific one, among them or known already, accounts for."""
+    """Drop general candidates that a specific one, among them or known already, accounts for."""
     specific = (*candidates, *known)
     kept = [one for one in candidates if not any(_stands_for(other, one) for other in specific)]
     return [one for at, one in enumerate(kept) if not any(_is_told_by(one, other) for other in kept[:at])]
 
 
 def is_same_kind(one: str, two: str) -> bool:
-    """Whether two causes on the same rows would be one problem told twice."""
+    """True if two causes on the same rows would be one problem told twice."""
     return one == two or {one, two} <= _ALIKE
 
 
 def _is_told_by(candidate: Candidate, earlier: Candidate) -> bool:
-    """Whether a rule before has measured the same rows of workers that change."""
+    """True if an earlier rule has measured the same rows of workers that rotate."""
     both_rotate = candidate.scope == earlier.scope == "rotating"
     return both_rotate and is_same_kind(candidate.cause, earlier.cause) and _share_rows(candidate, earlier)
 
 
 def _is_rhythm_of(specific: Candidate, general: Candidate) -> bool:
-    """Whether one tells with what rhythm the time comes that the other sees as a mean."""
+    """True if one candidate tells the rhythm of the time that the other sees as a mean."""
     if specific.gain is None or general.gain is not None or not is_same_kind(specific.cause, general.cause):
         return False
     who = specific.scope == "rotating" or (specific.scope == general.scope and _overlap(specific, general))
@@ -84,7 +84,7 @@ def _holds_most(specific: Candidate, general: Candidate) -> bool:
 
 
 def _is_around(general: Candidate, specific: Candidate) -> bool:
-    """Whether the Python that is named only calls what waits, or is nobody's own: the gap after it is the wait's."""
+    """True if the named Python only calls what waits, or is no user's own: the gap after it is the wait's."""
     if not general.focus.is_own or not specific.focus.stack:
         return not general.focus.is_own
     return any(frame.startswith(f"{general.focus.name} (") for frame in specific.focus.stack)

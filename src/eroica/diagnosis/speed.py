@@ -1,4 +1,4 @@
-"""Same work, slower, or same speed, more work: counts and mean durations of operators against a reference.
+"""Speed of operators: counts and mean durations against a reference tell slower work from more work.
 
 Array suffixes: F functions, W workers.
 """
@@ -47,7 +47,7 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def operators(fleet: Fleet) -> list[int]:
-    """Rows of the model's own computation: compute outside the loader's next.
+    """List rows of the model's own computation: compute outside the loader's next.
 
     Without an accelerator those that only call others are left out: a node of the autograd graph that waits for a
     collective inside (FSDP) takes as long as that. So are the user's own functions of that graph where stacks were
@@ -63,7 +63,7 @@ def operators(fleet: Fleet) -> list[int]:
 
 
 def _is_users_function(name: str) -> bool:
-    """Whether an operator is a user's `autograd.Function`, named as its class; torch's own nodes are numbered.
+    """True if an operator is a user's `autograd.Function`, named as its class; torch's own nodes are numbered.
 
     What torch.compile makes is named in the same way, and computes.
     """
@@ -71,20 +71,20 @@ def _is_users_function(name: str) -> bool:
 
 
 def launching_rows(fleet: Fleet, phase: Phase | None = None) -> list[int]:
-    """Rows of hosts that launch while their devices have no work; of one part of the iteration, or of all."""
+    """List rows of hosts that launch while their devices have no work; of one part of the iteration, or of all."""
     found = (at for at, key in enumerate(fleet.keys) if key.kind == "other" and key.name == LAUNCHING)
     return [at for at in found if phase is None or fleet.keys[at].phase == phase]
 
 
 def running_us(fleet: Fleet) -> Floats:
-    """Time per iteration in which a processor is busy with operators; NaN where nobody sampled it. float64 [W]."""
+    """Return the time per iteration in which a processor is busy with operators; NaN where not sampled. float64 [W]."""
     rows = operators(fleet)
     busy_W = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows][:, :, 1])).sum(axis=0)
     return np.asarray(np.where(busy_W > 0, busy_W, np.nan))
 
 
 def speed_against_peers(fleet: Fleet, phases: frozenset[str] | None = None) -> Speed:
-    """Against the median of the other workers of the same role; of operators of some phases, or of all."""
+    """Compare operators of some phases, or of all, with the median of the role's other workers."""
     rows = [row for row in operators(fleet) if phases is None or fleet.keys[row].phase in phases]
     total_FW, count_FW = fleet.total_us[rows], fleet.count[rows]
     duration_FW = _mean_duration(total_FW, count_FW)
@@ -93,7 +93,7 @@ def speed_against_peers(fleet: Fleet, phases: frozenset[str] | None = None) -> S
 
 
 def speed_against_baseline(suspects: Suspects, phases: frozenset[str] | None = None) -> Speed:
-    """Against the same worker in the baseline window; of operators of some phases, or of all."""
+    """Compare operators of some phases, or of all, with the same worker's in the baseline window."""
     fleet, past = suspects.fleet, suspects.baseline
     rows = [row for row in operators(fleet) if phases is None or fleet.keys[row].phase in phases]
     shape = (len(rows), len(fleet.ranks))
@@ -142,7 +142,7 @@ def _compare(duration_FW: Floats, count_FW: Floats, like_FW: Floats, like_count_
 
 
 def _weighted_median(values_FW: Floats, weight_FW: Floats) -> Floats:
-    """Median of each column by weight; NaN for a column without any. float64 [W]."""
+    """Return the median of each column by weight; NaN for a column without any. float64 [W]."""
     if not values_FW.shape[0]:
         return np.full(values_FW.shape[1], np.nan)
     order = np.argsort(values_FW, axis=0, kind="stable")
@@ -154,7 +154,7 @@ def _weighted_median(values_FW: Floats, weight_FW: Floats) -> Floats:
 
 
 def host_fact(fleet: Fleet, name: str) -> Floats:
-    """One fact of the hosts; NaN for workers that did not report it. Many rules ask, so it is kept. float64 [W]."""
+    """Return one fact of the hosts, kept since many rules ask; NaN for workers that did not report it. float64 [W]."""
     known: dict[str, Floats] = fleet.__dict__.setdefault("_host_facts", {})
     if name not in known:
         facts = (pattern.host_facts.get(name, np.nan) for pattern in fleet.patterns)
@@ -164,12 +164,12 @@ def host_fact(fleet: Fleet, name: str) -> Floats:
 
 
 def queued_share(fleet: Fleet) -> Floats:
-    """Share of the time in which a training thread is ready but has no core; NaN where unknown. float64 [W]."""
+    """Return the share of time in which a training thread is ready but has no core; NaN where unknown. float64 [W]."""
     return host_fact(fleet, "run_queue_wait")
 
 
 def held_share(fleet: Fleet) -> Floats:
-    """Share of the time in which a worker's process was not allowed to run: stopped, or over its quota. float64 [W].
+    """Return the share of time in which a worker's process was stopped, or held back by its quota. float64 [W].
 
     The kernel adds the throttled time of all processors up, so several threads make it more than all of the time.
     """
@@ -178,7 +178,7 @@ def held_share(fleet: Fleet) -> Floats:
 
 
 def weighted_mean(values: Sequence[float] | Floats, weights: Sequence[float] | Floats) -> float:
-    """Mean by weight over values that are numbers; NaN if none is or all weights are 0."""
+    """Return the mean by weight over values that are numbers; NaN if none is or all weights are 0."""
     value, weight = np.asarray(values, dtype=np.float64), np.asarray(weights, dtype=np.float64)
     known = ~np.isnan(value) & (weight > 0)
     return float(np.average(value[known], weights=weight[known])) if known.any() else float("nan")

@@ -1,9 +1,9 @@
 """One Python function that makes a pipeline stage long: no structure of the model, though it has always been so.
 
 A stage of its own has no peers, and a baseline window taken with the function in place shows nothing new. But how a
-model is cut decides how many operators a stage runs, not how long its Python takes: where one of the user's functions
-holds most of what the stage takes beyond all others, and they wait, it is named, with a doubt. But a job that has got
-slower since its healthy window has not for what was there before.
+model is cut decides how many operators a stage runs, not how long its Python takes. So a function of the user's that
+holds most of what the stage takes beyond all others is named, with a doubt, if these wait. But what was there in the
+baseline window has not made a job slower since.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH, Lateness, measure
-from eroica.diagnosis.older import is_older
+from eroica.diagnosis.pre_existing import is_older
 from eroica.diagnosis.python_code import accuse_python, python_rows
 from eroica.diagnosis.view import View
 from eroica.localize.excess import standard_error
@@ -28,18 +28,18 @@ _LEAST_LEFT = 0.5
 
 
 def _was_there(view: View, focus: Focus, own_W: NDArray[np.bool_], now_us: float) -> bool:
-    """Whether the function took most of its time in the healthy window already."""
+    """True if the function took most of its time in the baseline window already."""
     then_RW = np.nan_to_num(view.suspects.before_us[list(focus.functions)])
     return is_older(view, now_us, float(then_RW.sum(axis=0)[own_W].mean()))
 
 
 def find_code_of_stage(view: View, own_W: NDArray[np.bool_], over_us: float) -> Candidate | None:
-    """The function of the user's code that a long stage is long for, if there is one.
+    """Accuse the function of the user's code that makes a stage long; None without one.
 
     Args:
         view: The window.
-        own_W: Who runs the stage. bool [W].
-        over_us: What it takes beyond the longest other stage.
+        own_W: Workers that run the stage. bool [W].
+        over_us: Time of the stage beyond the longest other one.
     """
     rows = python_rows(view)
     members = np.flatnonzero(own_W)

@@ -1,4 +1,4 @@
-"""A pipeline stage that is long because what runs it is held back: heat, a lower clock, threads without a core.
+"""A pipeline stage that is long because its hosts are held back: heat, a lower clock, threads without a core.
 
 How a model is cut decides how much a stage computes, not at which clock. A stage has no peers of its own, but a clock
 and the waiting for a core compare with those of any other stage.
@@ -38,12 +38,12 @@ _CAPPED = 0.1
 
 
 def find_held_stage(view: View, longer: Candidate, own_W: NDArray[np.bool_], called: str) -> Candidate | None:
-    """The same time with its reason, if the stage is held back and the others are not.
+    """Accuse a stage of being held back, if it is and the others are not; None otherwise.
 
     Args:
         view: The window.
-        longer: What the stage takes beyond the others.
-        own_W: Who runs the stage. bool [W].
+        longer: Candidate for the stage's time beyond the others.
+        own_W: Workers that run the stage. bool [W].
         called: Name of the stage.
     """
     busy_us, others_us = longer.mean_us, longer.reference_us
@@ -70,7 +70,7 @@ def find_held_stage(view: View, longer: Candidate, own_W: NDArray[np.bool_], cal
 
 
 def _held_by(view: View, own_W: NDArray[np.bool_]) -> Iterator[tuple[str, float, str]]:
-    """Causes, the share of its time that each takes from the stage, and sentences."""
+    """List causes, the share of its time that each takes from the stage, and sentences."""
     clock_W = host_fact(view.fleet, "gpu_sm_clock")
     capped_W = np.nan_to_num(host_fact(view.fleet, "gpu_power_capped"))
     if not np.isnan(clock_W).any() and float(capped_W[own_W].mean()) < _CAPPED:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
-from eroica.diagnosis.older import is_older
+from eroica.diagnosis.pre_existing import is_older
 from eroica.diagnosis.setup import set_up_otherwise
 from eroica.diagnosis.speed import operators
 from eroica.diagnosis.stage_code import find_code_of_stage
@@ -46,11 +46,11 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The longest stage of a pipeline.
 
     Attributes:
-        place: Its place, 0 = first.
-        stages: How many there are.
-        workers: Who runs it (indices).
+        place: Place in the pipeline, 0 = first.
+        stages: Number of stages.
+        workers: Workers (indices) that run it.
         busy_us: Mean time outside communication on them.
-        balanced_us: What every stage would take if all work were spread evenly.
+        balanced_us: Time of every stage if all work were spread evenly.
         others_us: Longest of the other stages' means.
         microbatches: Passes through the pipeline in an iteration, None where the records do not tell.
     """
@@ -65,7 +65,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def find_long_stages(view: View) -> list[Candidate]:
-    """The stage that all others wait for: where one Python function or a setting makes it long, that is the cause.
+    """Accuse the stage that all others wait for, or the Python function or setting that makes it long.
 
     Structure is a cause in recordings, and against an expectation.
     """
@@ -97,7 +97,7 @@ def find_long_stages(view: View) -> list[Candidate]:
 
 
 def describe_long_stage(view: View, accused: Collection[int] = ()) -> tuple[str, str]:
-    """What to say of unequal stages where they are no cause, in short and in full; "" where there is nothing to say.
+    """Describe unequal stages where they are no cause, in short and in full; "" where there is nothing to say.
 
     Args:
         view: The window.
@@ -121,13 +121,13 @@ def describe_long_stage(view: View, accused: Collection[int] = ()) -> tuple[str,
 
 
 def has_lost_peers(view: View) -> bool:
-    """Whether the longest stage is that of one worker whose peers did not report, and nothing else tells of it."""
+    """True if the longest stage is that of one worker whose peers did not report, and nothing else tells of it."""
     found = None if view.is_trace or not view.context.missing else _longest(view)
     return found is not None and _may_be_its_worker(view, found)
 
 
 def _longest(view: View) -> Stage | None:
-    """The stage that stands out as a whole, unless it did not do so in the baseline window."""
+    """Find the stage that stands out as a whole, unless it did not do so in the baseline window."""
     places = view.stages
     known = sorted({place for place in places if place is not None})
     if len(known) < 2 or None in places:
@@ -151,17 +151,17 @@ def _longest(view: View) -> Stage | None:
 
 
 def _may_be_its_worker(view: View, stage: Stage) -> bool:
-    """Whether the stage may as well be one slow worker: there is only one, and no baseline window."""
+    """True if the stage may as well be one slow worker: it has only one, and there is no baseline window."""
     return view.suspects.baseline is None and len(stage.workers) == 1
 
 
 def _runs(view: View, stage: Stage) -> NDArray[np.bool_]:
-    """Who runs a stage. bool [W]."""
+    """Mark the workers that run a stage. bool [W]."""
     return np.isin(np.arange(view.workers), stage.workers)
 
 
 def _was_long(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:
-    """Whether the stage was about as much longer than the others in the baseline window; true without one."""
+    """True if the stage was about as much longer than the others in the baseline window; true without one."""
     before_W = view.then(lambda past: np.asarray(past.busy_us.mean(axis=1)))
     if np.isnan(before_W[own_W]).all() or np.isnan(before_W[~own_W]).all():
         return True
@@ -171,7 +171,7 @@ def _was_long(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:
 
 
 def _over_before(view: View, own_W: NDArray[np.bool_]) -> float:
-    """What the stage took beyond the others in the healthy window, microseconds; 0 where there is none."""
+    """Return the stage's time beyond the longest other in the baseline window, microseconds; 0 where there is none."""
     before_W = view.then(lambda past: np.asarray(past.busy_us.mean(axis=1)))
     if np.isnan(before_W[own_W]).all() or np.isnan(before_W[~own_W]).all():
         return 0.0
@@ -181,7 +181,7 @@ def _over_before(view: View, own_W: NDArray[np.bool_]) -> float:
 
 
 def _stands_out(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:
-    """All of the stage longer than everybody else, alike among themselves, and the others wait for it."""
+    """True if all of the stage is longer than everybody else, alike among its workers, and the others wait for it."""
     own, others = busy_W[own_W], busy_W[~own_W]
     excess = float(own.mean() - others.mean())
     longer = float(own.min()) >= (1 + _LONGER) * float(others.max())
@@ -191,7 +191,7 @@ def _stands_out(view: View, busy_W: Floats, own_W: NDArray[np.bool_]) -> bool:
 
 
 def _microbatches(view: View) -> int | None:
-    """Receives per iteration from one neighbour, the most of any worker."""
+    """Count receives per iteration from one neighbour, the most of any worker."""
     most = 0
     for pattern in view.fleet.patterns:
         iterations = max(pattern.last_iteration - pattern.first_iteration, 1)
@@ -205,7 +205,7 @@ def _microbatches(view: View) -> int | None:
 
 
 def balanced_gain(stage: Stage, iteration_us: float) -> float:
-    """What equal stages would save, as a fraction of the iteration.
+    """Compute the gain of equal stages, as a fraction of the iteration.
 
     With M microbatches of t = busy / M on each stage, an iteration is about sum(t) + (M - 1) * max(t): filling and
     draining pass all stages once, and the longest one sets the pace of the rest. Balancing leaves the sum as it is.
@@ -271,7 +271,7 @@ def _sentence(view: View, stage: Stage) -> str:
 
 
 def _span(times_us: Floats) -> str:
-    """Such as "20 ms" or "20 ms to 25 ms"."""
+    """Format the span of times, as in "20 ms" or "20 ms to 25 ms"."""
     least, most = format_ms(float(times_us.min())), format_ms(float(times_us.max()))
     return least if least == most else f"{least} to {most}"
 

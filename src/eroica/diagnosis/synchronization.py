@@ -35,7 +35,7 @@ _MOST_NAMED = 3
 
 
 def find_synchronization(view: View) -> list[Candidate]:
-    """Workers, or all, whose devices idle after waits of their host for longer than is usual."""
+    """Accuse workers, or all, whose devices idle for longer than usual after waits of their host."""
     if not view.fleet.has_accelerator or view.suspects.arrivals.contradicted:
         return []
     lost_WI = _lost(view.fleet) * (_PROFILER if view.is_trace else 1.0)
@@ -49,7 +49,7 @@ def find_synchronization(view: View) -> list[Candidate]:
 
 
 def _allowed(view: View) -> Floats:
-    """Idle time that is usual; of a job that has got slower, what it had when it was healthy, if more. float64 [W]."""
+    """Return the usual idle time; of a job that has got slower, that of its baseline window, if more. float64 [W]."""
     usual_W = np.full(view.workers, _ALLOWED * view.iteration_us)
     if view.context.window.purpose not in SLOWER or view.suspects.baseline is None:
         return usual_W
@@ -57,7 +57,7 @@ def _allowed(view: View) -> Floats:
 
 
 def _lost(fleet: Fleet) -> Floats:
-    """Idle time of each worker's device after waits. float64 [W, I]."""
+    """Return the idle time of each worker's device after waits. float64 [W, I]."""
     return np.stack([_series(pattern, fleet.columns[worker]) for worker, pattern in enumerate(fleet.patterns)])
 
 
@@ -109,7 +109,7 @@ def _candidates(view: View, lost_WI: Floats, late_W: NDArray[np.bool_], allowed_
 
 
 def _together(view: View, workers: tuple[int, ...]) -> list[Synchronization]:
-    """What waits on the accused, the costliest first; of one name, that of the worker that loses most by it."""
+    """List the synchronizations of the accused, the costliest first; each as on the worker that loses most by it."""
     found: dict[str, Synchronization] = {}
     for worker in workers:
         for one in view.fleet.patterns[worker].syncs:
@@ -119,7 +119,7 @@ def _together(view: View, workers: tuple[int, ...]) -> list[Synchronization]:
 
 
 def _focus(view: View, syncs: list[Synchronization]) -> Focus:
-    """The user's frame that waits, where Python was seen, else the operator or call that does."""
+    """Find the user's frame that waits, where Python was seen, else the operator or call that does."""
     if not syncs:
         return NOTHING
     first = syncs[0]

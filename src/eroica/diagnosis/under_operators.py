@@ -1,4 +1,4 @@
-"""What the training thread spends in operators under functions of the user's, and what that usually is.
+"""Measure the training thread's time in operators under functions of the user's, and its usual value.
 
 Operators stand before the Python around them, but stacks are sampled during operators, too.
 
@@ -33,46 +33,46 @@ Measure = Callable[[Fleet, list[int]], Floats]
 
 
 def host_us(fleet: Fleet, rows: list[int]) -> Floats:
-    """Time of the host in these rows during which an operator ran, or a device worked or was launched for. [W]."""
+    """Return the host's time in these rows while an operator ran, or a device worked or was launched for. [W]."""
     return np.asarray(np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0).sum(axis=0))
 
 
 def whole_us(fleet: Fleet, rows: list[int]) -> Floats:
-    """Time under these rows, with the operators that they call. float64 [W]."""
+    """Return the time under these rows, with the operators that they call. float64 [W]."""
     return np.asarray(fleet.total_us[rows].sum(axis=0))
 
 
 def inside_us(fleet: Fleet, rows: list[int]) -> Floats:
-    """Time of these rows during which an operator ran; where a device runs them, what it does for them. float64 [W]."""
+    """Return the time of these rows while an operator ran; where a device runs it, the device's time. float64 [W]."""
     return fleet.device_us(rows) if fleet.knows_launchers else host_us(fleet, rows)
 
 
 class Usual(Protocol):
-    """What operators under Python usually take, microseconds per iteration. float64 [W]."""
+    """Usual time in operators under Python, microseconds per iteration. float64 [W]."""
 
     @property
     def measure(self) -> Measure:
-        """What of rows is compared."""
+        """Time of rows that is compared."""
 
     def row(self, at: int) -> Floats:
-        """Those under one row."""
+        """Return the usual time under one row."""
 
     def under(self, focus: Focus) -> Floats:
-        """Those under a function, whatever it calls."""
+        """Return the usual time under a function, whatever it calls."""
 
 
 class Peers(NamedTuple):
-    """With each worker's peers."""
+    """Reference of each worker: its peers."""
 
     fleet: Fleet
     measure: Measure = inside_us
 
     def row(self, at: int) -> Floats:
-        """Median of the peers'."""
+        """Return the median of the peers under one row."""
         return self._usual([at])
 
     def under(self, focus: Focus) -> Floats:
-        """Median of the peers'."""
+        """Return the median of the peers under a function."""
         return self._usual(rows_under(self.fleet, focus))
 
     def _usual(self, rows: list[int]) -> Floats:
@@ -80,7 +80,7 @@ class Peers(NamedTuple):
 
 
 class Past(NamedTuple):
-    """On each worker itself when all was well; `order` finds today's workers among those of then."""
+    """Reference of each worker: itself in the baseline window; `order` finds today's workers among those of then."""
 
     keys: Sequence[FunctionKey]
     fleet: Fleet
@@ -89,17 +89,17 @@ class Past(NamedTuple):
     measure: Measure = inside_us
 
     def row(self, at: int) -> Floats:
-        """Those under the same row then."""
+        """Return the time under the same row in the baseline window."""
         place = self.places.get(self.keys[at])
         return np.zeros(len(self.order)) if place is None else self.measure(self.fleet, [place])[self.order]
 
     def under(self, focus: Focus) -> Floats:
-        """Those under the same function then."""
+        """Return the time under the same function in the baseline window."""
         return self.measure(self.fleet, rows_under(self.fleet, focus))[self.order]
 
 
 def past_of(view: View, measure: Measure = inside_us) -> Past | None:
-    """The healthy window, if it has all workers and tells the same of what operators take."""
+    """Return the baseline window, if it has all workers and tells the same of what operators take."""
     past = view.suspects.baseline
     if past is None or not set(view.fleet.ranks) <= set(past.ranks):
         return None
@@ -111,7 +111,7 @@ def past_of(view: View, measure: Measure = inside_us) -> Past | None:
 
 
 def usual_of(view: View, reference: Reference, measure: Measure = inside_us) -> Usual | None:
-    """What workers are compared with, None where that tells nothing of functions."""
+    """Return the reference of some workers; None where the reference tells nothing of functions."""
     if reference == "peers":
         return Peers(view.fleet, measure)
     return past_of(view, measure) if reference == "baseline" else None
@@ -126,16 +126,16 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def excess_us(self) -> float:
-        """How much more that is."""
+        """Time beyond the reference."""
         return self.own_us - self.other_us
 
     def accounts_for(self, least_us: float, most_us: float | None = None) -> bool:
-        """Whether that is about as much as operators take longer: one number, or the least and the most it may be."""
+        """True if the excess is about what operators take longer: one number, or the least and the most it may be."""
         return _COVERS * least_us <= self.excess_us <= (least_us if most_us is None else most_us) / _COVERS
 
 
 def find_caller(view: View, workers: Sequence[int], usual: Usual) -> Caller | None:
-    """The own function under which most of what some workers spend more in operators lies.
+    """Find the own function under which most of some workers' excess in operators lies.
 
     Not of the autograd engine's: Python knows of none of those. Times are means over the workers.
     """
@@ -148,7 +148,7 @@ def find_caller(view: View, workers: Sequence[int], usual: Usual) -> Caller | No
 
 
 def find_called_focus(view: View, workers: Sequence[int], usual: Usual, most_then: float = 1.0) -> Focus | None:
-    """The same, without its times; of rows that took at most so large a share of what they take now."""
+    """Find the own function with most excess in operators, in rows that took at most `most_then` of it before."""
     rows, members = own_rows(view.fleet), list(workers)
     if not rows:
         return None
@@ -164,7 +164,7 @@ def find_called_focus(view: View, workers: Sequence[int], usual: Usual, most_the
 
 
 def newest_around(view: View, focus: Focus, past: Past) -> Focus:
-    """The function itself if it did not run when all was well, else the next one of the user's around it that did not.
+    """Return the function if it did not run in the baseline window, else the user's next one around it that did not.
 
     What everybody calls anyway is called more often by something new: that is what to look at.
     """
@@ -179,7 +179,7 @@ def newest_around(view: View, focus: Focus, past: Past) -> Focus:
 
 
 def phases_called_in(view: View, caller: Caller) -> set[str]:
-    """The parts of the iteration in which the function's operators run."""
+    """Return the parts of the iteration in which the function's operators run."""
     phases: set[str] = {view.fleet.keys[row].phase for row in caller.focus.functions}
     if "other" in phases:  # outside modules: its operators count as forward's until backward begins
         phases.add("forward")
@@ -187,7 +187,7 @@ def phases_called_in(view: View, caller: Caller) -> set[str]:
 
 
 def own_rows(fleet: Fleet) -> list[int]:
-    """Python of the training thread, but for what loading and other rules judge; also what operators cover wholly."""
+    """List Python rows of the training thread, but for other rules' ones; also those that operators cover wholly."""
     return [at for at, key in enumerate(fleet.keys) if _is_own_time(key)]
 
 
@@ -197,6 +197,6 @@ def _is_own_time(key: FunctionKey) -> bool:
 
 
 def rows_under(fleet: Fleet, focus: Focus) -> list[int]:
-    """Rows below a function."""
+    """List rows below a function."""
     entry = focus.entry
     return [at for at in own_rows(fleet) if entry in fleet.keys[at].stack]

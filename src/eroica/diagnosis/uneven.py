@@ -26,7 +26,7 @@ _STRENGTH = 3.0
 
 
 def find_uneven_work(view: View) -> list[Candidate]:
-    """Workers that run more operators than the peers of their role, whoever waits for whom. Recorded traces only."""
+    """Remark on workers that run more operators than their role's peers, whoever waits. Recorded traces only."""
     rows = operators(view.fleet)
     if not view.is_trace or not rows or view.workers <= _FEWEST_PEERS:
         return []
@@ -86,7 +86,7 @@ def _candidate(view: View, rows: list[int], members: NDArray[np.intp], more_W: F
 
 
 def _most_repeated(view: View, rows: list[int], members: NDArray[np.intp]) -> tuple[str, ...]:
-    """The operator whose executions multiply most."""
+    """Name the operator whose executions multiply most."""
     count_FW = view.fleet.count[rows]
     usual_FW = np.nan_to_num(median_of_others(count_FW, view.fleet.roles))
     extra_F = (count_FW - usual_FW)[:, members].mean(axis=1)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.lateness_by_iteration import robust_spread
 from eroica.diagnosis.speed import operators, queued_share
-from eroica.diagnosis.turns import robust_spread
 from eroica.diagnosis.view import View
 from eroica.diagnosis.wandering import GROWN, OFTEN, Loss, heaviest, rotating_candidate, strength_of
 from eroica.diagnosis.words import format_ms
@@ -37,7 +37,7 @@ _LEAST_OBSERVED = 40
 
 
 def find_uneven_loads(view: View) -> Iterator[Candidate]:
-    """Samples of different size: forward and backward differ from worker to worker, the optimizer does not."""
+    """Accuse samples of different size: forward and backward differ from worker to worker, the optimizer does not."""
     rows = operators(view.fleet)
     by_phase = {phase: [row for row in rows if view.fleet.keys[row].phase == phase] for phase in _STEPS}
     if view.iterations < _FEWEST_DRAWS or view.workers * view.iterations < _LEAST_OBSERVED:
@@ -62,7 +62,7 @@ def find_uneven_loads(view: View) -> Iterator[Candidate]:
 
 
 def _by_chance(view: View) -> float:
-    """How much threads that wait for a core differ whatever they compute: about as much as they wait.
+    """Estimate how much threads that wait for a core differ whatever they compute: about as much as they wait.
 
     The optimizer does not show it: it is so short that few of its turns are hit, and those count for little.
     """
@@ -75,14 +75,14 @@ def _turn_limit(view: View) -> float:
 
 
 def _deviation(time_WI: Floats) -> Floats:
-    """Logarithm of each time relative to the worker's own median, then to the iteration's. float64 [W, I]."""
+    """Return the logarithm of each time by the worker's own median, then by the iteration's. float64 [W, I]."""
     own = np.log(time_WI)
     own = own - np.median(own, axis=1, keepdims=True)
     return np.asarray(own - np.median(own, axis=0))
 
 
 def _was_uneven(view: View, rows: list[int], lost_us: float) -> bool:
-    """Whether the baseline window lost about as much to it, while somebody is alarmed for what has changed since."""
+    """True if the baseline window lost about as much to uneven loads, in a window opened for a later change."""
     if view.suspects.baseline is None or view.context.window.purpose not in SLOWER:
         return False
     before_WJ = view.before(rows)

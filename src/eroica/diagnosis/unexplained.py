@@ -17,7 +17,7 @@ from eroica.model.shares import percent
 Floats = NDArray[np.float64]
 #: Healthy workers on shared cores differ by 5-10 % in busy time, now and then by 30 %.
 _BUSIER = 0.35
-#: With more workers than cores, who gets a core is luck for seconds.
+#: With more workers than cores, luck decides for seconds which worker gets a core.
 _BUSIER_CROWDED = 1.0
 #: Less of it where the workers took turns in the baseline window just the same.
 _BUSIER_SINCE = 0.6
@@ -28,10 +28,10 @@ _ENOUGH_SAMPLES = 20
 
 
 def find_unexplained(view: View, explained: set[int]) -> list[Candidate]:
-    """Workers far busier than their peers, who wait for them, and not accused of anything known.
+    """Accuse workers far busier than their peers, who wait for them, and not accused of anything known.
 
-    Where none is, roles far busier than in the baseline window, while others wait for them longer than then: a pipeline
-    stage of one worker has no peers.
+    Without any, accuse roles far busier than in the baseline window, while others wait for them longer than in it: a
+    pipeline stage of one worker has no peers.
 
     Args:
         view: The window.
@@ -91,7 +91,7 @@ def _candidate(
 
 
 def _hardware(view: View, members: NDArray[np.intp]) -> Iterator[str]:
-    """Where the late use their hardware otherwise than their peers, in functions that both run: no cause alone."""
+    """Say where the late use their hardware otherwise than their peers, in functions that both run: no cause alone."""
     fleet = view.fleet
     mu_FW = np.where(fleet.pattern[:, :, 0] > view.settings.beta_gate, fleet.pattern[:, :, 1], np.nan)
     usual_FW = median_of_others(mu_FW, fleet.roles)
@@ -110,7 +110,7 @@ def _hardware(view: View, members: NDArray[np.intp]) -> Iterator[str]:
 
 
 def _focus(view: View, over_F: Floats) -> tuple[Focus, FindingKind]:
-    """The row with the largest excess, collectives aside; "no function" where all time is idle."""
+    """Find the row with the largest excess, collectives aside; "no function" where all time is idle."""
     keys = view.fleet.keys
     order = [int(at) for at in np.argsort(-over_F) if keys[at].kind != "collective" and over_F[at] > 0]
     if not order or is_whole_step(keys[order[0]].name):

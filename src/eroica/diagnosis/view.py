@@ -1,4 +1,4 @@
-"""All that the rules look at, computed once."""
+"""View of a window: the quantities that the rules look at, computed once."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ from eroica.settings import Settings
 Floats = NDArray[np.float64]
 _CRITICAL_THREADS = frozenset({"training", "autograd", "collective", "device"})
 
-#: Share of a function's time in the healthy window that something else ran beside, from which that is no noise.
+#: Share of a function's time in the baseline window that something else ran beside, from which that is no noise.
 _BESIDE = 0.2
 #: Student's quantile at p = 0.99865 over three, by degrees of freedom; beyond them the difference no longer matters.
 _STUDENT = {1: 78.6, 2: 6.4, 3: 3.07, 4: 2.21, 5: 1.84, 6: 1.63, 7: 1.51, 8: 1.43, 9: 1.36}
 
-#: Fewer workers than this share of the job, or fewer iterations, say nothing about who is late.
+#: Fewer workers than this share of the job, or fewer iterations, do not tell which worker is late.
 LEAST_REPORTED = 0.5
 FEWEST_ITERATIONS = 2
 
 
 def noise_factor(freedom: int) -> float:
-    """Student's quantile over the normal one at three standard errors, by degrees of freedom; at least 1."""
+    """Return Student's quantile over the normal one at three standard errors, by degrees of freedom; at least 1."""
     return _STUDENT.get(freedom, 1.0)
 
 
 def _less_than_others(value_W: Floats, roles_W: NDArray[np.intp]) -> Floats:
-    """By how much each worker has less than the median of its role's others; 0 without any. float64 [W]."""
+    """Return by how much each worker has less than the median of its role's others; 0 without any. float64 [W]."""
     return np.asarray(np.nan_to_num(median_of_others(value_W, roles_W) - value_W))
 
 
 def _hidden_us(fleet: Fleet) -> Floats:
-    """Time of collectives that nobody waits for. float64 [W]."""
+    """Return the time of collectives that nobody waits for. float64 [W]."""
     rows = [at for at, key in enumerate(fleet.keys) if key.kind == "collective"]
     return np.asarray(np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0).sum(axis=0))
 
@@ -80,9 +80,9 @@ class View:
         """Note why a candidate is not named.
 
         Args:
-            candidate: What was considered.
+            candidate: The candidate.
             decision: Why it is not named, a clause.
-            gain: What removing it would gain; None where it was not worked out.
+            gain: Gain of its removal; None where it was not worked out.
         """
         self.weighed.append(Weighed(candidate=candidate, gain=gain, decision=decision))
 
@@ -103,17 +103,17 @@ class View:
 
     @property
     def is_trace(self) -> bool:
-        """Read from files that somebody else's profiler wrote: nobody can ask for more of it."""
+        """True if the window is read from files that another profiler wrote: nobody can ask for more of it."""
         return self.context.window.kind == "trace"
 
     @property
     def sees_callers(self) -> bool:
-        """Stacks were sampled while operators ran: on a device they are past it, recorded traces have their own."""
+        """True if stacks were sampled while operators ran, on no device; recorded traces have stacks of their own."""
         return not (self.fleet.has_accelerator or self.is_trace)
 
     @property
     def knows_callers(self) -> bool:
-        """Stacks tell who called operators, or who launched what a device runs; recorded traces have their own."""
+        """True if stacks tell who called operators, or launched what a device runs; recorded traces have their own."""
         return self.sees_callers or (not self.is_trace and self.fleet.knows_launchers)
 
     @property
@@ -137,7 +137,7 @@ class View:
 
     @property
     def has_enough(self) -> bool:
-        """Enough workers and iterations to accuse anybody; a trace of one rank of many still says something of it."""
+        """True if workers and iterations suffice to accuse anybody; a trace of one rank of many still tells of it."""
         reported = self.is_trace or self.workers >= LEAST_REPORTED * self.context.expected_workers
         return reported and self.iterations >= self.fewest_iterations
 
@@ -148,7 +148,7 @@ class View:
 
     @cached_property
     def pace_us(self) -> float:
-        """Mean iteration of the slowest worker: who meets the others every so many iterations only has its own."""
+        """Mean iteration of the slowest worker: one that meets the others every so many iterations only has its own."""
         return max(self.iteration_us, float(self.fleet.own_iteration_us.max()))
 
     @cached_property
@@ -163,7 +163,7 @@ class View:
 
     @cached_property
     def factors_by_data(self) -> tuple[Floats, Floats]:
-        """By how much operators that take longer with more data, and the others do, than on peers. [W] each."""
+        """Factors against peers of operators that take longer with more data, and of the others. float64 [W] each."""
         with_data, without = (speed_against_peers(self.fleet, phases) for phases in (WITH_DATA, WITHOUT_DATA))
         return with_data.factor, without.factor
 
@@ -193,7 +193,7 @@ class View:
 
     @cached_property
     def cores(self) -> dict[str, Cores]:
-        """What the job may use of each host."""
+        """Cores of each host that the job may use."""
         patterns = self.fleet.patterns
         return {host: cores_of_host(patterns[at] for at in members) for host, members in self.homes.items()}
 
@@ -212,10 +212,10 @@ class View:
 
     @cached_property
     def deficit_us(self) -> Floats:
-        """By how much each worker waits less than the median of its role's others; 0 without any. float64 [W].
+        """Time by which each worker waits less than the median of its role's others; 0 without any. float64 [W].
 
         Workers that meet every so many iterations only wait in those, which are so long that they hardly count here.
-        Whose own iterations take longer is waited for then, as far as waiting in all iterations says so.
+        A worker whose own iterations take longer is waited for then, as far as waiting in all iterations tells.
         """
         less_W = _less_than_others(self.wait_us, self.fleet.roles)
         longer_W = np.maximum(-_less_than_others(self.fleet.own_iteration_us, self.fleet.roles), 0.0)
@@ -225,7 +225,7 @@ class View:
         return np.asarray(less_W + np.minimum(longer_W, np.maximum(in_all_W - less_W, 0.0)))
 
     def then(self, measure: Callable[[Fleet], Floats]) -> Floats:
-        """What was measured of each of these workers in the baseline window.
+        """Return a measurement of each of these workers in the baseline window.
 
         Args:
             measure: From a window to a value for each of its workers.
@@ -239,7 +239,7 @@ class View:
 
     @cached_property
     def deficit_since_us(self) -> Floats:
-        """By how much less each worker's waiting rose since the baseline window than that of other roles' workers.
+        """Time by which each worker's waiting rose less since the baseline window than that of other roles' workers.
 
         For roles that have nobody to compare with inside; 0 without a baseline or another role. float64 [W].
         """
@@ -259,7 +259,7 @@ class View:
 
     @property
     def is_pipeline(self) -> bool:
-        """Workers are stages of a pipeline: they wait while it fills and drains, however fast it is."""
+        """True if workers are stages of a pipeline: they wait while it fills and drains, however fast it is."""
         return len({*self.stages} - {None}) > 1
 
     @cached_property
@@ -282,32 +282,37 @@ class View:
 
     @property
     def slowdown_us(self) -> float:
-        """By how much iterations got longer as the trigger saw it, 0 if it did not say."""
+        """Time by which iterations got longer as the trigger saw it, 0 if it did not say."""
         current, best = self.context.window.current_iteration_s, self.context.window.baseline_iteration_s
         return max(current - best, 0.0) * 1e6 if current and best else 0.0
 
     @property
-    def is_slow(self) -> bool:
-        """Somebody finds this job slow, and the window's own iterations are.
+    def shows_slowdown(self) -> bool:
+        """True if the window was opened for a slowdown, and lies nearer to the slow mean than to the best one."""
+        best_us = self.stated_baseline_us
+        if self.context.window.purpose not in SLOWER or best_us is None:
+            return False
+        return self.pace_us >= best_us + max(self.slowdown_us / 2, self.settings.slowdown * best_us)
 
-        By trigger: the window lies nearer to the slow mean than to the best one. By expectation: it was asked for so.
-        Whoever asked: it is far slower than the baseline window, or else, inside of it and outside, than the best mean.
+    @property
+    def is_slow(self) -> bool:
+        """True if somebody finds this job slow, and the window's own iterations are.
+
+        By trigger: the window shows the slowdown. By expectation: it was asked for so. Whoever asked: it is far slower
+        than the baseline window or, inside of it and outside, than the best mean.
         """
-        window = self.context.window
+        window, past = self.context.window, self.suspects.baseline
         if window.purpose == "expected":
             return self.iteration_us > self.settings.expected_iteration_s * 1e6
-        if window.purpose == "baseline":
-            return False
-        best_us, past = self.stated_baseline_us, self.suspects.baseline
-        if window.purpose in SLOWER and best_us is not None:
-            return self.pace_us >= best_us + max(self.slowdown_us / 2, self.settings.slowdown * best_us)
-        if past is not None:
-            return self.iteration_us >= FAR_SLOWER * past.mean_iteration_us
+        if self.shows_slowdown or window.purpose == "baseline":
+            return self.shows_slowdown
+        if past is not None and self.iteration_us >= FAR_SLOWER * past.mean_iteration_us:
+            return True
         outside_us = (window.current_iteration_s or 0.0) * 1e6  # for capturing alone may double an iteration
-        return min(self.iteration_us, outside_us) >= FAR_SLOWER * (best_us or np.inf)
+        return min(self.iteration_us, outside_us) >= FAR_SLOWER * (self.stated_baseline_us or np.inf)
 
     def rows(self, *, kinds: frozenset[str], phases: frozenset[str]) -> list[int]:
-        """Rows with critical time of some kinds in some phases (indices into the fleet's keys)."""
+        """List rows with critical time of some kinds in some phases (indices into the fleet's keys)."""
         keys = self.fleet.keys
         busy = self.fleet.critical_us.max(axis=1) > 0
         return [
@@ -318,7 +323,7 @@ class View:
 
     @cached_property
     def _places_before(self) -> dict[FunctionKey, int]:
-        """Where the functions of the baseline window lie in it."""
+        """Rows of the functions in the baseline window."""
         past = self.suspects.baseline
         return {key: place for place, key in enumerate(past.keys)} if past is not None else {}
 
@@ -331,12 +336,12 @@ class View:
         return np.asarray(known, np.intp), np.asarray([columns[self.fleet.ranks[one]] for one in known], np.intp)
 
     def rows_before(self, functions: Sequence[int]) -> list[int]:
-        """Rows of the baseline window for some functions of this one, as far as it has them."""
+        """List rows of the baseline window for some functions of this one, as far as it has them."""
         places = (self._places_before.get(self.fleet.keys[index], -1) for index in functions)
         return [place for place in places if place >= 0]
 
     def before(self, functions: list[int]) -> Floats:
-        """Time of some functions in the baseline window, iteration by iteration; NaN without one. float64 [W, J]."""
+        """Return the time of some functions in the baseline window, by iteration; NaN without one. float64 [W, J]."""
         past = self.suspects.baseline
         if past is None:
             return np.full((self.workers, 2), np.nan)
@@ -350,7 +355,7 @@ class View:
         return found
 
     def uncovered(self, functions: Sequence[int]) -> Floats:
-        """By how much longer functions hold each worker up than then, only because nothing runs beside them any more.
+        """Return how much longer functions hold workers up only because nothing runs beside them any more.
 
         On the critical path Python comes last (eq. 1): what a collective runs beside is not on it. Once the collective
         runs after it instead, the function takes as long as ever and is on the critical path for all of that. Operators
@@ -383,9 +388,9 @@ class View:
 
     @cached_property
     def _cover_lost_us(self) -> Floats:
-        """How much cover Python can have lost to collectives since the healthy window, at most. float64 [W].
+        """Most cover that Python can have lost to collectives since the baseline window. float64 [W].
 
-        Nothing where these are hidden as before and waited for no longer: operators run beside Python, too.
+        It is 0 where collectives are hidden as before and waited for no longer: operators run beside Python, too.
         """
         bared_W = self.then(_hidden_us) - _hidden_us(self.fleet)
         longer_W = self.wait_us - self.then(lambda past: np.asarray(past.wait_us.mean(axis=1)))
@@ -393,17 +398,17 @@ class View:
 
     @cached_property
     def uncovered_us(self) -> Floats:
-        """By how much longer workers do their own only because no collective runs beside it now. float64 [W]."""
+        """Time by which workers' own work is longer only because no collective runs beside it now. float64 [W]."""
         keys = self.fleet.keys
         return self.uncovered([at for at, key in enumerate(keys) if key.kind == "python" and key.thread == "training"])
 
     def busy_before(self) -> Floats:
-        """Busy time in the baseline window, iteration by iteration; NaN without one. float64 [W, J]."""
+        """Return the busy time in the baseline window, by iteration; NaN without one. float64 [W, J]."""
         past = self.suspects.baseline
         return np.full((self.workers, 2), np.nan) if past is None else self._of_these(past, past.busy_us)
 
     def _of_these(self, past: Fleet, series_VJ: Floats) -> Floats:
-        """Series of a past window's workers as those of this one's; NaN for who was not in it. float64 [W, J]."""
+        """Arrange series of a past window's workers as this one's; NaN for workers not in it. float64 [W, J]."""
         columns = {rank: column for column, rank in enumerate(past.ranks)}
         missing = np.full(series_VJ.shape[1], np.nan)
         return np.stack([series_VJ[columns[rank]] if rank in columns else missing for rank in self.fleet.ranks])

@@ -1,4 +1,4 @@
-"""Who waits for whom in a window, as the verdict keeps it: all waiting, and the largest parts of it by name.
+"""Build the verdict's list of waits in a window: all waiting, and the largest parts of it by name.
 
 Array suffixes: W workers, E edges. All times are microseconds until they are written down.
 """
@@ -28,7 +28,7 @@ _MOST_WEIGHED = 50_000
 
 
 def read_waits(suspects: Suspects) -> Waits | None:
-    """Waiting per iteration; None where nobody was seen to wait for anybody."""
+    """Read the waiting per iteration; None where nobody was seen to wait for anybody."""
     arrivals, ranks = suspects.arrivals, suspects.fleet.ranks
     iterations = arrivals.waited_us.shape[1]
     total_us = float(arrivals.waited_us.sum())
@@ -49,14 +49,14 @@ def _ms(value_us: float) -> float:
 
 
 def _largest(value_W: Floats, ranks: Sequence[int]) -> dict[int, float]:
-    """Milliseconds of the workers with most, in falling order."""
+    """Return the milliseconds of the workers with most, in falling order."""
     order = np.argsort(-value_W, kind="stable")[:MOST_NAMED]
     named = {ranks[worker]: _ms(float(value_W[worker])) for worker in order.tolist()}
     return {rank: value for rank, value in named.items() if value > 0}
 
 
 def _edges(direct: DirectWaits, ranks: Sequence[int], iterations: int) -> tuple[WaitEdge, ...]:
-    """The largest ones in falling order."""
+    """List the largest edges in falling order."""
     listed = (
         WaitEdge(
             waiter=ranks[int(direct.waiter[edge])],
@@ -69,11 +69,11 @@ def _edges(direct: DirectWaits, ranks: Sequence[int], iterations: int) -> tuple[
 
 
 def choose(on_E: Places, weight_E: Floats) -> Places:
-    """Places of the edges that are listed, the heaviest first.
+    """Choose the edges that are listed, the heaviest first.
 
     Args:
-        on_E: Whom each one leads to. intp [E].
-        weight_E: How much it weighs. float64 [E].
+        on_E: Worker that each edge leads to. intp [E].
+        weight_E: Weight of each edge. float64 [E].
     """
     order = _heaviest(weight_E)
     if order.size <= MOST_EDGES:
@@ -86,7 +86,7 @@ def choose(on_E: Places, weight_E: Floats) -> Places:
 
 
 def _heaviest(weight_E: Floats) -> Places:
-    """Places in falling order of weight, of very many the first ones."""
+    """Order places by falling weight; of very many keep the first ones."""
     if weight_E.size <= _MOST_WEIGHED:
         return np.argsort(-weight_E, kind="stable")
     top = np.sort(np.argpartition(-weight_E, _MOST_WEIGHED)[:_MOST_WEIGHED])
@@ -94,7 +94,7 @@ def _heaviest(weight_E: Floats) -> Places:
 
 
 def _place_among_equals(value_E: Places) -> Places:
-    """How many before each one have the same value. intp [E]."""
+    """Count the equal values before each one. intp [E]."""
     order = np.argsort(value_E, kind="stable")
     ordered = value_E[order]
     starts = np.searchsorted(ordered, ordered)

@@ -1,4 +1,4 @@
-"""A cause that blames nobody: what is lost because another worker is the last one in each iteration.
+"""A cause that blames nobody: time lost because another worker is the last one in each iteration.
 
 Array suffixes: W workers, I iterations, R rows.
 """
@@ -23,7 +23,7 @@ _LEAST_GAIN = 0.07
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What is lost: in which iterations on whom (float64 [W, I]), mean of all iterations, and how surely."""
+    """Time lost in each iteration on each worker (float64 [W, I]), its mean over all iterations, and its strength."""
 
     removed_us: Floats
     mean_us: float
@@ -31,12 +31,12 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def strength_of(lost_I: Floats) -> float:
-    """Mean of what is lost in an iteration, in standard errors over iterations. float64 [I]."""
+    """Return the mean loss of an iteration, in standard errors over iterations. float64 [I]."""
     return float(lost_I.mean()) / max(float(mean_error(lost_I[None])[0]), 1e-9)
 
 
 def heaviest(view: View, rows: list[int], excess_R: Floats) -> Focus:
-    """The row with most excess, to be named. float64 [R]."""
+    """Name the row with most excess. float64 [R]."""
     if not rows:
         return NOTHING
     row = rows[int(np.argmax(excess_R))]
@@ -52,13 +52,13 @@ def rotating_candidate(
     sentence: str,
     evidence: tuple[str, ...],
 ) -> Candidate:
-    """A candidate without workers.
+    """Build a candidate without workers.
 
     Args:
         view: The window.
         what: Cause and kind of its function.
         focus: The function to name.
-        loss: What is lost.
+        loss: Time lost, its mean and its strength.
         sentence: The whole sentence of the verdict.
         evidence: More sentences.
     """

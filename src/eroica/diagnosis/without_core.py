@@ -1,9 +1,9 @@
 """Workers that wait for a core more than their peers, who wait for them, while no function of theirs stands out.
 
-Whose training thread loses its core again and again is late by what all of its functions take longer together; each by
-itself may stay within what differs between healthy workers. Four measurements must agree: the kernel's count of time
-without a core, against the peers and against the healthy window; the time in which a worker does not wait for others;
-how much less it waits than they; and that the first accounts for most of the second.
+A worker whose training thread keeps losing its core is late by what all of its functions take longer together; each by
+itself may stay within the differences between healthy workers. Four measurements must agree. The kernel counts more
+time without a core than on the peers and in the baseline window. The worker is busy for longer than its peers, and
+waits less for others than they do. The time without a core accounts for most of that excess.
 
 Array suffixes: W workers.
 """
@@ -23,16 +23,16 @@ from eroica.localize.excess import excess_over_peers, median_of_others
 from eroica.model.shares import percent
 
 CAUSE = "cpu-contention"
-#: Share of the time that a thread must be without a core beyond its peers' and its own in the healthy window.
+#: Share of the time that a thread must be without a core beyond its peers' and its own in the baseline window.
 _LEAST_MORE = 0.1
-#: The same where workers take turns on too few cores and there is no healthy window: who gets one is luck for seconds.
+#: The same where workers take turns on too few cores and there is no baseline window: luck decides which one gets it.
 _LEAST_MORE_CROWDED = 0.2
 #: Processes that a worker has started must use so many cores to be named.
 _LEAST_CORES = 0.2
 
 
 def find_without_core(view: View, explained: set[int]) -> list[Candidate]:
-    """Workers that are late for want of a core, and not accused of anything known.
+    """Accuse workers that are late for want of a core, and not accused of anything known.
 
     Args:
         view: The window.
@@ -47,7 +47,7 @@ def find_without_core(view: View, explained: set[int]) -> list[Candidate]:
     excess_W = np.nan_to_num(excess.excess_us)
     unsure_W = view.is_crowded & np.isnan(before_W)
     late_W = np.asarray(more_W >= np.where(unsure_W, _LEAST_MORE_CROWDED, _LEAST_MORE), dtype=np.bool_)
-    late_W &= ~view.is_crowded | view.is_slow  # who takes turns on a core anyway is nobody's fault
+    late_W &= ~view.is_crowded | view.is_slow  # turns on too few cores are nobody's fault
     late_W &= excess.strength >= LEAST_STRENGTH * view.noise_factor * view.strictness
     late_W &= more_W * view.iteration_us >= EXPLAINED_BY_QUEUE * excess_W
     late_W &= view.deficit_us >= LEAST_AGREEMENT * excess_W
@@ -92,7 +92,7 @@ def _waiting(
 
 
 def _started(view: View, members: NDArray[np.intp]) -> list[str]:
-    """Processes that they have started themselves and that compute meanwhile."""
+    """Name processes that the accused have started and that compute meanwhile."""
     fleet = view.fleet
     rows = [at for at, key in enumerate(fleet.keys) if key.thread == "child"]
     used_RW = fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1]) / max(view.iteration_us, 1e-9)

@@ -10,18 +10,18 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import Waiting
 from eroica.diagnosis.lateness import LEAST_AGREEMENT
 from eroica.diagnosis.loader_children import where_it_runs
+from eroica.diagnosis.placement import describe_place, is_extra_duty, name_accused
 from eroica.diagnosis.rows import WAITS_RATHER
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
-from eroica.diagnosis.whereabouts import describe_place, is_extra_duty, name_accused
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.model.shares import percent
 from eroica.model.verdict import ResourceUse
 
 __all__ = ["describe_evidence", "format_ms", "name_workers", "summarize_cause"]
 
-#: In a recording with many groups, blame stays with those who pass the waiting on: a small share tells nothing then.
+#: In a recording with many groups, blame stays with workers that pass the waiting on: a small share tells nothing then.
 _MOSTLY_THEIRS = 0.15
 #: A function that holds a smaller share of what is longer is not all that is meant.
 _SPECIFIC = 0.5
@@ -42,7 +42,7 @@ _REFERENCES = {
 
 
 def summarize_cause(view: View, cause: Cause, resource: ResourceUse | None) -> str:
-    """The sentence a person can act on."""
+    """Write the sentence on a cause that a person can act on."""
     found = cause.candidate
     who_waits = "" if found.sentence else _who_waits(view, found)
     parts = [_what(view, found), who_waits, _limit(view, found, resource), _gain(cause)]
@@ -50,7 +50,7 @@ def summarize_cause(view: View, cause: Cause, resource: ResourceUse | None) -> s
 
 
 def _subject(view: View, found: Candidate) -> tuple[str, str]:
-    """Who, and the ending of the verb."""
+    """Return the subject of the sentence, and the ending of its verb."""
     ranks = [view.fleet.ranks[worker] for worker in found.workers]
     if found.scope == "all" and len(ranks) == view.workers and not (view.is_trace and view.context.missing):
         together = {1: ("The worker", "s"), 2: ("Both workers", "")}
@@ -80,12 +80,12 @@ def _what(view: View, found: Candidate) -> str:
 
 
 def _duty(view: View, found: Candidate) -> str:
-    """What only rank 0 does is its excess, and often meant to be so."""
+    """Mark a cause as rank 0's extra duty, which is often meant to be so; "" for any other cause."""
     return ", rank 0's extra duty, which no other worker runs" if is_extra_duty(view, found) else ""
 
 
 def _does(view: View, found: Candidate, iteration: str) -> str:
-    """Who does what, without the end of the sentence."""
+    """Say what the accused do, without the end of the sentence."""
     who, ending = _subject(view, found)
     time, more = f"{format_ms(found.mean_us)} of each {iteration} iteration", format_ms(found.excess_us)
     name = found.focus.label
@@ -126,7 +126,7 @@ def _times(found: Candidate) -> str:
 
 
 def _rest(view: View, found: Candidate) -> str:
-    """How the sentence ends: with those who wait, or with what it was before."""
+    """End the sentence: with the workers that wait, or with the time when the job was healthy."""
     others = view.workers - len(found.workers)
     if found.scope == "some" and others > 0:
         whom = "it" if name_accused(view, found.workers)[1] else "them"
@@ -141,7 +141,7 @@ def _rest(view: View, found: Candidate) -> str:
 
 
 def _waiting_for(view: View, found: Candidate) -> int:
-    """How many of the others are seen to wait for somebody for a good part of what the accused are late."""
+    """Count the other workers that wait for somebody for a good part of the accused's lateness."""
     waited_W = view.suspects.arrivals.waited_us.mean(axis=1)
     others = np.setdiff1d(np.arange(view.workers), found.workers)
     return int((waited_W[others] >= LEAST_AGREEMENT * found.excess_us).sum())
@@ -152,7 +152,7 @@ def _who_waits(view: View, found: Candidate) -> str:
 
 
 def _limit(view: View, found: Candidate, resource: ResourceUse | None) -> str:
-    """Whether it computes or waits; a thread that is often without a core computes less than it would."""
+    """Say whether the function computes or waits; a thread that is often without a core computes less than it would."""
     if resource is None or resource.name != "cpu" or found.kind != "python" or _is_mostly_operators(view, found):
         return ""
     waits_W = np.nan_to_num(queued_share(view.fleet))  # of training threads
@@ -165,7 +165,7 @@ def _limit(view: View, found: Candidate, resource: ResourceUse | None) -> str:
 
 
 def _is_mostly_operators(view: View, found: Candidate) -> bool:
-    """Whether most of a function's time is that of operators which it calls: its own use of a core says little then."""
+    """True if most of a function's time is that of operators which it calls: its own use of a core says little then."""
     if found.is_elsewhere or found.scope == "rotating":
         return False
     own_W = view.fleet.critical_us[list(found.focus.functions)].sum(axis=0)
@@ -182,7 +182,7 @@ def _gain(cause: Cause) -> str:
 
 
 def describe_evidence(view: View, cause: Cause, waiting: Sequence[Waiting]) -> tuple[str, ...]:
-    """What speaks for a cause, one fact a sentence."""
+    """List the evidence for a cause, one fact a sentence."""
     found = cause.candidate
     now = view.pace_us
     sentences = [] if found.sentence else _amount(view, found)
@@ -205,7 +205,7 @@ def describe_evidence(view: View, cause: Cause, waiting: Sequence[Waiting]) -> t
 
 
 def _amount(view: View, found: Candidate) -> list[str]:
-    """How much, against what, and how sure that is; and the share that the named function holds."""
+    """State the time, its reference, the excess and its noise; and the share that the named function holds."""
     whose = "its" if len(found.workers) == 1 else "their"
     usual = _REFERENCES[found.reference].format(format_ms(found.reference_us), whose=whose)
     if found.reference == "baseline" and found.workers:

@@ -9,21 +9,21 @@ _LONGEST_NAME = 60
 
 
 def format_ms(microseconds: float) -> str:
-    """Milliseconds with as many digits as matter: "41 ms", "3.2 ms", "0.04 ms"."""
+    """Format milliseconds with as many digits as matter: "41 ms", "3.2 ms", "0.04 ms"."""
     value = microseconds / 1e3
     digits = 0 if value >= 10 else 1 if value >= 1 else 2
     return f"{value:.{digits}f} ms"
 
 
 def short_name(name: str) -> str:
-    """A kernel's name without what its template was made with: "at::native::vectorized_elementwise_kernel<...>"."""
+    """Shorten a kernel's name by its template's arguments: "at::native::vectorized_elementwise_kernel<...>"."""
     head, bracket, _ = name.removeprefix("void ").partition("<")
     plain = f"{head}<...>" if bracket and head else name
     return plain if len(plain) <= _LONGEST_NAME else f"{plain[: _LONGEST_NAME - 3]}..."
 
 
 def name_workers(ranks: Sequence[int], *, capital: bool = False) -> str:
-    """Such as "worker 2", "workers 1 and 3", "300 workers (0, 1, 2, ...)"."""
+    """Name workers, as in "worker 2", "workers 1 and 3", "300 workers (0, 1, 2, ...)"."""
     if len(ranks) > _MOST_NAMED:
         return f"{len(ranks)} workers ({', '.join(str(rank) for rank in ranks[:3])}, ...)"
     listed = ", ".join(str(rank) for rank in ranks[:-1])
@@ -32,7 +32,7 @@ def name_workers(ranks: Sequence[int], *, capital: bool = False) -> str:
 
 
 def list_numbers(numbers: Sequence[int]) -> str:
-    """Rising numbers with runs drawn together: "0 to 4", "2, 3 and 7 to 9"."""
+    """List rising numbers with runs drawn together: "0 to 4", "2, 3 and 7 to 9"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:

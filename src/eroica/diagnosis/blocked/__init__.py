@@ -1,12 +1,12 @@
-"""Why a job stands still: two looks at every worker, one verdict.
+"""Find why a job stands still: two looks at every worker, one verdict.
 
-EROICA, sections 4.1 and 6.3, tells that a worker without any event for five mean iterations triggers a profile, and
-shows one blocked job (case 3: a prefetch thread stuck in `queue.put()`, others idle, an all-gather that not all ranks
-ran). How it gets from there to the origin is not published; the rules here are ours:
+EROICA, section 4.1: a worker without any event for five mean iterations triggers a profile. Section 6.3 shows one
+blocked job (case 3: a prefetch thread stuck in `queue.put()`, others idle, an all-gather that not all ranks ran). The
+way from there to the origin is not published; these rules are ours.
 
     looks ─▶ scene (who sits where) ─▶ meetings (open collectives) ─▶ waiting (graph) ─▶ rules ─▶ findings ─▶ verdict
 
-No clocks are compared: collectives are matched by their number in their process group, and every age is a duration that
+No clocks are compared. Collectives are matched by their number in their process group, and every age is a duration that
 was measured on one host.
 
 Flight Recorder dumps from files take the same way with less in them (`Blockage.source`): who entered and completed
@@ -32,7 +32,7 @@ __all__ = ["diagnose_blockage"]
 
 
 def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdict | None:
-    """Verdict on a job that stands still.
+    """Build the verdict on a job that stands still.
 
     Args:
         blockage: Two looks at all living workers, and who is gone.
@@ -72,7 +72,7 @@ def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdi
 
 
 def _window(scene: Scene, reason: str) -> VerdictWindow:
-    """Both ends are where the job stands; its length is the longest silence."""
+    """Build the verdict's window: both ends are where the job stands, its length is the longest silence."""
     if scene.from_dumps:
         return VerdictWindow(kind="blocked", reason=reason)
     iterations = [member.now.iteration for member in scene.members.values()]

@@ -1,4 +1,4 @@
-"""The verdict's word and its sentence."""
+"""Conclude on a standstill: the verdict's word, its sentence and its notes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEAST_CONFIDENCE = 0.35
 
 
 def choose_word(scene: Scene, findings: Sequence[Finding]) -> VerdictWord:
-    """The word: "blocked" where a cause is known and believed, else "undetermined".
+    """Choose the word: "blocked" where a cause is known and believed, else "undetermined".
 
     Dumps tell who holds the others up, hardly ever why: there it is enough to know who.
     """
@@ -27,7 +27,7 @@ def choose_word(scene: Scene, findings: Sequence[Finding]) -> VerdictWord:
 
 
 def summarize(scene: Scene, word: VerdictWord, origins: Sequence[Origin], queues: Sequence[Queue]) -> str:
-    """One sentence: who sits where, and who has waited for it, how long."""
+    """Summarize in one sentence where the origin sits, and how many workers have waited for it, how long."""
     if not origins and scene.from_dumps:
         return "When the dumps were written, nobody waited for anybody in a collective, as far as they tell."
     if not origins:
@@ -48,7 +48,7 @@ def _others(origins: Sequence[Origin]) -> str:
 
 
 def _waiting(scene: Scene, word: VerdictWord, origins: Sequence[Origin], queues: Sequence[Queue]) -> Iterator[str]:
-    """The end of the sentence: the others, in which collective, how long."""
+    """End the sentence: how many others wait, in which collective, how long."""
     named = {rank for origin in origins for rank in origin.ranks}
     ranks = sorted({rank for queue in queues for rank in queue.ranks} - named)
     if ranks and scene.from_dumps:
@@ -73,7 +73,7 @@ def _whom(origins: Sequence[Origin]) -> str:
 
 
 def _lacking(scene: Scene) -> str:
-    """What keeps us from saying why."""
+    """Name what is missing for naming a cause: looks, workers or stacks."""
     if not scene.members:
         return "no agent has handed in a look at its workers"
     if scene.missing:
@@ -82,7 +82,7 @@ def _lacking(scene: Scene) -> str:
 
 
 def complete_notes(scene: Scene, blockage: Blockage, origins: Sequence[Origin], most_causes: int = 20) -> list[str]:
-    """The agents' notes, and what else the reader should know."""
+    """List the agents' notes, and what else the reader should know."""
     notes = list(dict.fromkeys(scene.notes))[:100]
     if scene.from_dumps:
         return [*_notes_on_dumps(scene), *notes]

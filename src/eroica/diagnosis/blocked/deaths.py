@@ -11,7 +11,7 @@ from eroica.model.verdict import FindingFunction
 
 
 def find_dead(scene: Scene) -> list[Origin]:
-    """The first death and those like it on its host; what died later is a consequence (aborted, terminated)."""
+    """Find the first death and those like it on its host; later deaths are a consequence (aborted, terminated)."""
     if not scene.deaths:
         return []
     first = next(iter(scene.deaths.values()))
@@ -46,7 +46,7 @@ def _manner(death: Death) -> tuple[str, int, bool]:
 
 
 def _ending(ending: Ending) -> str:
-    """How it ended, in words."""
+    """Say how a process ended."""
     if ending.out_of_memory:
         return "killed because its memory limit was reached"
     if ending.kind == "signal":
@@ -87,7 +87,7 @@ def _next_step(ending: Ending) -> str:
 
 
 def find_stopped(scene: Scene) -> list[Origin]:
-    """Processes that a signal or a debugger has stopped."""
+    """Find processes that a signal or a debugger has stopped."""
     ranks = tuple(rank for rank, member in scene.members.items() if member.is_stopped)
     if not ranks:
         return []

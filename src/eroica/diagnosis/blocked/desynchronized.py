@@ -24,7 +24,7 @@ _FROM_DUMPS = (
 
 
 def find_mismatches(scene: Scene, waiting: Waiting) -> list[Origin]:
-    """Meetings at which not everybody called the same operation, or not of the same size."""
+    """Find meetings at which members called different operations, or one operation with different sizes."""
     origins = []
     for index, meeting in enumerate(waiting.meetings.items):
         places = meeting.places()
@@ -36,7 +36,7 @@ def find_mismatches(scene: Scene, waiting: Waiting) -> list[Origin]:
 
 
 def find_circle(scene: Scene, waiting: Waiting) -> list[Origin]:
-    """Workers that wait for each other in different collectives: nobody of them sits elsewhere."""
+    """Find workers that wait for each other in different collectives, none of which sits elsewhere."""
     circle = waiting.circle()
     workers = sorted(node for node in circle if node >= 0)
     if not workers:
@@ -51,7 +51,7 @@ def find_circle(scene: Scene, waiting: Waiting) -> list[Origin]:
 
 
 def find_leavers(scene: Scene, ranks: Sequence[int], waiting: Waiting) -> list[Origin]:
-    """Workers that have left or are at the end of their program while others wait for them in a collective."""
+    """Find workers that have left or are at the end of their program while others wait for them in a collective."""
     left = [rank for rank in ranks if rank in scene.left]
     leaving = [rank for rank in ranks if rank in scene.members]
     origins = []
@@ -62,7 +62,7 @@ def find_leavers(scene: Scene, ranks: Sequence[int], waiting: Waiting) -> list[O
 
 
 def find_unrecorded(scene: Scene, ranks: Sequence[int], waiting: Waiting) -> list[Origin]:
-    """Workers that others wait for and that communicate themselves, in something that no Flight Recorder holds."""
+    """Find workers that others wait for and that communicate in something that no Flight Recorder holds."""
     late = [rank for rank in ranks if rank in waiting.back]
     reached = waiting.reaching(late)
     places: dict[str, list[int]] = {}
@@ -78,7 +78,7 @@ def find_unrecorded(scene: Scene, ranks: Sequence[int], waiting: Waiting) -> lis
 
 
 def find_stacks_apart(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
-    """Without any Flight Recorder: everybody communicates, but not in the same function."""
+    """Find workers that communicate in different functions, by stacks alone, without any Flight Recorder."""
     places: dict[str, list[int]] = {}
     for rank in ranks:
         places.setdefault(clean(scene.members[rank].site.inside, 60) or "a collective", []).append(rank)
@@ -125,7 +125,7 @@ def _origin(
 
 
 def _function(scene: Scene, rank: int, place: str = "unknown") -> FindingFunction:
-    """Where the worker sits; dumps know the collective only."""
+    """Return the function in which the worker sits; from dumps only the collective is known."""
     member = scene.members.get(rank)
     if scene.from_dumps:
         return FindingFunction(name=place, kind="collective")
@@ -145,7 +145,7 @@ def _who_is_where(scene: Scene, place: str, ranks: Sequence[int]) -> str:
 
 
 def _missing(waiting: Waiting, circle: frozenset[Node]) -> list[str]:
-    """Who has not entered each of the collectives."""
+    """List the collectives of a circle with the workers that have not entered each."""
     meetings: list[Meeting] = [waiting.meeting(node) for node in sorted(circle, reverse=True) if node < 0]
     return [
         f"{meeting.label}: {name_workers(meeting.absent)} {'has' if len(meeting.absent) == 1 else 'have'} not entered."

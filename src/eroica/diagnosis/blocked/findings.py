@@ -1,4 +1,4 @@
-"""Origins as causes, those who wait for them as symptoms: one finding per kind of collective, not per worker."""
+"""Build findings: origins as causes, workers that wait for them as symptoms, one per kind of collective."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         name: The operation.
         ranks: Global ranks.
         nodes: Nodes of the graph they are.
-        evidence: What is known of the collective.
+        evidence: Facts on the collective, one each.
         stack: The stack of the first of them.
-        is_guess: Their stacks say that they communicate; for whom they wait is not known.
+        is_guess: Stacks show that these workers communicate; the workers that they wait for are not known.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> list[Queue]:
-    """Who waits where; workers that are named as a cause are left out."""
+    """List the workers that wait by the collective they wait in; workers named as a cause are left out."""
     named = {rank for origin in origins for rank in origin.ranks}
     by_kind: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     guesses: dict[str, list[int]] = defaultdict(list)
@@ -86,7 +86,7 @@ def _pairs(name: str) -> bool:
 
 
 def build_findings(scene: Scene, waiting: Waiting, origins: Sequence[Origin], queues: Sequence[Queue]) -> list[Finding]:
-    """Causes first, then symptoms; a symptom belongs to every cause that one of its workers waits for."""
+    """Build the findings: causes first, then symptoms, each under every cause that one of its workers waits for."""
     causes = list(origins[:_MOST_CAUSES])
     reach = [waiting.reaching(origin.targets) for origin in causes]
     explained = [

@@ -66,7 +66,7 @@ class Groups:
                     self._mixed.add(found)
 
     def key(self, rank: int, name: str) -> GroupKey | None:
-        """The group of this name in which the worker is a member."""
+        """Find the group of this name in which the worker is a member."""
         found = self._of[rank].get(name) if rank in self._of else None
         if found is None:
             found = next((key for key in self._by_name.get(name, ()) if rank in self._ranks[key]), None)
@@ -76,11 +76,11 @@ class Groups:
         return found
 
     def ranks(self, key: GroupKey) -> tuple[int, ...]:
-        """Its members."""
+        """Return the members of a group."""
         return self._ranks[key]
 
     def build(self, key: GroupKey) -> Group:
-        """The group with the standing of each member."""
+        """Build the group with the standing of each member."""
         if key not in self._built:
             self._built[key] = self._build(key)
         return self._built[key]
@@ -107,7 +107,7 @@ class Groups:
         )
 
     def _entered(self, rank: int, name: str, *, mixed: bool) -> int | None:
-        """Last sequence number entered; None if nobody knows."""
+        """Return the last sequence number that a member entered; None if nobody knows."""
         if rank in self._scene.deaths or rank in self._scene.left:
             return _GONE
         member = self._scene.members.get(rank)
@@ -123,7 +123,7 @@ class Groups:
         return -1 if flight.progress and told else None
 
     def _completed(self, rank: int, name: str, *, mixed: bool) -> int:
-        """Last sequence number completed; -1 if none or if nobody knows."""
+        """Return the last sequence number that a member completed; -1 if none or if nobody knows."""
         member = self._scene.members.get(rank)
         flight = member.now.flight if member is not None else None
         if flight is None:

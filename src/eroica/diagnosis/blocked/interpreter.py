@@ -11,7 +11,7 @@ from eroica.settings import Settings
 
 
 def find_lock_holders(scene: Scene, settings: Settings) -> list[Origin]:
-    """Workers in which the same thread owned the interpreter lock in both looks and nobody could answer."""
+    """Find workers in which one thread owned the interpreter lock in both looks and nobody could answer."""
     found = []
     for rank, member in scene.members.items():
         holder = _holder(member, settings)
@@ -24,7 +24,7 @@ def find_lock_holders(scene: Scene, settings: Settings) -> list[Origin]:
 
 
 def _holder(member: Member, settings: Settings) -> ThreadLook | None:
-    """The thread; without an answering thread it must be asleep with the lock, which no running program is."""
+    """Find the thread that keeps the lock; without an answering thread it must be asleep, as no running program is."""
     before, now = member.before, member.now
     if before is None or before.answered or now.answered:
         return None

@@ -1,4 +1,4 @@
-"""Which collectives are open, who entered them, who did not: read from the Flight Recorders of all workers.
+"""Find the open collectives, who entered each and who did not, in the Flight Recorders of all workers.
 
 A *meeting* is one collective of one process group, by sequence number. Sequence numbers count the same way on every
 member, so nothing here needs a clock.
@@ -24,7 +24,7 @@ _POINT_TO_POINT = re.compile(r"(?:send|recv) \d+(?:->|<-)(\d+)$")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """What one member calls at a meeting: operation and, where all must agree on it, size."""
+    """Call of one member at a meeting: operation and, where all must agree on it, size."""
 
     operation: str
     elements: int | None
@@ -39,13 +39,13 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
     """One open collective.
 
     Attributes:
-        group: Where.
-        sequence: Its number in the group.
-        waiting: Those for whom it is the oldest open one of the group.
-        behind: Members that have not entered it but entered the group's previous open one; who did not enter that
-            either is behind both (see `previous`).
+        group: Process group of the collective.
+        sequence: Number of the collective in its group.
+        waiting: Members for which it is the oldest open one of the group.
+        behind: Members that have not entered it but entered the group's previous open one; members that missed
+            that one, too, are listed there (see `previous`).
         previous: The group's open meeting before it, if somebody is missing there.
-        entries: What each member called there, those that have completed it included.
+        entries: Call of each member there, members that have completed it included.
         stalled: Members that have entered it but whose device is still at something earlier, if nobody else is missing
             (dumps only).
     """
@@ -60,7 +60,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The operation most of those who wait have called."""
+        """Operation that most of the waiting members have called."""
         names = [self.entries[rank].name for rank in self.waiting]
         return clean(max(sorted(set(names)), key=names.count), 80)
 
@@ -75,7 +75,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(rank for rank, number in self.group.entered.items() if number < self.sequence)
 
     def places(self) -> dict[Place, list[int]]:
-        """Who calls what there; more than one place is a desynchronized collective."""
+        """Group members (ranks) by what they call; more than one place is a desynchronized collective."""
         names = {entry.name for entry in self.entries.values()}
         sized = len(names) == 1 and next(iter(names)).rpartition(":")[2] in _SAME_SIZE
         found: dict[Place, list[int]] = defaultdict(list)
@@ -92,7 +92,7 @@ class Meetings(msgspec.Struct, frozen=True, kw_only=True):
         items: By group, then by sequence number; `Meeting.previous` is an index into it.
         of: Global rank -> the meetings (indices) it waits in, one per group at most.
         peers: Global rank -> the global rank that its open send or receive is for, where the recorder names it.
-        facing: Those of them whose peer waits for them in turn: both are there, and yet it does not end.
+        facing: Ranks of `peers` whose peer waits for them in turn: both are there, and yet the transfer does not end.
         pairs: Global rank -> that send or receive.
         stalls: Global rank -> the collective at which its device stands still although nobody is missing there.
     """
@@ -151,7 +151,7 @@ def _meetings_of(
     start: int,
     stalls: Set[int],
 ) -> Iterator[Meeting]:
-    """A group's meetings, oldest first; each lists only those it is the first to miss, so that all stays linear."""
+    """List a group's meetings, oldest first; each names only the members that miss it first, so all stays linear."""
     standing = sorted((number, rank) for rank, number in group.entered.items())
     calls = _calls(scene, group, by_sequence.keys())
     stalled = [rank for rank in group.ranks if rank in stalls and rank in group.entered]
@@ -179,7 +179,7 @@ def _meetings_of(
 
 
 def _calls(scene: Scene, group: Group, sequences: Iterable[int]) -> dict[int, dict[int, FlightEntry]]:
-    """What every member, also one that is further on, called at these sequence numbers."""
+    """Find the call of each member, also of one that is further on, at these sequence numbers."""
     found: dict[int, dict[int, FlightEntry]] = {number: {} for number in sequences}
     for rank in group.ranks:
         member = scene.members.get(rank)
@@ -192,13 +192,13 @@ def _calls(scene: Scene, group: Group, sequences: Iterable[int]) -> dict[int, di
 
 
 def _seems_to_be_there(scene: Scene, rank: int) -> bool:
-    """A worker that could not be asked but whose stack ends in a collective."""
+    """True if a worker that could not be asked is not stopped, and its stack ends in a collective."""
     member = scene.members.get(rank)
     return member is not None and member.seat == "communication" and not member.is_stopped
 
 
 def _pairs(scene: Scene, groups: Groups, stalls: Set[int]) -> dict[int, tuple[int, FlightEntry]]:
-    """Global rank -> for whom its oldest open send or receive is, and that."""
+    """Map each global rank to the peer of its oldest open send or receive, and to that entry."""
     found = {}
     for rank, member in scene.members.items():
         pair = _pair(member, groups) if rank not in stalls else None
@@ -208,7 +208,7 @@ def _pairs(scene: Scene, groups: Groups, stalls: Set[int]) -> dict[int, tuple[in
 
 
 def _facing(scene: Scene, pairs: Mapping[int, tuple[int, FlightEntry]]) -> Iterator[int]:
-    """Workers whose peer is there; in dumps it is so only if it has nothing older open than that."""
+    """Find workers whose peer faces them; in dumps the peer must have nothing older open."""
     for rank, (peer, _) in pairs.items():
         if peer in pairs and pairs[peer][0] == rank:
             flight = scene.members[peer].now.flight
@@ -217,7 +217,7 @@ def _facing(scene: Scene, pairs: Mapping[int, tuple[int, FlightEntry]]) -> Itera
 
 
 def _pair(member: Member, groups: Groups) -> tuple[int, FlightEntry] | None:
-    """Global rank that the oldest open send or receive is for; NCCL writes it into the name, gloo leaves no entry."""
+    """Find the peer (global rank) of the oldest open send or receive; NCCL names it, gloo leaves no entry."""
     for entry in member.now.flight.open if member.now.flight is not None else ():
         match = _POINT_TO_POINT.search(entry.name[:200]) if entry.is_p2p else None
         key = groups.key(member.rank, entry.group) if match else None

@@ -1,4 +1,4 @@
-"""What a rule hands over: one reason why the job stands still."""
+"""Record of an origin, which a rule hands over: one reason why the job stands still."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cause: Slug of the catalog.
-        ranks: Global ranks it is on.
-        function: Where they sit.
-        verbs: What they do, for one worker and for several: ("sits", "sit").
+        ranks: Global ranks of the accused.
+        function: Function in which they sit.
+        verbs: Verb of the sentence, for one worker and for several: ("sits", "sit").
         rest: The rest of the clause after the verb.
         who: Subject of the sentence where it is not the workers.
         evidence: One fact each.
@@ -46,23 +46,23 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def targets(self) -> tuple[Node, ...]:
-        """Nodes of the graph at which those who wait for it arrive."""
+        """Nodes of the graph at which waits for this origin arrive."""
         return self.nodes or self.ranks
 
     @property
     def clause(self) -> str:
-        """Such as "worker 2 sits in next_batch (train.py:88)"."""
+        """Clause such as "worker 2 sits in next_batch (train.py:88)"."""
         who = self.who or name_workers(self.ranks)
         return f"{who} {self.verbs[0] if self.who or len(self.ranks) == 1 else self.verbs[1]} {self.rest}"
 
 
 def function_of(site: Site) -> FindingFunction:
-    """The site as a finding's function."""
+    """Return the site as a finding's function."""
     return FindingFunction(name=site.name, kind="python" if site.own else "other", stack=site.stack)
 
 
 def state_words(member: Member) -> str:
-    """What the kernel says of the training thread: "asleep in futex_do_wait, no CPU used in 2.0 s"."""
+    """Describe the training thread's state in the kernel: "asleep in futex_do_wait, no CPU used in 2.0 s"."""
     thread = member.thread
     if thread is None:
         return ""
@@ -77,18 +77,18 @@ def state_words(member: Member) -> str:
 
 
 def silence_words(member: Member) -> str:
-    """Since when it is silent, and at which iteration."""
+    """Say how long a worker has been silent, and after how many iterations."""
     return f"silent for {member.now.silent_s:.0f} s, after {member.now.iteration} iterations"
 
 
 def describe(rank: int, member: Member) -> str:
-    """One sentence about where a worker sits."""
+    """Describe in one sentence where a worker sits."""
     facts = [state_words(member), silence_words(member)]
     return f"Worker {rank}: {member.site.label}, {', '.join(fact for fact in facts if fact)}."
 
 
 def by_place(scene: Scene, ranks: Iterable[int]) -> list[list[int]]:
-    """Workers grouped by the functions on their stacks (own frame, wait), most first."""
+    """Group workers by the functions on their stacks (own frame, wait), largest group first."""
     found: dict[tuple[str, str, str], list[int]] = {}
     for rank in sorted(ranks):
         site = scene.members[rank].site
@@ -98,5 +98,5 @@ def by_place(scene: Scene, ranks: Iterable[int]) -> list[list[int]]:
 
 
 def remaining(waiting: Waiting, origins: Sequence[Origin]) -> frozenset[int]:
-    """Workers that wait and are not explained by any of the origins."""
+    """Find workers that wait and that none of the origins explains."""
     return waiting.waiters - waiting.reaching(node for origin in origins for node in origin.targets)

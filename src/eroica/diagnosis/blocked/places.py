@@ -1,9 +1,9 @@
-"""Where a thread sits, read from its Python stack and from what the kernel says of it.
+"""Find where a thread sits, from its Python stack and from what the kernel says of it.
 
-What py-spy shows of threads that wait (0.4.3, Python 3.11, torch 2.13, gloo), on which this is built: `with lock:` and
-`work.wait()` have no frame of their own, the leaf is the user's; queues, events, joins and futures end in frames of
-`threading.py`; a socket ends in `socket.py` or in the user's frame; collectives end in `distributed_c10d.py`, and all
-that wait for a lock or for gloo sleep in a futex.
+This is built on what py-spy shows of threads that wait (0.4.3, Python 3.11, torch 2.13, gloo). `with lock:` and
+`work.wait()` have no frame of their own: the leaf is the user's. Queues, events, joins and futures end in frames of
+`threading.py`, a socket ends in `socket.py` or in the user's frame. Collectives end in `distributed_c10d.py`, and all
+threads that wait for a lock or for gloo sleep in a futex.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: In a collective or its wait, in backward, in a wait for the device, at the process's end, in other code.
-        wait: What it waits for there, "" if it is not seen to wait.
+        wait: Kind of thing that the thread waits for, "" if it is not seen to wait.
         own: The user's innermost frame; the leaf where there is none; None without a stack.
         inside: The library function in which it stands below that frame, "" if none.
         file: File of `own`.
@@ -84,13 +84,13 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Function name of the frame that is named."""
+        """Function name of the user's frame; "unknown" without one."""
         return self.own.name if self.own else "unknown"
 
 
 @lru_cache(maxsize=16_384)
 def take_apart(entry: str) -> Step:
-    """A stack entry as a step."""
+    """Take a stack entry apart."""
     frame = split_frame(entry)
     name = clean(frame.name, 120)
     label = f"{name} ({clean(frame.place, 80)})" if frame.place else name
@@ -100,18 +100,18 @@ def take_apart(entry: str) -> Step:
 
 @lru_cache(maxsize=16_384)
 def without_line(entry: str) -> str:
-    """The entry without its line number: a loop moves in it all the time."""
+    """Drop the line number of an entry: a loop moves in it all the time."""
     frame = split_frame(entry)
     return f"{frame.name} ({frame.file})"
 
 
 def bounded(stack: Sequence[str]) -> tuple[str, ...]:
-    """At most 200 innermost frames of at most 300 characters."""
+    """Keep at most 200 innermost frames of at most 300 characters."""
     return tuple(entry if len(entry) <= _LONGEST_FRAME else entry[:_LONGEST_FRAME] for entry in stack[-_MOST_FRAMES:])
 
 
 def find_site(thread: ThreadLook | None, *, in_child: bool = False) -> Site:
-    """Where a thread sits.
+    """Find where a thread sits.
 
     Args:
         thread: The look at it; None where nobody could look.
@@ -138,7 +138,7 @@ def find_site(thread: ThreadLook | None, *, in_child: bool = False) -> Site:
 
 
 def _kind(region: Sequence[Step], own: Step) -> Kind:
-    """What the library frames below the user's innermost frame are about."""
+    """Classify a seat by the library frames below the user's innermost frame."""
     if own.last in _EXIT or any(step.last in _EXIT for step in region):
         return "exit"
     modules = [at for at, step in enumerate(region) if step.file.startswith("torch/nn/modules/")]
@@ -157,7 +157,7 @@ def _communicates(file: str) -> bool:
 
 
 def _inside(region: Sequence[Step]) -> str:
-    """The library's function that the user's frame called last, without the wrappers around and below it."""
+    """Find the library function that the user's frame called last, without the wrappers around and below it."""
     for step in region:
         if step.last not in ("wrapper", "inner", "_fn", "__call__", "_call_impl", "_wrapped_call_impl"):
             return step.name
@@ -169,7 +169,7 @@ def _wait(region: Sequence[Step], own: Step, thread: ThreadLook) -> Wait:
 
 
 def _library_wait(region: Sequence[Step]) -> Wait:
-    """The most telling library frame of a wait: a queue is more than the condition it waits on."""
+    """Choose the most telling library frame of a wait: a queue is more than the condition it waits on."""
     found: dict[str, Wait] = {}
     for step in region:
         base, last = step.file, step.last
@@ -199,7 +199,7 @@ def _threading_wait(last: str) -> dict[str, Wait]:
 
 
 def _storage(region: Sequence[Step], own: Step, thread: ThreadLook) -> Wait:
-    """Storage or network: by library, by the kernel's channel, by uninterruptible sleep, or by name."""
+    """Recognize storage or network: by library, by the kernel's channel, by uninterruptible sleep, or by name."""
     channel = thread.wait_channel
     if "accept" in channel or any(step.file in _PROMPTS for step in region):
         return ""  # a server without clients, a debugger without commands

@@ -1,12 +1,12 @@
-"""What Flight Recorder dumps alone can tell: who did not enter, who is behind, whose device stands still.
+"""Find causes in Flight Recorder dumps alone: workers not in a collective, behind, or with a device that stands still.
 
-Three ways to hold the others up, read from the numbers of collectives entered and completed:
+The numbers of collectives entered and completed show three ways to hold the others up:
 
-- a worker has not entered what its peers are in, and is in nothing itself: its own code does not get there;
-- a worker's first open collective has been completed by its peers: its device does not get on;
-- a worker's dump is missing, and everybody else is there: it is missing there, or waits with the others.
+- A worker has not entered the collective of its peers, and is in none itself: its own code does not get there.
+- A worker's first open collective has been completed by its peers: its device does not get on.
+- A worker's dump is missing, and everybody else is in a collective: it is missing there, or waits with the others.
 
-Why is never in a dump, so the cause is "unknown" in all three; the collective that is awaited is named as function.
+No dump tells the reason, so the cause is "unknown" in all three; the awaited collective is named as function.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PAIR_STEP = (
 
 
 def find_stalled(scene: Scene, waiting: Waiting) -> list[Origin]:
-    """Workers whose device has not finished what their peers have."""
+    """Find workers whose device has not completed a collective that those of their peers have."""
     stalls = waiting.meetings.stalls
     by_kind: dict[tuple[str, str], list[int]] = defaultdict(list)
     for rank, stall in sorted(stalls.items()):
@@ -94,7 +94,7 @@ def _stall_sentence(rank: int, stall: Stall) -> str:
 
 
 def find_absent(scene: Scene, waiting: Waiting, ranks: Sequence[int]) -> list[Origin]:
-    """Workers that others wait for and that wait in nothing themselves."""
+    """Find workers that others wait for and that wait in nothing themselves."""
     by_kind: dict[tuple[str, str], list[int]] = defaultdict(list)
     for rank in ranks:
         meetings = _missed(scene, waiting, rank)
@@ -127,7 +127,7 @@ def _absent(scene: Scene, waiting: Waiting, kind: tuple[str, str], ranks: list[i
 
 
 def _missed(scene: Scene, waiting: Waiting, rank: int) -> list[Meeting]:
-    """Meetings that wait for this worker; first the one that most of the others have been in longest."""
+    """List meetings that wait for this worker; first the one that most of the others have been in longest."""
     nodes = [node for node in waiting.back.get(rank, ()) if node < 0]
     meetings = [waiting.meeting(node) for node in sorted(nodes, reverse=True)]
     return sorted(
@@ -136,7 +136,7 @@ def _missed(scene: Scene, waiting: Waiting, rank: int) -> list[Meeting]:
 
 
 def _is_first(scene: Scene, rank: int, meeting: Meeting) -> bool:
-    """The worker has nothing older open than this."""
+    """True if the worker has nothing older open than this meeting."""
     flight = scene.members[rank].now.flight
     return flight is not None and flight.open[0] is meeting.entries[rank]
 
@@ -153,7 +153,7 @@ def _missed_sentence(rank: int, meeting: Meeting) -> str:
 
 
 def _pair_names(waiting: Waiting, rank: int) -> str:
-    """The sends and receives that nobody answers: "nccl:send"."""
+    """Name the sends and receives that nobody answers, as in "nccl:send"."""
     names = [_operation(waiting.meetings.pairs[node]) for node in waiting.back.get(rank, ()) if node >= 0]
     return max(sorted(set(names)), key=names.count) if names else "a send or receive"
 
@@ -167,7 +167,7 @@ def _pair_sentences(scene: Scene, waiting: Waiting, rank: int) -> Iterator[str]:
 
 
 def _label(scene: Scene, rank: int, entry: FlightEntry) -> str:
-    """The group's description, its name where it has none."""
+    """Return the group's description, or its name where it has none."""
     groups = scene.members[rank].now.groups
     return clean(next((one.description for one in groups if one.name == entry.group), "") or entry.group, 60)
 
@@ -184,7 +184,7 @@ def _idle_sentence(scene: Scene, rank: int) -> list[str]:
 
 
 def find_without_dump(scene: Scene, waiting: Waiting, ranks: Sequence[int]) -> list[Origin]:
-    """Workers that others may wait for, and of which there is no dump: they may as well be inside with the others."""
+    """Find workers without a dump that others may wait for: they may as well be inside with the others."""
     if not ranks:
         return []
     meetings = [meeting for rank in ranks for meeting in _missed(scene, waiting, rank)[:1]]
@@ -210,7 +210,7 @@ def find_without_dump(scene: Scene, waiting: Waiting, ranks: Sequence[int]) -> l
 
 
 def find_facing(waiting: Waiting, found: Sequence[Origin]) -> list[Origin]:
-    """Pairs of which one sends and the other receives, and it does not end."""
+    """Find pairs of which one sends and the other receives, and the transfer does not end."""
     left = remaining(waiting, found) | (waiting.ends() & waiting.meetings.facing)
     origins = []
     for rank in sorted(waiting.meetings.facing):
@@ -237,7 +237,7 @@ def _facing(rank: int, peer: int, entries: Sequence[FlightEntry]) -> Origin:
 
 
 def find_recorded_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> list[Queue]:
-    """Who waits where, workers that are named as a cause left out: where somebody is missing, if that is known."""
+    """List the workers that wait, by the collective where a member is missing, if known; named causes are left out."""
     named = {rank for origin in origins for rank in origin.ranks}
     by_meeting: dict[tuple[str, str], list[tuple[int, Meeting]]] = defaultdict(list)
     by_pair: dict[str, list[int]] = defaultdict(list)

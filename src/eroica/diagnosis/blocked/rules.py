@@ -28,7 +28,7 @@ _BY_GRAPH, _IN_CIRCLE, _BY_STACK, _BY_STACK_READ = 0.92, 0.7, 0.6, 0.75
 
 
 def find_origins(scene: Scene, waiting: Waiting, settings: Settings) -> list[Origin]:
-    """Why the job stands still, most certain reason first; empty if nothing is known."""
+    """Find why the job stands still, most certain reason first; empty if nothing is known."""
     if scene.from_dumps:
         return _from_dumps(scene, waiting)
     dead = find_dead(scene)
@@ -45,7 +45,7 @@ def find_origins(scene: Scene, waiting: Waiting, settings: Settings) -> list[Ori
 
 
 def _from_dumps(scene: Scene, waiting: Waiting) -> list[Origin]:
-    """The same where neither processes nor stacks are known, only who entered and completed what."""
+    """Find origins where neither processes nor stacks are known, only collectives entered and completed."""
     found = find_mismatches(scene, waiting)
     found += _without(find_stalled(scene, waiting), found)
     ends = {node for node in waiting.ends() if node >= 0} - _named(found) - waiting.meetings.stalls.keys()
@@ -64,16 +64,16 @@ def _named(found: Iterable[Origin]) -> set[int]:
 
 
 def _without(candidates: list[Origin], found: list[Origin]) -> list[Origin]:
-    """Those whose workers nobody has named yet."""
+    """Keep the candidates whose workers no origin names yet."""
     named = _named(found)
     return [origin for origin in candidates if named.isdisjoint(origin.ranks)]
 
 
 def _at_the_ends(scene: Scene, waiting: Waiting, found: list[Origin], dead: list[Origin]) -> list[Origin]:
-    """Workers at which the ways of the graph end: those for whom everybody waits.
+    """Find workers at which the ways of the graph end: those for whom everybody waits.
 
-    Where somebody has died, survivors react to it in all sorts of places: only ends count that somebody waits for who
-    does not wait for the dead.
+    After a death survivors react in all sorts of places: then only ends count that are awaited by a worker which does
+    not wait for the dead.
     """
     ends = {node for node in waiting.ends() if node >= 0} - _named(found)
     if dead:
@@ -90,7 +90,7 @@ def _at_the_ends(scene: Scene, waiting: Waiting, found: list[Origin], dead: list
 
 
 def _in_circles(scene: Scene, waiting: Waiting) -> list[Origin]:
-    """Who waits in a circle: whoever of them certainly sits outside any collective, else the minority."""
+    """Find the origin of a circle of waits: workers that certainly sit outside any collective, else the minority."""
     workers = [node for node in sorted(waiting.circle()) if node >= 0]
     elsewhere = [rank for rank in workers if _is_elsewhere(scene.members[rank])]
     if elsewhere and len(elsewhere) < len(workers):
@@ -103,12 +103,12 @@ def _is_elsewhere(member: Member) -> bool:
 
 
 def _may_communicate(member: Member) -> bool:
-    """`work.wait()` and a wait for the device have no frame of their own: the leaf is the user's."""
+    """True if the wait may be for others: `work.wait()` and waits for the device have no frame of their own."""
     return member.site.wait == "futex" or (member.site.wait == "" and member.worker.device != "cpu")
 
 
 def _by_stacks(scene: Scene, waiting: Waiting, found: list[Origin]) -> list[Origin]:
-    """What the stacks alone say of workers that neither wait in a known collective nor are explained yet."""
+    """Find origins by stacks alone, among workers that neither wait in a known collective nor are explained yet."""
     named = _named(found)
     free = {rank: member for rank, member in scene.members.items() if rank not in waiting.onward and rank not in named}
     code = [rank for rank, member in free.items() if member.seat == "code"]
@@ -129,5 +129,5 @@ def _by_stacks(scene: Scene, waiting: Waiting, found: list[Origin]) -> list[Orig
 
 
 def _stack_confidence(scene: Scene, talking: list[int]) -> float:
-    """Who is not in communication is the origin; surer where nobody's wait had to be guessed."""
+    """Return the confidence in workers outside communication as origin; higher where no wait had to be guessed."""
     return _BY_STACK if talking else _BY_STACK_READ

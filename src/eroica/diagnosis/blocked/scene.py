@@ -1,4 +1,4 @@
-"""The two looks of all hosts, joined worker by worker; and whether anybody moved between them."""
+"""Join the two looks of all hosts worker by worker, and tell which workers moved between them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def worker(self) -> Worker:
-        """Who."""
+        """Worker that is looked at."""
         return self.now.worker
 
     @property
@@ -51,17 +51,17 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def runs(self) -> bool:
-        """Its training thread uses a core."""
+        """True if the training thread uses a core."""
         return self.cpu is not None and self.cpu >= RUNNING
 
     @property
     def is_stopped(self) -> bool:
-        """The process is stopped, by a signal or by a debugger."""
+        """True if the process is stopped, by a signal or by a debugger."""
         return self.now.process.state in _STOPPED
 
     @property
     def seat(self) -> Seat:
-        """Where it sits, with what the Flight Recorder adds: backward and device waits are waits for others only there.
+        """Kind of seat; with a Flight Recorder, backward and device waits are communication only if an entry is open.
 
         Without a Flight Recorder backward that uses no core is a wait: DDP's collectives run below it.
         """
@@ -82,7 +82,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
         left: Workers that ended in order while others live on.
         missing: Global ranks of which nothing is known.
         expected: Workers of the job.
-        notes: What the agents could not do.
+        notes: Notes of the agents on what failed.
         from_dumps: All that is known are Flight Recorder dumps.
     """
 
@@ -96,11 +96,11 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def heard(self) -> int:
-        """Workers of which something is known."""
+        """Number of workers of which something is known."""
         return self.expected - len(self.missing)
 
     def host(self, rank: int) -> str:
-        """The worker's host, "" if unknown."""
+        """Return the worker's host, "" if unknown."""
         if rank in self.members:
             return self.members[rank].worker.host
         if rank in self.deaths:
@@ -108,7 +108,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
         return self.left[rank].host if rank in self.left else ""
 
     def hosts(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
-        """Their hosts, sorted."""
+        """List the hosts of some workers, sorted."""
         return tuple(sorted({self.host(rank) for rank in ranks} - {""}))
 
 
@@ -169,7 +169,7 @@ def _member(now: WorkerLook | None, before: WorkerLook | None) -> Member:
 
 
 def training_thread(look: WorkerLook) -> ThreadLook | None:
-    """The thread in which the hooks fire; Python's main thread where its id is not known."""
+    """Find the thread in which the hooks fire; Python's main thread where its id is not known."""
     threads = look.process.threads
     found = next((one for one in threads if one.thread_id == look.training_thread_id and one.thread_id), None)
     return found or next((one for one in threads if one.name == "MainThread"), None)
@@ -188,7 +188,7 @@ def _cpu(before: WorkerLook | None, now: WorkerLook, interval_s: float) -> float
 
 
 def has_moved(member: Member) -> bool:
-    """Whether the worker made progress between the looks.
+    """True if the worker made progress between the looks.
 
     Progress is a hooked event, an iteration, a collective entered or completed, data read or written by the training
     thread (a checkpoint), or other functions on its stack while it uses a core (an evaluation). Other lines of the same
@@ -228,5 +228,5 @@ def _runs_elsewhere(member: Member, before: WorkerLook) -> bool:
 
 
 def holder_of_interpreter_lock(process: ProcessLook) -> ThreadLook | None:
-    """The thread that owns the interpreter lock."""
+    """Find the thread that owns the interpreter lock."""
     return next((thread for thread in process.threads if thread.holds_interpreter_lock), None)

@@ -34,12 +34,12 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def left_behind(self) -> float:
-        """Share of the members that are not known to have completed it."""
+        """Share of the members that are not known to have completed the collective."""
         return 1.0 - len(self.finished) / len(self.group.ranks)
 
 
 def find_stalls(scene: Scene, groups: Groups) -> dict[int, Stall]:
-    """Workers whose first open collective was entered by all members and completed by more than half of them.
+    """Find workers whose first open collective was entered by all members and completed by more than half of them.
 
     What a worker enqueued first its device finishes first. If nobody is missing there and others are through, it waits
     for nobody: its own device (or the thread that watches it) stands still. Where half of the members or more are not
@@ -69,7 +69,7 @@ def _most(finished: int, members: int) -> bool:
 
 
 def find_lagging(scene: Scene, group: Group, sequence: int, entries: Mapping[int, FlightEntry]) -> list[int]:
-    """Members that have something older open: what was enqueued first is finished first."""
+    """Find members that have an older entry open: what was enqueued first is finished first."""
     found = []
     for rank, entry in entries.items():
         flight = scene.members[rank].now.flight

@@ -1,4 +1,4 @@
-"""Whom the training thread waits for inside its own worker: another thread, or a data-loader child.
+"""Find what the training thread waits for inside its own worker: another thread, or a data-loader child.
 
 EROICA, section 6.3, case 3: a robotics job stood still because one worker's data-loading thread was stuck in
 `queue.put()`. The paper tells it of that case only; which thread to follow is our rule.
@@ -40,7 +40,7 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
     """The thread or child that the training thread waits for.
 
     Attributes:
-        who: What it is.
+        who: Kind: thread, child, stopped child, or no child left.
         label: "its prefetch thread 'feed'", "its data-loader child 4711".
         site: Where it sits.
         is_deadlock: Both wait for a lock: the training thread is as good a place to look as the other.
@@ -53,7 +53,7 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_other(member: Member) -> Other | None:
-    """Whom the training thread waits for; None if nobody in its worker is seen to hold it up."""
+    """Find the thread or child that the training thread waits for; None if none is seen to hold it up."""
     asks = _ASKS.get(member.site.wait)
     if asks is None:
         return None
@@ -68,7 +68,7 @@ def find_other(member: Member) -> Other | None:
 
 
 def _threads(member: Member, asks: str) -> Iterator[tuple[float, Other]]:
-    """Other threads with code of the user's on their stacks, and how suspicious each is."""
+    """List other threads with code of the user's on their stacks, and how suspicious each is."""
     for thread in sorted(member.now.process.threads, key=lambda one: -one.thread_id):
         if thread is member.thread or thread.name.startswith("eroica"):
             continue
@@ -89,7 +89,7 @@ def _threads(member: Member, asks: str) -> Iterator[tuple[float, Other]]:
 
 
 def _nearness(training: Site, other: Site) -> float:
-    """The same file speaks for a common matter, the same folder a little."""
+    """Weigh nearness: the same file speaks for a common matter, the same folder a little."""
     if training.own is None or other.own is None or not training.has_own:
         return 0.0
     if training.own.file == other.own.file:
@@ -110,7 +110,7 @@ def _children(member: Member) -> Iterator[tuple[float, Other]]:
 
 
 def _nobody(member: Member) -> Other | None:
-    """The loop waits for loader processes of which none lives."""
+    """Report a loop that waits for loader processes of which none lives."""
     if not any("_MultiProcessingDataLoaderIter" in entry or "_try_get_data" in entry for entry in member.site.stack):
         return None
     if any(child.state not in ("Z", "X") for child in member.now.children):

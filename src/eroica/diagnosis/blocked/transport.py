@@ -14,7 +14,7 @@ from eroica.report.words import clean
 
 
 def find_stuck_transport(scene: Scene, waiting: Waiting, unexplained: frozenset[int]) -> list[Origin]:
-    """One origin for all meetings that everybody has entered; a host is named where it alone takes part in them all."""
+    """Build one origin for all meetings that everybody has entered; a host is named if it alone is in all of them."""
     nodes = [node for node in waiting.ends() if node < 0 and not unexplained.isdisjoint(waiting.meeting(node).waiting)]
     meetings = [waiting.meeting(node) for node in sorted(nodes, reverse=True)]
     if not meetings:
@@ -52,7 +52,7 @@ def _who(meetings: Sequence[Meeting]) -> str:
 
 
 def _host_that_stands_out(scene: Scene, meetings: Sequence[Meeting]) -> str:
-    """The only host with members in every stuck meeting, or on which alone a meeting has not ended."""
+    """Find the only host with members in every stuck meeting, or on which alone a meeting has not ended."""
     common: set[str] | None = None
     for meeting in meetings:
         hosts = {scene.host(rank) for rank in meeting.group.ranks} - {""}

@@ -1,4 +1,4 @@
-"""Rule 7: what remains where nobody could look: workers of which nothing is known, stacks without a Flight Recorder."""
+"""Rule 7: workers of which nothing is known, and stacks without a Flight Recorder, where nobody could look."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_RECORDER_STEP = (
 
 
 def find_unseen(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
-    """Workers that others wait for and that nobody could look at, or whose stacks could not be read."""
+    """Find workers that others wait for and that nobody could look at, or whose stacks could not be read."""
     missing = tuple(rank for rank in ranks if rank not in scene.members)
     blind = tuple(rank for rank in ranks if rank in scene.members)
     origins = []
@@ -48,7 +48,7 @@ def find_unseen(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
 
 
 def find_unreadable_waits(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
-    """Everybody sits in communication, and nobody could tell who is missing."""
+    """Name all workers where everybody sits in communication, and nothing tells which one is missing."""
     if not ranks:
         return []
     sites = [scene.members[rank].site for rank in ranks]

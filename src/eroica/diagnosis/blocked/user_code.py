@@ -38,12 +38,12 @@ _NEXT: dict[Wait, str] = {
 
 
 def find_blocked_code(scene: Scene, ranks: Iterable[int], confidence: float) -> list[Origin]:
-    """One origin per place at which these workers sit.
+    """Build one origin per place at which these workers sit.
 
     Args:
         scene: What was seen.
         ranks: Workers that sit in user code and hold others up.
-        confidence: How sure it is that these are the ones.
+        confidence: Confidence that these workers are the origin.
     """
     places = by_place(scene, ranks)
     return [_origin(scene, place, confidence) for place in places[:_MOST_PLACES]]
@@ -72,7 +72,7 @@ def _origin(scene: Scene, ranks: Sequence[int], confidence: float) -> Origin:
 
 
 def _named(site: Site, other: Other | None) -> Site:
-    """The place to name: where the other sits, except in a deadlock of locks, where both are as good."""
+    """Choose the place to name: that of the other thread, except in a deadlock of locks, where both are as good."""
     if other is None or other.is_deadlock or other.who in ("no child", "stopped child"):
         return site
     return other.site
@@ -92,13 +92,13 @@ def _rest(member: Member, other: Other | None) -> str:
 
 
 def _stuck(site: Site) -> str:
-    """Such as "stuck in Queue.put at feed (loader.py:41)"."""
+    """Say where a worker is stuck, as in "stuck in Queue.put at feed (loader.py:41)"."""
     inside = f"stuck in {clean(site.inside, 60)} at {site.label}" if site.inside else f"stuck at {site.label}"
     return inside + (f", {_DOES[site.wait]}" if site.wait in ("storage", "lock", "sleep", "process") else "")
 
 
 def _storage_sentence(member: Member, other: Other | None) -> str:
-    """Says that it is storage, where it is."""
+    """Say that the wait is for storage or the network; "" where it is not."""
     site = _named(member.site, other)
     if site.wait != "storage":
         return ""

@@ -1,4 +1,4 @@
-"""The graph of who waits for whom, and walks in it.
+"""The graph of waits between workers and meetings, and walks in it.
 
 Nodes are workers (their global rank) and meetings (-1 minus their index). A worker points to the meetings it waits in,
 a meeting to those who have not entered it (or whose device stands still before it). Every walk is linear in nodes and
@@ -18,7 +18,7 @@ Node = int
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """Who waits for whom; `onward` and `back` hold each edge once."""
+    """Graph of waits between workers and meetings; `onward` and `back` hold each edge once."""
 
     meetings: Meetings
     onward: Mapping[Node, tuple[Node, ...]]
@@ -30,23 +30,23 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(node for node in self.onward if node >= 0)
 
     def meeting(self, node: Node) -> Meeting:
-        """The meeting of a node below zero."""
+        """Return the meeting of a node below zero."""
         return self.meetings.items[-1 - node]
 
     def reaching(self, targets: Iterable[Node]) -> frozenset[Node]:
-        """Nodes that wait, directly or through others, for one of the targets; the targets included."""
+        """Find nodes that wait, directly or through others, for one of the targets; the targets included."""
         return _walk(self.back, targets)
 
     def reached(self, starts: Iterable[Node]) -> frozenset[Node]:
-        """Nodes that the starts wait for, directly or through others; the starts included."""
+        """Find nodes that the starts wait for, directly or through others; the starts included."""
         return _walk(self.onward, starts)
 
     def ends(self) -> frozenset[Node]:
-        """Nodes that somebody waits for and that wait for nobody."""
+        """Find nodes that others wait for and that wait for nobody."""
         return frozenset(node for node in self.back if not self.onward.get(node))
 
     def circle(self) -> frozenset[Node]:
-        """Nodes that wait for each other in a circle from which no way leads to an end."""
+        """Find nodes that wait for each other in a circle from which no way leads to an end."""
         closed = set(self.onward.keys() - self.reaching(self.ends()))
         degree = {node: sum(other in closed for other in self.back.get(node, ())) for node in closed}
         free = [node for node, number in degree.items() if not number]

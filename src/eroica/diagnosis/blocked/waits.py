@@ -1,4 +1,4 @@
-"""Who waits for whom in a job that stands still, as the verdict keeps it: names without times."""
+"""Build the verdict's list of waits of a job that stands still: names without times."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MOST_LOOKED_AT = 50_000
 
 
 def standing_waits(scene: Scene, waiting: Waiting) -> Waits | None:
-    """Each worker with those who have not come to what it waits in; None where nobody is known to wait for anybody.
+    """List each waiting worker with those that have not come to its collective; None where no wait is known.
 
-    How long they wait is not told: a standstill has no iterations, and has not ended.
+    Times are not told: a standstill has no iterations, and has not ended.
     """
     pairs = [pair for pair, _ in zip(_pairs(waiting), range(_MOST_LOOKED_AT), strict=False)]
     if not pairs:
@@ -35,7 +35,7 @@ def standing_waits(scene: Scene, waiting: Waiting) -> Waits | None:
 
 
 def _pairs(waiting: Waiting) -> Iterator[tuple[int, int]]:
-    """Each worker that waits with each one it waits for, once."""
+    """List each worker that waits with each one it waits for, once."""
     missing = _missing(waiting)
     for waiter in sorted(waiting.waiters):
         seen = {waiter}
@@ -47,7 +47,7 @@ def _pairs(waiting: Waiting) -> Iterator[tuple[int, int]]:
 
 
 def _missing(waiting: Waiting) -> list[tuple[int, ...]]:
-    """Of each meeting the workers that are not there yet, or not at one before it in the same group; bounded."""
+    """List, for each meeting, the workers not there yet, or not at an earlier one of the same group; bounded."""
     missing: list[tuple[int, ...]] = []
     for meeting in waiting.meetings.items:
         before = missing[meeting.previous] if meeting.previous is not None else ()

@@ -1,4 +1,4 @@
-"""Workers that did not report, and whether all that did wait for them: nobody else is accused of what may be theirs."""
+"""Find waiting for workers that did not report: nobody else is accused of what may be theirs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALL_OF_THEM = (
     "all of them with Eroica, and let their hosts reach the collector; if some step no optimizer, call eroica.step() "
     "once per iteration on all of them"
 )
-#: Online, if everybody who reported waits this share of the iteration, somebody who did not report is late.
+#: Online, if all workers that reported wait this share of the iteration, one that did not report is late.
 _ALL_WAIT = 0.3
 #: And if they wait longer than when the job was healthy, by this share of what iterations have grown.
 _MOST_OF_GROWTH = 0.6
@@ -30,12 +30,12 @@ _LEAST_CHANGE = 0.08
 
 
 class Absence(msgspec.Struct, frozen=True, kw_only=True):
-    """What all that reported wait for somebody who did not, or for the transfer: nothing tells which.
+    """Waiting of all workers that reported, for workers that did not or for the transfer: nothing tells which.
 
     Attributes:
-        us: How long, per iteration; where there is a healthy window, how much longer than then.
-        is_longer: It is the latter.
-        is_most: It is enough to be the reason by itself.
+        us: Waiting per iteration; or its excess over the baseline window, see `is_longer`.
+        is_longer: `us` is the excess over the baseline window.
+        is_most: The waiting is enough to be the reason by itself.
     """
 
     us: float
@@ -44,12 +44,12 @@ class Absence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def common_share(view: View) -> float:
-    """Share of the iteration that even who waits least spends in collectives."""
+    """Return the share of the iteration that even the worker that waits least spends in collectives."""
     return float(common_wait(view.fleet.wait_us).mean()) / max(view.iteration_us, 1e-9)
 
 
 def find_absence(view: View) -> Absence | None:
-    """What all wait in collectives of somebody who did not report; None where that is not worth a word."""
+    """Find the time that all wait in collectives for a worker that did not report; None where that is too little."""
     if not view.context.missing:
         return None
     if view.is_trace:
@@ -75,10 +75,10 @@ def find_absence(view: View) -> Absence | None:
 
 
 def hides(view: View, absence: Absence | None, causes: Sequence[Cause]) -> bool:
-    """Whether who did not report may cost more than all causes together, which then are not what makes the job slow.
+    """True if the wait for workers that did not report may cost more than all causes, which then explain nothing.
 
-    Where they do not wait longer than in a healthy window, or there is none, it stands beside causes as a note. What a
-    cause tells of the transfer itself is that waiting.
+    Where that wait is no longer than in the baseline window, or there is none, it stands beside causes as a note. A
+    cause of kind "collective" is that wait itself.
     """
     if absence is None or not absence.is_most:
         return False
@@ -89,7 +89,7 @@ def hides(view: View, absence: Absence | None, causes: Sequence[Cause]) -> bool:
 
 
 def describe_absence(view: View, absence: Absence) -> str:
-    """The sentence that says so, and what would settle it."""
+    """Say that all may wait for workers that did not report, and what would settle it."""
     ranks = name_workers(view.context.missing)
     if view.is_trace:
         worst = int(_for_nobody(view).argmax())
@@ -108,7 +108,7 @@ def describe_absence(view: View, absence: Absence) -> str:
 
 
 def note_absence(view: View, absence: Absence) -> str:
-    """The same beside causes that cost more, or as much as can be told."""
+    """Note that wait beside causes that cost more, or as much as can be told."""
     return f"{_wait(view, absence)}, which may be for {name_workers(view.context.missing)}: not reported."
 
 
@@ -121,6 +121,6 @@ def _wait(view: View, absence: Absence) -> str:
 
 
 def _for_nobody(view: View) -> NDArray[np.float64]:
-    """Share of the iteration in collectives that each worker spends for none of the recorded. float64 [W]."""
+    """Return the share of the iteration in collectives that a worker waits for none of the recorded. float64 [W]."""
     waited_W = view.wait_us - view.suspects.arrivals.waited_us.mean(axis=1)
     return np.asarray(waited_W / max(view.iteration_us, 1e-9))

@@ -1,7 +1,7 @@
 """Workers whose processes were stopped, or held back by a quota, while the others' were not.
 
-Nobody needs a peer or a healthy window to see that: a training process has no reason to stand still on its own. Told of
-those alone of whom operators do not say how much is lost: there is nobody to compare with, or they do little else than
+That shows without a peer or a baseline window: a training process has no reason to stand still on its own. Workers are
+accused only if their operators do not tell the loss: there is nobody to compare them with, or they do little else than
 wait for a device and go on late.
 
 Array suffixes: W workers, I iterations.
@@ -38,11 +38,11 @@ _NEXT_STEP = (
 
 
 def find_held(view: View, slow: Sequence[Candidate]) -> Iterator[Candidate]:
-    """The workers that were held for long, for whom the others wait.
+    """Accuse workers that were stopped or throttled for long, for whom the others wait.
 
     Args:
         view: The window.
-        slow: Slow computation that was found; it stands for what is lost where it accounts for most of that.
+        slow: Candidates of slow computation; they stand for a worker's loss where they account for most of it.
     """
     if view.is_trace:
         return

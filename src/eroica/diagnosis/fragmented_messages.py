@@ -26,7 +26,7 @@ _EXPLAINS = 0.5
 
 
 def find_cut_up(view: View) -> list[Candidate]:
-    """Workers that send many times as many, shorter messages as when the job was healthy, while others do not."""
+    """Accuse workers that send many times as many, shorter messages as in the baseline window, while others do not."""
     past = view.suspects.baseline
     if past is None or view.is_trace or not view.is_slow or not set(view.fleet.ranks) <= set(past.ranks):
         return []
@@ -52,22 +52,22 @@ def _sends(fleet: Fleet) -> list[int]:
 
 
 def _calls(fleet: Fleet) -> Floats:
-    """Sends in an iteration. float64 [W]."""
+    """Count sends in an iteration. float64 [W]."""
     return np.asarray(fleet.count[_sends(fleet)].sum(axis=0))
 
 
 def _time_us(fleet: Fleet) -> Floats:
-    """Time in them. float64 [W]."""
+    """Return the time in sends, microseconds. float64 [W]."""
     return np.asarray(fleet.total_us[_sends(fleet)].sum(axis=0))
 
 
 def _each_us(fleet: Fleet) -> Floats:
-    """Time of one. float64 [W]."""
+    """Return the time of one send, microseconds. float64 [W]."""
     return _time_us(fleet) / np.maximum(_calls(fleet), 1e-9)
 
 
 def _waited_us(fleet: Fleet) -> Floats:
-    """Mean time in them that is waited for. float64 [W]."""
+    """Return the mean time in sends that is waited for, microseconds. float64 [W]."""
     return np.asarray(fleet.series(_sends(fleet)).mean(axis=1))
 
 

@@ -1,4 +1,4 @@
-"""What a job spent its time on when it was healthy has not made it slower since.
+"""Take from candidates what the job spent when it was healthy already: that has not made it slower since.
 
 A worker that has always had more to do than its peers (metrics on the first rank, a server of parameters), or logging
 that has always taken its share, stands out in every window. Where somebody asks why a job has become slower, that is no
@@ -29,13 +29,7 @@ _OF_THIS_WINDOW = frozenset({"peers", "expectation"})
 
 
 def is_older(view: View, now_us: float, then_us: float) -> bool:
-    """Whether the job got slower since its healthy window, and what took so long now and then accounts for little.
-
-    Args:
-        view: The window.
-        now_us: What something costs in each iteration.
-        then_us: What it cost in the healthy window.
-    """
+    """True if a job got slower since its baseline window and a cost (`now_us`, `then_us`) explains little of that."""
     before_us = view.baseline_us
     if view.context.window.purpose not in SLOWER or view.suspects.baseline is None or not before_us:
         return False
@@ -44,9 +38,9 @@ def is_older(view: View, now_us: float, then_us: float) -> bool:
 
 
 def without_older(view: View, found: Candidate) -> Candidate | None:
-    """The candidate; where a job got slower and most of its cost is older, what is new of it; None if that is little.
+    """Take from a candidate what the job spent before it got slower; None if what is new of it is little.
 
-    Waiting is somebody else's time, and what wanders has rules that compare how it wandered.
+    Waiting is another worker's time, and rotating candidates have rules that compare how they rotated.
     """
     waits = found.kind == "collective" and found.scope != "all"
     if found.reference not in _OF_THIS_WINDOW or found.scope == "rotating" or waits or not found.functions:
@@ -81,7 +75,7 @@ def without_older(view: View, found: Candidate) -> Candidate | None:
 
 
 def _older(found: Candidate, now_us: float, then_us: float) -> float:
-    """Part of a candidate's excess that is older, microseconds: an expectation may allow what was there already."""
+    """Return the part of an excess that is older, microseconds: an expectation may allow what was there already."""
     if found.reference == "expectation":
         return min(max(then_us - found.reference_us, 0.0), found.excess_us)
     return found.excess_us * max(then_us, 0.0) / max(now_us, 1e-9)

@@ -1,4 +1,4 @@
-"""Where the accused are: whole hosts, parts of one, the same coordinate in the job; and what only rank 0 does."""
+"""Describe where the accused are: whole hosts, parts of one, the same coordinate; and rank 0's extra duty."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST = 0.8
 
 
 def accused_hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
-    """Hosts of which (nearly) all workers are accused, if these are (nearly) all the accused and not the whole job."""
+    """List hosts whose workers are (nearly) all accused, if they hold (nearly) all the accused and not all workers."""
     homes = view.homes
     accused: dict[str, int] = defaultdict(int)
     for worker in workers:
@@ -40,7 +40,7 @@ def accused_hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
 
 
 def name_accused(view: View, workers: Sequence[int], *, capital: bool = False) -> tuple[str, bool]:
-    """Such as "host node-3 (workers 24 to 31)" or "worker 2", and whether it is one thing."""
+    """Name the accused, as in "host node-3 (workers 24 to 31)" or "worker 2"; and tell whether that is one thing."""
     hosts, ranks = accused_hosts(view, workers), [view.fleet.ranks[worker] for worker in workers]
     if not hosts:
         return name_workers(ranks, capital=capital), len(ranks) == 1
@@ -71,7 +71,7 @@ def _members(view: View, hosts: Sequence[str], ranks: Sequence[int]) -> str:
 
 
 def describe_place(view: View, workers: Sequence[int]) -> Iterator[str]:
-    """What their place says of some accused workers: the host, the part of it, the coordinate they share."""
+    """Describe the place of some accused workers: the host, the part of it, the coordinate they share."""
     others = sorted(set(range(view.workers)).difference(workers))
     if not workers or not others:
         return
@@ -110,7 +110,7 @@ def _at_home(view: View, workers: Sequence[int]) -> Iterator[str]:
 
 
 def host_step(view: View, workers: Sequence[int]) -> str:
-    """What to do first where whole hosts are accused; "" where they are not."""
+    """Return the first step where whole hosts are accused; "" where none is."""
     hosts = accused_hosts(view, workers)
     if not hosts:
         return ""
@@ -121,7 +121,7 @@ def host_step(view: View, workers: Sequence[int]) -> str:
 
 
 def is_extra_duty(view: View, found: Candidate) -> bool:
-    """Whether it is rank 0 alone, in a function that no peer runs at all: a progress bar, a checkpoint, metrics."""
+    """True if rank 0 alone runs a function that no peer runs at all: a progress bar, a checkpoint, metrics."""
     if found.kind not in ("python", "other") or [view.fleet.ranks[worker] for worker in found.workers] != [0]:
         return False
     rows = list(found.focus.functions)

@@ -7,7 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.absent import (
+from eroica.diagnosis.account import rank_strength
+from eroica.diagnosis.catalog import CATALOG
+from eroica.diagnosis.gains import find_remainder
+from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
+from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.lateness_by_iteration import BEYOND_TURN
+from eroica.diagnosis.missing_workers import (
     ALL_OF_THEM,
     Absence,
     common_share,
@@ -16,18 +22,12 @@ from eroica.diagnosis.absent import (
     hides,
     note_absence,
 )
-from eroica.diagnosis.account import rank_strength
-from eroica.diagnosis.catalog import CATALOG
-from eroica.diagnosis.gains import find_remainder
-from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
-from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.neighbors import unexplained_neighbors
 from eroica.diagnosis.new_code import describe_new_code
 from eroica.diagnosis.seldom import describe_seldom
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import setup_notes
 from eroica.diagnosis.stages import describe_long_stage, has_lost_peers
-from eroica.diagnosis.turns import BEYOND_TURN
 from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.view import View, noise_factor
 from eroica.diagnosis.wording import summarize_cause
@@ -42,7 +42,7 @@ LONGER_WINDOW = "take a longer window"
 MORE_STEPS = "record more steps (schedule(active=...))"
 #: Where most did not report, this much is worth a word.
 _SOME_WAIT = 0.2
-#: Iterations that last so many times those of the healthy window are slow, whoever asked for the window.
+#: Iterations that last so many times those of the baseline window are slow, whoever asked for the window.
 _FAR_FROM_BASELINE = 1.2
 #: Pauses, by which the mean iteration exceeds the median one, may cost this share of an iteration more than in the
 #: baseline window before they want an explanation (means as such differ by up to 16 % between healthy jobs)...
@@ -65,13 +65,13 @@ _FEW = 5
 def conclude(
     view: View, causes: Sequence[Cause], findings: Sequence[Finding], doubted: Cause | None = None
 ) -> tuple[VerdictWord, str, tuple[str, ...]]:
-    """Word, sentence and coverage notes of a verdict.
+    """Choose word, sentence and coverage notes of a verdict.
 
     Args:
         view: The window.
         causes: Its causes.
         findings: The same as findings, symptoms after them.
-        doubted: What may be one, where there is no cause, or costs more than all causes.
+        doubted: Candidate that may be a cause where there is none, or that may cost more than all causes.
     """
     notes = tuple(_notes(view, causes))
     missing = _too_little(view)
@@ -108,7 +108,7 @@ def conclude(
 def _with_causes(
     view: View, causes: Sequence[Cause], findings: Sequence[Finding], absence: Absence | None, notes: tuple[str, ...]
 ) -> tuple[VerdictWord, str, tuple[str, ...]]:
-    """Word, sentence and notes where there are causes: slow, unless something larger may be behind it."""
+    """Choose word, sentence and notes where there are causes: slow, unless something larger may be behind it."""
     text = summarize_cause(view, causes[0], findings[0].resource)
     if all(cause.candidate.may_be_recording or cause.candidate.is_remark for cause in causes):
         return "undetermined", f"{text} One iteration does not tell which of the two: {MORE_STEPS}.", notes
@@ -123,7 +123,7 @@ def _with_causes(
 
 
 def _beside(view: View, absence: Absence | None) -> Iterator[str]:
-    """What all wait where somebody who did not report may be why, if that is not what the verdict says."""
+    """Note the wait of all for workers that did not report, where the verdict is not about it."""
     if absence is not None and not view.is_trace:
         yield note_absence(view, absence)
 
@@ -158,7 +158,7 @@ def _too_little(view: View) -> str:
 
 
 def _has_no_measure(view: View) -> bool:
-    """Whether no worker of a running job can be compared with anything, neither a peer nor its own past."""
+    """True if no worker of a running job can be compared with anything, neither a peer nor its own past."""
     return not view.is_trace and bool(view.alone.all()) and view.suspects.baseline is None
 
 
@@ -215,12 +215,12 @@ def _contradiction(view: View) -> str:
 
 
 def _faster_few(view: View) -> NDArray[np.intp]:
-    """A minority that computes the same operators clearly faster than all others of its role, and waits for them.
+    """Find the few that compute the same operators clearly faster than most of their role, and wait for the others.
 
     Then most are slow: older hardware, a cap on their power. Where workers share cores, one may have more of them.
     """
     if view.is_trace or view.iteration_us <= 0 or view.is_crowded.any() or view.context.missing:
-        return np.zeros(0, dtype=np.intp)  # they may wait for who is missing
+        return np.zeros(0, dtype=np.intp)  # they may wait for missing workers
     waits_W = view.suspects.arrivals.waited_us.mean(axis=1) / view.iteration_us
     faster_W = np.nan_to_num(view.speed.factor, nan=1.0) <= 1 / _FAST
     faster_W &= np.abs(np.nan_to_num(view.speed.count_ratio, nan=1.0) - 1) <= _SAME_WORK
@@ -245,9 +245,9 @@ def _most_are_slow(view: View, faster: NDArray[np.intp]) -> str:
 
 
 def _is_longer_than_before(view: View) -> bool:
-    """Whether all captured iterations, the slowest too, are clearly longer than the baseline window's, or pause more.
+    """True if all captured iterations, the slowest too, are clearly longer than the baseline window's, or pause more.
 
-    Outside what even the last worker waits: transfers vary from window to window, and have rules of their own.
+    The time that even the last worker waits does not count: transfers vary between windows, and have their own rules.
     """
     if view.is_trace or view.context.window.purpose == "baseline" or view.suspects.baseline is None:
         return False
@@ -266,7 +266,7 @@ def _is_longer_than_before(view: View) -> bool:
 
 
 def _without_transfers(fleet: Fleet) -> NDArray[np.float64]:
-    """Iterations less the collective time of whoever waits least. float64 [I]."""
+    """Return iterations less the collective time of the worker that waits least. float64 [I]."""
     return np.asarray(fleet.busy_us.max(axis=0))
 
 
@@ -289,7 +289,7 @@ def _long_without_peers(view: View) -> str:
 
 
 def _in_turn(view: View) -> str:
-    """What all wait for the slowest of each iteration where that is another one each time: nobody more than in turn.
+    """Say how long all wait for the slowest of each iteration, where that is another worker each time; else "".
 
     Stages of a pipeline wait for each other however even their work is.
     """
@@ -325,7 +325,7 @@ def _healthy(view: View) -> str:
 
 
 def _unjudged(view: View) -> str:
-    """Workers of whom that cannot be said."""
+    """Name the workers of which nothing can be said, without peers and baseline window; "" without any."""
     if view.suspects.baseline is not None or not view.alone.any():
         return ""
     ranks = [view.fleet.ranks[worker] for worker in np.flatnonzero(view.alone)]
@@ -333,7 +333,7 @@ def _unjudged(view: View) -> str:
 
 
 def _alone(view: View, causes: Sequence[Cause]) -> Iterator[str]:
-    """Who cannot be compared, and the stage that is long by structure."""
+    """Note the workers that cannot be compared, and the stage that is long by structure."""
     if view.is_trace:
         return
     if view.alone.any():
@@ -386,7 +386,7 @@ def _few_iterations(view: View) -> Iterator[str]:
 
 
 def _worker_notes(view: View) -> Iterator[str]:
-    """Each worker's own notes, equal ones together."""
+    """List each worker's own notes, equal ones together."""
     owners: dict[str, list[int]] = {}
     for pattern in view.fleet.patterns:
         for note in dict.fromkeys(pattern.notes):

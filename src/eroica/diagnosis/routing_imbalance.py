@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.placement import name_accused
 from eroica.diagnosis.view import View
-from eroica.diagnosis.whereabouts import name_accused
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.summarize.series import decode_series
@@ -23,7 +23,7 @@ from eroica.summarize.series import decode_series
 Floats = NDArray[np.float64]
 #: What may be the work on what was routed there.
 _MAY_BE_WORK = frozenset({"python-on-critical-path", "compute-slow", "unknown"})
-#: So many times the peers' data is more; and so many times as many times as in the healthy window.
+#: So many times the peers' data is more; and so many times as many times as in the baseline window.
 _MORE = 1.3
 _GROWN = 1.2
 #: The peers do the same work, with less data: it takes them at least this share of the accused's time...
@@ -38,7 +38,7 @@ _NEXT_STEP = (
 
 
 def tell_routed(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates; those whose accused handle as much more data as they take longer are uneven loads."""
+    """Call candidates uneven loads whose accused handle as much more data as they take longer."""
     if not any(_is_open(one) for one in candidates):
         return list(candidates)
     more_W = _times_the_peers(view.fleet)
@@ -47,7 +47,7 @@ def tell_routed(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _is_open(candidate: Candidate) -> bool:
-    """It may be work on more data: some workers take longer for what their peers do, too."""
+    """True if a candidate may be work on more data: some workers take longer for what their peers do, too."""
     same = candidate.reference_us >= _SAME_WORK * candidate.mean_us
     return candidate.cause in _MAY_BE_WORK and candidate.scope == "some" and same and not candidate.is_elsewhere
 
@@ -67,7 +67,7 @@ def _told(view: View, candidate: Candidate, more_W: Floats, before_W: Floats) ->
 
 
 def _times_the_peers(fleet: Fleet) -> Floats:
-    """Elements that a worker hands to an all-to-all, as a multiple of the others' median; NaN where unknown. [W]."""
+    """Return a worker's elements in all-to-alls, as a multiple of the others' median; NaN where unknown. [W]."""
     sizes: dict[str, dict[int, float]] = defaultdict(dict)
     for worker, pattern in enumerate(fleet.patterns):
         for record in pattern.collectives:

@@ -1,8 +1,8 @@
-"""Slow groups whose members carry less than others: who sits on the bad link, or only whose paths are slow.
+"""Find the members of a slow group that sit on a bad link, or else name the paths among its hosts.
 
 Source:
-    EROICA, section 3: in a ring with a bad link all have a low mean throughput; those who wait for it have a high
-    deviation, for they flip between full speed and nothing, and those on the link itself a low one. Section 6.2: of 40
+    EROICA, section 3: in a ring with a bad link all have a low mean throughput. Members that wait for the link flip
+    between full speed and nothing, a high deviation; those on the link itself have a low one. Section 6.2: of 40
     workers in slow groups six use less of their path than the rest, and a network interface of their host is down.
 
 Array suffix: M members of a group.
@@ -34,7 +34,7 @@ from eroica.model.shares import percent
 Floats = NDArray[np.float64]
 #: Members on the link use less than this share of what their ring peers use.
 _LESS = 0.5
-#: Where all of a group use less than this share of what other groups do, deviations tell who sits on the link:
+#: Where all of a group use less than this share of what other groups do, deviations tell members on the link:
 _ALL_LESS = 0.75
 #: those with at most this share of the others' deviation.
 _STEADY = 0.5
@@ -47,7 +47,7 @@ _UNTOLD = 0.7
 
 
 def find_bad_links(view: View, found: SlowGroups) -> Culprit | None:
-    """Members of slow groups that sit directly on a link which carries little; None where μ and σ tell of none."""
+    """Accuse members of slow groups that sit on a link which carries little; None where μ and σ tell of none."""
     floor = view.settings.utilization_floor
     usual_mu = found.usual_mu
     on_link = {one.group: _on_link(one, usual_mu, floor) for one in found.slow if one.resource}
@@ -72,7 +72,7 @@ def find_bad_links(view: View, found: SlowGroups) -> Culprit | None:
 
 
 def _on_link(one: GroupPaths, usual_mu: Floats, floor: float) -> list[int]:
-    """Members with low μ and no high σ beside their ring peers; where all are low, those with a low σ."""
+    """List the members with low μ and no high σ beside their ring peers; where all are low, those with a low σ."""
     if np.isnan(one.mu).all():
         return []
     middle, spread = float(np.nanmedian(one.mu)), _median(one.sigma)
@@ -120,7 +120,7 @@ def _link_evidence(view: View, found: SlowGroups, workers: tuple[int, ...]) -> I
 
 
 def find_slow_paths(view: View, found: SlowGroups) -> Culprit:
-    """The hosts of slow groups, where members are alike or nothing was sampled."""
+    """Accuse the hosts of slow groups, where members are alike or nothing was sampled."""
     members = found.members
     mu = np.concatenate([one.mu for one in found.slow])
     return Culprit(

@@ -1,4 +1,4 @@
-"""Who is late in which iteration, once what every worker always takes is set aside.
+"""Find who is late in which iteration, with the time that every worker always takes set aside.
 
 Array suffixes: W workers, I iterations. All times are microseconds.
 """
@@ -25,9 +25,9 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         above_us: Each worker's time outside collectives and what is set aside, above its own median. float64 [W, I].
-        last: Who is furthest above it (index). intp [I].
-        lead_us: By how much that one is above those who are not late with it. float64 [I].
-        late_us: By how much it is above the median worker. float64 [I].
+        last: Worker (index) that is furthest above its median. intp [I].
+        lead_us: Distance of that worker to those that are not late with it. float64 [I].
+        late_us: Distance of that worker to the median worker. float64 [I].
         usual_us: Median of the time outside collectives over all workers and iterations.
     """
 
@@ -38,11 +38,11 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     usual_us: float
 
     def iterations_with(self, share: float) -> NDArray[np.intp]:
-        """Iterations in which somebody leads by at least this share of the usual time. intp."""
+        """List iterations in which one worker leads by at least this share of the usual time. intp."""
         return np.flatnonzero(self.lead_us >= share * self.usual_us)
 
     def wanders(self, iterations: NDArray[np.intp]) -> bool:
-        """Whether nobody is the last in clearly more of these iterations than its turn would be."""
+        """True if no worker is the last in clearly more of these iterations than its turn would be."""
         workers = self.above_us.shape[0]
         if workers < 2 or not iterations.size:
             return False
@@ -51,7 +51,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def take_turns(fleet: Fleet) -> Turns:
-    """Read who is late when. Collections, saving and logging are set aside: they have rules of their own."""
+    """Read which worker is late when. Collections, saving and logging are set aside: they have rules of their own."""
     aside = [at for at, key in enumerate(fleet.keys) if key.kind == "gc" or activity_of(key.stack) in ("save", "log")]
     busy_WI = np.maximum(fleet.busy_us - fleet.series(aside), 0.0)
     above_WI = busy_WI - np.median(busy_WI, axis=1, keepdims=True)
@@ -67,5 +67,5 @@ def take_turns(fleet: Fleet) -> Turns:
 
 
 def robust_spread(values: Floats) -> float:
-    """Standard deviation as the median deviation from the median tells it: a few outliers do not count."""
+    """Estimate the standard deviation by the median deviation from the median: a few outliers do not count."""
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))

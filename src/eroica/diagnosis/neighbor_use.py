@@ -1,4 +1,4 @@
-"""What somebody beside the job took on one host, of cores, of the whole machine, of memory or of a device; in words."""
+"""Measure what processes beside the job took on one host: cores, time of the machine, memory or a device."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from eroica.model.shares import percent
 _LEAST_TAKEN = 0.5
 LEAST_CORES = 0.2
 #: Waiting for a core must account for this share of the time lost, or the host be this full; else cores were not short.
-#: Somebody who takes this share of a host that is not full can still be in the way: of its memory and caches.
+#: A process that takes this share of a host that is not full can still be in the way: of its memory and caches.
 _LEAST_QUEUED = 0.3
 _FULL = 0.85
 LARGE = 0.25
 _DOUBT_UNSURE = 0.8
-#: Share of the time in which somebody lacks memory, and of the host's memory that those who hold much of it hold.
+#: Share of the time in which tasks lack memory, and of the host's memory held by processes that hold much of it.
 _LEAST_PRESSURE = 0.1
 _LEAST_MEMORY = 0.2
 _MUCH_EACH = 0.1
@@ -34,7 +34,7 @@ HELD = 0.05
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody else took on one host.
+    """Resource that processes beside the job took on one host.
 
     Attributes:
         host: Its name.
@@ -42,7 +42,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
         short: The same in a few words.
         share: Part of what the workers lacked, 0-1.
         doubt: Factor on the confidence.
-        is_seen: They were seen to take it; who only holds memory of a device is worth a word, and proves nothing.
+        is_seen: The processes were seen to take it; holding memory of a device is worth a word, and proves nothing.
     """
 
     host: str
@@ -54,13 +54,13 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lack(msgspec.Struct, frozen=True, kw_only=True):
-    """What workers of a host lack.
+    """Resources that workers of a host lack.
 
     Attributes:
-        cores: Cores that they would use more of at full speed.
+        cores: Cores that the workers would use in addition at full speed.
         lost: Share of their time that they lose, 0-1.
-        queued: Share of it that they lose to waiting for a core longer than usual, 0-1.
-        waiting: By how much the share of time in which they wait for a core has grown.
+        queued: Share of their time that they lose by waiting for a core longer than usual, 0-1.
+        waiting: Growth of the share of time in which they wait for a core.
     """
 
     cores: float
@@ -70,7 +70,7 @@ class Lack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lack_of(compared: Compared, members: Sequence[int], cores: float, lost: float) -> Lack:
-    """What these workers (indices) of a host lack."""
+    """Measure what these workers (indices) of a host lack."""
     queued, waiting = (
         max((ask(at) for at in members), default=0.0)
         for ask in (compared.queued, lambda at: compared.more(at, "run_queue_wait"))
@@ -79,7 +79,7 @@ def lack_of(compared: Compared, members: Sequence[int], cores: float, lost: floa
 
 
 def host_taken(compared: Compared, worker: WorkerPattern, lack: Lack) -> Taken | None:
-    """Who took cores, time of the whole machine, or memory.
+    """Find what took cores, time of the whole machine, or memory of a host; None where nothing did.
 
     On a host that was full before, somebody new takes cores from everybody, and the sum of what others use stays.
     """
@@ -138,7 +138,7 @@ def _stolen(worker: WorkerPattern, steal: float, share: float) -> Taken:
 
 
 def _memory_taken(compared: Compared, worker: WorkerPattern) -> Taken | None:
-    """Processes that hold much of a host's memory while tasks wait for memory."""
+    """Find processes that hold much of a host's memory while tasks wait for memory."""
     pressure, total = compared.more_on_host("memory_pressure"), max(fact(worker, "memory_bytes"), 1.0)
     large = [one for one in worker.neighbors if one.memory_bytes >= _MUCH_EACH * total]
     taken = total * (1 - fact(worker, "memory_available"))  # pages that processes share count for each of them
@@ -156,7 +156,7 @@ def _memory_taken(compared: Compared, worker: WorkerPattern) -> Taken | None:
 
 
 class UsualDevices(msgspec.Struct, frozen=True, kw_only=True):
-    """What processes beside the job take of the devices of those who are not accused, or took in the healthy window.
+    """Use of devices by processes beside the job: devices of workers not accused, or those of the baseline window.
 
     Attributes:
         known: There are such devices.
@@ -170,7 +170,7 @@ class UsualDevices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usual_devices(view: View, candidate: Candidate) -> UsualDevices:
-    """Devices to compare those of a candidate's workers with."""
+    """Measure the use of devices with which those of a candidate's workers are compared."""
     accused = set(candidate.workers)
     others = [pattern for at, pattern in enumerate(view.fleet.patterns) if at not in accused]
     if candidate.reference == "baseline":
@@ -182,7 +182,7 @@ def usual_devices(view: View, candidate: Candidate) -> UsualDevices:
 
 
 def device_taken(view: View, others: UsualDevices, host: str, members: Sequence[int], factor: float) -> Taken | None:
-    """Processes on the devices of all accused workers of a host, and not on their peers'."""
+    """Find processes on the devices of all accused workers of a host, and not on their peers'."""
     beside = [[one for one in view.fleet.patterns[at].neighbors if one.device] for at in members]
     if not all(beside):
         return None
