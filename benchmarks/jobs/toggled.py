@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from eroica.worker import attach
-from eroica.worker.lookout import LOADERS, OPTIMIZERS
+from eroica.worker.import_watch import LOADERS, OPTIMIZERS
 
 
 def empty(*_arguments):

@@ -15,7 +15,7 @@ from eroica.errors import InputError, UsageError
 from eroica.localize import localize
 from eroica.localize.axis import fit_axis
 from eroica.localize.matching import Matched
-from eroica.localize.whole import leave_out_damaged
+from eroica.localize.usable_patterns import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import CommonAxis, Cost, Coverage, IterationTimes, Verdict, VerdictWindow
 from eroica.model.window import Window

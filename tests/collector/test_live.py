@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from eroica.archive.store import Store
-from eroica.collector.doors import Doors, former_inside
+from eroica.collector.listening_sockets import Doors, former_inside
 from eroica.collector.live import routes, telling
 from eroica.collector.live import siblings as module
 from eroica.collector.live.feed import Feed, Position

@@ -21,7 +21,7 @@ from eroica.collector.marks import MOST_MARKS
 from eroica.collector.pace import Pace, PaceUpdate
 from eroica.collector.resume import read_history
 from eroica.collector.service import Collector
-from eroica.collector.stretches import FINE, Stretch, Stretches, merged
+from eroica.collector.thinned_times import FINE, Stretch, Stretches, merged
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory, Mark
 from eroica.model.verdict import Coverage, IterationTimes, Verdict

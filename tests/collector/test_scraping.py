@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from eroica.archive.store import Store
-from eroica.collector.doors import Doors
+from eroica.collector.listening_sockets import Doors
 from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector
 from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWord

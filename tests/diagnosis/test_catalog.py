@@ -10,11 +10,11 @@ PAGES = Path(__file__).parents[2] / "docs" / "causes"
 
 
 @pytest.mark.parametrize("slug", sorted(CATALOG))
-def test_every_cause_has_a_page_with_meaning_evidence_and_next_step(slug: str) -> None:
+def test_every_cause_has_a_page_with_meaning_example_evidence_and_next_step(slug: str) -> None:
     text = (PAGES / f"{slug}.md").read_text(encoding="utf-8")
     assert text.startswith(f"# {CATALOG[slug].title}")
-    for heading in ("## Meaning", "## Evidence", "## What to do"):
-        assert heading in text
+    places = [text.index(f"\n## {heading}\n") for heading in ("Meaning", "Example", "Evidence", "What to do")]
+    assert places == sorted(places)
 
 
 def test_every_page_belongs_to_a_cause() -> None:

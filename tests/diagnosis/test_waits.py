@@ -10,7 +10,7 @@ import pytest
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.diagnosis.waits import MOST_EDGES, MOST_NAMED, choose, read_waits
 from eroica.localize import localize
-from eroica.localize.direct import Meets
+from eroica.localize.direct_waits import Meets
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict, WaitEdge, Waits
 from eroica.pipeline import analyze

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eroica.localize import together
+from eroica.localize import synchronizing
 from eroica.localize.arrivals import Arrivals, read_arrivals
 from eroica.localize.blame import exit_skew, shares_of_blame
 from eroica.localize.fleet import build_fleet
@@ -321,18 +321,18 @@ def test_groups_judged_in_one_go_are_judged_as_one_by_one(
     spoil: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = build_fleet(groups_of_groups(3, spoil), Settings(one_off_fraction=0.0))
-    monkeypatch.setattr(together, "_is_alike", lambda one: False)
+    monkeypatch.setattr(synchronizing, "_is_alike", lambda one: False)
     alone = read_arrivals(window)
     monkeypatch.undo()
-    monkeypatch.setattr(together, "_AT_ONCE", at_once)
-    side_by_side, in_one_go = together._side_by_side, []
+    monkeypatch.setattr(synchronizing, "_AT_ONCE", at_once)
+    side_by_side, in_one_go = synchronizing._side_by_side, []
 
     def watched(ledger, parts):
         judged = side_by_side(ledger, parts)
         in_one_go.extend([] if judged is None else [part.name for part in parts])
         return judged
 
-    monkeypatch.setattr(together, "_side_by_side", watched)
+    monkeypatch.setattr(synchronizing, "_side_by_side", watched)
     found = read_arrivals(window)
     if not spoil and at_once == 100_000:
         assert len(in_one_go) == 7

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from eroica.localize.arrivals import Arrivals, read_arrivals
 from eroica.localize.blame import is_often, measured_skew, nearly_last
 from eroica.localize.fleet import build_fleet
-from eroica.localize.leaving import Carriers, uneven_exit
 from eroica.localize.matching import (
     EXIT_US,
     HOST_EXIT_US,
@@ -18,6 +17,7 @@ from eroica.localize.matching import (
     pair_by_order,
     pair_executions,
 )
+from eroica.localize.skew_floors import Carriers, uneven_exit
 from eroica.model.pattern import CollectiveRecord
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings

@@ -15,7 +15,7 @@ from eroica.diagnosis.simulate import _replayed, share_gains, simulated_gain
 from eroica.localize.arrivals import Arrivals, read_arrivals
 from eroica.localize.axis import fit_axis
 from eroica.localize.fleet import Fleet, build_fleet
-from eroica.localize.unrecorded import shorten_longest
+from eroica.localize.unexplained_waiting import shorten_longest
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings

@@ -18,7 +18,7 @@ import pytest
 
 import eroica.worker
 from eroica.wire.beat import FAILED, ORDER_FAILED, WINDOW, BeatReader, BeatWriter, Order
-from eroica.worker import attach, lookout
+from eroica.worker import attach, import_watch
 from eroica.worker.answering import Answering
 from eroica.worker.capture import Capturer
 from eroica.worker.hooks import Guest
@@ -28,8 +28,8 @@ from eroica.worker.session import CollectionLog, Session
 # where everything may be caught, and why it is not a second border
 CATCH_ALL = {
     "guard.py": "the border",
-    "plain.py": "the same border, written out for the hot path",
-    "lookout.py": "before the border can be imported",
+    "plain_iterations.py": "the same border, written out for the hot path",
+    "import_watch.py": "before the border can be imported",
     "sampling.py": "inside the border: costs a window its stacks only",
     "answering.py": "inside the border: costs an answer only, and the agent learns why",
     "bootstrap/sitecustomize.py": "a Python that cannot read the rest",
@@ -238,7 +238,7 @@ def test_attaching(guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
     attachment.guest = guest
     monkeypatch.setattr(attachment, "attach", breaks)
     monkeypatch.setattr(attach, "_attachment", attachment)
-    attach.attach_to(lookout.OPTIMIZERS)
+    attach.attach_to(import_watch.OPTIMIZERS)
     attach.step()  # a no-op from here on
 
 
@@ -290,7 +290,7 @@ def test_nobody_else_is_given_functions_of_ours_unnoticed() -> None:
                 ):  # fmt: skip
                     callbacks.append(f"{name}: {ast.unparse(node.func.value)}")
     assert counts == DOORS
-    assert callbacks == ["lookout.py: sys.meta_path", "session.py: gc.callbacks"]
+    assert callbacks == ["import_watch.py: sys.meta_path", "session.py: gc.callbacks"]
 
 
 def test_a_python_that_cannot_read_us_starts_as_always(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_a_python_that_cannot_read_us_starts_as_always(tmp_path: Path) -> None:
     package.mkdir(parents=True)
     for place in (package.parent, package):
         (place / "__init__.py").write_text("")
-    (package / "lookout.py").write_text("from __future__ import what_came_later\n")
+    (package / "import_watch.py").write_text("from __future__ import what_came_later\n")
     bootstrap = eroica.worker.bootstrap_directory()
     done = subprocess.run(
         [sys.executable, "-S", "-c", "import sys; sys.path[:0] = sys.argv[1:]; import sitecustomize; print('runs')",

@@ -68,7 +68,7 @@ CLAIMS = {
     ),
     "Nothing listens on all addresses": (
         "security/test_containment::test_the_collector_of_one_host_listens_on_loopback_only",
-        "collector/test_doors::test_it_listens_on_loopback_until_it_closes",
+        "collector/test_listening_sockets::test_it_listens_on_loopback_until_it_closes",
     ),
     "run code through Eroica": (
         "security/test_planted_words::test_a_pickle_in_the_store_is_a_text_like_any_other",

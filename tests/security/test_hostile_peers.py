@@ -18,8 +18,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from eroica.agent.link import client_for
-from eroica.collector import callers, porch
-from eroica.collector.callers import Server, TokenGate, config_for
+from eroica.collector import access, pending_connections
+from eroica.collector.access import Server, TokenGate, config_for
 from eroica.wire.beat import _ORDER_AT, PROBE, BeatReader, BeatWriter, Order
 
 TOKEN = "t" * 32
@@ -111,8 +111,8 @@ def test_only_the_whole_token_opens_and_nobody_learns_which_paths_there_are(give
 
 
 def test_whoever_shows_no_token_is_sent_away_and_whoever_did_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers, "STRANGER_S", 0.3)
-    monkeypatch.setattr(porch, "SILENT_S", 0.3)
+    monkeypatch.setattr(access, "STRANGER_S", 0.3)
+    monkeypatch.setattr(pending_connections, "SILENT_S", 0.3)
 
     async def go() -> None:
         async with gate() as port:

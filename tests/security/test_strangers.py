@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from neighbors import Job, await_true, request, say, watched
 
-from eroica.collector.callers import MAX_STRANGERS
-from eroica.collector.porch import MAX_SILENT
+from eroica.collector.access import MAX_STRANGERS
+from eroica.collector.pending_connections import MAX_SILENT
 
 pytestmark = pytest.mark.jobs
 

@@ -13,7 +13,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from eroica.archive.store import Store
-from eroica.collector.doors import Doors
+from eroica.collector.listening_sockets import Doors
 from eroica.collector.service import Collector
 from eroica.collector.windows import Analyze
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict

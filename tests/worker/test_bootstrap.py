@@ -40,7 +40,7 @@ def test_it_looks_out_for_torch_and_imports_nothing_third_party_nor_typing() -> 
     ours = python("import sys; print(sorted(sys.modules))", bootstrap_directory())
     added = set(eval(ours.stdout)) - set(eval(plain.stdout))
     assert added <= {
-        "__future__", "eroica", "eroica.errors", "eroica.worker", "eroica.worker.lookout", "sitecustomize"
+        "__future__", "eroica", "eroica.errors", "eroica.worker", "eroica.worker.import_watch", "sitecustomize"
     }  # fmt: skip
     assert python(LOOKING, bootstrap_directory()).stdout == "True\n"
     assert ours.stderr == ""

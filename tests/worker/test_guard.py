@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from eroica.worker import lookout
+from eroica.worker import import_watch
 from eroica.worker.guard import Guard
 
 
@@ -193,7 +193,7 @@ def test_a_hook_that_cannot_be_imported_leaves_the_users_import_alone_and_a_line
 ) -> None:
     monkeypatch.setenv("EROICA_RUN_DIR", str(tmp_path))
     monkeypatch.setitem(sys.modules, "eroica.worker.attach", None)  # type: ignore[arg-type]
-    lookout._arrived(lookout.OPTIMIZERS)
+    import_watch._arrived(import_watch.OPTIMIZERS)
     (log,) = (tmp_path / "log").iterdir()
     assert "eroica.worker.attach" in log.read_text()
 
@@ -201,7 +201,7 @@ def test_a_hook_that_cannot_be_imported_leaves_the_users_import_alone_and_a_line
 def test_a_hook_that_cannot_be_imported_nor_logged_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "eroica.worker.attach", None)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "eroica.worker.guard", None)  # type: ignore[arg-type]
-    lookout._arrived(lookout.OPTIMIZERS)
+    import_watch._arrived(import_watch.OPTIMIZERS)
 
 
 COMPILED = """

@@ -1,4 +1,4 @@
-"""What a host's agent reads of its workers' communication all the time; a record a second goes with its report.
+"""Read the communication of a host's workers all the time, and report one record a second.
 
 The sockets are read 20 times a second, and less often where that would take more than `communication_share` of a core.
 The workers are asked for counters about `communication_hz` times a second each, not while a window or a look is under

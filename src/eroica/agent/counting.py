@@ -79,14 +79,14 @@ class Counting:
 
     @property
     def counts(self) -> tuple[GroupCount, ...]:
-        """As the worker told them last."""
+        """Counts of each group as the worker told them last."""
         return tuple(
             GroupCount(group=self._names.get(number, f"#{number}"), entered=entered, completed=completed)
             for number, (entered, completed) in self._counts.items()
         )
 
     def unanswered_s(self, now: float) -> float:
-        """How long the worker has owed an answer; 0 if it owes none."""
+        """Seconds that the worker has owed an answer; 0 if it owes none."""
         return now - self._owed_from if self._letter else 0.0
 
     def poll(self, now: float, may_ask: bool) -> None:

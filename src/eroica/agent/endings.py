@@ -1,4 +1,4 @@
-"""How a worker's process ended: noticed at once, read from the kernel before its parent takes the status away.
+"""Notice the end of a worker's process at once, and read its status from the kernel before its parent takes it away.
 
 A pidfd becomes readable the moment the process is a zombie. Its status then stands in `/proc/PID/stat` until the parent
 asks for it, and from Linux 6.15 on the pidfd itself tells it afterwards. Whether memory ran out is read from the
@@ -27,7 +27,7 @@ _ENDED = frozenset((b"Z", b"X"))
 
 
 class ProcessFacts(NamedTuple):
-    """Of `/proc/PID/stat`: the state's letter, clock ticks from boot to its start, and the status it ended with."""
+    """Facts of `/proc/PID/stat`: the state's letter, clock ticks from boot to the start, and the exit status."""
 
     state: bytes
     start: int
@@ -35,7 +35,7 @@ class ProcessFacts(NamedTuple):
 
 
 def process_facts(pid: int) -> ProcessFacts | None:
-    """What the kernel says of a process; None once it is gone."""
+    """Read the kernel's facts of a process; None once it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return ProcessFacts(fields[0], int(fields[19]), int(fields[49]) if len(fields) > 49 else 0)
@@ -50,14 +50,14 @@ def process_start(pid: int) -> int | None:
 
 
 def ending_of(status: int) -> Ending:
-    """What a wait status says."""
+    """Translate a wait status into an ending."""
     if os.WIFSIGNALED(status):
         return Ending(kind="signal", number=os.WTERMSIG(status))
     return Ending(kind="exit", number=os.WEXITSTATUS(status))
 
 
 def memory_files(pid: int) -> list[Path]:
-    """Where the kernel counts the processes that it killed for memory in this one's cgroup; of the host if in none."""
+    """Find the files in which the kernel counts processes killed for memory: of this one's cgroup, else of the host."""
     with contextlib.suppress(OSError):
         membership = parse_membership(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8"), "memory")
         mounts = parse_mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8"), "memory")
@@ -69,7 +69,7 @@ def memory_files(pid: int) -> list[Path]:
 
 
 def memory_kills(files: list[Path]) -> int:
-    """Processes killed for want of memory so far; 0 where nobody counts."""
+    """Processes killed for want of memory so far; 0 where no counter exists."""
     total = 0
     for file in files:
         with contextlib.suppress(OSError, ValueError):
@@ -105,7 +105,7 @@ class ProcessWatch:
 
     @property
     def ending(self) -> Ending | None:
-        """How it ended; None while it lives."""
+        """End of the process; None while it lives."""
         if self._ending is None and self._has_ended():
             self._ending = self._read()
             self.close()

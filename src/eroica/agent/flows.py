@@ -91,7 +91,7 @@ class Flows:
 
     @property
     def active(self) -> list[Connection]:
-        """Those worth reading often: something moved on them lately, or waits."""
+        """Connections worth reading often: bytes moved on them lately, or wait."""
         return list(self._active.values())
 
     def found(self, now: float, connections: Mapping[int, Iterable[Connection]], not_ports: frozenset[int]) -> None:
@@ -127,7 +127,7 @@ class Flows:
                 self._by_cookie[cookie].see(now, one)
 
     def take(self) -> tuple[Flow, ...]:
-        """What moved since this was last called; the largest, where there are too many."""
+        """Return the flows since the last call; the largest, where there are too many."""
         flows = [flow for one in self._by_cookie.values() if (flow := one.flow()) is not None]
         for one in self._by_cookie.values():
             one.restart()

@@ -1,8 +1,8 @@
-"""Which collector is the job's, where the job has several hosts: that of the host with worker 0, the job's *home*.
+"""Choose the job's collector, where the job has several hosts: that of the host with worker 0, the job's *home*.
 
 Home opens its collector to the network and leaves word of it in the job's own store (the one that torch's rendezvous
 uses). Every other host looks the word up, reports there, and lets its own collector end. Until then it reports to its
-own, which opens no window meanwhile; if no word comes in minutes, it goes on alone.
+own collector, which opens no window meanwhile; if no word comes in minutes, the host goes on alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _RETRY_S = (2.0, 5.0, 15.0, 30.0)
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker's identity page says about the job's hosts."""
+    """Facts about the job's hosts on one worker's identity page."""
 
     global_rank: int
     world_size: int = 1
@@ -54,7 +54,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def member_of(identity: Mapping[str, Any]) -> Member | None:
-    """The facts of one identity page; None if they make no sense."""
+    """Read the facts of one identity page; None if they make no sense."""
     try:
         member = msgspec.convert(
             {name: identity[name] for name in Member.__struct_fields__ if name in identity}, Member
@@ -65,7 +65,7 @@ def member_of(identity: Mapping[str, Any]) -> Member | None:
 
 
 def decide(members: Sequence[Member], seen_s: float) -> Role:
-    """Whether this host is alone, home, or one of the others.
+    """Tell whether this host is alone, home, or one of the others.
 
     Args:
         members: This host's workers so far.
@@ -143,7 +143,7 @@ class HomeFinder:
 
     @property
     def waiting(self) -> bool:
-        """Windows must wait: not everybody reports to the job's collector yet."""
+        """True if windows must wait: not all hosts report to the job's collector yet."""
         if self.role == "home":
             ours = read_address(self._where.run, self._where.host)
             known = ours is not None and self._known[:1] == (ours.pid,)
@@ -166,7 +166,7 @@ class HomeFinder:
         self._members = found or self._members
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Look for the job's home until cancelled."""
         while True:
             try:
                 await self.step()

@@ -208,7 +208,7 @@ def _up_to_date(look: WorkerLook, subject: Subject) -> WorkerLook:
 
 
 def fitting(looks: HostLooks, limit: int = MAX_BYTES) -> HostLooks:
-    """The same within a number of bytes: with bare children, then with few threads, then with one."""
+    """Fit looks into a number of bytes: with bare children, then with few threads, then with one."""
     for narrow, note in (
         (_with_bare_children, "what children do was left out"),
         (lambda look: _with_few_threads(look, _FEW_THREADS), "most threads were left out"),
@@ -227,14 +227,14 @@ def fitting(looks: HostLooks, limit: int = MAX_BYTES) -> HostLooks:
 
 
 def _with_bare_children(look: WorkerLook) -> WorkerLook:
-    """That they live stays: a loop that waits for children of which none lives is another matter."""
+    """Strip children to the fact that they live: a loop whose children are all dead is another matter."""
     return msgspec.structs.replace(
         look, children=tuple(msgspec.structs.replace(child, threads=(), source="") for child in look.children)
     )
 
 
 def _with_few_threads(look: WorkerLook, count: int) -> WorkerLook:
-    """The training thread, who holds the lock, and the first of the others."""
+    """Keep the training thread, the thread that holds the lock, and the first of the others."""
     threads = sorted(
         look.process.threads,
         key=lambda one: (one.thread_id != look.training_thread_id, not one.holds_interpreter_lock),

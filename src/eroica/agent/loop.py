@@ -90,11 +90,11 @@ class Agent:
 
     @property
     def leaves_workers(self) -> bool:
-        """It was told to end while they train; the next agent will need their files."""
+        """True if the agent was told to end while workers train; the next agent will need their files."""
         return self._interrupted and bool(self.roster.living)
 
     async def run(self) -> None:
-        """Until the job is over."""
+        """Serve the host until the job is over."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
         polling = asyncio.create_task(self._poll())
         finding = asyncio.create_task(self._home.run())
@@ -136,7 +136,7 @@ class Agent:
             await asyncio.sleep(1.0 / max(1.0, self._settings.poll_hz))
 
     def _close_windows(self) -> None:
-        """Where `eroica run` is to pass on the job's end: close what is open, and say when it is saved."""
+        """Close the open windows if `eroica run` is to pass on the job's end, and say when they are saved."""
         asked = self._where.runtime / CLOSING_FILE
         if not asked.exists():
             return

@@ -23,7 +23,7 @@ _PAUSE_S = 0.5
 
 
 class Errand(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do.
+    """Task of a process that leaves or looks up the word of home in the job's store.
 
     Attributes:
         what: Leave `word`, or look one up.
@@ -42,7 +42,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: a word (the one that was left, or found), or why there is none."""
+    """Result of an errand: a word (the one that was left, or found), or the reason why there is none."""
 
     word: str = ""
     problem: str = ""

@@ -1,4 +1,4 @@
-"""Who trains on this host, and how fast: beat files in, worker statuses out."""
+"""Keep the workers of this host and their pace: beat files in, worker statuses out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KINDS = {beat.PROBE: "probe", beat.WINDOW: "window", beat.CANCEL: "cancel", bea
 
 
 def holds_device(pid: int) -> bool:
-    """Whether a process has opened a GPU of NVIDIA's, whose tracing leaves something behind."""
+    """Return whether a process has opened an NVIDIA GPU, whose tracing leaves something behind."""
     with contextlib.suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):  # closed meanwhile
@@ -218,7 +218,7 @@ class LocalWorker:
         )  # fmt: skip
 
     def result(self) -> OrderResult:
-        """What became of the last order."""
+        """Result of the last order."""
         answer = self.reader.result()
         return OrderResult(
             window_id=answer.window_id,
@@ -310,12 +310,12 @@ class Roster:
             self.workers.pop(pid).close()
 
     def poll(self, judge: bool = True) -> None:
-        """Take in everybody's new iterations; see `LocalWorker.poll`."""
+        """Take in all workers' new iterations; see `LocalWorker.poll`."""
         for worker in self.living:
             worker.poll(judge)
 
     def absolve(self) -> None:
-        """A window found nothing wrong: everybody's margin grows."""
+        """Raise all workers' margins: a window found nothing wrong."""
         for worker in self.workers.values():
             worker.slowdown.absolve()
 
@@ -360,7 +360,7 @@ def _whole(identity: dict[str, Any], name: str) -> int:
 
 
 def _worker(identity: dict[str, Any], path: Path) -> Worker:
-    """Who a beat file says it is.
+    """Read the worker that a beat file names.
 
     Raises:
         ValueError: It lacks something, is another process's, or has text that no message can carry.

@@ -25,7 +25,7 @@ _STALE_S = 86_400.0
 
 
 class Scratch:
-    """What one job's windows take on this host's disk.
+    """Disk space of one job's windows on this host.
 
     Args:
         directory: The job's scratch directory.
@@ -52,11 +52,11 @@ class Scratch:
                 shutil.rmtree(other, ignore_errors=True)
 
     def window(self, window_id: int) -> Path:
-        """Where a window's files go; not made yet."""
+        """Directory of a window's files; not made yet."""
         return self._directory / f"window-{window_id}"
 
     def event_budget(self, workers: int) -> int:
-        """Trace events per worker that the next window may hold; 0 where nobody can tell.
+        """Trace events per worker that the next window may hold; 0 where free space is unknown.
 
         Half of the free disk at most, and what is left of `scratch_bytes`, for all workers of the host together.
         """
@@ -81,7 +81,7 @@ class Scratch:
         return f"raw traces of window {window_id} were not kept: they and earlier ones exceed half of scratch_bytes"
 
     def sweep(self, followed: Collection[int]) -> None:
-        """Remove windows that nobody follows: given up, or of an agent before this one.
+        """Remove windows that are not followed: given up, or of an agent before this one.
 
         Args:
             followed: Ids of the others.
@@ -112,7 +112,7 @@ def _size(place: Path) -> int:
 
 
 def _is_watched(job: str) -> bool:
-    """Whether an agent of this host serves a job, by the name of its directories; not if that cannot be asked."""
+    """Return whether an agent of this host serves a job, by the job's directory; False if that cannot be asked."""
     try:
         return not agent_is_missing(runtime_root(os.environ) / job)
     except OSError:  # the job's runtime directory is gone, as it is once it ended
@@ -120,7 +120,7 @@ def _is_watched(job: str) -> bool:
 
 
 def _is_stale(place: Path) -> bool:
-    """Nothing has changed there for a day, and nobody wanted it kept."""
+    """Return whether nothing has changed there for a day, and no setting keeps it."""
     try:
         changed = max(each.lstat().st_mtime for each in (place, *place.iterdir()))
     except OSError:

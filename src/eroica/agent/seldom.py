@@ -45,9 +45,13 @@ _AHEAD_S = 30.0
 class _Occasion(NamedTuple):
     """Long iterations in a row.
 
-    `iteration` is the first one's id, `seen` how many iterations were taken in before it, `began_s` when it began, by
-    those; `excess_s` is what they took beyond the usual, `before_s` what all occasions before did; `is_after_gap` that
-    iterations were left out since the occasion before.
+    Attributes:
+        iteration: Id of the first one.
+        seen: Iterations taken in before it.
+        began_s: Sum of their durations: when it began.
+        excess_s: Time that the long iterations took beyond the usual.
+        before_s: The same of all occasions before.
+        is_after_gap: Iterations were left out since the occasion before.
     """
 
     iteration: int
@@ -113,7 +117,7 @@ class Seldom:
         return not self._is_known
 
     def _end_row(self, usual_s: float) -> bool:
-        """Whether the long iterations that are over are an occasion."""
+        """Return whether the long iterations that are over are an occasion."""
         row, self._row = self._row, []
         excess_s = sum(row) - len(row) * usual_s
         if len(row) > _IN_A_ROW or excess_s < _LEAST_EXCESS * usual_s:
@@ -144,7 +148,7 @@ class Seldom:
         return True
 
     def _is_chance(self, run: Sequence[_Occasion]) -> bool:
-        """Whether others since the first are nearly as long: of many that scatter, some few lie regularly."""
+        """Return whether other occasions since the first are nearly as long: of many scattered, some are regular."""
         least = _ELSE * min(one.excess_s for one in run)
         return sum(one.excess_s >= least for one in self._known if one.iteration >= run[0].iteration) > len(run)
 

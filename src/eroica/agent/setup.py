@@ -1,4 +1,4 @@
-"""How a worker's process is set up, read from outside: cores, priority, quota, kernel, and an allow-list of variables.
+"""Read a process's setup from outside: cores, priority, quota, kernel, and an allow-list of variables.
 
 Of the environment nothing is read that is not on the list (`eroica.wire.variables`).
 """
@@ -46,7 +46,7 @@ def parse_listed(text: str) -> set[int]:
 
 
 def format_listed(numbers: Iterable[int]) -> str:
-    """Such a list of numbers: {0, 1, 2, 8} -> "0-2,8"."""
+    """Write a list of numbers: {0, 1, 2, 8} -> "0-2,8"."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""When a worker's hooks have been quiet for longer than this job can explain: a pure state machine over polls.
+"""Tell when a worker's hooks are quiet for longer than this job can explain: a pure state machine over polls.
 
 Only time in which the agent was watching counts: an agent that was stopped, or starved of its CPU, for seconds knows
 nothing about them, and whoever stopped it may have stopped the training too.
@@ -68,7 +68,7 @@ class Silence:
 
     @property
     def clause(self) -> str:
-        """Why it is silent, with numbers; empty if it is not."""
+        """Tell why the worker is silent, with numbers; empty if it is not."""
         if not self.silent:
             return ""
         return f"no event for {self.quiet_s:.1f} s, more than {self._limit_s:.3g} s ({self._why})"

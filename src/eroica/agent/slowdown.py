@@ -1,19 +1,19 @@
-"""When one worker's iterations have become slower than this job can explain: a pure state machine over durations.
+"""Ask for a window when one worker's iterations become slower than the job's own scatter: a pure state machine.
 
 Source: EROICA, section 4.1: "the mean of the last 50 iterations is more than 5 % above the recent shortest".
-Deviations, because one lucky iteration, an evaluation or a busy machine would raise that alarm on a healthy job:
+Deviations, because one lucky iteration, an evaluation or a busy machine would raise that alarm on a healthy job.
 
 - Means are compared with means: the last N iterations, without their slowest few, with the lowest such mean of the
   horizon.
-- The rise must also stand out from how much this job's own means scatter: their median absolute deviation, the standard
-  error inside a mean, and the high means that the job has lived through.
+- The rise must also stand out from the scatter of this job's own means. That is their median absolute deviation, the
+  standard error inside a mean, and the high means that the job has lived through.
 - Means from after a clean step up are no past to compare with, however many they are: a job that got slow early would
   otherwise soon look as if it had always been so.
-- It must hold: every part of the last iterations is slower, not just a burst in them, and for some iterations and
+- The rise must hold: every part of the last iterations is slower, not just a burst in them, and for some iterations and
   seconds more.
 - The same is done with four times as many iterations, for faults that hit only one iteration in ten.
-- Means are for what is small. A rise by a sixth or more is found by what it has cost, wherever in the job it comes and
-  however slowly; iterations may take a hundredth of a second or a minute (`change`).
+- Means are for small rises. A rise by a sixth or more is found by the seconds it has cost, wherever in the job it comes
+  and however slowly; iterations may take a hundredth of a second or a minute (`change`).
 - Where iterations take turns (several steps for one rollout), whole cycles are compared.
 - Stretches of slow iterations that come again and again are counted (`bursts`): no mean shows them for long. So are
   single long iterations, far apart, that cost more than they used to (`seldom`): no mean shows them at all.
@@ -104,7 +104,7 @@ def trimmed_mean(durations: list[float], left_out: float) -> Mean:
 
 
 def before_step(values: list[float]) -> int:
-    """How many of the oldest means count as the past: those before the first clean step up, else all.
+    """Count the oldest means that are the past: those before the first clean step up, else all.
 
     A step is clean if every later mean is clearly higher than every earlier one: the job has not come back since. The
     mean right before it does not count if it is the highest so far: the step may lie inside it.

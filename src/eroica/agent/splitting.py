@@ -21,7 +21,7 @@ _EARLIER = 1
 
 
 def find_rise(durations: Sequence[float]) -> int | None:
-    """How many iterations lie before a lasting rise; None if there is none.
+    """Count the iterations before a lasting rise; None if there is none.
 
     The split that leaves the fewest iterations on the wrong side of the middle between both medians; of several, the
     one with the largest ratio of these.

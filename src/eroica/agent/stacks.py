@@ -1,8 +1,9 @@
 """Python stacks of a worker and its data-loader children, sampled from outside by py-spy.
 
-py-spy reads the memory of the process without stopping it. Each process gets a py-spy of its own: its option to follow
-children writes the whole stack anew at every sample once a forked child shares its parent's thread id (measured with 4
-loader children: 6 MB a second and 29 % of a core, against 0.06 MB and 14 %). The files become one at the end.
+py-spy reads the memory of the process without stopping it. Each process gets a py-spy of its own, and the files become
+one at the end. py-spy's option to follow children writes the whole stack anew at every sample once a forked child
+shares its parent's thread id. Measured with 4 loader children: 6 MB a second and 29 % of a core, against 0.06 MB and
+14 %.
 
 Its clock starts about 1 ms after it was spawned (measured on a quiet host 0.6 to 1.5 ms). On a busy host we may only
 learn of the spawn later; the time we ourselves waited for a CPU is taken off again.
@@ -80,7 +81,7 @@ def find_py_spy() -> Path | None:
 
 
 def available(pid: int, binary: Path | None = None, timeout_s: float = 5.0) -> tuple[bool, str]:
-    """Whether the process's stacks can be sampled from outside, and if not, why.
+    """Tell whether the process's stacks can be sampled from outside, and if not, why.
 
     Takes one sample; measured 40 ms on a process that imported torch.
 
@@ -143,7 +144,7 @@ def _reason(stderr: bytes) -> str:
 
 
 def _waited_ns() -> int:
-    """How long this thread has waited for a CPU so far; 0 where the kernel does not say."""
+    """Nanoseconds that this thread has waited for a CPU so far; 0 where the kernel does not say."""
     try:
         return parse_schedstat(Path("/proc/thread-self/schedstat").read_bytes())[1]
     except (OSError, ValueError):

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from eroica.agent.remains import leave_capture
 from eroica.agent.roster import LocalWorker
 from eroica.agent.scratch import Scratch
 from eroica.agent.setup import process_setup
 from eroica.agent.splitting import split_at_rise
 from eroica.agent.stacks import StackSampler, affordable_children, affordable_hz
+from eroica.agent.unfinished_windows import leave_capture
 from eroica.errors import EroicaError
 from eroica.settings import Settings
 from eroica.start import isolated
@@ -113,7 +113,7 @@ class HostWindow:
                 self._start_hardware()
 
     def _write_setup(self, directories: Mapping[int, Path]) -> None:
-        """What can be read of the workers' processes from outside, for the summaries; a window goes on without it."""
+        """Write the facts that can be read of the workers' processes from outside; a window goes on without them."""
         for pid, directory in directories.items():
             try:
                 write_private(directory / SETUP_FILE, msgspec.json.encode(process_setup(pid)))
@@ -164,7 +164,7 @@ class HostWindow:
         await asyncio.gather(*work)
 
     def _split(self) -> None:
-        """What lies behind a lasting rise is no part of a baseline; without that, the window is judged as it is."""
+        """Cut a baseline window where iterations got longer for good; if that fails, the whole window is judged."""
         captures = [self.directory / str(worker.worker.pid) / "capture.json" for worker in self._workers]
         try:
             note = split_at_rise([path for path in captures if path.exists()])
@@ -176,7 +176,7 @@ class HostWindow:
 
     @property
     def _sampler(self) -> str:
-        """Who samples stacks; nobody where every call is traced."""
+        """Name of the stack sampler; "none" where every call is traced."""
         return "none" if self._settings.trace_python_calls else self._settings.sampler
 
     def _inside_hz(self) -> int:
@@ -336,7 +336,7 @@ def _last_line(text: str) -> str:
 
 
 def _last_words(log: Path, status: int) -> str:
-    """What a program said last, else how it ended."""
+    """Return the last line that a program wrote, else its exit status."""
     try:
         said = _last_line(log.read_text("utf-8", "replace"))
     except OSError:

@@ -1,8 +1,7 @@
-"""Who can tell where a process stands: py-spy from outside, the worker's own thread, its fault handler, the kernel.
+"""Ask what a process is doing: py-spy from outside, the worker's own thread, its fault handler, and the kernel.
 
-What comes back was written by a process that may be broken, or by somebody else under its name: types are validated,
-sizes bounded, and files read only if they are regular ones of ours. What cannot be had gives an
-`UnavailableError` that says why.
+An answer was written by a process that may be broken, or by somebody else under its name: types are validated, sizes
+bounded, and files read only if they are regular ones of ours. Where there is no answer, an `UnavailableError` says why.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Frame = tuple[str, str, int]
 
 
 class Told(NamedTuple):
-    """What the worker's own thread says."""
+    """Answer of the worker's own thread."""
 
     threads: tuple[ThreadLook, ...]
     names: dict[int, str]
@@ -69,7 +68,7 @@ _SPIED = msgspec.json.Decoder(list[_SpiedThread])
 
 
 def ask_py_spy(binary: Path | None, pid: int, timeout_s: float) -> tuple[ThreadLook, ...]:
-    """Python stacks of all threads, and who owns the interpreter lock; the process is not stopped. 40 ms.
+    """Read Python stacks of all threads, and the owner of the interpreter lock; the process is not stopped. 40 ms.
 
     Raises:
         UnavailableError: py-spy is missing, may not look, takes too long or says something else.
@@ -187,7 +186,7 @@ def put_question(beat_file: Path, letter: str) -> None:
 
 
 def read_answer(beat_file: Path) -> bytes:
-    """What the worker answered last; empty if it never did.
+    """Read the worker's last answer; empty if it never gave one.
 
     Raises:
         UnavailableError: The file is not ours, or too large.
@@ -214,7 +213,7 @@ def open_told(beat_file: Path) -> int:
 
 
 def read_told(handle: int) -> bytes:
-    """What the worker has written since, without waiting; empty if nothing."""
+    """Read the counters that the worker has written since the last call, without waiting; empty if there are none."""
     try:
         return os.read(handle, _MOST_TOLD)
     except OSError:
@@ -264,7 +263,7 @@ _FRAME_LINE = re.compile(r'  File "(.{0,4096}?)", line (\d{1,9}) in (.{1,1000})'
 
 
 class SignalFacts(NamedTuple):
-    """What a worker's identity page says about its signal: number, file it writes to, ident of the training thread."""
+    """Facts about a worker's stack signal: number, file that it writes to, ident of the training thread."""
 
     number: int = 0
     file: int = -1
@@ -310,7 +309,7 @@ def _has_open(pid: int, handle: int, path: Path) -> bool:
 
 
 def _settled(path: Path, timeout_s: float) -> bytes:
-    """What the file holds once it grows no more."""
+    """Return the content of the file once it grows no more."""
     end = time.monotonic() + timeout_s
     now = b""
     while time.monotonic() < end:
@@ -322,7 +321,7 @@ def _settled(path: Path, timeout_s: float) -> bytes:
 
 
 def parse_fault_dump(text: str, facts: SignalFacts, training_thread_id: int) -> tuple[ThreadLook, ...]:
-    """What `faulthandler` wrote. It knows threads by their ident only; of one we know both numbers."""
+    """Parse the output of `faulthandler`, which knows threads by ident only; both numbers are known of one."""
     threads: list[tuple[int, str, list[Frame]]] = []
     for line in text.splitlines():
         head, frame = _THREAD_LINE.match(line), _FRAME_LINE.match(line)
@@ -359,7 +358,7 @@ def kernel_view(pid: int, tid: int | None = None) -> tuple[str, float | None]:
 
 
 def wait_channel(pid: int, tid: int) -> str:
-    """Kernel function in which a thread sleeps; empty if it runs, or if nobody may know."""
+    """Kernel function in which a thread sleeps; empty if it runs, or if we may not know."""
     try:
         text = Path(f"/proc/{pid}/task/{tid}/wchan").read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -368,7 +367,7 @@ def wait_channel(pid: int, tid: int) -> str:
 
 
 def io_bytes(pid: int, tid: int) -> int | None:
-    """Bytes that a thread has read and written through `read` and `write`; None if nobody may know."""
+    """Bytes that a thread has read and written through `read` and `write`; None if we may not know."""
     try:
         lines = Path(f"/proc/{pid}/task/{tid}/io").read_text(encoding="ascii").splitlines()
         counters = dict(line.split(": ") for line in lines)
@@ -378,7 +377,7 @@ def io_bytes(pid: int, tid: int) -> int | None:
 
 
 def with_kernel_view(pid: int, thread: ThreadLook) -> ThreadLook:
-    """The same thread, with state, wait channel, CPU time and bytes moved."""
+    """Return the thread with its state, wait channel, CPU time and bytes moved."""
     if thread.thread_id <= 0:
         return thread
     state, cpu_s = kernel_view(pid, thread.thread_id)

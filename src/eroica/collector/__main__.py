@@ -13,8 +13,8 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from eroica.archive.store import Store
-from eroica.collector.doors import Doors, former_door, former_inside, named_door
 from eroica.collector.fleet import Reporting
+from eroica.collector.listening_sockets import Doors, former_door, former_inside, named_door
 from eroica.collector.orders import Orders
 from eroica.collector.pages import Pages
 from eroica.collector.resume import read_history
@@ -64,7 +64,7 @@ async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool
 
 
 def _webhook(job: str, collector: Collector, settings: Settings) -> Webhook | None:
-    """Who is told of verdicts; its HTTP client is only loaded where there is somebody."""
+    """Make the webhook that tells verdicts, if an address is set; its HTTP client is only loaded then."""
     if not settings.webhook_url:
         return None
     from eroica.collector.webhook import Webhook
@@ -76,7 +76,7 @@ def _webhook(job: str, collector: Collector, settings: Settings) -> Webhook | No
 
 
 def _telemetry(where: Places, collector: Collector, settings: Settings) -> Telemetry | None:
-    """Who is told by OpenTelemetry; its SDK is only loaded where there is somebody."""
+    """Start the export to OpenTelemetry, if an endpoint is set; its SDK is only loaded then."""
     if not settings.otlp_endpoint:
         return None
     try:
@@ -107,7 +107,7 @@ def _trainjob(collector: Collector, settings: Settings) -> TrainJob | None:
 
 
 def _orders(where: Places, collector: Collector, settings: Settings, resumed: bool) -> Orders | None:
-    """Who is given orders; nobody unless somebody is named."""
+    """Make the giver of orders, if a command or an address is set; None without either."""
     if not (settings.on_verdict or settings.on_verdict_url):
         return None
     orders = Orders(where.job, where.run, settings, collector.windows.note, time.monotonic)

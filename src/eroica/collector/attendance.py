@@ -1,4 +1,6 @@
-"""Who of a job was watched all along: only of them is said that they were healthy. A pure state machine.
+"""Record the workers of a job, and tell which were watched all along: only these are said to be healthy.
+
+A pure state machine.
 
 A worker may never be seen, be lost (something of ours failed in it), drop out (nobody reports it any more, and nobody
 saw it end), or end before anything could be told of its speed.
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eroica.collector.intake import MAX_WORKERS, clean_text
-from eroica.collector.roll import AGENT_SILENT_S, WorkerKey
+from eroica.collector.participants import AGENT_SILENT_S, WorkerKey
 from eroica.report.words import plural, worker_list
 from eroica.wire.messages import AgentReport, WorkerStatus
 from eroica.wire.places import read_private
@@ -26,7 +28,7 @@ _LONGEST_REASON = 160
 
 
 class Attendance(NamedTuple):
-    """Who was there, at the end of a job.
+    """Workers watched at the end of a job, and the gaps.
 
     Attributes:
         expected: Workers of the job, as far as anybody knows; 0 if none was ever seen.
@@ -66,7 +68,7 @@ class _Attended:
 
 
 class Roster:
-    """Everybody who was ever there."""
+    """All processes that were ever seen as workers."""
 
     def __init__(self) -> None:
         self._attended: dict[WorkerKey, _Attended] = {}
@@ -83,7 +85,7 @@ class Roster:
             known.take(now, status)
 
     def attendance(self, now: float, lost: Sequence[str] = ()) -> Attendance:
-        """Who was watched all along, as of now.
+        """Count the workers that were watched all along, as of now.
 
         Args:
             now: The job's end.
@@ -122,7 +124,7 @@ class Roster:
 
 
 def _failures(failed: Sequence[_Attended]) -> list[str]:
-    """The first failure of ours, on whom, and how many more."""
+    """Say the first failure of ours, on which worker, and how many more there were."""
     if not failed:
         return []
     first = min(failed, key=lambda one: one.failed_at)
@@ -143,7 +145,9 @@ def _short(text: str) -> str:
 
 
 def failures_in(logs: Path) -> list[str]:
-    """Why processes of this host, and of those that share the run directory, could not be watched, as they logged it.
+    """Read from the logs why processes of this host could not be watched.
+
+    Processes of other hosts count too where they share the run directory.
 
     Args:
         logs: Directory of the logs.

@@ -39,7 +39,7 @@ _NEAR_BEST = 1.05
 
 
 class Baseline:
-    """What later windows of a job are compared with.
+    """The baseline that later windows of a job are compared with.
 
     Attributes:
         patterns: Of the last baseline window that was taken, trusted or not; empty without one.
@@ -58,9 +58,9 @@ class Baseline:
         self._tries = 0
 
     def is_due(self, training: Sequence[WorkerStatus], living: int) -> bool:
-        """It is time for a baseline window: everybody trains steadily, and near the best if it replaces another.
+        """Return whether a baseline window is due: all workers train steadily, near the best if it replaces another.
 
-        Nobody is far slower than at its best: such a window would show what the next one is to find.
+        No worker is far slower than at its best: such a window would show what the next one is to find.
 
         Args:
             training: Workers in full swing, at least one.
@@ -79,7 +79,7 @@ class Baseline:
         return all(status.steady and status.iteration >= after for status in training)
 
     def seconds(self, iteration_s: float) -> float:
-        """How long the window shall be: as set, longer where iterations are, but not longer than other windows."""
+        """Length of the window: as set, longer where iterations are, but not longer than other windows."""
         settings = self._settings
         return max(settings.baseline_window_s, min(_ENOUGH_ITERATIONS * iteration_s, settings.window_s))
 
@@ -111,7 +111,7 @@ class Baseline:
         self._was_slow = True
 
     def watch(self, training: Sequence[WorkerStatus]) -> None:
-        """How fast the job is; to be called as long as it trains."""
+        """Note how fast the job is; to be called as long as it trains."""
         is_past_it = bool(training) and all(status.iteration >= self._over_at for status in training)
         if self._came_back or not self._taken_s or not self.patterns or not is_past_it:
             return
@@ -129,7 +129,7 @@ class Baseline:
         return _mean_s(self.patterns)
 
     def is_far_faster_than(self, patterns: Collection[WorkerPattern]) -> bool:
-        """Whether a later window's iterations take far longer: the job has changed, however it began.
+        """Return whether a later window's iterations take far longer: the job has changed, however it began.
 
         Args:
             patterns: Of the later window.
@@ -155,7 +155,7 @@ class Baseline:
         return max(told_s or 0.0, self._taken_s * _mean_s(patterns) / self._captured_s)
 
     def doubts(self, best_s: float | None, now_s: float | None = None) -> str:
-        """Why the baseline window was not taken from a healthy job, "" if nothing says so.
+        """Tell why the baseline window was not taken from a healthy job, "" if nothing says so.
 
         All means compared here are of iterations outside windows, as the agents saw them: capturing slows them alike.
         A job that was not at its best, but is far slower now, is better compared with that than with nothing: what it
@@ -184,7 +184,7 @@ class Baseline:
         return ""
 
     def shows_a_part(self, best_s: float | None, now_s: float | None) -> str:
-        """Which part of a slowdown a comparison with it can show, in words; "" for the whole.
+        """Say which part of a slowdown a comparison with this baseline can show; "" for the whole.
 
         Args:
             best_s: Mean iteration of the job's best stretch so far, seconds.
@@ -199,7 +199,7 @@ class Baseline:
         )
 
     def _is_far_slower(self, now_s: float | None, best_s: float | None) -> bool:
-        """Whether most of what the job is slow for now has come since the window was taken."""
+        """Return whether most of the job's present slowdown has come since the baseline window was taken."""
         taken_s, now = self._taken_s or math.inf, now_s or 0.0
         return now >= _FASTER_LATER * taken_s and now - taken_s >= _MOST * (now - min(best_s or taken_s, taken_s))
 

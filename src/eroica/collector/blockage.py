@@ -2,11 +2,11 @@
 
     moving ──a worker is silent──▶ looking ──all looks in, or deadline──▶ examining ──verdict──▶ standing
        ▲                              │                                      │                      │
-       └──────────────────────────────┴──────────── somebody moved ──────────┴──────────────────────┘
+       └──────────────────────────────┴──────────── a worker moved ──────────┴──────────────────────┘
 
-One look a standstill: the next one comes after progress, or, where the examination found somebody moving between the
-two looks, after a pause. Beside it: a command that failed because a worker died first. How long a verdict holds is
-kept by `holding`.
+Each standstill gets one look. The next one comes after progress, or after a pause where the examination found a worker
+moving between the two looks. Beside standstills, a command that failed because a worker died first is examined.
+`standstill_verdicts` keeps how long a verdict holds.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from eroica.collector.deaths import Deaths, in_words, signal_name
-from eroica.collector.holding import Holding
+from eroica.collector.participants import WorkerKey, key_of
 from eroica.collector.resume import History
-from eroica.collector.roll import WorkerKey, key_of
 from eroica.collector.standstill import Standstill, mark
+from eroica.collector.standstill_verdicts import Holding
 from eroica.collector.windows import Windows
 from eroica.model.look import Blockage, Death, HostLooks
 from eroica.model.verdict import Verdict
@@ -161,7 +161,7 @@ class Blockages:
 
     @property
     def standing(self) -> frozenset[int]:
-        """Windows of standstills in which nobody has moved since: the "blocked" ones; without any, the unexplained."""
+        """Windows of standstills in which no worker has moved since: those that are "blocked", else the unexplained."""
         return self._holding.standing
 
     @property
@@ -171,7 +171,7 @@ class Blockages:
 
     @property
     def loss(self) -> str:
-        """Of a command that failed: which workers vanished, where nobody saw who went first; else ""."""
+        """Name the workers that vanished from a failed command where nobody saw which went first; else ""."""
         status, asked_to_end = self._ended or (None, False)
         lost = self._deaths.unexplained()
         if not status or asked_to_end or self._buried or not lost:
@@ -183,7 +183,7 @@ class Blockages:
 
     @property
     def failure(self) -> str:
-        """Of a command that failed by itself: how, and who ended first; else ""."""
+        """Tell how a command failed by itself and which worker ended first; else ""."""
         status, asked_to_end = self._ended or (None, False)
         if not status or asked_to_end:
             return ""
@@ -192,7 +192,7 @@ class Blockages:
 
     @property
     def on(self) -> bool:
-        """The job stands still, as far as anybody knows: not if the looks have shown that somebody moves."""
+        """True if the job stands still: not if the looks have shown that a worker moves."""
         current = self._now
         return current is not None and (current.phase != "standing" or current.verdict is not None)
 
@@ -202,7 +202,7 @@ class Blockages:
         return bool(self._at_work) or self.look != 0
 
     def expects(self, looks: HostLooks) -> bool:
-        """It is for the look under way, of a host that takes part and has not handed in yet."""
+        """Return whether looks answer the look under way, from a host that takes part and has not handed in yet."""
         current = self._now
         return (
             current is not None
@@ -290,7 +290,7 @@ class Blockages:
     # ------------------------------------------------------------------ moving on
 
     def _follow(self, now: float, current: Standstill, workers: Iterable[WorkerStatus], agent_pid: int) -> None:
-        """Notice who went on; add who fell silent, too."""
+        """Notice workers that went on; add workers that fell silent, too."""
         movement = current.follow(workers, agent_pid)
         if movement == "on":
             self._went_on(current)
@@ -335,7 +335,7 @@ class Blockages:
         self._holding.restarted()
 
     def _bury(self, now: float, exit_status: int | None, asked_to_end: bool) -> list[Examine]:
-        """The command failed: did somebody die first?"""
+        """Examine a command that failed: did a worker die first?"""
         if not exit_status or self._holding.blocked or self.busy or self._buried:
             return []
         dead = self._deaths.culprits(asked_to_end)

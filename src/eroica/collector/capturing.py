@@ -9,10 +9,10 @@ from typing import Literal
 import msgspec
 
 from eroica.collector import span
+from eroica.collector.current_window import Underway
 from eroica.collector.ledger import Ledger
 from eroica.collector.opening import Wanted
-from eroica.collector.roll import Roll
-from eroica.collector.underway import Underway
+from eroica.collector.participants import Roll
 from eroica.model.window import Window
 from eroica.settings import Settings
 from eroica.wire import patience

@@ -1,4 +1,4 @@
-"""Who died in a job, and whether it died of itself: a pure state machine.
+"""Find the workers that died in a job, and tell whether they died of themselves: a pure state machine.
 
 A scheduler that ends a job, a launcher that ends the survivors of a failure and a worker that is killed all look alike
 in a process table. They are told apart by who went first, by which signal, and by whether anybody lived on.
@@ -12,7 +12,7 @@ import signal
 from dataclasses import dataclass
 
 from eroica.collector.intake import MAX_WORKERS
-from eroica.collector.roll import WorkerKey
+from eroica.collector.participants import WorkerKey
 from eroica.model.look import Death, Ending
 from eroica.model.worker import Worker
 from eroica.wire.messages import AgentReport, WorkerStatus
@@ -37,7 +37,7 @@ class _Life:
 
     @property
     def died(self) -> bool:
-        """It ended without signing off, and not by `os._exit(0)`."""
+        """True if the worker ended without signing off, and not by `os._exit(0)`."""
         ending = self.ending
         return ending is not None and ending.kind != "signed-off" and not (ending.kind == "exit" and ending.number == 0)
 
@@ -97,7 +97,7 @@ class Deaths:
 
     @property
     def world_size(self) -> int:
-        """Workers of this generation, as they say; 0 before the first is here."""
+        """Workers of this generation, as their reports say; 0 before the first is here."""
         return max((life.worker.world_size for life in self._lives.values()), default=0)
 
     def bereaved(self) -> tuple[Death, ...]:
@@ -119,12 +119,12 @@ class Deaths:
 
     @property
     def all_done(self) -> bool:
-        """Everybody has ended in order, and nobody with a status that says otherwise."""
+        """True if all workers have ended in order, and none with a status that says otherwise."""
         endings = [life.ending for life in self._lives.values() if not life.died]
         return 0 < len(self._lives) == sum(ending is not None and not ending.number for ending in endings)
 
     def culprits(self, asked: bool) -> tuple[Death, ...]:
-        """Who died first, of itself, while others lived on.
+        """Return the workers that died first, of themselves, while others lived on.
 
         Args:
             asked: Somebody asked the whole job to end: only what cannot come from that counts.
@@ -142,7 +142,7 @@ class Deaths:
         return self._records([life for life in guilty if life.ending is not None and life.ending.out_of_memory])
 
     def first_out(self) -> str:
-        """Who was the first to end with a failure, else at all, in a clause; "" where everybody lives."""
+        """Name the worker that was first to end with a failure, else first at all, in a clause; "" while all live."""
         gone = sorted((life for life in self._lives.values() if life.gone_at is not None), key=_gone_at)
         failed = [life for life in gone if life.died or (life.ending is not None and life.ending.number)]
         for life in (*failed, *gone):
@@ -190,7 +190,7 @@ def _last_seen(life: _Life) -> float:
 
 
 def _died_alike(lives: list[_Life]) -> bool:
-    """All of the same known cause within a second: somebody killed them all."""
+    """Return whether all died of the same known cause within a second: then one act killed them all."""
     ways = {(life.ending.kind, life.ending.number) for life in lives if life.ending is not None}
     spread_s = _gone_at(lives[-1]) - _gone_at(lives[0])
     return len(lives) > 1 and len(ways) == 1 and spread_s <= _LIVED_ON_S and all(map(_is_known, lives))
@@ -206,13 +206,13 @@ def _asked_to_go(life: _Life) -> bool:
 
 
 def _is_known(life: _Life) -> bool:
-    """We know that it was no polite signal."""
+    """Return whether the kernel told how the process ended, and that it was not asked to go."""
     ending = life.ending
     return ending is not None and (ending.out_of_memory or ending.kind in ("signal", "exit")) and not _asked_to_go(life)
 
 
 def in_words(death: Death) -> str:
-    """Who died how, and where in the training."""
+    """Say which worker ended, how, and at which iteration."""
     ending = death.ending
     how = {"signal": f"was ended by {signal_name(ending.number)}", "exit": f"exited with status {ending.number}"}.get(
         ending.kind, "vanished"
@@ -232,7 +232,7 @@ def _in_what_way(ending: Ending) -> str:
 
 
 def signal_name(number: int) -> str:
-    """As people know it."""
+    """Name a signal as people know it."""
     try:
         return signal.Signals(number).name
     except ValueError:

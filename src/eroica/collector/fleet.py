@@ -78,7 +78,7 @@ class Reporting:
             self._note(f"nothing is reported to the fleet: {error}")
 
     def _runs(self) -> bool:
-        """Whether it still runs; collects its end otherwise."""
+        """Return whether the reporter still runs; collect its end otherwise."""
         try:
             ended, status = os.waitpid(self._process, os.WNOHANG)
         except ChildProcessError:

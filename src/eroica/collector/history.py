@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from eroica import __version__
-from eroica.collector.courses import Course, Sighting, follow_causes, same_place
+from eroica.collector.cause_tracking import Course, Sighting, follow_causes, same_place
 from eroica.collector.recurrence import believe, courses_in, recurrence_of
 from eroica.model.shares import percent
 from eroica.model.verdict import NO_FUNCTION, Coverage, Finding, IterationTimes, Recurrence, Verdict
@@ -28,7 +28,7 @@ _MOST_SHOWN = 8
 
 
 class Hints(NamedTuple):
-    """What is known of a job beside its windows.
+    """Facts known of a job beside its windows.
 
     Attributes:
         slowed: How many times the best mean iteration the last one was, on the worker where that is most.
@@ -68,13 +68,13 @@ def final_verdict(
     """The verdict that the history of windows supports best.
 
     A job that stood still at its end, or lost a worker, ended for that reason whatever it suffered from before. Else
-    causes are followed through the windows (`eroica.collector.courses`), and the one that is expected to have cost most
-    (confidences times gains, over the windows that it led) stands, with the confidence that all windows give it
-    together (`eroica.collector.recurrence.believe`) and a sentence on how often it was seen. One that moves from worker
-    to worker blames none. Two that weigh alike, point at different places and never show in one window: undetermined,
-    unless the later one has clearly taken the place of the earlier. Without any cause: undetermined if a window said so
-    last, else healthy. But a command that failed is never called healthy, and of whom was not watched all along nothing
-    is claimed.
+    causes are followed through the windows (`eroica.collector.cause_tracking`). The cause that is expected to have cost
+    most stands: the largest sum of confidences times gains, over the windows that it led. All windows together give it
+    its confidence (`eroica.collector.recurrence.believe`), and a sentence says how often it was seen. A cause that
+    moves from worker to worker blames none. Two causes that weigh alike, point at different places and never show in
+    one window: undetermined, unless the later one has clearly taken the place of the earlier. Without any cause:
+    undetermined if a window said so last, else healthy. But a command that failed is never called healthy, and nothing
+    is claimed of workers that were not watched all along.
 
     Args:
         job: Name of the job.
@@ -154,7 +154,7 @@ def _leaders(verdicts: Mapping[int, Verdict]) -> list[_Leader]:
 
 
 def _is_rival(first: _Leader, other: _Leader) -> bool:
-    """Whether both cannot be told apart by weight, and would send a person to different places."""
+    """Return whether both causes weigh alike and would send a person to different places."""
     return (
         other.course.blocked == first.course.blocked
         and other.weight >= _TIE * first.weight
@@ -164,7 +164,7 @@ def _is_rival(first: _Leader, other: _Leader) -> bool:
 
 
 def _succeeds(later: _Leader, earlier: _Leader) -> bool:
-    """Whether one was seen again and again after the other had gone."""
+    """Return whether the later cause was seen again and again after the earlier one had gone."""
     return len(later.windows) >= _SUCCEEDS and min(later.windows) > max(earlier.windows)
 
 
@@ -209,7 +209,7 @@ def _mark(finding: Finding, course: Course, verdicts: Mapping[int, Verdict]) -> 
 
 
 def _who_when(course: Course) -> str:
-    """Who it was in which window, the newest last."""
+    """Say which workers had the cause in which window, the newest last."""
     shown = course.sightings[-_MOST_SHOWN:]
     more = f", after {len(course.sightings) - len(shown)} earlier ones" if len(shown) < len(course.sightings) else ""
     who = (f"{worker_list(one.finding.workers)} in window {one.window_id}" for one in shown)
@@ -224,7 +224,7 @@ def _wandering(leader: _Leader) -> str:
 
 
 def _seen(recurrence: Recurrence, verdicts: Mapping[int, Verdict]) -> str:
-    """How often it was seen, in a sentence; "" where only one window looked."""
+    """Say how often the cause was seen, in a sentence; "" where only one window looked."""
     if recurrence.kind == "single":
         return ""
     after = sum(at > recurrence.windows[-1] and verdict.verdict != "undetermined" for at, verdict in verdicts.items())

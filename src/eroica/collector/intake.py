@@ -1,4 +1,4 @@
-"""What comes in from agents, made harmless: bounded in every dimension, finite, printable.
+"""Clean all messages from agents: bounded in every dimension, finite, printable.
 
 A record that makes no sense at all is refused; a number or a text that makes none is taken out of an otherwise useful
 one. Nobody behind this border has to think of NaN, of a world of 2**63 workers or of escape sequences.
@@ -157,7 +157,7 @@ def clean_report(report: AgentReport) -> AgentReport:
 
 
 def clean_communication(told: HostCommunication) -> HostCommunication | None:
-    """What a host says of its workers' communication; None if its numbers are none."""
+    """Clean a host's record of its workers' communication; None if its numbers are none."""
     if not (0.0 < told.interval_s <= _LONGEST_S and finite(msgspec.to_builtins(told))):
         return None
     flows = (flow for flow in told.flows[:_FLOWS] if flow.sent_bytes >= 0 and flow.waiting_byte_s >= 0)
@@ -231,7 +231,7 @@ def finite(tree: Any) -> bool:
 
 
 def clean_looks(looks: HostLooks) -> HostLooks:
-    """What a host saw; impossible workers are left out.
+    """Clean a host's looks at its workers; leave out impossible workers.
 
     Raises:
         InputError: It names no host.

@@ -1,4 +1,4 @@
-"""What people read of a job's windows: their ids, a line for each, verdicts and notes."""
+"""List a job's windows for people: their ids, a line for each, verdicts and notes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Ledger:
 
     @property
     def missed(self) -> str:
-        """Why the last window of a slowdown that came to nothing did; "" if none did."""
+        """Reason why the last window that was opened for a slowdown came to nothing; "" if none did."""
         vain = (line for line in reversed(self.lines) if line.purpose != "baseline" and line.phase in _IN_VAIN)
         return next((line.summary for line in vain if not line.verdict), "")
 
@@ -63,7 +63,7 @@ class Ledger:
         return self.last_id
 
     def take_news(self) -> list[News]:
-        """What was shown since this was last called."""
+        """Return the news since the last call, and forget them."""
         taken = list(self._news)
         self._news.clear()
         return taken

@@ -1,4 +1,4 @@
-"""What happened to a job and when: one mark for each window, verdict, standstill and spell of triggers. No I/O."""
+"""Mark each window, verdict, standstill and spell of triggers of a job with its time. No I/O."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Marks:
         return self._ordered is not None
 
     def all(self) -> tuple[Mark, ...]:
-        """In order of time."""
+        """All marks in order of time."""
         return _in_order(self._marks.values())
 
     def since(self, version: int) -> tuple[Mark, ...]:
-        """Those that are newer, or were changed later."""
+        """Marks that are newer than a version, or were changed later."""
         return _in_order(mark for key, mark in self._marks.items() if self._versions[key] > version)
 
     def resume(self, marks: Iterable[Mark], until_s: float) -> None:
@@ -59,7 +59,7 @@ class Marks:
     # ------------------------------------------------------------------ events in
 
     def triggered(self, at_s: float, version: int, rank: int, iteration: int, trigger: WorkerTrigger) -> bool:
-        """A worker asks for a window; whoever does so soon after another makes the same mark longer.
+        """Mark a trigger; one soon after another makes the same mark longer.
 
         Returns:
             Whether anything changed.

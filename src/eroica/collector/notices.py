@@ -1,4 +1,4 @@
-"""Which verdicts somebody is told at once, and in which words. No I/O.
+"""Choose the verdicts to tell at once, and word them. No I/O.
 
 A verdict is told when its word is one of those asked for and it says something new: another cause, other workers, or
 that it is getting worse. There are at most `MOST_PER_JOB` of them a job and `MOST_PER_HOUR` an hour; the last one of a
@@ -85,7 +85,7 @@ class Notices:
         return said != self._last if not final else self._told != {said}
 
     def _pass_over(self, verdict: Verdict) -> None:
-        """Nobody is told; but what was told before is over, unless nobody knows."""
+        """Tell no one of a verdict; forget the verdict told before if this one shows that it is over."""
         if verdict.verdict not in self._words and verdict.verdict != "undetermined":
             self._last = None
 
@@ -131,7 +131,7 @@ def escaped(text: str) -> str:
 
 
 def _said(verdict: Verdict) -> _Said:
-    """What makes two verdicts the same to who reads them."""
+    """Key of a verdict's message: two verdicts with equal keys say the same to their readers."""
     cause = verdict.cause
     if cause is None:
         return verdict.verdict, "", "", (), False

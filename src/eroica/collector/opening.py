@@ -1,4 +1,4 @@
-"""Which window opens next: what people ask for goes first, then triggers outside the cooldown, then the baseline.
+"""Choose the window that opens next: first requests of people, then triggers outside the cooldown, then the baseline.
 
 A trigger is answered by a short window first. Most causes show in a few seconds; where its verdict is not sure, a whole
 one follows at once, and the job's final verdict weighs both.
@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from eroica.collector.participants import WorkerKey, key_of
 from eroica.collector.resume import History
-from eroica.collector.roll import WorkerKey, key_of
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.settings import Settings
@@ -111,7 +111,7 @@ class Opening:
 
     @property
     def refusal(self) -> str:
-        """Why no further request can wait; "" if one can."""
+        """Tell why no further request can wait; "" if one can."""
         full = len(self._requests) >= _MOST_REQUESTS
         return f"{_MOST_REQUESTS} windows are waiting to be opened already" if full else ""
 

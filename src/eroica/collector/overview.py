@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from eroica.collector.current_window import Underway
 from eroica.collector.ledger import Ledger
-from eroica.collector.roll import Roll
-from eroica.collector.underway import Underway
+from eroica.collector.participants import Roll
 from eroica.wire.messages import JobStatus, WorkerStatus
 
 
 def job_status(job: str, roll: Roll, ledger: Ledger, current: Underway | None, ended: bool) -> JobStatus:
-    """What is known of a job now.
+    """Gather the present state of a job.
 
     Args:
         job: Its name.

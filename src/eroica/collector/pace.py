@@ -1,4 +1,4 @@
-"""How a job's iterations went over its life, from the reports of its agents: pure bookkeeping, no I/O.
+"""Keep a job's iteration times over its life, from the reports of its agents: pure bookkeeping, no I/O.
 
 Reports come a few times a second from each host and say how long the iterations since the one before took. They are
 added up worker by worker until a stretch of about a second is full, or, where iterations are longer, until everybody
@@ -13,9 +13,9 @@ import msgspec
 
 from eroica.collector.ledger import News
 from eroica.collector.marks import Marks
-from eroica.collector.roll import WorkerKey
+from eroica.collector.participants import WorkerKey
 from eroica.collector.rounds import Round
-from eroica.collector.stretches import Stretch, Stretches
+from eroica.collector.thinned_times import Stretch, Stretches
 from eroica.model.history import IterationHistory
 from eroica.wire.messages import WorkerStatus
 
@@ -28,7 +28,7 @@ _LONGEST_PATIENCE_S = 10.0
 
 
 class PaceUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new since a version.
+    """Iteration times and marks that are new since a version.
 
     Attributes:
         version: Hand it to `Pace.since` next time.
@@ -43,7 +43,7 @@ class PaceUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Host:
-    """What a host's agent said last: of each process its completed iterations and triggers."""
+    """Last report of a host's agent: of each process its completed iterations and triggers."""
 
     __slots__ = ("iterations", "lowest", "triggers")
 
@@ -134,7 +134,7 @@ class Pace:
         return self._record(self._stretches.all(), whole=True, version=0)
 
     def since(self, version: int) -> PaceUpdate:
-        """What is new since a version that an earlier call told; 0 for everything."""
+        """Return everything that is new since a version that an earlier call told; 0 for everything."""
         newer = self._stretches.since(version) if self._first_version <= version <= self.version else None
         whole = newer is None
         found = self._stretches.all() if newer is None else newer

@@ -25,7 +25,7 @@ _NO_INPUT = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
 
 
 def page_of(run: Path, window_id: int = 0) -> Path:
-    """Where the page of a window, or with 0 of the final verdict, stands."""
+    """Path of the page of a window, or with 0 of the final verdict."""
     return (run / "windows" / str(window_id) if window_id else run) / PAGE_FILE
 
 

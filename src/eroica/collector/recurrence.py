@@ -1,6 +1,6 @@
-"""What several windows of a job say of a cause together: how far to believe it, and whether it comes again or grows.
+"""Weigh what several windows of a job say of one cause: belief in it, whether it comes again, whether it grows.
 
-Pure functions over verdicts and the courses that causes take through them (`eroica.collector.courses`).
+Pure functions over verdicts and the courses that causes take through them (`eroica.collector.cause_tracking`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from eroica.collector.courses import MOST_WINDOWS, Course, follow_causes, is_standstill
+from eroica.collector.cause_tracking import MOST_WINDOWS, Course, follow_causes, is_standstill
 from eroica.model.verdict import Finding, Recurrence, Verdict
 
 #: How far one healthy window speaks against a cause that another window saw (it may come and go)...
@@ -82,7 +82,7 @@ def _speaks_against(verdict: Verdict, finding: Finding) -> float:
 
 
 def _clarity(verdict: Verdict, finding: Finding) -> float:
-    """How well a window could have shown a cause: who was heard, and for how many iterations, 0-1."""
+    """Degree to which a window could have shown a cause, by workers heard and iterations captured, 0-1."""
     coverage, window = verdict.coverage, verdict.window
     if finding.scope == "some" and finding.workers and set(finding.workers) <= set(coverage.missing):
         return 0.0
@@ -96,7 +96,7 @@ def _clarity(verdict: Verdict, finding: Finding) -> float:
 
 
 def recurrence_of(course: Course, finding: Finding, verdicts: Mapping[int, Verdict]) -> Recurrence:
-    """What the windows say of a finding: how often, on whom, and whether it grows."""
+    """Sum up the windows that saw a finding: how often, on which workers, and whether it grows."""
     seen = course.agreeing(finding)
     gains = tuple(one.finding.gain for one in seen)
     windows = tuple(one.window_id for one in seen)
@@ -117,7 +117,10 @@ def recurrence_of(course: Course, finding: Finding, verdicts: Mapping[int, Verdi
 
 
 def grows(gains: Sequence[float | None]) -> bool:
-    """Whether a cause gets worse: at least three gains that never fall beyond their uncertainty and rise beyond it."""
+    """Return whether a cause gets worse: its gains never fall beyond their uncertainty, and rise beyond it.
+
+    At least three gains must be known.
+    """
     known = [gain for gain in gains if gain is not None]
     if len(known) < _FEWEST_TO_GROW:
         return False
@@ -126,7 +129,7 @@ def grows(gains: Sequence[float | None]) -> bool:
 
 
 def _cost_ms(finding: Finding, verdict: Verdict) -> float | None:
-    """What a cause costs of each iteration of a window."""
+    """Cost of a cause in each iteration of a window, milliseconds; None where no gain or iteration time is known."""
     if finding.gain is None or verdict.iteration.current_ms is None:
         return None
     return round(finding.gain * verdict.iteration.current_ms, 3)

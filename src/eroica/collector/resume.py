@@ -1,4 +1,4 @@
-"""What a collector that is started again finds of its job in the run directory."""
+"""Read from the run directory what earlier collectors left of a job, for a collector that is started again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OVER = ("done", "given up", "failed", "lost", "passed", "restarted")
 
 @dataclass(frozen=True)
 class History:
-    """What earlier collectors of this job left.
+    """Records that earlier collectors of this job left.
 
     Attributes:
         last_id: Highest window id that left a trace.
@@ -79,7 +79,7 @@ def read_history(run: Path, why: str) -> History:
 
 
 def _line(window_id: int, line: WindowLine | None, window: Window | None, verdict: Verdict | None) -> WindowLine:
-    """How the window stands now: over, or lost with its collector."""
+    """Line of a window as it stands now: over, or lost with its collector."""
     if line is None:
         assert window is not None
         line = WindowLine(

@@ -1,11 +1,11 @@
-"""Which iterations belong together: the same ones of every worker, though hosts report at different moments."""
+"""Gather the same iterations of every worker into rounds, though hosts report at different moments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from eroica.collector.roll import WorkerKey
+from eroica.collector.participants import WorkerKey
 
 #: Hosts report at least so often.
 _TOLD_S = 0.25
@@ -62,7 +62,7 @@ class Round:
 
     @property
     def is_empty(self) -> bool:
-        """Nobody has completed anything in it."""
+        """True if no worker has completed an iteration in it."""
         return not self._now.spent
 
     def add(self, key: WorkerKey, rank: int, before: int, done: int, mean_s: float) -> None:
@@ -78,7 +78,7 @@ class Round:
             self._behind.discard(key)
 
     def is_over(self, due_s: float, patience_s: float, workers: Iterable[tuple[WorkerKey, int]]) -> bool:
-        """Whether everybody is there, or has been waited for long enough.
+        """Return whether all workers have completed the round, or have been waited for long enough.
 
         To be asked again and again, also while nobody completes anything.
 

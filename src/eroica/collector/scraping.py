@@ -1,14 +1,14 @@
-"""Metrics for Prometheus: who may read them, where, and how it finds them.
+"""Serve metrics to Prometheus: its token, its address, and the files by which it finds them.
 
-Everything that the collector answers needs its token; `/metrics` also takes one that opens nothing else. In the run
-directory stand, for a Prometheus of the same user,
+Everything that the collector answers needs its token; `/metrics` also takes a token that opens nothing else. A
+Prometheus of the same user finds two files in the run directory.
 
     <run>/metrics.token      that token, for `credentials_file`
-    <run>/prometheus.json    where it is, for `file_sd_configs`; gone when the collector has ended in order
+    <run>/prometheus.json    the address, for `file_sd_configs`; gone when the collector has ended in order
 
-A Prometheus of somebody else is given an address and a token by the settings `metrics_listen` and `metrics_token`. One
-that watches many jobs wants all targets in one directory, since its patterns may only stand in a file's name: that is
-`metrics_targets`. What lies there is an address and the job's name, readable for everybody.
+A Prometheus of another user is given an address and a token by the settings `metrics_listen` and `metrics_token`. A
+Prometheus that watches many jobs wants all targets in one directory, since its patterns may only stand in a file's
+name: that is `metrics_targets`. A target file holds an address and the job's name, readable for everybody.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from eroica.collector.roll import AGENT_SILENT_S
+from eroica.collector.participants import AGENT_SILENT_S
 from eroica.collector.service import Collector
 from eroica.errors import InputError
 from eroica.model.verdict import Verdict
@@ -109,7 +109,7 @@ class Scraping:
         self._stood_at[window_id] = time.time()
 
     def scrape(self) -> Scrape:
-        """What is known now."""
+        """Gather the present state for the metrics."""
         from eroica.views.metrics import Scrape
 
         windows, now = self._collector.windows, self._clock()
@@ -214,7 +214,7 @@ class Scraping:
 
 
 def _write_for_all(path: Path, data: bytes) -> None:
-    """A file that appears whole and that everybody may read.
+    """Write a file that appears whole and that every user may read.
 
     Raises:
         OSError: There is no such directory, or it cannot be written.

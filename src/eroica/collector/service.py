@@ -18,6 +18,7 @@ from starlette.routing import Route
 from eroica.archive.store import Store, write_json
 from eroica.collector.attendance import Roster, failures_in
 from eroica.collector.blockage import Blockages, Examine
+from eroica.collector.communication_watch import Sense, Sensed
 from eroica.collector.history import Hints, final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_pattern, clean_report, clean_request, clean_text
 from eroica.collector.live.routes import Live
@@ -25,7 +26,6 @@ from eroica.collector.live.telling import Shown
 from eroica.collector.pace import Pace
 from eroica.collector.recurrence import with_recurrence
 from eroica.collector.resume import History
-from eroica.collector.sense import Sense, Sensed
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
 from eroica.model.look import Blockage, HostLooks
@@ -131,7 +131,7 @@ class Collector:
         self.live = Live(self._shown(), token, page)
 
     def _shown(self) -> Shown:
-        """What pages may know, and the one thing that they may do."""
+        """State that pages may read, and the one request that they may make."""
         return Shown(
             job=self._job,
             run=self._store.run,
@@ -146,7 +146,7 @@ class Collector:
         )
 
     def application(self, more: Sequence[Route] = ()) -> Starlette:
-        """The ASGI application; `more` are routes of whoever listens for us (`eroica.collector.doors`)."""
+        """The ASGI application; `more` are routes of whoever listens for us (`eroica.collector.listening_sockets`)."""
         return Starlette(
             routes=[
                 Route("/v1/report", self._guarded(self._report), methods=["POST"]),
@@ -248,7 +248,7 @@ class Collector:
         return Response(msgspec.msgpack.encode(reply), media_type=MessagePack)
 
     async def _looks(self, request: Request) -> Response:
-        """What a host saw of its silent workers; late and foreign ones are dropped before they cost anything."""
+        """Take a host's looks at its silent workers; late and foreign ones are dropped before they cost anything."""
         data = await _body(request, MAX_LOOKS_BYTES)
         look_id, size = self._looks_bytes
         size = len(data) + (size if look_id == self.blockages.look else 0)
@@ -299,7 +299,7 @@ class Collector:
 
     @property
     def _pause_s(self) -> float:
-        """How long agents may wait until the next report: not long while anything is under way."""
+        """Seconds that agents may wait until the next report: not long while anything is under way."""
         return 0.0 if self._busy else min(HOST_PAUSE_S * len(self.windows.hosts), LONGEST_PAUSE_S)
 
     @property
@@ -422,7 +422,7 @@ class Collector:
                 log.error("somebody could not be told of a verdict: %s", type(error).__name__)
 
     def status(self) -> JobStatus:
-        """What `status.json` says."""
+        """Content of `status.json`."""
         return self._job_status()
 
     def save_status(self) -> None:
@@ -440,7 +440,7 @@ class Collector:
         return status if still is None else msgspec.structs.replace(status, phase=still[0], message=still[1])
 
     def _keep_window(self) -> None:
-        """What was asked for is kept at once, for a collector that may come after this one."""
+        """Save the window's request at once, for a collector that may come after this one."""
         window = self.windows.window
         if window is not None and window != self._kept:
             self._kept = window

@@ -1,4 +1,4 @@
-"""Where a window begins and how many iterations it holds, from what the workers report of their pace."""
+"""Choose the first iteration of a window and its length, from the pace that the workers report."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def best_s(training: Iterable[WorkerStatus]) -> float | None:
 
 
 def lead(iteration_s: float, settings: Settings) -> int:
-    """Iterations until the window opens, so that the order reaches everybody in time."""
+    """Iterations until the window opens, so that the order reaches all workers in time."""
     return max(_LEAST_LEAD, math.ceil(settings.window_lead_s / max(iteration_s, SHORTEST_S)))
 
 
 def first_iteration(training: Sequence[WorkerStatus], iteration_s: float, settings: Settings) -> int:
-    """The iteration that nobody reaches before the order does."""
+    """First iteration that no worker reaches before the order does."""
     return max(status.iteration for status in training) + lead(iteration_s, settings)
 
 
@@ -72,7 +72,7 @@ def events_of(probe: OrderResult, iteration_s: float) -> int:
 
 
 def is_long(probes: Iterable[OrderResult], iteration_s: float) -> bool:
-    """Whether a probe met an iteration that is far longer than usual, whose events stand for no other.
+    """Return whether a probe met an iteration that is far longer than usual, so that its events stand for no other.
 
     Args:
         probes: What the workers answered.
@@ -115,7 +115,7 @@ def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int,
 
 
 def objection(length: int, events: int, settings: Settings) -> str:
-    """Why a window of so many iterations, with so many events in each, cannot be captured; "" if it can."""
+    """Tell why a window of so many iterations, with so many events in each, cannot be captured; "" if it can."""
     if length * events <= settings.hard_window_events:
         return ""
     return (
@@ -125,7 +125,7 @@ def objection(length: int, events: int, settings: Settings) -> str:
 
 
 def burden(length: int, events: int) -> str:
-    """What a window costs that is large, but not too large; "" for any other."""
+    """Say what a large window costs that is not too large; "" for any other."""
     if length * events <= _MANY_EVENTS:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""One standstill of a job: who is silent since when, and whether anybody of them has moved."""
+"""One standstill of a job: the silent workers, since when they are silent, and whether any of them has moved."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from eroica.collector.roll import WorkerKey, key_of
+from eroica.collector.participants import WorkerKey, key_of
 from eroica.model.look import HostLooks
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
@@ -39,13 +39,16 @@ class Mark:
     longest_s: float
 
     def moved(self, status: WorkerStatus, agent_pid: int) -> bool:
-        """It went on: a new iteration, or an event since. An agent that knows no limit or past proves nothing."""
+        """Return whether the worker went on: a new iteration, or an event since.
+
+        The report of an agent that knows no limit or past proves nothing.
+        """
         if status.iteration > self.iteration:
             return True
         return agent_pid == self.agent_pid and not status.silent and status.silent_s < self.silent_s
 
     def update(self, status: WorkerStatus, agent_pid: int) -> None:
-        """It stands still."""
+        """Take in another report of a worker that stands still."""
         self.iteration = max(self.iteration, status.iteration)
         self.silent_s = max(self.silent_s, status.silent_s) if agent_pid == self.agent_pid else status.silent_s
         self.longest_s = max(self.longest_s, status.silent_s)
@@ -81,7 +84,7 @@ class Standstill:
 
     @property
     def lasted_s(self) -> float:
-        """How long the longest silence has been."""
+        """Longest silence so far, seconds."""
         return max((each.longest_s for each in self.marks.values()), default=0.0)
 
     def in_words(self, status: JobStatus) -> tuple[str, str]:
@@ -96,7 +99,7 @@ class Standstill:
         return self.verdict.verdict, f"standing still at iteration {status.iteration}: {summary}"
 
     def all_looks(self, missing: Sequence[str], silent: Sequence[str]) -> tuple[HostLooks, ...]:
-        """What was handed in, by host, and a note for each host of which nothing was.
+        """Return the looks of each host, and a note for each host that handed in none.
 
         Args:
             missing: Hosts that are waited for no longer.
@@ -113,7 +116,7 @@ class Standstill:
         )
 
     def follow(self, workers: Iterable[WorkerStatus], agent_pid: int) -> Movement:
-        """Notice who went on ("on", at the first) or is gone; add who fell silent, too.
+        """Notice workers that went on ("on", at the first) or are gone; add workers that fell silent, too.
 
         Args:
             workers: Of one host, as its agent says now.

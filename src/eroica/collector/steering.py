@@ -1,4 +1,4 @@
-"""Which verdicts become an order, and which orders are given: a state machine without I/O.
+"""Choose the verdicts that become an order, and the orders that are given: a state machine without I/O.
 
 Off unless `act_from` says from which confidence on. Never on an undetermined verdict, on one that names nobody or
 everybody, or on the job's final one; one order for one fault; `act_pause_s` between two, `act_most` in a job.
@@ -78,7 +78,7 @@ class Steering:
 
     @staticmethod
     def _same(one: tuple[frozenset[int], frozenset[str]], other: tuple[frozenset[int], frozenset[str]]) -> bool:
-        """The same trouble under another window's number: workers or hosts in common."""
+        """Return whether two verdicts are of the same trouble: workers or hosts in common."""
         return bool(one[0] & other[0] or one[1] & other[1])
 
 

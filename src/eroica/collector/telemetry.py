@@ -1,12 +1,12 @@
 """Verdicts, windows and iterations to an OpenTelemetry endpoint, with the SDK of the extra `[otel]`.
 
-    log record   `eroica.verdict` for each verdict, with its cause, workers, gain, and the trace of its window
-    span         `training`, and inside it one for each window, from its first captured iteration to its last
+    log record   `eroica.verdict` for each verdict, with its cause, workers, gain, and the trace of its window.
+    span         `training`, and inside it one for each window, from its first captured iteration to its last.
     metric       `iteration-time` (s; the tag that Megatron-LM's training log uses), `eroica.iteration.best`,
                  `eroica.iterations`, `eroica.windows`, `eroica.verdict.gain`, `eroica.verdict.confidence`
 
 Nothing here is worked out: it is the status and the verdict, as in `docs/metrics.md`. Sending is the SDK's, in threads
-of its own; the collector only puts into queues. What the SDK reads from its environment holds, such as
+of its own; the collector only puts into queues. Variables that the SDK reads from its environment count, such as
 `OTEL_EXPORTER_OTLP_HEADERS` and `OTEL_EXPORTER_OTLP_CERTIFICATE`.
 """
 

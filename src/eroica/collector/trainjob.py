@@ -1,9 +1,9 @@
 """The state of a Kubeflow TrainJob kept up to date: verdict and iteration time in `status.trainerStatus.metrics`.
 
-Kubeflow's controller puts three variables into each container of a TrainJob where a feature gate is on (KEP-2779): the
-address that takes the status, the file with the authority that its certificate is checked against, and the file with
-the pod's token, which is renewed under us. A post replaces what was posted before, also by the training itself: so this
-is off unless the setting `trainjob_status` says otherwise.
+Kubeflow's controller puts three variables into each container of a TrainJob where a feature gate is on (KEP-2779). The
+first is the address that takes the status. The second is the file with the authority that its certificate is checked
+against. The third is the file with the pod's token, which is renewed under us. A post replaces the post before, also
+one of the training itself: so this is off unless the setting `trainjob_status` says otherwise.
 
 Source:
     Kubeflow Trainer, docs/proposals/2779-trainjob-progress. Progress and remaining time are left out: only the training
@@ -133,7 +133,7 @@ class TrainJob:
 
 
 def trainer_status(status: JobStatus, verdict: Verdict | None) -> dict[str, Any]:
-    """What `status.trainerStatus` becomes; values are texts, and none is empty.
+    """Build `status.trainerStatus`; its values are texts, and none is empty.
 
     Args:
         status: The job right now.

@@ -19,12 +19,12 @@ import msgspec
 from eroica.collector import span
 from eroica.collector.baseline import Baseline
 from eroica.collector.capturing import Capturing
+from eroica.collector.current_window import Underway
 from eroica.collector.ledger import Ledger, News
 from eroica.collector.opening import Opening, Wanted
 from eroica.collector.overview import job_status
+from eroica.collector.participants import Roll
 from eroica.collector.resume import History
-from eroica.collector.roll import Roll
-from eroica.collector.underway import Underway
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import ALONE, Window
@@ -94,7 +94,7 @@ class Windows:
         return self.tick(now)
 
     def take(self, now: float, report: AgentReport) -> None:
-        """The same without moving on."""
+        """Take in a report, without moving on."""
         self.roll.reported(now, report)
         self._ledger.hear(report.host, report.notes)
 
@@ -122,7 +122,7 @@ class Windows:
         return ProfileAnswer(window_id=window_id)
 
     def _refused(self) -> ProfileAnswer | None:
-        """Why nobody can ask for a window now."""
+        """Answer that no person can ask for a window now, with the reason; None if one can."""
         if self.ended:
             return ProfileAnswer(refused="the job is over")
         if self.window is not None and self.window.purpose != "baseline":
@@ -135,7 +135,7 @@ class Windows:
         return ProfileAnswer(refused=self._opening.refusal) if self._opening.refusal else None
 
     def _not_yet(self) -> str:
-        """What is missing before any window can open."""
+        """Say what is missing before any window can open."""
         living = self.roll.living
         if not living:
             return "no worker has been seen yet: a process becomes one at its first optimizer step"
@@ -208,7 +208,7 @@ class Windows:
 
     @property
     def order(self) -> OrderMessage | None:
-        """What workers shall do now, None if nothing."""
+        """Order that workers shall follow now; None without one."""
         return self._capturing.order
 
     def expects(self, pattern: WorkerPattern) -> bool:
@@ -228,17 +228,17 @@ class Windows:
 
     @property
     def verdicts(self) -> dict[int, Verdict]:
-        """By window id."""
+        """Verdicts by window id."""
         return self._ledger.verdicts
 
     @property
     def missed(self) -> str:
-        """Why the last window of a slowdown that came to nothing did; "" if none did."""
+        """Reason why the last window that was opened for a slowdown came to nothing; "" if none did."""
         return self._ledger.missed
 
     @property
     def notes(self) -> list[str]:
-        """What people should know, each once."""
+        """Notes for people, each once."""
         return self._ledger.notes
 
     @property
@@ -248,7 +248,7 @@ class Windows:
 
     @property
     def last_heard(self) -> float:
-        """When any agent last reported; 0 if none ever did."""
+        """Time of the last report of any agent; 0 if none ever reported."""
         return self.roll.last_heard
 
     def status(self) -> JobStatus:
@@ -338,7 +338,7 @@ class Windows:
         self._capturing.close()
 
     def _trusted_baseline(self, current: Underway, notes: list[str]) -> tuple[WorkerPattern, ...]:
-        """What to compare with; nothing, and a note, if the job was not healthy when it was taken."""
+        """Patterns to compare with; none, and a note, if the job was not healthy when they were taken."""
         best_s = span.best_s(span.in_training(self.roll))
         now_s = self._baseline.pace_in(current.patterns.values(), current.window.current_iteration_s)
         doubts = self._baseline.doubts(best_s, now_s)

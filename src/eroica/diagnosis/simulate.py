@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.direct import DirectWaits
+from eroica.localize.direct_waits import DirectWaits
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.localize.replay import Replay

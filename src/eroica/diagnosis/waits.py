@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.direct import DirectWaits
+from eroica.localize.direct_waits import DirectWaits
 from eroica.localize.suspects import Suspects
 from eroica.model.verdict import WaitEdge, Waits
 

@@ -1,4 +1,4 @@
-"""Which functions are abnormal on which workers, and who waits for whom: patterns of all workers to suspects."""
+"""Turn the patterns of all workers into suspects: abnormal functions by worker, and waiting with its culprits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eroica.localize.fleet import Fleet, build_fleet
 from eroica.localize.folding import Reading, all_alike, fold_rare_stacks
 from eroica.localize.group_names import tell_groups_apart
 from eroica.localize.like_rows import LikeRows, join_like
-from eroica.localize.moved import Moved, find_moved, time_then
+from eroica.localize.moved_functions import Moved, find_moved, time_then
 from eroica.localize.rule import Behavior, Flagged, flag_functions
 from eroica.localize.suspects import SuspectRow, Suspects
 from eroica.model.pattern import WorkerPattern

@@ -1,4 +1,4 @@
-"""Who waits for whom, without comparing clocks.
+"""Book waiting in communication on the workers that were waited for, without comparing clocks.
 
 Members of one execution of an all-reduce leave it together, so whoever spent least time in it came last and the others
 waited for him. That needs executions that pair, and a gap that the members' uneven leaving cannot explain. Where the
@@ -17,16 +17,22 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.direct import DirectWaits
+from eroica.localize.direct_waits import DirectWaits
 from eroica.localize.fleet import Fleet
 from eroica.localize.graph import build_graph
-from eroica.localize.leaving import uneven_exit
 from eroica.localize.ledger import Ledger
 from eroica.localize.matching import Matched, is_recorded, pair_executions
-from eroica.localize.one_way import book_receives
+from eroica.localize.point_to_point import book_receives
 from eroica.localize.replay import TOLERANCE, Replay, prepare_replay
-from eroica.localize.together import Paired, book_together, pair_synchronizing, pair_unnamed, settle_single_iteration
-from eroica.localize.untold import book_untold
+from eroica.localize.skew_floors import uneven_exit
+from eroica.localize.synchronizing import (
+    Paired,
+    book_together,
+    pair_synchronizing,
+    pair_unnamed,
+    settle_single_iteration,
+)
+from eroica.localize.unknown_root import book_untold
 from eroica.model.pattern import CollectiveRecord
 from eroica.model.shares import percent
 from eroica.summarize.collectives import EXCHANGE
@@ -57,7 +63,7 @@ _UNJUDGED = "no record names the roots of its broadcasts or reduces: gains are e
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Waiting on the critical path, and whom it is laid at.
+    """Waiting on the critical path, and the workers that it is laid at.
 
     `blamed_us.sum() + withheld_us == waited_us.sum()`: blame handed out plus what nobody is blamed for is what was
     waited.
@@ -96,7 +102,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     notes: tuple[str, ...] = ()
 
     def blame_share(self, workers: Sequence[int]) -> float | None:
-        """Share of all blame that lies on these workers (indices), 0-1; None if nobody was blamed."""
+        """Share of all blame that lies on these workers (indices), 0-1; None if no worker was blamed."""
         total = float(self.blamed_us.sum())
         return float(self.blamed_us[list(workers)].sum()) / total if total > 0 else None
 
@@ -165,11 +171,11 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
 
 
 def _waits_for_untold(ledger: Ledger, fleet: Fleet, records: Records) -> str:
-    """Why a window cannot be replayed: much of it is waiting in what no record tells for whom. "" where it is not.
+    """Tell why a window with much waiting of unknown cause cannot be replayed, "" if it can.
 
-    In a replay nothing makes that shorter, so whoever is waited for would seem to cost nothing. A single root that
-    waits is enough, for all may wait for it in turn. Of receives that name no sender recorded traces claim no more than
-    what their replay shows.
+    In a replay nothing makes such waiting shorter, so the worker that is waited for would seem to cost nothing. A
+    single root that waits is enough, for all may wait for it in turn. Of receives that name no sender recorded traces
+    claim no more than what their replay shows.
     """
     receives, rooted_W = 0.0, -ledger.told_W
     for (_, kind), owners in records.items():
@@ -189,14 +195,17 @@ def _waits_for_untold(ledger: Ledger, fleet: Fleet, records: Records) -> str:
 
 
 def _has_much_unpaired(ledger: Ledger, fleet: Fleet) -> bool:
-    """Whether some worker waits much in what pairs with nothing: all may wait for it in turn. Online only."""
+    """Return whether a captured worker waits long in executions without a partner, so that all may wait for it in turn.
+
+    Recorded patterns are not judged.
+    """
     time_W = np.asarray([pattern.duration_s * 1e6 for pattern in fleet.patterns])
     online_W = np.asarray([not is_recorded(pattern) for pattern in fleet.patterns], dtype=np.bool_)
     return bool((ledger.unpaired_W > _MUCH_UNTOLD * time_W)[online_W].any())
 
 
 def _goes_on_beside_work(fleet: Fleet, records: Records) -> str:
-    """Why a window cannot be replayed: whoever sends goes on meanwhile, and waits later or never. "" where it can.
+    """Tell why a window cannot be replayed whose senders go on working while they send, "" if it can.
 
     Online only; under NCCL sends hold a stream, which is all that a trace of a device is about.
     """
@@ -282,7 +291,7 @@ def _book_rooted(
     owners: Mapping[int, CollectiveRecord],
     timed: Mapping[int, CollectiveRecord],
 ) -> None:
-    """Executions with a root; nobody is judged unless all members are there."""
+    """Book executions with a root; no worker is judged unless all members are present."""
     present = {fleet.ranks[worker]: worker for worker in owners}
     members = [present[rank] for rank in ranks if rank in present]
     if len(members) < len(ranks):

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.arrivals import SYNCHRONIZING
-from eroica.localize.leaving import Carriers, uneven_exit
 from eroica.localize.matching import Matched, pair_by_order, pair_executions, stacked_ends
+from eroica.localize.skew_floors import Carriers, uneven_exit
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 
 Floats = NDArray[np.float64]
@@ -28,7 +28,7 @@ _COVERED = 0.9
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one worker's window lies: axis time = offset_ns + (1 + drift) * time since the start of its window.
+    """Place of one worker's window on the axis: axis time = offset_ns + (1 + drift) * time since the window's start.
 
     Attributes:
         offset_ns: Start of its window after that of the lowest rank, nanoseconds.

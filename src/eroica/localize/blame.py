@@ -1,4 +1,4 @@
-"""Who came last to an execution of a collective, and who does so again and again.
+"""Find the workers that come last to executions of a collective, and those that do so again and again.
 
 A site is the n-th execution of an iteration: the same place in the code, as far as anybody can tell. Groups with as
 many members and executions, which lie in the same iterations, are judged in one go.
@@ -42,7 +42,7 @@ def sites_of(column_K: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def exit_skew(duration_GMK: Floats, floor_G: Floats | float, site_K: NDArray[np.intp] | None = None) -> Floats:
-    """How unevenly members leave, from gaps that no constant latecomer explains, microseconds.
+    """Estimate how unevenly members leave, from gaps that no constant latecomer explains, microseconds.
 
     The gap between the shortest and the next duration mixes a late arrival with uneven leaving. Gaps of executions
     whose shortest member is not the one that is shortest most often, there or at all, show the latter: three quarters
@@ -68,7 +68,10 @@ def exit_skew(duration_GMK: Floats, floor_G: Floats | float, site_K: NDArray[np.
 
 
 def _usual_owner(owner_GK: NDArray[np.intp], site_K: NDArray[np.intp], members: int) -> NDArray[np.intp]:
-    """Who is shortest most often at the site of each execution; at a site with few of them, of all. intp [G, K]."""
+    """Find the member that is shortest most often at the site of each execution. intp [G, K].
+
+    At a site with few executions, the member that is shortest most often over all sites counts.
+    """
     groups, sites = owner_GK.shape[0], int(site_K.max()) + 1
     cell_GK = (np.arange(groups)[:, None] * sites + site_K) * members + owner_GK
     count_GSM = np.bincount(cell_GK.ravel(), minlength=groups * sites * members).reshape(groups, sites, members)
@@ -90,7 +93,7 @@ def _upper_quartile(values_GK: Floats, chosen_GK: NDArray[np.bool_]) -> Floats:
 
 
 def shares_of_blame(duration_GMK: Floats, skew_G: Floats) -> Floats:
-    """Who came last in each execution.
+    """Share the blame for each execution among the members that came last.
 
     Those within `skew_G` of the shortest came last together and share the blame, if the next one is further off than
     the skew and they are at most half of the members. Else nobody came last.
@@ -112,7 +115,7 @@ def shares_of_blame(duration_GMK: Floats, skew_G: Floats) -> Floats:
 
 
 def keep_repeated(share_GMK: Floats, wait_GMK: Floats, column_K: NDArray[np.intp], site_K: NDArray[np.intp]) -> Floats:
-    """Shares of those who come last again and again; who does so by chance keeps none.
+    """Keep the shares of members that come last again and again; members that do so by chance keep none.
 
     A member is among the late of an iteration if the waiting laid at it there is at least half of what is laid at
     anybody. It must be so in clearly more of the iterations than its turn would be; or it must come last in as many
@@ -151,7 +154,7 @@ def _by_column(value_GMK: Floats, column_K: NDArray[np.intp]) -> Floats:
 def _often_at_sites(
     share_LK: Floats, site_K: NDArray[np.intp], counted_K: NDArray[np.bool_], members: int
 ) -> NDArray[np.bool_]:
-    """Whether members come last at the site of each execution far more often than their turn. bool [L, K]."""
+    """Return whether members come last at the site of each execution far more often than their turn. bool [L, K]."""
     late = np.flatnonzero(share_LK.any(axis=1))  # of many members few are
     late_SL = np.zeros((int(site_K.max()) + 1, late.size))
     np.add.at(late_SL, site_K, (share_LK[late] > 0).T)
@@ -165,12 +168,12 @@ def _often_at_sites(
 
 
 def is_often(often: Floats, members: int) -> NDArray[np.bool_]:
-    """Whether members are late in clearly more iterations (or executions) than their turn would be, as `often`."""
+    """Return whether members are late in clearly more iterations or executions than their turn would be, as `often`."""
     return np.asarray(often >= max(_OFTEN, 1 / members + _BEYOND_CHANCE), dtype=np.bool_)
 
 
 def nearly_last(duration_MK: Floats, skew_us: float) -> NDArray[np.bool_]:
-    """Who came last, or so shortly before that it waited for a small share of what the others did. bool [M, K].
+    """Return which members came last, or waited only a small share of what the other members waited. bool [M, K].
 
     Two who are late come last in turns; the order of those who wait for nearly nothing is chance.
     """
@@ -181,7 +184,7 @@ def nearly_last(duration_MK: Floats, skew_us: float) -> NDArray[np.bool_]:
 
 
 def measured_skew(end_MK: Floats, floor_us: float) -> float:
-    """How unevenly members leave where the ends were written down: two may be off in opposite directions.
+    """Measure how unevenly members leave from recorded ends: two members may be off in opposite directions.
 
     Args:
         end_MK: Ends on each member's own clock, microseconds. float64 [M, K].

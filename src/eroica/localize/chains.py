@@ -1,4 +1,4 @@
-"""The executions of one group in order of time, and what they say of those who come late to them.
+"""Order the executions of one group by time, and measure what its late members cost the others.
 
 Array suffixes: M members of a group, K matched executions in order of time, R members who wait.
 """
@@ -49,7 +49,7 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def chain_executions(matched: Sequence[Matched]) -> list[Chain]:
-    """Executions of all kinds of each group in the order in which they ended; groups without ends are left out."""
+    """Chain the executions of all kinds of each group in the order of their ends; groups without ends are left out."""
     by_group: dict[tuple[str, tuple[int, ...]], list[Matched]] = {}
     for one in matched:
         if one.end_us.shape[1]:
@@ -99,14 +99,15 @@ def blame_of(chain: Chain) -> Floats:
 
 
 def held_up(chain: Chain, rows: Sequence[int], at: NDArray[np.intp]) -> float:
-    """By how much the others could have gone on earlier at best, summed over iterations, microseconds.
+    """Bound the time by which the others could have gone on earlier, summed over iterations, microseconds.
 
-    Over several iterations whoever waits goes on later for it, each time, else its device would fall behind for good.
-    In a single one a delay may be carried on from one execution to the next, and then counts once:
-    had the late ones come with the last of the others, execution k would end earlier by S(k) = the least over the
-    others of (what it waited + S(k - 1) if leaving the execution before was what it went on from). Who works on while
-    its device waits comes no earlier for it: its pace from arrival to arrival is that of the late, who do not wait.
-    Each iteration counts with its largest S.
+    Over several iterations a waiting member goes on later for it, each time, else its device would fall behind for
+    good. In a single iteration a delay may be carried on from one execution to the next, and then counts once.
+
+    Had the late members come with the last of the others, execution k would end earlier by S(k). S(k) is the least
+    over the others of (its waiting + S(k - 1), the latter if it went on from leaving the execution before). A member
+    that works on while its device waits comes no earlier for it: its pace from arrival to arrival is that of the late
+    members, which do not wait. Each iteration counts with its largest S.
     """
     others = [row for row in range(len(chain.members)) if row not in rows]
     most: dict[int, float] = {}
@@ -126,13 +127,13 @@ def held_up(chain: Chain, rows: Sequence[int], at: NDArray[np.intp]) -> float:
 
 
 def _went_on(chain: Chain, rows: Sequence[int], others: Sequence[int], place: int) -> Floats:
-    """1 for those of the others who had to leave the execution before in order to come to this one. float64 [R]."""
+    """Flag with 1 the others that had to leave the execution before in order to come to this one. float64 [R]."""
     pace_M = chain.arrival_us[:, place] - chain.arrival_us[:, place - 1]
     return np.asarray(pace_M[others] > _SAME_PACE * pace_M[list(rows)].mean(), dtype=np.float64)
 
 
 def began_late(chain: Chain, rows: list[int], at: NDArray[np.intp]) -> bool:
-    """Whether they were late at the window's first collective, and had lost little of that since their window began."""
+    """Return whether members were late at the window's first collective, and lost little of that since it began."""
     if at[0] != 0:
         return False
     own, usual = time_since(chain, rows, 0)
@@ -142,6 +143,6 @@ def began_late(chain: Chain, rows: list[int], at: NDArray[np.intp]) -> bool:
 
 
 def time_since(chain: Chain, rows: list[int], execution: int) -> tuple[float, float]:
-    """Time before an execution on those who are late, and on the others (median)."""
+    """Time before an execution on the late members, and on the others (median)."""
     others = [row for row in range(len(chain.members)) if row not in rows]
     return float(chain.since_us[rows, execution].mean()), float(np.median(chain.since_us[others, execution]))

@@ -1,4 +1,4 @@
-"""Where a worker stands in the job: pipeline stage, tensor, context, expert and data parallel rank.
+"""Read a worker's place in the job: pipeline stage, tensor, context, expert and data parallel rank.
 
 Read from the descriptions that frameworks give their process groups ("mesh_dp_shard", "TENSOR_MODEL_PARALLEL_GROUP")
 and from the worker's place in them. Groups without a description (DeepSpeed, old Megatron: "undefined") tell nothing.
@@ -37,7 +37,7 @@ class Coordinates(msgspec.Struct, frozen=True, kw_only=True):
     sizes: dict[Axis, int] = {}
 
     def __str__(self) -> str:
-        """For sentences: "stage 1, tensor rank 3"; "" where nothing is known."""
+        """Write the place for a sentence: "stage 1, tensor rank 3"; "" where nothing is known."""
         return ", ".join(_NAMES[axis].format(self.places[axis]) for axis in _ORDER if axis in self.places)
 
 

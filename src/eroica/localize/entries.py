@@ -137,7 +137,7 @@ def crowded_groups(patterns: Sequence[WorkerPattern]) -> frozenset[tuple[str, in
 
 
 def labels_of(pattern: WorkerPattern, crowded: frozenset[tuple[str, int]]) -> dict[str, str]:
-    """What the groups of one worker are called together with those like them; numbered if it is in several."""
+    """Name the process groups of one worker together with those like them, numbered if it is in several."""
     labels: dict[str, str] = {}
     seen: Counter[tuple[str, int]] = Counter()
     for group in pattern.process_groups:

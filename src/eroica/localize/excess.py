@@ -1,4 +1,4 @@
-"""How much more critical time per iteration a worker spends than its peers, or than itself before.
+"""Measure how much more critical time per iteration a worker spends than its peers, or than itself before.
 
 Array suffixes: W workers, I iterations, F functions (or any other leading axis).
 """
@@ -49,7 +49,7 @@ class Excess(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def median_of_others(values: Floats, roles_W: NDArray[np.intp]) -> Floats:
-    """For each worker the median over the other workers of its role.
+    """Take for each worker the median over the other workers of its role.
 
     Args:
         values: Any leading axes, workers last. float64 or float32 [..., W].

@@ -1,11 +1,12 @@
-"""Process groups that are alike, and how long each takes for the same collective once everybody is there.
+"""Find process groups that are alike, and measure how long each takes for the same collective once all members came.
 
 A hybrid-sharded job has hundreds of groups that do the same. Inside one of them nobody can tell a slow transfer from a
 large one; beside each other they can be compared: equally many executions of equal size should take equally long.
 
-Under NCCL there are no facts of single connections. What a worker's own path is used for while it is in the collective
-says the rest (EROICA, section 3): μ low and σ low, it sits on the bad link; μ low and σ high, it waits in a ring with
-one; μ higher than where the same takes less time, it moves its data on a slower path than the others.
+Under NCCL there are no facts of single connections. The use of a worker's own path while it is in the collective tells
+the rest (EROICA, section 3). With μ low and σ low, the worker sits on the bad link. With μ low and σ high, it waits in
+a ring with a bad link. With μ higher than where the same takes less time, it moves its data on a slower path than
+others.
 
 Array suffixes: M members of a group, G groups of a family, I iterations, K executions. Times are microseconds.
 """
@@ -60,7 +61,7 @@ class GroupTransfer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class GroupPaths(GroupTransfer, frozen=True, kw_only=True, eq=False):
-    """The same, with how much of their paths the members use for it.
+    """One kind of collective in one group, and how much of their paths the members use for it.
 
     Attributes:
         mu: Use of the path on each member, NaN where it was not sampled often enough. float64 [M].
@@ -74,7 +75,7 @@ class GroupPaths(GroupTransfer, frozen=True, kw_only=True, eq=False):
 
 
 class Amount(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker exchanges in a group in each iteration.
+    """Executions and elements that a worker exchanges in a group in each iteration.
 
     Attributes:
         executions: How often.
@@ -85,7 +86,7 @@ class Amount(msgspec.Struct, frozen=True, kw_only=True):
     elements: float
 
     def is_like(self, other: Amount) -> bool:
-        """Whether it is as often and, as far as that is recorded, as much."""
+        """Return whether both are equally many executions and, as far as that is recorded, equally many elements."""
         known = (self.executions, other.executions), (self.elements, other.elements)
         return all(max(pair) <= SAME_SIZE * min(pair) for pair in known if min(pair) > 0)
 
@@ -116,7 +117,7 @@ def likeness_of_groups(patterns: Sequence[WorkerPattern]) -> dict[str, Likeness]
 
 
 def read_families(fleet: Fleet, arrivals: Arrivals) -> tuple[Family, ...]:
-    """Families with enough groups whose executions pair and who are all here.
+    """Read families with enough groups whose executions pair and whose members are all present.
 
     Args:
         fleet: The window.
@@ -141,7 +142,7 @@ def read_families(fleet: Fleet, arrivals: Arrivals) -> tuple[Family, ...]:
 
 
 def read_transfers(fleet: Fleet, groups: Container[str]) -> dict[tuple[str, str], tuple[GroupTransfer, Amount]]:
-    """What collectives of some groups take by themselves, whether there are like groups or not.
+    """Measure the time that collectives of some groups take by themselves, with or without like groups.
 
     Args:
         fleet: The window, or a healthy one of the same job.
@@ -198,7 +199,7 @@ def _rows_by_group(fleet: Fleet) -> Mapping[tuple[str, str], tuple[int, ...]]:
 
 
 def _labels(fleet: Fleet) -> Mapping[str, str]:
-    """What the rows of a group are called where those of many like groups share a function."""
+    """Map each process group to the name of its rows where many like groups share a function."""
     crowded = crowded_groups(fleet.patterns)
     found: dict[str, str] = defaultdict(str)
     for pattern in fleet.patterns if crowded else ():
@@ -240,7 +241,7 @@ def _transfer(
 
 
 def _own(records: Sequence[CollectiveRecord]) -> Floats:
-    """Critical time of each execution in which nobody is waited for, mean over members. float64 [K]."""
+    """Critical time of each execution without waiting for a member, mean over members. float64 [K]."""
     duration_MK = _side_by_side([one.duration_us for one in records])
     critical_MK = _side_by_side([one.critical_us for one in records])
     return np.asarray((critical_MK - waits_in(duration_MK, critical_MK)).mean(axis=0))
@@ -255,7 +256,7 @@ def _side_by_side(encoded: Sequence[bytes]) -> Floats:
 
 
 def paths_of(fleet: Fleet, transfer: GroupTransfer, least_samples: int) -> GroupPaths:
-    """How much of their paths the members of a group use for its collective.
+    """Measure how much of their paths the members of a group use for its collective.
 
     Args:
         fleet: The window.

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.entries import Entries, gather_entries
-from eroica.localize.leaving import Carriers
 from eroica.localize.replay import Replay
 from eroica.localize.roles import assign_roles
+from eroica.localize.skew_floors import Carriers
 from eroica.model.pattern import FunctionPattern, WorkerPattern
 from eroica.settings import Settings
 from eroica.summarize.series import decode_alike, decode_series, decode_together
@@ -87,7 +87,7 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def carriers(self) -> Carriers:
-        """What carries the collectives of each group."""
+        """Library and device that carry the collectives of each group."""
         return Carriers(self.patterns)
 
     @cached_property
@@ -100,7 +100,7 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def _device_s(self) -> Floats:
-        """What a device does for each of `rows`, seconds. float64 [R]."""
+        """Seconds that a device works for each of `rows`. float64 [R]."""
         return np.concatenate([np.zeros(0), *(table.column("device_s") for table in self.rows.tables)])
 
     def device_us(self, functions: Sequence[int]) -> Floats:
@@ -137,7 +137,7 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
         return self._summed(functions, workers)
 
     def _series_of_all(self, functions: tuple[int, ...]) -> Floats:
-        """As `series`; several rules ask for the same functions, so the last two answers are kept."""
+        """Sum series as `series` does, and keep the last two answers: several rules ask for the same functions."""
         kept: dict[tuple[int, ...], Floats] = self.__dict__.setdefault("_kept_series", {})
         if functions not in kept:
             while len(kept) >= _MOST_KEPT_SERIES:
@@ -201,7 +201,7 @@ def build_fleet(patterns: Sequence[WorkerPattern], settings: Settings) -> Fleet:
 
 
 def with_all_iterations(fleet: Fleet) -> Fleet:
-    """The same workers on all iterations that they share, the slowest included; nothing else is read again."""
+    """Return the fleet on all iterations that its workers share, the slowest included; no pattern is read again."""
     first = max(pattern.first_iteration for pattern in fleet.patterns)
     if fleet.columns.shape[1] == min(pattern.last_iteration for pattern in fleet.patterns) - first:
         return fleet
@@ -219,7 +219,7 @@ def _aligned(patterns: Sequence[WorkerPattern], one_off: float) -> tuple[Floats,
 
 
 def shared_iterations(patterns: Sequence[WorkerPattern]) -> tuple[NDArray[np.intp], int, Series, Series]:
-    """Which of its iterations each worker shares with all others.
+    """Find the iterations that each worker shares with all other workers.
 
     Returns:
         How many captured iterations of each worker lie before those, intp [W]; how many all share; durations of all
@@ -239,7 +239,7 @@ def shared_iterations(patterns: Sequence[WorkerPattern]) -> tuple[NDArray[np.int
 
 
 def cut_out(series: Series, offset_W: NDArray[np.intp], count: int) -> Floats:
-    """So many values of each series from an offset of its own on. float64 [W, count]."""
+    """Cut `count` values out of each series, from the series' own offset on. float64 [W, count]."""
     if isinstance(series, np.ndarray):
         return np.take_along_axis(series, offset_W[:, None] + np.arange(count), axis=1).astype(np.float64)
     cut = [own[offset : offset + count] for own, offset in zip(series, offset_W.tolist(), strict=True)]

@@ -1,11 +1,12 @@
 """Rare call stacks of large jobs, counted with their callers.
 
-Every worker's samples hit some stacks that hardly anybody else's hit: how many there are grows with the job (measured:
+Every worker's samples hit some stacks that hardly any other worker's hit. Their number grows with the job (measured:
 with the number of workers to the power 0.13 to 0.36). One function for each, on all workers, would be more than memory
-holds. So what nobody spends much time in is counted as its caller's own, and that as its caller's, until it is enough
-to be told apart. No time is lost, and no name of a function that a single worker spends much time in. Outermost
-functions stay. What rules read otherwise than its caller (a hook below the autograd engine, a read below the user's
-function) is counted as the heaviest of those below that caller which are read alike.
+holds. So a function in which no worker spends much time is counted as its caller's own time, and the caller likewise,
+until the time is enough to be told apart. No time is lost, and no name of a function that a single worker spends much
+time in. Outermost functions stay. Some functions are read otherwise than their caller by rules (a hook below the
+autograd engine, a read below the user's function). Each is counted as the heaviest function below that caller that is
+read alike.
 
 Array suffixes: K keys, N nodes of the tree of callers, R rows, C cells (a node on a worker), G rows after folding.
 """
@@ -46,7 +47,7 @@ _LARGEST = [NUMBERS.index(name) for name in ("max_s", "active_iterations")]
 
 
 def all_alike(stack: tuple[str, ...]) -> Hashable:
-    """The reading of who reads nothing in stacks."""
+    """Reading of a caller that reads nothing in stacks."""
     return None
 
 
@@ -94,7 +95,7 @@ class _Tree:
 
 
 def is_foldable(key: FunctionKey) -> bool:
-    """Whether a function has callers that its time can be counted with."""
+    """Return whether a function has callers that its time can be counted with."""
     return key.kind == "python" and bool(key.stack)
 
 
@@ -168,7 +169,7 @@ def fold_rare_stacks(
 
 
 def _are_few(tables: Sequence[RowTable], most: int) -> bool:
-    """Whether there is room for all functions that could be folded."""
+    """Return whether there is room for all functions that could be folded."""
     seen: dict[int, FunctionKey] = {}
     for table in tables:
         seen.update(zip(map(id, table.keys), table.keys, strict=True))
@@ -182,13 +183,13 @@ def _weights(table: RowTable, duration_s: float) -> Floats:
 
 
 def _weight_of(numbers: Floats) -> Floats:
-    """The same in seconds. float64 [R]."""
+    """Weight of each row in seconds. float64 [R]."""
     critical, total, device = (numbers[NUMBERS.index(name)] for name in ("critical_s", "total_s", "device_s"))
     return np.asarray(np.maximum(np.maximum(critical, device), _BESIDE * total))
 
 
 def _settled(tree: _Tree, number_R: Places, worker_R: Places, weight_R: Floats, room: tuple[int, int]) -> Places:
-    """Which node the time of each is counted in: its own, or that of a caller. intp [N].
+    """Find the node that the time of each node is counted in: its own, or that of a caller. intp [N].
 
     Args:
         tree: All callers.
@@ -223,7 +224,7 @@ class _Cells:
         self.node, self.worker = np.divmod(cell_C, self._width)
 
     def scores(self, workers: int) -> Floats:
-        """How much the node of each cell matters: its share on average, and where it has most of it. float64 [C]."""
+        """Score the node of each cell by its mean share and by the largest share of one worker. float64 [C]."""
         if not self.node.size:
             return np.zeros(0)
         firsts = np.flatnonzero(np.diff(self.node, prepend=-1))
@@ -232,7 +233,7 @@ class _Cells:
 
 
 def _moved_up(tree: _Tree, cells: _Cells, own_N: NDArray[np.bool_], least: float, workers: int) -> Places:
-    """Where nodes end that move to their callers, innermost first, while they score less than `least`. intp [N]."""
+    """Find where nodes end that move to their callers, innermost first, while they score below `least`. intp [N]."""
     moves_N = np.zeros(tree.parent.size, dtype=np.bool_)
     depth_C = np.where(own_N[cells.node], 0, tree.depth[cells.node])  # what is enough by itself stays where it is
     node, worker, weight = (np.zeros(0, each.dtype) for each in (cells.node, cells.worker, cells.weight))
@@ -322,7 +323,7 @@ def _change_series(numbers: Floats, size_R: NDArray[np.int64], starts: Places) -
 
 
 def _resources(numbers: Floats, resource_R: NDArray[np.int32], group_R: Places, starts: Places) -> NDArray[np.int32]:
-    """What bounds each group: the resource of the heaviest row of which it was sampled, else of the heaviest. [G]."""
+    """Find the resource of each group: of its heaviest row that was sampled, else of its heaviest. int32 [G]."""
     unsampled_R = numbers[NUMBERS.index("resource_samples")] == 0
     heaviest = np.lexsort((-_weight_of(numbers), unsampled_R, group_R))[starts]
     return resource_R[heaviest]

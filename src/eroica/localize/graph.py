@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from eroica.localize.main_line import MainLine, iteration_of
 from eroica.localize.meetings import MeetingBlock
-from eroica.localize.unrecorded import shorten_longest
+from eroica.localize.unexplained_waiting import shorten_longest
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -216,7 +216,7 @@ def _graph(first: int, flat: _Flat, edge_WJ: Floats) -> EventGraph:
 
 
 def _less_unrecorded(graph: EventGraph, wait_WI: Floats) -> EventGraph:
-    """The same with less own time: waiting that no execution explains is taken out of its longest stretches."""
+    """Take waiting that no execution explains out of the longest stretches of own time."""
     worker, size = graph.worker_E, graph.worker_E.size
     workers, iterations = wait_WI.shape
     cell_E = worker * iterations + iteration_of(worker, graph.end_E - _SAME_US, graph.edge_WJ)

@@ -1,4 +1,4 @@
-"""Books of waiting: who waited how long in which iteration, and whom it is laid at.
+"""Books of waiting: the waiting of each worker in each iteration, and the workers that it is laid at.
 
 Array suffixes: G groups of M members, K matched executions, W workers, I iterations. All times are microseconds.
 """
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.direct import Meets
+from eroica.localize.direct_waits import Meets
 from eroica.localize.fleet import Fleet, cut_out, shared_iterations
 from eroica.localize.graph import MOST_AT_ONCE, MOST_EXECUTIONS
 from eroica.localize.matching import Matched, is_contradiction
@@ -67,7 +67,7 @@ class Ledger:
             self.contradicted = self.contradicted or reason
 
     def leave_out(self, owners: Mapping[int, CollectiveRecord]) -> None:
-        """Remember the waiting of records that pair with nothing (by worker): nobody knows what ends it."""
+        """Remember the waiting of records that pair with nothing (by worker): no record tells what ends it."""
         for worker, record in owners.items():
             self.unpaired_W[worker] += float(decode_series(record.critical_us, np.float32).sum())
 
@@ -76,7 +76,7 @@ class Ledger:
         return np.asarray(self.columns_of([worker], iterations_K)[0])
 
     def columns_of(self, workers: Sequence[int] | Places, iterations: NDArray[np.int32]) -> Places:
-        """The same for some workers.
+        """Find the columns of iterations of some workers.
 
         Args:
             workers: Indices of M workers. intp [..., M].
@@ -105,7 +105,7 @@ class Ledger:
         columns_GMK: Places,
         block: MeetingBlock | None = None,
     ) -> None:
-        """Book waits in some groups, and lay each execution's sum at those who came last.
+        """Book waits in some groups, and lay each execution's sum at the members that came last.
 
         Args:
             members_GM: Indices of the workers.

@@ -1,7 +1,8 @@
 """Collectives of like process groups as one function, for the comparison of workers.
 
-A collective's key names its group. In a job of many groups that do the same each worker is in one of them, and as many
-functions as there are groups, each of which hardly anybody runs, would make every worker unlike all others in its own.
+A collective's key names its group. In a job of many groups that do the same, each worker is in one of them. One
+function for each group would be run by hardly any worker, and would make every worker unlike all others in its own
+function.
 
 Array suffixes: F functions, W workers, 3 = (β, μ, σ).
 """

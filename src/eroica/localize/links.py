@@ -1,4 +1,4 @@
-"""Which host's network link is slower than the others', from where data waits.
+"""Find the host whose network link is slower than the others', from where data waits.
 
 In a ring all links carry the same bytes at the pace of the slowest one, so bytes per second say nothing. Bytes per
 second *under way* do: over a slow link data is under way nearly all the time, over the others only for moments. The
@@ -34,7 +34,7 @@ Way = Literal["both", "outgoing", "incoming", "path"]
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """What the workers of one host sent to those of another.
+    """Bytes that the workers of one host sent to those of another.
 
     Attributes:
         source: Host that sends.
@@ -67,7 +67,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def joint_rate(self) -> float:
-        """The same if all workers sent at once; beside `rate`, which takes them to have sent in turns."""
+        """Bytes per second under way if all workers sent at once; `rate` takes them to have sent in turns."""
         return self.sent_bytes / max(self.busiest_s, _TICK_S)
 
     @property
@@ -81,7 +81,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
         return self.retransmits / self.sent_bytes if self.sent_bytes > 0 else 0.0
 
     def touches(self, host: str) -> bool:
-        """Whether the host sends or receives it."""
+        """Return whether the host sends or receives the flow."""
         return host in (self.source, self.target)
 
 
@@ -104,7 +104,7 @@ class SlowLink(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float:
-        """What the slowest of its flows achieves, bytes per second under way."""
+        """Rate of the slowest flow over the link, bytes per second under way."""
         return min(flow.rate for flow in self.slow)
 
     @property
@@ -114,7 +114,7 @@ class SlowLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_flows(patterns: Sequence[WorkerPattern]) -> tuple[Flow, ...]:
-    """Who sent how much to whom, host by host.
+    """Sum up sent bytes by pair of hosts.
 
     Addresses are those that workers see on their own connections. One that several hosts have (behind a bridge of
     their own each) names nobody; traffic with addresses of no worker, and inside a host, is left out.
@@ -205,7 +205,7 @@ def _of_path(flows: Sequence[Flow]) -> SlowLink | None:
 
 
 def _end_of_path(ends: tuple[str, str], others: Sequence[Flow]) -> tuple[tuple[str, ...], Way]:
-    """Which end of a slow path it is, if the acknowledgements of other flows tell.
+    """Tell the slow end of a slow path, if the acknowledgements of other flows show it, else both ends.
 
     What a host receives slowly are also the acknowledgements of what it sends; what it sends slowly, also those of what
     it receives.
@@ -221,7 +221,7 @@ def _end_of_path(ends: tuple[str, str], others: Sequence[Flow]) -> tuple[tuple[s
 
 
 def _slow(flows: Sequence[Flow], others: Sequence[Flow]) -> list[Flow]:
-    """Those far slower than the others' median, whether a host's workers send in turns or at once.
+    """Find flows far slower than the others' median, whether a host's workers send in turns or at once.
 
     Only so are hosts comparable that have different numbers of senders: eight that share a link have an eighth each.
     And data must wait there: small messages are slow, too, one round trip each, and no link is to blame for it.

@@ -1,9 +1,9 @@
-"""Which executions of a collective belong together on its members, and when they are refused.
+"""Pair the executions of a collective on all its members, and refuse pairs that cannot be the same execution.
 
-By the group's own sequence numbers, or by order where every member has equally many. Recorded traces say when each
-execution ended, and that tells which order is right, and whether it is: members are all inside a collective before the
-first of them leaves it, so ends of one execution differ, clocks aside, by no more than its shortest duration. Clocks
-differ by a constant and drift; what is left after taking the median away must be within that.
+Executions are paired by the group's own sequence numbers, or by order where every member has equally many. Recorded
+traces hold the end of each execution, which tells the right order, and whether there is one. All members are inside a
+collective before the first of them leaves it. So ends of one execution differ, clocks aside, by no more than its
+shortest duration. Clocks differ by a constant and drift; the rest, with the median taken away, must be within that.
 
 Array suffixes: M members of a group, K matched executions.
 """
@@ -125,7 +125,7 @@ def pair_by_order(records: Sequence[CollectiveRecord], exit_us: float = EXIT_US)
 
 
 def _by_order_and_ends(records: Sequence[CollectiveRecord], exit_us: float) -> tuple[list[NDArray[np.intp]], str]:
-    """By order, shifted where the ends say so clearly, else only where all members have equally many."""
+    """Match executions by order: shifted where the ends clearly ask for it, else only if members have equally many."""
     places, why = align_by_ends(records, exit_us)
     if not why:
         return places, ""
@@ -136,7 +136,7 @@ def _by_order_and_ends(records: Sequence[CollectiveRecord], exit_us: float) -> t
 
 
 def _ends_whole(records: Sequence[CollectiveRecord]) -> bool:
-    """Whether every member says of each execution when it ended."""
+    """Return whether every member's record holds the end of each execution."""
     return _whole_ends(records) is not None
 
 
@@ -193,7 +193,7 @@ def align_by_ends(records: Sequence[CollectiveRecord], exit_us: float = EXIT_US)
 
 
 def _shift(reference: Floats, end: Floats) -> int | None:
-    """By how many places `end` lies behind the reference; None if that cannot be told."""
+    """Count the places by which `end` lies behind the reference; None if the ends do not tell it clearly."""
     spreads: list[tuple[float, int]] = []
     for shift in range(-_MOST_SHIFT, end.size - reference.size + _MOST_SHIFT + 1):
         low, high = max(0, -shift), min(reference.size, end.size - shift)
@@ -236,7 +236,7 @@ def _sizes_agree(records: Sequence[CollectiveRecord], places: Sequence[NDArray[n
 def _contradicted_by_ends(
     records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]], exit_us: float
 ) -> str:
-    """Why the paired executions cannot be the same ones, "" if they can or nobody wrote down when they ended."""
+    """Tell why the paired executions cannot be the same ones, "" if they can or their ends were not recorded."""
     end_MK = stacked_ends(records, places)
     if end_MK.shape[1] < 2:
         return ""
@@ -251,17 +251,17 @@ def _contradicted_by_ends(
 
 
 def is_recorded(pattern: WorkerPattern) -> bool:
-    """Whether a pattern was read from a trace that somebody else recorded: there is nothing beside the trace."""
+    """Return whether a pattern was read from a trace that another tool recorded: there is nothing beside the trace."""
     return bool(pattern.found_by)
 
 
 def is_contradiction(reason: str) -> bool:
-    """Whether executions were refused because their ends cannot be those of the same ones."""
+    """Return whether executions were refused because their ends cannot be those of the same ones."""
     return reason.startswith(_ENDS_DIFFER)
 
 
 def end_residuals(end_MK: Floats) -> Floats:
-    """By how much each member's ends are off the first one's once the clocks' difference is taken away.
+    """Measure by how much each member's ends differ from the first one's, without the difference of their clocks.
 
     Args:
         end_MK: Ends on each member's own clock, microseconds. float64 [M, K].
@@ -274,7 +274,7 @@ def end_residuals(end_MK: Floats) -> Floats:
 
 
 def waits_in(duration_MK: Floats, critical_MK: Floats) -> Floats:
-    """Critical waiting for whoever came last: what is beyond the shortest duration. float64 [M, K], or [G, M, K]."""
+    """Critical waiting for the last member to come: duration beyond the shortest. float64 [M, K], or [G, M, K]."""
     return np.asarray(np.minimum(duration_MK - duration_MK.min(axis=-2, keepdims=True), critical_MK))
 
 
@@ -301,7 +301,7 @@ def stacked_ends(records: Sequence[CollectiveRecord], places: Sequence[NDArray[n
 
 
 def _are_same(places: Sequence[NDArray[np.intp]]) -> bool:
-    """Whether all members have the matched executions at the same positions, as one array says for all."""
+    """Return whether one array tells the positions of the matched executions for all members."""
     return len(places) > 0 and all(at is places[0] for at in places)
 
 

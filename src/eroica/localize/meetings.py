@@ -24,7 +24,7 @@ class MeetingBlock(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         duration_us: float64 [G, M, K].
         critical_us: Critical part of each. float64 [G, M, K].
         end_us: Ends on each member's own clock, from the start of its window. float64 [G, M, K].
-        waits: Whether a member waits for the others; who does not leaves as soon as it is done itself. bool [G, M, K].
+        waits: Whether a member waits for the others; else it leaves once it is done itself. bool [G, M, K].
         is_one_way: Whether the first member alone is known to wait, for the second one.
         transfer_us: What the execution takes once all have come. float64 [G, K].
         wait_us: Critical waiting as it is judged. float64 [G, M, K].
@@ -47,11 +47,11 @@ class MeetingBlock(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def holds_leaders(self) -> bool:
-        """Whether a sender was seen to stand still, too."""
+        """True if a sender was seen to stand still, too."""
         return self.is_one_way and bool(self.waits[:, 1].any())
 
     def without_held_leaders(self) -> MeetingBlock:
-        """The same, with senders that wait for nobody."""
+        """Return the block with senders that wait for no receiver."""
         if not self.holds_leaders:
             return self
         waits_GMK = self.waits.copy()

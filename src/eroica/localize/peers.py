@@ -2,8 +2,8 @@
 
 Array suffixes: W workers of one role, N sampled peers, B workers of a block, 3 = (β, μ, σ). NaN in μ or σ means "never
 sampled". Workers are taken in blocks that fit into the processor's cache, and most of them need no comparison with
-single peers: one that lies nearer than delta to all corners of the peers' bounding box differs from none, one that lies
-farther than delta from the box differs from all. For the others the box is halved, and halved again.
+single peers. A worker nearer than delta to all corners of the peers' bounding box differs from none of them; a worker
+farther than delta from the box differs from all. For the other workers the box is halved, and halved again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Measure:
         self.delta = settings.peer_distance
 
     def is_far(self, difference_3: Iterable[Floats]) -> NDArray[np.bool_]:
-        """Whether absolute differences of the three dimensions, NaN where unknown, add up to delta. bool, their shape.
+        """Return whether absolute differences in three dimensions, NaN if unknown, add up to delta. bool, their shape.
 
         Rounding keeps the order of differences, quotients and sums: larger differences never make a smaller distance,
         so bounds of the differences are bounds of the answer, to the last bit.
@@ -100,7 +100,7 @@ class _Box:
 
     @cached_property
     def halves(self) -> list[_Box]:
-        """Two smaller boxes, made when somebody asks; none of very few peers."""
+        """Two smaller boxes, made on demand; none of very few peers."""
         few = self.peers_3N.shape[1] <= _FEW_PEERS
         return [] if few else [_Box(half, self.measure) for half in self._parted()]
 
@@ -138,13 +138,16 @@ class _Box:
         return np.flatnonzero(outside_W)
 
     def _may_differ(self, low_3B: Floats, high_3B: Floats) -> NDArray[np.bool_]:
-        """Whether anything between two corners can be far from any of these peers. bool [B]."""
+        """Return whether any point between two corners can be far from any of these peers. bool [B]."""
         corners = zip(low_3B, high_3B, self.low_3, self.high_3, strict=True)
         most = (np.maximum(high - below, above - low) for low, high, below, above in corners)
         return self.measure.is_far(most)
 
     def _all_differ(self, points_3B: Floats) -> NDArray[np.bool_]:
-        """Whether each point is far from the whole box. bool [B]. Who is unknown in a dimension differs by nothing."""
+        """Return whether each point is far from the whole box. bool [B].
+
+        A dimension in which any peer of the box is unknown adds no distance.
+        """
         sides = zip(points_3B, self.low_3, self.high_3, self.unknown_3, strict=True)
         return self.measure.is_far(
             np.zeros_like(points) if unknown else np.maximum(low - points, points - high)
@@ -205,7 +208,7 @@ def outlying(distance_W: Floats, settings: Settings) -> NDArray[np.bool_]:
 def peer_distances(
     patterns_W3: Floats, roles_W: NDArray[np.intp], settings: Settings
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Differential distance inside each role, and who stands out by it.
+    """Measure the differential distance inside each role, and flag the workers that stand out by it.
 
     Args:
         patterns_W3: Patterns of one function on all workers, as in `differential_distance`. float64 or float32 [W, 3].

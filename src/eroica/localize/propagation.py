@@ -1,4 +1,4 @@
-"""Blame with chains: who comes late because it waited itself passes that part on to whom it waited for.
+"""Pass blame on along chains: a worker that is late because it waited passes its part on to the worker it waited for.
 
 Array suffixes: E executions (one worker in one meeting) in order of worker and end, M meetings, W workers, I
 iterations. All times are microseconds.
@@ -40,13 +40,13 @@ class _Meetings(msgspec.Struct, eq=False):
 
 
 def propagate(blocks: Sequence[MeetingBlock], wait_WI: Floats) -> tuple[Floats, float]:
-    """Lay waiting at those with whom the delay began.
+    """Lay waiting at the workers with which the delay began.
 
-    The waiting in a meeting is laid at those who came last. Of each one's part, the share that its own waiting since
-    the members last were in step explains, beyond what the others waited in that time, goes on to the executions it
-    waited in, by their waits, and is laid there in the same way. What it waited for longer than others in communication
-    that is not among the executions is withheld: whom it waited for is unknown. The rest is its own doing. Nothing is
-    lost: blame and what nobody is blamed for add up to the waiting.
+    The waiting in a meeting is laid at the workers that came last. A part of each such worker's blame is explained by
+    its own waiting since the members last were in step, beyond what the others waited in that time. That part goes on
+    to the executions that the worker waited in, by their waits, and is laid there in the same way. The part explained
+    by longer waiting in communication that is not among the executions is withheld: nothing tells whom it waited for.
+    The rest is the worker's own doing. Nothing is lost: blame and what is withheld add up to the waiting.
 
     Args:
         blocks: Matched executions with places in time, waits and shares of blame.
@@ -57,7 +57,7 @@ def propagate(blocks: Sequence[MeetingBlock], wait_WI: Floats) -> tuple[Floats, 
 
     Source:
         Boehme, Geimer, Wolf et al., "Identifying the root causes of wait states in large-scale parallel applications"
-        (ICPP 2010): the cost of a wait state goes to the delaying process's excess time since the last synchronization,
+        (ICPP 2010). The cost of a wait state goes to the delaying process's excess time since the last synchronization,
         and its own wait states in it pass it on. Deviation: waits carry the blame in proportion to their length.
     """
     blamed_WI = np.zeros(wait_WI.shape)
@@ -85,7 +85,7 @@ def propagate(blocks: Sequence[MeetingBlock], wait_WI: Floats) -> tuple[Floats, 
 
 
 def _flatten(blocks: Sequence[MeetingBlock]) -> _Meetings | None:
-    """All executions in order of worker and end; None if nobody waited."""
+    """Lay out all executions in order of worker and end; None if no worker waited."""
     if not any(block.wait_us.any() for block in blocks):
         return None
     firsts = np.cumsum([0, *(block.transfer_us.size for block in blocks)])
@@ -116,7 +116,7 @@ def _flatten(blocks: Sequence[MeetingBlock]) -> _Meetings | None:
 
 
 def _passed_on(flat: _Meetings, wait_WI: Floats) -> tuple[Floats, Floats, Places, Places, Floats]:
-    """What becomes of the blame for each execution.
+    """Split the blame for each execution into a share to pass on and a share to withhold.
 
     Returns:
         The share that is passed on and the one that is withheld, the range of executions the former goes to, and their

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.direct import DirectWaits
+from eroica.localize.direct_waits import DirectWaits
 from eroica.localize.graph import EventGraph
 from eroica.localize.schedule import Round, schedule
 from eroica.localize.stretches import Stretches, find_stretches, lengthened, progress_with, quicker, shortened
@@ -111,7 +111,7 @@ def _run(
     length_S: Floats,
     transfer_M: Floats,
 ) -> Floats:
-    """When each worker passes its boundaries. float64 [W, J]."""
+    """Compute the time at which each worker passes its boundaries. float64 [W, J]."""
     post_E, need_E, edge_WJ = progress_with(graph, stretches, length_S)
     delay_W = start_W.copy()
     came_E = np.empty(post_E.size)

@@ -1,4 +1,4 @@
-"""Which workers may be compared: those that play the same role.
+"""Assign roles to workers: only workers of one role are compared with each other.
 
 A role is read from process groups: who is in which, at which place of a pipeline, and what a group is used for.
 Timings, or who runs which function, would excuse a culprit as a role of its own; so what only rank 0 does (progress,
@@ -144,7 +144,7 @@ def _places_in_line(patterns: Sequence[WorkerPattern]) -> list[int] | None:
 
 
 def _reduce_together(patterns: Sequence[WorkerPattern]) -> bool:
-    """Whether gradients are reduced over all workers of the job."""
+    """Return whether gradients are reduced over all workers of the job."""
     for pattern in patterns[:_ASKED]:
         world = max(pattern.worker.world_size, len(patterns))
         whole = {group.name for group in pattern.process_groups if len(group.ranks) >= world > 1}

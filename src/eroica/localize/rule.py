@@ -33,7 +33,7 @@ _MOST_THREADS = 8
 
 
 class Behavior(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What the rule reads.
+    """Input of the rule.
 
     Attributes:
         keys: The functions.
@@ -75,7 +75,7 @@ class Flagged(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def flag_functions(behavior: Behavior, noise: Noise, settings: Settings) -> Iterator[Flagged]:
-    """What eq. 11 flags, function by function.
+    """Flag workers by eq. 11, function by function.
 
     Args:
         behavior: All workers.
@@ -85,7 +85,7 @@ def flag_functions(behavior: Behavior, noise: Noise, settings: Settings) -> Iter
     Source:
         EROICA, section 4.3, eq. 11: abnormal iff β > `beta_gate` and (distance from expectation > 0 or the differential
         distance stands out). Deviation: a worker that stands out through β must also lose more time to the function
-        than its peers, beyond its own noise and `beta_floor`, below which the distance counts nothing; without that
+        than its peers, beyond its own noise and `beta_floor`. Below these the distance counts nothing. Without that
         the culprit of a slow loader stands out in all-reduce, where it waits least. Standing out through μ or σ needs
         no such cost.
     """

@@ -1,4 +1,4 @@
-"""In which order the meetings of an event graph can be worked out: in rounds over all workers at once.
+"""Order the meetings of an event graph into rounds, so that each round is worked out for all workers at once.
 
 In each round every worker that is not held up takes one step of its main line: it comes to a meeting, or leaves one
 that is over, or both. The order depends on the graph alone, so it is found once and serves all replays.
@@ -19,7 +19,7 @@ _COMES, _NEEDS = 1, 2
 
 
 class Round(msgspec.Struct, frozen=True, eq=False):
-    """What happens at once, in this order.
+    """Steps of one round of the schedule, taken at once in this order.
 
     Attributes:
         comes: Executions that main lines come to.

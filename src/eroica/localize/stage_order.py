@@ -1,4 +1,4 @@
-"""Places in pipelines whose process groups say nothing: read from who sends first to whom.
+"""Find places in pipelines whose process groups do not tell them: from the order of sends and receives.
 
 An iteration begins with activations that run forward: towards its neighbours a stage receives from the one before it
 first, and sends to the one after it first. Gradients come back later. Members of a ring (context parallelism) send and
@@ -23,7 +23,7 @@ _MOST = 0.6
 
 
 def order_stages(patterns: Sequence[WorkerPattern]) -> list[int] | None:
-    """Place of each worker in its pipeline, 0 = first stage; None unless sends and receives tell it of everybody.
+    """Find the place of each worker in its pipeline, 0 = first stage; None unless sends and receives tell it of all.
 
     Args:
         patterns: One per worker; of them sends and receives with known peers are read: their order by start where ends
@@ -44,7 +44,7 @@ def order_stages(patterns: Sequence[WorkerPattern]) -> list[int] | None:
 
 
 def _leads(pattern: WorkerPattern) -> dict[int, bool]:
-    """For each peer whether this worker sends to it before it receives from it; -1 stands for all peers together."""
+    """Tell for each peer whether this worker sends to it before receiving from it; -1 stands for all peers together."""
     votes: dict[int, list[bool]] = defaultdict(list)
     for sends, receives in _both_ways(pattern.collectives):
         for peer in (*np.intersect1d(sends[0], receives[0]).tolist(), -1):
@@ -93,7 +93,7 @@ def _first(moves: _Moves, peer: int) -> Mapping[int, float]:
 
 
 def _edges(leads: Mapping[int, Mapping[int, bool]]) -> dict[int, set[int]]:
-    """From each worker to those after it; who contradicts each other is in no order."""
+    """Map each worker to the workers after it; two workers that contradict each other have no order."""
     after: dict[int, set[int]] = defaultdict(set)
     for rank, peers in leads.items():
         for peer, first in peers.items():
@@ -104,7 +104,10 @@ def _edges(leads: Mapping[int, Mapping[int, bool]]) -> dict[int, set[int]]:
 
 
 def _is_exchange(after: Mapping[int, set[int]]) -> bool:
-    """Whether all begin or end, and who begins leads several, not all the same, of whom some come after several."""
+    """Return whether each worker either leads or follows, and leaders share followers without sharing all of them.
+
+    In two stages of which each worker sends to each of the next, leaders share all followers: no exchange.
+    """
     before = Counter(rank for followers in after.values() for rank in followers)
     several = any(before[rank] > 1 for followers in after.values() if len(followers) > 1 for rank in followers)
     same = len({frozenset(followers) for followers in after.values()}) == 1  # two stages, each worker to each

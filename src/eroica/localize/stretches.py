@@ -1,12 +1,12 @@
-"""Own time of workers between the meetings they come to, and where in it time is to be taken away.
+"""Measure own time of workers between their meetings, and find where in it time is to be taken away.
 
-What costs a worker time seldom lies evenly in an iteration: a slow loader lies before its first collective. Only the
-stretch it lies in makes others wait. Which one it is, the peers show: those who come to the same meetings in the same
-order and spend less before this one.
+Time that a worker loses seldom lies evenly in an iteration: a slow loader lies before its first collective. Only the
+stretch with the lost time makes others wait. Peers show which stretch it is: workers of the role that come to the same
+meetings in the same order and spend less before this one.
 
 Array suffixes: E executions, M meetings, W workers, J boundaries, I iterations, S stretches in order of worker and
-clock (each ends with the beginning of an execution or the end of an iteration), C cells (a worker in an iteration),
-N workers that come to the same meetings in an iteration. All times are microseconds.
+clock, C cells (a worker in an iteration), N workers that come to the same meetings in an iteration. Each stretch ends
+with the beginning of an execution or the end of an iteration. All times are microseconds.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _running(stretches: Stretches, length_S: Floats, base_W: Floats) -> Floats:
 
 
 def _compared(graph: EventGraph, stretches: Stretches, roles_W: Places) -> Stretches:
-    """The same with what peers of a role do not need."""
+    """Add to the stretches the time that peers of a role do not need."""
     excess_S = np.zeros_like(stretches.length_S)
     transfer_S = np.zeros_like(stretches.length_S)
     transfer_S[stretches.of_E] = graph.transfer_M[graph.meeting_E]

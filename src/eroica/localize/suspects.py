@@ -1,4 +1,4 @@
-"""What localization hands to diagnosis: who stands out, who waits for whom, and the arrays both were read from."""
+"""Result of localization for diagnosis: abnormal functions, waiting by worker, and the arrays behind both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from eroica.localize.arrivals import Arrivals
 from eroica.localize.fleet import Fleet
-from eroica.localize.moved import Moved
+from eroica.localize.moved_functions import Moved
 from eroica.model.pattern import FunctionKey
 
 Floats = NDArray[np.float64]

@@ -8,7 +8,7 @@ from pathlib import Path
 from eroica.archive.load import SavedRun, SavedWindow, open_saved, read_blockage, read_patterns
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.errors import EroicaError, InputError
-from eroica.localize.whole import leave_out_damaged
+from eroica.localize.usable_patterns import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import ALONE, Window

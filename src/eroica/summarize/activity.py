@@ -1,4 +1,4 @@
-"""What of the trace can be critical: operators, device kernels, memory operations, collectives, collector runs.
+"""Sort a trace's events into layers that can be critical: operators, kernels, memory, collectives, collections.
 
 Everything becomes a `Layer` of disjoint stretches; `critical` puts the layers in order and adds sampled Python.
 
@@ -53,7 +53,7 @@ class Durations:
 
 @dataclass(frozen=True, eq=False)
 class Outline:
-    """What must be known of the whole trace before any part of it is read.
+    """Facts of the whole trace that must be known before any part of it is read.
 
     Attributes:
         training_thread: Kernel thread id.
@@ -181,12 +181,12 @@ def _autograd_threads(events: EventTable, training_thread: int) -> tuple[tuple[i
 
 
 def is_transport(name: str) -> bool:
-    """Whether an operator only hands work to a process group, or waits for it."""
+    """Return whether an operator only hands work to a process group, or waits for it."""
     return name.startswith(_TRANSPORT)
 
 
 def is_wrapper(name: str) -> bool:
-    """Whether an operator wraps others and may run Python of the user."""
+    """Return whether an operator wraps others and may run Python of the user."""
     return "::" not in name or name.startswith(("autograd::", "torch::autograd::"))
 
 
@@ -275,7 +275,7 @@ def _device(
 
 
 def is_allocation(events: EventTable) -> NDArray[np.bool_]:
-    """Which events are calls that allocate or free memory of the device. bool [E]."""
+    """Return which events are calls that allocate or free memory of the device. bool [E]."""
     names = events.names_where([name.startswith(ALLOCATIONS) for name in events.strings])
     calls: NDArray[np.bool_] = names & (events.category == Category.RUNTIME)
     return calls
@@ -302,7 +302,7 @@ def launches_of(events: EventTable, outline: Outline) -> tuple[NDArray[np.int64]
 
 
 def launch_phases(events: EventTable, outline: Outline) -> NDArray[np.int8]:
-    """In which part of the iteration the host launched each event of a device, as numbers into `PHASES`. int8 [E].
+    """Find the part of the iteration in which the host launched each device event, as numbers into `PHASES`. int8 [E].
 
     "other" where the trace does not tell, and for what is launched while a batch is loaded: it runs beside that.
     """
@@ -368,7 +368,7 @@ def _spans_of(executions: Sequence[Execution]) -> Spans:
 
 
 def _active(events: EventTable, outline: Outline) -> Times:
-    """When the training thread certainly did something: its operators and notes began or ended.
+    """Find moments at which the training thread was certainly active: its operators and notes began or ended.
 
     It may wait within operators that hand work to a group, so that only their beginnings count; collectives that it
     runs itself (`send`) may be over long after it went on.
@@ -381,7 +381,7 @@ def _active(events: EventTable, outline: Outline) -> Times:
 
 
 def _collectives(executions: Sequence[Execution], spans: Spans, functions: Functions) -> Layer:
-    """Of several at once, the one that is waited for first."""
+    """Lay out collectives as a layer; of several at once, the one that is waited for first has the moment."""
     function = np.array([functions.number(_collective_key(one)) for one in executions], dtype=np.int32)
     order = np.argsort(spans.start, kind="stable")
     order = order[spans.start[order] < spans.end[order]]

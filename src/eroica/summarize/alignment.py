@@ -28,7 +28,7 @@ _LEAST_RISE = 3.0
 
 
 def find_shift(time_S: Times, phase_S: Sequence[Phase], events: EventTable, thread: int) -> int:
-    """Nanoseconds to add to the times of samples so that they agree best with the trace.
+    """Find the nanoseconds to add to the times of samples so that these agree best with the trace.
 
     Args:
         time_S: Samples of the training thread inside the window, wall clock. int64 [S].

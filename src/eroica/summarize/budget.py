@@ -1,4 +1,4 @@
-"""What of a pattern travels: rows, series and executions under a budget of bytes as they are on the wire.
+"""Fit a pattern into its budget of bytes on the wire: choose the rows, series and executions that travel.
 
 Rows have `pattern_bytes`, less what waits for the device take of it, an eighth at most; executions of collectives
 have a quarter of it on top. So a pattern stays below 30 KB by default; its timeline takes what these leave of that.
@@ -50,7 +50,7 @@ def attach_series(rows: Sequence[FunctionPattern], series: Sequence[bytes], budg
 def fit_rows(
     rows: Sequence[FunctionPattern], budget: int, window_s: float
 ) -> tuple[tuple[FunctionPattern, ...], float]:
-    """As many rows as the budget holds, and the critical seconds of the others.
+    """Keep as many rows as the budget holds, and sum up the critical seconds of the others.
 
     Rows of other threads that fill over 1 % of the window explain waits, so they do not give way to the tail of the
     critical path: they rank like critical rows of 1 %. Collectives and collector runs always come first.
@@ -92,7 +92,7 @@ def fit_collectives(
 
 
 def fit_syncs(syncs: Sequence[Synchronization], budget: int) -> tuple[Synchronization, ...]:
-    """As many waits for the device as the budget holds, then as many innermost frames of each as still fit.
+    """Keep as many waits for the device as the budget holds, then as many innermost frames of each as still fit.
 
     Args:
         syncs: The costliest first.

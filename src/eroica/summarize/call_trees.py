@@ -111,7 +111,7 @@ class CallTree:
         return known
 
     def numbers(self, nodes: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Function numbers of nodes, reserved where they have none yet. int32, same shape."""
+        """Return the function numbers of nodes, and reserve missing ones. int32, same shape."""
         kinds, inverse = distinct_codes(nodes)
         found = []
         for node in kinds.tolist():

@@ -227,7 +227,7 @@ def _layers(training: _Thread, autograd: list[_Thread], trees: CallTrees, parts:
 
 
 def _grafted(below: Layer, length: NDArray[np.float64], thread: _Thread) -> Durations:
-    """Own times of an engine's thread under the stacks they stood in; a call may have stood in several."""
+    """Divide own times of an engine's thread among the stacks around them; one call may have several stacks."""
     width = int(below.function.max(initial=0)) + 1
     codes, inverse = np.unique(below.execution.astype(np.int64) * width + below.function, return_inverse=True)
     own = np.bincount(inverse, weights=length, minlength=len(codes)).astype(np.int64)

@@ -32,7 +32,7 @@ def distinct_codes(code_M: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArra
 
 
 def rows_by_thread(events: EventTable, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Threads in rising order, each with its own of some rows in the order they had; one sort for all threads."""
+    """Yield threads in rising order, each with its rows in the order given; one sort for all threads."""
     rows = rows[np.argsort(events.thread[rows], kind="stable")]
     thread = events.thread[rows]
     for mine in np.split(rows, np.flatnonzero(thread[1:] != thread[:-1]) + 1):

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
 from eroica.summarize.codes import rows_by_thread
-from eroica.summarize.senders import group_of_sends
+from eroica.summarize.send_groups import group_of_sends
 from eroica.trace.arguments import DIRECT_CALLS
 from eroica.trace.communication import readable
 from eroica.trace.table import Category, CollectiveArguments, EventTable
@@ -106,7 +106,7 @@ def _kind_of_kernel(name: str, leaves_together: bool) -> str:
 
 
 def is_host_collective(name: str) -> bool:
-    """Whether an event is a collective that a thread of the host runs."""
+    """Return whether an event is a collective that a thread of the host runs."""
     return _SPAN.match(name) is not None
 
 
@@ -227,7 +227,7 @@ def _unpaired(spans: list[_Span], groups: Sequence[ProcessGroup], recorded: set[
 
 
 def _assignments(by_thread: dict[int, list[_Span]], queues: list[_Queue]) -> Iterable[dict[int, _Queue]]:
-    """Which queue each thread serves: the likeliest first, then all others if they are few."""
+    """Yield assignments of threads to the queues they serve: the likeliest first, then all others if they are few."""
     if not queues or not by_thread:
         return
     threads = list(by_thread)
@@ -239,7 +239,7 @@ def _assignments(by_thread: dict[int, list[_Span]], queues: list[_Queue]) -> Ite
 
 
 def _misfit(spans: list[_Span], queue: _Queue) -> tuple[float, float]:
-    """How badly a thread's spans fit a queue: the share without an entry of their own, then the median delay."""
+    """Measure how badly a thread's spans fit a queue: the share without an own entry, then the median delay."""
     delays: list[int] = []
     used: set[tuple[str, int]] = set()
     nothing = np.empty(0, dtype=np.int64)
@@ -315,7 +315,7 @@ def _execution(span: _Span, group: str, entry: FlightEntry | None = None) -> Exe
 def _point_to_point(
     spans: list[_Span], said: Sequence[CollectiveArguments | None], group: ProcessGroup | None, rank: int
 ) -> list[Execution]:
-    """Sends and receives: the order pairs them with the other side's, if it is known who that is.
+    """Lay out sends and receives as executions: their order pairs them with the other side's, if that is known.
 
     Args:
         spans: Theirs.
@@ -393,7 +393,7 @@ def _without_false_numbers(executions: list[Execution]) -> list[Execution]:
 
 
 def _number_by_order(executions: list[Execution]) -> list[Execution]:
-    """Where only the order is known, count per group and kind."""
+    """Number the executions that only their order tells apart, per group and kind."""
     counters: dict[tuple[str, str], int] = defaultdict(int)
     numbered = []
     for one in executions:

@@ -1,16 +1,16 @@
 """The critical path of one worker (EROICA, section 3.3 of the notes; section 4.2 of the paper).
 
 Compute comes before memory operations, these before collectives, these before Python: at each moment the highest class
-that runs is critical. Where the paper is silent or would count a moment twice, each moment has one owner here:
+that runs is critical. Where the paper is silent or would count a moment twice, each moment has one owner here.
 
-- several of one class at once: the one that started first;
-- a collector run takes the place of what it interrupts: of an open operator on the training thread, else of Python;
+- Of several of one class at once, the one that started first has the moment.
+- A collector run takes the place of what it interrupts: of an open operator on the training thread, else of Python.
 - Python sampled inside a wrapping operator (a hook in the backward pass) comes before the wrapper's own time, which in
-  turn comes before all other Python. Traced calls take the place of samples;
-- a device without work, for which the host is about to launch some, waits for that before any Python (`launching`);
-  where Python was traced, what the host launches by (operators, the driver) has these moments, as without Python;
-- collectives that threads of the host run count only as far as the training thread waits for them (`waits`);
-- in recorded traces the host's own events come last (`host`).
+  turn comes before all other Python. Traced calls take the place of samples.
+- A device without work, for which the host is about to launch some, waits for that before any Python (`launching`).
+  Where Python was traced, the operators or driver calls that launch have these moments, as without Python.
+- Collectives that threads of the host run count only as far as the training thread waits for them (`waits`).
+- In recorded traces the host's own events come last (`host`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from eroica.summarize.sweep import Layer, Times, empty_layer, paint, unite
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """Who is critical when, without gaps. I iterations, K segments, F functions.
+    """Critical function at each moment, without gaps. I iterations, K segments, F functions.
 
     Attributes:
         edges_ns: Boundaries of the iterations, wall clock. int64 [I + 1].
@@ -56,7 +56,7 @@ def find_critical_path(
     launching: Layer | None = None,
     launched_by: Sequence[Layer] = (),
 ) -> CriticalPath:
-    """Give every moment of the window to one function or to nobody.
+    """Give every moment of the window to one function or to none.
 
     Args:
         activity: What the trace has.

@@ -53,7 +53,7 @@ def _shortest_gap(utilization_n: NDArray[np.float64], used: NDArray[np.intp], sh
 
 
 def _heaviest_piece(before: NDArray[np.float64], used: NDArray[np.intp], cut: NDArray[np.bool_]) -> tuple[int, int]:
-    """Of the pieces between cut gaps, the one with the largest sum."""
+    """Find the piece between cut gaps with the largest sum."""
     first = np.concatenate((used[:1], used[1:][cut]))
     last = np.concatenate((used[:-1][cut], used[-1:])) + 1
     heaviest = int(np.argmax(before[last] - before[first]))

@@ -29,17 +29,18 @@ def channel_rates(capture: Capture, samples: Samples | None) -> dict[str, float]
 
 
 def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
-    """What held the training thread, and the size and load of its host; only what was sampled.
+    """Measure how the training thread was held up, and the size and load of its host; only what was sampled.
 
     Returns:
-        "run_queue_wait", "stopped" and "throttled" as fractions of the window, "cpu_count", "host_busy" and "steal"
-        (what the hypervisor gave to others) as mean fractions of all cores; "cpu_pressure", "memory_pressure" and
-        "io_pressure" as the fraction of the window in which some task of the host lacked it; "memory_available" as a
-        fraction of "memory_bytes"; "cores_worker" (this worker and its loader processes), "cores_job" (all processes
-        of the job on this host), "cores_outside" (visible processes that are neither the job's nor Eroica's) and
-        "cores_unseen" (what the host's cores did beyond all that) in cores. Of the worker's own device "gpu_sm_clock"
-        (mean fraction of the highest clock), "gpu_slowed" and "gpu_power_capped" (fractions of the window in which heat
-        or the hardware itself, and the power limit, held the clock back).
+        - "run_queue_wait", "stopped" and "throttled": fractions of the window.
+        - "cpu_count": cores of the host; "host_busy", "steal" (given to others by the hypervisor): fractions of them.
+        - "cpu_pressure", "memory_pressure", "io_pressure": fraction of the window in which a task lacked it.
+        - "memory_available": fraction of "memory_bytes".
+        - "cores_worker" (this worker and its loader processes), "cores_job" (all processes of the job on this host),
+          "cores_outside" (visible processes that are neither the job's nor Eroica's), "cores_unseen" (the rest): cores.
+        - "gpu_sm_clock": mean fraction of the highest clock of the worker's own device.
+        - "gpu_slowed", "gpu_power_capped": fractions of the window in which heat or the hardware itself, and the power
+          limit, held that clock back.
     """
     if samples is None:
         return {}
@@ -66,7 +67,10 @@ def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
 
 
 def _cores_used(capture: Capture, samples: Samples, window: tuple[int, int], busy: float) -> dict[str, float]:
-    """Who used how many cores; what belongs to nobody that can be seen is interrupts, or processes hidden from us."""
+    """Divide the host's busy cores among worker, job, other processes, and the rest that no visible process used.
+
+    The rest is interrupts, or processes hidden from us.
+    """
     job, outside, ours = cores_used(samples, window)
     mine = [_mean(samples.find("cpu_process", str(pid)), window) for pid in (capture.worker.pid, *capture.loader_pids)]
     known = [value for value in mine if not math.isnan(value)]
@@ -79,7 +83,7 @@ def _cores_used(capture: Capture, samples: Samples, window: tuple[int, int], bus
 
 
 def _device_facts(capture: Capture, samples: Samples, window: tuple[int, int]) -> dict[str, float]:
-    """What the driver says of the worker's own device."""
+    """Clock and throttling of the worker's own device, as its driver counts them."""
     clock = of_device(samples.named("gpu_sm_clock"), capture.worker)
     reasons = of_device(samples.named("gpu_throttle"), capture.worker)
     return {

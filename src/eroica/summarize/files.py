@@ -1,4 +1,4 @@
-"""What one worker's window left on disk, read as one: for its pattern, and for a picture while it is kept."""
+"""Read the files that one worker's window left on disk: for its pattern, and for a picture while they are kept."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from eroica.errors import InputError
 from eroica.hardware.store import Samples, read_samples
 from eroica.model.window import Capture, FlightEntry
 from eroica.settings import Settings
+from eroica.summarize.send_targets import name_sides, read_sides
 from eroica.summarize.setup import SETUP_FILE, joined_setup, read_setup
-from eroica.summarize.sides import name_sides, read_sides
 from eroica.trace.flight import read_flight
 from eroica.trace.kineto import read_trace
 from eroica.trace.stacks import StackTimeline, read_stacks
@@ -93,7 +93,7 @@ def read_window(capture_path: Path, hardware: Path, settings: Settings) -> Windo
 
 
 def read_capture(path: Path) -> Capture:
-    """What a worker handed over.
+    """Read the capture that a worker handed over.
 
     Raises:
         InputError: It cannot be read, or is no capture.
@@ -112,7 +112,7 @@ def _beside(capture_path: Path, named: str) -> Path:
 
 
 def _has_content(path: Path) -> bool:
-    """Whether more than the file's place was made: the trace itself appears at once."""
+    """Return whether the file holds anything: its place is made empty, the trace itself appears at once."""
     try:
         return path.lstat().st_size > 0
     except OSError:
@@ -131,7 +131,7 @@ def _no_link(path: Path) -> Path:
 
 
 def _optional(read: Callable[[], Found], notes: list[str], path: Path) -> Found | None:
-    """What `read` finds; nothing if the file is missing, nothing and a note if it is damaged."""
+    """Call `read`; None if the file is missing, None and a note if it is damaged."""
     if not path.exists():
         return None
     try:

@@ -1,9 +1,9 @@
-"""What the host did while nothing else is known: its own events as the lowest layer of all.
+"""Explain by the host's own events the moments in which nothing else is known: the lowest layer of all.
 
 Most recorded traces have no Python. With an accelerator, gaps of the device are then explained by the innermost event
-of the training thread (an operator, a call of the driver, a note), or by one of the engine's threads where the training
-thread has nothing but a note. Without an accelerator operators are compute already, and only the own time of notes is
-left. The own time of the loader's note is the loader's Python.
+of the training thread (an operator, a call of the driver, a note). Where that thread has nothing but a note, an event
+of one of the engine's threads explains the gap. Without an accelerator operators are compute already, and only the own
+time of notes is left. The own time of the loader's note is the loader's Python.
 """
 
 from __future__ import annotations

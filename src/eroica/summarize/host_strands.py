@@ -1,7 +1,7 @@
 """Strands of the host: the training thread, the engine's threads, and loader processes.
 
-A thread's operators, calls and notes nest as they did. Sampled Python fills the moments in which no operator was open:
-calls last as long as consecutive samples show them, frames that all samples of the thread share are left out, and so
+A thread's operators, calls and notes nest as they did. Sampled Python fills the moments in which no operator was open.
+Calls last as long as consecutive samples show them. Frames that all samples of the thread share are left out, and so
 are frames of torch and the standard library that only pass on to one other.
 """
 
@@ -41,7 +41,7 @@ _BACKWARD = PHASES.index("backward")
 
 
 def training_spans(staged: Staged, rows: NDArray[np.int64], span: tuple[int, int], names: Names) -> Spans:
-    """What the training thread did: operators, notes, calls, the collector's runs, and Python between them."""
+    """Spans of the training thread: operators, notes, calls, the collector's runs, and Python between them."""
     events, outline = staged.events, staged.outline
     mine = rows[events.thread[rows] == outline.training_thread]
     mine = mine[_is_host(events, mine, staged)]
@@ -171,7 +171,7 @@ def _sampled(
 
 
 def _without_callers(staged: Staged, spans: Spans, names: Names) -> Spans:
-    """Without those who called the loader, where its note is around what they called."""
+    """Leave out callers of the loader, where the loader's note is around what they called."""
     keys = staged.functions.keys
     assert staged.training is not None
     stacks = [keys[one].stack for one in np.unique(staged.training.function).tolist() if keys[one].phase == "input"]

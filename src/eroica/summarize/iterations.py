@@ -1,16 +1,16 @@
-"""Where iterations begin in a trace that nobody has marked for us, and which thread trains.
+"""Find the iterations and the training thread of a trace that nobody has marked for us.
 
-Looked for in this order, the first that is found counts: the profiler's own steps (their numbers are the same on all
-workers), optimizer steps, the data loader's next, ranges that the user has numbered, the marks of a serving loop, a
-sequence of operators or kernels that repeats, if something that only a training step has repeats with it. Else the
-whole trace is one iteration.
+Marks are looked for in this order, and the first kind that is found counts. First come the profiler's own steps, whose
+numbers are the same on all workers, then optimizer steps, the data loader's next, ranges that the user has numbered,
+and the marks of a serving loop. Last comes a sequence of operators or kernels that repeats, if an event that only a
+training step has repeats with it. Else the whole trace is one iteration.
 
-All boundaries are moments of the host. The device lags behind it, so kernels of the step before the window run inside
-and those of the last step run on after it; in a steady state these are equally many, and a boundary that followed the
-device would cut what the host did. There is one exception: where the trace ends with its last step, and a good part of
-what the host has launched inside the window has not begun at its end, then the host had run ahead of an idle device.
-Such a window would miss the device's work, so its end moves to the end of that work, and where the host was ahead by
-most of it the other boundaries move, too: each iteration ends with the last kernel that it launched.
+All boundaries are moments of the host. The device lags behind the host, so kernels of the step before the window run
+inside it, and those of the last step run on after it. In a steady state these are equally many, and a boundary that
+followed the device would cut the host's work. There is one exception: the trace ends with its last step, and a good
+part of the work launched inside the window has not begun at its end. Then the host had run ahead of an idle device.
+Such a window would miss the device's work, so its end moves to the end of that work. Where the host was ahead by most
+of it the other boundaries move, too: each iteration ends with the last kernel that it launched.
 
 Warm-up: compilation and cuDNN's trials make the first steps several times as long. Leading steps are left out, three at
 most, if each is more than twice the median of those behind them and half as long again as any of these. A profiler's
@@ -190,7 +190,7 @@ def _repetition(events: EventTable) -> Iterations | None:
 
 
 def _trains_in_each(events: EventTable, found: Iterations) -> bool:
-    """Whether something that only a training step has is in each repetition: layers of one pass repeat, too."""
+    """Return whether each repetition holds an event that only a training step has: layers of one pass repeat, too."""
     moments = events.start_ns[of_training(events)]
     return bool((np.diff(np.searchsorted(np.sort(moments), found.edges_ns)) > 0).all())
 
@@ -313,7 +313,7 @@ def _longest_run(number: NDArray[np.int64]) -> slice:
 
 
 def _of_rarest(events: EventTable, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of several optimizers or loaders the one used least marks iterations (unless very seldom), of equals the last."""
+    """Keep the marks of the optimizer or loader used least (unless very seldom), of equals the last one."""
     names, place, counts = np.unique(events.name[rows][::-1], return_index=True, return_counts=True)
     often = counts * _RARER >= counts.max(initial=1)
     chosen = names[np.lexsort((place, counts, ~often))[0]] if len(names) else -1
@@ -377,9 +377,9 @@ def _work_done(events: EventTable, found: Iterations) -> NDArray[np.int64]:
 
 
 def _without_half_first(events: EventTable, found: Iterations | None) -> Iterations | None:
-    """What lies before the first optimizer step counts only if as much was done in it as in the others.
+    """Leave out the time before the first optimizer step, unless as much was done in it as in the other iterations.
 
-    Nor does an iteration in which the host only filled the queue of an idle device, for which it waits in all others.
+    An iteration in which the host only filled the queue of an idle device, for which it waits in all others, goes too.
     """
     if found is None or len(found.edges_ns) < 3:
         return found
@@ -391,7 +391,7 @@ def _without_half_first(events: EventTable, found: Iterations | None) -> Iterati
 
 
 def _without_half_last(events: EventTable, found: Iterations | None) -> Iterations | None:
-    """The same of what follows the loader's last next."""
+    """Leave out the time after the loader's last next, unless as much was done in it as in the other iterations."""
     if found is None or len(found.edges_ns) < 3:
         return found
     done = _work_done(events, found)

@@ -1,4 +1,4 @@
-"""What the host does while its accelerator has no work and the next kernel is about to be launched.
+"""Find moments in which the host is about to launch the next kernel while its accelerator has no work.
 
 Eager code launches half of its kernels within 50 microseconds of the one before, 90 % within 140 (measured with
 recording on, PyTorch 2.11, H100). A device that is faster than that idles in between, and stacks sampled there show
@@ -31,7 +31,9 @@ _BACKWARD = PHASES.index("backward")
 def device_time(
     events: EventTable, outline: Outline, samples: ThreadSamples, window: tuple[int, int], functions: int
 ) -> NDArray[np.float64]:
-    """How long the device works on what the host launched while each function was sampled; allocations count as such.
+    """Measure how long the device works on what the host launched, by the function sampled then.
+
+    Allocations count as such work.
 
     Collectives are left out: their kernels wait. Whoever waits for the device is sampled far longer than it launches,
     so samples in calls that last say only who made these calls.
@@ -64,7 +66,7 @@ def device_time(
 def _samples_of_calls(
     events: EventTable, outline: Outline, samples: ThreadSamples, call: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The sample that tells who made each call: one taken in it, else the nearest in no lasting call; -1 for none."""
+    """Find the sample that shows each call's caller: one in it, else the nearest outside lasting calls; -1 for none."""
     time, start, end = samples.time_ns, events.start_ns[call], events.end_ns[call]
     own = np.searchsorted(time, start)
     inner = time[np.minimum(own, len(time) - 1)]
@@ -83,7 +85,7 @@ def _samples_of_calls(
 
 
 def launching_moments(events: EventTable, outline: Outline) -> tuple[Times, Times]:
-    """When hosts whose Python is traced are about to launch, as united stretches (start, end).
+    """Find moments when hosts whose Python is traced are about to launch, as united stretches (start, end).
 
     Threads that train and those of the autograd engine count.
     """
@@ -94,7 +96,7 @@ def launching_moments(events: EventTable, outline: Outline) -> tuple[Times, Time
 
 
 def within(layer: Layer, start: Times, end: Times) -> Layer:
-    """What of a layer lies in united stretches of time."""
+    """Cut a layer to its parts inside united stretches of time."""
     parts = split_at(layer, distinct(np.concatenate((start, end))))
     return parts.where(inside(parts.start, start, end))
 

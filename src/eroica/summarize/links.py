@@ -11,7 +11,7 @@ _MOST = 16
 
 
 def link_uses(capture: Capture, samples: Samples | None) -> tuple[LinkUse, ...]:
-    """What this worker exchanged with each address, those with most bytes first.
+    """Measure this worker's traffic with each address, those with most bytes first.
 
     Args:
         capture: Says which worker and when.

@@ -1,4 +1,4 @@
-"""What PyTorch's own notes in a trace look like, and which thread they belong to."""
+"""Recognize PyTorch's own notes in a trace, and the thread they belong to."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ _LEAST_SHARE = 0.2
 
 
 def is_backward_name(name: str) -> bool:
-    """Whether an operator belongs to the backward pass by its name ("AddmmBackward0"; in 2021 without the engine's)."""
+    """Return whether an operator belongs to the backward pass by its name.
+
+    Such is "AddmmBackward0"; traces of 2021 lack the engine's prefix.
+    """
     return name.startswith(ENGINE_PREFIX) or _BACKWARD.match(name) is not None
 
 
@@ -71,7 +74,7 @@ def batch_mark(name: str) -> str:
 
 
 def of_training(events: EventTable) -> NDArray[np.bool_]:
-    """Which events occur in training only: backward pass, optimizer, and their kernels. bool [E]."""
+    """Return which events occur in training only: backward pass, optimizer, and their kernels. bool [E]."""
     host = [is_backward_name(name) or _OPTIMIZES.match(name) is not None for name in events.strings]
     device = [_TRAINS.search(name) is not None for name in events.strings]
     on_host = (events.category == Category.OPERATOR) | (events.category == Category.ANNOTATION)
@@ -82,7 +85,7 @@ def of_training(events: EventTable) -> NDArray[np.bool_]:
 
 
 def find_purpose(events: EventTable) -> Purpose:
-    """What the recorded process is doing, as far as its own events tell.
+    """Tell whether the recorded process trains or infers, as far as its own events show it.
 
     A backward pass or an optimizer means training. Without any of them, operators without any communication, or the
     marks of a serving loop, look like inference; a file that lacks operators, or holds collectives too, tells nothing.
@@ -100,7 +103,7 @@ def find_purpose(events: EventTable) -> Purpose:
 
 
 def without_ranges(events: EventTable) -> EventTable:
-    """The events, with ranges around Python code as annotations: sampled stacks tell what that does, and who called it.
+    """Turn ranges around Python code from operators into annotations: sampled stacks tell that code and its caller.
 
     Args:
         events: In which torch calls such ranges operators.

@@ -52,13 +52,13 @@ def find_neighbors(capture: Capture, samples: Samples | None) -> tuple[Neighbor,
 
 
 def cores_used(samples: Samples, window: Window) -> tuple[float, float, float]:
-    """Cores that the job's processes used, those of all others, and Eroica's; NaN where nobody looked."""
+    """Cores that the job's processes used, all other processes, and Eroica's; NaN where they were not surveyed."""
     job, outside, ours = (samples.find("survey_cpu", whose) for whose in ("job", "outside", "ours"))
     return _over_window(job, window), _over_window(outside, window), _over_window(ours, window)
 
 
 def _memory_bytes(samples: Samples) -> float:
-    """Memory of the host; infinite where nobody looked."""
+    """Memory of the host; infinite where it was not sampled."""
     free = samples.find("memory_available", "host")
     return free.channel.capacity if free is not None and free.channel.capacity > 0 else math.inf
 
@@ -84,7 +84,10 @@ def _age(series: Series | None, window: Window) -> float:
 
 
 def _on_device(capture: Capture, samples: Samples, window: Window) -> list[Neighbor]:
-    """Those on the worker's own device; a device's name is "gpu<index>/<uuid>/<pid>/<name>"."""
+    """Find neighbors on the worker's own device.
+
+    A device's name is "gpu<index>/<uuid>/<pid>/<name>".
+    """
     parts = [device.split("/", 3) for device in samples.devices("neighbor_gpu_memory")]
     listed = [(part[0], part[1], part) for part in parts if len(part) == 4 and part[2].isdigit()]
     devices = sorted({(name, uuid) for name, uuid, _ in listed})

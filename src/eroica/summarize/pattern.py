@@ -154,7 +154,7 @@ def _beta_errors(path: CriticalPath, count: int) -> NDArray[np.float64]:
 
 
 def _device_ns(scene: Scene, python: Sampled, recorded: bool) -> NDArray[np.float64]:
-    """How long a device works on what each sampled function launches, nanoseconds. float64 [F]."""
+    """Measure how long a device works on what each sampled function launches, nanoseconds. float64 [F]."""
     if recorded or python.training is None or not scene.outline.has_accelerator:
         return np.zeros(len(scene.functions))
     return device_time(scene.events, scene.outline, python.training, scene.window, len(scene.functions))
@@ -201,7 +201,7 @@ def _notes(
 
 
 def _cuts(scene: Scene) -> list[str]:
-    """What summarizing left out because there was too much of it."""
+    """Note the parts that summarizing left out because there were too many."""
     notes = scene.trees.losses()
     if scene.outline.unread_threads:
         unread, read = scene.outline.unread_threads, len(scene.outline.autograd_threads)

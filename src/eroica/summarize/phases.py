@@ -1,4 +1,4 @@
-"""Which part of an iteration something ran in: operators by the trace's annotations, stacks by their frames.
+"""Tell the part of an iteration that work ran in: operators by the trace's annotations, stacks by their frames.
 
 Where several fit, the outermost part counts: what the data loader, or a hook in the backward pass, calls belongs to it.
 But forward and backward that an optimizer's step calls as its closure are forward and backward: some trainers run
@@ -31,7 +31,7 @@ _ENGINE = ("_engine_run_backward", "run_backward")
 
 
 class Parts(NamedTuple):
-    """When a worker was in which part, as united stretches (start, end).
+    """Stretches in which a worker was in each part of an iteration, as united stretches (start, end).
 
     `steps` are those of the optimizer alone: gradients may be set to zero between forward and backward pass, too.
     """
@@ -62,7 +62,10 @@ def find_parts(events: EventTable, thread: int) -> Parts:
 def _outside_closures(
     optimizer: tuple[Times, Times], steps: tuple[Times, Times], backward: tuple[Times, Times]
 ) -> tuple[Times, Times]:
-    """What of the optimizer lies outside of closures: of steps in which a backward pass begins, what comes after it."""
+    """Cut the optimizer's stretches to their parts outside of closures.
+
+    Of a step in which a backward pass begins, only the time after that pass is the optimizer's.
+    """
     first, last = (np.searchsorted(backward[0], edge) for edge in steps)
     closing = np.flatnonzero((last > first) & ~inside(steps[0], *backward))
     if not closing.size:
@@ -96,7 +99,7 @@ def phase_borders(parts: Parts) -> Times:
 
 
 def annotated_parts(events: EventTable, thread: int) -> dict[Phase, tuple[Times, Times]]:
-    """When a thread was in its loader, a wrapped model's forward pass and the optimizer, as the trace's notes say."""
+    """Find the time a thread spent in loader, wrapped model's forward pass and optimizer, from the trace's notes."""
     notes = (events.thread == thread) & (events.category == Category.ANNOTATION)
     optimizer = (STEP_PREFIX, "Optimizer.zero_grad#")
     return {
@@ -142,12 +145,12 @@ def _is_autograd(file: str) -> bool:
 
 
 def is_engine_frame(frame: str) -> bool:
-    """Whether a frame waits for the C++ autograd engine."""
+    """Return whether a frame waits for the C++ autograd engine."""
     function, file = split_frame(frame)
     return function.rpartition(".")[2] in _ENGINE and file.startswith("torch/autograd/")
 
 
 def is_apply_frame(frame: str) -> bool:
-    """Whether a frame enters a user's `autograd.Function`."""
+    """Return whether a frame enters a user's `autograd.Function`."""
     function, file = split_frame(frame)
     return function.rpartition(".")[2] == "apply" and file == "torch/autograd/function.py"

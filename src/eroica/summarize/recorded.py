@@ -1,4 +1,4 @@
-"""A trace that somebody else's profiler recorded -> pattern: what a `Capture` says online is found in the events here.
+"""Turn a trace of another profiler into a pattern: events tell here what a `Capture` says online.
 
 The trace tells what nobody tells about it: which thread trains, where iterations begin, who is in which process group.
 After that the way is the online one.
@@ -158,7 +158,7 @@ def _times(events: EventTable, name: int, rows: NDArray[np.intp], *, is_known: b
 
 
 def _held(events: EventTable, found: Iterations) -> Held:
-    """What of the device's work and of communication was recorded in each iteration."""
+    """Count the recorded launches, kernels, operators and communication of each iteration."""
 
     def counts(chosen: NDArray[np.bool_]) -> tuple[int, ...]:
         at = np.searchsorted(found.edges_ns, events.start_ns[chosen], side="right") - 1
@@ -221,7 +221,7 @@ def _capture(events: EventTable, found: Iterations, rank: int) -> Capture:
 
 
 def _device(events: EventTable) -> str:
-    """What kind of device ran kernels, as far as the trace shows it; its index is not in the table."""
+    """Tell the kind of device that ran kernels, as far as the trace shows it; its index is not in the table."""
     if not (events.category == Category.KERNEL).any():
         return "cpu"
     runtime = np.unique(events.name[events.category == Category.RUNTIME]).tolist()
@@ -278,7 +278,7 @@ def _collections(events: EventTable, thread: int) -> tuple[GarbageCollection, ..
 
 
 def _gaps(events: EventTable) -> tuple[str, ...]:
-    """What kinds of events are missing that the job must have had."""
+    """Name the kinds of events that are missing although the job must have had them."""
     if (events.category == Category.KERNEL).any():
         return ()
     nccl = any(name.startswith(("nccl:", "rccl:")) for name in events.strings)

@@ -14,7 +14,7 @@ _MOST_LOOKED_AT = 300_000
 
 
 def find_repetition(name_N: NDArray[np.int32]) -> NDArray[np.int64] | None:
-    """Where each repetition of a sequence begins.
+    """Find the beginning of each repetition of a sequence.
 
     A name that occurs once a repetition has the same distance to itself each time; these distances are the candidates.
     The longest one counts at which nearly all of the sequence repeats: layers repeat, too, but what stands around them

@@ -83,7 +83,7 @@ def build_rows(
 
 
 def _deserves(row: FunctionPattern) -> bool:
-    """Whether a row may get its series (`budget.attach_series` chooses among these)."""
+    """Return whether a row may get its series (`budget.attach_series` chooses among these)."""
     return row.beta >= _LEAST_SERIES or (row.key.kind == "gc" and row.critical_s > 0)
 
 

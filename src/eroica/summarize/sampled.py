@@ -1,10 +1,10 @@
 """Sampled Python: from stretches of stacks to samples, and from samples to the time they stand for.
 
 The sampler's file keeps only changes, so the samples in between are put back at the sampling period. A sample counts
-for the critical path only where nothing of a higher class ran at its moment; such a sample says what Python did in the
-time that the higher classes leave, and each of these moments belongs to the nearest counted sample (so a stack reaches
-half a period to both sides, not a whole one forward). Samples taken while an operator ran say only who called it; were
-they counted, Python that is shorter than a period would be understated. Where no sample of any kind is near, nobody is
+for the critical path only where nothing of a higher class ran at its moment. Such a sample shows Python in the time
+that the higher classes leave, and each of these moments belongs to the nearest counted sample. So a stack reaches half
+a period to both sides, not a whole one forward. Samples taken while an operator ran show only its caller; were they
+counted, Python that is shorter than a period would be understated. Where no sample of any kind is near, no function is
 named: that time stays idle.
 """
 
@@ -175,7 +175,7 @@ def training_samples(
 
 
 def _rooted(timeline: StackTimeline, stack: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Which samples begin with the outermost frame that (nearly) all have: others were read while they changed."""
+    """Return which samples begin with the outermost frame that nearly all have: others were read while they changed."""
     numbers: dict[str, int] = {}
     of_stack = [numbers.setdefault(one[0], len(numbers)) for one in timeline.stacks]
     roots = np.array(of_stack, dtype=np.int64)[stack]
@@ -286,7 +286,7 @@ def spread_samples(
 
 
 def _hook_time(samples: ThreadSamples, taken: NDArray[np.int64], own: Layer, window: tuple[int, int]) -> Layer:
-    """Of one wrapper's own time, what is nearest to samples of Python in it; all if most samples are such."""
+    """Give the parts of wrappers' own time to the nearest samples of Python; all of it if most samples are Python."""
     is_hook = samples.kind[taken] >= HOOK
     cells = _cells(samples, taken[is_hook] if is_hook.mean() > _MOST else taken, window, HOOK)
     edges = distinct(np.concatenate((own.start, own.end, cells.start, cells.end)))
@@ -338,7 +338,7 @@ def _in_order(layers: Sequence[Layer]) -> Layer:
 
 
 def _reach(time: Times, rate_hz: float) -> tuple[Times, Times]:
-    """Where some sample is near."""
+    """Unite the stretches of time near some sample."""
     reach = max(_LEAST_REACH_NS, round(_REACH_PERIODS * 1e9 / rate_hz))
     return unite(time - reach, time + reach)
 
@@ -353,7 +353,7 @@ def _clipped(cells: Layer, to: tuple[Times, Times], window: tuple[int, int]) -> 
 
 
 class Runs(NamedTuple):
-    """Executions of sampled functions: runs of consecutive equal samples, with the time they stand for.
+    """Executions of sampled functions: runs of consecutive equal samples, with the time that the samples stand for.
 
     Attributes:
         function: int32 [R].
@@ -411,7 +411,7 @@ def other_threads(
 
 
 def _role_beside(process_id: int, own: int, loaders: set[int]) -> ThreadRole:
-    """What a thread is that is not the training one's nor the engine's."""
+    """Tell the role of a thread that is neither the training thread nor one of the engine's."""
     if process_id == own:
         return "background"
     return "loader" if process_id in loaders else "child"

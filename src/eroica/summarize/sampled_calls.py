@@ -73,7 +73,7 @@ def _cells(samples: ThreadSamples, span: tuple[int, int], rate_hz: float) -> Lay
 
 
 def _free(cells: Layer, busy: tuple[Times, Times], borders: Times, span: tuple[int, int]) -> Layer:
-    """Where nothing else was measured, cut at the borders."""
+    """Cut cells to the time in which nothing else was measured, and at the borders."""
     other = np.full(len(busy[0]), _BUSY, dtype=np.int32)
     painted = paint([Layer(*busy, other, other), cells], np.array(span, dtype=np.int64))
     free = painted.where((painted.function >= 0) & (painted.function != _BUSY))
@@ -100,7 +100,7 @@ def _levels(
 
 
 def _shared(stacks: Sequence[Sequence[str]]) -> int:
-    """How many outermost frames all of them have; of a single stack all but the innermost."""
+    """Count the outermost frames that all stacks share; of a single stack all but the innermost."""
     shortest = min(map(len, stacks), default=0)
     first = stacks[0] if stacks else ()
     same = takewhile(lambda at: all(stack[at] == first[at] for stack in stacks), range(max(shortest - 1, 0)))

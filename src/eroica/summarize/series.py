@@ -36,7 +36,9 @@ def encode_series(array: NDArray[Any], exact: bool = False) -> bytes:
 
 
 def decode_series(data: bytes, dtype: DTypeLike) -> NDArray[Any]:
-    """What `encode_series` made, as an array of `dtype` in the machine's byte order; integers are not to be written to.
+    """Decode the output of `encode_series` into an array of `dtype` in the machine's byte order.
+
+    Arrays of integers are not to be written to.
 
     Raises:
         InputError: The bytes are damaged, too many, or no whole number of values.

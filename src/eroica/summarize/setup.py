@@ -1,4 +1,4 @@
-"""How a worker is set up, told by itself and by its agent: short texts, bounded on the way in."""
+"""Join the facts of a worker's setup, told by itself and by its agent: short texts, bounded on the way in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VARIABLE = "env:"
 
 
 def read_setup(path: Path) -> dict[str, str]:
-    """What the agent wrote down.
+    """Read the facts that the agent wrote down.
 
     Raises:
         InputError: It cannot be read, or is no list of facts.
@@ -35,14 +35,14 @@ def read_setup(path: Path) -> dict[str, str]:
 
 
 def joined_setup(own: Mapping[str, str], outside: Mapping[str, str]) -> dict[str, str]:
-    """What the worker says of itself and what its agent saw; of variables those that it has, not what it began with."""
+    """Join the worker's own facts with those its agent saw; variables as the worker has them, not as it began."""
     has_looked = "python" in own
     seen = {name: value for name, value in outside.items() if not (has_looked and name.startswith(_VARIABLE))}
     return {**own, **seen}
 
 
 def bounded_setup(facts: Mapping[str, str]) -> dict[str, str]:
-    """As many facts as fit into `MOST_BYTES`, each cut to its length, in order of name, variables last."""
+    """Keep as many facts as fit into `MOST_BYTES`, each cut to its length, in order of name, variables last."""
     kept: dict[str, str] = {}
     left = MOST_BYTES
     for name in sorted(facts, key=lambda name: (name.startswith(_VARIABLE), name))[:MOST_FACTS]:

@@ -81,7 +81,7 @@ class Strands:
 
 @dataclass(frozen=True, eq=False)
 class Staged:
-    """What the stages of a summary know of a window; times are wall clock.
+    """Facts of a window that the stages of a summary have gathered; times are wall clock.
 
     Attributes:
         events: The trace.
@@ -121,7 +121,7 @@ class Names:
 
     @property
     def keys(self) -> list[FunctionKey]:
-        """By number."""
+        """Function keys by number."""
         return self._functions.keys
 
     def number(self, kind: FunctionKind, name: str, phase: Phase, thread: ThreadRole = "training") -> int:
@@ -137,7 +137,7 @@ class Names:
         return number
 
     def is_library(self, function: Numbers) -> NDArray[np.bool_]:
-        """Which of these are frames of libraries."""
+        """Return which of these functions are frames of libraries."""
         passing = np.zeros(len(self.keys) + 1, dtype=np.bool_)
         passing[list(self._passing)] = True
         return passing[function]
@@ -159,7 +159,10 @@ def join(parts: Sequence[Spans]) -> Spans:
 
 
 def nested(spans: Spans, names: Names) -> Spans:
-    """In order, cut where they cross, without libraries' frames that only pass on; of equal ones the first is outer."""
+    """Order spans and cut them where they cross, without libraries' frames that only pass on.
+
+    Of equal spans the first is the outer one.
+    """
     spans = spans.chosen(np.lexsort((-spans.end, spans.start)))
     if not len(spans):
         return spans
@@ -173,7 +176,7 @@ def nested(spans: Spans, names: Names) -> Spans:
 
 
 def busiest(strands: Sequence[Strand]) -> Iterator[Strand]:
-    """Those with most time, in the order given."""
+    """Yield the strands with most time, in the order given."""
     time = np.array([int((one.spans.end - one.spans.start).sum()) for one in strands])
     for at in sorted(np.argsort(-time, kind="stable")[:MOST_OF_A_KIND].tolist()):
         yield strands[at]

@@ -18,7 +18,7 @@ from eroica.trace.table import EventTable
 
 
 def splice(events: EventTable, found: Iterations, chosen: Collection[int]) -> tuple[EventTable, Iterations]:
-    """The trace and its iterations with the chosen ones only; both as they were where none of those was found.
+    """Cut the trace and its iterations to the chosen ones; both stay as they are where none of those was found.
 
     Args:
         events: The whole trace.

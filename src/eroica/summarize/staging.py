@@ -244,7 +244,7 @@ def walk(
 
 
 def staged(capture: Capture, scene: Scene, python: Sampled, critical: Layer) -> Staged:
-    """What strands are drawn from."""
+    """Gather the facts that strands are drawn from."""
     return Staged(
         events=scene.events,
         outline=scene.outline,

@@ -1,4 +1,4 @@
-"""What a process does once: device context, lazy loading, compilation, autotuning, capture of graphs.
+"""Find the work that a process does once: device context, lazy loading, compilation, autotuning, capture of graphs.
 
 A call of the driver that lasts tens of milliseconds while the device has nothing to do is none of the calls that cost
 microseconds each time: it sets something up. Synchronizations and copies wait for the device, or move data, and count
@@ -31,7 +31,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, eq=False)
 class StartUp:
-    """When a process was being set up.
+    """Stretches in which a process was being set up.
 
     Attributes:
         start: int64 [K], rising.

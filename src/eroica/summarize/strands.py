@@ -1,4 +1,4 @@
-"""Who ran what when, one strand a thread or device stream: what timelines and traces for other viewers are drawn from.
+"""Lay out the work of each thread and device stream as one strand, for timelines and traces of other viewers.
 
 Nothing is concluded from strands.
 """

@@ -60,7 +60,7 @@ def distinct(time_M: Times) -> Times:
 
 
 class Nesting(NamedTuple):
-    """A nested set of intervals: who is in whom.
+    """A nested set of intervals: which interval lies in which.
 
     Attributes:
         depth_N: 1 for the outermost. int32 [N].
@@ -85,7 +85,7 @@ class Nesting(NamedTuple):
 
 
 def nest(start_N: Times, end_N: Times) -> Nesting:
-    """Find out who is in whom.
+    """Find the interval around each interval.
 
     Args:
         start_N: In rising order, where equal the longer first.
@@ -114,7 +114,7 @@ def _cut_to_outer(start_N: Times, end_N: Times, found: Nesting) -> Times:
 
 
 def _nest(start_N: Times, end_N: Times) -> tuple[Nesting, bool]:
-    """Who is in whom if none crosses another; whether none does."""
+    """Find the innermost interval around each interval, if none crosses another; also return whether none does."""
     count = len(start_N)
     moments = np.concatenate((end_N[::-1], start_N))
     order = np.argsort(moments, kind="stable")  # ends first where equal, of these the innermost one's first
@@ -130,7 +130,7 @@ def _nest(start_N: Times, end_N: Times) -> tuple[Nesting, bool]:
 
 
 def _latest_of_level(is_start: NDArray[np.bool_], number: Numbers, level: Numbers) -> Numbers:
-    """From each moment on, who of those as deep as the stack is then has begun last; -1 where it is empty."""
+    """Find the latest interval begun at the stack's depth from each moment on; -1 where the stack is empty."""
     by_level = np.argsort(level.astype(np.int16) if level.max(initial=0) < 2**15 else level, kind="stable")
     place = np.arange(len(by_level), dtype=np.int32)
     place *= is_start[by_level]
@@ -141,7 +141,7 @@ def _latest_of_level(is_start: NDArray[np.bool_], number: Numbers, level: Number
 
 
 def leaf_segments(start_N: Times, end_N: Times) -> tuple[Times, Times, Numbers]:
-    """Where each interval of a nested set is the innermost one: its self time.
+    """Find the segments in which each interval of a nested set is the innermost one: its self time.
 
     Args:
         start_N: In rising order, where equal the longer first.
@@ -166,7 +166,7 @@ def _cut_crossings(start_N: Times, end_N: Times) -> Times:
 
 
 def split_at(layer: Layer, cuts: Times) -> Layer:
-    """The same layer with its segments cut at some moments (rising)."""
+    """Cut the segments of a layer at some moments (rising)."""
     first = np.searchsorted(cuts, layer.start, side="right")
     last = np.searchsorted(cuts, layer.end, side="left")
     pieces = np.maximum(last - first, 0) + 1
@@ -181,7 +181,7 @@ def split_at(layer: Layer, cuts: Times) -> Layer:
 
 
 def first_come(start_N: Times, end_N: Times) -> tuple[Times, Times, NDArray[np.int64]]:
-    """Of intervals that run at the same time, the one that started first has the moment.
+    """Give each moment to the first started of the intervals that run at it.
 
     The paper leaves open who is critical among equals; so each moment has one owner and sums stay below the window.
 
@@ -215,7 +215,7 @@ def unite(start_N: Times, end_N: Times) -> tuple[Times, Times]:
 
 
 def inside(time_M: Times, start_N: Times, end_N: Times) -> NDArray[np.bool_]:
-    """Which moments lie in disjoint, ordered intervals. bool [M]."""
+    """Return which moments lie in disjoint, ordered intervals. bool [M]."""
     return find_interval(time_M, start_N, end_N) >= 0
 
 
@@ -236,7 +236,7 @@ def intersect(start_N: Times, end_N: Times, start_M: Times, end_M: Times) -> tup
 
 
 def paint(layers: Sequence[Layer], cuts: Times) -> Layer:
-    """Who has each moment if earlier layers come before later ones.
+    """Give each moment to one layer: earlier layers come before later ones.
 
     Args:
         layers: L layers, each disjoint and in order.

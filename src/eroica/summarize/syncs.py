@@ -104,7 +104,7 @@ def _find_waits(events: EventTable, outline: Outline, edges_ns: Times) -> _Waits
 
 
 def _operator_names(events: EventTable, rows: NDArray[np.int64]) -> list[str]:
-    """What was asked for in each call: "aten::item" rather than the driver's call; a call outside any operator itself.
+    """Name the operator that asked for each call, such as "aten::item"; a call outside any operator names itself.
 
     Only operators of the call's own thread are around it.
     """

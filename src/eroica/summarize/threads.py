@@ -1,7 +1,7 @@
-"""What the kernel says of threads: their use of a processor, waiting for disks, waiting for no other thread.
+"""Measure threads by what the kernel tells: processor use, waits for disks, and moments without any wait for a thread.
 
-A loader child or a prefetching thread is never critical, but what it does explains why the training thread waits: near
-no use of its core it waits for something, near all of it computes.
+A loader child or a prefetching thread is never critical, but its processor use explains why the training thread waits.
+Near no use of its core it waits for something, near full use it computes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def measure_threads(
 
 
 def disk_facts(capture: Capture, samples: Samples | None, threads: Sequence[OtherThread]) -> dict[str, float]:
-    """How long threads were in the kernel's uninterruptible wait (state D): for a disk or a network file system.
+    """Measure how long threads waited uninterruptibly (state D): for a disk or a network file system.
 
     Returns:
         "disk_wait" of the training thread and "loader_disk_wait" summed over the main threads of the loader's
@@ -80,7 +80,7 @@ def disk_facts(capture: Capture, samples: Samples | None, threads: Sequence[Othe
 
 
 def awake_moments(capture: Capture, samples: Samples | None, rate_hz: float) -> NDArray[np.int64]:
-    """When the training thread was seen to run, to sleep until a timer or a file wakes it, or to wait for a disk.
+    """Find moments at which the training thread ran, slept until a timer or a file wakes it, or waited for a disk.
 
     One such sample alone may be a thread that is just being woken, and counts for nothing.
 
@@ -103,7 +103,7 @@ def awake_moments(capture: Capture, samples: Samples | None, rate_hz: float) -> 
 
 
 def _tells_all(series: Series, capture: Capture, period_ns: float) -> bool:
-    """Whether states cover the window, about as often as stacks do, and the kernel tells sleep from sleep."""
+    """Return whether states cover the window as often as stacks do, and the kernel tells sleep from sleep."""
     start, end = capture.boundaries_ns[0], capture.boundaries_ns[-1]
     most_missed = _MISSED * (end - start)
     time = series.t_ns[(series.t_ns >= start - most_missed) & (series.t_ns <= end + most_missed)]

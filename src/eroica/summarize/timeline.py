@@ -1,9 +1,9 @@
 """One iteration of a worker and the hardware over its window as a `Timeline` of a few kilobytes.
 
 The middle captured iteration is shown, so that all workers show the same one. Times are whole steps of a grain (a power
-of two, at most 1/16384 of the iteration), which nest as exactly as they did and cost two bytes each. What does not get
-room is said: of nested calls the shortest go; on the critical path and on streams short ones that follow each other
-become one slice called `MANY_SHORT`, so that no picture shows gaps where there were none.
+of two, at most 1/16384 of the iteration), which nest as exactly as they did and cost two bytes each. The timeline says
+what got no room. Of nested calls the shortest go. On the critical path and on streams short slices that follow each
+other become one slice called `MANY_SHORT`, so that no picture shows gaps where there were none.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def add_timeline(
 
 @dataclass(frozen=True)
 class _Head:
-    """Which iteration, and in which steps times are told."""
+    """Iteration that the timeline shows, and the steps in which its times are told."""
 
     iteration: int
     start_us: float
@@ -145,7 +145,7 @@ def _head(edges_ns: Times) -> _Head:
 
 
 def _shares(counts: Sequence[int], wanted: int) -> list[int]:
-    """How many slices each strand gets: by weight, and what one does not need goes to the others."""
+    """Divide the slices among strands: by weight, and slices that one strand does not need go to the others."""
     others = max(len(counts) - 2, 1)
     weight = np.array([_CRITICAL_SHARE, _TRAINING_SHARE] + [_OTHERS_SHARE / others] * (len(counts) - 2))
     share = np.zeros(len(counts))
@@ -234,7 +234,7 @@ def _covered_ns(spans: Spans, chosen: NDArray[np.bool_]) -> int:
 def _many_short(
     spans: Spans, slices: _Slices, rows: NDArray[np.intp], keys: Sequence[FunctionKey], head: _Head
 ) -> _Slices:
-    """Those of these rows that follow each other as one; a single one stays what it is."""
+    """Join rows that follow each other into one slice; a single row stays as it is."""
     gap_ns = head.duration_us * 1e3 * _SEEN
     apart = (np.diff(rows) > 1) | (spans.start[rows[1:]] - spans.end[rows[:-1]] > gap_ns)
     begins = np.append(True, apart)
@@ -251,7 +251,7 @@ def _many_short(
 
 
 def _with(shown: _Slices, more: _Slices, most: int) -> _Slices:
-    """Both, the longest of the further ones only."""
+    """Join both, with the longest of the further ones only."""
     more = more.chosen(more.start < more.end)
     if len(more.start) > most:
         more = more.chosen(np.argsort(more.start - more.end, kind="stable")[:most])
@@ -297,7 +297,7 @@ def _named(number: int, keys: Sequence[FunctionKey]) -> tuple[str, FunctionKind,
 
 
 def _fitting_channels(channels: Sequence[ChannelSeries], budget: int) -> tuple[ChannelSeries, ...]:
-    """As many of the first channels as the budget holds."""
+    """Keep as many of the first channels as the budget holds."""
     kept: list[ChannelSeries] = []
     for one in channels:
         budget -= _channel_bytes(one)

@@ -1,8 +1,9 @@
-"""How much of its resource a function used while it was critical: μ and σ (EROICA, equations 4 and 5).
+"""Measure how much of its resource a function used while it was critical: μ and σ (EROICA, equations 4 and 5).
 
-The resource follows the function: the training thread's CPU for operators and Python, the GPU's clock for device
-kernels; for collectives what the worker's own GPU sends over PCIe (the paper's charts show the same), else a network
-interface with a stated capacity, which all workers of a host share. Memory operations have none (the paper is silent).
+The resource follows the function. For operators and Python it is the training thread's CPU, for device kernels the
+GPU's clock. For collectives it is the traffic that the worker's own GPU sends over PCIe (the paper's charts show the
+same), else a network interface with a stated capacity, which all workers of a host share. Memory operations have none
+(the paper is silent).
 
 A channel renews itself every few milliseconds and most executions are shorter. So μ weighs the channel by time over all
 critical stretches, which for short executions is equation 4 with L(e) = e. Algorithm 1 picks the critical duration
@@ -81,14 +82,14 @@ def _busiest(candidates: Sequence[Series]) -> Series | None:
 
 
 def of_device(candidates: Sequence[Series], worker: Worker) -> Series | None:
-    """Of one channel's series that of the worker's own device; None where there is none."""
+    """Choose from one channel's series that of the worker's own device; None where there is none."""
     named = [one.channel.device.partition("/") for one in candidates]
     at = own_device([(name, uuid) for name, _, uuid in named], worker)
     return None if at is None else candidates[at]
 
 
 def own_device(devices: Sequence[tuple[str, str]], worker: Worker) -> int | None:
-    """Which of these devices (name, uuid) is the worker's: by its uuid where both sides know it, else by index."""
+    """Find the worker's device among (name, uuid): by its uuid where both sides know it, else by index."""
     kind, _, index = worker.device.partition(":")
     if kind != "cuda":
         return None
@@ -99,7 +100,7 @@ def own_device(devices: Sequence[tuple[str, str]], worker: Worker) -> int | None
 
 
 def role_of(key: FunctionKey) -> str:
-    """Which resource a function is bounded by, empty for none."""
+    """Tell the class of resource that bounds a function, "" for none."""
     if key.thread in ASIDE or key.thread == "autograd" or key.kind in ("memory", "other"):
         return ""
     if key.kind == "collective":

@@ -1,4 +1,4 @@
-"""When the training thread waits for a collective that host threads run beside it.
+"""Find the time that the training thread waits for a collective which host threads run beside it.
 
 A collective on a device is critical whenever nothing of a higher class runs; so are all where there is a device. Gloo's
 threads work beside the training thread, which may go on: with Python that leaves no events, or asleep beside a device
@@ -48,7 +48,7 @@ _FOLLOWED = 0.2
 
 
 class Witness(NamedTuple):
-    """What tells whether the training thread waits.
+    """Evidence on whether the training thread waits.
 
     Attributes:
         samples: Its Python.
@@ -76,7 +76,7 @@ class Spans(NamedTuple):
 
 
 def waits_elsewhere(stack: Sequence[str]) -> bool:
-    """Whether a stack waits in the standard library: for a thread, queue, process or socket, but for no collective."""
+    """Return whether a stack waits in the standard library for a thread, queue, process or socket, not a collective."""
     return bool(stack) and _ELSEWHERE.search(stack[-1]) is not None
 
 
@@ -87,7 +87,7 @@ def find_waits(
     witness: Witness,
     window: tuple[int, int],
 ) -> Spans:
-    """Of each collective, the part that the training thread waited for; empty (end = start) where there is none.
+    """Find the part of each collective that the training thread waited for; empty (end = start) where there is none.
 
     Args:
         spans: Collectives, clipped to the window.
@@ -112,11 +112,11 @@ def find_waits(
 def _stretches(
     spans: Spans, cuts: Times, busy: tuple[Times, Times], knows_states: bool
 ) -> tuple[Times, Times, NDArray[np.bool_]]:
-    """Between which signs of life each collective ended, and whether that is shortly before its end was noted.
+    """Find the signs of life between which each collective ended, and whether that is shortly before its noted end.
 
-    Who waits for a future (DistributedDataParallel) goes on before the end is noted. Where the states of the thread are
-    known, a stretch far longer than the own one (than a moment, if the thread computed in that) is no Python, and so
-    the wait.
+    A thread that waits for a future (DistributedDataParallel) goes on before the end is noted. Where the states of the
+    thread are known, a stretch far longer than the own one (than a moment, if the thread computed in that) is no
+    Python, and so the wait.
     """
     is_busy = inside(cuts[:-1] + np.diff(cuts) // 2, *busy)
     place = np.clip(np.searchsorted(cuts, spans.end, side="left") - 1, 0, len(cuts) - 2)

@@ -13,8 +13,9 @@ Where the kernel has nothing of the kind, the file holds everything and is mappe
     8192       8192   worker      ring: duration of the last 1024 iterations, nanoseconds, uint64
 
 Every record starts and ends with the same counter: a reader that finds them different has caught the writer in the
-middle and looks again. Neither side ever waits for the other. A plain iteration (`eroica.worker.plain`) writes only its
-duration, its end and its number, in this order, and leaves the counters alone: each is one aligned word.
+middle and looks again. Neither side ever waits for the other. A plain iteration
+(`eroica.worker.plain_iterations`) writes only its duration, its end and its number, in this order, and leaves the
+counters alone: each is one aligned word.
 """
 
 from __future__ import annotations

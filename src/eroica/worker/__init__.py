@@ -1,11 +1,12 @@
 """The guest in the user's training process.
 
-What it promises: never raise into the user's loop, print nothing, no collective of its own, no thread that wakes up
-without being asked, and nothing at all after its first failure, which is kept, logged once and visible to the agent,
-but to take down a profiler of ours that stands then. It never waits for anybody, and for the device once for a window,
-when its profiler is stopped. The exceptions are bounded: 2 s for open collectives where the user's own profiler starts
-inside a window, 2 s each for those and for the device where the process ends there, and 10 s for a complete window to
-be saved.
+The guest promises: it never raises into the user's loop, prints nothing, calls no collective, and runs no thread that
+wakes up without being asked. After its first failure it does nothing at all, but to take down a profiler of ours that
+stands then. The failure is kept, logged once and visible to the agent. The guest waits for nobody, and for the device
+once for a window, when its profiler is stopped. The exceptions are bounded: 2 s for open collectives where the user's
+own profiler starts inside a window, and 2 s each for those and for the device where the process ends there. A complete
+window has 10 s to be saved.
+
 Standard library only, and torch once the user has it.
 """
 

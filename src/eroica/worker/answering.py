@@ -1,12 +1,12 @@
 """A thread that sleeps until the agent asks what this process is waiting for.
 
 It sits in a blocking read of a FIFO, `<pid>.ask` in the runtime directory, and answers a question, one letter, with
-`<pid>.answer`: process groups, what of the Flight Recorder is open or recent, thread names, and, if the letter is a
-capital, the Python stacks of all threads. A digit asks only how far each group's collectives are: one line from
-torch's counters, whatever the recorder holds, written into another FIFO, `<pid>.told`, because a file costs three
-times as much. Until somebody asks it costs nothing: no wake-up, no lock. It is a thread of `eroica.worker.pristine`,
-so that no list of the user's shows it and it takes no signal from their threads, and it answers five times a second
-at most, whatever is written into the FIFO.
+`<pid>.answer`. The answer holds process groups, the open and recent entries of the Flight Recorder, thread names, and,
+if the letter is a capital, the Python stacks of all threads. A digit asks only how far each group's collectives are:
+one line from torch's counters, whatever the recorder holds. It goes into another FIFO, `<pid>.told`, because a file
+costs three times as much. Until the agent asks, the thread costs nothing: no wake-up, no lock. It is a thread of
+`eroica.worker.pristine`: no list of the user's shows it, and it takes no signal from the user's threads. It answers
+five times a second at most, whatever is written into the FIFO.
 
 A process of a single thread gets none: forking it would draw a warning from Python 3.12 on that it does not draw
 without us. A process with a process group always has several.
@@ -109,7 +109,7 @@ class Answering:
         self._remove()
 
     def abandon(self) -> None:
-        """In a forked child: the thread is the parent's, only the open files were inherited."""
+        """Close the inherited files in a forked child: the thread is the parent's."""
         self._close()
 
     def _open(self) -> None:
@@ -194,7 +194,7 @@ class Answering:
             draft.replace(self._answer)
 
     def _tell(self, question: int) -> None:
-        """Counters, in one write that either takes place whole or, where nobody reads, not at all."""
+        """Write the counters at once: the write takes place whole or, where no agent reads, not at all."""
         try:
             counts = surroundings.collective_counts()
         except Exception:  # noqa: BLE001 - without counters it is watched as before
@@ -210,7 +210,7 @@ def _is_question(letter: int) -> bool:
 
 
 def answer(question: int) -> dict[str, Any]:
-    """What the agent wants to know; `eroica.agent.witnesses` reads it.
+    """Collect what this process is waiting for; `eroica.agent.witnesses` reads it.
 
     Args:
         question: The letter that was asked, handed back so that nobody takes an old answer for a new one.
@@ -240,7 +240,7 @@ def _flight() -> dict[str, Any] | None:
 
 
 def digest(dump: bytes) -> dict[str, Any] | None:
-    """Of a Flight Recorder dump the counters, the entries that are open, and the last 32 of each group.
+    """Extract from a Flight Recorder dump the counters, the open entries, and the last 32 of each group.
 
     Args:
         dump: As torch wrote it; empty for none.
@@ -300,7 +300,7 @@ def _frames(frame: FrameType | None) -> list[tuple[str, str, int]]:
 
 
 class StackSignal:
-    """Where ptrace is forbidden: a signal on which the interpreter writes all stacks into `<pid>.stacks`.
+    """Signal on which the interpreter writes all stacks into `<pid>.stacks`, where ptrace is forbidden.
 
     Unlike the answer it needs no interpreter lock. Only where the setting names a signal, nobody in this process has a
     handler for it, and only from the main thread.
@@ -345,7 +345,7 @@ class StackSignal:
             self._path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """The same in a forked child: the file is the parent's."""
+        """Give up signal and file in a forked child: the file is the parent's."""
         if self.number and signal.getsignal(self.number) is signal.SIG_DFL:
             import faulthandler
 
@@ -372,7 +372,7 @@ class Witness:
 
     @property
     def facts(self) -> dict[str, int]:
-        """For the identity page: which signal is ours, and the number of the file it writes to."""
+        """Facts for the identity page: the stack signal, and the number of the file that it writes to."""
         return {"stack_signal": self._signal.number, "stack_file": self._signal.file}
 
     def listen(self) -> None:
@@ -387,7 +387,7 @@ class Witness:
             self._thread.stop()
 
     def abandon(self) -> None:
-        """In a forked child: let go of what is the parent's."""
+        """Let go in a forked child of signal and thread, which are the parent's."""
         self._signal.abandon()
         if self._thread is not None:
             self._thread.abandon()

@@ -16,9 +16,9 @@ from eroica.wire.places import places, private_directory, private_file
 from eroica.worker.compiled import keep_compilers_out, let_compilers_pass
 from eroica.worker.guard import log_of_this_process
 from eroica.worker.hooks import Guest
+from eroica.worker.import_watch import COMPILER, LOADERS, OPTIMIZERS, look_away, look_out
 from eroica.worker.kineto import quiet_for_good
 from eroica.worker.limits import spared
-from eroica.worker.lookout import COMPILER, LOADERS, OPTIMIZERS, look_away, look_out
 
 
 class Attachment:
@@ -122,7 +122,7 @@ _OF_THE_WORKER = frozenset(
 
 
 class Watch:
-    """What `watch` returns: use it as a context manager to end watching, or ignore it.
+    """Handle that `watch` returns: a context manager that ends watching, or nothing to keep.
 
     Attributes:
         unheeded: Settings that came too late: agent and collector were running already. The worker's log says so, too.

@@ -1,4 +1,4 @@
-"""From an order to a trace on disk: a state machine that the hooks drive from one iteration boundary to the next.
+"""Turn an order into a trace on disk: a state machine that the hooks drive from one iteration boundary to the next.
 
 Waiting, open, parked and closing happen in the training thread, at boundaries, and cost it the start and the stop of
 the profiler (measured and reported as the stall). A window is parked at its end: nothing is recorded any more, but the
@@ -155,7 +155,7 @@ class Capturer:
                 self._session.loader_setup = setup.loader_setup(iterator)
 
     def make_way(self) -> None:
-        """Somebody else wants to profile now: they come first.
+        """Make way for another profiler, which comes first.
 
         Waits for open collectives, 2 s at most for a window. Where one stays open longer, ours has to stand, and torch
         refuses theirs.
@@ -217,7 +217,7 @@ class Capturer:
             self._dismiss(beat.SKIPPED, note)
 
     def forked(self) -> None:
-        """In a forked child: the window is the parent's."""
+        """Leave the window to the parent, in a forked child."""
         if self._session is not None:
             self._session.collections.off()
 
@@ -271,7 +271,7 @@ class Capturer:
         return beat.ACCEPTED, ""
 
     def _wants_inputs(self, order: Order) -> bool:
-        """To learn whom sends go to; not for the first trace, of which nobody knows how large it gets."""
+        """Return whether to record inputs, which tell the targets of sends; not in the first trace, of unknown size."""
         could_go_to_several = self._has_sends and self._worker["world_size"] > _PAIR
         return order.kind == beat.PROBE and could_go_to_several and self._events_per_iteration <= _MOST_WITH_INPUTS
 
@@ -326,7 +326,7 @@ class Capturer:
         self._park(session, why)
 
     def _has_grown(self, session: Session) -> bool:
-        """Whether far more events are recorded than an iteration had when it was probed."""
+        """Return whether far more events are recorded than an iteration had when it was probed."""
         order, count = session.order, session.iterations
         planned = max(order.max_events, (order.last_iteration - order.first_iteration) * self._events_per_iteration)
         recorded = (memory_bytes() - self._resident_bytes) / _EVENT_BYTES if planned else 0.0
@@ -358,7 +358,7 @@ class Capturer:
             self._forget()
 
     def _await(self, question: Callable[[], bool]) -> bool:
-        """Whether a question is answered with yes, soon at least: all waiting for one window takes 2 s at most."""
+        """Return whether a condition becomes true soon; all waiting for one window takes 2 s at most."""
         began = monotonic()
         while not (answer := question()) and monotonic() - began < self._patience_s:
             sleep(_LOOK_AGAIN_S)

@@ -1,4 +1,4 @@
-"""What torch's compiler sees of us: nothing that ends a graph, and nothing inside of one.
+"""Show torch's compiler stand-ins for our functions, which neither end a graph nor add an operator to it.
 
 TorchDynamo follows the training into every Python function that it calls, our hook of optimizers too. Where it compiles
 a whole step, it is to see in the hook's place one that stores the optimizer in an attribute of a module. That is no

@@ -18,12 +18,14 @@ Value = TypeVar("Value")
 
 
 def log_of_this_process() -> Path:
-    """Where this process writes a failure of ours down."""
+    """Path of the log in which this process writes down a failure of ours."""
     return places(os.environ).run / "log" / f"worker-{os.getpid()}.log"
 
 
 def raised_by_signal_handler(error: BaseException) -> bool:
-    """Whether a signal's handler raised it beneath the function that asks (a time limit, a preemption, a dead loader).
+    """Return whether a signal's handler raised the error beneath the calling function.
+
+    Such are a time limit, a preemption, or a loader child that died.
 
     The interpreter hands a handler the frame that it interrupts, which no ordinary call does. Handlers that are not
     written in Python cannot be told apart.
@@ -102,7 +104,7 @@ class Guard:
         return guarded
 
     def owe(self, act: Callable[[], bool]) -> None:
-        """What was begun before a failure and must end after it: called wherever `border` leads, until it is True."""
+        """Keep an act that was begun before a failure and must end after it; called by `border` until it is True."""
         self._owed = act
 
     def clear(self) -> None:
@@ -110,7 +112,7 @@ class Guard:
         self.failure, self.stack, self._owed = None, "", None
 
     def passes(self, error: Exception) -> bool:
-        """Whether the user's code gets to see the error; if it is ours, it is written down."""
+        """Return whether the user's code gets to see the error; write it down if it is ours."""
         if raised_by_signal_handler(error):
             return True
         self._fail(error)

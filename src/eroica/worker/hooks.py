@@ -1,4 +1,4 @@
-"""What runs inside the user's loop: at every batch, at every optimizer step, at every announced iteration.
+"""Run inside the user's loop: at every batch, at every optimizer step, at every announced iteration.
 
 Per event: one clock reading, one write into shared memory, one step of the rhythm; at the end of an iteration one beat
 more and one look for an order. A process becomes a worker at its first optimizer step (or `eroica.step()`).
@@ -23,7 +23,7 @@ from eroica.worker.answering import Witness
 from eroica.worker.capture import SAVING, STATES, Capturer
 from eroica.worker.guard import Guard, log_of_this_process
 from eroica.worker.limits import lack_of_files, spared
-from eroica.worker.plain import EITHER, Plain, make_hooks
+from eroica.worker.plain_iterations import EITHER, Plain, make_hooks
 from eroica.worker.pristine import Lock, Thread, get_ident, monotonic_ns
 from eroica.worker.rhythm import Completed, Rhythm
 from eroica.worker.tracer import ProfilerDoor
@@ -37,7 +37,12 @@ _LOOK_AT_OWNER = 64
 
 
 class _Place(NamedTuple):
-    """What tells whether an optimizer does what one before it did; the parameter is the first of its own."""
+    """Identity by which an optimizer takes the place of an earlier one: type, and number and ends of its parameters.
+
+    The parameter is the optimizer's first one.
+
+    The parameter is the optimizer's first one.
+    """
 
     known_by: tuple[object, ...]
     parameter: weakref.ref[Any]
@@ -145,7 +150,9 @@ class Guest:
             self._hand_over(beats, self._numbered[id(optimizer)])
 
     def _takes_over(self, optimizer: Any) -> bool:
-        """Whether this thread's steps count from here on: those of the one that joined, unless it has stopped stepping.
+        """Return whether this thread's steps count from here on.
+
+        The steps of the thread that joined count, unless it has stopped stepping.
 
         Threads that step optimizers beside each other would make iterations of nobody. Where they did until the one
         that joined ended, others have to go on for a while: their last few steps are no training that continues.
@@ -320,9 +327,9 @@ class Guest:
     def end(self) -> None:
         """The process ends or lets us go: sign off.
 
-        Only inside a window is anything waited for: the saving of a complete one, half a second as a rule, and 10 s at
-        most, after at most 2 s for collectives that were open at its end and for a device that still works. Tearing the
-        process down under it could crash it, which is worse than the wait.
+        Only inside a window is anything waited for. A complete window takes half a second to be saved as a rule, and
+        10 s at most. Before that come at most 2 s for collectives that were open at its end and for a device that still
+        works. Tearing the process down meanwhile could crash it, which is worse than the wait.
         """
         self._take_back()
         beats, capturer, witness = self._beats, self._capturer, self._witness
@@ -344,7 +351,7 @@ class Guest:
             self._declined = False
 
     def after_fork(self) -> None:
-        """In a forked child: the beat file, the window and the failure are the parent's."""
+        """Start afresh in a forked child: beat file, window and failure are the parent's."""
         self._take_back()
         capturer, beats, witness = self._capturer, self._beats, self._witness
         if witness is not None:

@@ -1,4 +1,4 @@
-"""Starting this host's agent from a worker, where nobody else has."""
+"""Start this host's agent from a worker, unless it was started already."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def agent_is_missing(runtime: Path) -> bool:
 
 
 def start_agent(where: Places) -> None:
-    """Start the agent as nobody's child: it is no process that the training's own `wait` could ever see.
+    """Start the agent detached from this process, so that the training's own `wait` never sees it.
 
     Several workers may do this at once; all agents but one find the lock taken and end.
 

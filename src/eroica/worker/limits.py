@@ -38,7 +38,7 @@ def spared() -> Iterator[None]:
 
 
 def lack_of_files() -> str:
-    """Why no file is to be opened beside those of the training, in a clause; "" where there is room."""
+    """Tell in a clause why no file is to be opened beside those of the training; "" where there is room."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
         used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
@@ -51,7 +51,7 @@ def lack_of_files() -> str:
 
 
 def lack_for_a_window() -> str:
-    """Why a window is not to be captured here, in a clause; "" where there is room."""
+    """Tell in a clause why a window is not to be captured here; "" where there is room."""
     most_bytes = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if most_bytes != resource.RLIM_INFINITY and most_bytes < _LEAST_FILE_BYTES:
         return f"files of the process may have only {most_bytes} bytes"

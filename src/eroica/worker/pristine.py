@@ -52,12 +52,12 @@ class Flag:
         self._unset.acquire()
 
     def set(self) -> None:
-        """It is true from here on. Idempotent."""
+        """Make the flag true from here on. Idempotent."""
         with contextlib.suppress(RuntimeError):  # set already
             self._unset.release()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it is true, or becomes so in time."""
+        """Return whether the flag is true, or becomes so in time."""
         if not self._unset.acquire(True, timeout_s):
             return False
         self.set()
@@ -108,7 +108,7 @@ class Thread:
 
 
 def runs_ours(frame: FrameType | None) -> bool:
-    """Whether the thread with this innermost frame is one of ours."""
+    """Return whether the thread with this innermost frame is one of ours."""
     outermost = frame
     while frame is not None:
         outermost, frame = frame, frame.f_back
@@ -116,5 +116,5 @@ def runs_ours(frame: FrameType | None) -> bool:
 
 
 def python_threads() -> list[Any]:
-    """What `threading.enumerate` returns, without its lock, which anybody may hold or have replaced."""
+    """List the threads as `threading.enumerate` does, without its lock, which other code may hold or have replaced."""
     return list(getattr(sys.modules.get("threading"), "_active", {}).values())

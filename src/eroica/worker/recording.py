@@ -1,4 +1,4 @@
-"""Ending our own recording of operators, and nobody else's.
+"""End our own recording of operators, and no other.
 
 torch's public switch (`_enable_record_function`) silences every observer of a thread, the user's
 `ExecutionTraceObserver` among them; its switch for one profiler (`_toggle_collection_dynamic`) writes a warning into
@@ -50,7 +50,7 @@ def take_callback_off() -> bool:
 
 
 class Silence:
-    """What keeps a profiler from recording; and what of it has to be taken back."""
+    """Switch that keeps a profiler from recording, and takes back what it changed."""
 
     def __init__(self) -> None:
         self._everybody = False

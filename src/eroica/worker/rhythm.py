@@ -1,4 +1,4 @@
-"""Which event ends an iteration: a pure state machine over loader and optimizer events. No clock, no torch.
+"""Find the event that ends an iteration: a pure state machine over loader and optimizer events. No clock, no torch.
 
 Source: EROICA, section 4.1. Deviations, so that the iteration ids of all workers of a job agree:
 
@@ -33,7 +33,7 @@ def find_period(tokens: list[int], repeats: int) -> int | None:
 
 
 def _shape_of(cycle: list[int]) -> tuple[int, ...]:
-    """In which order its optimizers step, whoever they are: a new one in an old one's place changes nothing."""
+    """Return the order in which a cycle's optimizers step: a new one in an old one's place changes nothing."""
     optimizers = [token >> 1 for token in cycle]
     return tuple(optimizers.index(one) for one in optimizers)
 
@@ -75,7 +75,7 @@ class Rhythm:
 
     @property
     def plain(self) -> tuple[int, ...]:
-        """Which answers to "loaded since the last step?" (0, 1) make a step of optimizer 0 a whole iteration."""
+        """Answers (0, 1) to "loaded since the last step?" with which a step of optimizer 0 is a whole iteration."""
         return () if self.explicit else tuple(token & _FED for token in self._single if token >> 1 == 0)
 
     def state(self) -> tuple[int, int, int]:

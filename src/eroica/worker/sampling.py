@@ -1,4 +1,4 @@
-"""Python stacks sampled from inside, for one window, where nobody may look in from outside."""
+"""Sample Python stacks from inside, for one window, where no process may look in from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one order captures: profiler, stacks, collections, boundaries, and the files they end in."""
+"""Capture what one order asks for: profiler, stacks, collections, boundaries, and the files they end in."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class _Clock(map):  # type: ignore[type-arg]
 class CollectionLog:
     """Runs of the cyclic garbage collector while it is on.
 
-    The interpreter can raise nothing out of the collector's callbacks: what a signal's handler raises while Python runs
-    in one, a time limit say, is printed and lost. So no Python runs in ours. They are made of parts that are C: one
-    keeps what the collector says, the other formats a text, for which it reads `tick`, which takes the next item of a
-    `map`, which appends the time, the thread and what was kept to a list.
+    The interpreter can raise nothing out of the collector's callbacks: an error that a signal's handler raises while
+    Python runs in one, a time limit say, is printed and lost. So no Python runs in ours: they are made of parts in C.
+    One callback keeps the collector's phase and facts. The other formats a text; for that it reads the clock's `tick`,
+    which takes the next item of a `map`, which appends the time, the thread and the kept facts to a list.
     """
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class Session:
         self.stall_ns += monotonic_ns() - before
 
     def settled(self) -> bool:
-        """Every collective that was enqueued when the window was parked has completed, or nobody can tell."""
+        """Return whether every collective enqueued when the window was parked has completed, or that cannot be told."""
         before = monotonic_ns()
         completed = self._ask("open collectives", self._collectives_completed)
         if completed is None:
@@ -236,7 +236,7 @@ class Session:
         }
 
     def _ask(self, what: str, question: Callable[[], Answer]) -> Answer | None:
-        """What torch answers; None and a note where it cannot be asked like that."""
+        """Ask torch a question; None and a note where this version cannot be asked like that."""
         try:
             return question()
         except _UNFAMILIAR as error:

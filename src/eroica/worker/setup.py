@@ -1,4 +1,4 @@
-"""How this worker is set up, as torch and the loader tell it; asked once in a window."""
+"""Describe how this worker is set up, from torch and the loader; asked once in a window."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def torch_setup() -> dict[str, str]:
 
 
 def _questions(torch: Any, version: str) -> dict[str, str]:
-    """What to ask; of a version that cannot be read nothing that warns in some."""
+    """Choose the facts to ask torch for; of an unknown version only those that no version answers with a warning."""
     cuda = bool(getattr(getattr(torch, "version", None), "cuda", None))
     asked = {**_TORCH, **(_CUDA if cuda else {})}
     release = _release(version)
@@ -71,14 +71,14 @@ def _questions(torch: Any, version: str) -> dict[str, str]:
 
 
 def _release(version: str) -> tuple[int, int] | None:
-    """Such as (2, 9) of "2.9.0a0+git1"."""
+    """Parse the release of a version: (2, 9) of "2.9.0a0+git1"; None if it has none."""
     major, _, rest = version.partition(".")
     minor = rest.partition(".")[0]
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 
 def loader_setup(iterator: Any) -> dict[str, str]:
-    """What a loader's iterator says of itself; empty for one of another make."""
+    """Read the settings of torch's loader from its iterator; empty for an iterator of another make."""
     values = {fact: getattr(iterator, name, None) for fact, name in _LOADER.items()}
     return {fact: _text(value) for fact, value in values.items() if isinstance(value, (bool, int))}
 

@@ -1,4 +1,4 @@
-"""What else a worker can tell about itself: ranks, device, process groups, thread names, what was enqueued."""
+"""Read other facts that a worker knows of itself: ranks, device, process groups, thread names, work enqueued."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def device_of(optimizer: Any) -> str:
 
 
 def device_uuid(device: str) -> str:
-    """What the driver calls a CUDA device, the same in every process; its PCI address before torch 2.4; else empty.
+    """Return the driver's UUID of a CUDA device, the same in every process.
+
+    Before torch 2.4 its PCI address is returned; the text is empty where neither is known.
 
     Args:
         device: As `device_of` says.
@@ -112,7 +114,9 @@ def identity(environ: Mapping[str, str], optimizer: Any) -> dict[str, Any]:
 
 
 def meeting_point(environ: Mapping[str, str]) -> dict[str, Any]:
-    """How many workers this host has (0 = unknown), and where those of all hosts met: host and port of torch's store.
+    """Return the number of workers on this host, and host and port of the store where workers of all hosts met.
+
+    The number is 0 where it is unknown.
 
     As torch itself knows it, else from the environment; empty where it is no TCP store. Nothing is asked of the store.
     """
@@ -147,7 +151,7 @@ def _tasks_on_this_node(environ: Mapping[str, str]) -> int:
 
 
 def process_start() -> int:
-    """When this process started, clock ticks since boot; with its id it names the process for good. 0 if unknown."""
+    """Read this process's start, clock ticks since boot, which with its id names it for good; 0 if unknown."""
     try:
         return int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
     except (OSError, LookupError, ValueError):
@@ -224,7 +228,7 @@ def nccl_flight_dump() -> bytes:
 
 
 def device_idle() -> bool:
-    """Whether the device has done its work, as far as it can be asked without waiting for it.
+    """Return whether the device has done its work, as far as it can be asked without waiting for it.
 
     Asked are the calling thread's stream, which the training lets wait for its collectives, and NCCL's recorder for
     collectives that nothing has waited for yet (it never learns the end of sends and receives in a batch). torch keeps
@@ -247,7 +251,7 @@ def _dump(name: str) -> bytes:
 
 
 def _recorded(with_collectives: bool) -> bytes:
-    """What torch's recorder knows, as JSON; empty where there is none: before torch 2.10, or switched off."""
+    """Read torch's recorder as JSON; empty where there is none: before torch 2.10, or switched off."""
     if _distributed() is None:
         return b""
     dump = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
@@ -273,12 +277,12 @@ def collective_counts() -> dict[str, tuple[int, int]]:
 
 
 def collectives_enqueued() -> dict[str, int]:
-    """Number of the last collective enqueued so far, by process group; empty where nobody counts them. 50 µs."""
+    """Number of the last collective enqueued so far, by process group; empty where they are not counted. 50 µs."""
     return _counts(json.loads(_recorded(with_collectives=False) or b"{}"), "last_enqueued_collective")
 
 
 def collectives_completed(enqueued: Mapping[str, int], before_ns: int) -> bool:
-    """Whether every collective that was enqueued up to a moment has ended, its report to the profiler included.
+    """Return whether every collective enqueued up to a moment has ended and reported to the profiler.
 
     gloo works on two collectives of a group at a time, so the number of the last one that ended proves nothing about
     the one before it: each is looked up. That takes 30 ms when the recorder's 2000 places are full. Only when it has
@@ -303,5 +307,5 @@ def collectives_completed(enqueued: Mapping[str, int], before_ns: int) -> bool:
 
 
 def quiet_after_fork() -> None:
-    """In a child forked while a window is open: record nothing there, nobody would ever collect it."""
+    """Record nothing in a child forked while a window is open: nothing would ever collect it."""
     Silence().begin()

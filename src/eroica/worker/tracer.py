@@ -1,4 +1,4 @@
-"""One run of the PyTorch profiler (Kineto), and knowing when somebody else runs theirs."""
+"""Run the PyTorch profiler (Kineto) once, and know when other code runs its own."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class Tracer:
 
 @contextlib.contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """Where Kineto is to write what then moves to `path`: in a directory that nobody removes with the window's.
+    """Yield a file for Kineto that later moves to `path`, in a directory that is not removed with the window's.
 
     It renames its file when it has written it, and that it cannot it says aloud whatever it was told.
     """
@@ -203,7 +203,7 @@ def _beside(path: Path) -> Iterator[Path]:
 
 
 class Survey(NamedTuple):
-    """What a saved trace holds, by evenly spaced pieces.
+    """Number and kind of a saved trace's events, estimated from evenly spaced pieces.
 
     Attributes:
         events: A few percent off.
@@ -273,7 +273,7 @@ class ProfilerDoor:
                 setattr(profiler, name, ours)
 
     def close(self) -> None:
-        """Leave; torch is as it was, except where somebody has put something over ours since. Idempotent."""
+        """Leave torch as it was, except where other code has put something over ours since. Idempotent."""
         from torch.autograd import profiler
 
         for name, (ours, original) in self._placed.items():

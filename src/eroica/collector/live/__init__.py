@@ -1,1 +1,1 @@
-"""The live page as the collector serves it: who may see it, and what they are told; `eroica.views.live` draws it."""
+"""Serve the live page: access to it, and the news that its readers are told; `eroica.views.live` draws it."""

@@ -1,4 +1,4 @@
-"""What pages are told, without a queue for each of them: the newest state of every topic, and when it changed.
+"""Keep the newest state of every topic of a page, and when it changed, without a queue for each page.
 
 A topic is one thing that a page shows: the job's status, one window, the notes. Whoever has seen everything up to
 version 41 gets each topic that has changed since, once, as it is now. So a slow reader costs no memory and never sees a
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """How far a reader is.
+    """Versions up to which a reader has seen everything.
 
     Attributes:
         version: Of the feed.
@@ -63,7 +63,7 @@ class Feed:
         return f"id: {self.epoch}.{position.version}.{position.pace}\n".encode()
 
     def position(self, event_id: str) -> Position | None:
-        """Where somebody was who gives this id; None if that was no place in this feed."""
+        """Return the position of a reader that gives this id; None if that is no position in this feed."""
         epoch, _, rest = event_id.partition(".")
         numbers = rest.split(".")
         if epoch != self.epoch or len(numbers) != 2 or not all(n.isascii() and n.isdigit() for n in numbers):

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from eroica.collector.callers import small_body
+from eroica.collector.access import small_body
 from eroica.collector.intake import clean_request
 from eroica.collector.live.siblings import sibling_link
 from eroica.collector.live.telling import Shown, Stream, Telling, report_path
@@ -52,7 +52,7 @@ class Live:
         self._streams = 0
 
     def routes(self) -> list[Route]:
-        """For `Collector.application`."""
+        """List the routes for `Collector.application`."""
         return [
             Route("/", self._kept(self._page), methods=["GET"]),
             Route("/live/{name}", self._kept(self._asset), methods=["GET"]),
@@ -71,7 +71,7 @@ class Live:
         self._telling.close()
 
     def _kept(self, handler: Handler) -> Handler:
-        """Only for visitors who may see it."""
+        """Guard a route: only visitors who may see the page get there."""
 
         async def kept(request: Request) -> Response:
             refusal = self.visitors.answer(request)
@@ -99,7 +99,7 @@ class Live:
         return await _html(report_path(self._shown.run, request.path_params["window_id"]))
 
     async def _sibling(self, request: Request) -> Response:
-        """To another job's page; its token is only for who sits on this host."""
+        """Redirect to another job's page; its token is only for readers on this host."""
         near = request.client is not None and is_loopback(request.client.host)
         link = await asyncio.to_thread(sibling_link, self._shown.run, request.path_params["name"]) if near else None
         return RedirectResponse(link, status_code=303) if link else _missing("that job has no page here")

@@ -20,7 +20,7 @@ _MOST_BYTES = 8_000_000
 
 
 class _Word(msgspec.Struct, frozen=True):
-    """What is read of a verdict."""
+    """Fields that are read of a verdict."""
 
     verdict: str
     summary: str
@@ -88,7 +88,7 @@ def _rank(sibling: Sibling) -> tuple[bool, float]:
 
 
 def _judged(path: Path, sibling: Sibling) -> Sibling | None:
-    """The same with its final verdict, if there is one; None where that cannot be read."""
+    """Add its final verdict to a job, if there is one; None where that cannot be read."""
     if sibling.running:
         return sibling
     try:

@@ -1,4 +1,4 @@
-"""What the live page's readers are told, as server-sent events.
+"""Send the live page's readers the state of the job, as server-sent events.
 
 While nobody reads, nothing is computed. While somebody does, one task looks at the job a few times a second and encodes
 what has changed, once for all readers (`feed`); each reader is one loop that sends what it has not seen yet.
@@ -45,7 +45,7 @@ _SIBLINGS_S = 5.0
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page shows of a job; the functions say how it is now."""
+    """State of a job for its page; the functions return it as it is now."""
 
     job: str
     run: Path
@@ -60,12 +60,12 @@ class Shown:
 
 
 def report_path(run: Path, window_id: int) -> Path:
-    """Where the report of a window lies once it is drawn."""
+    """Path of the report of a window once it is drawn."""
     return run / "windows" / str(window_id) / "index.html"
 
 
 class Telling:
-    """What one collector's readers are told.
+    """Readers of one collector's page, and the task that tells them of changes.
 
     Args:
         shown: The job.
@@ -87,7 +87,7 @@ class Telling:
 
     @property
     def version(self) -> int:
-        """Of the feed: how often anything changed while somebody looked."""
+        """Version of the feed: the number of changes while a reader looked."""
         return self._feed.version
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class Telling:
             self.readers -= 1
 
     async def _wait(self, news: asyncio.Event) -> bool:
-        """Until there is news, or it is time for a sign of life (True)."""
+        """Wait until there is news, or return True when it is time for a sign of life."""
         try:
             await asyncio.wait_for(news.wait(), BEAT_S)
         except asyncio.TimeoutError:  # not the same as TimeoutError before Python 3.11
@@ -196,7 +196,7 @@ class Telling:
             put("final", "final", encode(verdict_now(0, final, report)))
 
     def report_of(self, line: WindowLine) -> str:
-        """Where a window's report is; "" before there is one."""
+        """Path of a window's report; "" before there is one."""
         if line.window_id not in self._reports:
             if not line.verdict or not report_path(self._shown.run, line.window_id).is_file():
                 return ""
@@ -205,7 +205,7 @@ class Telling:
 
 
 class Stream(StreamingResponse):
-    """Server-sent events to one reader, who is hung up on when stuck."""
+    """Server-sent events to one reader; a stuck reader is hung up on."""
 
     def __init__(
         self, events: AsyncGenerator[bytes, None], hang_up: Callable[[], None] | None, ended: Callable[[], None]

@@ -1,4 +1,4 @@
-"""Who may see the live page, as with a notebook server: who has the link is let in, and has a cookie from then on.
+"""Let visitors of the live page in, as a notebook server does: by its link, and by a cookie from then on.
 
 Agents and commands show the collector's token. The link carries something else, and so does the cookie that it is
 exchanged for: links end up in histories and logs, and browsers send the cookies of one port to every other port of a
@@ -91,11 +91,11 @@ class Visitors:
         self._links = (self.page.encode(), page_pass(token).encode(), self._token)
 
     def serve(self, path: str) -> bool:
-        """Whether browsers are answered there at all."""
+        """Return whether browsers are answered at this path at all."""
         return path in _PAGES or path.startswith(_ROOMS)
 
     def answer(self, request: Request) -> Response | None:
-        """What is said instead of the page: a refusal, or the cookie for who comes with the link; None: go on."""
+        """Answer instead of the page with a refusal, or with the cookie for a visitor with the link; None: go on."""
         if self._has_token(request.headers):
             return None
         if not self._names_us(request.headers.get("host", "")):

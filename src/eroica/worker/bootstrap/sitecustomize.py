@@ -36,7 +36,7 @@ def _look_out_for_torch():  # type: () -> None
     if os.environ.get("EROICA_DISABLE") == "1":
         return
     try:
-        from eroica.worker.lookout import look_out
+        from eroica.worker.import_watch import look_out
     except Exception:  # noqa: BLE001 - another Python, without Eroica in it, or too old to read it
         return
     look_out()

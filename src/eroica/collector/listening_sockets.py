@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from eroica.collector.callers import Server, TokenGate, config_for, small_body
+from eroica.collector.access import Server, TokenGate, config_for, small_body
 from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector
 from eroica.errors import InputError, UsageError
@@ -29,7 +29,7 @@ log = logging.getLogger("eroica.collector")
 
 
 def named_door(environ: Mapping[str, str]) -> tuple[Endpoint, str] | None:
-    """Where `EROICA_COLLECTOR` and `EROICA_TOKEN` say that the collector listens; None if they say nothing.
+    """Read the collector's address and token from `EROICA_COLLECTOR` and `EROICA_TOKEN`; None if they are not set.
 
     Raises:
         UsageError: Everybody could talk to it: there is no token, or a bad one.
@@ -44,7 +44,7 @@ def named_door(environ: Mapping[str, str]) -> tuple[Endpoint, str] | None:
 
 
 def former_door(run: Path, host: str) -> tuple[Endpoint, str] | None:
-    """Where a collector of this host that died listened for other hosts: they will look for the next one there."""
+    """Find the address where a dead collector of this host listened: other hosts look for the next one there."""
     known = address.read_shared(run)
     if known is None or known.host != host or not good_token(known.token):
         return None
@@ -53,7 +53,7 @@ def former_door(run: Path, host: str) -> tuple[Endpoint, str] | None:
 
 
 def former_inside(run: Path, host: str) -> tuple[Endpoint, str] | None:
-    """Where a collector of this host that died listened on loopback, and what opened its page, for pages still open.
+    """Find the loopback address and page secret of a dead collector of this host, for pages that are still open.
 
     Its token is not used again: while nobody listened there, anybody could, and agents show it to who does.
     """
@@ -65,7 +65,7 @@ def former_inside(run: Path, host: str) -> tuple[Endpoint, str] | None:
 
 
 class Doors:
-    """Where one collector listens.
+    """The sockets of one collector.
 
     Args:
         collector: What answers.

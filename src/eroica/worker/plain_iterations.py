@@ -1,11 +1,11 @@
 """The two hooks as torch calls them: a plain iteration is dealt with here, everything else by the guest.
 
-In a computing job nothing is in the processor's caches when a hook fires: what counts is how many objects it touches.
-Once an iteration is known to be one step of one optimizer and nothing else is going on, the guest arms these closures:
-they read a clock and write three words of shared memory at a step, one at a batch. Whatever is not plain (another
+In a computing job nothing is in the processor's caches when a hook fires: its cost is the number of objects it touches.
+The guest arms these closures once an iteration is known to be one step of one optimizer and nothing else is going on.
+They read a clock and write three words of shared memory at a step, one at a batch. Anything that is not plain (another
 optimizer, a missing batch, an order of the agent) disarms them.
 
-What they need of this module comes to them as default values, behind the three arguments that torch passes: looking a
+Names of this module come to the closures as default values, behind the three arguments that torch passes: looking a
 name up in the module's dictionary touches several more cold lines each time (a microsecond in all, measured).
 """
 
@@ -31,7 +31,7 @@ EITHER = 2
 
 
 class Plain(NamedTuple):
-    """Where the iterations stand.
+    """Progress of the iterations.
 
     Attributes:
         iteration: Completed iterations.
@@ -47,7 +47,7 @@ class Plain(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """What `make_hooks` makes.
+    """Closures that `make_hooks` makes.
 
     Attributes:
         stepped: An optimizer's post-step hook.

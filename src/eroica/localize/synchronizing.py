@@ -1,4 +1,4 @@
-"""Waiting in collectives that nobody leaves before everybody has come.
+"""Book waiting in collectives that no member leaves before all members have come.
 
 Array suffixes: G groups of M members, K matched executions. All times are microseconds.
 """
@@ -22,7 +22,6 @@ from eroica.localize.blame import (
     sites_of,
 )
 from eroica.localize.fleet import Fleet
-from eroica.localize.leaving import recorded_skew_floor, skew_floor, uneven_exit
 from eroica.localize.ledger import Ledger
 from eroica.localize.matching import (
     FEWEST_VERIFIED,
@@ -35,6 +34,7 @@ from eroica.localize.matching import (
     waits_in,
 )
 from eroica.localize.meetings import MeetingBlock
+from eroica.localize.skew_floors import recorded_skew_floor, skew_floor, uneven_exit
 from eroica.model.pattern import CollectiveRecord
 from eroica.summarize.series import decode_series, decode_together
 
@@ -68,7 +68,7 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all executions of all members pair, in the order in which they stand."""
+        """True if all executions of all members pair, in the order in which they stand."""
         place_K = self.places[0]
         whole = all(
             at is place_K and record.executions == at.size for at, record in zip(self.places, self.records, strict=True)
@@ -132,19 +132,19 @@ def pair_synchronizing(
 
 
 def _by_sequence(records: Sequence[CollectiveRecord]) -> bool:
-    """Whether the group's own numbers pair executions, which no missing member puts in doubt. Online only."""
+    """Return whether the group's own numbers pair executions, which no missing member puts in doubt. Online only."""
     return all(record.paired_by == "sequence" and not record.end_us for record in records)
 
 
 def _is_confirmed(records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]]) -> bool:
-    """Whether enough ends of recorded traces agree with a pairing that not all members can vouch for."""
+    """Return whether enough ends of recorded traces agree with a pairing that a missing member leaves in doubt."""
     return len(records) > 1 and stacked_ends(records, places).shape[1] >= FEWEST_VERIFIED
 
 
 def pair_unnamed(
     ledger: Ledger, fleet: Fleet, name: tuple[str, str], owners: Mapping[int, CollectiveRecord]
 ) -> Paired | None:
-    """Executions of a group that no trace describes: its members are all workers, or nobody knows them."""
+    """Pair executions of a group that no trace describes; None unless all workers show it and it pairs."""
     members = sorted(owners)
     records = [owners[worker] for worker in members]
     places, reason = pair_by_order(records, uneven_exit(fleet.carriers, name[0]))
@@ -194,7 +194,7 @@ class _Together(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def _is_alike(one: Paired) -> bool:
-    """Whether members have all executions in common, and nothing but sequence numbers is to be judged by."""
+    """Return whether members have all executions in common, and only sequence numbers and durations judge them."""
     is_plain = one.name[1] not in _UNEVEN and not any(record.end_us for record in one.records)
     return is_plain and one.is_whole and len({record.iteration for record in one.records}) == 1
 

@@ -1,4 +1,4 @@
-"""Which verdicts on standstills hold: until somebody moves, or the job is started again."""
+"""Keep the verdicts on standstills that hold: until a worker moves, or the job is started again."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Holding:
 
     @property
     def standing(self) -> frozenset[int]:
-        """Windows of standstills in which nobody has moved since: the "blocked" ones; without any, the unexplained."""
+        """Windows of standstills in which no worker has moved since: those that are "blocked", else the unexplained."""
         return self.blocked or frozenset(self._standing)
 
     @property
     def blocked(self) -> frozenset[int]:
-        """Those of them whose cause is known."""
+        """Windows of standstills that hold and whose cause is known."""
         return frozenset(i for i in self._standing if self._windows.verdicts[i].verdict == "blocked")
 
     def judged(self, window: Window) -> None:
@@ -51,7 +51,7 @@ class Holding:
         self._fates[window_id] = fate
 
     def is_foretold(self, window_id: int) -> bool:
-        """It is known already that a verdict of this window does not hold."""
+        """Return whether it is known already that a verdict of this window does not hold."""
         return window_id in self._fates
 
     def seal(self, window_id: int, fate: Fate) -> None:
@@ -77,7 +77,7 @@ class Holding:
             self.seal(window_id, "restarted")
 
     def outdate(self, workers: Iterable[WorkerStatus]) -> None:
-        """Verdicts of a collector before this one hold until somebody gets further."""
+        """Keep verdicts of a collector before this one until a worker gets further."""
         farthest = max((status.iteration for status in workers if not status.ended), default=-1)
         for window_id in sorted(self._earlier):
             last = self._standing[window_id].last_iteration

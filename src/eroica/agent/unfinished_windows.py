@@ -1,4 +1,4 @@
-"""What is left of a window whose worker ended before it handed it over: its shared memory tells when it stepped."""
+"""Rebuild a window whose worker ended before it handed it over: shared memory tells when the worker stepped."""
 
 from __future__ import annotations
 

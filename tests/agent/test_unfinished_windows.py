@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from eroica.agent.remains import leave_capture
 from eroica.agent.roster import LocalWorker
+from eroica.agent.unfinished_windows import leave_capture
 from eroica.model.window import Capture
 from eroica.model.worker import Worker
 from eroica.settings import Settings

@@ -1,4 +1,4 @@
-"""Waiting that goes one way: a receive for its sender.
+"""Book waiting that goes one way: of a receive for its sender.
 
 Array suffixes: K matched executions.
 """
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.fleet import Fleet
-from eroica.localize.leaving import SKEW_FLOOR_OTHER_US
 from eroica.localize.ledger import Ledger
 from eroica.localize.meetings import MeetingBlock
+from eroica.localize.skew_floors import SKEW_FLOOR_OTHER_US
 from eroica.model.pattern import CollectiveRecord
 from eroica.summarize.series import decode_series, decode_together
 
@@ -43,7 +43,7 @@ _COLUMNS: dict[str, np.dtype[Any]] = {
 
 
 class _Side(msgspec.Struct, frozen=True, eq=False):
-    """One worker's part in executions that go one way; `end` and `peers` have no values where nobody knows them."""
+    """One worker's part in executions that go one way; `end` and `peers` are empty where they are unknown."""
 
     worker: int
     duration: Floats
@@ -148,7 +148,7 @@ def _disentangled(receives: Sequence[_Side], sends: Sequence[_Side]) -> tuple[li
 
 
 def _placed(sorted_NR: Floats, value_NS: Floats) -> NDArray[np.intp]:
-    """How many numbers of its sorted row lie below each value: `searchsorted` of many rows at once. intp [N, S]."""
+    """Count the numbers of its sorted row below each value: `searchsorted` of many rows at once. intp [N, S]."""
     size = value_NS.shape[1]
     order = np.argsort(np.concatenate([value_NS, sorted_NR], axis=1), axis=1, kind="stable")
     below = np.cumsum(order >= size, axis=1)
@@ -164,7 +164,7 @@ def _pair(
     records: tuple[CollectiveRecord, CollectiveRecord],
     fleet: Fleet,
 ) -> list[_Pair]:
-    """The receives of one worker from another with their sends; none, and a note why, where they do not pair."""
+    """Pair the receives of one worker from another with their sends; none, and a note why, where they do not pair."""
     (waiting, leading), (recv, send) = sides, records
     receiver, sender = fleet.ranks[waiting.worker], fleet.ranks[leading.worker]
     at_recv, at_send = np.flatnonzero(waiting.peers == sender), np.flatnonzero(leading.peers == receiver)
@@ -229,7 +229,7 @@ def _column(encoded: Sequence[bytes], kind: np.dtype[Any]) -> Sequence[NDArray[A
 
 
 def _book_one_way(ledger: Ledger, pairs: Sequence[_Pair]) -> None:
-    """One side waits for the other, by what it spends longer in the execution; short waits blame nobody.
+    """Book the waiting of one side for the other, by its longer duration; short waits blame no worker.
 
     Args:
         ledger: Where it is entered.
@@ -277,7 +277,7 @@ def _book(ledger: Ledger, pairs: Sequence[_Pair], timed: bool) -> None:
 
 
 def _transfers(shorter_PK: Floats, size_PK: NDArray[np.int64]) -> Floats:
-    """What each transfer of each pair takes by itself, at most what the quickest ones of its size do. float64 [P, K].
+    """Estimate each transfer's own time: at most that of the quickest transfers of its size. float64 [P, K].
 
     Args:
         shorter_PK: The shorter duration of the two sides.

@@ -1,4 +1,4 @@
-"""The window that is being worked on: who is in it, who has answered, and who is left out."""
+"""The window that is being worked on: its workers, their answers, and the workers that are left out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Underway:
 
     @property
     def in_words(self) -> str:
-        """What is done now, for people."""
+        """Present phase of the window, for people."""
         window = self.window
         span = f"iterations {window.first_iteration} to {window.last_iteration}"
         words: dict[Phase, str] = {
@@ -78,7 +78,7 @@ class Underway:
         return finished | self._gone(workers) >= self.ranks
 
     def probes(self, workers: Iterable[WorkerStatus]) -> dict[int, OrderResult]:
-        """What was measured by the last probe, by global rank."""
+        """Results of the last probe, by global rank."""
         return {rank: result for rank, result in self._probed(workers).items() if result.status == "done"}
 
     def _probed(self, workers: Iterable[WorkerStatus]) -> dict[int, OrderResult]:
@@ -86,14 +86,14 @@ class Underway:
         return {rank: result for rank, result in answers.items() if result != self.first_probes.get(rank)}
 
     def why_not_probed(self, workers: Iterable[WorkerStatus]) -> str:
-        """What workers say instead of a measurement."""
+        """Reasons that workers give instead of a measurement, in words."""
         reasons = {result.note for result in self._answers(workers, "probe").values() if result.note}
         return "; ".join(sorted(reasons)) or "no worker answered in time"
 
     # ------------------------------------------------------------------ the window
 
     def leave_out(self, workers: Iterable[WorkerStatus]) -> None:
-        """Wait no longer for those who missed the window, failed in it or ended before it was opened."""
+        """Wait no longer for workers that missed the window, failed in it or ended before it was opened."""
         workers = list(workers)
         answers = self._answers(workers, "window")
         for rank, result in answers.items():
@@ -105,7 +105,7 @@ class Underway:
                 self.left_out.setdefault(rank, "the worker ended before the window was opened")
 
     def leave_out_the_late(self) -> None:
-        """Wait no longer for anybody."""
+        """Wait no longer for any worker."""
         for rank in sorted(self.waiting_for):
             self.left_out[rank] = "no pattern before the deadline"
 
@@ -117,7 +117,7 @@ class Underway:
         return bool(over) and self.ranks <= over | set(self.left_out)
 
     def omissions(self) -> list[str]:
-        """Who is left out and why, bounded."""
+        """Workers that are left out, each with its reason; a bounded list."""
         notes = [f"worker {rank}: {why}" for rank, why in sorted(self.left_out.items())[:_NAMED]]
         if len(self.left_out) > len(notes):
             notes.append(f"and {len(self.left_out) - len(notes)} more workers left out")
@@ -125,12 +125,12 @@ class Underway:
 
     @property
     def expected_workers(self) -> int:
-        """How many the job has, as far as this window knows."""
+        """Number of workers of the job, as far as this window knows."""
         world = max((p.worker.world_size for p in self.patterns.values()), default=len(self.ranks))
         return max(world, len(self.ranks))
 
     def _answers(self, workers: Iterable[WorkerStatus], kind: str) -> dict[int, OrderResult]:
-        """What the window's workers answered to this order, by global rank."""
+        """Answers of the window's workers to this order, by global rank."""
         return {
             status.worker.global_rank: status.result
             for status in workers

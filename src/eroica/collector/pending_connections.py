@@ -1,9 +1,9 @@
-"""Where connections wait until they have said something: before that they cost a descriptor, and no more.
+"""Hold new connections until they have said something: before that they cost a descriptor, and no more.
 
 asyncio accepts as many connections at once as the kernel has queued, makes a protocol of each, and writes a stack into
 the log for each that there is no descriptor for. So another user of the host could take the collector's descriptors,
-time and disk. Here few are accepted at a time; who says nothing is closed, the oldest first; and of those who speak
-without the token only so many a second are listened to.
+time and disk. Here few connections are accepted at a time. Silent ones are closed, the oldest first. Of those that
+speak without the token only `MAX_HEARD_PER_S` a second are listened to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 MAX_SILENT = 64
 """Connections that have not said anything; above it the oldest of them goes."""
 SILENT_S = 5.0
-"""How long one of them may stay, s."""
+"""Longest stay of a connection that has said nothing, s."""
 MAX_HEARD_PER_S = 200
 """Connections without the token that are listened to in a second."""
 _QUEUE = 512
@@ -51,7 +51,7 @@ class Porch:
         self._open()
 
     def close(self) -> None:
-        """Accept nobody any more, and close those who have said nothing."""
+        """Accept no more connections, and close those that have said nothing."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
         for caller in list(self._silent):
@@ -84,7 +84,7 @@ class Porch:
                 self._sweeping = self._loop.call_later(SILENT_S, self._sweep)
 
     def _sweep(self) -> None:
-        """Close who has been silent for too long."""
+        """Close connections that have been silent for too long."""
         now, self._sweeping = self._loop.time(), None
         for caller, due in list(self._silent.items()):
             if due > now:
@@ -128,7 +128,7 @@ class Porch:
         return self._heard <= MAX_HEARD_PER_S
 
     def _is_shown(self, words: bytes) -> bool:
-        """Whether the first request carries the token; who may do what is asked again at each."""
+        """Return whether the first request carries the token; each request is checked again for what it may do."""
         head = words.partition(b"\r\n\r\n")[0]
         at = head.lower().find(b"\r\n" + _FIELD)
         given = head[at + 2 + len(_FIELD) :].partition(b"\r\n")[0].strip() if at >= 0 else b""

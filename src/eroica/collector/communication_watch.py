@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from eroica.collector.roll import Roll
+from eroica.collector.participants import Roll
 from eroica.collector.windows import Windows
 from eroica.communication.conclusion import hang_verdict, place_in_words, slow_verdict, stretch_in_words
 from eroica.communication.hang import Scene, find_hang
@@ -206,7 +206,7 @@ class Sense:
 
     @property
     def _pause_s(self) -> float:
-        """Between two readings: they look at all records of all hosts, so those of many hosts are farther apart."""
+        """Seconds between two readings; each reads all records of all hosts, so many hosts are read less often."""
         return _READ_S * max(1.0, len(self.ledger.latest) / _FEW_HOSTS)
 
     def _is_moving(self, now: float) -> bool:
@@ -399,7 +399,7 @@ class Sense:
 
 
 def _of(record: HostCommunication, workers: frozenset[int]) -> HostCommunication:
-    """What a host says of its own workers; it does not speak for others."""
+    """Keep of a host's record only its own workers; no host speaks for the workers of another."""
     return msgspec.structs.replace(
         record,
         workers=tuple(one for one in record.workers if one.worker in workers),

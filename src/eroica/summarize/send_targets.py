@@ -25,7 +25,7 @@ _ONE_ITERATION = 2  # boundaries
 
 
 def read_sides(path: Path) -> tuple[CollectiveArguments, ...]:
-    """What the sends and receives of an iteration say, in order; nothing unless each of them tells its other side.
+    """Read the other sides of the sends and receives of an iteration, in order; empty unless each of them tells it.
 
     Args:
         path: Trace of the iteration.
@@ -66,6 +66,6 @@ def _calls(events: EventTable) -> list[int]:
 def _alike(
     events: EventTable, rows: Sequence[int], sides: Sequence[CollectiveArguments]
 ) -> dict[int, CollectiveArguments]:
-    """What an iteration's calls are taken to have said; nothing if they are others."""
+    """Give an iteration's calls the arguments of the probe's calls; none if the calls are others."""
     kinds = [DIRECT_CALLS[events.name_of(row)] for row in rows]
     return dict(zip(rows, sides, strict=True)) if kinds == [one.name for one in sides] else {}

@@ -1,10 +1,10 @@
-"""Who may talk to the collector, and how long strangers may keep it busy.
+"""Admit callers with the token to the collector, and bound how long strangers may keep it busy.
 
 Everybody on the host can open a connection, and beyond localhost everybody on the network. So a request without the
-token (of a browser: the cookie made from it) is answered before it is routed or its body read, and a connection that
-has not yet shown one of them is closed after a few seconds, or when too many others like it have come: idle and slow
-strangers hold neither descriptors nor memory, and never keep an agent out. Who has not even spoken waits in
-`eroica.collector.porch`.
+token (of a browser: the cookie made from it) is answered before it is routed or its body read. A connection that has
+not yet shown one of them is closed after a few seconds, or when too many others like it have come. So idle and slow
+strangers hold neither descriptors nor memory, and never keep an agent out. A connection that has not even spoken waits
+in `eroica.collector.pending_connections`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eroica.collector.live.visitors import Visitors
-from eroica.collector.porch import Porch
+from eroica.collector.pending_connections import Porch
 
 MAX_HEADER_BYTES = 16_384
 STRANGER_S = 5.0
@@ -73,7 +73,7 @@ class TokenGate:
         await (self._let_in if answer is None else answer)(scope, receive, send)
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """To the application, which no odd path and no caller who leaves makes fail aloud."""
+        """Pass a request on to the application; an odd path or a caller that leaves makes no noise in the log."""
         path = scope.get("path", "")
         if scope["type"] != "http" or len(path) > _LONGEST_PATH or not path.isprintable():
             await _NOTHING_THERE(scope, receive, send)
@@ -83,7 +83,7 @@ class TokenGate:
 
 
 def _nobody_cares() -> None:
-    """Of a server that does not count strangers."""
+    """Do nothing, for a server that does not count strangers."""
 
 
 class _Caller(H11Protocol):
@@ -108,7 +108,7 @@ class _Caller(H11Protocol):
         self._leave = self.loop.call_later(STRANGER_S, self.hang_up)
 
     def data_received(self, data: bytes) -> None:
-        """What a stranger sends may make the parser fail in ways that would each leave a stack in the log."""
+        """Handle received bytes; hang up on a stranger whose bytes make the parser fail, without a stack in the log."""
         try:
             super().data_received(data)
         except Exception:
@@ -117,7 +117,7 @@ class _Caller(H11Protocol):
             self.hang_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """They are gone."""
+        """Forget a caller that is gone."""
         self._not_strange()
         super().connection_lost(exc)
 
@@ -144,7 +144,7 @@ class _Caller(H11Protocol):
 
 
 def config_for(application: ASGIApp) -> uvicorn.Config:
-    """How to serve the gated collector: HTTP only, small headers, nobody's word about where a request comes from."""
+    """Configure the server of the gated collector: HTTP only, small headers, no trust in forwarded addresses."""
     strangers: dict[_Caller, None] = {}
     return uvicorn.Config(
         cast("Any", application),
@@ -184,7 +184,7 @@ class Server(uvicorn.Server):
         self._porches = [Porch(listener, self._protocol, self._token) for listener in sockets or ()]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, and let go of everybody."""
+        """Stop listening, and let go of all connections."""
         for porch in self._porches:
             porch.close()
         await super().shutdown(sockets=[])

@@ -1,4 +1,4 @@
-"""How unevenly members leave one execution of a collective, by what carries it."""
+"""Least differences between the moments at which members leave one execution, by the library that carries it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RECORDED_SKEW_FLOOR_US = 5.0
 
 
 class Carriers:
-    """What carries the collectives of each process group; asked for once a group, so it is read from all workers once.
+    """Library of each process group, read once from all workers.
 
     Attributes:
         backends: Library by name of the group, as the first worker that knows the group names it.
@@ -41,10 +41,10 @@ def skew_floor(carriers: Carriers, group: str) -> float:
 
 
 def recorded_skew_floor(carriers: Carriers, group: str) -> float:
-    """The same where ends were written down: less if the library runs on the accelerator."""
+    """Least exit skew where ends were recorded: less if the library runs on the accelerator."""
     return _RECORDED_SKEW_FLOOR_US if carriers.runs_on_device(group) else skew_floor(carriers, group)
 
 
 def uneven_exit(carriers: Carriers, group: str) -> float:
-    """How unevenly members may leave an execution and still have been in the same one, microseconds."""
+    """Return how unevenly members may leave an execution and still have been in the same one, microseconds."""
     return EXIT_US if carriers.runs_on_device(group) else HOST_EXIT_US

@@ -1,4 +1,4 @@
-"""Patterns from disk or from strangers that can be laid side by side: what cannot is left out, and said."""
+"""Check patterns from disk or from strangers, and leave out, with a note, those that cannot be laid side by side."""
 
 from __future__ import annotations
 

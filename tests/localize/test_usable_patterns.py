@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.localize.whole import leave_out_damaged
+from eroica.localize.usable_patterns import leave_out_damaged
 from eroica.summarize.series import encode_series
 from eroica.testing import FleetPlan, synthesize
 

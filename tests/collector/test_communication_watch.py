@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from eroica.collector.sense import Sense, Sensed
+from eroica.collector.communication_watch import Sense, Sensed
 from eroica.collector.windows import Windows
 from eroica.model.communication import Flow, GroupCount, HostCommunication, WorkerOperations
 from eroica.model.look import Ending

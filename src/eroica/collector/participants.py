@@ -1,4 +1,4 @@
-"""Who takes part, as the agents tell it: bounded, and no host speaks for the workers of another."""
+"""Keep the workers that take part, as agents report them: bounded, and each host speaks for its own workers only."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Roll:
 
     @property
     def slowed(self) -> float:
-        """How many times its best mean iteration a worker's last one is, at most; 1 where nobody knows."""
+        """Largest ratio of a worker's last mean iteration to its best one; 1 where no ratio is known."""
         ratios = [s.current_s / s.baseline_s for s in self if s.current_s and s.baseline_s]
         return max(ratios, default=1.0)
 
@@ -132,7 +132,7 @@ class Roll:
 
     @property
     def event_budgets(self) -> list[int]:
-        """What each host has room for, where known."""
+        """Trace events that each host has room for, where known."""
         return [host.event_budget for host in self._hosts.values() if host.event_budget > 0]
 
     def hears(self, host: str, now: float) -> bool:
@@ -145,13 +145,13 @@ class Roll:
         return {host: max(now - self._hosts[host].heard_at, 0.0) for host in self.hosts_with_living()}
 
     def gathering(self, now: float) -> bool:
-        """Somebody joined (or the job was started again) a moment ago, and not yet everybody is in full swing."""
+        """Return whether a worker joined (or the job restarted) a moment ago, and not all are in full swing yet."""
         if self._joined_at is None or now - self._joined_at >= _GATHER_S:
             return False
         return sum(status.baseline_s is not None for status in self.living) < self.world_size
 
     def agent_pid(self, host: str) -> int:
-        """Of the host's agent; 0 if none ever reported."""
+        """Process id of the host's agent; 0 if none ever reported."""
         known = self._hosts.get(host)
         return 0 if known is None else known.agent_pid
 
@@ -160,12 +160,12 @@ class Roll:
         return any(host.waiting and now - host.heard_at <= AGENT_SILENT_S for host in self._hosts.values())
 
     def workers_of(self, host: str) -> list[WorkerStatus]:
-        """What the host's agent last said."""
+        """Statuses of a host's workers in its last report."""
         known = self._hosts.get(host)
         return [] if known is None else list(known.workers.values())
 
     def hosts_with_living(self) -> frozenset[str]:
-        """Hosts on which somebody trains."""
+        """Hosts on which a worker trains."""
         return frozenset(
             name for name, host in self._hosts.items() if any(not status.ended for status in host.workers.values())
         )

@@ -1,4 +1,4 @@
-"""Which process group sends and receives under gloo belong to: the trace and the Flight Recorder do not name it."""
+"""Find the process group of sends and receives under gloo: neither trace nor Flight Recorder names it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def group_of_sends(
 def _skips(
     flight: Sequence[FlightEntry], group: ProcessGroup, window: tuple[int, int], sends_ns: Sequence[int]
 ) -> _Skips:
-    """Whether a group's operation numbers skip; without a send between its entries they say nothing."""
+    """Tell whether a group's operation numbers skip; unknown without a send between its entries."""
     mine = [
         entry
         for entry in flight

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from eroica.archive.store import Store
-from eroica.collector.doors import Doors, former_door, named_door
+from eroica.collector.listening_sockets import Doors, former_door, named_door
 from eroica.collector.service import Collector
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict

@@ -1,8 +1,9 @@
 """A cause followed over the windows of its job. Pure functions.
 
-A *course* is what several windows say of one cause. Two findings belong to one course if they name the same cause on
-workers (or, in a job of several hosts, on hosts) that overlap, or the same cause on other workers in other windows; and
-if one names more precisely, for the same workers or function, what the other calls vaguely.
+A *course* holds one cause as several windows found it. Two findings belong to one course if they name the same cause
+on workers that overlap (in a job of several hosts: on hosts), or the same cause on other workers in other windows. They
+also belong together if one names, for the same workers or function, more precisely the cause that the other calls
+vaguely.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Course:
-    """What the windows say of one cause.
+    """One cause as several windows found it.
 
     Attributes:
         cause: Its most precise name.
@@ -84,7 +85,7 @@ class Course:
 
     @property
     def wanders(self) -> bool:
-        """From window to window it is more often on wholly other workers than on the same."""
+        """True if from window to window the cause is more often on wholly other workers than on the same."""
         pairs = list(pairwise(self.sightings))
         apart = sum(not overlap(one.finding, other.finding, self.many_hosts) for one, other in pairs)
         return 2 * apart > len(pairs)
@@ -98,7 +99,7 @@ class Course:
         return max(leading, key=lambda one: (_likeness(one.finding, usual), one.window_id), default=None)
 
     def _usual_workers(self) -> frozenset[int]:
-        """Those that more than half of the sightings name."""
+        """Workers that more than half of the sightings name."""
         named = Counter(worker for one in self.sightings for worker in set(one.finding.workers))
         return frozenset(worker for worker, times in named.items() if 2 * times > len(self.sightings))
 
@@ -109,18 +110,18 @@ class Course:
         return [one for one in self.sightings if overlap(one.finding, finding, self.many_hosts)]
 
     def weight(self, finding: Finding) -> float:
-        """What it is expected to have cost where it led: confidences times gains, over windows that agree with it."""
+        """Expected cost of the cause where it led: sum of confidence times gain, over windows that agree with it."""
         leading = (one for one in self.agreeing(finding) if one.leads)
         return sum(self.confidence(one) * _gain(one.finding) for one in leading)
 
     def confidence(self, sighting: Sighting) -> float:
-        """What a sighting says for the cause by its precise name, 0-1."""
+        """Confidence that a sighting gives the cause by its precise name, 0-1."""
         precise = sighting.finding.cause == self.cause
         return sighting.finding.confidence * (1.0 if precise else _VAGUE_SUPPORT)
 
 
 def overlap(one: Finding, other: Finding, many_hosts: bool) -> bool:
-    """Whether two findings may mean the same workers; those without certain workers may mean any."""
+    """Return whether two findings may mean the same workers; findings without certain workers may mean any."""
     if one.scope != "some" or other.scope != "some":
         return True
     if set(one.workers) & set(other.workers):
@@ -129,7 +130,7 @@ def overlap(one: Finding, other: Finding, many_hosts: bool) -> bool:
 
 
 def same_place(one: Finding, other: Finding) -> bool:
-    """Whether both send a person to the same place: the same workers, or the same function of all."""
+    """Return whether both findings send a person to the same place: the same workers, or the same function of all."""
     if one.scope != other.scope:
         return False
     if one.scope == "some" and set(one.workers) & set(other.workers):
@@ -143,7 +144,7 @@ def _same_function(one: Finding, other: Finding) -> bool:
 
 
 def _likeness(finding: Finding, usual: frozenset[int]) -> float:
-    """How alike the workers of a finding and the usual ones are, 0-1."""
+    """Likeness of the workers of a finding to the usual ones, 0-1."""
     workers = set(finding.workers)
     return len(workers & usual) / max(len(workers | usual), 1)
 
@@ -171,7 +172,7 @@ def follow_causes(verdicts: Mapping[int, Verdict]) -> tuple[Course, ...]:
 
 
 def is_standstill(verdict: Verdict) -> bool:
-    """Whether it is about a job that stood still, not about slow iterations."""
+    """Return whether a verdict is about a job that stood still, not about slow iterations."""
     return verdict.verdict == "blocked" or (verdict.window is not None and verdict.window.kind == "blocked")
 
 
@@ -199,7 +200,7 @@ def _components(alike: Sequence[Sighting], many_hosts: bool) -> list[list[Sighti
 
 
 def _fold(groups: list[list[Sighting]]) -> list[list[Sighting]]:
-    """The same cause on other workers, never in one window with the first: it wandered.
+    """Join groups of one cause on other workers that are never in one window with the first: the cause wandered.
 
     Seen twice only, it may as well be two troubles, one after the other.
     """
@@ -246,7 +247,7 @@ def _refines(precise: str, vague: str) -> bool:
 
 
 def _means_the_same(precise: Sequence[Sighting], vague: Sequence[Sighting]) -> bool:
-    """They point at the same place and never stand side by side in one verdict, as two causes."""
+    """Return whether both point at the same place and never stand side by side in one verdict, as two causes."""
     if {one.window_id for one in precise} & {one.window_id for one in vague}:
         return False
     return any(
@@ -258,7 +259,7 @@ def _means_the_same(precise: Sequence[Sighting], vague: Sequence[Sighting]) -> b
 
 
 def _one_a_window(group: Iterable[Sighting]) -> tuple[Sighting, ...]:
-    """Of several in one window the first of its verdict."""
+    """Keep one sighting a window: the first of its verdict."""
     by_window: dict[int, list[Sighting]] = {}
     for sighting in group:
         by_window.setdefault(sighting.window_id, []).append(sighting)

@@ -18,7 +18,7 @@ _AWAITED = (OPTIMIZERS, LOADERS, COMPILER)
 
 
 class _Lookout:
-    """A finder that finds nothing itself: it lets the others find torch's modules and is told when they are loaded."""
+    """Finder that finds nothing itself: it lets other finders load torch's modules, and hears when they are loaded."""
 
     def __init__(self) -> None:
         self._asking: set[str] = set()

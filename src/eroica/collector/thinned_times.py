@@ -54,7 +54,7 @@ class Stretches:
         return [*self._thinned, *(stretch for _, stretch in self._fine)]
 
     def since(self, version: int) -> list[Stretch] | None:
-        """Those that are newer; None where some of them may be merged with older ones already."""
+        """Stretches that are newer than a version; None where some of them may already be merged with older ones."""
         if self._thinned and version < self._fine[0][0] - 1:
             return None
         newer = []

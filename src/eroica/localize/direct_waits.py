@@ -1,4 +1,4 @@
-"""Who waited directly for whom: one number for each pair of workers that met, before blame is passed on.
+"""Add up how long each worker waited directly for each other worker it met, before blame is passed on.
 
 Sparse: only those who came last are waited for. They are few in each group, or share the blame, so that each is waited
 for a little; then those with most of it stand for the others.
@@ -38,7 +38,7 @@ class DirectWaits(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     wait_us: Floats = msgspec.field(default_factory=lambda: np.zeros(0))
 
     def for_these(self, accused_W: NDArray[np.bool_]) -> Floats:
-        """How long each other worker waited for the accused, all of them together. float64 [W]."""
+        """Return how long each other worker waited for the accused, all of them together. float64 [W]."""
         mine_E = accused_W[self.on] & ~accused_W[self.waiter]
         found = np.bincount(self.waiter[mine_E], weights=self.wait_us[mine_E], minlength=accused_W.size)
         return np.asarray(found, dtype=np.float64)
@@ -51,7 +51,7 @@ class DirectWaits(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Meets:
-    """Adds up who waited for whom over groups."""
+    """Sum over groups of the waiting of each worker for each other worker."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Places, Places, Floats]] = []
@@ -77,7 +77,7 @@ class Meets:
         self._parts.append((waiter[real], on[real], wait_GLM[real]))
 
     def by_pair(self, workers: int) -> DirectWaits:
-        """All of them, one edge a pair; nobody waits for itself."""
+        """Sum up all waits, one edge a pair; no worker waits for itself."""
         if not self._parts:
             return DirectWaits()
         waiter_E, on_E, wait_E = map(np.concatenate, zip(*self._parts, strict=True))

@@ -1,8 +1,8 @@
-"""Waiting in broadcasts, reduces, gathers and scatters whose root no record names.
+"""Book waiting in broadcasts, reduces, gathers and scatters whose root no record names.
 
-Who waits for whom depends on the root, and on the tree or the ring that carries the data; whoever is not waited for
-leaves early. But where all members but one wait, they wait for that one: a late root of a broadcast, or of two members
-the later one. In other executions nobody is blamed.
+Which member waits for which depends on the root, and on the tree or the ring that carries the data; a member that
+nobody waits for leaves early. But where all members but one wait, they wait for that one: a late root of a broadcast,
+or of two members the later one. In other executions no member is blamed.
 
 Array suffixes: M members of a group, K matched executions.
 """
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from eroica.localize.blame import exit_skew, keep_repeated, sites_of
 from eroica.localize.fleet import Fleet
-from eroica.localize.leaving import SKEW_FLOOR_OTHER_US, skew_floor
 from eroica.localize.ledger import Ledger
 from eroica.localize.matching import Matched, stacked, waits_in
-from eroica.localize.together import Paired, block_of, chained_ends, columns_of_all, common_column
+from eroica.localize.skew_floors import SKEW_FLOOR_OTHER_US, skew_floor
+from eroica.localize.synchronizing import Paired, block_of, chained_ends, columns_of_all, common_column
 from eroica.model.pattern import CollectiveRecord
 
 Floats = NDArray[np.float64]

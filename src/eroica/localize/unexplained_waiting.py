@@ -1,4 +1,4 @@
-"""Waiting that a worker's critical path shows but no matched execution explains: where in its own time it lies.
+"""Find where in a worker's own time lies waiting that its critical path shows but no matched execution explains.
 
 It is in collectives that did not pair, or in ones that nothing but their row is known of. Such waiting is long and
 rare, so it is looked for in the longest stretches of own time of its iteration.

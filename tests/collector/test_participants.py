@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eroica.collector.roll import AGENT_SILENT_S, Roll
+from eroica.collector.participants import AGENT_SILENT_S, Roll
 from eroica.model.worker import Worker
 from eroica.wire.messages import AgentReport, WorkerStatus
 

@@ -45,7 +45,7 @@ def _by_leaf(fleet: Fleet, known: set[FunctionKey]) -> dict[str, list[int]]:
 
 
 def time_then(fleet: Fleet, past: Fleet, one: Moved, workers: Places, order: Places) -> Floats:
-    """What a function took then, divided among its rows of now in proportion to what they take now.
+    """Divide a function's time in the past window among its present rows, in proportion to their present times.
 
     Args:
         fleet: The window.
