@@ -89,7 +89,8 @@ def serving(command: list[str]) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen([*command, str(port), "--host", "127.0.0.1"])
+    quiet = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # a dozen processes that nothing needs here
+    server = subprocess.Popen([*command, str(port), "--host", "127.0.0.1"], env=quiet)
     try:
         end = time.monotonic() + PATIENCE_S
         while True:
