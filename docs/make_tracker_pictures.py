@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from selenium.webdriver import ActionChains
+from selenium.webdriver.common.by import By
 
 from eroica.testing.browser import Browser, why_no_browser
 
@@ -126,6 +127,9 @@ def photograph(browser: Browser, url: str, text: str, file: Path) -> None:
     if url.endswith("#text") and browser.driver.execute_script(FILTER):
         ActionChains(browser.driver).send_keys(text).perform()
     time.sleep(3)
+    for tag in browser.driver.find_elements(By.XPATH, f"//span[@title='{text}']")[:1]:
+        tag.click()  # MLflow shows the whole of it then
+        time.sleep(1)
     browser.driver.save_screenshot(str(file))
 
 
