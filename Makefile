@@ -36,7 +36,7 @@ test-tools:  ## callbacks in the frameworks themselves, and the table of docs/to
 	$(PYTHON) -m venv $(TOOLS)
 	$(TOOLS)/bin/python -m pip install --quiet -c constraints.txt torch
 	$(TOOLS)/bin/python -m pip install --quiet -c constraints.txt --editable '.[mcp,otel]' pytest pytest-timeout \
-	transformers accelerate lightning trl datasets 'ray[default,train]' torch_geometric deepspeed tensorboard mlflow-skinny
+	transformers accelerate lightning trl datasets 'ray[default,train]' torch_geometric deepspeed tensorboard mlflow-skinny wandb
 	$(TOOLS)/bin/python -m pytest tests/integrations
 	$(TOOLS)/bin/python benchmarks/tools.py
 

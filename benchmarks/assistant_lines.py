@@ -2,10 +2,11 @@
 
 `python benchmarks/assistant_lines.py [--runs DIR --jobs DIR ...] [--json FILE]`.
 
-For each window of the corpus that has a culprit in the source of our training, judged by the present rules, and for
-each run that `benchmarks/tools.py --keep DIR` has left (`--runs`; `--jobs` are the directories of their scripts): do
-the text of `eroica report --prompt`, and the answer of the MCP tool `source`, hold the line that defines the culprit
-function, with its number? An answer also counts if it names the file and that line's number in words.
+For each entry of the corpus that has a culprit in the source of our training or of an exam's job, its last faulty
+window judged by the present rules, and for each run that `benchmarks/tools.py --keep DIR` has left (`--runs`; `--jobs`
+are the directories of their scripts): do the text of `eroica report --prompt`, and the answer of the MCP tool `source`,
+hold the line that defines the culprit function, with its number? An answer also counts if it names the file and that
+line's number in words.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from machine import revision
 
 HERE = Path(__file__).resolve().parent
 TRAINING = HERE.parent / "src" / "eroica" / "faults"
+EXAM = HERE / "exam_jobs"
 
 
 class Case(NamedTuple):
@@ -74,17 +76,25 @@ def main() -> int:
 
 
 def from_corpus() -> Iterator[Case]:
-    """The last faulty window of each entry whose culprit is in our training."""
+    """The last faulty window of each entry whose culprit is in our training, or in the job of an exam."""
+    exam = {
+        f"exam_jobs-{one['job']}": one["function_contains"] for one in json.loads((EXAM / "truth.json").read_text())
+    }
     for path in entry_files(HERE / "corpus"):
         entry = read_entry(path)
         by_number = {one.window.window_id: one for one in entry.windows}
-        faulty = [(one, one.truth.function) for one in entry.windows if one.truth is not None and one.truth.function]
+        faulty = [one for one in entry.windows if one.truth is not None and one.truth.verdict != "healthy"]
         if not faulty:
             continue
-        last, function = faulty[-1]
+        last = faulty[-1]
+        job = entry.name.rpartition("-")[0]
+        own = (last.truth.function.rpartition(".")[2],) if last.truth and last.truth.function else ()
+        culprits, source = (tuple(exam[job]), EXAM / "jobs") if job in exam else (own, TRAINING)
+        if not any(definitions(culprits, (source,))):
+            continue
         verdict = _verdict(entry, last, by_number.get(last.compared_with))
         if verdict is not None:
-            yield Case(entry.name, verdict, (function.rpartition(".")[2],), (TRAINING,))
+            yield Case(entry.name, verdict, culprits, (source,))
 
 
 def from_runs(options: argparse.Namespace) -> Iterator[Case]:

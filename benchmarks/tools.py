@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -84,6 +85,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="run directories go here instead of away")
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if not options.page:
         for job in JOBS:
             measure(job, options)
@@ -163,6 +165,10 @@ def _output(command: list[str], variables: dict[str, str], directory: str) -> st
     except subprocess.TimeoutExpired:
         process.terminate()
         return process.communicate(timeout=60)[0]
+    finally:
+        if process.poll() is None:  # we are told to end: not without what we started
+            process.terminate()
+            process.communicate(timeout=60)
 
 
 def judge(job: Job, variant: str, report: Path, verdict_file: Path, options: argparse.Namespace) -> dict[str, Any]:

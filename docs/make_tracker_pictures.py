@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from selenium.webdriver import ActionChains
+from selenium.webdriver.common.by import By
 
 from eroica.testing.browser import Browser, why_no_browser
 
@@ -89,7 +90,8 @@ def serving(command: list[str]) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen([*command, str(port), "--host", "127.0.0.1"])
+    quiet = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # a dozen processes that nothing needs here
+    server = subprocess.Popen([*command, str(port), "--host", "127.0.0.1"], env=quiet)
     try:
         end = time.monotonic() + PATIENCE_S
         while True:
@@ -125,6 +127,9 @@ def photograph(browser: Browser, url: str, text: str, file: Path) -> None:
     if url.endswith("#text") and browser.driver.execute_script(FILTER):
         ActionChains(browser.driver).send_keys(text).perform()
     time.sleep(3)
+    for tag in browser.driver.find_elements(By.XPATH, f"//span[@title='{text}']")[:1]:
+        tag.click()  # MLflow shows the whole of it then
+        time.sleep(1)
     browser.driver.save_screenshot(str(file))
 
 

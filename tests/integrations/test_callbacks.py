@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
 import os
 import pickle
+import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -67,6 +71,7 @@ def train(run: Path, program: str, *arguments: str) -> str:
         "MLFLOW_TRACKING_URI": f"file://{run.parent}/mlflow",
         "MLFLOW_ALLOW_FILE_STORE": "true",
         "TENSORBOARD_LOGGING_DIR": str(run.parent / "work" / "board"),
+        "WANDB_MODE": "offline",
     }
     command = [sys.executable, str(PROGRAMS / program), *arguments]
     done = subprocess.run(
@@ -90,6 +95,34 @@ def board(directory: Path) -> tuple[dict[str, float], list[str]]:
             if "eroica.verdict" in tag:
                 texts += [event.tensor_proto.string_val[0].decode() for event in found.Tensors(tag)]
     return scalars, texts
+
+
+def offline(directory: Path) -> tuple[dict[str, object], dict[str, object]]:
+    """History, later values over earlier ones, and summary of the one W&B run that was kept offline below."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    history: dict[str, object] = {}
+    summary: dict[str, object] = {}
+    (file,) = directory.rglob("run-*.wandb")
+    for record in map(Record.FromString, logged(file.read_bytes())):
+        for items, kept in ((record.history.item, history), (record.summary.update, summary)):
+            kept.update({one.key or ".".join(one.nested_key): json.loads(one.value_json) for one in items})
+    return history, summary
+
+
+def logged(data: bytes, block: int = 32768) -> Iterator[bytes]:
+    """Records of a file in LevelDB's log format behind W&B's 7 bytes: pieces with checksum, size and kind in front."""
+    at, begun = 7, b""
+    while at + 7 <= len(data):
+        if block - at % block < 7:
+            at += block - at % block  # too little for another piece: the rest of a block is padding
+            continue
+        _, size, kind = struct.unpack_from("<IHB", data, at)
+        begun += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last piece
+            yield begun
+            begun = b""
 
 
 def test_nothing_of_a_framework_is_imported_with_the_package() -> None:
@@ -164,9 +197,25 @@ def test_a_transformers_trainer_reports_to_mlflow(run: Path, monkeypatch: pytest
     assert found.data.tags["eroica.verdict"] == SENTENCE
 
 
+@needs("transformers", "accelerate", "wandb")
+def test_a_transformers_trainer_reports_to_wandb(run: Path) -> None:
+    assert "steps 20" in train(run, "hf.py", "well", "wandb")
+    history, summary = offline(run.parent / "work")
+    assert {name: history[f"train/{name}"] for name in KNOWN} == pytest.approx(KNOWN)
+    assert summary["eroica.verdict"] == SENTENCE
+
+
+@needs("trl", "datasets", "tensorboard")
+def test_a_trainer_of_trl_reports_to_its_trackers(run: Path) -> None:
+    assert "steps 20" in train(run, "sft.py")
+    scalars, texts = board(run.parent / "work")
+    assert {name: scalars[f"train/{name}"] for name in KNOWN} == pytest.approx(KNOWN)
+    assert texts == [SENTENCE]
+
+
 @needs("transformers", "accelerate")
 def test_a_tracker_that_fails_costs_the_callback_and_not_the_training(run: Path) -> None:
-    assert "steps 20 told 0" in train(run, "hf.py", "broken", "none")
+    assert "steps 20 told 0 tried 1" in train(run, "hf.py", "broken", "none")
     (log,) = (run / "log").glob("worker-*.log")
     assert "the tracker is down" in log.read_text()
 
@@ -180,6 +229,14 @@ def test_a_lightning_trainer_reports_to_all_of_its_loggers(run: Path) -> None:
     (file,) = (run.parent / "work" / "out" / "csv").rglob("metrics.csv")
     rows = [row for row in csv.DictReader(file.read_text().splitlines()) if row.get("eroica/iteration_ms")]
     assert {float(row["eroica/gain"]) for row in rows} == {0.38}
+
+
+@needs("lightning", "wandb")
+def test_a_lightning_trainer_reports_to_wandb(run: Path) -> None:
+    assert "steps 20" in train(run, "pl.py", "wandb")
+    history, summary = offline(run.parent / "work")
+    assert {name: history[name] for name in KNOWN} == pytest.approx(KNOWN)
+    assert summary["eroica.verdict"] == SENTENCE
 
 
 @needs("lightning")
@@ -197,3 +254,39 @@ def test_a_watched_loop_of_ray_takes_what_it_took() -> None:
 
     loop = watched(plain)
     assert list(inspect.signature(loop).parameters) == ["config"] and loop.__name__ == "plain"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """Address of a Ray that was started without Eroica."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus", "3"]
+    command += ["--node-ip-address", "127.0.0.1", "--port", str(port), "--include-dashboard", "false"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
+    process = subprocess.Popen(command, env={**environment, "RAY_USAGE_STATS_ENABLED": "0"}, stdout=subprocess.DEVNULL)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@needs("ray", "torch")
+@pytest.mark.jobs
+def test_a_loop_in_a_ray_that_runs_already_is_watched(cluster: str, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    out.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
+    command = [sys.executable, str(PROGRAMS / "ray_loop.py"), str(out), cluster, str(run)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in (0, 1):
+        assert json.loads((out / f"{rank}.json").read_text())["eroica/iteration_ms"] > 30
+    end = time.monotonic() + 60
+    while not (run / "verdict.json").exists():
+        assert time.monotonic() < end, "no final verdict"
+        time.sleep(0.5)
+    status = json.loads((run / "status.json").read_text())
+    assert status["iteration"] == 300 and len(status["workers"]) == 2

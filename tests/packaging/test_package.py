@@ -1,4 +1,4 @@
-"""Wheel and source distribution, built and installed where there is nothing else, as pip and pipx do it."""
+"""Wheel and source distribution, built and installed where there is nothing else, as pipx, pip and uvx do it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import sys
 import tarfile
 import venv
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -54,20 +56,35 @@ def test_the_source_distribution_holds_what_a_checkout_needs(built: tuple[Path, 
     assert {"pyproject.toml", "README.md", "LICENSE", "Makefile", "scripts/eroica", "src/eroica/__init__.py"} <= names
 
 
-@pytest.fixture(scope="module")
-def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command, as `pipx install WHEEL` puts it into an environment of its own, with declared dependencies only."""
-    room = tmp_path_factory.mktemp("pipx")
-    venv.create(room / "pipx", with_pip=True)
-    python = room / "pipx" / "bin" / "python"
+@pytest.fixture(scope="module", params=["pipx", "pip", "uvx"])
+def installed(
+    request: pytest.FixtureRequest, built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> list[str]:
+    """How the command is called: `pipx install WHEEL`, `pip install SOURCE`, `uvx --from WHEEL`; nothing but declared
+    dependencies in an environment of its own.
+    """
+    wheel, source = map(str, built)
+    room = tmp_path_factory.mktemp(request.param)
+    venv.create(room / "own", with_pip=True)
+    binaries = room / "own" / "bin"
+    python = str(binaries / "python")
+    pip = [python, "-m", "pip", "install", "--quiet"]
+    if request.param == "pip":
+        _make([*pip, source])
+        return [str(binaries / "eroica")]
+    _make([*pip, "pipx" if request.param == "pipx" else "uv"])
+    if request.param == "uvx":
+        return [str(binaries / "uvx"), "--cache-dir", str(room / "cache"), "--from", wheel, "eroica"]
     own = {"PIPX_HOME": str(room / "home"), "PIPX_BIN_DIR": str(room / "bin"), "PIPX_MAN_DIR": str(room / "man")}
-    environment = {**_plain(), **own}
-    for command in (["pip", "install", "--quiet", "pipx"], ["pipx", "install", str(built[0])]):
-        done = subprocess.run([python, "-m", *command], env=environment, capture_output=True, text=True, check=False)
-        if done.returncode and "No matching distribution" in done.stderr:
-            pytest.skip("no package index can be reached")
-        assert done.returncode == 0, done.stdout + done.stderr
-    return room / "bin" / "eroica"
+    _make([python, "-m", "pipx", "install", wheel], own)
+    return [str(room / "bin" / "eroica")]
+
+
+def _make(command: list[str], variables: Mapping[str, str] = MappingProxyType({})) -> None:
+    done = subprocess.run(command, env={**_plain(), **variables}, capture_output=True, text=True, check=False)
+    if done.returncode and "No matching distribution" in done.stderr:
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _plain() -> dict[str, str]:
@@ -75,11 +92,11 @@ def _plain() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
 
 
-def run(command: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([command, *map(str, arguments)], env=_plain(), capture_output=True, text=True, check=False)
+def run(command: list[str], *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*command, *map(str, arguments)], env=_plain(), capture_output=True, text=True, check=False)
 
 
-def test_the_installed_command_works_without_torch(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_command_works_without_torch(installed: list[str], tmp_path: Path) -> None:
     assert run(installed, "--version").stdout.startswith("eroica, version")
     verdict = Verdict(
         eroica_version="0", job="train", verdict="healthy", summary="All is well.", window=None,
@@ -92,6 +109,6 @@ def test_the_installed_command_works_without_torch(installed: Path, tmp_path: Pa
     assert run(installed, "run", "--", "sh", "-c", "exit 7").returncode == 7
 
 
-def test_an_extra_that_is_missing_says_which(installed: Path) -> None:
+def test_an_extra_that_is_missing_says_which(installed: list[str]) -> None:
     refused = run(installed, "mcp")
     assert refused.returncode == 1 and "pip install 'eroica[mcp]'" in refused.stderr

@@ -1,4 +1,4 @@
-"""A tiny training by Lightning's Trainer with loggers for TensorBoard and CSV."""
+"""A tiny training by Lightning's Trainer with loggers for TensorBoard and CSV, for W&B, or with one that is down."""
 
 import pickle
 import sys
@@ -6,7 +6,7 @@ import time
 
 import lightning as L
 import torch
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 import eroica.integrations.news
 from eroica.integrations.lightning import EroicaCallback
@@ -33,7 +33,11 @@ class Broken(CSVLogger):
             raise RuntimeError("the tracker is down")
 
 
-loggers = [Broken("out")] if sys.argv[1] == "broken" else [CSVLogger("out", name="csv"), TensorBoardLogger("out")]
+loggers = {
+    "well": lambda: [CSVLogger("out", name="csv"), TensorBoardLogger("out")],
+    "wandb": lambda: [WandbLogger(save_dir="out", offline=True)],
+    "broken": lambda: [Broken("out")],
+}[sys.argv[1]]()
 callback = pickle.loads(pickle.dumps(EroicaCallback()))
 trainer = L.Trainer(
     accelerator="cpu", devices=1, max_steps=20, logger=loggers, callbacks=[callback], enable_checkpointing=False,
