@@ -1,0 +1,143 @@
+"""`make circle`: a worker is throttled, Eroica names it, TrainMover replaces it, and every loss is as if nothing was.
+
+    python -m trainmover.demo.circle [--folder DIR]
+
+`eroica run` watches the job and gives its order to `trainmover move --on-verdict -`; nobody else does anything. Rank 2
+is throttled from outside: it runs for 4 ms and is stopped for 16, over and over. Exit status 0 if Eroica's order named
+rank 2, it was moved, iterations are fast again, and all losses and states are those of the job without it, bit by bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from trainmover.demo.picture import draw
+from trainmover.demo.run import Run, ready
+
+ITERATIONS, VICTIM = 1500, 2
+SHAPE = ["--dp", "2", "--pp", "2", "--width", "96", "--iterations", str(ITERATIONS)]
+RUN_S, STOP_S = 0.004, 0.016
+#: Short windows and pauses, as the demonstration is short.
+SETTINGS = {"baseline_window_s": 2, "window_s": 5, "window_lead_s": 0.5, "cooldown_s": 10, "window_deadline_s": 40}
+
+
+class Throttle:
+    """Lets a process run and stops it by turns, until it ends or is left in peace."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._over = pid, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave it in peace; it runs."""
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            while not self._over.is_set():
+                os.kill(self._pid, signal.SIGSTOP)
+                time.sleep(STOP_S)
+                os.kill(self._pid, signal.SIGCONT)
+                time.sleep(RUN_S)
+
+
+def watched(folder: Path) -> list[str]:
+    """The beginning of the command: Eroica around the job, with the order that it may give."""
+    mover = ["trainmover.cli", "move", "--folder", str(folder), "--on-verdict", "-", "--min-confidence", "0.5"]
+    command = ["eroica", "run", "--quiet", "--out", str(folder / "eroica"), "--act-from", "0.5"]
+    command += ["--on-verdict", shlex.join([sys.executable, "-m", *mover, "--force"])]
+    return [*command, *(part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")), "--"]
+
+
+def pace(lines: list[dict[str, Any]], since: float, until: float = float("inf")) -> float:
+    """Median seconds of the iterations that ended within this time."""
+    return float(statistics.median([one["took_s"] for one in lines if since < one["at"] < until] or [float("nan")]))
+
+
+def orders(folder: Path) -> list[dict[str, Any]]:
+    """What Eroica has ordered, and what became of it."""
+    file = folder / "eroica" / "orders.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def main() -> int:
+    """Run it; its exit status."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path)
+    folder = parser.parse_args().folder or Path(tempfile.mkdtemp(prefix="trainmover-circle-"))
+    if shutil.which("eroica") is None:
+        raise SystemExit("the command `eroica` is not here: pip install eroica")
+    quiet, job = Run(folder / "undisturbed", SHAPE), None
+    try:
+        if quiet.process.wait(200) != 0:
+            raise SystemExit(f"the undisturbed job failed; see {folder}")
+        job = Run(folder / "moved", [*SHAPE, "--pace", "0.01"], watched(folder / "moved"))
+        events = throttled(job)
+        status = job.process.wait(200)
+    finally:
+        quiet.end()
+        if job is not None:
+            job.end()
+    lines = job.lines(0)
+    (folder / "iterations.svg").write_text(draw([job.lines(rank) for rank in range(4)], events))
+    before, during, after = (
+        1e3 * pace(lines, *part)
+        for part in ((events[0][0] - 10, events[0][0]), (events[0][0] + 1, events[1][0]), (events[1][0] + 3,))
+    )
+    print(
+        f"iterations:  {before:.0f} ms before, {during:.0f} ms while rank {VICTIM} was throttled, {after:.0f} ms after"
+    )
+    equal = all(
+        {one["step"]: one["loss"] for one in quiet.lines(rank)} == {one["step"]: one["loss"] for one in job.lines(rank)}
+        for rank in range(4)
+    )
+    states = all(
+        (quiet.out / f"state-{rank}.txt").read_text() == (job.out / f"state-{rank}.txt").read_text()
+        for rank in range(4)
+    )
+    print(f"loss equal: {'yes' if equal else 'no'} ({ITERATIONS} iterations, 4 ranks, to the last bit)")
+    print(f"parameters, optimizer, random numbers and data position equal: {'yes' if states else 'no'}")
+    print(f"picture of the iterations: {folder / 'iterations.svg'}")
+    return 0 if equal and states and status == 0 and after < (before + during) / 2 else 1
+
+
+def throttled(job: Run) -> list[tuple[float, str]]:
+    """Throttle the victim and wait until it has been replaced; when each happened and what it was."""
+    job.until(lambda _now: True)
+    job.standby("spare-1")
+    job.until(ready, 90)
+    job.until(lambda now: min(one["step"] for one in now["members"]) > ITERATIONS // 6, 120)
+    begin = time.time()
+    throttle = Throttle(job.lines(VICTIM)[-1]["pid"])
+    try:
+        job.until(lambda now: any(one["what"] == "moved" for one in now["history"]), 150)
+    finally:
+        throttle.stop()
+    moved = time.time()
+    order = next(one for one in orders(job.folder) if "action" in one)
+    named = f"{order['action']} {order['workers']}, {order['cause']} with confidence {order['confidence']:.2f}"
+    print(f"Eroica:      {named}, {moved - begin:.1f} s after rank {VICTIM} was throttled")
+    holder = next(one["host"] for one in job.status()["members"] if one["rank"] == VICTIM)
+    print(f"TrainMover:  rank {VICTIM} is on {holder} now")
+    if order["workers"] != [VICTIM] or holder != "spare-1":
+        raise SystemExit("another rank was named or moved")
+    return [(begin, f"rank {VICTIM} is throttled"), (moved, "it has been replaced")]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
