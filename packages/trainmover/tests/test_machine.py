@@ -212,7 +212,7 @@ def test_a_planned_move_is_written_down_before_anybody_is_told() -> None:
     told: list[str] = []
     real = world.do
     world.do = lambda instructions: (told.extend(_names(instructions)), real(instructions))[1]  # type: ignore[method-assign]
-    world.do(world.machine.ordered("order", "host-m1", "", world.now))
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
     world.run(5.0)
     assert world.answers[-1].done
     assert world.machine.owners[1] == "s0"
@@ -231,7 +231,7 @@ def _names(instructions: list[Instruction]) -> list[str]:
 def test_orders_that_cannot_be_carried_out_say_why() -> None:
     world = World(1, 0)
     for source, words in (("nowhere", "no rank runs on nowhere"), ("host-m1", "1 standby processes are needed")):
-        world.do(world.machine.ordered("order", source, "", world.now))
+        world.do(world.machine.ordered("order", [(source, "")], world.now))
         assert words in world.answers[-1].text
 
 
@@ -248,7 +248,22 @@ def test_a_member_that_comes_back_after_it_was_replaced_is_sent_away() -> None:
     assert world.whole()
 
 
-def test_several_machines_move_at_once_and_two_losses_at_once_are_one_recovery() -> None:
+def test_several_machines_move_at_once_each_to_its_own_standby() -> None:
+    world = World(5, 3)
+    world.do(world.machine.ordered("order", [("host-m0", "host-s2"), ("host-m2", "")], world.now))
+    world.run(8.0)
+    assert world.answers[-1].done
+    assert world.machine.generation == 1
+    assert world.machine.owners[0] == "s2"
+    assert world.machine.owners[2] in ("s0", "s1")
+    assert world.whole()
+    world.do(world.machine.ordered("more", [("host-m1", ""), ("host-m3", "")], world.now))
+    assert "1 standby processes are needed anywhere, 0 are there" in world.answers[-1].text
+    world.do(world.machine.ordered("twice", [("host-m1", ""), ("host-m1", "")], world.now))
+    assert "named twice: host-m1, host-m1" in world.answers[-1].text
+
+
+def test_two_losses_at_once_are_one_recovery() -> None:
     world = World(3, 4)
     world.kill("m0")
     world.kill("m3")
@@ -276,7 +291,7 @@ def test_random_faults_at_random_moments_end_in_a_whole_job_with_one_member_a_ro
     for place, (fault, rank, pause_s) in enumerate(faults):
         holder = world.machine.owners.get(rank, "")
         if fault == "move":
-            world.do(world.machine.ordered(f"o{place}", f"host-{holder}", "", world.now))
+            world.do(world.machine.ordered(f"o{place}", [(f"host-{holder}", "")], world.now))
         elif fault == "kill member" and world.workers[holder].alive:
             world.kill(holder)
         elif fault == "stop member":

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -260,26 +260,27 @@ class Machine:
             return [*out, *self._end(status or 1, f"rank {rank} ends with status {status} again and again")]
         return [*out, *self._lose({rank}, now_s)]
 
-    def ordered(self, order: str, source: str, target: str, now_s: float, *, force: bool = False) -> list[Instruction]:
-        """Somebody wants a host's ranks to move; an empty target leaves the choice."""
-        ranks = [rank for rank, key in sorted(self.owners.items()) if self._host(key) == source]
-        spare = [one for one in self._spares() if target in ("", one.host)]
-        if not ranks:
-            hosts = sorted({self._host(key) for key in self.owners.values()})
-            return [Answer(order, False, f"no rank runs on {source}; the job's hosts are {', '.join(hosts)}")]
+    def ordered(
+        self, order: str, hosts: Sequence[tuple[str, str]], now_s: float, *, force: bool = False
+    ) -> list[Instruction]:
+        """Somebody wants hosts' ranks to move, all at the same boundary.
+
+        Args:
+            order: Its name, for the answer.
+            hosts: From which host to which; an empty target leaves the choice.
+            now_s: The clock.
+            force: Also to a standby that is slower than the job.
+        """
         if self.move or self.recovery:
             return [Answer(order, False, "another move is under way; ask again when it has ended")]
-        if len(spare) < len(ranks):
-            where = f"on {target}" if target else "anywhere"
-            return [
-                Answer(
-                    order,
-                    False,
-                    f"{len(ranks)} standby processes are needed {where}, {len(spare)} are there; "
-                    "start some with `trainmover standby --join`",
-                )
-            ]
-        chosen = self._choose(ranks, spare)
+        if len(dict(hosts)) < len(hosts):
+            return [Answer(order, False, f"a host is named twice: {', '.join(source for source, _ in hosts)}")]
+        chosen: dict[int, str] = {}
+        for source, target in hosts:
+            found = self._newcomers(source, target, chosen)
+            if isinstance(found, str):
+                return [Answer(order, False, found)]
+            chosen.update(found)
         slow = [self.processes[key] for key in chosen.values() if self._too_slow(self.processes[key])]
         if slow and not force:
             return [
@@ -293,10 +294,26 @@ class Machine:
             ]
         self.attempt += 1
         self.move = Move(order, self.attempt, chosen, "becoming", now_s + self.times.become_s, began_s=now_s)
-        out: list[Instruction] = [Keep(self._decision(self.what)), Say(f"moving {source}: ranks {ranks}")]
+        sources = ", ".join(source for source, _ in hosts)
+        out: list[Instruction] = [Keep(self._decision(self.what)), Say(f"moving {sources}: ranks {sorted(chosen)}")]
         for rank, key in chosen.items():
             out += self._become(rank, key)
         return out + self._advance(now_s)
+
+    def _newcomers(self, source: str, target: str, taken: dict[int, str]) -> dict[int, str] | str:
+        """A standby for each rank of a host, or why there is none."""
+        ranks = [rank for rank, key in sorted(self.owners.items()) if self._host(key) == source]
+        if not ranks:
+            hosts = sorted({self._host(key) for key in self.owners.values()})
+            return f"no rank runs on {source}; the job's hosts are {', '.join(hosts)}"
+        spare = [one for one in self._spares() if target in ("", one.host) and one.key not in taken.values()]
+        if len(spare) < len(ranks):
+            where = f"on {target}" if target else "anywhere"
+            return (
+                f"{len(ranks)} standby processes are needed {where}, {len(spare)} are there; "
+                "start some with `trainmover standby --join`"
+            )
+        return self._choose(ranks, spare)
 
     def tick(self, now_s: float) -> list[Instruction]:
         """Time has passed."""
