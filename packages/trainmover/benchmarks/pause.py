@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -88,16 +89,18 @@ def by_loss(job: Rehearsal, rank: int, *, standby: bool) -> dict:
     return {"pause_s": lost_s(lines(job.out), begin), "after_detection_s": took["took_s"]}
 
 
-def ours(shape: tuple[int, int, int], arguments: list[str], pace_s: float, write) -> None:
+def ours(shape: tuple[int, int, int], arguments: list[str], pace_s: float, write, *, few: bool = False) -> None:
+    """All kinds of moves and losses of one job; `few`: one move and one loss."""
     n_ranks = shape[0] * shape[1] * shape[2]
     folder = Path(tempfile.mkdtemp(prefix="trainmover-bench-"))
     with rehearsal(folder, n_ranks, *arguments, "--iterations", "100000", pace_s=pace_s, times='{"beat_s": 20}') as job:
         job.until_step(10, 200)
         write("planned", by_move(job, n_ranks // 2))
-        write("planned", by_move(job, 0))
-        write("planned, cold", by_move(job, n_ranks // 2, "cold"))
+        if not few:
+            write("planned", by_move(job, 0))
+            write("planned, cold", by_move(job, n_ranks // 2, "cold"))
+            write("loss, no standby", by_loss(job, n_ranks - 1, standby=False))
         write("loss, standby", by_loss(job, 1, standby=True))
-        write("loss, no standby", by_loss(job, n_ranks - 1, standby=False))
 
 
 def naive(shape: tuple[int, int, int], arguments: list[str], pace_s: float, write) -> None:
@@ -157,7 +160,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    parts = {"ours": ours, "naive": naive, "restart": restart}
+    parts = {"ours": ours, "few": partial(ours, few=True), "naive": naive, "restart": restart}
     for text in given.shapes.split(","):
         dp, pp, tp = (int(one) for one in text.split("x"))
         arguments = ["--dp", str(dp), "--pp", str(pp), "--tp", str(tp), "--width", str(given.width)]
