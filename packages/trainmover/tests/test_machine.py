@@ -272,6 +272,27 @@ def test_two_losses_at_once_are_one_recovery() -> None:
     assert len([one for one in world.machine.history if one["what"] == "recovery"]) == 1
 
 
+def test_a_copy_counts_when_every_member_has_the_very_same_iteration() -> None:
+    """One member had no place for iteration 17; then nobody may rely on it, and nobody may be left without place."""
+    world = World(1, 0)
+    told: list[dict[str, Any]] = []
+
+    def copied(step: int, *ranks: int) -> list[dict[str, Any]]:
+        told.clear()
+        for rank in ranks:
+            out = world.machine.said(f"m{rank}", {"say": "copied", "step": step}, world.now)
+            told.extend(one.message for one in out if isinstance(one, Tell))
+        return told
+
+    assert copied(10, 0, 1, 2) == []
+    assert copied(10, 3) == [{"do": "stable", "step": 10}] * 4
+    assert copied(17, 0, 1, 2) == []
+    assert copied(20, 3) == [{"do": "void", "steps": [17, 20]}] * 4
+    assert copied(20, 0) == []
+    assert world.machine.stable == 10
+    assert copied(30, 0, 1, 2, 3) == [{"do": "stable", "step": 30}] * 4
+
+
 FAULT = st.sampled_from(["move", "kill member", "stop member", "kill standby", "kill controller", "link", "wait"])
 
 

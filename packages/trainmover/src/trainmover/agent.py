@@ -195,6 +195,8 @@ class Agent:
             self.say("recording", self.upload(), signature=message["signature"])
         elif what == "stable" and keeper is not None:
             keeper.settle(message["step"])
+        elif what == "void" and keeper is not None:
+            keeper.throw_away(message["steps"])
         elif what == "buddies" and keeper is not None:
             buddy = message["of"][str(self._owner.rank)]
             addresses = {int(rank): (host, port) for rank, (host, port) in message["addresses"].items()}

@@ -181,7 +181,8 @@ class Machine:
         self.ended = kept.get("what") == "end"
         self.signatures: dict[int, str] = {int(rank): one for rank, one in kept.get("signatures", {}).items()}
         self.recordings: set[str] = set()
-        self.copied: dict[int, int] = {}
+        self.copied: dict[int, set[int]] = {}
+        self.void: set[int] = set()
         self.stable = -1
         self.digests: dict[int, str] = {}
         self.history: list[dict[str, Any]] = []
@@ -433,12 +434,28 @@ class Machine:
         return self._buddies() if len(self.digests) == self.world else []
 
     def _on_copied(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
-        self.copied[process.rank] = int(message["step"])
-        stable = min(self.copied.values()) if len(self.copied) == self.world else -1
-        if stable <= self.stable:
+        """A copy counts when every rank has one of the very same iteration; until then the older ones are kept.
+
+        A member passes over a copy while its last two are on their way, and not all members need to see that alike. An
+        iteration that one has passed over is thrown away by all, else their places for copies would be taken by
+        iterations that they do not have in common.
+        """
+        step = int(message["step"])
+        if step in self.void or self.owners.get(process.rank) != process.key:
             return []
-        self.stable = stable
-        return [Tell(key, {"do": "stable", "step": stable}) for key in self.owners.values()]
+        self.copied.setdefault(process.rank, set()).add(step)
+        everywhere = set.intersection(*self.copied.values()) if len(self.copied) == self.world else set()
+        if max(everywhere, default=-1) > self.stable:
+            self.stable = max(everywhere)
+            self.copied = {rank: {one for one in has if one >= self.stable} for rank, has in self.copied.items()}
+            return [Tell(key, {"do": "stable", "step": self.stable}) for key in self.owners.values()]
+        newer = {one for has in self.copied.values() for one in has if one > self.stable}
+        passed_over = any(one < max(has) and one not in has for has in self.copied.values() if has for one in newer)
+        if self.stable < 0 or not passed_over:
+            return []
+        self.void |= newer
+        self.copied = {rank: has - newer for rank, has in self.copied.items()}
+        return [Tell(key, {"do": "void", "steps": sorted(newer)}) for key in self.owners.values()]
 
     def _on_done(self, process: Process, _message: Message, _now_s: float) -> list[Instruction]:
         process.done = True
@@ -594,7 +611,7 @@ class Machine:
         recovery.waiting = set(self.owners.values())
         for key in self.owners.values():
             self.processes[key].step, self.processes[key].done = step, False
-        self.stable, self.copied = -1, {}
+        self.stable, self.copied, self.void = -1, {}, set()
         order = {
             "do": "recover",
             "generation": recovery.generation,
