@@ -2,7 +2,7 @@
 ROOT := $(realpath $(dir $(lastword $(MAKEFILE_LIST)))/..)
 BIN := $(ROOT)/.venv/bin
 
-.PHONY: ready demo circle test bench
+.PHONY: ready demo test bench
 .NOTPARALLEL:
 
 ready:
