@@ -27,7 +27,7 @@ from typing import Any
 from trainmover.demo.picture import draw
 from trainmover.demo.run import Run, ready
 
-ITERATIONS, VICTIM = 1500, 2
+ITERATIONS, VICTIM = 600, 2
 SHAPE = ["--dp", "2", "--pp", "2", "--width", "96", "--iterations", str(ITERATIONS)]
 RUN_S, STOP_S = 0.004, 0.016
 #: Short windows and pauses, as the demonstration is short.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -76,6 +77,8 @@ class Run:
 
     def end(self) -> None:
         """End whatever is left."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
         for process in (self.process, *self.children):
             if process.poll() is None:
                 process.kill()
