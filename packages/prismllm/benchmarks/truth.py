@@ -268,10 +268,14 @@ def measure_case(name: str, costs: Costs, pace: float) -> dict[str, Any]:
     prediction = Rehearsal(job, costs).predict(*([change] if change else []))
     real = statistics.median(truth)
     memory = [abs(job.kinds[job.kind_of[rank]].peak_bytes / one["peak"] - 1) for rank, one in enumerate(said)]
+    least = [min(one["peak"] for rank, one in enumerate(said) if job.kind_of[rank] == kind)
+             for kind in range(len(job.kinds))]  # fmt: skip
+    of_kinds = [abs(kind.peak_bytes / peak - 1) for kind, peak in zip(job.kinds, least, strict=True)]
     return {
         "case": name, "ranks": world, "pace_s": pace, "real_s": real, "real_all_s": truth,
         "predicted_s": prediction.seconds, "low_s": prediction.low, "high_s": prediction.high,
-        "error": prediction.seconds / real - 1, "memory_error_worst": max(memory), "capture_s": captured_s,
+        "error": prediction.seconds / real - 1, "memory_error_worst": max(memory),
+        "memory_error_kinds": max(of_kinds), "capture_s": captured_s,
         "load": os.getloadavg()[0],
     }  # fmt: skip
 
@@ -332,7 +336,8 @@ def main(out: Path | None, cases: tuple[str, ...], pace: float, costs: Path, han
             keep(row, out)
         print(f"{name:16} {row['ranks']:3} ranks  real {1e3 * row['real_s']:8.1f} ms  predicted "
               f"{1e3 * row['predicted_s']:8.1f} ms  error {100 * row['error']:+6.2f} %  memory "
-              f"{100 * row['memory_error_worst']:.4f} %  load {row['load']:.1f}", flush=True)  # fmt: skip
+              f"{100 * row['memory_error_worst']:.4f} % (by kinds {100 * row['memory_error_kinds']:.4f} %)  "
+              f"load {row['load']:.1f}", flush=True)  # fmt: skip
     errors = [abs(row["error"]) for row in rows]
     print(f"mean {100 * statistics.mean(errors):.2f} %, worst {100 * max(errors):.2f} %")
 
