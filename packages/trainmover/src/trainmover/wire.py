@@ -137,6 +137,8 @@ class Tls(io.RawIOBase):
                 event = select.POLLIN
             except ssl.SSLWantWriteError:
                 event = select.POLLOUT
+            if self._connection.fileno() < 0:
+                raise OSError("the connection was closed")
             waiting = select.poll()
             waiting.register(self._connection, event)
             if not waiting.poll(None if self._timeout_s is None else self._timeout_s * 1000):
