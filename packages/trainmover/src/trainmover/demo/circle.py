@@ -3,7 +3,7 @@
     python -m trainmover.demo.circle [--folder DIR]
 
 `eroica run` watches the job and gives its order to `trainmover move --on-verdict -`; nobody else does anything. Rank 2
-is throttled from outside: it runs for 4 ms and is stopped for 16, over and over. Some iterations after the move the job
+is throttled from outside, as by a quota: it gets a twenty-fifth of a core. Some iterations after the move the job
 is ended, and the same job runs undisturbed for as many. Exit status 0 if Eroica's order named rank 2, it was moved,
 iterations are fast again, and all losses are those of the undisturbed job, bit by bit.
 """
@@ -30,16 +30,21 @@ from trainmover.demo.run import Run, ready
 
 VICTIM, BEFORE, AFTER = 2, 60, 60
 SHAPE = ["--dp", "2", "--pp", "2", "--width", "96"]
-RUN_S, STOP_S = 0.004, 0.016
+QUOTA, RUN_S, STOP_MOST_S = 0.04, 0.004, 1.0
 #: Short windows and pauses, as the demonstration is short.
 SETTINGS = {"baseline_window_s": 2, "window_s": 5, "window_lead_s": 0.5, "cooldown_s": 10, "window_deadline_s": 40}
 
 
 class Throttle:
-    """Lets a process run and stops it by turns, until it ends or is left in peace."""
+    """Gives a process a share of a core: what it has used is paid for with time in which it is stopped.
+
+    Args:
+        pid: Its main thread's is the time that counts.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid, self._over = pid, threading.Event()
+        self._used = Path(f"/proc/{pid}/schedstat")
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -49,12 +54,18 @@ class Throttle:
         self._thread.join()
 
     def _run(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            paid_s = self._used_s()
             while not self._over.is_set():
-                os.kill(self._pid, signal.SIGSTOP)
-                time.sleep(STOP_S)
-                os.kill(self._pid, signal.SIGCONT)
                 time.sleep(RUN_S)
+                owed_s = (self._used_s() - paid_s) * (1 / QUOTA - 1)
+                paid_s = self._used_s()
+                os.kill(self._pid, signal.SIGSTOP)
+                time.sleep(min(STOP_MOST_S, owed_s))
+                os.kill(self._pid, signal.SIGCONT)
+
+    def _used_s(self) -> float:
+        return int(self._used.read_text().split()[0]) / 1e9
 
 
 def watched(folder: Path) -> list[str]:
