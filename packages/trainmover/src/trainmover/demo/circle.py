@@ -3,7 +3,7 @@
     python -m trainmover.demo.circle [--folder DIR]
 
 `eroica run` watches the job and gives its order to `trainmover move --on-verdict -`; nobody else does anything. Rank 2
-is throttled from outside, as by a quota: it gets a twenty-fifth of a core. Some iterations after the move the job
+is throttled from outside, as by a quota: it gets 7 % of a core. Some iterations after the move the job
 is ended, and the same job runs undisturbed for as many. Exit status 0 if Eroica's order named rank 2, it was moved,
 iterations are fast again, and all losses are those of the undisturbed job, bit by bit.
 """
@@ -30,7 +30,8 @@ from trainmover.demo.run import Run, ready
 
 VICTIM, BEFORE, AFTER = 2, 60, 60
 SHAPE = ["--dp", "2", "--pp", "2", "--width", "96"]
-QUOTA, RUN_S, STOP_MOST_S = 0.04, 0.004, 1.0
+QUOTA, RUN_S, STOP_MOST_S = 0.07, 0.004, 1.0
+TIMES = '{"beat_s": 30}'  # a worker with so little of a core is silent for long, and not lost
 #: Short windows and pauses, as the demonstration is short.
 SETTINGS = {"baseline_window_s": 2, "window_s": 5, "window_lead_s": 0.5, "cooldown_s": 10, "window_deadline_s": 40}
 
@@ -94,7 +95,7 @@ def main() -> int:
     folder = parser.parse_args().folder or Path(tempfile.mkdtemp(prefix="trainmover-circle-"))
     if shutil.which("eroica") is None:
         raise SystemExit("the command `eroica` is not here: pip install eroica")
-    job = Run(folder / "moved", [*SHAPE, "--iterations", "100000", "--pace", "0.05"], watched(folder / "moved"))
+    job = Run(folder / "moved", [*SHAPE, "--iterations", "100000", "--pace", "0.05"], watched(folder / "moved"), TIMES)
     try:
         events = throttled(job)
     finally:
