@@ -1,9 +1,9 @@
 """Pauses and wasted device-hours at sizes that nobody measured here: a projection from measured parts, as a table.
 
-    python benchmarks/projection.py docs/measured/rebuild.jsonl docs/measured/pause.jsonl
+    python benchmarks/projection.py docs/measured/rebuild.jsonl docs/measured/pause.jsonl --detected 1.33
 
-Measured parts: the switch for each connection (rebuild.jsonl, its largest job), a planned pause and the time from
-detection until all go on (pause.jsonl, "planned" and "loss, standby", medians over all jobs there). Assumed, and said
+Measured parts: the switch for each connection (rebuild.jsonl, its largest job), a planned pause (pause.jsonl, the
+median), and the time from detection until all go on (as given). Assumed, and said
 in the table's head: TP 8 and PP 8; one interruption in 2.7 hours on 16,384 devices (Llama 3's), in proportion to
 devices; expected to unexpected as 1 to 8.9 (the TrainMover paper's); copies every 10 iterations of 5 s, of which half
 are lost on average; the state of a member takes as long as here.
@@ -16,9 +16,9 @@ are lost on average; the state of a member takes as long as here.
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
-import sys
 from pathlib import Path
 
 DEVICES = (1_024, 8_192, 131_072)
@@ -32,11 +32,15 @@ def read(path: str) -> list[dict]:
 
 
 def main() -> None:
-    largest = max(read(sys.argv[1]), key=lambda one: one["ranks"])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("rebuild")
+    parser.add_argument("pause")
+    parser.add_argument("--detected", type=float, required=True, help="seconds from detection until all go on")
+    given = parser.parse_args()
+    largest = max(read(given.rebuild), key=lambda one: one["ranks"])
     switch_s = largest["switch_s"] / (2 * largest["groups"] * (largest["ranks"] - 1))
-    pauses = read(sys.argv[2])
-    planned_s = statistics.median(one["pause_s"] for one in pauses if one["what"] == "planned")
-    detected_s = statistics.median(one["after_detection_s"] for one in pauses if one["what"] == "loss, standby")
+    planned_s = statistics.median(one["pause_s"] for one in read(given.pause) if one["what"] == "planned")
+    detected_s: float = given.detected
     print(
         f"switch {1e3 * switch_s:.4f} ms a connection, planned {planned_s:.2f} s, after detection {detected_s:.2f} s\n"
     )
