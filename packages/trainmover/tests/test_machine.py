@@ -312,6 +312,13 @@ FAULT = st.sampled_from(["move", "kill member", "stop member", "kill standby", "
     st.integers(0, 10**6), st.lists(st.tuples(FAULT, st.integers(0, 3), st.floats(0.0, 1.5)), min_size=1, max_size=8)
 )
 @example(seed=0, faults=[("kill member", rank, 0.0) for rank in range(4)])
+@example(
+    seed=0,
+    faults=[
+        *[("move", 0, 0.0), ("move", 0, 0.0), ("kill member", 2, 0.0), ("kill member", 3, 0.0)],
+        *[("stop member", 1, 1.5), ("move", 0, 1.0), ("move", 0, 1.5), ("kill member", 0, 1.0)],
+    ],
+)
 def test_random_faults_at_random_moments_end_in_a_whole_job_with_one_member_a_role(
     seed: int, faults: list[tuple[str, int, float]]
 ) -> None:

@@ -220,7 +220,7 @@ class Machine:
     def said(self, key: str, message: Message, now_s: float) -> list[Instruction]:
         """A process has said something."""
         process = self.processes.get(key)
-        if process is None:
+        if process is None or self.ended:
             return []
         process.heard_s = now_s
         handler = getattr(self, f"_on_{message.get('say')}", None)
