@@ -21,7 +21,7 @@ class Worker:
     def __init__(self, world: World, key: str, rank: int, *, standby: bool) -> None:
         self.world, self.key, self.rank, self.standby = world, key, rank, standby
         self.generation = self.interrupted = self.prepared = 0
-        self.step, self.copies = 0, {0}
+        self.step, self.copies, self.stable = 0, {0}, -1
         self.alive, self.acts = True, not standby
         self.held: dict[str, Any] | None = None
 
@@ -44,6 +44,31 @@ class Worker:
         handler = getattr(self, f"on_{message['do']}", None)
         if handler is not None:
             handler(message)
+
+    def take(self) -> None:
+        """Copy the state, if one of the two places is free; the copy is reported when it has been sent, somewhen."""
+        if self.step not in self.copies and len(self.copies) >= 2:
+            self.copies = {step for step in self.copies if step >= self.stable}
+            if len(self.copies) >= 2:
+                self.copied(max(self.copies))
+                return
+        self.copies.add(self.step)
+        self.copied(self.step)
+
+    def copied(self, step: int) -> None:
+        def report() -> None:
+            if step in self.copies:
+                self.world.do(self.world.machine.said(self.key, {"say": "copied", "step": step}, self.world.now))
+
+        at = self.world.now + self.world.random.choice((0.1, 0.5, 2.5))
+        heapq.heappush(self.world.queue, (at, next(self.world.number), report, self))
+
+    def on_stable(self, message: dict[str, Any]) -> None:
+        self.stable = max(self.stable, message["step"])
+        self.copies = {step for step in self.copies if step >= self.stable}
+
+    def on_void(self, message: dict[str, Any]) -> None:
+        self.copies -= set(message["steps"])
 
     def on_warm(self, message: dict[str, Any]) -> None:
         self.on_become({"role": message["roles"][-1]})
@@ -76,7 +101,7 @@ class Worker:
             self.acts = False
         elif self.standby:
             self.standby, self.acts, self.copies = False, True, set()
-        self.copies.add(self.step)
+        self.take()
         self.held, self.prepared = None, 0
 
     def on_interrupt(self, message: dict[str, Any]) -> None:
@@ -92,7 +117,9 @@ class Worker:
             return
         self.generation = self.interrupted = message["generation"]
         self.standby, self.acts, self.step = False, True, message["step"]
-        self.copies = {step for step in self.copies if step <= self.step} | {self.step}
+        self.copies, self.stable = {step for step in self.copies if step < self.step}, min(self.stable, self.step)
+        self.copies = {*sorted(self.copies)[-1:], self.step}
+        self.copied(self.step)
         self.say("recovered", generation=message["generation"], took_s=0.1)
 
     def on_leave(self, _message: dict[str, Any]) -> None:
@@ -170,9 +197,8 @@ class World:
                 if worker.alive:
                     if worker.acts and worker.held is None and worker.interrupted <= worker.generation:
                         worker.step += 1
-                        worker.copies = {step for step in worker.copies if step >= worker.step - 30}
                         if worker.step % 10 == 0:
-                            worker.copies.add(worker.step)
+                            worker.take()
                     self.do(
                         self.machine.said(
                             worker.key, {"say": "beat", "step": worker.step, "iteration_s": 0.1}, self.now
@@ -286,6 +312,7 @@ def test_two_losses_at_once_are_one_recovery() -> None:
 def test_a_copy_counts_when_every_member_has_the_very_same_iteration() -> None:
     """One member had no place for iteration 17; then nobody may rely on it, and nobody may be left without place."""
     world = World(1, 0)
+    world.machine.stable, world.machine.copied = -1, {}
     told: list[dict[str, Any]] = []
 
     def copied(step: int, *ranks: int) -> list[dict[str, Any]]:

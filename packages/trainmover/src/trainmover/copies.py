@@ -235,12 +235,13 @@ class Keeper:
         parcel.send(link, offer, [memoryview(image.small)], self._wake, deadline)
         wanted = parcel.receive(link, lambda _content: [], self._wake, deadline)["wanted"]
         parcel.send(link, {}, [view_of(image.tensors[name]) for name in wanted], self._wake, deadline)
-        if parcel.receive(link, lambda _content: [], self._wake, deadline).get("kept"):
+        kept = bool(parcel.receive(link, lambda _content: [], self._wake, deadline).get("kept"))
+        with self._changed:
+            mine = self._own.get(step) is image  # not thrown away meanwhile, nor rolled back
+            if mine and not kept and 0 <= self._stable < step:
+                del self._own[step]  # the buddy has no such copy; a later one may do
+        if mine and kept:
             self._report({"say": "copied", "step": step, "n_wanted": len(wanted)})
-        else:
-            with self._changed:
-                if 0 <= self._stable < step and self._own.get(step) is image:
-                    del self._own[step]  # the buddy has no such copy; a later one may do
 
     def _hang_up(self) -> None:
         if self._link is not None:
