@@ -1,6 +1,7 @@
 """The same script run for real and rehearsed: iteration time, peak memory, faults.
 
     python benchmarks/truth.py --json benchmarks/results/truth.json [--case dp4]
+    python benchmarks/truth.py --hangs --json benchmarks/results/hangs.json
 
 Every rank really runs in the reference, as a process with gloo. Compute is paced (each block sleeps until its time is
 over), so that many ranks are an honest reference on few cores; what is not paced, communication above all, still
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -46,18 +48,28 @@ CASES: dict[str, tuple[int, tuple[str, ...], str, str]] = {
     "dp2 pp2 tp2": (8, ("--pp", "2", "--tp", "2", "--microbatches", "4"), "", ""),
     "dp4 slow": (4, ("--microbatches", "4"), "1:1.5", "slow rank=1 by=1.5"),
     "pp2 dp2 slow": (4, ("--pp", "2", "--microbatches", "4"), "3:1.5", "slow rank=3 by=1.5"),
+    "dp16": (16, ("--microbatches", "4"), "", ""),
+    "dp8 pp2": (16, ("--pp", "2", "--microbatches", "4"), "", ""),
     "dp4 pp2 tp2": (16, ("--pp", "2", "--tp", "2", "--microbatches", "4"), "", ""),
+    "dp32": (32, ("--microbatches", "4"), "", ""),
+    "dp16 pp2": (32, ("--pp", "2", "--microbatches", "4"), "", ""),
 }
+#: Layout, and calls (rank, number in the iteration) that are never made.
+HANGS: dict[str, tuple[int, tuple[str, ...], tuple[tuple[int, int], ...]]] = {
+    "dp4": (4, ("--data", "mean", "--microbatches", "4"), ((2, 0),)),
+    "pp2 dp2": (4, ("--pp", "2", "--microbatches", "4"), ((1, 0), (0, 3), (3, 6), (2, 8))),
+}
+HANGS_FROM = 3
 WARMUP = 2
 PACE_S = 0.12
 
 
-def run_for_real(world: int, arguments: tuple[str, ...]) -> list[dict[str, Any]]:
-    """What every rank of a real run says: peak memory and when its iterations ended."""
+def run_for_real(world: int, arguments: tuple[str, ...], hang: str = "") -> list[dict[str, Any]]:
+    """What every rank of a real run says: peak memory and when its iterations ended; with a hang, where it stands."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--real", f"{world}", folder, GPT, *arguments]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        subprocess.run(command, env=environment, check=True, timeout=150, stderr=subprocess.DEVNULL)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TRUTH_HANG": hang}
+        subprocess.run(command, env=environment, check=True, timeout=240, stderr=subprocess.DEVNULL)
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(world)]
 
 
@@ -84,8 +96,87 @@ def real_ranks(world: int, folder: str, script: list[str]) -> None:
             finally:
                 os._exit(status)
         children.append(pid)
+    if os.environ["TRUTH_HANG"]:
+        _wait_until_all_stand(Path(folder), world)
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        return
     if any(os.waitpid(pid, 0)[1] for pid in children):
         raise SystemExit("a rank of the reference failed")
+
+
+def _wait_until_all_stand(folder: Path, world: int, still_s: float = 5.0) -> None:
+    """Until no rank has entered or left a call for so long."""
+    known, since, until = "", time.monotonic(), time.monotonic() + 120
+    while time.monotonic() - since < still_s or known.count("{") < world:
+        if time.monotonic() > until:
+            raise SystemExit("the reference does not stand still")
+        time.sleep(0.1)
+        now = "".join(path.read_text() for path in sorted(folder.glob("*.json")))
+        if now != known:
+            known, since = now, time.monotonic()
+
+
+class Stand:
+    """Writes down where this rank is, and never makes one call.
+
+    It sees what the script and torch's schedules call in Python: isend, irecv, all_reduce.
+
+    Args:
+        path: File: iteration, and the number of the call that the rank is in, -1 in none.
+        hang: "rank:iteration:number" of the call that is never made.
+        rank: This one.
+    """
+
+    def __init__(self, path: Path, hang: str, rank: int) -> None:
+        self.path, self.iteration, self.number = path, 0, -1
+        who, *self.never = map(int, hang.split(":"))
+        self.hangs = who == rank
+
+    def note(self, number: int) -> None:
+        """The rank is in this call now."""
+        part = self.path.with_suffix(".part")
+        part.write_text(json.dumps({"iteration": self.iteration, "call": number}))
+        part.replace(self.path)
+
+    def stepped(self) -> None:
+        """The optimizer has stepped."""
+        self.iteration, self.number = self.iteration + 1, -1
+        self.note(-1)
+
+    def watch(self, module: Any, name: str) -> None:
+        """Calls of this name go through here."""
+        plain = getattr(module.distributed_c10d, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.number += 1
+            number = self.number
+            if self.hangs and [self.iteration, number] == self.never:
+                self.note(number)
+                time.sleep(1e6)
+            if name in ("isend", "irecv"):
+                return Waiting(plain(*args, **kwargs), lambda: self.note(number), lambda: self.note(-1))
+            self.note(number)
+            result = plain(*args, **kwargs)
+            self.note(-1)
+            return result
+
+        setattr(module.distributed_c10d, name, call)
+        setattr(module, name, call)
+
+
+class Waiting:
+    """A work that says when it is waited for."""
+
+    def __init__(self, work: Any, before: Any, after: Any) -> None:
+        self.work, self.before, self.after = work, before, after
+
+    def wait(self) -> None:
+        """As the work's own."""
+        self.before()
+        self.work.wait()
+        self.after()
 
 
 def peak_bytes(profiler: Any) -> int:
@@ -110,8 +201,25 @@ def _real_rank(rank: int, folder: Path, script: list[str]) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(PermissionError):  # ranks mostly sleep; who else runs here must not delay their waking
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    if os.environ["TRUTH_HANG"]:
+        _stand(rank, folder, script)
     peak, ends = run_measured(script)
     (folder / f"{rank}.json").write_text(json.dumps({"peak": peak, "ends": ends}))
+
+
+def _stand(rank: int, folder: Path, script: list[str]) -> None:
+    """Run the script until it hangs; it never comes back."""
+    import runpy
+
+    import torch.distributed as dist
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    stand = Stand(folder / f"{rank}.json", os.environ["TRUTH_HANG"], rank)
+    for name in ("isend", "irecv", "all_reduce"):
+        stand.watch(dist, name)
+    register_optimizer_step_post_hook(lambda *_: stand.stepped())
+    sys.argv = script
+    runpy.run_path(script[0], run_name="__main__")
 
 
 def run_measured(script: list[str]) -> tuple[int, list[float]]:
@@ -160,20 +268,44 @@ def measure_case(name: str, costs: Costs, pace: float) -> dict[str, Any]:
     prediction = Rehearsal(job, costs).predict(*([change] if change else []))
     real = statistics.median(truth)
     memory = [abs(job.kinds[job.kind_of[rank]].peak_bytes / one["peak"] - 1) for rank, one in enumerate(said)]
+    least = [min(one["peak"] for rank, one in enumerate(said) if job.kind_of[rank] == kind)
+             for kind in range(len(job.kinds))]  # fmt: skip
+    of_kinds = [abs(kind.peak_bytes / peak - 1) for kind, peak in zip(job.kinds, least, strict=True)]
     return {
         "case": name, "ranks": world, "pace_s": pace, "real_s": real, "real_all_s": truth,
         "predicted_s": prediction.seconds, "low_s": prediction.low, "high_s": prediction.high,
-        "error": prediction.seconds / real - 1, "memory_error_worst": max(memory), "capture_s": captured_s,
+        "error": prediction.seconds / real - 1, "memory_error_worst": max(memory),
+        "memory_error_kinds": max(of_kinds), "capture_s": captured_s,
         "load": os.getloadavg()[0],
     }  # fmt: skip
 
 
+def measure_hangs(name: str, pace: float) -> list[dict[str, Any]]:
+    """Where everybody stands when one call is never made: for real, and predicted."""
+    world, layout, calls = HANGS[name]
+    arguments = (*SMALL, *layout, "--pace", str(pace))
+    with tempfile.TemporaryDirectory() as folder:
+        job = capture_job(CaptureOptions((GPT, *arguments), world, Path(folder) / "c", slice_size=world, timed=2))
+    rows = []
+    for rank, op in calls:
+        said = run_for_real(world, arguments, f"{rank}:{HANGS_FROM}:{op}")
+        real = {at: one["call"] for at, one in enumerate(said) if one["iteration"] == HANGS_FROM}
+        prediction = Rehearsal(job).predict(f"hang rank={rank} op={op} from={HANGS_FROM}")
+        predicted = {one.rank: one.op for one in prediction.blocked}
+        rows.append({"case": name, "rank": rank, "op": op, "call": prediction.blocked[0].call, "real": real,
+                     "real_later": {at: one for at, one in enumerate(said) if one["iteration"] != HANGS_FROM},
+                     "predicted": dict(sorted(predicted.items())), "is_equal": real == predicted})  # fmt: skip
+        print(f"{name:10} rank {rank} never makes call {op}  real {real}  predicted {rows[-1]['predicted']}  "
+              f"{'equal' if rows[-1]['is_equal'] else 'DIFFERENT'}", flush=True)  # fmt: skip
+    return rows
+
+
 def costs_for(world: int, folder: Path) -> Costs:
-    """Costs of groups of 2 and 4 among so many ranks, all of which call at the same time; measured once."""
+    """Costs of groups of 2, 4 and more among so many ranks, all of which call at the same time; measured once."""
     path = folder / f"costs{world}.json"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        measure([2, 4] if world > 2 else [2], path, world=world, is_urgent=os.geteuid() == 0)
+        measure([size for size in (2, 4, 8, 16, 32) if size <= world], path, world=world, is_urgent=os.geteuid() == 0)
     return read_costs(path)
 
 
@@ -188,8 +320,14 @@ def costs_for(world: int, folder: Path) -> Costs:
     show_default=True,
     help="directory of measured costs; measured where they are missing",
 )
-def main(out: Path | None, cases: tuple[str, ...], pace: float, costs: Path) -> None:
+@click.option("--hangs", is_flag=True, help="where ranks stand in a hang, instead of times")
+def main(out: Path | None, cases: tuple[str, ...], pace: float, costs: Path, hangs: bool) -> None:
     """Run all cases."""
+    if hangs:
+        found = [row for name in HANGS for row in measure_hangs(name, pace)]
+        if out is not None:
+            out.write_text(json.dumps(found, indent=1))
+        return
     rows = []
     for name in cases or CASES:
         row = measure_case(name, costs_for(CASES[name][0], costs), pace)
@@ -198,7 +336,8 @@ def main(out: Path | None, cases: tuple[str, ...], pace: float, costs: Path) -> 
             keep(row, out)
         print(f"{name:16} {row['ranks']:3} ranks  real {1e3 * row['real_s']:8.1f} ms  predicted "
               f"{1e3 * row['predicted_s']:8.1f} ms  error {100 * row['error']:+6.2f} %  memory "
-              f"{100 * row['memory_error_worst']:.4f} %  load {row['load']:.1f}", flush=True)  # fmt: skip
+              f"{100 * row['memory_error_worst']:.4f} % (by kinds {100 * row['memory_error_kinds']:.4f} %)  "
+              f"load {row['load']:.1f}", flush=True)  # fmt: skip
     errors = [abs(row["error"]) for row in rows]
     print(f"mean {100 * statistics.mean(errors):.2f} %, worst {100 * max(errors):.2f} %")
 

@@ -1,10 +1,18 @@
-"""Pause of moves and of losses, by ranks, beside a restart under torchrun of the same job from its checkpoint.
+"""Pause of moves and of losses, beside what one has without: direct copy with a full rebuild, and a restart.
 
-    python benchmarks/pause.py --shapes 2x2x1,2x2x2 --out docs/measured/pause.jsonl
+    python benchmarks/pause.py --shapes 2x2x1,2x2x2,4x2x2 --out docs/measured/pause.jsonl
 
-One record a line: what, ranks, shape (DP x PP x TP), parameters, and seconds. More than four ranks are paced by
-sleeping. "pause" is what the training loses: the longest interval between two iterations' ends around the event, less
-the median interval; for losses and restarts plus the iterations that are done again.
+One record a line: what, ranks, shape (DP x PP x TP), and seconds; the job shards with FSDP2 and is paced by sleeping.
+
+- "planned": by order, to a warm standby.
+- "planned, cold": the newcomer has built its part of the model and has run no shadow iteration.
+- "naive": cold, and all connections of all groups are closed and opened: state is copied directly, nothing more.
+- "loss": killed; with a standby, or by a process that the seat starts.
+- "restart under torchrun": killed; torchrun starts all workers again, with gloo, from a checkpoint of ten iterations.
+
+"pause_s" is the time for which members stood at the boundary, or after a loss the time until the job is further than
+it was, less a normal iteration. "extra_s" is all that iterations took beyond the median, from the order to the third
+iteration after the switch. "back_s" is a restart's time until it trains again, without what it does again.
 """
 
 import argparse
@@ -35,19 +43,35 @@ def lost_s(records: list[dict], begin: float) -> float:
     return beyond - before[-1]["at"] - statistics.median(one["took_s"] for one in records)
 
 
-def by_move(job: Rehearsal, host: str) -> dict:
-    job.standby(f"spare-{len(job.others)}")
-    job.until_ready(timeout_s=150)
-    time.sleep(1.0)
-    known, begin = len(job.status()["history"]), time.time()
+def extra_s(records: list[dict], begin: float, step: int) -> float:
+    """What iterations took beyond the median before, from `begin` to the third one after `step`."""
+    normal = statistics.median(one["took_s"] for one in records if one["at"] <= begin and one["step"] > 3)
+    return sum(one["took_s"] - normal for one in records if one["at"] > begin and one["step"] <= step + 3)
+
+
+def by_move(job: Rehearsal, rank: int, fault: str = "") -> dict:
+    """Move a rank by order, to a standby from which something may be left out."""
+    job.standby(f"spare-{len(job.others)}", **({"TRAINMOVER_FAULT": fault} if fault else {}))
+    job.until_ready(timeout_s=200)
+    time.sleep(3.0)
+    found = job.status()
+    host = next(one["host"] for one in found["members"] if one["rank"] == rank)
+    known, begin = len(found["history"]), time.time()
     answer = job.move(host)
     assert answer["done"], answer
-    took_s = time.time() - begin
-    time.sleep(1.5)
+    took_s, at = time.time() - begin, job.status()["history"][known:]
+    step = next(one["at"] for one in at if one["what"] == "moved")
+    job.until_step(step + 5, 60)
     new = job.status()["history"][known:]
     held = [one["took_s"] for one in new if one["what"] == "switched"]
-    state = [one for one in new if one["what"] == "state"]
-    return {"pause_s": max(held), "order_s": took_s, "state_s": state[0]["took_s"], "state_bytes": state[0]["n_bytes"]}
+    state = next(one for one in new if one["what"] == "state")
+    return {
+        "pause_s": max(held),
+        "extra_s": extra_s(lines(job.out, int(rank == 0)), begin, step),
+        "order_s": took_s,
+        "state_s": state["took_s"],
+        "state_bytes": state["n_bytes"],
+    }
 
 
 def by_loss(job: Rehearsal, rank: int, *, standby: bool) -> dict:
@@ -65,18 +89,29 @@ def by_loss(job: Rehearsal, rank: int, *, standby: bool) -> dict:
     return {"pause_s": lost_s(lines(job.out), begin), "after_detection_s": took["took_s"]}
 
 
-def ours(shape: tuple[int, int, int], arguments: list[str], pace_s: float, write, *, planned: bool = True) -> None:
-    dp, pp, tp = shape
-    n_ranks = dp * pp * tp
+def ours(shape: tuple[int, int, int], arguments: list[str], pace_s: float, write, *, few: bool = False) -> None:
+    """All kinds of moves and losses of one job; `few`: one move and one loss."""
+    n_ranks = shape[0] * shape[1] * shape[2]
     folder = Path(tempfile.mkdtemp(prefix="trainmover-bench-"))
     with rehearsal(folder, n_ranks, *arguments, "--iterations", "100000", pace_s=pace_s, times='{"beat_s": 20}') as job:
         job.until_step(10, 200)
-        time.sleep(2)
-        if planned:
-            write("planned", by_move(job, f"node-{n_ranks // 2}"))
-            write("planned", by_move(job, "node-0"))
+        write("planned", by_move(job, n_ranks // 2))
+        if not few:
+            write("planned", by_move(job, 0))
+            write("planned, cold", by_move(job, n_ranks // 2, "cold"))
+            write("loss, no standby", by_loss(job, n_ranks - 1, standby=False))
         write("loss, standby", by_loss(job, 1, standby=True))
-        write("loss, no standby", by_loss(job, n_ranks - 1, standby=False))
+
+
+def naive(shape: tuple[int, int, int], arguments: list[str], pace_s: float, write) -> None:
+    """Direct copy of the state; connections are made anew, and the newcomer's first iteration is its first."""
+    n_ranks = shape[0] * shape[1] * shape[2]
+    folder = Path(tempfile.mkdtemp(prefix="trainmover-bench-"))
+    arguments = [*arguments, "--iterations", "100000"]
+    times = '{"beat_s": 20}'
+    with rehearsal(folder, n_ranks, *arguments, pace_s=pace_s, times=times, TRAINMOVER_FAULT="rebuild") as job:
+        job.until_step(10, 200)
+        write("naive", by_move(job, n_ranks // 2, "rebuild,cold"))
 
 
 def restart(shape: tuple[int, int, int], arguments: list[str], pace_s: float, write) -> None:
@@ -85,35 +120,32 @@ def restart(shape: tuple[int, int, int], arguments: list[str], pace_s: float, wr
     with tempfile.TemporaryDirectory() as folder:
         out, saved = Path(folder) / "out", Path(folder) / "saved"
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks)]
-        command += [
-            "--max-restarts",
-            "3",
-            str(TRAIN),
-            "--out",
-            str(out),
-            "--iterations",
-            "100000",
-            "--backend",
-            "trainmover",
-        ]
-        command += [*arguments, "--pace", str(pace_s), "--checkpoint", str(saved), "--resume"]
+        command += ["--max-restarts", "3", str(TRAIN), "--out", str(out), "--iterations", "100000"]
+        command += ["--backend", "gloo", *arguments, "--pace", str(pace_s)]
+        command += ["--checkpoint", str(saved), "--checkpoint-every", "10", "--resume"]
         variables = environment(TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
-        with subprocess.Popen(command, env=variables, start_new_session=True, stderr=subprocess.DEVNULL) as process:
+        with (
+            (out.parent / "job.log").open("wb") as log,
+            subprocess.Popen(command, env=variables, start_new_session=True, stdout=log, stderr=log) as process,
+        ):
             try:
-                deadline = time.monotonic() + 200
-                while not (out / "losses-0.jsonl").exists() or lines(out)[-1]["step"] < 60:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.2)
+                deadline = time.monotonic() + 280
+
+                def until(ready) -> None:
+                    while not ready():
+                        assert time.monotonic() < deadline, (out.parent / "job.log").read_text()[-3000:]
+                        time.sleep(0.1)
+
+                until(lambda: (out / "losses-0.jsonl").exists() and lines(out)[-1]["step"] >= 24)
                 begin = time.time()
                 os.kill(lines(out, 1)[-1]["pid"], signal.SIGKILL)
-                step = max(one["step"] for one in lines(out) if one["at"] < begin)
-                while not any(one["at"] > begin + 0.5 and one["step"] > step for one in lines(out)):
-                    assert time.monotonic() < deadline
-                    time.sleep(0.2)
-                write(
-                    "restart under torchrun",
-                    {"pause_s": lost_s([o for o in lines(out) if o["at"] < begin or o["at"] > begin + 0.5], begin)},
-                )
+                before = [one for one in lines(out) if one["at"] < begin]
+                step, normal = before[-1]["step"], statistics.median(one["took_s"] for one in before)
+                until(lambda: any(one["at"] > begin + 1 and one["step"] > step for one in lines(out)))
+                after = [one for one in lines(out) if one["at"] > begin + 1]
+                further = next(one["at"] for one in after if one["step"] > step)
+                back_s, pause_s = (at - before[-1]["at"] - normal for at in (after[0]["at"], further))
+                write("restart under torchrun", {"pause_s": pause_s, "back_s": back_s})
             finally:
                 os.killpg(process.pid, signal.SIGKILL)
 
@@ -124,15 +156,15 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--pace", type=float, default=0.2)
-    parser.add_argument("--parts", default="ours,restart")
+    parser.add_argument("--parts", default="ours,naive,restart")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    parts = {"ours": ours, "loss": partial(ours, planned=False), "restart": restart}
+    parts = {"ours": ours, "few": partial(ours, few=True), "naive": naive, "restart": restart}
     for text in given.shapes.split(","):
         dp, pp, tp = (int(one) for one in text.split("x"))
         arguments = ["--dp", str(dp), "--pp", str(pp), "--tp", str(tp), "--width", str(given.width)]
-        arguments += ["--layers", str(given.layers), "--length", "16", "--batch", "2"]
+        arguments += ["--layers", str(given.layers), "--length", "16", "--batch", "2", "--fsdp"]
 
         def write(what: str, found: dict, text: str = text, n_ranks: int = dp * pp * tp) -> None:
             record = {
@@ -142,6 +174,7 @@ def main() -> None:
                 "width": given.width,
                 "layers": given.layers,
                 "pace_s": given.pace,
+                "load": round(os.getloadavg()[0], 1),
             }
             record.update({name: round(value, 4) for name, value in found.items()})
             print(json.dumps(record), flush=True)

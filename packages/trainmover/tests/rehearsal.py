@@ -69,7 +69,10 @@ class Rehearsal:
         return self.until(lambda now: now["members"] and min(one["step"] for one in now["members"]) >= step, timeout_s)
 
     def move(self, source: str, target: str = "", *, force: bool = True) -> dict[str, Any]:
-        return ask(self.access, {"ask": "move", "from": source, "to": target, "force": force})
+        return self.move_all({source: target}, force=force)
+
+    def move_all(self, hosts: dict[str, str], *, force: bool = True) -> dict[str, Any]:
+        return ask(self.access, {"ask": "move", "hosts": list(hosts.items()), "force": force})
 
     def pid_of(self, rank: int) -> int:
         lines = (self.out / f"losses-{rank}.jsonl").read_text().splitlines()

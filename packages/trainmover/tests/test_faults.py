@@ -72,3 +72,16 @@ def test_members_without_a_twin_send_their_shards_and_two_losses_at_once_fall_ba
     said = (tmp_path / "hit" / "controller.log").read_text()
     assert "states come from {1: 0}" in said
     assert "states come from {0: -1, 1: -1}" in said
+
+
+def test_parts_of_a_move_that_are_left_out_to_measure_them_change_no_bit(tmp_path: Path) -> None:
+    """All connections are made anew and the newcomer has run no iteration: slower, and the same."""
+    shape = ("--dp", "2", "--fsdp", "--iterations", "60")
+    with rehearsal(tmp_path / "plain", 2, *shape) as plain:
+        assert plain.finish() == 0, plain.log()
+    with rehearsal(tmp_path / "hit", 2, *shape, pace_s=0.3, TRAINMOVER_FAULT="rebuild") as job:
+        job.standby("cold", TRAINMOVER_FAULT="rebuild,cold")
+        job.until_ready()
+        answer = job.move("node-1", "cold")
+        assert answer["done"], (answer, job.log())
+        same(job, plain.out)

@@ -21,7 +21,7 @@ class Worker:
     def __init__(self, world: World, key: str, rank: int, *, standby: bool) -> None:
         self.world, self.key, self.rank, self.standby = world, key, rank, standby
         self.generation = self.interrupted = self.prepared = 0
-        self.step, self.copies = 0, {0}
+        self.step, self.copies, self.stable = 0, {0}, -1
         self.alive, self.acts = True, not standby
         self.held: dict[str, Any] | None = None
 
@@ -44,6 +44,31 @@ class Worker:
         handler = getattr(self, f"on_{message['do']}", None)
         if handler is not None:
             handler(message)
+
+    def take(self) -> None:
+        """Copy the state, if one of the two places is free; the copy is reported when it has been sent, somewhen."""
+        if self.step not in self.copies and len(self.copies) >= 2:
+            self.copies = {step for step in self.copies if step >= self.stable}
+            if len(self.copies) >= 2:
+                self.copied(max(self.copies))
+                return
+        self.copies.add(self.step)
+        self.copied(self.step)
+
+    def copied(self, step: int) -> None:
+        def report() -> None:
+            if step in self.copies:
+                self.world.do(self.world.machine.said(self.key, {"say": "copied", "step": step}, self.world.now))
+
+        at = self.world.now + self.world.random.choice((0.1, 0.5, 2.5))
+        heapq.heappush(self.world.queue, (at, next(self.world.number), report, self))
+
+    def on_stable(self, message: dict[str, Any]) -> None:
+        self.stable = max(self.stable, message["step"])
+        self.copies = {step for step in self.copies if step >= self.stable}
+
+    def on_void(self, message: dict[str, Any]) -> None:
+        self.copies -= set(message["steps"])
 
     def on_warm(self, message: dict[str, Any]) -> None:
         self.on_become({"role": message["roles"][-1]})
@@ -76,7 +101,7 @@ class Worker:
             self.acts = False
         elif self.standby:
             self.standby, self.acts, self.copies = False, True, set()
-        self.copies.add(self.step)
+        self.take()
         self.held, self.prepared = None, 0
 
     def on_interrupt(self, message: dict[str, Any]) -> None:
@@ -92,7 +117,9 @@ class Worker:
             return
         self.generation = self.interrupted = message["generation"]
         self.standby, self.acts, self.step = False, True, message["step"]
-        self.copies = {step for step in self.copies if step <= self.step} | {self.step}
+        self.copies, self.stable = {step for step in self.copies if step < self.step}, min(self.stable, self.step)
+        self.copies = {*sorted(self.copies)[-1:], self.step}
+        self.copied(self.step)
         self.say("recovered", generation=message["generation"], took_s=0.1)
 
     def on_leave(self, _message: dict[str, Any]) -> None:
@@ -170,9 +197,8 @@ class World:
                 if worker.alive:
                     if worker.acts and worker.held is None and worker.interrupted <= worker.generation:
                         worker.step += 1
-                        worker.copies = {step for step in worker.copies if step >= worker.step - 30}
                         if worker.step % 10 == 0:
-                            worker.copies.add(worker.step)
+                            worker.take()
                     self.do(
                         self.machine.said(
                             worker.key, {"say": "beat", "step": worker.step, "iteration_s": 0.1}, self.now
@@ -212,7 +238,7 @@ def test_a_planned_move_is_written_down_before_anybody_is_told() -> None:
     told: list[str] = []
     real = world.do
     world.do = lambda instructions: (told.extend(_names(instructions)), real(instructions))[1]  # type: ignore[method-assign]
-    world.do(world.machine.ordered("order", "host-m1", "", world.now))
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
     world.run(5.0)
     assert world.answers[-1].done
     assert world.machine.owners[1] == "s0"
@@ -231,8 +257,19 @@ def _names(instructions: list[Instruction]) -> list[str]:
 def test_orders_that_cannot_be_carried_out_say_why() -> None:
     world = World(1, 0)
     for source, words in (("nowhere", "no rank runs on nowhere"), ("host-m1", "1 standby processes are needed")):
-        world.do(world.machine.ordered("order", source, "", world.now))
+        world.do(world.machine.ordered("order", [(source, "")], world.now))
         assert words in world.answers[-1].text
+
+
+def test_a_standby_that_is_slower_than_the_job_is_taken_only_by_force() -> None:
+    world = World(2, 1)
+    world.machine.processes["s0"].shadow_s = 1.0
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
+    assert not world.answers[-1].done
+    assert "slower than the job: shadow iterations take 1.00 s, the job's 0.10 s" in world.answers[-1].text
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now, force=True))
+    world.run(5.0)
+    assert world.answers[-1].done and world.machine.owners[1] == "s0"
 
 
 def test_a_member_that_comes_back_after_it_was_replaced_is_sent_away() -> None:
@@ -248,13 +285,50 @@ def test_a_member_that_comes_back_after_it_was_replaced_is_sent_away() -> None:
     assert world.whole()
 
 
-def test_several_machines_move_at_once_and_two_losses_at_once_are_one_recovery() -> None:
+def test_several_machines_move_at_once_each_to_its_own_standby() -> None:
+    world = World(5, 3)
+    world.do(world.machine.ordered("order", [("host-m0", "host-s2"), ("host-m2", "")], world.now))
+    world.run(8.0)
+    assert world.answers[-1].done
+    assert world.machine.generation == 1
+    assert world.machine.owners[0] == "s2"
+    assert world.machine.owners[2] in ("s0", "s1")
+    assert world.whole()
+    world.do(world.machine.ordered("more", [("host-m1", ""), ("host-m3", "")], world.now))
+    assert "1 standby processes are needed anywhere, 0 are there" in world.answers[-1].text
+    world.do(world.machine.ordered("twice", [("host-m1", ""), ("host-m1", "")], world.now))
+    assert "named twice: host-m1, host-m1" in world.answers[-1].text
+
+
+def test_two_losses_at_once_are_one_recovery() -> None:
     world = World(3, 4)
     world.kill("m0")
     world.kill("m3")
     world.run(8.0)
     assert world.whole()
     assert len([one for one in world.machine.history if one["what"] == "recovery"]) == 1
+
+
+def test_a_copy_counts_when_every_member_has_the_very_same_iteration() -> None:
+    """One member had no place for iteration 17; then nobody may rely on it, and nobody may be left without place."""
+    world = World(1, 0)
+    world.machine.stable, world.machine.copied = -1, {}
+    told: list[dict[str, Any]] = []
+
+    def copied(step: int, *ranks: int) -> list[dict[str, Any]]:
+        told.clear()
+        for rank in ranks:
+            out = world.machine.said(f"m{rank}", {"say": "copied", "step": step}, world.now)
+            told.extend(one.message for one in out if isinstance(one, Tell))
+        return told
+
+    assert copied(10, 0, 1, 2) == []
+    assert copied(10, 3) == [{"do": "stable", "step": 10}] * 4
+    assert copied(17, 0, 1, 2) == []
+    assert copied(20, 3) == [{"do": "void", "steps": [17, 20]}] * 4
+    assert copied(20, 0) == []
+    assert world.machine.stable == 10
+    assert copied(30, 0, 1, 2, 3) == [{"do": "stable", "step": 30}] * 4
 
 
 FAULT = st.sampled_from(["move", "kill member", "stop member", "kill standby", "kill controller", "link", "wait"])
@@ -265,6 +339,13 @@ FAULT = st.sampled_from(["move", "kill member", "stop member", "kill standby", "
     st.integers(0, 10**6), st.lists(st.tuples(FAULT, st.integers(0, 3), st.floats(0.0, 1.5)), min_size=1, max_size=8)
 )
 @example(seed=0, faults=[("kill member", rank, 0.0) for rank in range(4)])
+@example(
+    seed=0,
+    faults=[
+        *[("move", 0, 0.0), ("move", 0, 0.0), ("kill member", 2, 0.0), ("kill member", 3, 0.0)],
+        *[("stop member", 1, 1.5), ("move", 0, 1.0), ("move", 0, 1.5), ("kill member", 0, 1.0)],
+    ],
+)
 def test_random_faults_at_random_moments_end_in_a_whole_job_with_one_member_a_role(
     seed: int, faults: list[tuple[str, int, float]]
 ) -> None:
@@ -276,7 +357,7 @@ def test_random_faults_at_random_moments_end_in_a_whole_job_with_one_member_a_ro
     for place, (fault, rank, pause_s) in enumerate(faults):
         holder = world.machine.owners.get(rank, "")
         if fault == "move":
-            world.do(world.machine.ordered(f"o{place}", f"host-{holder}", "", world.now))
+            world.do(world.machine.ordered(f"o{place}", [(f"host-{holder}", "")], world.now))
         elif fault == "kill member" and world.workers[holder].alive:
             world.kill(holder)
         elif fault == "stop member":

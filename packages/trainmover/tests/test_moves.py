@@ -47,3 +47,24 @@ def test_without_a_standby_the_seat_starts_one_and_a_stopped_process_counts_as_l
         job.hit(2, signal.SIGSTOP)
         job.until(lambda now: now["generation"] > 0 and not now["under_way"])
         same(job, undisturbed)
+
+
+def test_two_machines_move_at_the_same_boundary_and_so_do_they_when_they_are_each_others_twins(
+    tmp_path: Path, undisturbed: Path
+) -> None:
+    """Newcomers connect to each other, too; one of two that dies in its shadow calls the whole order off."""
+    with rehearsal(tmp_path, 4, *SHAPE, pace_s=PACE_S) as job:
+        for host in ("spare-1", "spare-2"):
+            job.standby(host)
+        job.until_ready(2)
+        answer = job.move_all({"node-0": "spare-1", "node-2": "spare-2"})
+        assert answer["done"], (answer, job.log())
+        job.until(lambda now: len(now["members"]) == 4 and now["generation"] == 1)
+        assert [one["host"] for one in job.status()["members"]] == ["spare-1", "node-1", "spare-2", "node-3"]
+        job.standby("good")
+        job.standby("dies", TRAINMOVER_FAULT="kill@state")
+        job.until_ready(2)
+        answer = job.move_all({"node-1": "good", "node-3": "dies"})
+        assert not answer["done"], answer
+        assert job.status()["generation"] == 1
+        same(job, undisturbed)

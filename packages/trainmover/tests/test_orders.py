@@ -23,6 +23,20 @@ def test_a_cause_on_one_worker_moves_the_host_that_holds_its_rank_now() -> None:
     assert host_of(order, {"members": [{"rank": 2, "host": "spare-1"}]}) == "spare-1"
 
 
+def given(**changes: Any) -> str:
+    """What `eroica run --on-verdict` gives to a command."""
+    order = {
+        "job": "j", "order": 1, "action": "isolate-worker", "workers": [2], "hosts": ["node-2"], "restart": False,
+        "confidence": 0.97, "cause": "slow-compute", "found_by": "window", "window": 3, "summary": "", "at": "",
+        "schema_version": 1,
+    }  # fmt: skip
+    return json.dumps({**order, **changes})
+
+
+def test_what_eroica_gives_to_a_command_is_an_order_too() -> None:
+    assert from_verdict(given(), 0.8) == Order(2, "node-2", "slow-compute", 0.97)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -31,6 +45,9 @@ def test_a_cause_on_one_worker_moves_the_host_that_holds_its_rank_now() -> None:
         (verdict(scope="all", workers=[0, 1]), "not the fault of one worker"),
         (verdict(cause="garbage-collection"), "comes from the program"),
         (verdict(confidence=0.4), "--min-confidence"),
+        (given(action="avoid-path", workers=[]), "avoid-path, which no move"),
+        (given(workers=[1, 2]), "not the fault of one worker"),
+        (given(cause="load-imbalance"), "comes from the program"),
         (verdict().replace('"schema_version": 1', '"schema_version": 2'), "version 1 is understood"),
     ],
 )

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -115,13 +115,23 @@ class SlicedWork(dist.Work):  # type: ignore[misc]
         place: Of the call in its iteration.
         outputs: Tensors that it fills.
         real: Works that carry it out; none if it was pruned.
+        held: What has to live as long as the call, as its inputs; gloo's own works hold them as long.
     """
 
-    def __init__(self, clerk: Clerk, place: int, outputs: list[Tensor], real: Sequence[Any]) -> None:
+    #: Calls that nobody waited for and that are still under way, with what they work on.
+    dropped: ClassVar[list[tuple[Sequence[Any], Any]]] = []
+
+    def __init__(self, clerk: Clerk, place: int, outputs: list[Tensor], real: Sequence[Any], held: Any) -> None:
         super().__init__()
-        self._clerk, self._place, self._outputs, self._real = clerk, place, outputs, real
+        self._clerk, self._place, self._outputs, self._real, self._held = clerk, place, outputs, real, held
         self._iteration = clerk.iteration
         self._done = False
+        self.dropped[:] = [one for one in self.dropped if not all(work.is_completed() for work in one[0])]
+
+    def __del__(self) -> None:
+        """Memory that is lent to a call under way stays."""
+        if self._real:
+            self.dropped.append((self._real, self._held))
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """The call is complete, and in emulated time, too."""
@@ -132,6 +142,7 @@ class SlicedWork(dist.Work):  # type: ignore[misc]
                 self._clerk.ask(self._place)
                 for one in self._real:
                     one.wait()
+                self._real = ()
                 self._clerk.waited(self._place, self._iteration)
         return True
 
@@ -261,7 +272,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
                     source = invent()
             number = clerk.number(op, self._number, peer, tag)
             call = Call(op, self._number, number, signature, nbytes, peer, tag, call_site(), source)
-            return SlicedWork(clerk, clerk.launched(call), outputs, real)
+            return SlicedWork(clerk, clerk.launched(call), outputs, real, carry_out)
 
     def _as_if_alike(self, tensors: Sequence[Tensor], reduce_op: Any) -> str:
         if reduce_op == dist.ReduceOp.SUM:
@@ -278,7 +289,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         opts = opts if hasattr(opts, "reduceOp") else _options(dist.AllreduceOptions(), reduceOp=opts)
         return self._call(
             "all_reduce", f"{_reduction(opts)} {_signature(many)}", _nbytes(many), many,
-            lambda: self._real.allreduce(many, opts),
+            lambda: self._real.allreduce(_lend(many), opts),
             lambda: self._as_if_alike(many, opts.reduceOp),
         )  # fmt: skip
 
@@ -287,7 +298,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         opts = opts or dist.AllreduceCoalescedOptions()
         return self._call(
             "all_reduce", f"{_reduction(opts)} {_signature(tensors)}", _nbytes(tensors), tensors,
-            lambda: self._real.allreduce_coalesced(tensors, opts),
+            lambda: self._real.allreduce_coalesced(_lend(tensors), opts),
             lambda: self._as_if_alike(tensors, opts.reduceOp),
         )  # fmt: skip
 
@@ -297,7 +308,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         root = opts.rootRank
         return self._call(
             "reduce", f"{_reduction(opts)} {_signature(tensors)} root {root}", _nbytes(tensors), tensors,
-            lambda: self._real.reduce(tensors, opts),
+            lambda: self._real.reduce(_lend(tensors), opts),
             lambda: self._as_if_alike(tensors if root == self._at else [], opts.reduceOp),
             peer=self._ranks[root],
         )  # fmt: skip
@@ -319,7 +330,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._call(
             "broadcast", f"{_signature(many)} root {root}", _nbytes(many), many,
-            lambda: self._real.broadcast(many, opts), invent, peer=self._ranks[root],
+            lambda: self._real.broadcast(_lend(many), opts), invent, peer=self._ranks[root],
             kept=[(key, many)] if root == self._at else (),
         )  # fmt: skip
 
@@ -337,14 +348,15 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._call(
             "all_gather", _signature(input_tensors), _nbytes(flat), flat,
-            lambda: self._real.allgather(output_tensors, input_tensors, opts or dist.AllgatherOptions()), invent,
+            lambda: self._real.allgather(_lend(output_tensors), _lend(input_tensors), opts or dist.AllgatherOptions()),
+            invent,
         )  # fmt: skip
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None, timeout: Any = None) -> SlicedWork:
         """Everybody's tensor into one."""
         return self._call(
             "all_gather", _signature([input]), _nbytes([output]), [output],
-            lambda: self._real._allgather_base(output, input, opts or dist.AllgatherOptions()),
+            lambda: self._real._allgather_base(_lend(output), _lend(input), opts or dist.AllgatherOptions()),
             lambda: _fill(output, input),
         )  # fmt: skip
 
@@ -360,7 +372,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._call(
             "all_gather", _signature(inputs), _nbytes(outputs), outputs,
-            lambda: [self._real._allgather_base(one, own, opts or dist.AllgatherOptions())
+            lambda: [self._real._allgather_base(_lend(one), _lend(own), opts or dist.AllgatherOptions())
                      for one, own in zip(outputs, inputs, strict=True)],
             invent,
         )  # fmt: skip
@@ -380,7 +392,8 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._call(
             "gather", f"{_signature(input_tensors)} root {root}", _nbytes(input_tensors) * self._n, flat,
-            lambda: self._real.gather(output_tensors, input_tensors, opts), invent, peer=self._ranks[root],
+            lambda: self._real.gather(_lend(output_tensors), _lend(input_tensors), opts), invent,
+            peer=self._ranks[root],
         )  # fmt: skip
 
     def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> SlicedWork:
@@ -399,7 +412,8 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._call(
             "scatter", f"{_signature(output_tensors)} root {root}", _nbytes(output_tensors) * self._n,
             list(output_tensors),
-            lambda: self._real.scatter(output_tensors, input_tensors, opts), invent, peer=self._ranks[root], kept=kept,
+            lambda: self._real.scatter(_lend(output_tensors), _lend(input_tensors), opts), invent,
+            peer=self._ranks[root], kept=kept,
         )  # fmt: skip
 
     def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> SlicedWork:
@@ -416,7 +430,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._call(
             "reduce_scatter", f"{_reduction(opts)} {_signature(output_tensors)}",
             _nbytes([one for many in input_tensors for one in many]), list(output_tensors),
-            lambda: self._real.reduce_scatter(output_tensors, input_tensors, opts), invent,
+            lambda: self._real.reduce_scatter(_lend(output_tensors), _lend(input_tensors), opts), invent,
         )  # fmt: skip
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None, timeout: Any = None) -> SlicedWork:
@@ -437,7 +451,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._call(
             "reduce_scatter", f"{_reduction(opts)} {_signature(outputs)}", _nbytes(inputs), outputs,
-            lambda: [self._real._reduce_scatter_base(one, own, opts)
+            lambda: [self._real._reduce_scatter_base(_lend(one), _lend(own), opts)
                      for one, own in zip(outputs, inputs, strict=True)],
             invent,
         )  # fmt: skip
@@ -452,7 +466,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._call(
             "all_to_all", _signature([input]) if not input_splits else str(input.dtype), _nbytes([input]), [output],
             lambda: self._real.alltoall_base(
-                output, input, output_splits or [], input_splits or [], opts or dist.AllToAllOptions()
+                _lend(output), _lend(input), output_splits or [], input_splits or [], opts or dist.AllToAllOptions()
             ),
             lambda: _fill(output, input),
         )  # fmt: skip
@@ -469,7 +483,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._call(
             "all_to_all", str(input[0].dtype), _nbytes(input), output,
-            lambda: self._real.alltoall(output, input, opts or dist.AllToAllOptions()), invent,
+            lambda: self._real.alltoall(_lend(output), _lend(input), opts or dist.AllToAllOptions()), invent,
         )  # fmt: skip
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> SlicedWork:
@@ -636,3 +650,20 @@ def _fill(output: Tensor, own: Tensor) -> str:
         piece = flat[at * source.numel() : (at + 1) * source.numel()]
         piece.copy_(source[: piece.numel()])
     return "rule"
+
+
+def _lend(tensors: Any) -> Any:
+    """The same memory without a hold on it: whoever is last to let go of a tensor frees it, and that is not gloo.
+
+    Gloo's threads keep what they work on a little longer than the call lasts, and PyTorch's profiler does not see what
+    they free: whether a rank's account of memory was right depended on who came first. `SlicedWork` holds the memory.
+
+    Args:
+        tensors: One, or lists of them in any depth.
+    """
+    if not isinstance(tensors, Tensor):
+        return [_lend(one) for one in tensors]
+    storage = tensors.untyped_storage()
+    lent = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), tensors.device, storage.nbytes())
+    alias = torch.empty(0, dtype=tensors.dtype)
+    return alias.set_(lent, tensors.storage_offset(), tensors.size(), tensors.stride())

@@ -357,7 +357,8 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
     """
     marks: list[tuple[int, int]] = []
     stepped: list[int] = []
-    memory: list[tuple[int, int]] = []
+    memory: list[tuple[int, int, int]] = []
+    own_threads: set[int] = set()
     operators: list[tuple[int, str]] = []
     for event in profiler.kineto_results.events():
         name = event.name()
@@ -365,8 +366,9 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
             marks.append((event.start_ns(), event.start_ns() + event.duration_ns()))
         elif name == STEP:
             stepped.append(event.start_ns())
+            own_threads.add(event.start_thread_id())
         elif name == "[memory]":
-            memory.append((event.start_ns(), event.nbytes()))
+            memory.append((event.start_ns(), event.nbytes(), event.start_thread_id()))
         elif name.startswith("aten::"):
             operators.append((event.start_ns(), f"{name}{event.shapes()}"))
     marks.sort()
@@ -383,10 +385,12 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
     # each moment is one mark; the last segment of an iteration is one with the first of the next
     length = lengths[-1]
     first = sum(one - 1 for one in lengths[:-1])
-    memory.sort()
+    own = sorted(
+        (when, nbytes) for when, nbytes, thread in memory if thread in own_threads
+    )  # gloo's are not the rank's
     grown, peaks = [0] * length, [0] * length
     now = most = 0
-    for (when, nbytes), segment in zip(memory, segments_of([when for when, _ in memory]), strict=True):
+    for (when, nbytes), segment in zip(own, segments_of([when for when, _ in own]), strict=True):
         if segment < 0:
             continue
         now += nbytes

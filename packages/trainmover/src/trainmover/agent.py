@@ -195,10 +195,13 @@ class Agent:
             self.say("recording", self.upload(), signature=message["signature"])
         elif what == "stable" and keeper is not None:
             keeper.settle(message["step"])
+        elif what == "void" and keeper is not None:
+            keeper.throw_away(message["steps"])
         elif what == "buddies" and keeper is not None:
             buddy = message["of"][str(self._owner.rank)]
-            host, port = message["addresses"][str(buddy)]
-            keeper.befriend(buddy, (host, port))
+            addresses = {int(rank): (host, port) for rank, (host, port) in message["addresses"].items()}
+            self._owner.directory.update(addresses)
+            keeper.befriend(buddy, addresses[buddy])
 
     def _on_hold(self, message: Message) -> None:
         with self.changed:
@@ -243,7 +246,7 @@ class Agent:
         try:
             faults.at("prepare")
             leaver = self._owner.replay is None and str(self._owner.rank) in message["seats"]
-            n_opened = 0 if leaver else prepare(self._owner, message["seats"], generation)
+            n_opened = 0 if leaver or faults.asked("rebuild") else prepare(self._owner, message["seats"], generation)
         except TrainmoverError as error:
             self.say("failed", generation=generation, reason=str(error))
             return

@@ -81,8 +81,8 @@ def standby(*, address: str | None, folder: Path, name: str | None, slots: int) 
 
 
 @main.command()
-@click.option("--from", "source", help="Host to leave.")
-@click.option("--to", "target", default="", help="Host of the standby; any by default.")
+@click.option("--from", "sources", multiple=True, help="Host to leave; may be given several times.")
+@click.option("--to", "targets", multiple=True, help="Host of the standby, one for each --from; any by default.")
 @click.option("--on-verdict", type=click.File("r"), help="Take the host from a verdict of Eroica (JSON; - for stdin).")
 @click.option("--min-confidence", type=click.FloatRange(0, 1), default=0.8, show_default=True)
 @click.option("--force", is_flag=True, help="Also to a standby that is slower than the job.")
@@ -90,24 +90,29 @@ def standby(*, address: str | None, folder: Path, name: str | None, slots: int) 
 @click.option("--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True)
 def move(
     *,
-    source: str | None,
-    target: str,
+    sources: tuple[str, ...],
+    targets: tuple[str, ...],
     on_verdict: Any,
     min_confidence: float,
     force: bool,
     address: str | None,
     folder: Path,
 ) -> None:
-    """Move the ranks of one host to a standby, and wait until they are there."""
-    if (source is None) == (on_verdict is None):
+    """Move the ranks of a host to standbys, and wait until they are there; of several hosts at the same boundary."""
+    if bool(sources) == (on_verdict is not None):
         raise click.UsageError("name the host with --from, or give a verdict with --on-verdict")
+    if len(targets) > 1 and len(targets) != len(sources):
+        raise click.UsageError(
+            f"{len(sources)} hosts to leave and {len(targets)} to go to; give one --to for each --from"
+        )
     access = _access(folder, address)
     try:
         if on_verdict is not None:
             order = orders.from_verdict(on_verdict.read(), min_confidence)
-            source = orders.host_of(order, ask(access, {"ask": "status"})["status"])
-            click.echo(f"verdict: {order.cause} on worker {order.worker}, so {source} is moved")
-        answer = ask(access, {"ask": "move", "from": source, "to": target, "force": force})
+            sources = (orders.host_of(order, ask(access, {"ask": "status"})["status"]),)
+            click.echo(f"verdict: {order.cause} on worker {order.worker}, so {sources[0]} is moved")
+        to = targets if len(targets) > 1 else (targets or ("",)) * len(sources)
+        answer = ask(access, {"ask": "move", "hosts": list(zip(sources, to, strict=True)), "force": force})
     except TrainmoverError as error:
         raise click.ClickException(str(error)) from error
     click.echo(answer["text"])

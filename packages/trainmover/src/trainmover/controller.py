@@ -113,7 +113,8 @@ class Controller:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._orders[order] = answer
         now, force = time.monotonic(), bool(message.get("force"))
-        self._do(self._machine.ordered(order, str(message["from"]), str(message.get("to", "")), now, force=force))
+        hosts = [(str(source), str(target)) for source, target in message["hosts"]]
+        self._do(self._machine.ordered(order, hosts, now, force=force))
         done = await answer
         return {"done": done.done, "text": done.text}
 

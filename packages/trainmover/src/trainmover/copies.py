@@ -12,7 +12,7 @@ import atexit
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ class Keeper:
         self._digests: dict[int, dict[str, str]] = {}
         self._held: dict[int, dict[int, Held]] = {}
         self._free: list[Image] = []
+        self._twins: set[int] = set()
         self._work: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._buddy = -1
@@ -88,6 +89,8 @@ class Keeper:
                 self._work.put(image.step)
                 return 0.0
             if len(self._own) >= 2 and not self._drop_older():
+                if self._work.empty():  # it has been offered and not been kept
+                    self._work.put(max(self._own))
                 return 0.0
             slot = self._free.pop() if self._free else Image(-1, b"")
         if slot.pieces() != image.pieces():
@@ -165,6 +168,15 @@ class Keeper:
             self._stable = max(self._stable, stable)
             self._drop_older()
 
+    def throw_away(self, steps: Sequence[int]) -> None:
+        """Not every member has copies of these iterations, and never will."""
+        with self._changed:
+            for step in steps:
+                self._own.pop(step, None)  # not to be used again at once: it may be on its way
+                self._digests.pop(step, None)
+                for images in self._held.values():
+                    images.pop(step, None)
+
     # -- the thread --------------------------------------------------------------------------------------------------
 
     def _drop_older(self) -> bool:
@@ -199,6 +211,8 @@ class Keeper:
             return
         digests = image.digests()
         with self._changed:
+            if self._own.get(image.step) is not image:
+                return
             self._digests[image.step] = digests
             self._changed.notify_all()
         models = "".join(value for name, value in digests.items() if name.startswith("model"))
@@ -209,17 +223,24 @@ class Keeper:
         deadline = time.monotonic() + _COPY_S
         if self._link is None:
             self._link = dial(self._address, self._owner.hello("copy", "", self._owner.generation, self._buddy), 5.0)
-        link, step = self._link, image.step
+        link, step, digests = self._link, image.step, self._digests.get(image.step)
+        if digests is None:  # thrown away meanwhile
+            return
         offer = {
             "step": step,
             "n_small": len(image.small),
-            "digests": self._digests[step],
+            "digests": digests,
             "pieces": [asdict(piece) for piece in image.pieces()],
         }
         parcel.send(link, offer, [memoryview(image.small)], self._wake, deadline)
         wanted = parcel.receive(link, lambda _content: [], self._wake, deadline)["wanted"]
         parcel.send(link, {}, [view_of(image.tensors[name]) for name in wanted], self._wake, deadline)
-        if parcel.receive(link, lambda _content: [], self._wake, deadline).get("kept"):
+        kept = bool(parcel.receive(link, lambda _content: [], self._wake, deadline).get("kept"))
+        with self._changed:
+            mine = self._own.get(step) is image  # not thrown away meanwhile, nor rolled back
+            if mine and not kept and 0 <= self._stable < step:
+                del self._own[step]  # the buddy has no such copy; a later one may do
+        if mine and kept:
             self._report({"say": "copied", "step": step, "n_wanted": len(wanted)})
 
     def _hang_up(self) -> None:
@@ -245,6 +266,11 @@ class Keeper:
         offer = parcel.receive(link, place, self._wake, time.monotonic() + 1e6)
         step, deadline = offer["step"], time.monotonic() + _COPY_S
         own = self._own_digests(step)
+        if not own and link.peer in self._twins:  # its copy is mine but for a little; without mine it would be large
+            parcel.send(link, {"wanted": []}, [], self._wake, deadline)
+            parcel.receive(link, lambda _content: [], self._wake, deadline)
+            parcel.send(link, {"kept": False}, [], self._wake, deadline)
+            return
         kept = Held(Image(step, bytes(small)), offer["digests"])
         kept.image.tensors = {
             one["name"]: empty_like(parcel.piece_of(one))
@@ -258,6 +284,8 @@ class Keeper:
         with self._changed:
             depends = len(kept.image.tensors) < len(offer["pieces"])
             fine = step >= self._stable and not (depends and step not in self._own)
+            if depends:
+                self._twins.add(link.peer)
             if fine:
                 self._held.setdefault(link.peer, {})[step] = kept
         parcel.send(link, {"kept": fine}, [], self._wake, deadline)

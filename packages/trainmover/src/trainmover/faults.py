@@ -4,6 +4,10 @@ TRAINMOVER_FAULT is a list "ACTION@POINT,…" for one process; the point is wher
 
 Actions: kill (as kill -9), stop (as SIGSTOP), slow (sleeps for two seconds).
 Points: prepare, hold, state, switch, restore, shadow. Without a point: wrong-role, other-code, other-version.
+
+To measure what a part is worth, it can be left out. With "rebuild" (in all processes) nothing is prepared: all
+connections of all groups are made anew in the pause. With "cold" (in a standby) the newcomer has built its part of the
+model and run no shadow iteration; not for DDP, which calls other collectives in its first iterations.
 """
 
 from __future__ import annotations

@@ -159,21 +159,25 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # -- connections -------------------------------------------------------------------------------------------------
 
-    def connect(self, addresses: Mapping[int, Address], generation: int, deadline: float) -> None:
+    def connect(
+        self, addresses: Mapping[int, Address], generation: int, deadline: float, without: Container[int] = ()
+    ) -> None:
         """Open all connections of the group, as at the start of a job or after a full rebuild.
 
         Args:
             addresses: Where each member listens, by global rank.
             generation: The line-up that the connections are for.
             deadline: `time.monotonic()` after which a wait is an error.
+            without: Global ranks that are left out.
         """
         own = self.members[self._rank]
-        for place, member in enumerate(self.members):
+        others = [(place, member) for place, member in enumerate(self.members) if member not in without]
+        for place, member in others:
             if member < own:
                 self.collective[place], self.direct[place] = self._dial_pair(
                     member, addresses[member], generation, deadline
                 )
-        for place, member in enumerate(self.members):
+        for place, member in others:
             if member > own:
                 self.collective[place], self.direct[place] = self._take_pair(member, generation, deadline)
 
@@ -223,6 +227,24 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         if pairs:
             self._sequence = 0
             self._early.clear()
+
+    def rebuild(
+        self, addresses: Mapping[int, Address], newcomers: Mapping[int, Address], generation: int, deadline: float
+    ) -> None:
+        """Close and open everything, which is what `prepare` and `switch` save.
+
+        Args:
+            addresses: Where each stayer listens, by global rank; a newcomer need not know.
+            newcomers: As for `prepare`.
+            generation: The line-up that the connections are for.
+            deadline: `time.monotonic()` after which a wait is an error.
+        """
+        self.disconnect()
+        if self.members[self._rank] not in newcomers:
+            self.connect(addresses, generation, deadline, without=newcomers)
+        self.prepare(newcomers, generation, deadline)
+        self.switch(generation)
+        self.rewind()
 
     def abandon(self) -> None:
         """Close what was prepared and never switched to."""

@@ -281,11 +281,15 @@ class Job:
 
     def _switch(self, agent: Agent, verdict: Message) -> None:
         faults.at("switch")
-        generation = verdict["generation"]
-        for group in self._owner.groups.values():
-            group.switch(generation)
-        self._owner.generation = generation
-        self._owner.directory.update({int(rank): (at[0], at[1]) for rank, at in verdict["seats"].items()})
+        owner, generation = self._owner, verdict["generation"]
+        newcomers = {int(rank): (at[0], at[1]) for rank, at in verdict["seats"].items()}
+        for group in owner.groups.values():
+            if faults.asked("rebuild"):
+                group.rebuild(owner.directory, newcomers, generation, time.monotonic() + RESTORE_S)
+            else:
+                group.switch(generation)
+        owner.generation = generation
+        owner.directory.update(newcomers)
         self._copy_now = True
 
     def _go_away(self, agent: Agent) -> None:

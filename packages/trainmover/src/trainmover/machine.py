@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,7 +181,8 @@ class Machine:
         self.ended = kept.get("what") == "end"
         self.signatures: dict[int, str] = {int(rank): one for rank, one in kept.get("signatures", {}).items()}
         self.recordings: set[str] = set()
-        self.copied: dict[int, int] = {}
+        self.copied: dict[int, set[int]] = {}
+        self.void: set[int] = set()
         self.stable = -1
         self.digests: dict[int, str] = {}
         self.history: list[dict[str, Any]] = []
@@ -219,7 +220,7 @@ class Machine:
     def said(self, key: str, message: Message, now_s: float) -> list[Instruction]:
         """A process has said something."""
         process = self.processes.get(key)
-        if process is None:
+        if process is None or self.ended:
             return []
         process.heard_s = now_s
         handler = getattr(self, f"_on_{message.get('say')}", None)
@@ -260,26 +261,27 @@ class Machine:
             return [*out, *self._end(status or 1, f"rank {rank} ends with status {status} again and again")]
         return [*out, *self._lose({rank}, now_s)]
 
-    def ordered(self, order: str, source: str, target: str, now_s: float, *, force: bool = False) -> list[Instruction]:
-        """Somebody wants a host's ranks to move; an empty target leaves the choice."""
-        ranks = [rank for rank, key in sorted(self.owners.items()) if self._host(key) == source]
-        spare = [one for one in self._spares() if target in ("", one.host)]
-        if not ranks:
-            hosts = sorted({self._host(key) for key in self.owners.values()})
-            return [Answer(order, False, f"no rank runs on {source}; the job's hosts are {', '.join(hosts)}")]
+    def ordered(
+        self, order: str, hosts: Sequence[tuple[str, str]], now_s: float, *, force: bool = False
+    ) -> list[Instruction]:
+        """Somebody wants hosts' ranks to move, all at the same boundary.
+
+        Args:
+            order: Its name, for the answer.
+            hosts: From which host to which; an empty target leaves the choice.
+            now_s: The clock.
+            force: Also to a standby that is slower than the job.
+        """
         if self.move or self.recovery:
             return [Answer(order, False, "another move is under way; ask again when it has ended")]
-        if len(spare) < len(ranks):
-            where = f"on {target}" if target else "anywhere"
-            return [
-                Answer(
-                    order,
-                    False,
-                    f"{len(ranks)} standby processes are needed {where}, {len(spare)} are there; "
-                    "start some with `trainmover standby --join`",
-                )
-            ]
-        chosen = self._choose(ranks, spare)
+        if len(dict(hosts)) < len(hosts):
+            return [Answer(order, False, f"a host is named twice: {', '.join(source for source, _ in hosts)}")]
+        chosen: dict[int, str] = {}
+        for source, target in hosts:
+            found = self._newcomers(source, target, chosen)
+            if isinstance(found, str):
+                return [Answer(order, False, found)]
+            chosen.update(found)
         slow = [self.processes[key] for key in chosen.values() if self._too_slow(self.processes[key])]
         if slow and not force:
             return [
@@ -293,10 +295,26 @@ class Machine:
             ]
         self.attempt += 1
         self.move = Move(order, self.attempt, chosen, "becoming", now_s + self.times.become_s, began_s=now_s)
-        out: list[Instruction] = [Keep(self._decision(self.what)), Say(f"moving {source}: ranks {ranks}")]
+        sources = ", ".join(source for source, _ in hosts)
+        out: list[Instruction] = [Keep(self._decision(self.what)), Say(f"moving {sources}: ranks {sorted(chosen)}")]
         for rank, key in chosen.items():
             out += self._become(rank, key)
         return out + self._advance(now_s)
+
+    def _newcomers(self, source: str, target: str, taken: dict[int, str]) -> dict[int, str] | str:
+        """A standby for each rank of a host, or why there is none."""
+        ranks = [rank for rank, key in sorted(self.owners.items()) if self._host(key) == source]
+        if not ranks:
+            hosts = sorted({self._host(key) for key in self.owners.values()})
+            return f"no rank runs on {source}; the job's hosts are {', '.join(hosts)}"
+        spare = [one for one in self._spares() if target in ("", one.host) and one.key not in taken.values()]
+        if len(spare) < len(ranks):
+            where = f"on {target}" if target else "anywhere"
+            return (
+                f"{len(ranks)} standby processes are needed {where}, {len(spare)} are there; "
+                "start some with `trainmover standby --join`"
+            )
+        return self._choose(ranks, spare)
 
     def tick(self, now_s: float) -> list[Instruction]:
         """Time has passed."""
@@ -416,12 +434,28 @@ class Machine:
         return self._buddies() if len(self.digests) == self.world else []
 
     def _on_copied(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
-        self.copied[process.rank] = int(message["step"])
-        stable = min(self.copied.values()) if len(self.copied) == self.world else -1
-        if stable <= self.stable:
+        """A copy counts when every rank has one of the very same iteration; until then the older ones are kept.
+
+        A member passes over a copy while its last two are on their way, and not all members need to see that alike. An
+        iteration that one has passed over is thrown away by all, else their places for copies would be taken by
+        iterations that they do not have in common.
+        """
+        step = int(message["step"])
+        if step in self.void or self.owners.get(process.rank) != process.key:
             return []
-        self.stable = stable
-        return [Tell(key, {"do": "stable", "step": stable}) for key in self.owners.values()]
+        self.copied.setdefault(process.rank, set()).add(step)
+        everywhere = set.intersection(*self.copied.values()) if len(self.copied) == self.world else set()
+        if max(everywhere, default=-1) > self.stable:
+            self.stable = max(everywhere)
+            self.copied = {rank: {one for one in has if one >= self.stable} for rank, has in self.copied.items()}
+            return [Tell(key, {"do": "stable", "step": self.stable}) for key in self.owners.values()]
+        newer = {one for has in self.copied.values() for one in has if one > self.stable}
+        passed_over = any(one < max(has) and one not in has for has in self.copied.values() if has for one in newer)
+        if self.stable < 0 or not passed_over:
+            return []
+        self.void |= newer
+        self.copied = {rank: has - newer for rank, has in self.copied.items()}
+        return [Tell(key, {"do": "void", "steps": sorted(newer)}) for key in self.owners.values()]
 
     def _on_done(self, process: Process, _message: Message, _now_s: float) -> list[Instruction]:
         process.done = True
@@ -577,7 +611,7 @@ class Machine:
         recovery.waiting = set(self.owners.values())
         for key in self.owners.values():
             self.processes[key].step, self.processes[key].done = step, False
-        self.stable, self.copied = -1, {}
+        self.stable, self.copied, self.void = -1, {}, set()
         order = {
             "do": "recover",
             "generation": recovery.generation,

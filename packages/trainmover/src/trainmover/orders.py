@@ -1,6 +1,7 @@
-"""An order from a verdict of Eroica: which worker's host has to be left.
+"""An order from Eroica: which worker's host has to be left.
 
-Only the public JSON is read (schema version 1: `findings` with `role`, `cause`, `workers`, `scope`, `hosts`,
+Only public JSON is read, schema version 1: a verdict (`findings` with `role`, `cause`, `workers`, `scope`, `hosts`,
+`confidence`), or what `eroica run --on-verdict COMMAND` gives its command (`action`, `cause`, `workers`, `hosts`,
 `confidence`).
 """
 
@@ -45,39 +46,50 @@ class Order:
 
 
 def from_verdict(text: str, min_confidence: float) -> Order:
-    """Read the order out of a verdict.
+    """Read the order out of a verdict, or out of what Eroica gives to a command.
 
     Args:
-        text: The verdict's JSON.
+        text: JSON.
         min_confidence: A cause that is less certain moves nothing.
 
     Raises:
-        UsageError: It is no verdict, or it names no single worker that another machine would help.
+        UsageError: It is neither, or it names no single worker that another machine would help.
     """
     try:
-        verdict: dict[str, Any] = json.loads(text)
-        findings = verdict["findings"]
-        known = verdict["schema_version"] == 1
+        told: dict[str, Any] = json.loads(text)
+        known = told["schema_version"] == 1
+        first = _ordered(told) if "action" in told else _cause(told)
+        cause, workers = str(first["cause"]), list(first["workers"])
+        confidence, hosts = float(first.get("confidence") or 0.0), list(first.get("hosts") or [])
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"this is not a verdict of Eroica (`eroica run --json FILE` writes one): {error}") from error
     if not known:
-        raise UsageError(f"a verdict of schema version {verdict['schema_version']}; version 1 is understood")
-    causes = [one for one in findings if one.get("role") == "cause"]
-    if not causes:
-        raise UsageError(f"the verdict is {verdict.get('verdict')} and names no cause, so nothing is moved")
-    first = causes[0]
-    workers, confidence = first.get("workers") or [], float(first.get("confidence") or 0.0)
+        raise UsageError(f"a verdict of schema version {told['schema_version']}; version 1 is understood")
     if first.get("scope") != "some" or len(workers) != 1:
-        raise UsageError(f"{first['cause']} is not the fault of one worker ({first.get('scope')}), so nothing is moved")
-    if first["cause"] in ELSEWHERE_TOO:
-        raise UsageError(f"{first['cause']} comes from the program: on another machine it would be the same")
+        raise UsageError(f"{cause} is not the fault of one worker ({first.get('scope')}), so nothing is moved")
+    if cause in ELSEWHERE_TOO:
+        raise UsageError(f"{cause} comes from the program: on another machine it would be the same")
     if confidence < min_confidence:
         raise UsageError(
-            f"{first['cause']} on worker {workers[0]} with confidence {confidence:.2f}, below {min_confidence:.2f}; "
+            f"{cause} on worker {workers[0]} with confidence {confidence:.2f}, below {min_confidence:.2f}; "
             "--min-confidence sets how sure it has to be"
         )
-    hosts = first.get("hosts") or []
-    return Order(int(workers[0]), str(hosts[0]) if len(hosts) == 1 else "", str(first["cause"]), confidence)
+    return Order(int(workers[0]), str(hosts[0]) if len(hosts) == 1 else "", cause, confidence)
+
+
+def _cause(verdict: dict[str, Any]) -> dict[str, Any]:
+    """The first cause among a verdict's findings."""
+    causes = [one for one in verdict["findings"] if one.get("role") == "cause"]
+    if not causes and verdict["schema_version"] == 1:
+        raise UsageError(f"the verdict is {verdict.get('verdict')} and names no cause, so nothing is moved")
+    return {"workers": [], **causes[0]} if causes else {"cause": "", "workers": []}
+
+
+def _ordered(order: dict[str, Any]) -> dict[str, Any]:
+    """What an order is about; Eroica gives none for what concerns everybody."""
+    if order["action"] not in ("isolate-worker", "isolate-host"):
+        raise UsageError(f"the order is {order['action']}, which no move of a worker would do")
+    return {**order, "scope": "some"}
 
 
 def host_of(order: Order, status: dict[str, Any]) -> str:

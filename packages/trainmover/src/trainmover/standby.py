@@ -18,6 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from trainmover import faults
 from trainmover import group as _group
 from trainmover.agent import Agent
 from trainmover.errors import RefusedError, TrainmoverError
@@ -63,7 +64,8 @@ def _run_as(role: Message, owner: Fabric, recording: Recording) -> Message | Non
     """Run the script in one role; the next role, or None when the script has come to its end or is not needed."""
     os.environ.update(role["env"])
     owner.rank, owner.replay = int(role["rank"]), Replay(recording)
-    owner.shadow_iterations = RECORDED_ITERATIONS  # in every role anew: DDP settles its buckets in the second iteration
+    # in every role anew: DDP settles its buckets in the second iteration
+    owner.shadow_iterations = 0 if faults.asked("cold") else RECORDED_ITERATIONS
     owner.agent.ready, owner.agent.iteration_s = False, 0.0
     try:
         with _local_rendezvous(owner.rank, int(os.environ["WORLD_SIZE"])):

@@ -7,15 +7,21 @@ TLS.
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import select
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainmover.errors import RefusedError, WireError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 VERSION = 1
 LINE_LIMIT = 1 << 22
@@ -25,7 +31,7 @@ Message = dict[str, Any]
 class Channel:
     """One end of a control connection, for blocking use; sending is safe from several threads."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket | Tls) -> None:
         self._socket = connection
         self._reader = connection.makefile("rb")
         self._lock = threading.Lock()
@@ -66,6 +72,79 @@ class Channel:
             self._socket.close()
 
 
+class Tls(io.RawIOBase):
+    """A TLS connection of which one thread reads while another writes.
+
+    OpenSSL lets only one at a time into a connection. So nobody waits for the network while it is in there.
+
+    Args:
+        connection: After the handshake.
+    """
+
+    def __init__(self, connection: ssl.SSLSocket) -> None:
+        super().__init__()
+        connection.setblocking(False)
+        self._connection = connection
+        self._inside = threading.Lock()
+        self._timeout_s: float | None = None
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Longest wait for the other end; None for no limit."""
+        self._timeout_s = seconds
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """What has come, to be read."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        """Wait for the next bytes; 0 at the end.
+
+        Raises:
+            OSError: The connection is gone, or silent for too long.
+        """
+        return self._until(lambda: self._connection.recv_into(buffer))
+
+    def sendall(self, content: bytes) -> None:
+        """Send everything.
+
+        Raises:
+            OSError: As for reading.
+        """
+        left = memoryview(content)
+        while left:
+            left = left[self._until(lambda: self._connection.send(left)) :]  # noqa: B023 - called at once
+
+    def shutdown(self, how: int) -> None:
+        """Wake whoever waits."""
+        with self._inside:
+            self._connection.shutdown(how)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+        super().close()
+
+    def _until(self, act: Callable[[], int]) -> int:
+        while True:
+            try:
+                with self._inside:
+                    return act()
+            except ssl.SSLWantReadError:
+                event = select.POLLIN
+            except ssl.SSLWantWriteError:
+                event = select.POLLOUT
+            if self._connection.fileno() < 0:
+                raise OSError("the connection was closed")
+            waiting = select.poll()
+            waiting.register(self._connection, event)
+            if not waiting.poll(None if self._timeout_s is None else self._timeout_s * 1000):
+                raise TimeoutError(f"nothing moved within {self._timeout_s:.0f} s")
+
+
 def encode(message: Message, blob: bytes = b"") -> bytes:
     """A message as bytes."""
     return json.dumps({**message, "blob": len(blob)} if blob else message).encode() + b"\n" + blob
@@ -98,22 +177,38 @@ def call(address: str, hello: Message, timeout_s: float = 5.0) -> tuple[Channel,
 
     Raises:
         OSError: Nobody answers there.
-        RefusedError: The controller turned the call down.
+        RefusedError: The controller turned the call down, or shows another certificate than TRAINMOVER_TLS_CERT.
     """
     host, port = address.rsplit(":", 1)
-    connection = socket.create_connection((host, int(port)), timeout=timeout_s)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    context = client_tls()
-    if context is not None:
-        connection = context.wrap_socket(connection, server_hostname=host)
+    plain = socket.create_connection((host, int(port)), timeout=timeout_s)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection = _secured(plain, host)
+    connection.settimeout(timeout_s)
     channel = Channel(connection)
     channel.send({**hello, "version": VERSION})
-    answer, _ = channel.receive()
+    try:
+        answer, _ = channel.receive()
+    except WireError as error:
+        channel.close()
+        hint = "" if client_tls() else "; if it wants TLS, set TRAINMOVER_TLS_CERT to its certificate"
+        raise WireError(f"the controller at {address} does not answer: {error}{hint}") from error
     if answer.get("do") == "refused":
         channel.close()
         raise RefusedError(str(answer.get("reason")))
     connection.settimeout(None)
     return channel, answer
+
+
+def _secured(plain: socket.socket, host: str) -> socket.socket | Tls:
+    context = client_tls()
+    if context is None:
+        return plain
+    try:
+        return Tls(context.wrap_socket(plain, server_hostname=host))
+    except ssl.SSLCertVerificationError as error:
+        plain.close()
+        certificate = os.environ["TRAINMOVER_TLS_CERT"]
+        raise RefusedError(f"the controller's certificate is not {certificate}: {error.verify_message}") from error
 
 
 def client_tls() -> ssl.SSLContext | None:

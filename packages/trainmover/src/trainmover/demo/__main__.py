@@ -9,86 +9,19 @@ bit.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from trainmover.cli import ask
 from trainmover.demo.picture import draw
+from trainmover.demo.run import Run, ready
 
 ITERATIONS = 400
 SHAPE = ["--dp", "2", "--pp", "2", "--tp", "1", "--iterations", str(ITERATIONS)]
 PACE_S = 0.04
-
-
-class Run:
-    """One job under way."""
-
-    def __init__(self, folder: Path, pace_s: float) -> None:
-        self.folder, self.out = folder, folder / "out"
-        folder.mkdir(parents=True, exist_ok=True)
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-        script = [str(Path(__file__).with_name("train.py")), *SHAPE, "--pace", str(pace_s), "--out", str(self.out)]
-        run = [sys.executable, "-m", "trainmover.cli", "run", "--folder", str(folder), "--each-rank-a-host", "--"]
-        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        self.log = (folder / "job.log").open("wb")
-        self.process = subprocess.Popen(
-            [*run, *torchrun, *script], env=self.environment, stdout=self.log, stderr=self.log, start_new_session=True
-        )
-        self.children: list[subprocess.Popen[bytes]] = []
-
-    def access(self) -> dict[str, str]:
-        """Where the controller is, and the token."""
-        return {
-            "TRAINMOVER_CONTROLLER": json.loads((self.folder / "controller.json").read_text())["address"],
-            "TRAINMOVER_TOKEN": (self.folder / "token").read_text().strip(),
-        }
-
-    def status(self) -> dict[str, Any]:
-        """The controller's view."""
-        return dict(ask(self.access(), {"ask": "status"})["status"])
-
-    def standby(self, host: str) -> None:
-        """Start a standby."""
-        environment = {**self.environment, **self.access(), "TRAINMOVER_HOST": host}
-        command = [sys.executable, "-m", "trainmover.standby"]
-        self.children.append(subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log))
-
-    def until(self, ready: Callable[[dict[str, Any]], Any], timeout_s: float = 60.0) -> dict[str, Any]:
-        """Wait for the status to be as wanted."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                found = self.status()
-                if ready(found):
-                    return found
-            except Exception:  # noqa: BLE001 - not up yet
-                pass
-            time.sleep(0.1)
-        raise SystemExit(f"the demo's job does not come on; its logs are in {self.folder}")
-
-    def lines(self, rank: int) -> list[dict[str, Any]]:
-        """What the rank has logged: one record an iteration, repeated ones again."""
-        return [json.loads(line) for line in (self.out / f"losses-{rank}.jsonl").read_text().splitlines()]
-
-    def end(self) -> None:
-        """End whatever is left."""
-        for process in (self.process, *self.children):
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-
-
-def ready(found: dict[str, Any]) -> bool:
-    """Whether a standby is warm."""
-    return any(one["ready"] for one in found["standbys"])
 
 
 def main() -> int:
@@ -98,12 +31,12 @@ def main() -> int:
     folder = parser.parse_args().folder or Path(tempfile.mkdtemp(prefix="trainmover-demo-"))
     began = time.monotonic()
     print("TrainMover demo: a small GPT on 4 processes (2 pipeline stages x 2 replicas), each counts as a host")
-    quiet, moved = Run(folder / "undisturbed", 0.0), None
+    quiet, moved = Run(folder / "undisturbed", [*SHAPE, "--pace", "0"]), None
     try:
         if quiet.process.wait(60) != 0:
             print(f"the undisturbed job failed; see {folder}")
             return 1
-        moved = Run(folder / "moved", PACE_S)
+        moved = Run(folder / "moved", [*SHAPE, "--pace", str(PACE_S)])
         events = disturb(moved)
         status = moved.process.wait(90)
     finally:
@@ -133,7 +66,7 @@ def disturb(job: Run) -> list[tuple[float, str]]:
     job.standby("spare-1")
     job.until(ready)
     events = [(time.time(), "node-1 is moved to spare-1")]
-    answer = ask(job.access(), {"ask": "move", "from": "node-1", "to": "spare-1", "force": True})
+    answer = ask(job.access(), {"ask": "move", "hosts": [("node-1", "spare-1")], "force": True})
     print(f"by order:    {answer['text']}")
     job.standby("spare-2")
     job.until(ready)

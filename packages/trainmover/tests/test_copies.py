@@ -1,0 +1,34 @@
+"""Copies in memory: two places, and what happens when both are taken by what nobody can use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trainmover.copies import Keeper
+from trainmover.fabric import Fabric
+from trainmover.state import Image
+
+
+def image(step: int) -> Image:
+    return Image(step, b"", {"model0.weight": torch.full((4,), float(step))})
+
+
+def test_a_copy_that_not_all_have_gives_its_place_to_the_next_and_the_common_one_stays() -> None:
+    said: list[dict[str, Any]] = []
+    keeper = Keeper(Fabric("secret", "127.0.0.1"), said.append, None, 0)
+    try:
+        keeper.take(image(10))
+        keeper.settle(10)
+        keeper.take(image(17))
+        keeper.take(image(20))  # passed over
+        assert keeper.report()["own"] == [10, 17]
+        keeper.throw_away([17, 20])
+        keeper.take(image(30))
+        assert keeper.report()["own"] == [10, 30]
+        keeper.settle(30)
+        assert keeper.report()["own"] == [30]
+        assert torch.equal(keeper.own(30).tensors["model0.weight"], torch.full((4,), 30.0))
+    finally:
+        keeper.stop()
