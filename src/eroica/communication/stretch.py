@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -43,6 +44,7 @@ class Stretch:
         moments: Global rank -> moments.
         cells: (sender, receiver) -> reading; only cells with traffic that counts.
         operations_per_s: Collectives of the busiest worker.
+        trouble: (host, RDMA port) -> counter -> by how much it grew; only ports with trouble.
     """
 
     seconds: float
@@ -51,6 +53,7 @@ class Stretch:
     moments: Mapping[int, int]
     cells: Mapping[Cell, CellReading] = field(default_factory=dict)
     operations_per_s: float = 0.0
+    trouble: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
 
     def work_s(self, worker: int) -> float | None:
         """Own work of a worker in each iteration; None where that is not known."""
@@ -70,6 +73,7 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
     iterations: dict[int, list[tuple[float, int]]] = {}
     cells: dict[Cell, CellSum] = {}
     lengths: dict[str, float] = {}
+    trouble: dict[tuple[str, str], Counter[str]] = {}
     for second in seconds:
         lengths[second.host] = lengths.get(second.host, 0.0) + second.interval_s
         for one in second.operations:
@@ -80,6 +84,9 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
                 counted.setdefault(one.worker, []).append((second.at, entered))
         for worker, iteration in second.iterations.items():
             iterations.setdefault(worker, []).append((second.at, iteration))
+        for port in second.ports:
+            if port.trouble:
+                trouble.setdefault((second.host, port.device), Counter()).update(port.trouble)
         for cell, moved in second.cells.items():
             cells.setdefault(cell, CellSum()).add(moved)
     return Stretch(
@@ -91,6 +98,7 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
             cell: _reading(moved, lengths[cell[0]]) for cell, moved in cells.items() if _counts(moved, lengths, cell)
         },
         operations_per_s=max((_rate(points) for points in counted.values()), default=0.0),
+        trouble=trouble,
     )
 
 
