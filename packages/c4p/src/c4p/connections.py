@@ -13,6 +13,8 @@ from c4p.paths import Key, Path
 from c4p.ring import Operation
 from c4p.wire import Header
 
+#: Each source port has a way back of its own, which may be dead alone: so many ports are tried before a way is blamed.
+TRIES, TRY_S, CONNECT_S = 3, 0.3, 1.0
 _TCP_INFO_UNACKED = 24
 _TCP_INFO_LAST_ACK = 56
 _TCP_INFO_NOT_SENT = 144
@@ -44,7 +46,7 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """A connection to the next neighbour."""
+    """A connection to the next neighbour; `try_s` is how long it may take to open it, `last_s` on the last try."""
 
     slot: int
     port: int
@@ -53,6 +55,8 @@ class Outgoing:
     path: Path
     since: float
     tries: int = 1
+    try_s: float = TRY_S
+    last_s: float = CONNECT_S
     is_open: bool = False
     retires: bool = False
     trusted: bool = False

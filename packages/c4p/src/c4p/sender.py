@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from c4p.connections import Job, Neighbours, Outgoing, Parcel, close_at_once, waits_for_kernel
+from c4p.connections import TRIES, Job, Neighbours, Outgoing, Parcel, close_at_once, waits_for_kernel
 from c4p.errors import C4PError, GroupBroken
 from c4p.model import Counters, PathEvent, PathRecord, Way
 from c4p.paths import DEAD_S, Key, Path, dead_paths, late_pieces, slow_paths
@@ -22,9 +22,8 @@ from c4p.ring import Piece
 from c4p.ways import Ways
 from c4p.wire import HEADER, Header, Kind, parse_header
 
-CONNECT_S = 1.0
-#: Each source port has a way back of its own, which may be dead alone: so many ports are tried before a way is blamed.
-TRIES, TRY_S = 3, 0.3
+#: Where a way that has just carried fails, its other ports are tried for so long each, and the last one for so long.
+RETRY_S, LAST_RETRY_S = 0.1, 0.2
 TRUST_BYTES = 256 * 1024
 _LATER = {errno.EAGAIN, errno.EINPROGRESS, errno.EWOULDBLOCK}
 
@@ -310,14 +309,23 @@ class Sender:
         self._leave(connection, "lost", 0.0)
 
     def _leave(self, connection: Outgoing, why: str, after_s: float) -> None:
-        """Its pieces go elsewhere, and so does its slot."""
+        """Its pieces go elsewhere, and so does its slot, unless another port of the way still connects.
+
+        Acknowledgements come back by a way of their own for each port: where that one fails, the way itself is good.
+        """
         now = time.monotonic()
         slot = connection.slot
         self._ways.now_at[slot] = connection.way
-        self._ways.leave(slot, why, now)
+        carried = why != "slow" and connection.trusted and len(self._ways.ports.get(connection.way, ())) > 1
+        if not carried:
+            self._ways.leave(slot, why, now)
         self._drop(connection)
         self._connect(slot)
         pending = self._pending.get(slot)
+        if carried and pending is not None:
+            pending.try_s, pending.last_s = RETRY_S, LAST_RETRY_S
+        elif carried:  # not even begun
+            self._ways.leave(slot, why, now)
         self._note("left", why, connection, pending, after_s)
 
     def _drop(self, connection: Outgoing) -> None:
@@ -417,9 +425,12 @@ class Sender:
             return
         for pending in list(self._pending.values()):
             has_another = pending.tries < TRIES and pending.way in self._ways.ports
-            if has_another and now - pending.since > TRY_S:
+            if has_another and now - pending.since > pending.try_s:
                 self._connect(pending.slot, pending.way, pending.tries + 1)
-            elif now - pending.since > CONNECT_S:
+                again = self._pending.get(pending.slot)
+                if again is not None:
+                    again.try_s, again.last_s = pending.try_s, pending.last_s
+            elif now - pending.since > pending.last_s:
                 self._connect_failed(pending)
         for slot, connection in enumerate(self.slots):
             if connection is None and slot not in self._pending and opens:
