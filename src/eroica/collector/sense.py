@@ -369,13 +369,9 @@ class Sense:
             return
         chunk, self._chunk_from = stretch_of(self.ledger.between(self._chunk_from, now)), now
         slower = usual is not None and chunk.iteration_s and chunk.iteration_s > usual.iteration_s * _USUAL
-        if (
-            chunk.iteration_s
-            and not slower
-            and self._onset is None
-            and not self._accused
-            and self._windows.window is None
-        ):
+        window = self._windows.window
+        is_calm = window is None or window.purpose == "baseline"  # which opens while the job is healthy
+        if chunk.iteration_s and not slower and self._onset is None and not self._accused and is_calm:
             self._chunks.append(chunk)
 
     def _usual(self) -> Usual | None:
