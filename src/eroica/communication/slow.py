@@ -33,7 +33,7 @@ _SAME_LOSS = 0.1
 #: What unsent and arriving data weigh beside the delay: late acknowledgements reach twice the delay of a slow way.
 _SIGNS = 6.0
 _BINOMIAL_FLOOR = 0.05
-#: A host is late as a whole if each of its workers is so late, as a share of their mean.
+#: A host is late as a whole if each of its workers is so late, as a share of the latest one.
 _ALIKE = 0.5
 
 
@@ -197,7 +197,7 @@ def _late_hosts(
         shares = [(grown[worker] - usual_s) / period_s for worker in here]
         mean = sum(shares) / len(shares)
         error = math.sqrt(sum(_standard_error(now, worker) ** 2 for worker in here)) / len(here)
-        if mean >= max(limits[0], limits[1] * error) and min(shares) >= _ALIKE * mean:
+        if mean >= max(limits[0], limits[1] * error) and min(shares) >= _ALIKE * max(shares):
             late |= {worker: grown[worker] - usual_s for worker in here}
     return late
 
