@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,30 +106,32 @@ def _follow(hosts: Hosts, run: Path, jobs: list[subprocess.Popen[str]], say: Cal
     story, told = Story("none"), LinkVerdicts()
     healthy_from: float | None = None
     slow_from: float | None = None
+    before: frozenset[int] = frozenset()
     for now, status in _states(run, jobs):
         for line in story.tell(status):
             say(line)
-        if healthy_from is None and status.mean_ms and _ended(status, "baseline") is not None:
+        if healthy_from is None and status.mean_ms and _ended(status.windows, "baseline") is not None:
             healthy_from = now
         if slow_from is None and healthy_from is not None and now - healthy_from >= HEALTHY_S:
             hosts.limit(SLOW_HOST, RATE)
-            slow_from = now
+            slow_from, before = now, frozenset(one.window_id for one in status.windows)
             say(f"the link of node{SLOW_HOST} gets slow: {RATE[:-4]} Mbit/s, both directions")
         if slow_from is not None:
-            told = _heard(told, status, run, now - slow_from)
+            fresh = [one for one in status.windows if one.window_id not in before]
+            told = _heard(told, fresh, run, now - slow_from)
         if told.communication is not None and told.window_s is not None:
             break
     return told
 
 
-def _heard(told: LinkVerdicts, status: JobStatus, run: Path, passed_s: float) -> LinkVerdicts:
-    """What is known by now."""
-    line = _ended(status, "communication")
+def _heard(told: LinkVerdicts, windows: Sequence[WindowLine], run: Path, passed_s: float) -> LinkVerdicts:
+    """What is known by now, of windows that came after the fault."""
+    line = _ended(windows, "communication")
     if told.communication is None and line is not None:
         verdict = read_verdict(run / "windows" / str(line.window_id) / "verdict.json")
         if verdict is not None:
             told = replace(told, communication=verdict, after_s=passed_s)
-    if told.window_s is None and _ended(status, "slow", "manual") is not None:
+    if told.window_s is None and _ended(windows, "slow", "manual") is not None:
         told = replace(told, window_s=passed_s)
     return told
 
@@ -142,6 +144,6 @@ def _states(run: Path, jobs: list[subprocess.Popen[str]]) -> Iterator[tuple[floa
         time.sleep(0.2)
 
 
-def _ended(status: JobStatus, *purposes: str) -> WindowLine | None:
+def _ended(windows: Iterable[WindowLine], *purposes: str) -> WindowLine | None:
     """The first window of such a purpose that has ended."""
-    return next((one for one in status.windows if one.purpose in purposes and one.phase in _OVER), None)
+    return next((one for one in windows if one.purpose in purposes and one.phase in _OVER), None)

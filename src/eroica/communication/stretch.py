@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from eroica.communication.ledger import Cell, CellSum, Second
+from eroica.model.communication import KernelTime
+from eroica.trace.inspector import last_to_arrive
 
 _LEAST_BYTES_PER_S = 20_000.0
 
@@ -44,6 +46,7 @@ class Stretch:
         moments: Global rank -> moments.
         cells: (sender, receiver) -> reading; only cells with traffic that counts.
         operations_per_s: Collectives of the busiest worker.
+        last: NCCL's communicator -> who mostly comes last in it, and for how long the others wait, seconds.
         trouble: (host, RDMA port) -> counter -> by how much it grew; only ports with trouble.
     """
 
@@ -54,6 +57,7 @@ class Stretch:
     cells: Mapping[Cell, CellReading] = field(default_factory=dict)
     operations_per_s: float = 0.0
     trouble: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
+    last: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
     def work_s(self, worker: int) -> float | None:
         """Own work of a worker in each iteration; None where that is not known."""
@@ -74,6 +78,7 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
     cells: dict[Cell, CellSum] = {}
     lengths: dict[str, float] = {}
     trouble: dict[tuple[str, str], Counter[str]] = {}
+    kernels: list[KernelTime] = []
     for second in seconds:
         lengths[second.host] = lengths.get(second.host, 0.0) + second.interval_s
         for one in second.operations:
@@ -84,6 +89,7 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
                 counted.setdefault(one.worker, []).append((second.at, entered))
         for worker, iteration in second.iterations.items():
             iterations.setdefault(worker, []).append((second.at, iteration))
+        kernels += second.kernels
         for port in second.ports:
             if port.trouble:
                 trouble.setdefault((second.host, port.device), Counter()).update(port.trouble)
@@ -99,6 +105,7 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
         },
         operations_per_s=max((_rate(points) for points in counted.values()), default=0.0),
         trouble=trouble,
+        last=last_to_arrive(kernels),
     )
 
 
