@@ -134,7 +134,9 @@ def measured_hangs(lines: Sequence[dict[str, Any]]) -> list[Hang]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, help="lines of c4d.py")
-    parser.add_argument("--steer", type=Path, required=True, help="what steer.py has measured")
+    measured = parser.add_mutually_exclusive_group(required=True)
+    measured.add_argument("--steer", type=Path, help="what steer.py has measured")
+    measured.add_argument("--starts", help="instead: seconds from an order to the first iteration, with commas")
     parser.add_argument("--hours", default="3,10,30", help="mean time between faults, with commas")
     parser.add_argument("--checkpoint-minutes", type=float, default=10.0)
     parser.add_argument("--time-out-minutes", type=float, default=30.0)
@@ -144,8 +146,9 @@ def main() -> int:
     lines = [json.loads(line) for line in options.runs.read_text().splitlines()]
     known = [{**line, "truth_kind": line["truth"]["kind"]} for line in lines if line.get("truth")]
     hangs = measured_hangs(known)
-    runs = json.loads(options.steer.read_text())["runs"]
-    starts_s = [run["fault_to_first_good_iteration_s"] - run["fault_to_order_s"] for run in runs]
+    starts_s = [float(text) for text in (options.starts or "").split(",") if text]
+    runs = json.loads(options.steer.read_text())["runs"] if options.steer else []
+    starts_s += [run["fault_to_first_good_iteration_s"] - run["fault_to_order_s"] for run in runs]
     time_out_s = options.time_out_minutes * 60
     repairs = {
         "orders from 0.8": Repair(hangs, starts_s, 0.8, time_out_s),
@@ -164,11 +167,12 @@ def page(repairs: dict[str, Repair], hours: Sequence[float], options: argparse.N
     one = next(iter(repairs.values()))
     told = sorted(hang.verdict_s for hang in one.hangs if math.isfinite(hang.verdict_s))
     starts = sorted(one.starts_s)
+    began = f"{starts[0]:.1f}" + (f" to {starts[-1]:.1f}" if len(starts) > 1 else "")
     rows = [
-        f"Inputs: {len(one.hangs)} measured hangs, {len(told)} with the right place after {told[0]:.1f} to "
-        f"{told[-1]:.1f} s (median {statistics.median(told):.1f}); {len(starts)} measured starts after an order, "
-        f"{starts[0]:.0f} to {starts[-1]:.0f} s; a checkpoint every {options.checkpoint_minutes:g} minutes; time-out "
-        f"{options.time_out_minutes:g} minutes; {options.months} simulated months.",
+        f"Inputs: {len(one.hangs)} measured hangs, {len(told)} with the right place after {told[0]:.1f} to {told[-1]:.1f} "
+        f"s (median {statistics.median(told):.1f}); from an order to the first iteration {began} s ({len(starts)} "
+        f"measured); a checkpoint every {options.checkpoint_minutes:g} minutes; time-out {options.time_out_minutes:g} "
+        f"minutes; {options.months} simulated months.",
         "",
         "| a fault every | " + " | ".join(repairs) + " |",
         "|---|" + "---|" * len(repairs),
