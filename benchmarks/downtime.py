@@ -169,10 +169,10 @@ def page(repairs: dict[str, Repair], hours: Sequence[float], options: argparse.N
     starts = sorted(one.starts_s)
     began = f"{starts[0]:.1f}" + (f" to {starts[-1]:.1f}" if len(starts) > 1 else "")
     rows = [
-        f"Inputs: {len(one.hangs)} measured hangs, {len(told)} with the right place after {told[0]:.1f} to {told[-1]:.1f} "
-        f"s (median {statistics.median(told):.1f}); from an order to the first iteration {began} s ({len(starts)} "
-        f"measured); a checkpoint every {options.checkpoint_minutes:g} minutes; time-out {options.time_out_minutes:g} "
-        f"minutes; {options.months} simulated months.",
+        f"Inputs: {len(one.hangs)} measured hangs, {len(told)} with the right place after {told[0]:.1f} to "
+        f"{told[-1]:.1f} s (median {statistics.median(told):.1f}); {began} s from an order to the first iteration "
+        f"({len(starts)} measured); a checkpoint every {options.checkpoint_minutes:g} minutes; time-out "
+        f"{options.time_out_minutes:g} minutes; {options.months} simulated months.",
         "",
         "| a fault every | " + " | ".join(repairs) + " |",
         "|---|" + "---|" * len(repairs),
