@@ -33,6 +33,8 @@ _JITTER = 0.5
 _LONGEST_PAUSE_S = 1.0
 _TICKS_S = 0.05
 _MOST_CHILDREN = 16
+#: Some adapters ask their firmware for each counter: RDMA ports are read no more often, seconds.
+_PORTS_S = 1.0
 
 
 class Communication:
@@ -74,6 +76,7 @@ class Communication:
         self._inspector = InspectorFiles()
         self._read_ports = ports
         self._ports = ports() if self._on else {}
+        self._ports_at = self._taken_at
         self._readings, self._reading_s = 0, 0.0
 
     async def run(self) -> None:
@@ -153,17 +156,17 @@ class Communication:
             groups=self._named(workers),
             readings=self._readings,
             reading_s=self._reading_s,
-            ports=self._take_ports(),
+            ports=self._take_ports(now),
             kernels=self._inspector.take({one.worker.pid: one.worker.global_rank for one in workers}),
         )
         self._taken_at, self._readings, self._reading_s = now, 0, 0.0
         return record
 
-    def _take_ports(self) -> tuple[PortCount, ...]:
-        """What RDMA ports did since the last record; those that did something, or have trouble."""
-        if not self._ports:  # a host gets no adapter while a job runs on it
+    def _take_ports(self, now: float) -> tuple[PortCount, ...]:
+        """What RDMA ports did since they were read last; those that did something, or have trouble."""
+        if not self._ports or now - self._ports_at < _PORTS_S:  # a host gets no adapter while a job runs on it
             return ()
-        before, self._ports = self._ports, self._read_ports()
+        before, self._ports, self._ports_at = self._ports, self._read_ports(), now
         return tuple(count for device, now in self._ports.items() if (count := _grown(device, before.get(device), now)))
 
     def _named(self, workers: Sequence[LocalWorker]) -> tuple[ProcessGroup, ...]:
