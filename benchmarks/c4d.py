@@ -138,8 +138,8 @@ def inject(job: Job, fault: str, draw: random.Random) -> tuple[Truth, Callable[[
     worker = draw.randrange(world)
     host = draw.randrange(1, hosts.count)
     other = draw.choice([at for at in range(hosts.count) if at != host])
-    if options.traffic == "ring":
-        other = (host + 1) % hosts.count
+    if options.traffic == "ring":  # gloo's workers send to the one before them; the other way has acknowledgements only
+        other = (host - 1) % hosts.count
     here = tuple(range(host * options.workers, (host + 1) * options.workers))
     name, rate = f"node{host}", options.rate
     if fault in ("stop-outside", "stop-inside"):

@@ -31,8 +31,9 @@ def main() -> None:
 
 def rows(lines: list[dict[str, Any]], alone: list[dict[str, Any]]) -> list[str]:
     by_fault, windows = defaultdict(list), defaultdict(list)
+    void = [line for line in lines if line["kind"] == "run" and is_void(line)]
     for line in lines:
-        if line["kind"] == "run":
+        if line["kind"] == "run" and line not in void:
             by_fault[line["fault"]].append(line)
     for line in alone:
         windows[line["fault"]].append(line)
@@ -48,10 +49,26 @@ def rows(lines: list[dict[str, Any]], alone: list[dict[str, Any]]) -> list[str]:
         if of_traffic:
             made.append(row(f"all of {traffic}", of_traffic, []))
     made.append(row("all", every, [line for of_fault in windows.values() for line in of_fault]))
+    newest = next((line["revision"] for line in reversed(lines) if line["kind"] == "run"), "")
+    fresh = [line for line in every if line["revision"] == newest]
+    if fresh and len(fresh) < len(every):
+        made.append(row(f"of revision {newest}", fresh, []))
     calm = [line for line in lines if line["kind"] == "healthy" or line["fault"] == "none"]
     false = sum(bool(line["verdicts"]) for line in calm)
     seconds = sum(line["seconds"] for line in calm)
-    return [*made, "", f"Healthy: {len(calm)} stretches, {seconds / 60:.0f} minutes in all; {false} with a verdict."]
+    said = [f"Healthy: {len(calm)} stretches, {seconds / 60:.0f} minutes in all; {false} with a verdict."]
+    if void:
+        said.append(f"Not counted: {len(void)} runs in rings that limited a way on which only acknowledgements go.")
+    return [*made, "", *said]
+
+
+def is_void(line: dict[str, Any]) -> bool:
+    """Whether the way that was limited carries no data: in a ring each host sends to the one before it only."""
+    ways = line["fault"] in ("slow-path", "mixed") and line["traffic"] == "ring"
+    if not ways:
+        return False
+    here, there = (int(host.removeprefix("node")) for host in line["truth"]["hosts"])
+    return (here - 1) % line["hosts"] != there
 
 
 def row(fault: str, lines: list[dict[str, Any]], windows: list[dict[str, Any]]) -> str:

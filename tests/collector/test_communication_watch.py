@@ -13,6 +13,7 @@ from eroica.collector.communication_watch import Sense, Sensed
 from eroica.collector.windows import Windows
 from eroica.model.communication import Flow, GroupCount, HostCommunication, WorkerOperations
 from eroica.model.look import Ending
+from eroica.model.window import Window
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, WorkerStatus
@@ -121,6 +122,20 @@ def job() -> Job:
     job = Job(Sense(windows, Settings(communication=True)), windows)
     assert job.live(40) == []
     return job
+
+
+@pytest.mark.parametrize(("purpose", "known"), [("baseline", True), ("slow", False)])
+def test_a_baseline_window_is_part_of_the_healthy_past_and_others_are_not(
+    purpose: str, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = Windows("j", Settings(communication=True))
+    job = Job(Sense(windows, Settings(communication=True)), windows)
+    window = Window(window_id=1, purpose=purpose, reason="", first_iteration=1, last_iteration=9)  # type: ignore[arg-type]
+    monkeypatch.setattr(Windows, "window", window)
+    assert job.live(24) == []
+    job.iteration_s, job.delays = 0.2, {(1, 2): 0.05}
+    job.outside = dict.fromkeys(range(WORLD), 0.25)
+    assert bool(job.live(14)) is known
 
 
 def places(sensed: Sensed) -> list[tuple[str, tuple[int, ...], tuple[str, ...]]]:

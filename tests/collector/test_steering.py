@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import sys
 import time
@@ -69,8 +70,33 @@ def test_one_fault_is_ordered_once_also_by_a_later_window_and_another_collector(
     assert isinstance(order, Order)
     assert steering.judged(1000.0, 2, verdict("slow", workers=(), hosts=("b",))) is None
     later = Steering("j", SURE)
-    later.resume([order])
+    later.resume(0.0, [order], wall(order, 1000))
     assert later.judged(0.0, 3, verdict()) is None
+
+
+def wall(order: Order, seconds: float) -> datetime.datetime:
+    """The time of day so long after an order."""
+    return datetime.datetime.fromisoformat(order.at) + datetime.timedelta(seconds=seconds)
+
+
+def test_another_collector_keeps_the_pause_since_the_last_order() -> None:
+    order = Steering("j", SURE).judged(0.0, 1, verdict())
+    assert isinstance(order, Order)
+    other = verdict(workers=(5,), hosts=("c",))
+    soon, late = Steering("j", SURE), Steering("j", SURE)
+    soon.resume(5000.0, [order], wall(order, 20))
+    assert "act_pause_s" in str(soon.judged(5010.0, 2, other))
+    assert isinstance(soon.judged(5281.0, 3, other), Order)
+    late.resume(5000.0, [order], wall(order, 400))
+    assert isinstance(late.judged(5000.0, 2, other), Order)
+
+
+def test_an_order_that_does_not_say_when_counts_as_given_now() -> None:
+    order = Steering("j", SURE).judged(0.0, 1, verdict())
+    assert isinstance(order, Order)
+    later = Steering("j", SURE)
+    later.resume(5000.0, [msgspec.structs.replace(order, at="once")], wall(order, 4000))
+    assert "act_pause_s" in str(later.judged(5010.0, 2, verdict(workers=(5,), hosts=("c",))))
 
 
 def test_orders_are_few_and_far_between() -> None:

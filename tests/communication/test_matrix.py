@@ -33,6 +33,13 @@ def test_both_directions_as_hot_are_the_link() -> None:
     assert read_places(hot, ALL) == (Place(kind="link", hosts=("c",)),)
 
 
+@pytest.mark.parametrize(("prompt", "kind"), [(True, "receiving"), (False, "link")])
+def test_who_sends_all_at_once_only_waits_for_acknowledgements(prompt: bool, kind: str) -> None:
+    hot = {("b", "c"): 0.058, ("c", "d"): 0.04}  # a ring: what c receives is slow, and so are acknowledgements for c
+    places = read_places(hot, RING, RING if prompt else RING - {("c", "d")})
+    assert places == (Place(kind=kind, hosts=("c",)),)  # type: ignore[arg-type]
+
+
 def test_in_a_ring_the_place_says_what_else_it_may_be() -> None:
     (place,) = read_places({("b", "c"): 0.1}, RING)
     assert (place.kind, place.hosts) == ("connection", ("b", "c"))

@@ -91,3 +91,13 @@ def test_a_host_is_told_by_its_workers_together_where_none_is_sure_alone() -> No
     assert found.places == (Place(kind="host", workers=(4, 5), hosts=("node2",)),)
     alone = {worker: 0.5 if worker == 4 else 0.25 for worker in HOSTS}
     assert find(stretch(0.2, alone, moments=16)) is None
+
+
+@pytest.mark.parametrize(("one", "other", "workers"), [(0.58, 0.58, (2, 3)), (0.9, 0.55, (2,))])
+def test_workers_that_are_not_surely_late_are_named_with_a_host_that_is_late_alike(
+    one: float, other: float, workers: tuple[int, ...]
+) -> None:
+    shares = dict.fromkeys(HOSTS, 0.25) | {2: one, 3: other}
+    found = find(stretch(0.2, shares, moments=14))
+    assert found is not None
+    assert sorted(worker for place in found.places for worker in place.workers) == list(workers)

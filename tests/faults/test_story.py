@@ -120,3 +120,9 @@ def test_the_story_tells_who_died_first_and_how() -> None:
 def test_the_progress_of_a_job_that_moves_says_nothing_about_silence() -> None:
     assert (still(standing(0.4, 9.0)), still(standing())) == ("", "")
     assert still(standing(6.6, 9.0)) == "no worker has moved for 7 s"
+
+
+def test_what_communication_says_comes_before_the_window_that_it_has_opened() -> None:
+    told = msgspec.structs.replace(window("done", "communication", verdict="slow"), window_id=1)
+    lines = list(Story("none").tell(status(400, 90.0, (told, window("probe", "manual")))))
+    assert lines[-2:] == ["communication alone says: because", "a window opens, to see what it is"]

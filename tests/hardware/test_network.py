@@ -98,3 +98,17 @@ def test_a_host_without_rdma_says_so(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="RDMA"):
         network.RdmaProbe(writer, tmp_path)
     writer.close()
+
+
+def test_totals_of_rdma_ports_are_bytes_and_the_trouble_counters_that_the_driver_has(tmp_path: Path) -> None:
+    for number, written in ((1, {"port_xmit_data": "2500\n", "port_rcv_data": "10\n"}), (2, {})):
+        port = tmp_path / "mlx5_0" / "ports" / str(number)
+        for folder, files in (("counters", written), ("hw_counters", {"out_of_sequence": "12\n", "lifespan": "10\n"})):
+            (port / folder).mkdir(parents=True)
+            for name, text in files.items():
+                (port / folder / name).write_text(text)
+    (tmp_path / "mlx5_0" / "ports" / "1" / "hw_counters" / "np_cnp_sent").write_text("N/A (no PMA)\n")
+    assert network.read_rdma_ports(tmp_path) == {
+        "mlx5_0/1": network.PortTotals(sent_bytes=10_000, received_bytes=40, trouble={"out_of_sequence": 12})
+    }
+    assert network.read_rdma_ports(tmp_path / "none") == {}

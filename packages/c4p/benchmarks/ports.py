@@ -14,14 +14,16 @@ from c4p.testbed import Shape, build
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=30)
+    parser.add_argument("--first", type=int, default=0, help="number of the first draw; earlier ones are in --json")
     parser.add_argument("--seconds", type=float, default=1.2)
     parser.add_argument("--paths", type=int, default=4)
     parser.add_argument("--mbit", type=float, default=200.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     total = options.paths * options.mbit
-    pairs = []
-    for number in range(options.draws):
+    known = json.loads(options.json.read_text())["draws"] if options.first and options.json else []
+    pairs = known[: options.first]
+    for number in range(options.first, options.first + options.draws):
         with build(Shape(hosts=2, spines=options.paths, mbit=options.mbit), seed=number) as bed:
             got = {}
             for ports in ("random", "planned") if number % 2 else ("planned", "random"):

@@ -258,7 +258,8 @@ class Sense:
             return None  # the looks will be taken when the worker is silent; they see more than we do
         usual = self._stretch_before(self._progress.at)
         window = self._window(f"nothing entered, completed or moved for {waited_s:.1f} s")
-        verdict = hang_verdict(self._windows.job, window, hang, waited_s, usual, self._coverage)
+        since = stretch_of(self.ledger.between(self._progress.at, now))
+        verdict = hang_verdict(self._windows.job, window, hang, waited_s, usual, self._coverage, since)
         self._hang = window
         self.standing.add(window.window_id)
         return self._sensed(window, verdict, self._progress.at)
@@ -368,13 +369,9 @@ class Sense:
             return
         chunk, self._chunk_from = stretch_of(self.ledger.between(self._chunk_from, now)), now
         slower = usual is not None and chunk.iteration_s and chunk.iteration_s > usual.iteration_s * _USUAL
-        if (
-            chunk.iteration_s
-            and not slower
-            and self._onset is None
-            and not self._accused
-            and self._windows.window is None
-        ):
+        window = self._windows.window
+        is_calm = window is None or window.purpose == "baseline"  # which opens while the job is healthy
+        if chunk.iteration_s and not slower and self._onset is None and not self._accused and is_calm:
             self._chunks.append(chunk)
 
     def _usual(self) -> Usual | None:

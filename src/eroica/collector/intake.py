@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from eroica.errors import InputError
-from eroica.model.communication import HostCommunication, WorkerOperations
+from eroica.model.communication import HostCommunication, PortCount, WorkerOperations
 from eroica.model.look import Ending, FlightState, HostLooks, ProcessLook, ThreadLook, WorkerLook
 from eroica.model.pattern import WorkerPattern
 from eroica.model.rows import RowTable
@@ -28,7 +28,7 @@ MAX_ITERATION = 2**48
 _LONGEST_S = 1e7
 _TEXT, _NAME, _NOTES = 500, 255, 50
 _THREADS, _STACK, _CHILDREN, _ENTRIES, _GROUPS = 256, 128, 64, 200, 256
-_FLOWS = 1024
+_FLOWS, _PORTS, _COUNTERS, _KERNELS = 1024, 64, 16, 2048
 
 
 def clean_text(text: str, limit: int = _TEXT) -> str:
@@ -169,6 +169,24 @@ def clean_communication(told: HostCommunication) -> HostCommunication | None:
             for flow in flows
         ),
         groups=tuple(_group(group) for group in told.groups[:_GROUPS]),
+        ports=tuple(map(_port, told.ports[:_PORTS])),
+        kernels=tuple(
+            msgspec.structs.replace(
+                one, communicator=clean_text(one.communicator, 80), name=clean_text(one.name, 80),
+                sequence=_count(one.sequence),
+            )
+            for one in told.kernels[:_KERNELS]
+            if 0 <= one.worker < MAX_WORKERS and 0 <= one.exec_s <= _LONGEST_S
+        ),
+    )  # fmt: skip
+
+
+def _port(port: PortCount) -> PortCount:
+    return PortCount(
+        device=clean_text(port.device, 80),
+        sent_bytes=_count(port.sent_bytes),
+        received_bytes=_count(port.received_bytes),
+        trouble={clean_text(name, 80): _count(more) for name, more in list(port.trouble.items())[:_COUNTERS]},
     )
 
 

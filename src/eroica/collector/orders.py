@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import logging
 import os
 import shlex
@@ -63,7 +64,7 @@ class Orders:
             for line in self._path.read_bytes().splitlines():
                 with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):
                     orders.append(msgspec.json.decode(line, type=Order))
-        self._steering.resume(orders)
+        self._steering.resume(self._clock(), orders, datetime.datetime.now(datetime.timezone.utc))
 
     def judged(self, window_id: int, verdict: Verdict) -> None:
         """A verdict stands (window 0: that of the whole job). Never waits."""

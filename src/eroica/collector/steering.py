@@ -30,10 +30,21 @@ class Steering:
         self._last_at = float("-inf")
         self._count = 0
 
-    def resume(self, orders: list[Order]) -> None:
-        """A collector before this one has given these."""
+    def resume(self, now: float, orders: list[Order], wall: datetime.datetime) -> None:
+        """A collector before this one has given these: neither repeated, nor followed sooner than by its own.
+
+        Args:
+            now: Seconds, on the clock of `judged`.
+            orders: In the order in which they were given.
+            wall: The time of day at `now`, with its zone.
+        """
         self._count = max((order.order for order in orders), default=0)
         self._given = [(frozenset(order.workers), frozenset(order.hosts)) for order in orders]
+        ages = [(wall - at).total_seconds() for order in orders if (at := _moment(order.at)) is not None]
+        if len(ages) < len(orders):  # one that does not say when may have been given just now
+            ages.append(0.0)
+        if ages:
+            self._last_at = now - max(0.0, min(ages))
 
     def judged(self, now: float, window_id: int, verdict: Verdict) -> Order | str | None:
         """A verdict stands.
@@ -80,6 +91,15 @@ class Steering:
     def _same(one: tuple[frozenset[int], frozenset[str]], other: tuple[frozenset[int], frozenset[str]]) -> bool:
         """Return whether two verdicts are of the same trouble: workers or hosts in common."""
         return bool(one[0] & other[0] or one[1] & other[1])
+
+
+def _moment(text: str) -> datetime.datetime | None:
+    """When an order was given; None where that cannot be read."""
+    try:
+        at = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None
 
 
 def _action(verdict: Verdict, finding: Finding) -> Action:

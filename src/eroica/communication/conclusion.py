@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from eroica import __version__
 from eroica.communication.hang import Hang
 from eroica.communication.matrix import build_matrix
@@ -75,8 +77,45 @@ def stretch_in_words(stretch: Stretch) -> str:
     return ", ".join(said)
 
 
+def ports_in_words(stretch: Stretch, hosts: Collection[str]) -> tuple[str, ...]:
+    """Trouble of these hosts' RDMA ports, a sentence each, the worst first, four at most; and who else has some.
+
+    Args:
+        stretch: The seconds that are told of.
+        hosts: Those that are named.
+    """
+    worst = sorted(
+        ((sum(counts.values()), host, device, counts) for (host, device), counts in stretch.trouble.items()),
+        key=lambda one: (-one[0], one[1:3]),
+    )
+    others = sorted({host for _, host, _, _ in worst} - set(hosts))
+    said = []
+    for _, host, device, counts in [one for one in worst if one[1] in hosts][:4]:
+        told = ", ".join(f"{name} {more:,}" for name, more in sorted(counts.items(), key=lambda item: -item[1]))
+        said.append(f"RDMA port {device} of {host} counted in these {stretch.seconds:.0f} s: {told}.")
+    if said:
+        said.append(f"{len(others)} other hosts' ports did, too." if others else "No other host's port did.")
+    return tuple(said)
+
+
+def last_in_words(stretch: Stretch) -> tuple[str, ...]:
+    """Who comes last as NCCL's Inspector tells it, a sentence for each communicator, the longest waits first, three."""
+    longest = sorted(stretch.last.items(), key=lambda item: -item[1][1])[:3]
+    return tuple(
+        f"NCCL's Inspector: worker {worker} mostly comes last in communicator {communicator}; the others' kernels take "
+        f"{more_s * 1000:.1f} ms longer than its own."
+        for communicator, (worker, more_s) in longest
+    )
+
+
 def hang_verdict(
-    job: str, window: Window, hang: Hang, waited_s: float, usual: Stretch | None, coverage: Coverage
+    job: str,
+    window: Window,
+    hang: Hang,
+    waited_s: float,
+    usual: Stretch | None,
+    coverage: Coverage,
+    since: Stretch | None = None,
 ) -> Verdict:
     """The verdict on a job that stands still.
 
@@ -87,6 +126,7 @@ def hang_verdict(
         waited_s: For how long nothing has moved.
         usual: The job as long as it moved.
         coverage: Who was heard.
+        since: The seconds in which nothing moved, for what RDMA ports counted meanwhile.
     """
     rate = usual.operations_per_s if usual is not None else 0.0
     operation_s = 1 / rate if rate else 0.0
@@ -99,7 +139,8 @@ def hang_verdict(
     )
     cause = "slow-link" if hang.kind == "communication-hang" and _is_way(hang.places) else "unknown"
     waits_in = f"a collective of {hang.group}"
-    findings = _findings(hang.kind, cause, hang.places, waits_in, hang.confidence, hang.evidence) if told else ()
+    evidence = (*hang.evidence, *(ports_in_words(since, _hosts(hang.places)) if since is not None else ()))
+    findings = _findings(hang.kind, cause, hang.places, waits_in, hang.confidence, evidence) if told else ()
     return Verdict(
         eroica_version=__version__,
         job=job,
@@ -140,7 +181,7 @@ def slow_verdict(
     confidence = round(min(0.97, 0.5 + 0.45 * min(1.0, slow.sureness / _SURE_AT)), 3)
     ways = tuple(place for place in slow.places if _is_way((place,)))
     others = tuple(place for place in slow.places if not _is_way((place,)))
-    evidence = _evidence(slow, now, usual)
+    evidence = (*_evidence(slow, now, usual), *last_in_words(now), *ports_in_words(now, _hosts(slow.places)))
     findings: tuple[Finding, ...] = ()
     for cause, places in (("slow-link", ways), ("unknown", others)):
         more = _findings(slow.kind, cause, places, "", confidence, evidence, slow.gain, len(findings))
@@ -170,6 +211,10 @@ def slow_verdict(
             usual_operation_s=round(1 / now.operations_per_s, 6) if now.operations_per_s else 0.0,
         ),
     )  # fmt: skip
+
+
+def _hosts(places: Iterable[Place]) -> frozenset[str]:
+    return frozenset(host for place in places for host in place.hosts)
 
 
 def _is_way(places: tuple[Place, ...]) -> bool:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from eroica.model.communication import Flow, HostCommunication, WorkerOperations
+from eroica.model.communication import Flow, HostCommunication, KernelTime, PortCount, WorkerOperations
 from eroica.model.worker import ProcessGroup
 
 _MOST_ENDS = 500_000
@@ -73,6 +73,8 @@ class Second:
         cells: What the host sent to others.
         matched: Connections between workers, those inside the host included.
         iterations: Global rank -> iterations completed.
+        ports: RDMA ports of the host.
+        kernels: NCCL's collectives of its workers.
     """
 
     at: float
@@ -82,6 +84,8 @@ class Second:
     cells: Mapping[Cell, CellSum]
     matched: tuple[Matched, ...]
     iterations: Mapping[int, int]
+    ports: tuple[PortCount, ...] = ()
+    kernels: tuple[KernelTime, ...] = ()
 
 
 @dataclass
@@ -110,7 +114,10 @@ class Ledger:
         if len(self._ends) < _MOST_ENDS:
             self._ends.update({flow.local: (host, flow.worker) for flow in record.flows})
         matched = tuple(self._matched(host, record.flows))
-        second = Second(now, host, record.interval_s, record.workers, cells_of(matched), matched, dict(iterations))
+        cells = cells_of(matched)
+        second = Second(
+            now, host, record.interval_s, record.workers, cells, matched, dict(iterations), record.ports, record.kernels
+        )
         self._seconds.append(second)
         self.latest[host] = second
         while self._seconds and self._seconds[0].at < now - KEPT_S:

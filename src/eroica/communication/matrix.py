@@ -51,12 +51,16 @@ def build_matrix(now: Stretch, usual: Mapping[Cell, CellReading]) -> DelayMatrix
     )
 
 
-def read_places(excess: Mapping[Cell, float], used: frozenset[Cell]) -> tuple[Place, ...]:
+def read_places(
+    excess: Mapping[Cell, float], used: frozenset[Cell], prompt: frozenset[Cell] = frozenset()
+) -> tuple[Place, ...]:
     """Where excess delay sits.
 
     Args:
         excess: Cells that are hot -> how hot, above 0, in any unit.
         used: All cells with traffic.
+        prompt: Cells whose sender sends at once all that it has: where all of a host's are, its sending is not slow,
+            and what they wait for is acknowledgements.
 
     Returns:
         Places, the hottest first; empty without a hot cell.
@@ -65,17 +69,21 @@ def read_places(excess: Mapping[Cell, float], used: frozenset[Cell]) -> tuple[Pl
     number = {host: at for at, host in enumerate(hosts)}
     left = np.zeros((len(hosts), len(hosts)))
     there = np.zeros_like(left, dtype=bool)
+    lingers = np.zeros_like(left, dtype=bool)
     for i, j in used:
         there[number[i], number[j]] = True
+        lingers[number[i], number[j]] = (i, j) not in prompt
     for (i, j), hot in excess.items():
         left[number[i], number[j]] = hot
     places: list[Place] = []
     while left.max(initial=0.0) > 0 and len(places) < len(hosts):
-        places.append(_hottest(left, there, hosts))
+        places.append(_hottest(left, there, lingers, hosts))
     return tuple(places)
 
 
-def _hottest(left: NDArray[np.float64], there: NDArray[np.bool_], hosts: list[str]) -> Place:
+def _hottest(
+    left: NDArray[np.float64], there: NDArray[np.bool_], lingers: NDArray[np.bool_], hosts: list[str]
+) -> Place:
     """Name the place of the hottest cell and take what it explains out of `left`."""
     i, j = map(int, np.unravel_index(int(left.argmax()), left.shape))
     hottest = left[i, j]
@@ -93,7 +101,7 @@ def _hottest(left: NDArray[np.float64], there: NDArray[np.bool_], hosts: list[st
     other = left[:, host] if sends else left[host, :]
     used = there[:, host] if sends else there[host, :]
     back = float(other[used].mean()) if used.any() else 0.0
-    both = back > _OTHER_DIRECTION * mean
+    both = back > _OTHER_DIRECTION * mean and (sends or bool(lingers[host, :].any()))
     left[host, :] = 0.0
     left[:, host] = 0.0
     kind = "link" if both else ("sending" if sends else "receiving")

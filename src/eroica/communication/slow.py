@@ -32,8 +32,10 @@ _NO_DELAY_S = 2e-4
 _SAME_LOSS = 0.1
 #: What unsent and arriving data weigh beside the delay: late acknowledgements reach twice the delay of a slow way.
 _SIGNS = 6.0
+#: Share of the waiting bytes that are unsent, from which on a sender does not keep up.
+_LINGERING = 0.1
 _BINOMIAL_FLOOR = 0.05
-#: A host is late as a whole if each of its workers is so late, as a share of their mean.
+#: A host is late as a whole if each of its workers is so late, as a share of the latest one.
 _ALIKE = 0.5
 
 
@@ -120,7 +122,8 @@ def find_slow(
         return None
     hot, weights, heat, cost = _hot(now, usual, least_share)
     late, sure, doubtful = _late(now, usual, peers, hosts, (least_share, _SURE_BESIDE if hot else _SURE))
-    worker_places, cell_places = _worker_places(late, hosts), read_places(weights, frozenset(now.cells))
+    prompt = frozenset(cell for cell, reading in now.cells.items() if reading.unsent < _LINGERING)
+    worker_places, cell_places = _worker_places(late, hosts), read_places(weights, frozenset(now.cells), prompt)
     own = max(late.values(), default=0.0) / now.iteration_s
     most = 1 - usual.iteration_s / now.iteration_s if usual is not None else 0.99
     if late and hot:
@@ -197,7 +200,7 @@ def _late_hosts(
         shares = [(grown[worker] - usual_s) / period_s for worker in here]
         mean = sum(shares) / len(shares)
         error = math.sqrt(sum(_standard_error(now, worker) ** 2 for worker in here)) / len(here)
-        if mean >= max(limits[0], limits[1] * error) and min(shares) >= _ALIKE * mean:
+        if mean >= max(limits[0], limits[1] * error) and min(shares) >= _ALIKE * max(shares):
             late |= {worker: grown[worker] - usual_s for worker in here}
     return late
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
 from eroica.communication.ledger import Cell, CellSum, Second
+from eroica.model.communication import KernelTime
+from eroica.trace.inspector import last_to_arrive
 
 _LEAST_BYTES_PER_S = 20_000.0
 
@@ -43,6 +46,8 @@ class Stretch:
         moments: Global rank -> moments.
         cells: (sender, receiver) -> reading; only cells with traffic that counts.
         operations_per_s: Collectives of the busiest worker.
+        last: NCCL's communicator -> who mostly comes last in it, and for how long the others wait, seconds.
+        trouble: (host, RDMA port) -> counter -> by how much it grew; only ports with trouble.
     """
 
     seconds: float
@@ -51,6 +56,8 @@ class Stretch:
     moments: Mapping[int, int]
     cells: Mapping[Cell, CellReading] = field(default_factory=dict)
     operations_per_s: float = 0.0
+    trouble: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
+    last: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
     def work_s(self, worker: int) -> float | None:
         """Own work of a worker in each iteration; None where that is not known."""
@@ -70,6 +77,8 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
     iterations: dict[int, list[tuple[float, int]]] = {}
     cells: dict[Cell, CellSum] = {}
     lengths: dict[str, float] = {}
+    trouble: dict[tuple[str, str], Counter[str]] = {}
+    kernels: list[KernelTime] = []
     for second in seconds:
         lengths[second.host] = lengths.get(second.host, 0.0) + second.interval_s
         for one in second.operations:
@@ -80,6 +89,10 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
                 counted.setdefault(one.worker, []).append((second.at, entered))
         for worker, iteration in second.iterations.items():
             iterations.setdefault(worker, []).append((second.at, iteration))
+        kernels += second.kernels
+        for port in second.ports:
+            if port.trouble:
+                trouble.setdefault((second.host, port.device), Counter()).update(port.trouble)
         for cell, moved in second.cells.items():
             cells.setdefault(cell, CellSum()).add(moved)
     return Stretch(
@@ -91,6 +104,8 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
             cell: _reading(moved, lengths[cell[0]]) for cell, moved in cells.items() if _counts(moved, lengths, cell)
         },
         operations_per_s=max((_rate(points) for points in counted.values()), default=0.0),
+        trouble=trouble,
+        last=last_to_arrive(kernels),
     )
 
 

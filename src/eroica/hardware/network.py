@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from eroica.hardware.writer import Channel, SampleWriter
 
@@ -103,6 +105,40 @@ class InterfaceProbe:
     def close(self) -> None:
         """Give the descriptor back."""
         os.close(self._descriptor)
+
+
+class PortTotals(NamedTuple):
+    """Totals of one RDMA port.
+
+    Attributes:
+        sent_bytes: Sent.
+        received_bytes: Received.
+        trouble: Counter -> its total; those that the driver has.
+    """
+
+    sent_bytes: int
+    received_bytes: int
+    trouble: Mapping[str, int]
+
+
+def read_rdma_ports(root: Path = Path("/sys/class/infiniband")) -> dict[str, PortTotals]:
+    """Totals of every RDMA port by "<adapter>/<port>"; empty without any. A counter that cannot be read counts 0."""
+    found = {}
+    for port in sorted(root.glob("*/ports/*")):
+        counters, more = port / "counters", port / "hw_counters"
+        sent, received = (_counter(counters / name) for name in ("port_xmit_data", "port_rcv_data"))
+        if sent is not None or received is not None:
+            trouble = {name: total for name in _RDMA_TROUBLE if (total := _counter(more / name)) is not None}
+            totals = PortTotals((sent or 0) * _WORD, (received or 0) * _WORD, trouble)
+            found[f"{port.parent.parent.name}/{port.name}"] = totals
+    return found
+
+
+def _counter(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
 
 
 class RdmaProbe:

@@ -12,6 +12,7 @@ from statistics import median
 import msgspec
 
 from eroica.errors import InputError
+from eroica.model.communication import KernelTime
 
 _MOST_RECORDS = 1_000_000
 _MOST_TEXT = 200
@@ -130,19 +131,19 @@ def _operation(record: _Record) -> Operation:
     )
 
 
-def last_to_arrive(operations: Iterable[Operation]) -> Mapping[str, tuple[int, float]]:
-    """Of each communicator the rank that mostly comes last, and for how long the others wait for it.
+def last_to_arrive(kernels: Iterable[KernelTime]) -> Mapping[str, tuple[int, float]]:
+    """Of each communicator the worker that mostly comes last, and for how long the others wait for it.
 
     Args:
-        operations: Of all ranks.
+        kernels: Of all workers.
 
     Returns:
-        Communicator -> (rank, median of how much longer the others' executions take, seconds); only where one rank's is
-        clearly shorter than the median in most of them. No clocks are compared.
+        Communicator -> (global rank, median of how much longer the others' executions take, seconds); only where one
+        worker's is clearly shorter than the median in most of them. No clocks are compared.
     """
     together: dict[tuple[str, str, int], dict[int, float]] = {}
-    for one in operations:
-        together.setdefault((one.communicator, one.name, one.sequence), {})[one.rank] = one.exec_s
+    for one in kernels:
+        together.setdefault((one.communicator, one.name, one.sequence), {})[one.worker] = one.exec_s
     shortest: dict[str, list[tuple[int, float]]] = {}
     for (communicator, _, _), times in together.items():
         if len(times) >= 3:

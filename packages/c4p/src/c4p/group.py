@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from c4p.carrier import Carrier, Neighbours
+from c4p.carrier import Carrier
 from c4p.catalogue import Entry, learn, parse_way
 from c4p.client import Subscription, register
+from c4p.connections import Neighbours
 from c4p.demand import Report, ask
 from c4p.errors import BadRequest, GroupBroken
 from c4p.model import UNKNOWN, Counters, PathEvent, PathRecord

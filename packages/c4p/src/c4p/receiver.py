@@ -1,0 +1,169 @@
+"""What a member receives: pieces from the previous neighbour, acknowledged at once. Runs on the carrier's thread."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from c4p.connections import Incoming, Neighbours
+from c4p.errors import C4PError, GroupBroken
+from c4p.model import Counters
+from c4p.wire import HEADER, Header, Kind, parse_header
+
+_MOST_PAYLOAD = 1024 * 1024
+
+
+class Hooks(NamedTuple):
+    """What the receiver tells its carrier.
+
+    Attributes:
+        arrived: A piece: its header, its bytes, which are not kept; returns whether the group goes on.
+        left: The previous neighbour has said farewell; returns the same.
+        fail: The group cannot go on.
+    """
+
+    arrived: Callable[[Header, memoryview], bool]
+    left: Callable[[], bool]
+    fail: Callable[[C4PError], None]
+
+
+class Receiver:
+    """Connections from the previous neighbour.
+
+    Args:
+        at: Whom to expect.
+        listener: A listening socket; owned by the receiver from now on.
+        selector: The carrier's.
+        counters: The group's totals.
+        hooks: The carrier's.
+
+    Attributes:
+        lost_at: When the last connection that had greeted broke, without a farewell; None while one stands.
+        farewell: Number of operations after which the neighbour said farewell; None before.
+    """
+
+    def __init__(
+        self,
+        at: Neighbours,
+        listener: socket.socket,
+        selector: selectors.BaseSelector,
+        counters: Counters,
+        hooks: Hooks,
+    ) -> None:
+        self._at = at
+        self._listener = listener
+        self._selector = selector
+        self._counters = counters
+        self._hooks = hooks
+        self._incoming: list[Incoming] = []
+        self.lost_at: float | None = None
+        self.farewell: int | None = None
+
+    def listen(self) -> None:
+        """Take connections from now on."""
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    @property
+    def has_greeted(self) -> bool:
+        """The neighbour is connected."""
+        return any(connection.greeted for connection in self._incoming)
+
+    @property
+    def idle_sockets(self) -> list[socket.socket]:
+        """Sockets of greeted connections on which no answer has been begun."""
+        return [c.sock for c in self._incoming if c.greeted and not c.outgoing]
+
+    def _accept(self, _mask: int) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Incoming(sock, bytearray(HEADER.size + _MOST_PAYLOAD))
+        self._incoming.append(connection)
+        self._selector.register(sock, selectors.EVENT_READ, lambda mask: self._on_incoming(connection, mask))
+
+    def _on_incoming(self, connection: Incoming, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE:
+            self._flush(connection)
+        if mask & selectors.EVENT_READ:
+            try:
+                self._read(connection)
+            except (OSError, ValueError):  # broken, or not of this protocol
+                self._end_incoming(connection)
+
+    def _read(self, connection: Incoming) -> None:
+        view = memoryview(connection.buffer)
+        for _ in range(8):  # fair to the other connections
+            wanted = HEADER.size if connection.header is None else HEADER.size + connection.header.length
+            try:
+                count = connection.sock.recv_into(view[connection.got : wanted])
+            except BlockingIOError:
+                return
+            if not count:
+                self._end_incoming(connection)
+                return
+            connection.got += count
+            if connection.got < wanted:
+                continue
+            if connection.header is None:
+                header = parse_header(view[: HEADER.size])
+                if header.length > _MOST_PAYLOAD or (not connection.greeted and header.kind is not Kind.HELLO):
+                    raise ValueError("not a message of this protocol")
+                connection.header = header
+                if header.length:
+                    continue
+            header, connection.header, connection.got = connection.header, None, 0
+            if not self._message(connection, header, view[HEADER.size : HEADER.size + header.length]):
+                return
+
+    def _message(self, connection: Incoming, header: Header, payload: memoryview) -> bool:
+        """Take one message; whether the group goes on."""
+        if header.kind is Kind.HELLO:
+            if bytes(payload) != self._at.token or header.piece != self._at.previous_rank:
+                raise ValueError("a greeting for another group")
+            connection.greeted = True
+            self.lost_at = None
+        elif header.kind is Kind.DATA:
+            self._counters.received_bytes += len(payload)
+            if not self._hooks.arrived(header, payload):
+                return False
+            self._reply(connection, Header(Kind.ACK, header.sequence, header.piece).packed())
+        elif header.kind is Kind.BYE:
+            self.farewell = header.sequence
+            return self._hooks.left()
+        elif header.kind is Kind.ABORT:
+            self._hooks.fail(GroupBroken(bytes(payload).decode(errors="replace")))
+            return False
+        return True
+
+    def _reply(self, connection: Incoming, data: bytes) -> None:
+        connection.outgoing += data
+        self._flush(connection)
+
+    def _flush(self, connection: Incoming) -> None:
+        while connection.outgoing:
+            try:
+                sent = connection.sock.send(connection.outgoing)
+            except BlockingIOError:
+                break
+            except OSError:
+                connection.outgoing.clear()
+                return
+            del connection.outgoing[:sent]
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.outgoing else 0)
+        if self._selector.get_key(connection.sock).events != events:
+            self._selector.modify(connection.sock, events, lambda mask: self._on_incoming(connection, mask))
+
+    def _end_incoming(self, connection: Incoming) -> None:
+        if connection not in self._incoming:
+            return
+        self._incoming.remove(connection)
+        self._selector.unregister(connection.sock)
+        connection.sock.close()
+        if connection.greeted and self.farewell is None and not self.has_greeted:
+            self.lost_at = time.monotonic()

@@ -1,0 +1,92 @@
+"""Where a connection breaks, other ports of its way come before other ways; two carriers over loopback."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from c4p.carrier import Carrier
+from c4p.connections import Neighbours
+from c4p.ring import Operation, Place, gloo_chunks, reducer, ring_operation
+from c4p.sender import TRUST_BYTES
+from c4p.ways import Ways
+
+A, B = ("a",), ("b",)
+
+
+def free_ports(count: int) -> list[int]:
+    """Source ports that nobody has."""
+    socks = [socket.socket() for _ in range(count)]
+    for sock in socks:
+        sock.bind(("127.0.0.1", 0))
+    ports = [sock.getsockname()[1] for sock in socks]
+    for sock in socks:
+        sock.close()
+    return ports
+
+
+@contextmanager
+def two_members() -> Iterator[tuple[list[Carrier], list[Ways]]]:
+    """Two members, each with two ways of three ports to the other."""
+    token, listeners = secrets.token_bytes(16), [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    for listener in listeners:
+        listener.setblocking(False)
+    ports = free_ports(12)
+    ways = [Ways({A: ports[k : k + 3], B: ports[k + 3 : k + 6]}, [A, B]) for k in (0, 6)]
+    carriers = []
+    for rank in range(2):
+        other = 1 - rank
+        at = Neighbours(rank, 2, token, "127.0.0.1", other, listeners[other].getsockname(), other)
+        carriers.append(Carrier(at, listeners[rank], ways[rank], 20.0, moves=False))
+    try:
+        for carrier in carriers:
+            carrier.wait_connected(10.0)
+        yield carriers, ways
+    finally:
+        for carrier in carriers:
+            carrier.close(2.0)
+
+
+def allreduce(rank: int, array: np.ndarray) -> Operation:  # type: ignore[type-arg]
+    chunks = gloo_chunks(array.size, array.itemsize, 2)
+    facts = (array.dtype.str, "sum")
+    buffer = memoryview(array.view(np.uint8))
+    return ring_operation("allreduce", buffer, array.itemsize, chunks, Place(rank, 2, 2), reducer(array, "sum"), facts)
+
+
+def exchange(carriers: list[Carrier], length: int) -> None:
+    """One sum, and that it is right."""
+    arrays = [np.full(length, rank + 1, dtype=np.float32) for rank in range(2)]
+    for done in [carrier.submit(allreduce(rank, arrays[rank])) for rank, carrier in enumerate(carriers)]:
+        done.result(20.0)
+    assert all((array == 3).all() for array in arrays)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
+
+
+@pytest.mark.parametrize(("length", "way"), [(4 * TRUST_BYTES, A), (16, B)], ids=["it has carried", "it has not"])
+def test_another_port_of_a_way_that_has_carried_is_tried_before_the_way_is_left(
+    length: int, way: tuple[str, ...]
+) -> None:
+    with two_members() as (carriers, ways):
+        exchange(carriers, length)
+        before = carriers[0].records()[0]
+        (broken,) = [one for one in carriers[1]._receiver._incoming if one.sock.getpeername()[1] == before.port]
+        broken.sock.shutdown(socket.SHUT_RDWR)
+        until(lambda: any(event.what == "left" for event in carriers[0].events))
+        until(lambda: carriers[0].records()[0].state == "open")
+        after = carriers[0].records()[0]
+        assert after.way == way and after.port != before.port
+        assert (A in ways[0].left()) is (way == B)
+        exchange(carriers, length)
