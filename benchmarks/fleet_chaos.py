@@ -37,7 +37,7 @@ from eroica.fleet.database import open_database
 from eroica.model.verdict import Verdict
 from machine import machine_facts, revision
 
-HANDED_OVER_S = 90.0
+HANDED_OVER_S = 120.0
 
 
 class Cable:

@@ -76,7 +76,7 @@ class Soak:
         job = EmulatedJob(self._place, name, environ, self._chance.uniform(5, 15), self._chance)
         try:
             await job.live()
-            await job.handed_over(60)
+            await job.handed_over(300)
             told = await asyncio.to_thread(compared, self.url, [job], with_patterns=False)  # retention may be quicker
             self.wrong += told["lost"] + told["doubled"] + told["without"]
             for what in ("verdicts", "patterns"):
