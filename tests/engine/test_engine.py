@@ -176,6 +176,7 @@ def test_windows_on_disk_are_read_alike_damage_included(cluster: None, tmp_path:
 
 
 @needs_ray
+@pytest.mark.thorough
 def test_a_verdict_stands_whichever_of_rays_workers_are_killed_meanwhile(cluster: None) -> None:
     patterns = of_a_large_job(512)
     window = synthesize_window(patterns)
