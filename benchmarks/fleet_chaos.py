@@ -98,19 +98,20 @@ class Chaos:
         place: A directory of its own.
         chance: Draws what happens, to whom and when.
         at_once: Jobs that run at the same time.
+        database: "postgresql" or "sqlite"; the latter has no process to be disturbed.
     """
 
-    def __init__(self, place: Path, chance: random.Random, at_once: int) -> None:
+    def __init__(self, place: Path, chance: random.Random, at_once: int, database: str) -> None:
         self._place, self._chance = place, chance
         self._room = asyncio.Semaphore(at_once)
-        self.database = Postgres()
-        self.url = self.database.new_database()
+        self.database = Postgres() if database == "postgresql" else None
+        self.url = f"sqlite:///{place / 'fleet.db'}" if self.database is None else self.database.new_database()
         self.service = Serving(place / "data", environ={"EROICA_FLEET_DATABASE": self.url})
         self._jobs: list[EmulatedJob] = []
         self.blows: Counter[str] = Counter()
         self.late: list[str] = []
         self.sent_by_hand = 0
-        self._shared = asyncio.Lock()
+        self._over = False
 
     async def run(self, runs: int) -> list[EmulatedJob]:
         """All jobs, disturbed."""
@@ -125,8 +126,8 @@ class Chaos:
         made: list[EmulatedJob] = []
         disturbing = asyncio.create_task(self._disturb())
         await asyncio.gather(*(self._one(f"chaos-{number:03d}", environ, made) for number in range(runs)))
-        disturbing.cancel()
-        await asyncio.gather(disturbing, return_exceptions=True)
+        self._over = True
+        await disturbing  # whoever is stopped or dead by then comes back
         for job in made:
             if not await job.handed_over(HANDED_OVER_S):
                 self.late.append(job.name)
@@ -144,17 +145,20 @@ class Chaos:
                 await job.live()
             finally:
                 self._jobs.remove(job)
+                print(f"{name} is over", file=sys.stderr, flush=True)
 
     async def _disturb(self) -> None:
         acts: tuple[Callable[[], Awaitable[None]], ...] = (
             self.kill_collector, self.stop_collector, self.kill_reporter, self.stop_reporter,
-            self.kill_service, self.stop_service, self.kill_database, self.stop_database, self.cut_off,
+            self.kill_service, self.stop_service, self.cut_off,
+            *((self.kill_database, self.stop_database) if self.database is not None else ()),
         )  # fmt: skip
-        while True:
+        while not self._over:
             await asyncio.sleep(self._chance.uniform(0.8, 2.0))
             act = self._chance.choice(acts)
             await act()
             self.blows[act.__name__] += 1
+            print(f"{len(self._jobs)} jobs at work; {act.__name__}", file=sys.stderr, flush=True)
 
     async def kill_collector(self) -> None:
         """Of one job."""
@@ -188,12 +192,14 @@ class Chaos:
 
     async def kill_database(self) -> None:
         """It is started again a moment later."""
+        assert self.database is not None
         await asyncio.to_thread(self.database.kill)
         await asyncio.sleep(self._chance.uniform(0, 1.5))
         await asyncio.to_thread(self.database.start)
 
     async def stop_database(self) -> None:
         """For a moment."""
+        assert self.database is not None
         await self._stop(self.database.process)
 
     async def cut_off(self) -> None:
@@ -208,7 +214,8 @@ class Chaos:
     def close(self) -> None:
         """End what was started."""
         self.service.stop()
-        self.database.stop()
+        if self.database is not None:
+            self.database.stop()
 
 
 def compared(url: str, jobs: list[EmulatedJob], with_patterns: bool = True) -> dict[str, Any]:
@@ -259,7 +266,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         jobs: list[EmulatedJob] = []
 
         async def work() -> dict[str, Any]:
-            chaos = Chaos(Path(name), random.Random(options.seed), options.at_once)
+            chaos = Chaos(Path(name), random.Random(options.seed), options.at_once, options.database)
             try:
                 jobs.extend(await chaos.run(options.runs))
                 told = await asyncio.to_thread(compared, chaos.url, jobs)
@@ -276,7 +283,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
         found = asyncio.run(work())
     seconds = round(time.monotonic() - began, 1)
-    facts = {"machine": machine_facts(), "revision": revision(), "seed": options.seed}
+    facts = {"machine": machine_facts(), "revision": revision(), "seed": options.seed, "database": options.database}
     return {**facts, "runs": options.runs, "seconds": seconds, **found}
 
 
@@ -284,6 +291,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -48,8 +48,8 @@ class Soak:
     def __init__(self, place: Path, options: argparse.Namespace) -> None:
         self._place, self._options = place, options
         self._chance = random.Random(options.seed)
-        self.database = Postgres()
-        self.url = self.database.new_database()
+        self.database = Postgres() if options.database == "postgresql" else None
+        self.url = f"sqlite:///{place / 'fleet.db'}" if self.database is None else self.database.new_database()
         environ = {"EROICA_FLEET_DATABASE": self.url}
         self.service = Serving(place / "data", "--sweep-s", str(SWEEP_S), environ=environ)
         wish = {"quota_bytes": options.quota_bytes}
@@ -67,7 +67,7 @@ class Soak:
             jobs.add(asyncio.create_task(self._one(f"soak-{self.totals['jobs']:05d}", environ)))
             self.totals["jobs"] += 1
             await asyncio.sleep(self._chance.uniform(0.5, 1.5) * self._options.every_s)
-            jobs = {job for job in jobs if not (job.done() and job.result() is None)}
+            jobs = {job for job in jobs if not job.done() or job.result() is not None}
         sampling.cancel()
         await asyncio.gather(sampling, return_exceptions=True)
         await asyncio.gather(*jobs)
@@ -86,10 +86,11 @@ class Soak:
             shutil.rmtree(job.run, ignore_errors=True)
 
     async def _sample(self, began: float) -> None:
-        service, database = psutil.Process(self.service.process.pid), psutil.Process(self.database.process.pid)
+        service = psutil.Process(self.service.process.pid)
+        database = None if self.database is None else psutil.Process(self.database.process.pid)
         while True:
             await asyncio.sleep(SAMPLE_S)
-            backends = [database, *database.children()]
+            backends = [] if database is None else [database, *database.children()]
             self.samples.append({
                 "at_s": round(time.monotonic() - began, 1),
                 "service_mb": round(service.memory_info().rss / 1e6, 2),
@@ -102,7 +103,8 @@ class Soak:
     def close(self) -> None:
         """End what was started."""
         self.service.stop()
-        self.database.stop()
+        if self.database is not None:
+            self.database.stop()
 
 
 def _private(process: psutil.Process) -> float:
@@ -139,7 +141,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         finally:
             soak.close()
         return {
-            "machine": machine_facts(), "revision": revision(), "seconds": options.seconds, "every_s": options.every_s,
+            "machine": machine_facts(), "revision": revision(), "database": options.database,
+            "seconds": options.seconds, "every_s": options.every_s,
             "quota_mb": options.quota_bytes / 1e6, **soak.totals, "lost_or_doubled": soak.wrong,
             "after_settling": grown(soak.samples, options.settle), "settled_after_s": options.settle,
             "samples": soak.samples,
@@ -152,6 +155,7 @@ def main() -> None:
     parser.add_argument("--settle", type=float, default=600, help="seconds that are not compared")
     parser.add_argument("--every-s", type=float, default=4.0, help="a job begins, on average")
     parser.add_argument("--quota-bytes", type=int, default=500_000, help="of the project's patterns")
+    parser.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
