@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import random
-import re
 import signal
 import sys
 import tempfile
@@ -110,7 +109,6 @@ class Chaos:
         self._jobs: list[EmulatedJob] = []
         self.blows: Counter[str] = Counter()
         self.late: list[str] = []
-        self.sent_by_hand = 0
         self._over = False
 
     async def run(self, runs: int) -> list[EmulatedJob]:
@@ -131,8 +129,7 @@ class Chaos:
         for job in made:
             if not await job.handed_over(HANDED_OVER_S):
                 self.late.append(job.name)
-        said = await asyncio.to_thread(command, environ, "fleet", "send", str(self._place / "runs"))
-        self.sent_by_hand = int(re.search(r"(\d+) runs handed over", said)[1])  # type: ignore[index]
+        await asyncio.to_thread(command, environ, "fleet", "send", str(self._place / "runs"))  # of reporters that died
         self._cable.remove()
         return made
 
@@ -234,7 +231,7 @@ def compared(url: str, jobs: list[EmulatedJob], with_patterns: bool = True) -> d
                     lost.append(f"{job.name} verdict {window}: {here.summary[:80]}")
             if with_patterns and set(workers.items()) - set(rows["patterns"].items()):
                 lost.append(f"{job.name} patterns {workers}, there {rows['patterns']}")
-            if not {0, 1} <= set(kept):
+            if 0 not in kept or len(kept) < 2:
                 other.append(f"{job.name} has verdicts of {sorted(kept)} only")
     engine.dispose()
     return {"verdicts": verdicts, "patterns": patterns, "lost": lost, "doubled": doubled, "without": other}
