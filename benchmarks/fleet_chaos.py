@@ -270,7 +270,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 return {
                     "blows": dict(chaos.blows),
                     "reporters_late": chaos.late,
-                    "runs_sent_by_hand": chaos.sent_by_hand,
                     **told,
                 }
             finally:
