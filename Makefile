@@ -9,7 +9,7 @@ TESTS := not long and not thorough
 
 PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))
 
-.PHONY: demo test test-all test-long test-tools lint bench bench-faults bench-fleet corpus bench-hosts bench-healthy docs docs-pictures clean
+.PHONY: demo test test-all test-long test-tools lint bench bench-faults bench-fleet bench-engines corpus bench-hosts bench-healthy docs docs-pictures clean
 .NOTPARALLEL:
 
 $(READY): pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
@@ -70,8 +70,14 @@ bench-faults: $(READY)  ## how often the verdict is right: hours; in parts (PART
 	$(BIN)/python benchmarks/faults.py --out benchmarks/results/faults/runs.jsonl --part $(PART) --seeds $(SEEDS) || true
 	$(BIN)/python benchmarks/accuracy_page.py
 
-bench-fleet: $(READY)  ## the fleet's service: a thousand jobs that report, pages over 100,000 verdicts; six minutes, quiet machine
+bench-fleet: $(READY)  ## the fleet's service: a thousand jobs, pages over 100,000 verdicts, random kills, an hour's soak; quiet machine
 	$(BIN)/python benchmarks/fleet.py --json benchmarks/results/fleet.json
+	$(BIN)/python benchmarks/fleet_chaos.py --json benchmarks/results/fleet_chaos.json
+	$(BIN)/python benchmarks/fleet_soak.py --json benchmarks/results/fleet_soak.json
+
+bench-engines: $(READY)  ## windows judged here and on Ray, which is installed for it; most of an hour
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[ray]'
+	$(BIN)/python benchmarks/engines.py --json benchmarks/results/engines.json
 
 corpus: $(READY)  ## every kept window judged by the present rules: minutes
 	$(BIN)/python benchmarks/corpus_judge.py

@@ -11,6 +11,7 @@ import msgspec
 from eroica import __version__
 from eroica.diagnosis import WindowContext, diagnose
 from eroica.diagnosis.python_code import reading_of
+from eroica.engine import Engine, choose_engine
 from eroica.errors import InputError, UsageError
 from eroica.localize import localize
 from eroica.localize.axis import fit_axis
@@ -52,15 +53,17 @@ def analyze(
         left_out: Workers that handed over what cannot be compared; the notes say why.
 
     Returns:
-        The verdict; "undetermined" where the patterns say too little. Equal input gives an equal verdict, but for
-        `cost.localize_s`.
+        The verdict; "undetermined" where the patterns say too little. Equal input gives an equal verdict on any
+        engine, but for `cost`.
 
     Raises:
-        UsageError: In recorded traces: the setting `roles` names ranks that they do not have.
+        UsageError: In recorded traces: the setting `roles` names ranks that they do not have. Or the setting `engine`
+            names none.
     """
     start = perf_counter()
     if window.purpose == "seldom":  # the slowest iterations, left out elsewhere as one-offs, are what it is about
         settings = dataclasses.replace(settings, one_off_fraction=0.0)
+    engine = choose_engine(settings.engine, len(patterns))
     latest = list({pattern.worker.global_rank: pattern for pattern in patterns}.values())
     expected, doubts = count_workers(latest, expected_workers, window)
     untraced = [pattern for pattern in latest if not pattern.has_trace]
@@ -75,7 +78,7 @@ def analyze(
         cost=total_cost(latest),
     )
     try:
-        verdict = _judge(compared, baseline, context, settings)
+        verdict = _judge(compared, baseline, context, settings, engine)
     except (InputError, UsageError) as error:
         if isinstance(error, UsageError) and window.kind == "trace":
             raise  # whoever reads files sits in front of them; a running job has asked long ago
@@ -87,27 +90,32 @@ def analyze(
         verdict = msgspec.structs.replace(verdict, window=told)
     if untraced:
         verdict = tell_untraced(verdict, untraced, window.baseline_iteration_s)
-    cost = msgspec.structs.replace(verdict.cost, localize_s=round(perf_counter() - start, 4))
+    seconds = round(perf_counter() - start, 4)
+    cost = msgspec.structs.replace(verdict.cost, localize_s=seconds, engine=engine.name, engine_why=engine.why)
     return msgspec.structs.replace(verdict, cost=cost)
 
 
 def _judge(
-    patterns: Sequence[WorkerPattern], baseline: Sequence[WorkerPattern], context: WindowContext, settings: Settings
+    patterns: Sequence[WorkerPattern],
+    baseline: Sequence[WorkerPattern],
+    context: WindowContext,
+    settings: Settings,
+    engine: Engine,
 ) -> Verdict:
     """The verdict; where damaged patterns stand in the way, of the others.
 
     Looking through all series of all workers first would cost more than the verdict.
     """
     try:
-        return diagnose(localize(patterns, baseline, settings, reading_of), context, settings)
+        return diagnose(localize(patterns, baseline, settings, reading_of, engine), context, settings)
     except (InputError, ValueError, IndexError):  # what series that do not fit together end in
-        kept, damaged = leave_out_damaged(patterns)
-        past, _ = leave_out_damaged(baseline)
+        kept, damaged = leave_out_damaged(patterns, engine)
+        past, _ = leave_out_damaged(baseline, engine)
         if len(kept) == len(patterns) and len(past) == len(baseline):
             raise
     missing = _missing(kept, context.expected_workers)
     context = msgspec.structs.replace(context, missing=missing, notes=(*context.notes, *damaged))
-    return diagnose(localize(kept, past, settings, reading_of), context, settings)
+    return diagnose(localize(kept, past, settings, reading_of, engine), context, settings)
 
 
 def _missing(patterns: Sequence[WorkerPattern], expected: int) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from eroica.engine import check_engine
 from eroica.errors import UsageError
 from eroica.stated_roles import parse_roles
 
@@ -284,6 +285,13 @@ class Settings:
     beta_floor: float = _setting(0.02, "Differences of beta below this are noise, whatever the maximum.", SHARE)
     utilization_floor: float = _setting(0.1, "The same for mu and sigma.", SHARE)
 
+    # --- analysis ---
+    engine: str = _setting(
+        "auto",
+        "Where windows are analyzed: local, ray (RAY_ADDRESS's cluster, or one on this host), ray://HOST:PORT; auto = "
+        "local, but ray where there are more workers than one process carries and it is installed.",
+    )
+
     # --- diagnose ---
     min_gain: float = _setting(0.03, "A cause must cost at least this fraction of the iteration.", SHARE)
 
@@ -405,6 +413,7 @@ def load_settings(
             raise UsageError(f"unknown setting {name!r}; `eroica settings` lists them all")
         checked[name] = _convert(value, known[name])
     parse_roles(checked.get("roles", ""))
+    check_engine(checked.get("engine", "auto"))
     return replace(Settings(), **checked)
 
 

@@ -327,8 +327,8 @@ def test_groups_judged_in_one_go_are_judged_as_one_by_one(
     monkeypatch.setattr(synchronizing, "_AT_ONCE", at_once)
     side_by_side, in_one_go = synchronizing._side_by_side, []
 
-    def watched(ledger, parts):
-        judged = side_by_side(ledger, parts)
+    def watched(ledger, fleet, parts):
+        judged = side_by_side(ledger, fleet, parts)
         in_one_go.extend([] if judged is None else [part.name for part in parts])
         return judged
 

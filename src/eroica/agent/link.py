@@ -14,6 +14,7 @@ from eroica.errors import InputError
 from eroica.wire.address import read_address
 from eroica.wire.codec import decode_message
 from eroica.wire.messages import AgentReport, CollectorReply, SummaryFailure
+from eroica.wire.version import refusal, spoken_in
 
 log = logging.getLogger("eroica.agent")
 _MOST_BYTES = 4_000_000
@@ -37,6 +38,9 @@ class CollectorLink:
         """Tell the collector; None if it could not be reached."""
         answer = await self._post("/v1/report", msgspec.msgpack.encode(report))
         if answer is None:
+            return None
+        if why := refusal(spoken_in(answer.content), "the job's collector", "this agent"):
+            self._complain(_REPLY, f"is refused: {why}")
             return None
         try:
             reply = decode_message(answer.content, CollectorReply)

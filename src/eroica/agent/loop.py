@@ -26,6 +26,7 @@ from eroica.wire import beat
 from eroica.wire.codec import plain
 from eroica.wire.messages import AgentReport, CollectorReply, OrderMessage
 from eroica.wire.places import CLOSING_FILE, Places
+from eroica.wire.version import PROTOCOL
 
 log = logging.getLogger("eroica.agent")
 _SCAN_S = 0.5
@@ -183,6 +184,7 @@ class Agent:
             *(note for window in self._windows for note in window.notes),
         ]
         return AgentReport(
+            protocol=PROTOCOL,
             host=self._where.host,
             pid=os.getpid(),
             event_budget=self.scratch.event_budget(len(self.roster.living)),

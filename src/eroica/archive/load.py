@@ -5,14 +5,16 @@ Damage costs only what is damaged: an unreadable pattern or window among good on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from eroica.archive.check import MOST_JSON_BYTES, MOST_PATTERN_BYTES, check_history, check_pattern, read_regular
+from eroica.engine import HERE, Engine
 from eroica.errors import InputError, UsageError
 from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
@@ -24,6 +26,8 @@ from eroica.wire.codec import UNDECODABLE, decode_record
 Record = TypeVar("Record")
 _MOST_WINDOWS = 10_000
 _MOST_PATTERNS = 200_000
+#: Files that are decoded in one step.
+_TOGETHER = 256
 #: Runs that an error lists.
 _MOST_RUNS = 8
 
@@ -253,8 +257,14 @@ def open_window(directory: Path) -> SavedWindow:
     )
 
 
-def read_patterns(saved: SavedWindow) -> tuple[Window, tuple[WorkerPattern, ...], tuple[str, ...]]:
+def read_patterns(
+    saved: SavedWindow, engine: Engine = HERE
+) -> tuple[Window, tuple[WorkerPattern, ...], tuple[str, ...]]:
     """The patterns of a window.
+
+    Args:
+        saved: The window.
+        engine: Where files are decoded; they are read here.
 
     Returns:
         The window (where it was not kept, one that fits the patterns), the usable patterns in order of global rank, and
@@ -265,22 +275,45 @@ def read_patterns(saved: SavedWindow) -> tuple[Window, tuple[WorkerPattern, ...]
     """
     patterns: dict[int, WorkerPattern] = {}
     refused: list[str] = []
-    for path in saved.pattern_files[:_MOST_PATTERNS]:
-        try:
-            pattern = check_pattern(decode_record(read_regular(path, MOST_PATTERN_BYTES), WorkerPattern))
-        except OSError as error:
-            refused.append(f"{path.name} cannot be read: {error.strerror}")
-        except InputError as error:
-            refused.append(f"{path.name}: {error}")
-        else:
-            if pattern.worker.global_rank in patterns:
-                refused.append(f"{path.name} is a second pattern of worker {pattern.worker.global_rank}")
-            patterns.setdefault(pattern.worker.global_rank, pattern)
+    for name, read in chain.from_iterable(engine.map(decode_files, _some_files(saved.pattern_files[:_MOST_PATTERNS]))):
+        if isinstance(read, str):
+            refused.append(f"{name}{read}")
+            continue
+        if read.worker.global_rank in patterns:
+            refused.append(f"{name} is a second pattern of worker {read.worker.global_rank}")
+        patterns.setdefault(read.worker.global_rank, read)
     if not patterns:
         why = f": {refused[0]}" if refused else ""
         raise InputError(f"no usable pattern in {saved.directory}{why}")
     ordered = tuple(patterns[rank] for rank in sorted(patterns))
     return saved.window or _fitting(ordered), ordered, _summed_up(refused)
+
+
+def _some_files(paths: Sequence[Path]) -> Iterator[list[tuple[str, bytes | str]]]:
+    """Names and contents of some files at a time; of those that cannot be read, why."""
+    for start in range(0, len(paths), _TOGETHER):
+        yield [(path.name, _content(path)) for path in paths[start : start + _TOGETHER]]
+
+
+def _content(path: Path) -> bytes | str:
+    try:
+        return read_regular(path, MOST_PATTERN_BYTES)
+    except OSError as error:
+        return f" cannot be read: {error.strerror}"
+    except InputError as error:
+        return f": {error}"
+
+
+def decode_files(files: Sequence[tuple[str, bytes | str]]) -> list[tuple[str, WorkerPattern | str]]:
+    """Some patterns from their bytes, each with its file's name; why, where it is none or could not be read."""
+    return [(name, content if isinstance(content, str) else _decoded(content)) for name, content in files]
+
+
+def _decoded(content: bytes) -> WorkerPattern | str:
+    try:
+        return check_pattern(decode_record(content, WorkerPattern))
+    except InputError as error:
+        return f": {error}"
 
 
 def _summed_up(refused: Sequence[str], shown: int = 3) -> tuple[str, ...]:

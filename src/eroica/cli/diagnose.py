@@ -29,10 +29,11 @@ _MOST_OTHERS = 20
 @click.option("--out", type=click.Path(path_type=Path), help="Keep patterns and verdicts in this new directory.")
 @click.option("--all", "everything", is_flag=True, help="Show the verdicts on all recordings in full.")
 @click.option("--rank-regex", metavar="REGEX", help="Where in a path the global rank stands: one group around it.")
+@click.option("--engine", metavar="WHERE", help="Where to analyze: auto, local, ray or ray://HOST:PORT.")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting; `eroica settings` lists them.")
 @click.option("--quiet", is_flag=True, help="No progress bar, no report; the exit status and --json say it.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-def diagnose(
+def diagnose(  # noqa: PLR0913 - one for each option
     *,
     paths: tuple[str, ...],
     json_file: Path | None,
@@ -40,6 +41,7 @@ def diagnose(
     out: Path | None,
     everything: bool,
     rank_regex: str | None,
+    engine: str | None,
     pairs: tuple[str, ...],
     quiet: bool,
 ) -> None:
@@ -51,7 +53,7 @@ def diagnose(
 
     Exit status: 0 healthy, 3 a cause was found, 4 undetermined, 1 it failed, 2 wrong usage.
     """
-    settings, _ = settings_from(pairs)
+    settings, _ = settings_from((*pairs, *([f"engine={engine}"] if engine is not None else ())))
     check_target(json_file)
     check_target(html_file, "--html")
     if str(json_file) == str(html_file) == "-":

@@ -42,6 +42,7 @@ from eroica.wire.messages import (
     ProfileRequest,
     SummaryFailure,
 )
+from eroica.wire.version import PROTOCOL, refusal, spoken_in
 
 log = logging.getLogger("eroica.collector")
 
@@ -226,7 +227,11 @@ class Collector:
         return guarded
 
     async def _report(self, request: Request) -> Response:
-        report = clean_report(_decode(await _body(request, MAX_REPORT_BYTES), AgentReport))
+        data = await _body(request, MAX_REPORT_BYTES)
+        if why := refusal(spoken_in(data), "an agent", "the job's collector"):
+            self.windows.note(why)
+            raise Refused(426, why)
+        report = clean_report(_decode(data, AgentReport))
         now = self._clock()
         self.windows.take(now, report)
         self._attendance.reported(now, report)
@@ -242,6 +247,7 @@ class Collector:
             stop=self.finished.is_set(),
             look=self.blockages.look,
             pause_s=self._pause_s,
+            protocol=PROTOCOL,
         )
         if reply.stop and report.host in self.windows.hosts:
             self._dismissed.add(report.host)

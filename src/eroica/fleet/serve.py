@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +30,8 @@ log = logging.getLogger("eroica.fleet")
 #: Requests that are being answered when we are told to end may take so long, seconds.
 _GRACE_S = 10
 _MOST_CONNECTIONS = 4096
+#: A page waits at most so long for a thread that works out insights, each time that it was at the database, seconds.
+_SWITCH_S = 0.0005
 
 
 class Plan(NamedTuple):
@@ -105,6 +108,7 @@ def serve(plan: Plan, ready: Callable[[str, bool], None]) -> None:
         EroicaError: We cannot begin.
     """
     check(plan)
+    sys.setswitchinterval(_SWITCH_S)
     try:
         listener = listening(plan.listen)
     except OSError as error:

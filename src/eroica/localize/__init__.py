@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.engine import HERE, Engine
 from eroica.errors import InputError
 from eroica.localize.arrivals import Arrivals, read_arrivals
 from eroica.localize.excess import median_of_others
@@ -32,6 +33,7 @@ def localize(
     baseline: Sequence[WorkerPattern],
     settings: Settings,
     reading: Reading = all_alike,
+    engine: Engine = HERE,
 ) -> Suspects:
     """Compare the workers of one window with expectation, with their peers and with their own healthy past.
 
@@ -40,6 +42,7 @@ def localize(
         baseline: The same of the job's baseline window; may be empty.
         settings: Gates and floors of localization.
         reading: What rules read in a call stack: rare ones are not counted with callers in which they read otherwise.
+        engine: Where steps of many parts run; it changes no bit of the result.
 
     Returns:
         Suspects; deterministic for equal input.
@@ -63,7 +66,7 @@ def localize(
     moved = find_moved(fleet, past) if past is not None else ()
     before = align_baseline(fleet, past, moved)
     peers = median_of_others(fleet.critical_us, fleet.roles)
-    arrivals = read_arrivals(fleet)
+    arrivals = read_arrivals(fleet, engine)
     return Suspects(
         fleet=msgspec.structs.replace(fleet, replay=arrivals.replay),
         baseline=past,

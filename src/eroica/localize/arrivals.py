@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.engine import HERE, Engine
 from eroica.localize.direct_waits import DirectWaits
 from eroica.localize.fleet import Fleet
 from eroica.localize.graph import build_graph
@@ -112,17 +113,21 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return float(self.blamed_us[list(workers)].sum()) / waited if waited > 0 else 0.0
 
 
-def read_arrivals(fleet: Fleet) -> Arrivals:
+def read_arrivals(fleet: Fleet, engine: Engine = HERE) -> Arrivals:
     """Book all waiting of a window.
 
     In all-reduce, all-gather, reduce-scatter, all-to-all and barrier: wait = duration - shortest duration in the group.
     A receive waits for its sender alone. In broadcast, scatter, reduce and gather only whom all others wait for is
-    judged (`localize.untold`). Only the part on the waiter's critical path counts. Executions pair by the group's own
+    judged (`localize.unknown_root`). Only the part on the waiter's critical path counts. Executions pair by the group's own
     sequence numbers, or by their order where every member has equally many; unpaired, nobody is blamed. Nor is anybody
     where members are missing, but for recorded traces whose ends confirm the pairing: there the late among those
     present are, and what they are blamed for is a lower bound.
 
     Blame is passed on to where delays began (`localize.propagation`), as far as the records tell when executions ended.
+
+    Args:
+        fleet: The window.
+        engine: Where groups are judged.
     """
     ledger = Ledger(fleet)
     groups = _groups(fleet)
@@ -143,7 +148,7 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
         elif together:
             which = f"process group {group!r}" if group else "a process group without a name"
             ledger.notes.append(f"members of {which} are unknown: nobody is blamed for its {kind}")
-    book_together(ledger, fleet, [one for one in paired if one is not None])
+    book_together(ledger, fleet, [one for one in paired if one is not None], engine)
     settle_single_iteration(ledger)
     book_receives(ledger, fleet, timed)
     ledger.settle()

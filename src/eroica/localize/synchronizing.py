@@ -5,13 +5,15 @@ Array suffixes: G groups of M members, K matched executions. All times are micro
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.engine import HERE, Engine
 from eroica.localize.blame import (
     exit_skew,
     is_often,
@@ -159,38 +161,117 @@ def pair_unnamed(
     return Paired(name=name, members=tuple(members), records=records, places=places, timed=records)
 
 
-def book_together(ledger: Ledger, fleet: Fleet, paired: Sequence[Paired]) -> None:
+def book_together(ledger: Ledger, fleet: Fleet, paired: Sequence[Paired], engine: Engine = HERE) -> None:
     """Book the waiting in matched executions, in one go for groups that are like each other.
 
     In a single recorded iteration it is booked once all kinds of a group are known.
+
+    Args:
+        ledger: Where it is booked.
+        fleet: The window.
+        paired: The groups.
+        engine: Where groups are judged; they are booked here, in order.
     """
     alike: dict[tuple[object, ...], list[Paired]] = defaultdict(list)
     for at, one in enumerate(paired):
         record = one.records[0]
         shape = len(one.members), record.executions, record.iteration
         alike[(one.name[1], one.is_partial, *shape) if _is_alike(one) else (at,)].append(one)
+    bundles: list[Sequence[Paired]] = []
     for some in alike.values():
         step = max(_AT_ONCE // max(len(some[0].members) * some[0].places[0].size, 1), 1)
-        for start in range(0, len(some), step):
-            _book(ledger, fleet, some[start : start + step])
+        bundles += [some[start : start + step] for start in range(0, len(some), step)]
+    asked: deque[_Asked] = deque()
+
+    def handed_out() -> Iterator[Question]:
+        for bundle in bundles:
+            for each in _asked(ledger, fleet, bundle):
+                asked.append(each)
+                yield each.question
+
+    for judged in engine.map(judge, handed_out()):
+        answered = asked.popleft()
+        if judged is not None:
+            _enter(ledger, answered, judged)
+            continue
+        for part in answered.parts:
+            alone = _by_itself(ledger, fleet, part)
+            _enter(ledger, alone, _judged(alone.question, *alone.question.given))
 
 
-class _Together(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Groups that are like each other, or any one, with their executions in arrays.
+class Question(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Groups that are like each other, or any one, with all that judging them takes.
 
     Attributes:
-        duration_us: float64 [G, M, K].
-        critical_us: float64 [G, M, K].
-        columns: Iteration that each member counts an execution in, -1 = none; the same in all groups. intp [G, M, K].
+        durations: Of each member of each group, as `CollectiveRecord.duration_us`, where all executions pair.
+        criticals: The same of `critical_us`.
+        given: Instead of both, of one group: durations, and what of them is critical. float64 [1, M, K] each.
+        columns: Iteration that each member counts an execution in, -1 = none; the same in all groups. intp [M, K].
+        floor_us: Least exit skew to be expected of each group. float64 [G].
         end_us: Ends that may refuse a pairing, of one group by itself. float64 [M, K or 0].
+        end_floor_us: Least skew of those.
+        is_partial: As in `Paired`.
+        is_alone: There is a single iteration, whose late are found later.
+        first: First execution on whose blame is passed on; K = none.
+    """
+
+    durations: Sequence[bytes] = ()
+    criticals: Sequence[bytes] = ()
+    given: tuple[Floats, ...] = ()
+    columns: NDArray[np.intp]
+    floor_us: Floats
+    end_us: Floats
+    end_floor_us: float
+    is_partial: bool
+    is_alone: bool
+    first: int
+
+    def times(self) -> tuple[Floats, ...] | None:
+        """Durations, and what of them is critical, float64 [G, M, K] each; None where series are of another length."""
+        if self.given:
+            return self.given
+        shape = self.floor_us.size, *self.columns.shape
+        decoded = [decode_together(parts, np.float32) for parts in (self.durations, self.criticals)]
+        fitting = [
+            one.astype(np.float64).reshape(shape) for one in decoded if one is not None and one.size == prod(shape)
+        ]
+        return tuple(fitting) if len(fitting) == len(decoded) else None
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What the durations of some groups tell.
+
+    Attributes:
+        skew_us: How unevenly members leave. float64 [G].
+        transfer_us: Critical time in which nobody is waited for, mean over members. float64 [G, K].
+        wait_us: Critical waiting. float64 [G, M, K].
+        share: Each member's share of the blame. float64 [G, M, K].
+        unpaired_us: What each member spends beyond waiting. float64 [G, M].
+        duration_us: Durations, all where there are ends that may refuse a pairing, else from `Question.first` on.
+            float64 [G, M, K or fewer].
+        critical_us: What of them is critical, from `Question.first` on. float64 [G, M, K or fewer].
+    """
+
+    skew_us: Floats
+    transfer_us: Floats
+    wait_us: Floats
+    share: Floats
+    unpaired_us: Floats
+    duration_us: Floats
+    critical_us: Floats
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A question, and what its answer is booked with.
+
+    Attributes:
+        parts: The groups.
         chained_us: All ends, from the first execution on whose blame is passed on. float64 [G, M, K or fewer].
     """
 
-    duration_us: Floats
-    critical_us: Floats
-    columns: NDArray[np.intp]
-    end_us: Floats
+    parts: Sequence[Paired]
     chained_us: Floats
+    question: Question
 
 
 def _is_alike(one: Paired) -> bool:
@@ -199,89 +280,124 @@ def _is_alike(one: Paired) -> bool:
     return is_plain and one.is_whole and len({record.iteration for record in one.records}) == 1
 
 
-def _book(ledger: Ledger, fleet: Fleet, parts: Sequence[Paired]) -> None:
-    """Enter groups that are like each other as far as their records tell, or any one."""
-    alike = _side_by_side(ledger, parts) if len(parts) > 1 else _by_itself(ledger, parts[0])
-    if alike is None:
-        for part in parts:
-            _book(ledger, fleet, [part])
-        return
-    names, site_K = [part.name for part in parts], sites_of(alike.columns[0, 0])
-    skew_G = exit_skew(alike.duration_us, np.asarray([skew_floor(fleet.carriers, name[0]) for name in names]), site_K)
-    if alike.end_us.shape[1] >= FEWEST_VERIFIED:
-        skew_G = np.asarray([measured_skew(alike.end_us, recorded_skew_floor(fleet.carriers, names[0][0]))])
-    ledger.skew.update(zip(names, skew_G.tolist(), strict=True))
-    wait_GMK = waits_in(alike.duration_us, alike.critical_us)
+def _asked(ledger: Ledger, fleet: Fleet, parts: Sequence[Paired]) -> list[_Asked]:
+    """One question for groups that are like each other as far as their records tell, else one for each."""
+    together = _side_by_side(ledger, fleet, parts) if len(parts) > 1 else None
+    return [together] if together is not None else [_by_itself(ledger, fleet, part) for part in parts]
+
+
+def judge(asked: Question) -> Judged | None:
+    """Who waited in some groups, and for whom; None where the series do not lie side by side.
+
+    Raises:
+        InputError: A series is damaged.
+    """
+    times = asked.times()
+    return None if times is None else _judged(asked, *times)
+
+
+def _judged(asked: Question, duration_us: Floats, critical_us: Floats) -> Judged:
+    site_K = sites_of(asked.columns[0])
+    skew_G = exit_skew(duration_us, asked.floor_us, site_K)
+    has_ends = asked.end_us.shape[1] > 0
+    if asked.end_us.shape[1] >= FEWEST_VERIFIED:
+        skew_G = np.asarray([measured_skew(asked.end_us, asked.end_floor_us)])
+    wait_us = waits_in(duration_us, critical_us)
+    share = shares_of_blame(duration_us, skew_G)
+    if asked.is_partial:
+        share = np.zeros_like(share)
+    if not (asked.is_alone and has_ends):
+        share = keep_repeated(share, wait_us, common_column(asked.columns), site_K)
+    return Judged(
+        skew_us=skew_G,
+        transfer_us=(critical_us - wait_us).mean(axis=1),
+        wait_us=wait_us,
+        share=share,
+        unpaired_us=(critical_us - wait_us).sum(axis=2),
+        duration_us=duration_us[..., 0 if has_ends else asked.first :],
+        critical_us=critical_us[..., asked.first :],
+    )
+
+
+def _enter(ledger: Ledger, asked: _Asked, judged: Judged) -> None:
+    """Book what was found out."""
+    parts, question = asked.parts, asked.question
+    names = [part.name for part in parts]
+    ledger.skew.update(zip(names, judged.skew_us.tolist(), strict=True))
     if names[0][1] not in _UNEVEN:
-        ledger.transfer_us.update(zip(names, (alike.critical_us - wait_GMK).mean(axis=1), strict=True))
-    share_GMK = shares_of_blame(alike.duration_us, skew_G)
-    if parts[0].is_partial:
-        share_GMK = np.zeros_like(share_GMK)
-        for part, time_M in zip(parts, (alike.critical_us - wait_GMK).sum(axis=2), strict=True):
-            ledger.unpaired_W[list(part.members)] += time_M  # for those who are missing, or the transfer
-    alone = fleet.columns.shape[1] == 1 and alike.end_us.shape[1] > 0
-    if not alone:
-        share_GMK = keep_repeated(share_GMK, wait_GMK, common_column(alike.columns[0]), site_K)
-    block = block_of(ledger, parts, alike.chained_us, alike.duration_us, alike.critical_us)
-    if not alike.end_us.shape[1]:
+        ledger.transfer_us.update(zip(names, judged.transfer_us, strict=True))
+    for part, time_M in zip(parts if question.is_partial else (), judged.unpaired_us, strict=question.is_partial):
+        ledger.unpaired_W[list(part.members)] += time_M  # for those who are missing, or the transfer
+    has_ends = question.end_us.shape[1] > 0
+    chained_us = judged.duration_us[..., question.first if has_ends else 0 :]
+    block = block_of(ledger, parts, asked.chained_us, chained_us, judged.critical_us)
+    if not has_ends:
         members_GM = np.asarray([part.members for part in parts], dtype=np.intp)
-        ledger.enter(members_GM, wait_GMK, share_GMK, alike.columns, block)
+        columns_GMK = np.broadcast_to(question.columns, (len(parts), *question.columns.shape))
+        ledger.enter(members_GM, judged.wait_us, judged.share, columns_GMK, block)
         return
     matched = Matched(
         group=names[0][0],
         kind=names[0][1],
         members=parts[0].members,
-        duration_us=alike.duration_us[0],
-        wait_us=wait_GMK[0],
-        share=share_GMK[0],
-        nearly_last=nearly_last(alike.duration_us[0], float(skew_G[0])),
-        end_us=alike.end_us,
-        columns=alike.columns[0],
+        duration_us=judged.duration_us[0],
+        wait_us=judged.wait_us[0],
+        share=judged.share[0],
+        nearly_last=nearly_last(judged.duration_us[0], float(judged.skew_us[0])),
+        end_us=question.end_us,
+        columns=question.columns,
     )
-    if alone:
+    if question.is_alone:
         ledger.pending.append((matched, block))
     else:
         ledger.book(matched, block)
 
 
-def _by_itself(ledger: Ledger, part: Paired) -> _Together:
+def _by_itself(ledger: Ledger, fleet: Fleet, part: Paired) -> _Asked:
     duration_MK, critical_MK = (stacked(part.records, part.places, name) for name in ("duration_us", "critical_us"))
     if part.name[1] in _UNEVEN:
         duration_MK = without_larger_shares(duration_MK, part.records, part.places)
     columns_MK = columns_of_all(ledger, part.members, part.records, part.places)
-    return _Together(
-        duration_us=duration_MK[None],
-        critical_us=critical_MK[None],
-        columns=columns_MK[None],
+    chained_us = chained_ends(ledger, part, columns_MK)[None]
+    question = Question(
+        given=(duration_MK[None], critical_MK[None]),
+        columns=columns_MK,
+        floor_us=np.asarray([skew_floor(fleet.carriers, part.name[0])]),
         end_us=stacked_ends(part.records, part.places),
-        chained_us=chained_ends(ledger, part, columns_MK)[None],
+        end_floor_us=recorded_skew_floor(fleet.carriers, part.name[0]),
+        is_partial=part.is_partial,
+        is_alone=fleet.columns.shape[1] == 1,
+        first=columns_MK.shape[1] - chained_us.shape[2],
     )
+    return _Asked(parts=[part], chained_us=chained_us, question=question)
 
 
-def _side_by_side(ledger: Ledger, parts: Sequence[Paired]) -> _Together | None:
-    """Groups in one array each; None where they differ after all, in what counts or in how long their series are."""
+def _side_by_side(ledger: Ledger, fleet: Fleet, parts: Sequence[Paired]) -> _Asked | None:
+    """Groups in one question; None where they differ after all, in what counts or in how long their series are."""
     records = [record for part in parts for record in part.records]
-    durations, criticals = (
-        decode_together([getattr(record, name) for record in records], np.float32)
-        for name in ("duration_us", "critical_us")
-    )
     shape = len(parts), len(parts[0].members), parts[0].places[0].size
     members_GM = np.asarray([part.members for part in parts], dtype=np.intp)
     columns_GMK = ledger.columns_of(members_GM, decode_series(records[0].iteration, np.int32))
-    sizes = {found.size for found in (durations, criticals, columns_GMK) if found is not None}
-    if durations is None or criticals is None or sizes != {int(np.prod(shape))}:
-        return None
-    if not (columns_GMK == columns_GMK[0, 0]).all():
+    if columns_GMK.size != int(np.prod(shape)) or not (columns_GMK == columns_GMK[0, 0]).all():
         return None
     ends = [chained_ends(ledger, part, columns_MK) for part, columns_MK in zip(parts, columns_GMK, strict=True)]
     if len({end_MK.shape for end_MK in ends}) > 1:
         return None
-    return _Together(
-        duration_us=durations.astype(np.float64).reshape(shape),
-        critical_us=criticals.astype(np.float64).reshape(shape),
-        columns=columns_GMK,
-        end_us=np.zeros((shape[1], 0)),
+    floors = [skew_floor(fleet.carriers, part.name[0]) for part in parts]
+    return _Asked(
+        parts=parts,
         chained_us=np.stack(ends),
+        question=Question(
+            durations=[record.duration_us for record in records],
+            criticals=[record.critical_us for record in records],
+            columns=columns_GMK[0],
+            floor_us=np.asarray(floors),
+            end_us=np.zeros((shape[1], 0)),
+            end_floor_us=0.0,
+            is_partial=parts[0].is_partial,
+            is_alone=fleet.columns.shape[1] == 1,
+            first=shape[2] - ends[0].shape[1],
+        ),
     )
 
 

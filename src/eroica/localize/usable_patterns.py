@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
+from eroica.engine import HERE, Engine
 from eroica.errors import InputError
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.rows import RowTable
@@ -13,19 +15,34 @@ from eroica.report.words import worker_list
 from eroica.summarize.series import decode_series
 
 _EXECUTION = {"sequence": np.int64, "iteration": np.int32, "duration_us": np.float32, "critical_us": np.float32}
+#: Patterns that are looked through in one step.
+_TOGETHER = 256
 _OPTIONAL = {"elements": np.int64, "peers": np.int32, "end_us": np.float64}
 
 
-def leave_out_damaged(patterns: Sequence[WorkerPattern]) -> tuple[tuple[WorkerPattern, ...], tuple[str, ...]]:
+def leave_out_damaged(
+    patterns: Sequence[WorkerPattern], engine: Engine = HERE
+) -> tuple[tuple[WorkerPattern, ...], tuple[str, ...]]:
     """Patterns whose series can be decoded, are possible and fit together.
+
+    Args:
+        patterns: Any.
+        engine: Where they are looked through.
 
     Returns:
         These, and a note on the others, if there are any.
     """
-    kept = tuple(pattern for pattern in patterns if is_whole(pattern))
+    some = (patterns[start : start + _TOGETHER] for start in range(0, len(patterns), _TOGETHER))
+    flags = chain.from_iterable(engine.map(are_whole, some))
+    kept = tuple(pattern for pattern, is_kept in zip(patterns, flags, strict=True) if is_kept)
     whole = {id(pattern) for pattern in kept}
     damaged = [pattern.worker.global_rank for pattern in patterns if id(pattern) not in whole]
     return kept, (f"patterns with damaged series were left out: {worker_list(damaged)}",) if damaged else ()
+
+
+def are_whole(patterns: Sequence[WorkerPattern]) -> list[bool]:
+    """Whether every series of each is one."""
+    return list(map(is_whole, patterns))
 
 
 def is_whole(pattern: WorkerPattern) -> bool:

@@ -144,6 +144,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
         raw_bytes: What all workers recorded.
         pattern_bytes: Size of all patterns on the wire; of more than 256 workers an estimate from a sample of them.
         trigger_to_verdict_s: From the reason to look until the verdict stood.
+        engine: Where the analysis ran its steps of many parts: "local" or "ray"; "" where nothing was localized.
+        engine_why: Why there.
     """
 
     window_stall_s: float = 0.0
@@ -152,6 +154,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     raw_bytes: int = 0
     pattern_bytes: int = 0
     trigger_to_verdict_s: float | None = None
+    engine: str = ""
+    engine_why: str = ""
 
 
 class CommonAxis(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from eroica.archive.load import SavedRun, SavedWindow, open_saved, read_blockage, read_patterns
 from eroica.diagnosis.blocked import diagnose_blockage
+from eroica.engine import HERE, Engine, choose_engine
 from eroica.errors import EroicaError, InputError
 from eroica.localize.usable_patterns import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
@@ -76,14 +77,20 @@ def baseline_number(window: SavedWindow, known: Iterable[int]) -> int:
     return max((number for number in known if number < window.window_id or not window.window_id), default=0)
 
 
-def usable_patterns(window: SavedWindow) -> tuple[Window, tuple[WorkerPattern, ...], tuple[str, ...]]:
+def usable_patterns(
+    window: SavedWindow, engine: Engine = HERE
+) -> tuple[Window, tuple[WorkerPattern, ...], tuple[str, ...]]:
     """A window's patterns that can be used, and notes.
+
+    Args:
+        window: The window.
+        engine: Where they are decoded and looked through.
 
     Raises:
         InputError: There is none.
     """
-    asked, patterns, notes = read_patterns(window)
-    kept, damaged = leave_out_damaged(patterns)
+    asked, patterns, notes = read_patterns(window, engine)
+    kept, damaged = leave_out_damaged(patterns, engine)
     if not kept:
         raise InputError(f"no usable pattern in {window.directory}: {damaged[0]}")
     return asked, kept, (*window.notes, *notes, *damaged)
@@ -108,7 +115,7 @@ def examine_window(job: str, saved: SavedWindow, baseline: Sequence[WorkerPatter
         if verdict is None:
             raise InputError(f"{saved.directory}: workers moved between the two looks, so nothing stood still")
         return Part(job, label, saved.window or standstill_window(blockage), verdict, blockage=blockage)
-    window, patterns, notes = usable_patterns(saved)
+    window, patterns, notes = usable_patterns(saved, choose_engine(settings.engine, len(saved.pattern_files)))
     expected = saved.verdict.coverage.workers_expected if saved.verdict is not None else None
     verdict = analyze(job, window, patterns, baseline, expected_workers=expected, notes=notes, settings=settings)
     return Part(job, label, window, verdict, patterns)

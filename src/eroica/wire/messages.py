@@ -93,6 +93,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
         event_budget: Trace events per worker that the host's scratch directory has room for; 0 = unknown.
         waiting: The job has other hosts, and their collector is being looked for: open no window yet.
         communication: What was seen of it since it was last told, once a second; else None.
+        protocol: Version of what the agent says; see `eroica.wire.version`. Older agents do not say theirs, which is 1.
     """
 
     host: str
@@ -103,6 +104,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     waiting: bool = False
     communication: HostCommunication | None = None
+    protocol: int = 1
 
 
 class OrderMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +129,7 @@ class CollectorReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         look: Number of the look at blocked workers that agents shall take and hand in once (`POST /v1/looks`, a
             `HostLooks`); 0 = none.
         pause_s: The next report may wait so long, where that is longer than `report_s`: in a job of many hosts.
+        protocol: Version of what the collector says, as in `AgentReport`.
     """
 
     order: OrderMessage | None = None
@@ -134,6 +137,7 @@ class CollectorReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop: bool = False
     look: int = 0
     pause_s: Annotated[float, msgspec.Meta(ge=0, le=5)] = 0.0
+    protocol: int = 1
 
 
 class SummaryFailure(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,20 +64,22 @@ def lives(connection: sa.Connection, caller: Caller, since: float) -> dict[int, 
 
 def namings(connection: sa.Connection, caller: Caller, since: float) -> list[Naming]:
     """Which run named which host since then."""
+    names = culprits.c.run_id, culprits.c.host, culprits.c.device, findings.c.cause
+    judged_at = culprits.c.judged_at
     rows = connection.execute(
-        sa.select(culprits.c.run_id, culprits.c.host, culprits.c.device, findings.c.cause, culprits.c.judged_at)
+        sa.select(*names, sa.func.min(judged_at).label("first"), sa.func.max(judged_at).label("last"))
         .join(findings, findings.c.id == culprits.c.finding_id)
-        .where(caller.sees(culprits), culprits.c.judged_at >= since, findings.c.confidence >= SURE)
+        .where(caller.sees(culprits), judged_at >= since, findings.c.confidence >= SURE)
+        .group_by(*names)
     )
     devices: dict[tuple[int, str], set[str]] = defaultdict(set)
     causes: dict[tuple[int, str], set[str]] = defaultdict(set)
     times: dict[tuple[int, str], list[float]] = defaultdict(list)
-    for row in rows:
-        key = (row.run_id, row.host)
-        causes[key].add(row.cause)
-        times[key].append(row.judged_at)
-        if row.device:
-            devices[key].add(row.device)
+    for run, host, device, cause, first, last in rows:
+        causes[run, host].add(cause)
+        times[run, host] += (first, last)
+        if device:
+            devices[run, host].add(device)
     return [
         Naming(run, host, frozenset(devices[run, host]), frozenset(found), min(times[run, host]), max(times[run, host]))
         for (run, host), found in causes.items()

@@ -74,7 +74,8 @@ def _cost_facts(material: Material) -> Iterator[tuple[str, str, str]]:
             "from the reason to look" if stands_still(verdict) else "after the window",
         )
     yield "Summarizing", seconds(cost.summarize_s) if cost.summarize_s else "", "on the slowest worker"
-    yield "Comparing", seconds(cost.localize_s) if cost.localize_s else "", "from patterns to verdict"
+    where = f" on Ray ({cost.engine_why})" if cost.engine == "ray" else ""
+    yield "Comparing", seconds(cost.localize_s) if cost.localize_s else "", f"from patterns to verdict{where}"
     yield "Recorded", byte_size(cost.raw_bytes) if cost.raw_bytes else "", "on all workers, then thrown away"
     yield "Kept", byte_size(cost.pattern_bytes) if cost.pattern_bytes else "", _kept(cost.raw_bytes, cost.pattern_bytes)
     used = sum(pattern.samples_used for pattern in material.patterns)

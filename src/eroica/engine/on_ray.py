@@ -1,0 +1,118 @@
+"""Steps as tasks of Ray: each is tried again where its worker dies, and done here where Ray itself is gone."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+from eroica import __version__
+from eroica.errors import UnavailableError
+
+log = logging.getLogger("eroica.engine")
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+#: Parts under way for each core of the cluster: enough that none waits, few enough that memory is bounded.
+_AHEAD = 2
+#: How often a part whose worker died is given to another one.
+_TRIES = 20
+
+
+def is_installed() -> bool:
+    """Whether Ray can be imported here."""
+    return importlib.util.find_spec("ray") is not None
+
+
+def run_step(version: str, step: Callable[[Any], Any], part: Any) -> tuple[bool, Any]:
+    """One part on a worker of Ray.
+
+    Returns:
+        Whether it went well, and the result; else what the step raised.
+
+    Raises:
+        UnavailableError: This worker has another Eroica than who asks.
+    """
+    if version != __version__:
+        raise UnavailableError(f"Ray's workers have Eroica {__version__}, and this is {version}; install the same")
+    try:
+        return True, step(part)
+    except Exception as error:  # noqa: BLE001 - it is raised where the result is asked for
+        return False, error
+
+
+class OnRay:
+    """A cluster of Ray, started in this host where no address is given and `RAY_ADDRESS` names none.
+
+    Args:
+        address: "ray://HOST:PORT", or "" for the one that Ray finds or starts itself.
+        why: Why Ray was chosen.
+
+    Attributes:
+        name: "ray"; "local" from when on Ray failed.
+        why: See `Engine`.
+    """
+
+    def __init__(self, address: str, why: str) -> None:
+        self.name, self.why = "ray", why
+        self._address = address
+        self._remote: Any = None
+        self._most = 0
+
+    def map(self, step: Callable[[Part], Result], parts: Iterable[Part]) -> Iterator[Result]:
+        """The step's results in order; a part whose worker died is done again, and all are done here if Ray fails."""
+        under_way: deque[tuple[Part, Any]] = deque()
+        for part in parts:
+            under_way.append((part, self._submit(step, part)))
+            if len(under_way) >= self._most:
+                yield self._result(step, *under_way.popleft())
+        while under_way:
+            yield self._result(step, *under_way.popleft())
+
+    def _submit(self, step: Callable[[Part], Result], part: Part) -> Any:
+        """What to ask for the result, None where it is to be worked out here."""
+        return self._guarded(partial(self._start, step, part)) if self.name == "ray" else None
+
+    def _start(self, step: Callable[[Part], Result], part: Part) -> Any:
+        if self._remote is None:
+            self._connect()
+        return self._remote.remote(__version__, step, part)
+
+    def _result(self, step: Callable[[Part], Result], part: Part, reference: Any) -> Result:
+        told = self._guarded(partial(_get, reference)) if reference is not None and self.name == "ray" else None
+        if told is None:
+            return step(part)
+        went_well, result = told
+        if not went_well:
+            raise result
+        return result  # type: ignore[no-any-return]
+
+    def _guarded(self, ask: Callable[[], Any]) -> Any:
+        """An answer of Ray's; None if it fails, and from then on everything is done here."""
+        try:
+            return ask()
+        except Exception as error:  # noqa: BLE001 - whatever Ray, its network or its cluster raises costs time only
+            told = " ".join(str(error).split())[:200]
+            log.warning("ray failed: %s: %s", type(error).__name__, told)
+            self.name, self.why, self._most = "local", f"ray failed ({type(error).__name__}: {told})", 0
+            return None
+
+    def _connect(self) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that we use it
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # devices are none of our business
+        import ray
+
+        if not ray.is_initialized():
+            quiet = {} if self._address else {"include_dashboard": False}
+            ray.init(self._address or None, log_to_driver=False, logging_level=logging.ERROR, **quiet)
+        self._remote = ray.remote(max_retries=_TRIES)(run_step)
+        self._most = max(_AHEAD * int(ray.cluster_resources().get("CPU", 1)), 2)
+
+
+def _get(reference: Any) -> Any:
+    import ray
+
+    return ray.get(reference)

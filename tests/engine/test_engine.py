@@ -1,0 +1,204 @@
+"""Steps run here or on Ray, with the same bits; whoever dies there costs time only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from eroica.archive.load import open_window  # noqa: E402
+from eroica.archive.store import save_patterns  # noqa: E402
+from eroica.engine import ONE_PROCESS_WORKERS, Local, check_engine, choose_engine  # noqa: E402
+from eroica.engine.on_ray import OnRay, is_installed, run_step  # noqa: E402
+from eroica.errors import InputError, UnavailableError, UsageError  # noqa: E402
+from eroica.localize.usable_patterns import leave_out_damaged  # noqa: E402
+from eroica.model.pattern import WorkerPattern  # noqa: E402
+from eroica.model.verdict import Cost, Verdict  # noqa: E402
+from eroica.offline.saved import examine_window, usable_patterns  # noqa: E402
+from eroica.pipeline import analyze  # noqa: E402
+from eroica.settings import Settings, load_settings  # noqa: E402
+from eroica.testing import FleetPlan, SlowCompute, SlowLoader, SlowPython, synthesize, synthesize_window  # noqa: E402
+from eroica.wire.codec import decode_record  # noqa: E402
+from scale import Job  # noqa: E402
+
+needs_ray = pytest.mark.skipif(not is_installed(), reason="ray is not installed; pip install 'eroica[ray]'")
+ON_RAY = Settings(engine="ray")
+TROUBLES = [SlowLoader((2,), 40, "_read_block (project/dataset.py:70)"), SlowCompute((1,), 30), SlowPython(30)]
+
+
+def without_cost(verdict: Verdict) -> bytes:
+    return msgspec.structs.replace(verdict, cost=Cost()).to_json()
+
+
+def of_a_large_job(workers: int) -> list[WorkerPattern]:
+    """With tensor parallel groups and pipelines, so that many groups are alike; one worker is slow."""
+    return [decode_record(data, WorkerPattern) for data in Job(workers).wire()]
+
+
+def double(part: int) -> int:
+    return 2 * part
+
+
+def refuse(part: int) -> int:
+    raise InputError(f"part {part} is none")
+
+
+def die_once(part: tuple[str, int]) -> int:
+    mark = Path(part[0]) / str(part[1])
+    if part[1] % 3 == 0 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return part[1]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Ray on this host, with two workers and little memory; they find this file's steps."""
+    found = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"USAGE_STATS_ENABLED": "0", "ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}.items():
+            patch.setenv(f"RAY_{name}", value)
+        patch.setenv("PYTHONPATH", found)
+        import ray
+
+        ray.init(num_cpus=2, object_store_memory=200_000_000, include_dashboard=False, log_to_driver=False)
+        yield
+        ray.shutdown()
+
+
+@pytest.mark.parametrize("text", ["", "spark", "ray://", "Ray", "http://x"])
+def test_an_engine_that_is_none_is_refused_with_what_there_is(text: str) -> None:
+    with pytest.raises(UsageError, match="auto, local, ray or ray://"):
+        check_engine(text)
+    with pytest.raises(UsageError, match="auto, local, ray or ray://"):
+        load_settings({"engine": text}, {})
+
+
+def test_one_process_is_the_default_as_far_as_it_carries() -> None:
+    assert choose_engine("auto", ONE_PROCESS_WORKERS).name == "local"
+    assert "100,032" in choose_engine("auto", 4).why
+    assert choose_engine("local", 10**6).why == "asked for"
+    beyond = choose_engine("auto", ONE_PROCESS_WORKERS + 1)
+    assert (beyond.name == "ray") == is_installed() and "more than 100,032 workers" in beyond.why
+
+
+def test_without_ray_the_verdict_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eroica.engine.on_ray.is_installed", lambda: False)
+    patterns = synthesize(FleetPlan(seed=3), TROUBLES[:1], 2)
+    verdict = analyze("job", synthesize_window(patterns), patterns, settings=ON_RAY)
+    assert (verdict.cost.engine, verdict.cost.engine_why) == ("local", "ray is not installed")
+    assert verdict.cause is not None
+
+
+def test_steps_here_come_one_by_one_and_in_order() -> None:
+    taken: list[int] = []
+    parts = (taken.append(part) or part for part in range(5))  # type: ignore[func-returns-value]
+    results = Local("").map(double, parts)
+    assert next(results) == 0 and taken == [0]
+    assert list(results) == [2, 4, 6, 8]
+
+
+def test_workers_of_another_version_are_told_from_ours() -> None:
+    with pytest.raises(UnavailableError, match="install the same"):
+        run_step("0.0.0", double, 1)
+
+
+@needs_ray
+def test_a_cluster_that_is_not_there_costs_no_verdict() -> None:
+    engine = OnRay("ray://127.0.0.1:1", "asked for")
+    assert list(engine.map(double, range(5))) == [0, 2, 4, 6, 8]
+    assert engine.name == "local" and engine.why.startswith("ray failed (")
+
+
+@needs_ray
+def test_results_come_in_order_and_what_a_step_raises_is_raised(cluster: None) -> None:
+    engine = OnRay("", "asked for")
+    assert list(engine.map(double, range(50))) == [2 * part for part in range(50)]
+    with pytest.raises(InputError, match="part 7 is none"):
+        list(engine.map(refuse, [7]))
+    assert engine.name == "ray"
+
+
+@needs_ray
+def test_a_worker_that_is_killed_costs_its_part_time_only(cluster: None, tmp_path: Path) -> None:
+    engine = OnRay("", "asked for")
+    assert list(engine.map(die_once, [(str(tmp_path), part) for part in range(9)])) == list(range(9))
+    assert len(list(tmp_path.iterdir())) == 3 and engine.name == "ray"
+
+
+@needs_ray
+@pytest.mark.parametrize("trouble", range(len(TROUBLES)))
+@pytest.mark.parametrize("workers, stages", [(4, 1), (8, 2), (64, 4)])
+def test_verdicts_are_those_of_one_process_to_the_last_byte(
+    cluster: None, trouble: int, workers: int, stages: int
+) -> None:
+    plan = FleetPlan(seed=trouble, workers=workers, stages=stages, accelerator=workers > 8)
+    before, now = synthesize(plan), synthesize(plan, TROUBLES[trouble : trouble + 1], 2)
+    window = synthesize_window(now, "slow", before)
+    here, there = (analyze("job", window, now, before, settings=one) for one in (Settings(engine="local"), ON_RAY))
+    assert there.cost.engine == "ray" and here.cost.engine == "local"
+    assert without_cost(there) == without_cost(here) and here.cause is not None
+
+
+@needs_ray
+def test_groups_that_are_alike_are_judged_alike(cluster: None) -> None:
+    patterns = of_a_large_job(512)
+    window = synthesize_window(patterns)
+    here, there = (analyze("job", window, patterns, settings=one) for one in (Settings(engine="local"), ON_RAY))
+    assert without_cost(there) == without_cost(here) and there.cost.engine == "ray"
+    assert here.cause is not None and here.cause.workers == (Job(512).slow,)
+
+
+@needs_ray
+def test_windows_on_disk_are_read_alike_damage_included(cluster: None, tmp_path: Path) -> None:
+    patterns = synthesize(FleetPlan(seed=1, workers=8), TROUBLES[:1], 2)
+    patterns[3] = msgspec.structs.replace(patterns[3], wait_us=b"x")
+    directory = tmp_path / "windows" / str(patterns[0].window_id)
+    save_patterns(directory, synthesize_window(patterns), patterns)
+    (directory / "patterns" / "5.pattern").write_bytes(b"nothing")
+    saved = open_window(directory)
+    here, there = usable_patterns(saved), usable_patterns(saved, OnRay("", "asked for"))
+    assert here == there and len(here[1]) == 6
+    verdicts = [examine_window("job", saved, (), one).verdict for one in (Settings(engine="local"), ON_RAY)]
+    assert without_cost(verdicts[0]) == without_cost(verdicts[1])
+    assert leave_out_damaged(patterns) == leave_out_damaged(patterns, OnRay("", "asked for"))
+
+
+@needs_ray
+@pytest.mark.thorough
+def test_a_verdict_stands_whichever_of_rays_workers_are_killed_meanwhile(cluster: None) -> None:
+    patterns = of_a_large_job(512)
+    window = synthesize_window(patterns)
+    wanted = without_cost(analyze("job", window, patterns, settings=Settings(engine="local")))
+    over, killed = threading.Event(), []
+
+    def kill() -> None:
+        while len(killed) < 2 and not over.wait(0.05):
+            busy = [one for one in psutil.Process().children(recursive=True) if one.name().startswith("ray::run_st")]
+            for process in busy[:1]:
+                process.kill()
+                killed.append(process.pid)
+                over.wait(2.0)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        deadline = time.monotonic() + 60
+        while len(killed) < 2 and time.monotonic() < deadline:
+            verdict = analyze("job", window, patterns, settings=ON_RAY)
+            assert without_cost(verdict) == wanted and verdict.cost.engine == "ray", verdict.cost
+    finally:
+        over.set()
+        killer.join()
+    assert len(killed) == 2
