@@ -118,10 +118,10 @@ def read_arrivals(fleet: Fleet, engine: Engine = HERE) -> Arrivals:
 
     In all-reduce, all-gather, reduce-scatter, all-to-all and barrier: wait = duration - shortest duration in the group.
     A receive waits for its sender alone. In broadcast, scatter, reduce and gather only whom all others wait for is
-    judged (`localize.unknown_root`). Only the part on the waiter's critical path counts. Executions pair by the group's own
-    sequence numbers, or by their order where every member has equally many; unpaired, nobody is blamed. Nor is anybody
-    where members are missing, but for recorded traces whose ends confirm the pairing: there the late among those
-    present are, and what they are blamed for is a lower bound.
+    judged (`localize.unknown_root`). Only the part on the waiter's critical path counts. Executions pair by the group's
+    own sequence numbers, or by their order where every member has equally many; unpaired, nobody is blamed. Nor is
+    anybody where members are missing, but for recorded traces whose ends confirm the pairing: there the late among
+    those present are, and what they are blamed for is a lower bound.
 
     Blame is passed on to where delays began (`localize.propagation`), as far as the records tell when executions ended.
 
