@@ -293,8 +293,8 @@ def measure_hangs(name: str, pace: float) -> Iterator[dict[str, Any]]:
         prediction = Rehearsal(job).predict(f"hang rank={rank} op={op} from={HANGS_FROM}")
         predicted = {one.rank: one.op for one in prediction.blocked}
         row = {"case": name, "rank": rank, "op": op, "call": prediction.blocked[0].call, "real": real,
-                     "real_later": {at: one for at, one in enumerate(said) if one["iteration"] != HANGS_FROM},
-                     "predicted": dict(sorted(predicted.items())), "is_equal": real == predicted}  # fmt: skip
+               "real_later": {at: one for at, one in enumerate(said) if one["iteration"] != HANGS_FROM},
+               "predicted": dict(sorted(predicted.items())), "is_equal": real == predicted}  # fmt: skip
         print(f"{name:10} rank {rank} never makes call {op}  real {real}  predicted {row['predicted']}  "
               f"{'equal' if row['is_equal'] else 'DIFFERENT'}", flush=True)  # fmt: skip
         yield row
