@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -280,24 +281,23 @@ def measure_case(name: str, costs: Costs, pace: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measure_hangs(name: str, pace: float) -> list[dict[str, Any]]:
+def measure_hangs(name: str, pace: float) -> Iterator[dict[str, Any]]:
     """Where everybody stands when one call is never made: for real, and predicted."""
     world, layout, calls = HANGS[name]
     arguments = (*SMALL, *layout, "--pace", str(pace))
     with tempfile.TemporaryDirectory() as folder:
         job = capture_job(CaptureOptions((GPT, *arguments), world, Path(folder) / "c", slice_size=world, timed=2))
-    rows = []
     for rank, op in calls:
         said = run_for_real(world, arguments, f"{rank}:{HANGS_FROM}:{op}")
         real = {at: one["call"] for at, one in enumerate(said) if one["iteration"] == HANGS_FROM}
         prediction = Rehearsal(job).predict(f"hang rank={rank} op={op} from={HANGS_FROM}")
         predicted = {one.rank: one.op for one in prediction.blocked}
-        rows.append({"case": name, "rank": rank, "op": op, "call": prediction.blocked[0].call, "real": real,
-                     "real_later": {at: one for at, one in enumerate(said) if one["iteration"] != HANGS_FROM},
-                     "predicted": dict(sorted(predicted.items())), "is_equal": real == predicted})  # fmt: skip
-        print(f"{name:10} rank {rank} never makes call {op}  real {real}  predicted {rows[-1]['predicted']}  "
-              f"{'equal' if rows[-1]['is_equal'] else 'DIFFERENT'}", flush=True)  # fmt: skip
-    return rows
+        row = {"case": name, "rank": rank, "op": op, "call": prediction.blocked[0].call, "real": real,
+               "real_later": {at: one for at, one in enumerate(said) if one["iteration"] != HANGS_FROM},
+               "predicted": dict(sorted(predicted.items())), "is_equal": real == predicted}  # fmt: skip
+        print(f"{name:10} rank {rank} never makes call {op}  real {real}  predicted {row['predicted']}  "
+              f"{'equal' if row['is_equal'] else 'DIFFERENT'}", flush=True)  # fmt: skip
+        yield row
 
 
 def costs_for(world: int, folder: Path) -> Costs:
@@ -324,9 +324,12 @@ def costs_for(world: int, folder: Path) -> Costs:
 def main(out: Path | None, cases: tuple[str, ...], pace: float, costs: Path, hangs: bool) -> None:
     """Run all cases."""
     if hangs:
-        found = [row for name in HANGS for row in measure_hangs(name, pace)]
-        if out is not None:
-            out.write_text(json.dumps(found, indent=1))
+        found: list[dict[str, Any]] = []
+        for name in HANGS:
+            for row in measure_hangs(name, pace):
+                found.append(row)
+                if out is not None:
+                    out.write_text(json.dumps(found, indent=1))
         return
     rows = []
     for name in cases or CASES:

@@ -28,7 +28,7 @@ from typing import Any
 from trainmover.demo.picture import draw
 from trainmover.demo.run import Run, ready
 
-VICTIM, BEFORE, AFTER = 2, 60, 60
+VICTIM, AFTER = 2, 60
 SHAPE = ["--dp", "2", "--pp", "2", "--width", "96"]
 QUOTA, RUN_S, STOP_MOST_S = 0.07, 0.004, 1.0
 TIMES = '{"beat_s": 30}'  # a worker with so little of a core is silent for long, and not lost
@@ -88,6 +88,16 @@ def orders(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
+def has_learned(run: Path) -> bool:
+    """Whether Eroica knows what is normal: all workers are steady, and its first window is done."""
+    try:
+        told = json.loads((run / "status.json").read_text())
+    except (OSError, ValueError):
+        return False
+    steady = [one["state"] == "steady" for one in told["workers"]]
+    return told["phase"] == "watching" and len(steady) == 4 and all(steady) and (run / "windows" / "1").exists()
+
+
 def main() -> int:
     """Run it; its exit status."""
     parser = argparse.ArgumentParser()
@@ -128,7 +138,7 @@ def throttled(job: Run) -> list[tuple[float, str]]:
     job.until(lambda _now: True)
     job.standby("spare-1")
     job.until(ready, 90)
-    job.until(lambda now: min(one["step"] for one in now["members"]) > BEFORE, 120)
+    job.until(lambda _now: has_learned(job.folder / "eroica"), 120)
     begin = time.time()
     throttle = Throttle(job.lines(VICTIM)[-1]["pid"])
     try:
