@@ -1,4 +1,6 @@
-"""What diagnosis may grow to: lines, numbers and builders, so that a rule that is added takes another one's place.
+"""What may grow no further: lines, numbers and builders of diagnosis, and docstrings that are riddles.
+
+A rule that is added takes another one's place.
 
     python scripts/budgets.py
 
@@ -8,12 +10,17 @@ Ceilings are what there is; they only ever go down, towards the aims beside them
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-DIAGNOSIS = Path(__file__).resolve().parents[1] / "src" / "eroica" / "diagnosis"
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "eroica"
+DIAGNOSIS = SOURCE / "diagnosis"
+#: Where every docstring says what is done, to what, and when.
+PLAIN = ("agent", "collector", "diagnosis", "localize", "summarize", "worker")
+LONGEST_SENTENCE = 40
 
 
 class Budget(NamedTuple):
@@ -69,16 +76,29 @@ def builders() -> int:
     )
 
 
+def riddles() -> int:
+    """Docstrings that begin with Who, What, Whether and the like, and sentences of too many words."""
+    found = 0
+    for path in (path for folder in PLAIN for path in (SOURCE / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node) or ""
+                found += bool(re.match(r"(Who|Whose|What|Whether|Which|Those|How)\b", text))
+                found += sum(len(sentence.split()) > LONGEST_SENTENCE for sentence in re.split(r"(?<=\.)\s+", text))
+    return found
+
+
 def main() -> int:
     """Print the table; the number of budgets that are exceeded decides the status."""
     budgets = (
-        Budget("lines", lines(), 15_772, 9_000),
-        Budget("numbers", numbers(), 427, 130),
-        Budget("builders of candidates", builders(), 25, 1),
+        Budget("diagnosis: lines", lines(), 15_772, 9_000),
+        Budget("diagnosis: numbers", numbers(), 427, 130),
+        Budget("diagnosis: builders of candidates", builders(), 25, 1),
+        Budget(f"docstrings that are riddles, in {', '.join(PLAIN)}:", riddles(), 0, 0),
     )
     for one in budgets:
         over = "" if one.count <= one.ceiling else "  EXCEEDED: take something out before something new goes in"
-        sys.stdout.write(f"diagnosis: {one.what} {one.count:,} of {one.ceiling:,}, aim {one.aim:,}{over}\n")
+        sys.stdout.write(f"{one.what} {one.count:,} of {one.ceiling:,}, aim {one.aim:,}{over}\n")
     return int(any(one.count > one.ceiling for one in budgets))
 
 

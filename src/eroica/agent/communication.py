@@ -163,7 +163,7 @@ class Communication:
         return record
 
     def _take_ports(self, now: float) -> tuple[PortCount, ...]:
-        """What RDMA ports did since they were read last; those that did something, or have trouble."""
+        """Read what RDMA ports did since the last reading; ports without traffic and trouble are left out."""
         if not self._ports or now - self._ports_at < _PORTS_S:  # a host gets no adapter while a job runs on it
             return ()
         before, self._ports, self._ports_at = self._ports, self._read_ports(), now

@@ -1,4 +1,4 @@
-"""What NCCL's Inspector writes for a host's workers, read as it grows: how long each collective's kernel took.
+"""Read the growing files of NCCL's Inspector for a host's workers: how long each collective's kernel took.
 
 Whoever wants it loads the plugin (`NCCL_PROFILER_PLUGIN`, `NCCL_INSPECTOR_ENABLE=1`, and a dump interval); nothing here
 does. A worker's own environment says where its files are. What was written before the first look is left out.
@@ -43,7 +43,7 @@ class _Tail:
     at: int
 
     def read(self, path: Path) -> str:
-        """What was added since, up to the last line end; the newest part where that is too much."""
+        """Return what was added since, up to the last line end; the newest part where that is too much."""
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:
             end = file.seek(0, os.SEEK_END)

@@ -239,7 +239,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What the durations of some groups tell.
+    """Waiting and blame that the durations of some groups tell.
 
     Attributes:
         skew_us: How unevenly members leave. float64 [G].
@@ -287,7 +287,7 @@ def _asked(ledger: Ledger, fleet: Fleet, parts: Sequence[Paired]) -> list[_Asked
 
 
 def judge(asked: Question) -> Judged | None:
-    """Who waited in some groups, and for whom; None where the series do not lie side by side.
+    """Judge who waited in some groups, and for whom; None where the series do not lie side by side.
 
     Raises:
         InputError: A series is damaged.

@@ -41,7 +41,7 @@ def leave_out_damaged(
 
 
 def are_whole(patterns: Sequence[WorkerPattern]) -> list[bool]:
-    """Whether every series of each is one."""
+    """Return whether every series of each pattern can be decoded."""
     return list(map(is_whole, patterns))
 
 
