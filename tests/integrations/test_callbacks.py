@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import pickle
-import socket
 import struct
 import subprocess
 import sys
@@ -254,39 +253,3 @@ def test_a_watched_loop_of_ray_takes_what_it_took() -> None:
 
     loop = watched(plain)
     assert list(inspect.signature(loop).parameters) == ["config"] and loop.__name__ == "plain"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[str]:
-    """Address of a Ray that was started without Eroica."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus", "3"]
-    command += ["--node-ip-address", "127.0.0.1", "--port", str(port), "--include-dashboard", "false"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
-    process = subprocess.Popen(command, env={**environment, "RAY_USAGE_STATS_ENABLED": "0"}, stdout=subprocess.DEVNULL)
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-@needs("ray", "torch")
-@pytest.mark.jobs
-def test_a_loop_in_a_ray_that_runs_already_is_watched(cluster: str, tmp_path: Path) -> None:
-    run, out = tmp_path / "run", tmp_path / "out"
-    out.mkdir()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
-    command = [sys.executable, str(PROGRAMS / "ray_loop.py"), str(out), cluster, str(run)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    for rank in (0, 1):
-        assert json.loads((out / f"{rank}.json").read_text())["eroica/iteration_ms"] > 30
-    end = time.monotonic() + 60
-    while not (run / "verdict.json").exists():
-        assert time.monotonic() < end, "no final verdict"
-        time.sleep(0.5)
-    status = json.loads((run / "status.json").read_text())
-    assert status["iteration"] == 300 and len(status["workers"]) == 2
