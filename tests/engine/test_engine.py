@@ -72,7 +72,7 @@ def cluster() -> Iterator[None]:
         patch.setenv("PYTHONPATH", found)
         import ray
 
-        ray.init(num_cpus=2, object_store_memory=200_000_000, include_dashboard=False, log_to_driver=False)
+        ray.init("local", num_cpus=2, object_store_memory=200_000_000, include_dashboard=False, log_to_driver=False)
         yield
         ray.shutdown()
 

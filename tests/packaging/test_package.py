@@ -73,8 +73,10 @@ def installed(
         _make([*pip, source])
         return [str(binaries / "eroica")]
     _make([*pip, "pipx" if request.param == "pipx" else "uv"])
-    if request.param == "uvx":
-        return [str(binaries / "uvx"), "--cache-dir", str(room / "cache"), "--from", wheel, "eroica"]
+    if request.param == "uvx":  # uv knows neither pip's index nor the system's certificates
+        wheels = ("--no-index", "--find-links", str(room / "wheels"))
+        _make([python, "-m", "pip", "download", "--quiet", "--dest", str(room / "wheels"), wheel])
+        return [str(binaries / "uvx"), "--cache-dir", str(room / "cache"), *wheels, "--from", wheel, "eroica"]
     own = {"PIPX_HOME": str(room / "home"), "PIPX_BIN_DIR": str(room / "bin"), "PIPX_MAN_DIR": str(room / "man")}
     _make([python, "-m", "pipx", "install", wheel], own)
     return [str(room / "bin" / "eroica")]
