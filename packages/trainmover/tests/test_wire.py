@@ -125,15 +125,13 @@ def test_one_thread_may_read_while_another_writes() -> None:
 
 
 @pytest.mark.jobs
-def test_a_job_whose_control_channel_is_tls_moves_a_member_and_replaces_one(
+def test_a_job_whose_control_channel_is_tls_moves_a_member(
     tmp_path: Path, undisturbed: Path, secure: dict[str, str]
 ) -> None:
     with rehearsal(tmp_path / "job", 4, *SHAPE, pace_s=0.3, **secure) as job:
         job.standby("spare-1", **secure)
         job.until_ready()
         assert job.move("node-1", "spare-1")["done"], job.log()
-        job.hit(3)
-        job.until(lambda now: now["generation"] > 1 and not now["under_way"])
         job.pace(0.0)
         assert job.finish() == 0, job.log()
         assert states(job.out) == states(undisturbed)
