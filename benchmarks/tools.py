@@ -33,6 +33,8 @@ PAGE = HERE.parent / "docs" / "tools.md"
 BEGIN, END = "<!-- table: benchmarks/tools.py --page -->", "<!-- end of table -->"
 TORCHRUN = "torchrun --standalone --nproc-per-node 2"
 ACCELERATE = "accelerate launch --multi_gpu --num_processes 2"
+#: Steps of 20 to 60 ms: some twenty seconds healthy, and at least a minute with the fault.
+PACED = {"ITERS": "2400", "ONSET": "600"}
 #: A run is ended after so long; a hang of the cases ends by itself after a minute.
 PATIENCE_S = 420.0
 
@@ -66,14 +68,14 @@ JOBS = (
     Job("TRL", "trl_sft", TORCHRUN, ("trl",), shared=True),
     Job("Lightning", "lightning_cnn", "python", ("lightning",), shared=True),
     Job("Ray Train", "ray_mlp", "python", ("ray",), shared=True),
-    Job("Lightning Fabric", "fabric_mlp", TORCHRUN, ("lightning",), {"a": ((1,), "draw_pixels")}),
-    Job("PyG", "pyg_gcn", TORCHRUN, ("torch_geometric",), {"a": (None, "share_of_mutual_edges")}),
+    Job("Lightning Fabric", "fabric_mlp", TORCHRUN, ("lightning",), {"a": ((1,), "draw_pixels")}, PACED),
+    Job("PyG", "pyg_gcn", TORCHRUN, ("torch_geometric",), {"a": (None, "share_of_mutual_edges")}, PACED),
     Job(
         "DeepSpeed", "deepspeed_mlp", TORCHRUN, ("deepspeed",), {"a": ((0,), "rewrite_history")},
-        {"DS_ACCELERATOR": "cpu"},
+        {"DS_ACCELERATOR": "cpu", **PACED},
     ),
-    Job("torch.compile", "compiled_mlp", TORCHRUN, ("torch",), {"a": ((1,), "compare_with_table")}),
-    Job("torchtitan-like loop", "titan_like", TORCHRUN, ("torch",), {"a": (None, "tokenize_document")}),
+    Job("torch.compile", "compiled_mlp", TORCHRUN, ("torch",), {"a": ((1,), "compare_with_table")}, PACED),
+    Job("torchtitan-like loop", "titan_like", TORCHRUN, ("torch",), {"a": (None, "tokenize_document")}, PACED),
 )  # fmt: skip
 
 

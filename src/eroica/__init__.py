@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from eroica.offline.page import report_html
     from eroica.worker.attach import step, watch
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = ["EroicaError", "Finding", "Verdict", "__version__", "diagnose", "report_html", "step", "watch"]
 
 _ROOMS = {
