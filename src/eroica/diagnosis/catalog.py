@@ -14,12 +14,14 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
         next_step: Advice while the job runs.
         next_step_recorded: The same where files were read and the job may be long over; "" if it is the same.
             "{active}" in it stands for the number of iterations to record.
+        brings_about: Other causes as which it also shows, on the same workers: where both are seen, this one is told.
     """
 
     title: str
     meaning: str
     next_step: str
     next_step_recorded: str = ""
+    brings_about: frozenset[str] = frozenset()
 
 
 CATALOG: dict[str, CatalogEntry] = {
@@ -39,6 +41,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "files), cache what is read again, and let more loader processes read at the same time (num_workers, "
             "prefetch_factor)."
         ),
+        brings_about=frozenset({"python-on-critical-path", "slow-data-loading"}),
     ),
     "blocking-checkpoint": CatalogEntry(
         title="Blocking checkpoint",
@@ -48,6 +51,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "(torch.distributed.checkpoint.async_save); let each worker write its own shard, to fast local storage "
             "first."
         ),
+        brings_about=frozenset({"python-on-critical-path"}),
     ),
     "blocking-logging": CatalogEntry(
         title="Blocking logging",
@@ -56,6 +60,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "Log every so many iterations only, keep values on the device until then, and hand them to a thread or "
             "process (logging.handlers.QueueHandler) rather than wait for a file, a terminal or a network."
         ),
+        brings_about=frozenset({"python-on-critical-path"}),
     ),
     "host-device-sync": CatalogEntry(
         title="Waits for the device",
@@ -65,6 +70,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "iteration), copy with non_blocking=True from pinned memory, and read losses every so many iterations; "
             "torch.cuda.set_sync_debug_mode(1) warns at each such call."
         ),
+        brings_about=frozenset({"host-bound", "python-on-critical-path"}),
     ),
     "memory-operation-storm": CatalogEntry(
         title="Too many memory operations",
@@ -74,6 +80,7 @@ CATALOG: dict[str, CatalogEntry] = {
             ".clone() and cat in the iteration, reuse buffers, pin host memory; where allocations show, set "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and lower peak memory, and do not call empty_cache()."
         ),
+        brings_about=frozenset({"compute-slow", "load-imbalance"}),
     ),
     "fragmented-collectives": CatalogEntry(
         title="Too many collectives",
@@ -82,6 +89,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "Send more at once: larger buckets (bucket_cap_mb, gradient_as_bucket_view=True), one flat tensor instead "
             "of one call per tensor (coalescing), metrics reduced together and every so many iterations."
         ),
+        brings_about=frozenset({"slow-collective-everywhere"}),
     ),
     "garbage-collection": CatalogEntry(
         title="Python garbage collection",
@@ -142,6 +150,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "Check this host's cable, port and network interface for speed and errors (ethtool, ip -s link) and the "
             "switch port at the other end; move the job off this host until that is mended."
         ),
+        brings_about=frozenset({"slow-collective-everywhere"}),
     ),
     "link-fallback": CatalogEntry(
         title="Traffic on a slower path",
@@ -154,6 +163,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "fabric manager runs and that driver and firmware are the same, and look at what NCCL_DEBUG=INFO says of "
             "the transport it took; move the job off these hosts until that is mended."
         ),
+        brings_about=frozenset({"slow-collective-everywhere"}),
     ),
     "desynchronized-collective": CatalogEntry(
         title="Desynchronized collective",

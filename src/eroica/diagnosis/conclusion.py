@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.account import rank_strength
+from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.catalog import CATALOG
 from eroica.diagnosis.gains import find_remainder
 from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
@@ -25,7 +26,6 @@ from eroica.diagnosis.missing_workers import (
 from eroica.diagnosis.neighbors import unexplained_neighbors
 from eroica.diagnosis.new_code import describe_new_code
 from eroica.diagnosis.seldom import describe_seldom
-from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import setup_notes
 from eroica.diagnosis.stages import describe_long_stage, has_lost_peers
 from eroica.diagnosis.uneven import find_uneven_work

@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 
 from eroica.diagnosis.account import Part, is_own_time, largest_part
+from eroica.diagnosis.arbiter import MOST_DOUBTED, Cause, select_causes
 from eroica.diagnosis.candidate import Candidate, FindingKind
 from eroica.diagnosis.frames import Focus, find_focus, is_whole_step, whole_rows
 from eroica.diagnosis.gains import HALF, LEAST_LEFT
 from eroica.diagnosis.lateness import accuse
 from eroica.diagnosis.python_code import accuse_python, counted_share
-from eroica.diagnosis.selection import MOST_DOUBTED, Cause, select_causes
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.fleet import Fleet
