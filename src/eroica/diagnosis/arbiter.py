@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.catalog import CATALOG
 from eroica.diagnosis.confidence import believed_strength
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.pre_existing import without_older
 from eroica.diagnosis.simulate import share_gains, simulated_gain
 from eroica.diagnosis.view import View
+from eroica.model.causes import CATALOG
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
@@ -129,7 +129,7 @@ def is_told_by(view: View, one: Candidate, other: Candidate) -> bool:
 
 
 def _says_most(view: View, best: Cause, waiting: Sequence[Cause]) -> Cause:
-    """Return the cause that says most of the time that the best one holds: one that brings it about, if there is any."""
+    """Return the cause that says most of the time that the best one holds: one that brings it about, if any does."""
     if best.gain <= 0:
         return best
     closer = [
@@ -146,14 +146,33 @@ def _says_most(view: View, best: Cause, waiting: Sequence[Cause]) -> Cause:
 def _follows(view: View, one: Candidate, other: Candidate) -> bool:
     """True if another candidate brings about, or says more exactly, what a candidate sees.
 
-    What takes turns over workers is said more exactly than the same function on all of them.
+    What takes turns over workers is said more exactly than the same function on all of them. What all have does not
+    explain what only some of them have.
     """
     if not _overlap(one, other):
         return False
     in_turn = one.scope == "all" and other.scope == "rotating" and one.cause == other.cause
     if in_turn and _is_same_time(view, one, other):
         return True
-    return one.cause in CATALOG[other.cause].brings_about or one.cause in other.stands_for
+    if one.scope == "some" and other.scope == "all":
+        return False
+    if one.cause in other.stands_for:
+        return True
+    if one.cause not in CATALOG[other.cause].brings_about:
+        return False
+    return one.kind != "python" or _is_same_time(view, one, other) or _is_around(one, other)
+
+
+def _is_around(one: Candidate, other: Candidate) -> bool:
+    """True if a candidate's function is the other's, or calls it; without the other's stack, any that is a library's.
+
+    Rows of Python hold the time of their own lines: other functions' is other time, whatever the cause is called.
+    """
+    if (one.focus.name, one.focus.place) == (other.focus.name, other.focus.place):
+        return True
+    if not other.focus.stack or not one.focus.is_own:
+        return not one.focus.is_own
+    return any(frame.startswith(f"{one.focus.name} (") for frame in other.focus.stack)
 
 
 def _overlap(one: Candidate, two: Candidate) -> bool:

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.account import rank_strength
 from eroica.diagnosis.arbiter import Cause
-from eroica.diagnosis.catalog import CATALOG
 from eroica.diagnosis.gains import find_remainder
 from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
 from eroica.diagnosis.lateness import LEAST_STRENGTH
@@ -34,6 +33,7 @@ from eroica.diagnosis.wording import summarize_cause
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
 from eroica.localize.fleet import Fleet, with_all_iterations
+from eroica.model.causes import CATALOG
 from eroica.model.shares import percent
 from eroica.model.verdict import Finding, VerdictWord
 

@@ -23,9 +23,7 @@ from eroica.diagnosis.communication import common_wait
 from eroica.diagnosis.cores import Cores
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH
-from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.setup_rules import number
-from eroica.diagnosis.simulate import simulated_gain
 from eroica.diagnosis.speed import host_fact, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
@@ -47,11 +45,6 @@ _OFTEN_QUEUED = 0.35
 #: processes that take them turn by turn cost more than their own time.
 _MOSTLY = 0.5
 _TRAINING = frozenset({"training", "autograd"})
-#: Causes that are only what it looks like where somebody has no core.
-_LOOKS_LIKE = frozenset({"compute-slow", CAUSE, "python-on-critical-path", "slow-collective-everywhere"})
-_WITHOUT_CORES = frozenset({"compute-slow", CAUSE})
-#: The loaders of at most half of the workers hold this share of what all take.
-_BY_FEW = 0.7
 
 
 class _Kind(NamedTuple):
@@ -153,50 +146,6 @@ def _is_crowded(view: View, kind: _Kind, change: _Change, host: str) -> bool:
 def _loaders(view: View, members: list[int]) -> float:
     """Count the loader processes that these workers are set up to have."""
     return sum(number(view.fleet.patterns[at].setup.get("loader_workers")) or 0.0 for at in members)
-
-
-def looks_like(candidate: Candidate, crowd: Candidate) -> bool:
-    """True if a candidate is how crowded hosts look to a rule that does not know of them.
-
-    Its workers must lie in the crowd. A function of the user's own that all of them spend more time in is something
-    else, unless it is another worker's turn each time.
-    """
-    if candidate.scope == "some" or candidate.cause not in _LOOKS_LIKE:
-        return False
-    if candidate.scope == "rotating":
-        return crowd.scope == "all"
-    own = candidate.cause == "python-on-critical-path" and candidate.focus.is_own and candidate.reference == "baseline"
-    return set(candidate.workers) <= set(crowd.workers) and not own
-
-
-def blame_loading(view: View, crowd: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Blame slow loading of some workers, if their loaders alone take the cores of the whole crowd.
-
-    That loading is the cause then, and costs what the crowd costs; a worker that is slow beside it only looks like one.
-
-    Returns:
-        Nothing where the loaders of all take the cores.
-    """
-    change = _change(view, _LOADERS)
-    by_loaders = crowd.cause == CAUSE and any(view.fleet.keys[row].thread == "loader" for row in crowd.focus.functions)
-    if change is None or not by_loaders:
-        return []
-    taken_W = np.nan_to_num(change.taken_us).clip(0.0)
-    most_us = _BY_FEW * float(taken_W[list(crowd.workers)].sum())
-    for one in candidates:
-        few = one.scope == "some" and 2 * len(one.workers) <= len(crowd.workers)
-        if one.cause not in INPUT_CAUSES or not few or float(taken_W[list(one.workers)].sum()) < most_us:
-            continue
-        gain = max(simulated_gain(view.fleet, one.removed_us), crowd.gain or 0.0)
-        culprit = msgspec.structs.replace(one, gain=gain, evidence=(*one.evidence, *crowd.evidence))
-        return [culprit, *(other for other in candidates if other is not one and not _lacks_cores(other, crowd))]
-    return []
-
-
-def _lacks_cores(candidate: Candidate, crowd: Candidate) -> bool:
-    """True if a candidate is how a lack of cores looks on workers of a crowd, or on all in turn."""
-    within = bool(candidate.workers) and set(candidate.workers) <= set(crowd.workers)
-    return candidate.cause in _WITHOUT_CORES and (within or (not candidate.workers and crowd.scope == "all"))
 
 
 def _beside_training_us(fleet: Fleet) -> Floats:

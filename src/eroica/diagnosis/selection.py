@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.accumulation import find_exchange_per_pass
 from eroica.diagnosis.affinity import find_narrow_affinity
-from eroica.diagnosis.arbiter import MOST_DOUBTED, Cause, is_believed, is_told_by, select_causes
+from eroica.diagnosis.arbiter import MOST_DOUBTED, Cause, is_told_by, select_causes
 from eroica.diagnosis.blocking import find_blocking
 from eroica.diagnosis.callers import name_callers
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.catalog import CATALOG
 from eroica.diagnosis.communication import find_slow_communication
 from eroica.diagnosis.compute import find_compute
 from eroica.diagnosis.confidence import believed_strength
@@ -32,7 +31,7 @@ from eroica.diagnosis.lock import find_lock_contention
 from eroica.diagnosis.memory import find_memory_storms
 from eroica.diagnosis.micro_batches import find_fewer_micro_batches
 from eroica.diagnosis.neighbors import attribute_to_neighbors, find_sibling_processes, is_concealing
-from eroica.diagnosis.oversubscription import blame_loading, find_oversubscription, looks_like
+from eroica.diagnosis.oversubscription import find_oversubscription
 from eroica.diagnosis.paths import find_group_transfers
 from eroica.diagnosis.pauses import find_pauses
 from eroica.diagnosis.python_code import find_python
@@ -171,16 +170,10 @@ def _widest(causes: list[Cause], limit: list[Cause]) -> list[Cause]:
 
 
 def _of_all_rules(view: View) -> list[Candidate]:
-    """Collect the candidates of all rules; where workers lack cores for a known reason, without what looks like it."""
+    """Collect the candidates of all rules."""
     suspected = put_operators_inside(view, [candidate for rule in _RULES for candidate in rule(view)])
     candidates = tell_routed(view, name_callers(view, _with_culprits(view, suspected)))
-    short = [one for one in (*find_oversubscription(view), *find_narrow_affinity(view)) if is_believed(view, one)][:1]
-    others = [one for one in candidates if not any(looks_like(one, other) for other in short)]
-    for one in candidates:
-        if one not in others:
-            view.refuse(one, f"it follows from {CATALOG[short[0].cause].title.lower()}")
-    by_few = blame_loading(view, short[0], [one for one in others if is_believed(view, one)]) if short else []
-    return by_few or [*short, *others]
+    return [*candidates, *find_oversubscription(view), *find_narrow_affinity(view)]
 
 
 def _smaller(view: View, causes: Sequence[Cause]) -> list[Cause]:

@@ -14,7 +14,7 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
         next_step: Advice while the job runs.
         next_step_recorded: The same where files were read and the job may be long over; "" if it is the same.
             "{active}" in it stands for the number of iterations to record.
-        brings_about: Other causes as which it also shows, on the same workers: where both are seen, this one is told.
+        brings_about: Vaguer causes as which its time may also show, on the same workers. "unknown" is vaguer than all.
     """
 
     title: str
@@ -32,6 +32,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "Look at what this function reads or computes per sample: cache or decode ahead of time, move the data "
             "to faster storage, and let the DataLoader prefetch (num_workers, prefetch_factor, persistent_workers)."
         ),
+        brings_about=frozenset({"python-on-critical-path"}),
     ),
     "slow-storage-read": CatalogEntry(
         title="Slow storage",
@@ -80,7 +81,7 @@ CATALOG: dict[str, CatalogEntry] = {
             ".clone() and cat in the iteration, reuse buffers, pin host memory; where allocations show, set "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and lower peak memory, and do not call empty_cache()."
         ),
-        brings_about=frozenset({"compute-slow", "load-imbalance"}),
+        brings_about=frozenset({"compute-slow", "host-bound", "load-imbalance"}),
     ),
     "fragmented-collectives": CatalogEntry(
         title="Too many collectives",
@@ -98,6 +99,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "Call gc.freeze() after set-up and gc.disable(), then gc.collect() on all workers at the same iteration, "
             "once in a few hundred; keep fewer long-lived Python objects."
         ),
+        brings_about=frozenset({"python-on-critical-path"}),
     ),
     "compute-slow": CatalogEntry(
         title="Slow computation",
@@ -114,6 +116,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "Find what else runs on this host (top, pidstat), pin workers to cores of their own, and lower "
             "torch.set_num_threads and the number of loader workers to what the cores can carry."
         ),
+        brings_about=frozenset({"compute-slow", "slow-collective-everywhere"}),
     ),
     "python-on-critical-path": CatalogEntry(
         title="Python on the critical path",
@@ -163,7 +166,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "fabric manager runs and that driver and firmware are the same, and look at what NCCL_DEBUG=INFO says of "
             "the transport it took; move the job off these hosts until that is mended."
         ),
-        brings_about=frozenset({"slow-collective-everywhere"}),
+        brings_about=frozenset({"slow-collective-everywhere", "slow-link"}),
     ),
     "desynchronized-collective": CatalogEntry(
         title="Desynchronized collective",
@@ -221,6 +224,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "workers (taskset, CPU sets, a cgroup with a CPU limit, another device). Where it is another virtual "
             "machine or container, ask who runs the host."
         ),
+        brings_about=frozenset({"compute-slow", "cpu-contention", "slow-collective-everywhere"}),
     ),
     "misconfiguration": CatalogEntry(
         title="Misconfiguration",
@@ -231,6 +235,9 @@ CATALOG: dict[str, CatalogEntry] = {
         next_step=(
             "Set the named setting to what the peers have, or to what it was in the healthy window (job script, module "
             "files, container image, cgroup or scheduler limits of that host), and restart the workers concerned."
+        ),
+        brings_about=frozenset(
+            {"compute-slow", "cpu-contention", "host-bound", "slow-collective-everywhere", "slow-data-loading"}
         ),
     ),
     "unknown": CatalogEntry(
