@@ -17,6 +17,7 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.confidence import believed_strength
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.pre_existing import without_older
+from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.simulate import share_gains, simulated_gain
 from eroica.diagnosis.view import View
 from eroica.model.causes import CATALOG
@@ -146,13 +147,15 @@ def _says_most(view: View, best: Cause, waiting: Sequence[Cause]) -> Cause:
 def _follows(view: View, one: Candidate, other: Candidate) -> bool:
     """True if another candidate brings about, or says more exactly, what a candidate sees.
 
-    What takes turns over workers is said more exactly than the same function on all of them. What all have does not
-    explain what only some of them have.
+    What takes turns over workers is said more exactly than the same function on all of them; but queues of batches run
+    dry in turn where the loaders of all set the pace. What all have does not explain what only some of them have.
     """
     if not _overlap(one, other):
         return False
+    if other.scope == "all" and other.cause in INPUT_CAUSES and one.scope == "rotating":
+        return one.cause in INPUT_CAUSES or one.cause == "unknown"
     in_turn = one.scope == "all" and other.scope == "rotating" and one.cause == other.cause
-    if in_turn and _is_same_time(view, one, other):
+    if in_turn and one.cause not in INPUT_CAUSES and _is_same_time(view, one, other):
         return True
     if one.scope == "some" and other.scope == "all":
         return False

@@ -23,7 +23,9 @@ from eroica.diagnosis.communication import common_wait
 from eroica.diagnosis.cores import Cores
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.setup_rules import number
+from eroica.diagnosis.simulate import simulated_gain
 from eroica.diagnosis.speed import host_fact, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
@@ -45,6 +47,8 @@ _OFTEN_QUEUED = 0.35
 #: processes that take them turn by turn cost more than their own time.
 _MOSTLY = 0.5
 _TRAINING = frozenset({"training", "autograd"})
+#: The loaders of at most half of the workers hold this share of what all take.
+_BY_FEW = 0.7
 
 
 class _Kind(NamedTuple):
@@ -146,6 +150,32 @@ def _is_crowded(view: View, kind: _Kind, change: _Change, host: str) -> bool:
 def _loaders(view: View, members: list[int]) -> float:
     """Count the loader processes that these workers are set up to have."""
     return sum(number(view.fleet.patterns[at].setup.get("loader_workers")) or 0.0 for at in members)
+
+
+def blame_loading(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Blame slow loading of some workers for a crowd, if their loaders alone take the cores of all of it.
+
+    That loading costs what the crowd costs; workers without cores beside it only look slow.
+    """
+    change = _change(view, _LOADERS)
+    crowds = [one for one in candidates if one.cause == CAUSE and _is_by_loaders(view, one)]
+    if change is None or not crowds:
+        return list(candidates)
+    crowd, taken_W = crowds[0], np.nan_to_num(change.taken_us).clip(0.0)
+    most_us = _BY_FEW * float(taken_W[list(crowd.workers)].sum())
+    for at, one in enumerate(candidates):
+        few = one.scope == "some" and 2 * len(one.workers) <= len(crowd.workers)
+        if one.cause not in INPUT_CAUSES or not few or float(taken_W[list(one.workers)].sum()) < most_us:
+            continue
+        gain = max(simulated_gain(view.fleet, one.removed_us), crowd.gain or 0.0)
+        told = (*one.evidence, *crowd.evidence)
+        culprit = msgspec.structs.replace(one, gain=gain, evidence=told, stands_for=one.stands_for | {CAUSE})
+        return [*candidates[:at], culprit, *candidates[at + 1 :]]
+    return list(candidates)
+
+
+def _is_by_loaders(view: View, crowd: Candidate) -> bool:
+    return any(view.fleet.keys[row].thread == "loader" for row in crowd.focus.functions)
 
 
 def _beside_training_us(fleet: Fleet) -> Floats:
@@ -262,4 +292,5 @@ def _candidate(view: View, kind: _Kind, change: _Change, crowd: list[int], insid
             f"{inside.label}: iterations take {now} instead of {before}."
         ),
         next_step=kind.next_step,
+        stands_for=frozenset({CAUSE}),  # it says who takes the cores
     )

@@ -31,7 +31,7 @@ from eroica.diagnosis.lock import find_lock_contention
 from eroica.diagnosis.memory import find_memory_storms
 from eroica.diagnosis.micro_batches import find_fewer_micro_batches
 from eroica.diagnosis.neighbors import attribute_to_neighbors, find_sibling_processes, is_concealing
-from eroica.diagnosis.oversubscription import find_oversubscription
+from eroica.diagnosis.oversubscription import blame_loading, find_oversubscription
 from eroica.diagnosis.paths import find_group_transfers
 from eroica.diagnosis.pauses import find_pauses
 from eroica.diagnosis.python_code import find_python
@@ -173,7 +173,7 @@ def _of_all_rules(view: View) -> list[Candidate]:
     """Collect the candidates of all rules."""
     suspected = put_operators_inside(view, [candidate for rule in _RULES for candidate in rule(view)])
     candidates = tell_routed(view, name_callers(view, _with_culprits(view, suspected)))
-    return [*candidates, *find_oversubscription(view), *find_narrow_affinity(view)]
+    return blame_loading(view, [*candidates, *find_oversubscription(view), *find_narrow_affinity(view)])
 
 
 def _smaller(view: View, causes: Sequence[Cause]) -> list[Cause]:
