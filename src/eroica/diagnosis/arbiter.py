@@ -55,7 +55,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def weight(self) -> float:
         """The gain, half of it for what is slower everywhere."""
-        return self.gain * (_GENERAL if self.candidate.is_general else 1.0)
+        return self.gain * self.candidate.doubt * (_GENERAL if self.candidate.is_general else 1.0)
 
 
 def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
@@ -95,7 +95,7 @@ class _Account:
         self._gained = 0.0 if self._quicker_WI is None else self._gain(zero)
         known = [one.candidate.removed_us for one in weighed if _is_measured_work(view, one)]
         self._hidden_WI = sum(known, zero)  # what it hides counts, though it is no rival
-        self._uncovered = self._gain(self._hidden_WI) if known else 0.0
+        self._uncovered = self._gain(self._hidden_WI) if known else 1.0
 
     def _gain(self, removed_WI: Floats) -> float:
         return simulated_gain(self._view.fleet, removed_WI, self._quicker_WI)
@@ -114,7 +114,7 @@ class _Account:
     def _adds(self, cause: Cause) -> float:
         removed_WI = cause.candidate.removed_us
         adds = self._gain(self._booked_WI + removed_WI) - self._gained
-        return max(adds, self._gain(self._hidden_WI + removed_WI) - self._uncovered if self._uncovered else 0.0)
+        return max(adds, self._gain(self._hidden_WI + removed_WI) - self._uncovered)
 
     def book(self, cause: Cause) -> None:
         """Take a cause."""
