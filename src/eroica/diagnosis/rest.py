@@ -18,6 +18,7 @@ from eroica.diagnosis.frames import Focus, find_focus, is_whole_step, whole_rows
 from eroica.diagnosis.gains import HALF, LEAST_LEFT
 from eroica.diagnosis.lateness import accuse
 from eroica.diagnosis.python_code import accuse_python, counted_share
+from eroica.diagnosis.unexplained import find_unexplained
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.fleet import Fleet
@@ -32,7 +33,8 @@ _MOSTLY = 0.5
 def with_rest(view: View, causes: Sequence[Cause]) -> list[Cause]:
     """Put the largest block of own time before the causes, where these leave most of the slowdown unexplained.
 
-    The block replaces lateness without a function, which names only workers.
+    The block replaces lateness without a function, which names only workers. Where all that some workers do takes
+    longer, so that no part of it is the block, they are what is named.
 
     Args:
         view: The window.
@@ -45,13 +47,24 @@ def with_rest(view: View, causes: Sequence[Cause]) -> list[Cause]:
         return list(causes)
     part = largest_part(view)
     candidate = None if part is None else _candidate(view, part)
-    found = select_causes(view, [candidate]) if candidate is not None else []
+    found = select_causes(view, [candidate] if candidate is not None else _late_beyond(view, named))
     if not found or found[0].gain < max(HALF * grown, explained):
         return list(causes)
     inside = [cause for cause in named if _is_inside(cause, found[0])]
     if any(cause.candidate.doubt < 1 for cause in inside):
         return list(causes)
     return [*found, *(cause for cause in named if cause not in inside)]
+
+
+def _late_beyond(view: View, named: Sequence[Cause]) -> list[Candidate]:
+    """List workers that are late by far more than they are accused of; none where nobody is accused."""
+    late = find_unexplained(view, set()) if named else []
+    return [
+        one
+        for one in late
+        if HALF * one.excess_us
+        > sum(cause.candidate.excess_us for cause in named if set(cause.candidate.workers) & set(one.workers))
+    ]
 
 
 def _is_inside(cause: Cause, whole: Cause) -> bool:
