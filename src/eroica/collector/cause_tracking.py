@@ -228,7 +228,7 @@ def _vagueness(cause: str) -> int:
 
 
 def _refines(precise: str, vague: str) -> bool:
-    return precise != vague and (vague == "unknown" or vague in CATALOG[precise].brings_about)
+    return precise != vague and (vague == "unknown" or (precise in CATALOG and vague in CATALOG[precise].brings_about))
 
 
 def _means_the_same(precise: Sequence[Sighting], vague: Sequence[Sighting]) -> bool:

@@ -47,6 +47,8 @@ _OFTEN_QUEUED = 0.35
 #: processes that take them turn by turn cost more than their own time.
 _MOSTLY = 0.5
 _TRAINING = frozenset({"training", "autograd"})
+#: How a lack of cores looks to rules that do not know of it.
+LOOKS_LIKE = frozenset({"compute-slow", CAUSE, "python-on-critical-path", "slow-collective-everywhere"})
 #: The loaders of at most half of the workers hold this share of what all take.
 _BY_FEW = 0.7
 
@@ -152,30 +154,32 @@ def _loaders(view: View, members: list[int]) -> float:
     return sum(number(view.fleet.patterns[at].setup.get("loader_workers")) or 0.0 for at in members)
 
 
-def blame_loading(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Blame slow loading of some workers for a crowd, if their loaders alone take the cores of all of it.
+def blame_loading(view: View, crowd: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Add a crowd to candidates; if loaders of some workers alone take the cores of it, blame their slow loading.
 
-    That loading costs what the crowd costs; workers without cores beside it only look slow.
+    That loading costs what the crowd costs then, and a worker that is slow beside it only looks like a cause.
     """
     change = _change(view, _LOADERS)
-    crowds = [one for one in candidates if one.cause == CAUSE and _is_by_loaders(view, one)]
-    if change is None or not crowds:
-        return list(candidates)
-    crowd, taken_W = crowds[0], np.nan_to_num(change.taken_us).clip(0.0)
+    by_loaders = crowd.cause == CAUSE and any(view.fleet.keys[row].thread == "loader" for row in crowd.focus.functions)
+    if change is None or not by_loaders:
+        return [crowd, *candidates]
+    taken_W = np.nan_to_num(change.taken_us).clip(0.0)
     most_us = _BY_FEW * float(taken_W[list(crowd.workers)].sum())
-    for at, one in enumerate(candidates):
+    for one in candidates:
         few = one.scope == "some" and 2 * len(one.workers) <= len(crowd.workers)
         if one.cause not in INPUT_CAUSES or not few or float(taken_W[list(one.workers)].sum()) < most_us:
             continue
         gain = max(simulated_gain(view.fleet, one.removed_us), crowd.gain or 0.0)
-        told = (*one.evidence, *crowd.evidence)
-        culprit = msgspec.structs.replace(one, gain=gain, evidence=told, stands_for=one.stands_for | {CAUSE})
-        return [*candidates[:at], culprit, *candidates[at + 1 :]]
-    return list(candidates)
+        culprit = msgspec.structs.replace(one, gain=gain, evidence=(*one.evidence, *crowd.evidence))
+        return [culprit, *(other for other in candidates if other is not one and not _lacks_cores(other, crowd))]
+    return [crowd, *candidates]
 
 
-def _is_by_loaders(view: View, crowd: Candidate) -> bool:
-    return any(view.fleet.keys[row].thread == "loader" for row in crowd.focus.functions)
+def _lacks_cores(candidate: Candidate, crowd: Candidate) -> bool:
+    """True if a candidate is how a lack of cores looks on workers of a crowd, or on all in turn."""
+    within = bool(candidate.workers) and set(candidate.workers) <= set(crowd.workers)
+    alike = candidate.cause in ("compute-slow", CAUSE)
+    return alike and (within or (not candidate.workers and crowd.scope == "all"))
 
 
 def _beside_training_us(fleet: Fleet) -> Floats:
@@ -292,5 +296,5 @@ def _candidate(view: View, kind: _Kind, change: _Change, crowd: list[int], insid
             f"{inside.label}: iterations take {now} instead of {before}."
         ),
         next_step=kind.next_step,
-        stands_for=frozenset({CAUSE}),  # it says who takes the cores
+        stands_for=LOOKS_LIKE,
     )

@@ -96,7 +96,7 @@ def find_causes(view: View) -> list[Cause]:
     explained = {worker for cause in causes for worker in cause.candidate.workers}
     if not any(cause.candidate.scope == "some" for cause in causes):
         late = find_without_core(view, explained) or find_unexplained(view, explained)
-        causes += select_causes(view, _with_culprits(view, late))
+        causes += select_causes(view, with_culprits(view, late))
     plain = [cause for cause in causes if not is_concealing(cause.candidate)]
     if not plain or _are_minor(view, plain):
         beside = select_causes(view, find_sibling_processes(view) or find_misconfiguration(view))
@@ -172,8 +172,9 @@ def _widest(causes: list[Cause], limit: list[Cause]) -> list[Cause]:
 def _of_all_rules(view: View) -> list[Candidate]:
     """Collect the candidates of all rules."""
     suspected = put_operators_inside(view, [candidate for rule in _RULES for candidate in rule(view)])
-    candidates = tell_routed(view, name_callers(view, _with_culprits(view, suspected)))
-    return blame_loading(view, [*candidates, *find_oversubscription(view), *find_narrow_affinity(view)])
+    candidates = tell_routed(view, name_callers(view, with_culprits(view, suspected)))
+    crowd = (find_oversubscription(view) or find_narrow_affinity(view))[:1]
+    return blame_loading(view, crowd[0], candidates) if crowd else candidates
 
 
 def _smaller(view: View, causes: Sequence[Cause]) -> list[Cause]:
@@ -188,10 +189,10 @@ def _smaller(view: View, causes: Sequence[Cause]) -> list[Cause]:
     candidates = [candidate for rule in (find_slow_loading, find_python) for candidate in rule(fine)]
     common = [each for each in candidates if each.scope == "all" and each.reference == "expectation"]
     known = [cause.candidate for cause in causes]
-    return select_causes(fine, [one for one in common if not _is_told(view, one, known)])
+    return select_causes(fine, [one for one in common if not _is_told(one, known)])
 
 
-def _with_culprits(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
+def with_culprits(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Name in candidates the setting, or the process beside the job, that accounts for them."""
     return attribute_to_setup(view, attribute_to_neighbors(view, candidates))  # measured culprits before settings
 
@@ -212,7 +213,7 @@ def find_doubted(view: View, causes: Sequence[Cause]) -> Cause | None:
     found = select_causes(lenient, [*candidates, *find_latecomers(lenient)])
     least = max(_LEAST_DOUBTED_GAIN, 2 * view.settings.min_gain, sum(cause.gain for cause in causes))
     known = [cause.candidate for cause in causes]
-    large = [one for one in found if one.gain >= least and not _is_told(view, one.candidate, known)]
+    large = [one for one in found if one.gain >= least and not _is_told(one.candidate, known)]
     return max(large, key=_by_weight, default=None)
 
 
@@ -231,8 +232,8 @@ def _remarks(view: View, causes: Sequence[Cause]) -> list[Cause]:
     return [Cause(candidate=remark, gain=0.0) for remark in found if remark.cause not in known]
 
 
-def _is_told(view: View, candidate: Candidate, known: Sequence[Candidate]) -> bool:
-    return any(is_told_by(view, candidate, other) for other in known)
+def _is_told(candidate: Candidate, known: Sequence[Candidate]) -> bool:
+    return any(is_told_by(candidate, other) for other in known)
 
 
 def _by_weight(cause: Cause) -> float:
