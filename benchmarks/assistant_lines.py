@@ -24,8 +24,8 @@ from corpus_entry import entry_files, read_entry
 from corpus_judge import _verdict
 from eroica.archive.load import read_verdict
 from eroica.cli.answers import source_answer
-from eroica.diagnosis.catalog import CATALOG
 from eroica.errors import UsageError
+from eroica.model.causes import CATALOG
 from eroica.model.verdict import Verdict
 from eroica.report.prompt import build_prompt
 from eroica.report.source import SourceTree

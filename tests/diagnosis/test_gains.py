@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.gains import settle_gains
-from eroica.diagnosis.selection import Cause, find_causes
+from eroica.diagnosis.selection import find_causes
 from eroica.diagnosis.view import View
 from eroica.localize import localize
 from eroica.model.verdict import Verdict

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.diagnosis import selection
+from eroica.diagnosis import arbiter
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import WindowPurpose
@@ -416,7 +416,7 @@ def test_a_small_change_that_nobody_has_noticed_is_no_cause(seed: int, monkeypat
     assert judge(SlowPython(4.5), seed=seed, purpose="manual", workers=4, jitter=0.01).cause is None
     large = judge(SlowPython(15), seed=seed, purpose="manual", workers=4, jitter=0.01)
     assert cause(large).cause == "python-on-critical-path"
-    monkeypatch.setattr(selection, "_LEAST_CHANGE", 0.0)
+    monkeypatch.setattr(arbiter, "_LEAST_CHANGE", 0.0)
     assert judge(SlowPython(4.5), seed=seed, purpose="manual", workers=4, jitter=0.01).cause is not None
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from eroica.diagnosis.catalog import CATALOG
 from eroica.diagnosis.setup_rules import BAD, RULES
+from eroica.model.causes import CATALOG
 from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze

@@ -1,3 +1,4 @@
+import fcntl
 import os
 import shutil
 import subprocess
@@ -11,14 +12,21 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Losses and final states of the tests' job when nothing happens to it."""
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Path:
+    """Losses and final states of the tests' job when nothing happens to it; run once for all test processes."""
     from tests.rehearsal import SHAPE, rehearsal, states
 
-    with rehearsal(tmp_path_factory.mktemp("undisturbed"), 4, *SHAPE) as job:
-        assert job.finish() == 0, job.log()
-    assert len(states(job.out)) == 4
-    return job.out
+    place = tmp_path_factory.getbasetemp().parent / f"undisturbed-{testrun_uid}"
+    place.mkdir(exist_ok=True)
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done, out = place / "done", place / "out"
+        if not done.exists():
+            with rehearsal(place, 4, *SHAPE) as job:
+                assert job.finish() == 0, job.log()
+            assert len(states(out)) == 4
+            done.touch()
+        return out
 
 
 def environment(**more: str) -> dict[str, str]:

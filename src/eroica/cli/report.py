@@ -152,7 +152,7 @@ def _prompt(
     saved: SavedRun | SavedWindow | Verdict, number: int | None, verdict: Verdict, sources: SourceTree | None
 ) -> bytes:
     """The text for an assistant; the patterns of its window are read for what is set up differently."""
-    from eroica.diagnosis.catalog import CATALOG
+    from eroica.model.causes import CATALOG
 
     meanings = {cause: entry.meaning for cause, entry in CATALOG.items()}
     window = saved if isinstance(saved, SavedWindow) else None

@@ -13,26 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from eroica.model.causes import CATALOG
 from eroica.model.verdict import NO_FUNCTION, Finding, Verdict
 
 #: Newest windows that are looked at; a job by hand may have any number.
 MOST_WINDOWS = 200
-#: Cause -> vaguer causes that it may be the better name of. "unknown" is vaguer than all.
-_VAGUER = {
-    "blocking-checkpoint": ("python-on-critical-path",),
-    "blocking-logging": ("python-on-critical-path",),
-    "slow-storage-read": ("slow-data-loading", "python-on-critical-path"),
-    "slow-data-loading": ("python-on-critical-path",),
-    "garbage-collection": ("python-on-critical-path",),
-    "host-device-sync": ("host-bound", "python-on-critical-path"),
-    "memory-operation-storm": ("compute-slow", "host-bound"),
-    "cpu-contention": ("compute-slow",),
-    "sibling-process": ("compute-slow", "cpu-contention"),
-    "misconfiguration": ("compute-slow", "cpu-contention", "slow-data-loading", "host-bound"),
-    "slow-link": ("slow-collective-everywhere",),
-    "link-fallback": ("slow-collective-everywhere", "slow-link"),
-    "fragmented-collectives": ("slow-collective-everywhere",),
-}
 #: What a vague finding adds to the belief in the precise one: it names the place, not the cause.
 _VAGUE_SUPPORT = 0.5
 #: A gain where none is known: a cause that counts costs a few percent at least, most cost more.
@@ -238,12 +223,12 @@ def _join_vaguer(
 def _vagueness(cause: str) -> int:
     """Causes that may be its better name come first."""
     if cause == "unknown":
-        return len(_VAGUER) + 1
-    return 1 + max((_vagueness(name) for name, vaguer in _VAGUER.items() if cause in vaguer), default=-1)
+        return len(CATALOG) + 1
+    return 1 + max((_vagueness(name) for name, entry in CATALOG.items() if cause in entry.brings_about), default=-1)
 
 
 def _refines(precise: str, vague: str) -> bool:
-    return precise != vague and (vague == "unknown" or vague in _VAGUER.get(precise, ()))
+    return precise != vague and (vague == "unknown" or (precise in CATALOG and vague in CATALOG[precise].brings_about))
 
 
 def _means_the_same(precise: Sequence[Sighting], vague: Sequence[Sighting]) -> bool:

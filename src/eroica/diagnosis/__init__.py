@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from eroica import __version__
 from eroica.diagnosis.call_sites import tell_callers
-from eroica.diagnosis.catalog import CATALOG, CatalogEntry
 from eroica.diagnosis.conclusion import conclude
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.findings import build_findings
@@ -16,6 +15,7 @@ from eroica.diagnosis.selection import find_causes, find_doubted, weigh_weak
 from eroica.diagnosis.view import View
 from eroica.diagnosis.waits import read_waits
 from eroica.localize.suspects import Suspects
+from eroica.model.causes import CATALOG, CatalogEntry
 from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWindow
 from eroica.settings import Settings
 

@@ -18,6 +18,7 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.cores import bound_to, listed_cores
 from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.oversubscription import LOOKS_LIKE
 from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import name_workers
@@ -132,4 +133,5 @@ def _candidate(view: View, found: list[_Narrow]) -> Candidate:
         ),
         next_step=_NEXT_STEP,
         doubt=_DOUBT,
+        stands_for=LOOKS_LIKE,
     )

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.under_operators import Caller, find_caller, host_us, inside_us, phases_called_in, usual_of
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms

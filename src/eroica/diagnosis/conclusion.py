@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.account import rank_strength
-from eroica.diagnosis.catalog import CATALOG
+from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.gains import find_remainder
 from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
 from eroica.diagnosis.lateness import LEAST_STRENGTH
@@ -25,7 +25,6 @@ from eroica.diagnosis.missing_workers import (
 from eroica.diagnosis.neighbors import unexplained_neighbors
 from eroica.diagnosis.new_code import describe_new_code
 from eroica.diagnosis.seldom import describe_seldom
-from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import setup_notes
 from eroica.diagnosis.stages import describe_long_stage, has_lost_peers
 from eroica.diagnosis.uneven import find_uneven_work
@@ -34,6 +33,7 @@ from eroica.diagnosis.wording import summarize_cause
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
 from eroica.localize.fleet import Fleet, with_all_iterations
+from eroica.model.causes import CATALOG
 from eroica.model.shares import percent
 from eroica.model.verdict import Finding, VerdictWord
 

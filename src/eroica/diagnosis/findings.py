@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from eroica.diagnosis.catalog import CATALOG
+from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.communication import Waiting, find_waiting
 from eroica.diagnosis.confidence import estimate_confidence
 from eroica.diagnosis.placement import host_step
 from eroica.diagnosis.rows import summarize_durations, summarize_pattern, summarize_resource
-from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.wording import describe_evidence
 from eroica.diagnosis.words import format_ms, name_workers
+from eroica.model.causes import CATALOG
 from eroica.model.verdict import DurationSummary, Finding, FindingFunction, PatternSummary
 
 #: A recording should hold at least so many iterations, and the next one twice as many as this one.

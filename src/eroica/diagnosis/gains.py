@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from eroica.diagnosis.selection import Cause
+from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.speed import held_share
 from eroica.diagnosis.view import View
 from eroica.model.window import SLOWER

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.behavior import describe_row, flagged_row, is_read_by_rule
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.confidence import believed_strength
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
-from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
 from eroica.model.shares import percent
 from eroica.model.verdict import NAMED, Hypothesis

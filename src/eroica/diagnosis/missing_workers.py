@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.communication import common_wait, with_missing
 from eroica.diagnosis.lateness import LEAST_STRENGTH
-from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error

@@ -47,9 +47,8 @@ _OFTEN_QUEUED = 0.35
 #: processes that take them turn by turn cost more than their own time.
 _MOSTLY = 0.5
 _TRAINING = frozenset({"training", "autograd"})
-#: Causes that are only what it looks like where somebody has no core.
-_LOOKS_LIKE = frozenset({"compute-slow", CAUSE, "python-on-critical-path", "slow-collective-everywhere"})
-_WITHOUT_CORES = frozenset({"compute-slow", CAUSE})
+#: How a lack of cores looks to rules that do not know of it.
+LOOKS_LIKE = frozenset({"compute-slow", CAUSE, "python-on-critical-path", "slow-collective-everywhere"})
 #: The loaders of at most half of the workers hold this share of what all take.
 _BY_FEW = 0.7
 
@@ -155,32 +154,15 @@ def _loaders(view: View, members: list[int]) -> float:
     return sum(number(view.fleet.patterns[at].setup.get("loader_workers")) or 0.0 for at in members)
 
 
-def looks_like(candidate: Candidate, crowd: Candidate) -> bool:
-    """True if a candidate is how crowded hosts look to a rule that does not know of them.
-
-    Its workers must lie in the crowd. A function of the user's own that all of them spend more time in is something
-    else, unless it is another worker's turn each time.
-    """
-    if candidate.scope == "some" or candidate.cause not in _LOOKS_LIKE:
-        return False
-    if candidate.scope == "rotating":
-        return crowd.scope == "all"
-    own = candidate.cause == "python-on-critical-path" and candidate.focus.is_own and candidate.reference == "baseline"
-    return set(candidate.workers) <= set(crowd.workers) and not own
-
-
 def blame_loading(view: View, crowd: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Blame slow loading of some workers, if their loaders alone take the cores of the whole crowd.
+    """Add a crowd to candidates; if loaders of some workers alone take the cores of it, blame their slow loading.
 
-    That loading is the cause then, and costs what the crowd costs; a worker that is slow beside it only looks like one.
-
-    Returns:
-        Nothing where the loaders of all take the cores.
+    That loading costs what the crowd costs then, and a worker that is slow beside it only looks like a cause.
     """
     change = _change(view, _LOADERS)
     by_loaders = crowd.cause == CAUSE and any(view.fleet.keys[row].thread == "loader" for row in crowd.focus.functions)
     if change is None or not by_loaders:
-        return []
+        return [crowd, *candidates]
     taken_W = np.nan_to_num(change.taken_us).clip(0.0)
     most_us = _BY_FEW * float(taken_W[list(crowd.workers)].sum())
     for one in candidates:
@@ -190,13 +172,14 @@ def blame_loading(view: View, crowd: Candidate, candidates: Sequence[Candidate])
         gain = max(simulated_gain(view.fleet, one.removed_us), crowd.gain or 0.0)
         culprit = msgspec.structs.replace(one, gain=gain, evidence=(*one.evidence, *crowd.evidence))
         return [culprit, *(other for other in candidates if other is not one and not _lacks_cores(other, crowd))]
-    return []
+    return [crowd, *candidates]
 
 
 def _lacks_cores(candidate: Candidate, crowd: Candidate) -> bool:
     """True if a candidate is how a lack of cores looks on workers of a crowd, or on all in turn."""
     within = bool(candidate.workers) and set(candidate.workers) <= set(crowd.workers)
-    return candidate.cause in _WITHOUT_CORES and (within or (not candidate.workers and crowd.scope == "all"))
+    alike = candidate.cause in ("compute-slow", CAUSE)
+    return alike and (within or (not candidate.workers and crowd.scope == "all"))
 
 
 def _beside_training_us(fleet: Fleet) -> Floats:
@@ -313,4 +296,5 @@ def _candidate(view: View, kind: _Kind, change: _Change, crowd: list[int], insid
             f"{inside.label}: iterations take {now} instead of {before}."
         ),
         next_step=kind.next_step,
+        stands_for=LOOKS_LIKE,
     )

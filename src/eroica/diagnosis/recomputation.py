@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import split_frame
 from eroica.diagnosis.rows import reference_of_rows
-from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import median_of_others

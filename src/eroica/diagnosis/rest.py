@@ -6,18 +6,20 @@ Array suffixes: R rows, W workers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 
 from eroica.diagnosis.account import Part, is_own_time, largest_part
+from eroica.diagnosis.arbiter import MOST_DOUBTED, Cause, select_causes
 from eroica.diagnosis.candidate import Candidate, FindingKind
 from eroica.diagnosis.frames import Focus, find_focus, is_whole_step, whole_rows
 from eroica.diagnosis.gains import HALF, LEAST_LEFT
 from eroica.diagnosis.lateness import accuse
 from eroica.diagnosis.python_code import accuse_python, counted_share
-from eroica.diagnosis.selection import MOST_DOUBTED, Cause, select_causes
+from eroica.diagnosis.selection import with_culprits
+from eroica.diagnosis.unexplained import find_unexplained
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.fleet import Fleet
@@ -32,7 +34,8 @@ _MOSTLY = 0.5
 def with_rest(view: View, causes: Sequence[Cause]) -> list[Cause]:
     """Put the largest block of own time before the causes, where these leave most of the slowdown unexplained.
 
-    The block replaces lateness without a function, which names only workers.
+    The block replaces lateness without a function, which names only workers. Where all that some workers do takes
+    longer, so that no part of it is the block, they are what is named.
 
     Args:
         view: The window.
@@ -45,7 +48,7 @@ def with_rest(view: View, causes: Sequence[Cause]) -> list[Cause]:
         return list(causes)
     part = largest_part(view)
     candidate = None if part is None else _candidate(view, part)
-    found = select_causes(view, [candidate]) if candidate is not None else []
+    found = select_causes(view, [candidate] if candidate is not None else _find_later(view, named))
     if not found or found[0].gain < max(HALF * grown, explained):
         return list(causes)
     inside = [cause for cause in named if _is_inside(cause, found[0])]
@@ -54,9 +57,21 @@ def with_rest(view: View, causes: Sequence[Cause]) -> list[Cause]:
     return [*found, *(cause for cause in named if cause not in inside)]
 
 
+def _find_later(view: View, named: Sequence[Cause]) -> list[Candidate]:
+    """List accused workers that are late by far more than what they are accused of takes."""
+    late = with_culprits(view, find_unexplained(view, set())) if named else []
+    return [one for one in late if 0 < sum(_excess_on(one, named)) < HALF * one.excess_us]
+
+
+def _excess_on(late: Candidate, named: Sequence[Cause]) -> Iterator[float]:
+    for cause in named:
+        if set(cause.candidate.workers) & set(late.workers):
+            yield cause.candidate.excess_us
+
+
 def _is_inside(cause: Cause, whole: Cause) -> bool:
     own, block = cause.candidate, whole.candidate
-    same = (own.focus.name, own.focus.place) == (block.focus.name, block.focus.place)
+    same = bool(own.focus.functions) and (own.focus.name, own.focus.place) == (block.focus.name, block.focus.place)
     return same or bool(set(own.functions) & set(block.functions))
 
 

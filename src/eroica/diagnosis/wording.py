@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import Waiting
 from eroica.diagnosis.lateness import LEAST_AGREEMENT
 from eroica.diagnosis.loader_children import where_it_runs
 from eroica.diagnosis.placement import describe_place, is_extra_duty, name_accused
 from eroica.diagnosis.rows import WAITS_RATHER
-from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers

@@ -10,7 +10,7 @@ import msgspec
 from eroica.diagnosis.blocked.origin import Origin
 from eroica.diagnosis.blocked.scene import Scene
 from eroica.diagnosis.blocked.waiting import Node, Waiting
-from eroica.diagnosis.catalog import CATALOG
+from eroica.model.causes import CATALOG
 from eroica.model.verdict import Finding, FindingFunction
 from eroica.report.words import clean
 

@@ -14,12 +14,14 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
         next_step: Advice while the job runs.
         next_step_recorded: The same where files were read and the job may be long over; "" if it is the same.
             "{active}" in it stands for the number of iterations to record.
+        brings_about: Vaguer causes as which its time may also show, on the same workers. "unknown" is vaguer than all.
     """
 
     title: str
     meaning: str
     next_step: str
     next_step_recorded: str = ""
+    brings_about: frozenset[str] = frozenset()
 
 
 CATALOG: dict[str, CatalogEntry] = {
@@ -30,6 +32,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "Look at what this function reads or computes per sample: cache or decode ahead of time, move the data "
             "to faster storage, and let the DataLoader prefetch (num_workers, prefetch_factor, persistent_workers)."
         ),
+        brings_about=frozenset({"python-on-critical-path"}),
     ),
     "slow-storage-read": CatalogEntry(
         title="Slow storage",
@@ -39,6 +42,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "files), cache what is read again, and let more loader processes read at the same time (num_workers, "
             "prefetch_factor)."
         ),
+        brings_about=frozenset({"python-on-critical-path", "slow-data-loading"}),
     ),
     "blocking-checkpoint": CatalogEntry(
         title="Blocking checkpoint",
@@ -48,6 +52,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "(torch.distributed.checkpoint.async_save); let each worker write its own shard, to fast local storage "
             "first."
         ),
+        brings_about=frozenset({"python-on-critical-path"}),
     ),
     "blocking-logging": CatalogEntry(
         title="Blocking logging",
@@ -56,6 +61,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "Log every so many iterations only, keep values on the device until then, and hand them to a thread or "
             "process (logging.handlers.QueueHandler) rather than wait for a file, a terminal or a network."
         ),
+        brings_about=frozenset({"python-on-critical-path"}),
     ),
     "host-device-sync": CatalogEntry(
         title="Waits for the device",
@@ -65,6 +71,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "iteration), copy with non_blocking=True from pinned memory, and read losses every so many iterations; "
             "torch.cuda.set_sync_debug_mode(1) warns at each such call."
         ),
+        brings_about=frozenset({"host-bound", "python-on-critical-path"}),
     ),
     "memory-operation-storm": CatalogEntry(
         title="Too many memory operations",
@@ -74,6 +81,7 @@ CATALOG: dict[str, CatalogEntry] = {
             ".clone() and cat in the iteration, reuse buffers, pin host memory; where allocations show, set "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and lower peak memory, and do not call empty_cache()."
         ),
+        brings_about=frozenset({"compute-slow", "host-bound", "load-imbalance"}),
     ),
     "fragmented-collectives": CatalogEntry(
         title="Too many collectives",
@@ -82,6 +90,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "Send more at once: larger buckets (bucket_cap_mb, gradient_as_bucket_view=True), one flat tensor instead "
             "of one call per tensor (coalescing), metrics reduced together and every so many iterations."
         ),
+        brings_about=frozenset({"slow-collective-everywhere"}),
     ),
     "garbage-collection": CatalogEntry(
         title="Python garbage collection",
@@ -90,6 +99,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "Call gc.freeze() after set-up and gc.disable(), then gc.collect() on all workers at the same iteration, "
             "once in a few hundred; keep fewer long-lived Python objects."
         ),
+        brings_about=frozenset({"python-on-critical-path"}),
     ),
     "compute-slow": CatalogEntry(
         title="Slow computation",
@@ -106,6 +116,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "Find what else runs on this host (top, pidstat), pin workers to cores of their own, and lower "
             "torch.set_num_threads and the number of loader workers to what the cores can carry."
         ),
+        brings_about=frozenset({"compute-slow", "slow-collective-everywhere"}),
     ),
     "python-on-critical-path": CatalogEntry(
         title="Python on the critical path",
@@ -142,6 +153,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "Check this host's cable, port and network interface for speed and errors (ethtool, ip -s link) and the "
             "switch port at the other end; move the job off this host until that is mended."
         ),
+        brings_about=frozenset({"slow-collective-everywhere"}),
     ),
     "link-fallback": CatalogEntry(
         title="Traffic on a slower path",
@@ -154,6 +166,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "fabric manager runs and that driver and firmware are the same, and look at what NCCL_DEBUG=INFO says of "
             "the transport it took; move the job off these hosts until that is mended."
         ),
+        brings_about=frozenset({"slow-collective-everywhere", "slow-link"}),
     ),
     "desynchronized-collective": CatalogEntry(
         title="Desynchronized collective",
@@ -211,6 +224,7 @@ CATALOG: dict[str, CatalogEntry] = {
             "workers (taskset, CPU sets, a cgroup with a CPU limit, another device). Where it is another virtual "
             "machine or container, ask who runs the host."
         ),
+        brings_about=frozenset({"compute-slow", "cpu-contention", "slow-collective-everywhere"}),
     ),
     "misconfiguration": CatalogEntry(
         title="Misconfiguration",
@@ -221,6 +235,9 @@ CATALOG: dict[str, CatalogEntry] = {
         next_step=(
             "Set the named setting to what the peers have, or to what it was in the healthy window (job script, module "
             "files, container image, cgroup or scheduler limits of that host), and restart the workers concerned."
+        ),
+        brings_about=frozenset(
+            {"compute-slow", "cpu-contention", "host-bound", "slow-collective-everywhere", "slow-data-loading"}
         ),
     ),
     "unknown": CatalogEntry(

@@ -1,0 +1,87 @@
+"""Candidates against each other: which of two tells the time of both, and which two are two problems."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eroica.diagnosis.arbiter import is_told_by
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import NOTHING, Focus
+from eroica.model.causes import CATALOG
+
+WORKERS = 4
+
+
+def function(name: str, row: int, *, stack: tuple[str, ...] = (), is_own: bool = True) -> Focus:
+    frame = f"{name} (train.py:{row})"
+    return Focus(
+        name=name, place=f"train.py:{row}", stack=stack or (frame,), functions=(row,), share=1.0, is_own=is_own,
+        is_specific=True,
+    )  # fmt: skip
+
+
+def accused(cause: str, focus: Focus = NOTHING, workers: tuple[int, ...] = (0, 1, 2, 3), **more: Any) -> Candidate:
+    each_us = more.pop("each_us", 10_000.0)
+    removed_WI = np.zeros((WORKERS, 20))
+    removed_WI[list(workers)] = each_us
+    fields: dict[str, Any] = {
+        "scope": "all" if len(workers) == WORKERS else "some", "functions": focus.functions, "kind": "python",
+        "mean_us": each_us, "reference_us": 0.0, "reference": "baseline", "strength": 10.0, "coverage": 1.0,
+        "agreement": 1.0, "least_gain": 0.05,
+    }  # fmt: skip
+    return Candidate(cause=cause, workers=workers, focus=focus, removed_us=removed_WI, **(fields | more))
+
+
+def told(one: Candidate, other: Candidate) -> bool:
+    return is_told_by(one, other)
+
+
+def test_python_of_another_function_is_another_problem() -> None:
+    saving = accused("blocking-checkpoint", function("save", 1))
+    scoring = accused("python-on-critical-path", function("score", 2))
+    assert told(accused("python-on-critical-path", function("save", 1)), saving)
+    assert not told(scoring, saving)
+    assert not told(accused("python-on-critical-path", function("tokenize", 3, is_own=False)), saving)
+
+
+def test_a_cause_of_some_is_not_explained_by_a_crowd_of_all() -> None:
+    crowd = accused("cpu-contention", stands_for=frozenset({"compute-slow"}), gain=0.4, each_us=40_000.0)
+    assert told(accused("compute-slow", function("aten::mm", 1), kind="compute"), crowd)
+    assert not told(accused("compute-slow", function("aten::mm", 1), (2,), kind="compute"), crowd)
+
+
+def test_what_holds_little_of_the_time_does_not_tell_it() -> None:
+    copies = accused("memory-operation-storm", function("aten::copy_", 1), (3,), kind="memory")
+    everybody = accused("compute-slow", function("aten::mm", 2), kind="compute")
+    assert not told(everybody, copies)
+    assert told(accused("compute-slow", function("aten::mm", 2), (3,), kind="compute"), copies)
+
+
+def test_messages_that_grew_are_nobody_elses_doing() -> None:
+    crowd = accused("sibling-process", gain=0.4, each_us=40_000.0)
+    larger = accused("slow-collective-everywhere", function("nccl:all_reduce", 1), kind="collective")
+    assert told(larger, crowd)
+    assert not told(accused("slow-collective-everywhere", larger.focus, kind="collective", is_own_doing=True), crowd)
+
+
+def test_turns_say_more_than_the_mean_of_all_but_not_where_loaders_set_the_pace() -> None:
+    mean = accused("python-on-critical-path", function("score", 1))
+    turns = accused("python-on-critical-path", function("score", 1), scope="rotating")
+    assert told(mean, turns)
+    loaders = accused("slow-data-loading", function("read", 2))
+    in_turn = accused("slow-data-loading", function("read", 2), scope="rotating")
+    assert told(in_turn, loaders)
+
+
+@pytest.mark.parametrize("slug", sorted(CATALOG))
+def test_the_table_names_causes_and_has_no_circle(slug: str) -> None:
+    seen, waiting = set(), [slug]
+    while waiting:
+        for vaguer in CATALOG[waiting.pop()].brings_about:
+            assert vaguer in CATALOG and vaguer != slug
+            if vaguer not in seen:
+                seen.add(vaguer)
+                waiting.append(vaguer)
