@@ -27,6 +27,7 @@ from eroica.collector.numbering import ANSWER_S, Book
 from eroica.collector.pace import Pace
 from eroica.collector.recurrence import with_recurrence
 from eroica.collector.resume import History
+from eroica.collector.span import report_pause_s
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
 from eroica.model.look import Blockage, HostLooks
@@ -59,11 +60,8 @@ MAX_LOOKS_BYTES = 8_000_000
 MAX_ALL_LOOKS_BYTES = 256_000_000
 #: The job's iteration times are written no more often than this.
 HISTORY_S = 5.0
-#: A tick looks at all workers. In a large job not every report brings one, so that ticks stay a small share of time.
+#: A tick looks at all workers. In a large job not every report or pattern brings one: ticks stay a small share of time.
 TICK_PAUSE_S, SMALL_JOB = 4e-5, 64
-#: While nothing is under way, all hosts together report some 250 times a second; none too late for an order, which
-#: leaves a second (`window_lead_s`).
-HOST_PAUSE_S, LONGEST_PAUSE_S = 4e-3, 0.5
 MessagePack = "application/msgpack"
 Message = TypeVar("Message", bound=msgspec.Struct)
 Given = TypeVar("Given")
@@ -250,9 +248,7 @@ class Collector:
         self.pace.reported(now, report.host, self.windows.roll.workers_of(report.host))
         self.sense.reported(now, report)
         self._start(self.blockages.reported(now, report))
-        if time.monotonic() >= self._next_tick:
-            self._tick()
-            self._next_tick = time.monotonic() + TICK_PAUSE_S * max(len(self.windows.roll) - SMALL_JOB, 0)
+        self._tick_if_due()
         reply = CollectorReply(
             order=self.windows.order,
             absolved=self.windows.absolved,
@@ -261,7 +257,7 @@ class Collector:
             pause_s=self._pause_s,
             protocol=PROTOCOL,
         )
-        if reply.stop and report.host in self.windows.hosts:
+        if reply.stop and self.windows.roll.knows(report.host):
             self._dismissed.add(report.host)
         return Response(msgspec.msgpack.encode(reply), media_type=MessagePack)
 
@@ -312,8 +308,8 @@ class Collector:
     def _take(self, pattern: WorkerPattern, stored: Callable[[], bytes]) -> None:
         if self.windows.expects(pattern):
             self._keep(lambda: self._store.save_pattern(pattern, stored()))
-        self._start(self.windows.pattern_arrived(self._clock(), pattern))
-        self._keep_window()
+        self.windows.take_pattern(pattern)
+        self._tick_if_due()
 
     async def _failure(self, request: Request) -> Response:
         failure = _decode(await _body(request, MAX_REPORT_BYTES), SummaryFailure)
@@ -343,11 +339,16 @@ class Collector:
     @property
     def _pause_s(self) -> float:
         """Seconds that agents may wait until the next report: not long while anything is under way."""
-        return 0.0 if self._busy else min(HOST_PAUSE_S * len(self.windows.hosts), LONGEST_PAUSE_S)
+        return report_pause_s(self.windows.roll.host_count, self._busy)
 
     @property
     def _busy(self) -> bool:
         return self.windows.busy or self.blockages.busy
+
+    def _tick_if_due(self) -> None:
+        if time.monotonic() >= self._next_tick:
+            self._tick()
+            self._next_tick = time.monotonic() + TICK_PAUSE_S * max(len(self.windows.roll) - SMALL_JOB, 0)
 
     def _tick(self) -> None:
         now = self._clock()

@@ -30,7 +30,7 @@ def to_steps(values: NDArray[Any], floor: float, per_e: int) -> Whole:
 
 def from_steps(steps: Whole, floor: float, per_e: int) -> NDArray[np.float64]:
     """Values in the middle of these steps. float64 [N]."""
-    middle: NDArray[np.float64] = np.sinh(np.clip(steps / per_e, -_FARTHEST, _FARTHEST)) * floor
+    middle: NDArray[np.float64] = np.sinh(np.minimum(np.maximum(steps / per_e, -_FARTHEST), _FARTHEST)) * floor
     return middle
 
 
@@ -52,11 +52,29 @@ def unpack_whole(data: bytes, count: int) -> Whole:
     planes, rest = divmod(len(data), count) if count else (0, len(data))
     if rest or planes > 8:
         raise ValueError(f"{len(data)} bytes are not {count} numbers")
-    zigzag = np.zeros(count, dtype=np.uint64)
-    for plane, values in enumerate(np.frombuffer(data, dtype=np.uint8).reshape(planes, count)):
-        zigzag |= values.astype(np.uint64) << np.uint64(8 * plane)
-    plain = zigzag.view(np.int64)
-    return ((plain >> 1) & _POSITIVE) ^ -(plain & 1)
+    if not planes:
+        return np.zeros(count, dtype=np.int64)
+    bytes_PN = np.frombuffer(data, dtype=np.uint8).reshape(planes, count)
+    if planes == 1:
+        return _short(bytes_PN[0])
+    pairs = bytes_PN[0] | bytes_PN[1].astype(np.uint16) << np.uint16(8)
+    if planes == 2:
+        return _short(pairs)
+    zigzag = pairs.astype(np.uint64)
+    for plane in range(2, planes):
+        zigzag |= bytes_PN[plane].astype(np.uint64) << np.uint64(8 * plane)
+    return _plain(zigzag)
+
+
+def _short(zigzag: NDArray[Any]) -> Whole:
+    plain: Whole = np.take(_SHORT, zigzag)
+    return plain
+
+
+def _plain(zigzag: NDArray[np.uint64]) -> Whole:
+    values = zigzag.view(np.int64)
+    plain: Whole = ((values >> 1) & _POSITIVE) ^ -(values & 1)
+    return plain
 
 
 def differences(values: Whole) -> Whole:
@@ -64,3 +82,7 @@ def differences(values: Whole) -> Whole:
     more = values.copy()
     more[1:] -= values[:-1]
     return more
+
+
+#: What zigzag numbers of two bytes stand for.
+_SHORT = _plain(np.arange(1 << 16, dtype=np.uint64))
