@@ -210,6 +210,8 @@ class LargeJob:
         began, reports = time.monotonic(), self.reports
         await self.beat(lambda: time.monotonic() - began > seconds)
         beats = self.beats(time.monotonic() - began, self.cpu_s - cpu_s, self.reports - reports)
+        if not self.parcels:
+            return {"agents": self.count, "joined_s": round(joined_s, 1), "beats": beats, "load": os.getloadavg()}
         print(beats, file=sys.stderr, flush=True)
         await self.open_window()
         print(f"window {self.window} is captured", file=sys.stderr, flush=True)
@@ -280,11 +282,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", type=int, default=1256)
     parser.add_argument("--seconds", type=float, default=20.0, help="of beats alone")
+    parser.add_argument("--beats-only", action="store_true", help="no window, no patterns")
     parser.add_argument("--made", type=Path)
     parser.add_argument("--only-make", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    parcels = made(options.agents * PER_AGENT, options.made)
+    parcels = [] if options.beats_only else made(options.agents * PER_AGENT, options.made)
     if options.only_make:
         return
     with tempfile.TemporaryDirectory(prefix="eroica-large-", ignore_cleanup_errors=True) as place:

@@ -62,6 +62,8 @@ MAX_ALL_LOOKS_BYTES = 256_000_000
 HISTORY_S = 5.0
 #: A tick looks at all workers. In a large job not every report or pattern brings one: ticks stay a small share of time.
 TICK_PAUSE_S, SMALL_JOB = 4e-5, 64
+#: `status.json` names all workers. In a large job it is not written twice a second.
+STATUS_PAUSE_S = 1e-4
 MessagePack = "application/msgpack"
 Message = TypeVar("Message", bound=msgspec.Struct)
 Given = TypeVar("Given")
@@ -137,6 +139,7 @@ class Collector:
         self._dismissed: set[str] = set()
         self._book = Book()
         self._next_tick = 0.0
+        self._next_status = 0.0
         self.live = Live(self._shown(), token, page)
 
     def _shown(self) -> Shown:
@@ -189,7 +192,7 @@ class Collector:
         began = self._clock()
         while not self.finished.is_set():
             self._tick()
-            self._save_status()
+            self._save_status_if_due()
             self._save_history(HISTORY_S)
             heard = max(began, self.windows.last_heard)
             if self.windows.ended and not self._busy:
@@ -472,6 +475,11 @@ class Collector:
     def save_status(self) -> None:
         """Write `status.json` once more."""
         self._save_status()
+
+    def _save_status_if_due(self) -> None:
+        if time.monotonic() >= self._next_status:
+            self._save_status()
+            self._next_status = time.monotonic() + STATUS_PAUSE_S * max(len(self.windows.roll) - SMALL_JOB, 0)
 
     def _save_status(self) -> None:
         self._keep(lambda: write_json(self._store.run / "status.json", self._job_status()))

@@ -394,5 +394,6 @@ def _values(series: bytes, kind: DTypeLike) -> NDArray[Any]:
 
 
 def _series(values: NDArray[Any], kind: DTypeLike) -> bytes:
-    """The same as bytes, which are not worth the time that compressing them would take."""
-    return zlib.compress(values.astype(kind).tobytes(), 0) if values.size else b""
+    """The same as bytes; only whole numbers are worth the time that compressing them takes."""
+    plain = values.astype(kind)
+    return zlib.compress(plain.tobytes(), 1 if plain.dtype.kind == "i" else 0) if values.size else b""
