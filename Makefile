@@ -74,6 +74,7 @@ bench-fleet: $(READY)  ## the fleet's service: a thousand jobs, pages over 100,0
 	$(BIN)/python benchmarks/fleet.py --json benchmarks/results/fleet.json
 	$(BIN)/python benchmarks/fleet_chaos.py --json benchmarks/results/fleet_chaos.json
 	$(BIN)/python benchmarks/fleet_soak.py --json benchmarks/results/fleet_soak.json
+	$(BIN)/python benchmarks/large_job.py --agents 1256 --json benchmarks/results/large_job.json
 
 bench-engines: $(READY)  ## windows judged here and on Ray, which is installed for it; most of an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[ray]'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from eroica.collector.participants import AGENT_SILENT_S, Roll
 from eroica.model.worker import Worker
 from eroica.wire.messages import AgentReport, WorkerStatus
@@ -38,3 +40,13 @@ def test_an_agent_that_was_started_again_is_listened_to() -> None:
     for pid in range(1, 20):
         roll.reported(float(pid), report(pid, 0))
         assert ranks(roll) == {0} and roll.agent_pid("node") == pid
+
+
+def test_windows_wait_for_an_agent_that_looks_for_home_as_long_as_it_reports() -> None:
+    roll, looking = Roll(lambda _: None), msgspec.structs.replace(report(7, 0), waiting=True)
+    roll.reported(0.0, looking)
+    roll.reported(0.0, report(8, 1, host="other"))
+    assert roll.waiting(1.0) and not roll.waiting(AGENT_SILENT_S + 1.0)
+    roll.reported(1.0, report(7, 0))
+    assert not roll.waiting(1.0)
+    assert roll.host_count == 2 and roll.knows("other") and not roll.knows("third")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eroica.collector import span
+from eroica.settings import Settings
 from eroica.wire.messages import OrderResult
 
 
@@ -42,3 +43,15 @@ def test_two_probes_tell_how_many_events_the_mean_iteration_makes(
         for events, duration_s in (first, second)
     ]
     assert span.events_between(*probes, iteration_s=0.07) == pytest.approx(expected, abs=1)
+
+
+def test_a_large_job_reports_more_seldom_and_gets_its_orders_earlier() -> None:
+    assert span.report_pause_s(8, is_busy=True) == pytest.approx(0.008)  # less than agents wait anyway
+    assert span.report_pause_s(8, is_busy=False) == pytest.approx(0.032)
+    assert span.report_pause_s(400, is_busy=False) == 0.5
+    for is_busy in (False, True):
+        assert span.report_pause_s(2000, is_busy) == 2.0
+        assert span.report_pause_s(12_500, is_busy) == 4.0
+    settings = Settings(window_lead_s=1.0)
+    assert span.lead(0.1, 8, settings) * 0.1 <= 1.1
+    assert span.lead(0.1, 12_500, settings) * 0.1 >= 5.0

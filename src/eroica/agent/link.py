@@ -10,11 +10,22 @@ from pathlib import Path
 import httpx
 import msgspec
 
+from eroica.agent.numbering import Numbering
 from eroica.errors import InputError
+from eroica.model.pattern import WorkerPattern
 from eroica.wire.address import read_address
-from eroica.wire.codec import decode_message
-from eroica.wire.messages import AgentReport, CollectorReply, SummaryFailure
-from eroica.wire.version import refusal, spoken_in
+from eroica.wire.codec import UNDECODABLE, decode_message, decode_record
+from eroica.wire.messages import (
+    AgentReport,
+    CollectorReply,
+    NumberedPattern,
+    PartsReply,
+    PartsRequest,
+    PatternReply,
+    SummaryFailure,
+)
+from eroica.wire.parcels import Parcel, pack_numbers, to_parcel
+from eroica.wire.version import PARCELS, refusal, spoken_in
 
 log = logging.getLogger("eroica.agent")
 _MOST_BYTES = 4_000_000
@@ -33,6 +44,8 @@ class CollectorLink:
         self._run = run
         self._client: httpx.AsyncClient | None = None
         self._refused: set[str] = set()
+        self._spoken = 1
+        self._numbering = Numbering(self._ask_for_numbers)
 
     async def report(self, report: AgentReport) -> CollectorReply | None:
         """Tell the collector; None if it could not be reached."""
@@ -48,11 +61,47 @@ class CollectorLink:
             self._complain(_REPLY, f"is none: {error}")
             return None
         self._refused.discard(_REPLY)
+        self._spoken = reply.protocol
         return reply
 
     async def deliver(self, pattern: bytes) -> bool:
-        """Hand over a pattern; False if it could not be."""
+        """Hand over a pattern as `encode_record` makes it; False if it could not be.
+
+        What the collector knows of it stays here, unless it is one of an earlier version, or the pattern has numbers
+        that make none.
+        """
+        if self._spoken >= PARCELS:
+            try:
+                parcel = to_parcel(decode_record(pattern, WorkerPattern))
+            except (InputError, *UNDECODABLE) as error:
+                log.warning("a pattern travels whole: %s", error)
+            else:
+                return await self._deliver(parcel)
         return await self._post("/v1/patterns", pattern) is not None
+
+    async def _deliver(self, parcel: Parcel) -> bool:
+        """Hand over a parcel; a second time with new numbers if the collector does not know the old ones any more."""
+        for _ in range(2):
+            try:
+                numbers = await self._numbering.numbers(parcel.parts)
+                if numbers is None:
+                    continue
+                message = NumberedPattern(
+                    book=self._numbering.book, parts=len(numbers), numbers=pack_numbers(numbers), own=parcel.own
+                )
+                answer = await self._post("/v1/parcels", msgspec.msgpack.encode(message))
+                if answer is None:
+                    return False
+                if not decode_message(answer.content, PatternReply).unknown:
+                    return True
+                self._numbering.forget()
+            except InputError as error:
+                self._complain("/v1/parcels", f"is answered by nonsense: {error}")
+        return False
+
+    async def _ask_for_numbers(self, request: PartsRequest) -> PartsReply | None:
+        answer = await self._post("/v1/parts", msgspec.msgpack.encode(request))
+        return None if answer is None else decode_message(answer.content, PartsReply)
 
     async def hand_in(self, looks: bytes) -> bool:
         """Hand over what was seen of blocked workers; False if it could not be."""

@@ -208,7 +208,7 @@ class Blockages:
             current is not None
             and looks.look_id == self.look != 0
             and looks.host not in current.looks
-            and looks.host in self._windows.roll.hosts
+            and self._windows.roll.knows(looks.host)
         )
 
     def shown_in(self, status: JobStatus) -> tuple[str, str] | None:

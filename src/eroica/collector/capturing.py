@@ -125,10 +125,10 @@ class Capturing:
         """Order a probe of the next iteration that nobody reaches before the order does."""
         slowest_s = span.slowest_s(training)
         pace_s = min(slowest_s, current.wanted.pace_s or slowest_s)
-        first = span.first_iteration(training, pace_s, self._settings)
+        first = span.first_iteration(training, pace_s, self._roll.host_count, self._settings)
         current.window = msgspec.structs.replace(current.window, first_iteration=first, last_iteration=first + 1)
         longest_s = max(slowest_s, current.wanted.current_s or 0.0)
-        until_open_s = patience.until_open_s(span.lead(pace_s, self._settings), longest_s)
+        until_open_s = patience.until_open_s(span.lead(pace_s, self._roll.host_count, self._settings), longest_s)
         current.deadline = now + until_open_s + 10 * longest_s + 10.0
         self._give("probe", current.window)
 
@@ -146,7 +146,8 @@ class Capturing:
         iteration_s = span.slowest_s(training)
         wanted = current.wanted
         pace_s = min(iteration_s, wanted.pace_s or iteration_s)
-        first = span.around(span.first_iteration(training, pace_s, self._settings), length, wanted)
+        earliest = span.first_iteration(training, pace_s, self._roll.host_count, self._settings)
+        first = span.around(earliest, length, wanted)
         current.window = msgspec.structs.replace(
             current.window,
             first_iteration=first,

@@ -223,7 +223,7 @@ def clean_pattern(pattern: WorkerPattern) -> WorkerPattern:
     worker = clean_worker(pattern.worker, clean_host(pattern.worker.host))
     if not 0 <= pattern.first_iteration <= pattern.last_iteration <= MAX_ITERATION:
         raise InputError(f"a pattern of iterations {pattern.first_iteration} to {pattern.last_iteration}")
-    rest = msgspec.structs.replace(pattern, functions=())
+    rest = msgspec.structs.replace(pattern, functions=(), process_groups=())  # these have whole numbers only
     rows = RowTable.of(pattern.functions).numbers
     if not (np.isfinite(rows).all() and finite(msgspec.to_builtins(rest, builtin_types=(bytes,)))):
         raise InputError(f"the pattern of worker {worker.global_rank} has numbers that are none")

@@ -22,7 +22,6 @@ class _Host:
     heard_at: float
     agent_pid: int
     event_budget: int = 0
-    waiting: bool = False
     former_pids: tuple[int, ...] = ()
     workers: dict[int, WorkerStatus] = field(default_factory=dict)
 
@@ -40,6 +39,7 @@ class Roll:
         self._joined_at: float | None = None
         self._note = note
         self._hosts: dict[str, _Host] = {}
+        self._waiting: set[str] = set()
         self._size = 0
         self._ever: set[WorkerKey] = set()
         self._disputes: dict[WorkerKey, float] = {}
@@ -59,7 +59,8 @@ class Roll:
                 return
             self._note(f"{report.host}: its agent was started again")
             host.former_pids = (*host.former_pids[-7:], host.agent_pid)
-        host.heard_at, host.agent_pid, host.waiting = now, report.pid, report.waiting
+        host.heard_at, host.agent_pid = now, report.pid
+        (self._waiting.add if report.waiting else self._waiting.discard)(report.host)
         host.event_budget = report.event_budget or host.event_budget
         self.last_heard = now
         self._replace_workers(now, report, host)
@@ -131,6 +132,15 @@ class Roll:
         return frozenset(self._hosts)
 
     @property
+    def host_count(self) -> int:
+        """Number of `hosts`."""
+        return len(self._hosts)
+
+    def knows(self, host: str) -> bool:
+        """The host's agent reported at least once."""
+        return host in self._hosts
+
+    @property
     def event_budgets(self) -> list[int]:
         """Trace events that each host has room for, where known."""
         return [host.event_budget for host in self._hosts.values() if host.event_budget > 0]
@@ -157,7 +167,7 @@ class Roll:
 
     def waiting(self, now: float) -> bool:
         """Some agent still looks for the collector of the whole job, which may not be this one."""
-        return any(host.waiting and now - host.heard_at <= AGENT_SILENT_S for host in self._hosts.values())
+        return any(now - self._hosts[name].heard_at <= AGENT_SILENT_S for name in self._waiting)
 
     def workers_of(self, host: str) -> list[WorkerStatus]:
         """Statuses of a host's workers in its last report."""

@@ -23,9 +23,11 @@ from eroica.collector.history import Hints, final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_pattern, clean_report, clean_request, clean_text
 from eroica.collector.live.routes import Live
 from eroica.collector.live.telling import Shown
+from eroica.collector.numbering import ANSWER_S, Book
 from eroica.collector.pace import Pace
 from eroica.collector.recurrence import with_recurrence
 from eroica.collector.resume import History
+from eroica.collector.span import report_pause_s
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
 from eroica.model.look import Blockage, HostLooks
@@ -39,26 +41,33 @@ from eroica.wire.messages import (
     CollectorReply,
     FinishRequest,
     JobStatus,
+    NumberedPattern,
+    PartsReply,
+    PartsRequest,
+    PatternReply,
     ProfileRequest,
     SummaryFailure,
 )
+from eroica.wire.parcels import Parcel, from_parcel, to_file, unpack_numbers, unpack_parts
 from eroica.wire.version import PROTOCOL, refusal, spoken_in
 
 log = logging.getLogger("eroica.collector")
 
 MAX_REPORT_BYTES = 2_000_000
 MAX_PATTERN_BYTES = 256_000
+MAX_PARTS_BYTES = 1_000_000
 MAX_LOOKS_BYTES = 8_000_000
 MAX_ALL_LOOKS_BYTES = 256_000_000
 #: The job's iteration times are written no more often than this.
 HISTORY_S = 5.0
-#: A tick looks at all workers. In a large job not every report brings one, so that ticks stay a small share of time.
+#: A tick looks at all workers. In a large job not every report or pattern brings one: ticks stay a small share of time.
 TICK_PAUSE_S, SMALL_JOB = 4e-5, 64
-#: While nothing is under way, all hosts together report some 250 times a second; none too late for an order, which
-#: leaves a second (`window_lead_s`).
-HOST_PAUSE_S, LONGEST_PAUSE_S = 4e-3, 0.5
+#: `status.json` names all workers. In a large job it is not written twice a second.
+STATUS_PAUSE_S = 1e-4
 MessagePack = "application/msgpack"
 Message = TypeVar("Message", bound=msgspec.Struct)
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 Analysis = Callable[[str, Analyze, Settings], Verdict]
 Diagnosis = Callable[[Blockage, str, Settings], "Verdict | None"]
 
@@ -128,7 +137,9 @@ class Collector:
         self._looks_bytes: tuple[int, int] = (0, 0)
         self._analyses: set[asyncio.Task[None]] = set()
         self._dismissed: set[str] = set()
+        self._book = Book()
         self._next_tick = 0.0
+        self._next_status = 0.0
         self.live = Live(self._shown(), token, page)
 
     def _shown(self) -> Shown:
@@ -152,6 +163,8 @@ class Collector:
             routes=[
                 Route("/v1/report", self._guarded(self._report), methods=["POST"]),
                 Route("/v1/patterns", self._guarded(self._pattern), methods=["POST"]),
+                Route("/v1/parts", self._guarded(self._parts), methods=["POST"]),
+                Route("/v1/parcels", self._guarded(self._parcel), methods=["POST"]),
                 Route("/v1/windows/{window_id:int}/failures", self._guarded(self._failure), methods=["POST"]),
                 Route("/v1/looks", self._guarded(self._looks), methods=["POST"]),
                 Route("/v1/profile", self._guarded(self._profile), methods=["POST"]),
@@ -179,7 +192,7 @@ class Collector:
         began = self._clock()
         while not self.finished.is_set():
             self._tick()
-            self._save_status()
+            self._save_status_if_due()
             self._save_history(HISTORY_S)
             heard = max(began, self.windows.last_heard)
             if self.windows.ended and not self._busy:
@@ -238,9 +251,7 @@ class Collector:
         self.pace.reported(now, report.host, self.windows.roll.workers_of(report.host))
         self.sense.reported(now, report)
         self._start(self.blockages.reported(now, report))
-        if time.monotonic() >= self._next_tick:
-            self._tick()
-            self._next_tick = time.monotonic() + TICK_PAUSE_S * max(len(self.windows.roll) - SMALL_JOB, 0)
+        self._tick_if_due()
         reply = CollectorReply(
             order=self.windows.order,
             absolved=self.windows.absolved,
@@ -249,7 +260,7 @@ class Collector:
             pause_s=self._pause_s,
             protocol=PROTOCOL,
         )
-        if reply.stop and report.host in self.windows.hosts:
+        if reply.stop and self.windows.roll.knows(report.host):
             self._dismissed.add(report.host)
         return Response(msgspec.msgpack.encode(reply), media_type=MessagePack)
 
@@ -271,12 +282,37 @@ class Collector:
 
     async def _pattern(self, request: Request) -> Response:
         data = await _body(request, MAX_PATTERN_BYTES)
-        pattern = clean_pattern(decode_record(data, WorkerPattern))
-        if self.windows.expects(pattern):
-            self._keep(lambda: self._store.save_pattern(pattern, data))
-        self._start(self.windows.pattern_arrived(self._clock(), pattern))
-        self._keep_window()
+        self._take(clean_pattern(decode_record(data, WorkerPattern)), lambda: data)
         return Response(status_code=204)
+
+    async def _parts(self, request: Request) -> Response:
+        """Take in parts of patterns that were asked for, number others, and ask for those that nobody has sent."""
+        asked = _decode(await _body(request, MAX_PARTS_BYTES), PartsRequest)
+        if asked.texts:
+            self._book.enter(_made_of(unpack_parts, asked.texts))
+        numbers, wanted = self._book.look_up(self._clock(), asked.ids)
+        reply = PartsReply(book=self._book.number, numbers=tuple(numbers), wanted=tuple(wanted))
+        return Response(msgspec.msgpack.encode(reply), media_type=MessagePack)
+
+    async def _parcel(self, request: Request) -> Response:
+        """Take in a pattern whose parts are known, or come within seconds from an agent that was asked for them."""
+        sent = _decode(await _body(request, MAX_PATTERN_BYTES), NumberedPattern)
+        numbers = _made_of(lambda data: unpack_numbers(data, sent.parts), sent.numbers)
+        end = self._clock() + ANSWER_S
+        while self._book.lacks(sent.book, numbers) and self._clock() < end:
+            await asyncio.sleep(0.05)
+        parts = self._book.parts(sent.book, numbers)
+        if parts is not None:
+            parcel = Parcel(parts, sent.own)
+            self._take(clean_pattern(_made_of(from_parcel, parcel)), lambda: to_file(parcel))
+        reply = PatternReply(unknown=parts is None)
+        return Response(msgspec.msgpack.encode(reply), media_type=MessagePack)
+
+    def _take(self, pattern: WorkerPattern, stored: Callable[[], bytes]) -> None:
+        if self.windows.expects(pattern):
+            self._keep(lambda: self._store.save_pattern(pattern, stored()))
+        self.windows.take_pattern(pattern)
+        self._tick_if_due()
 
     async def _failure(self, request: Request) -> Response:
         failure = _decode(await _body(request, MAX_REPORT_BYTES), SummaryFailure)
@@ -306,11 +342,16 @@ class Collector:
     @property
     def _pause_s(self) -> float:
         """Seconds that agents may wait until the next report: not long while anything is under way."""
-        return 0.0 if self._busy else min(HOST_PAUSE_S * len(self.windows.hosts), LONGEST_PAUSE_S)
+        return report_pause_s(self.windows.roll.host_count, self._busy)
 
     @property
     def _busy(self) -> bool:
         return self.windows.busy or self.blockages.busy
+
+    def _tick_if_due(self) -> None:
+        if time.monotonic() >= self._next_tick:
+            self._tick()
+            self._next_tick = time.monotonic() + TICK_PAUSE_S * max(len(self.windows.roll) - SMALL_JOB, 0)
 
     def _tick(self) -> None:
         now = self._clock()
@@ -435,6 +476,11 @@ class Collector:
         """Write `status.json` once more."""
         self._save_status()
 
+    def _save_status_if_due(self) -> None:
+        if time.monotonic() >= self._next_status:
+            self._save_status()
+            self._next_status = time.monotonic() + STATUS_PAUSE_S * max(len(self.windows.roll) - SMALL_JOB, 0)
+
     def _save_status(self) -> None:
         self._keep(lambda: write_json(self._store.run / "status.json", self._job_status()))
 
@@ -476,3 +522,15 @@ def _decode(data: bytes, kind: type[Message]) -> Message:
         return msgspec.msgpack.decode(data, type=kind)
     except UNDECODABLE as error:
         raise Refused(400, f"no {kind.__name__}: {error}") from error
+
+
+def _made_of(make: Callable[[Given], Made], data: Given) -> Made:
+    """Make something of data that came over the network.
+
+    Raises:
+        Refused: It cannot be made of them.
+    """
+    try:
+        return make(data)
+    except UNDECODABLE as error:
+        raise Refused(400, str(error)) from error

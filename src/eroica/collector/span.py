@@ -16,6 +16,12 @@ _MANY_EVENTS = 500_000
 _STALL_S = 4e-6
 #: Iterations between the order and the window, at least: one that is under way cannot be the first.
 _LEAST_LEAD = 2
+#: While nothing is under way, the hosts of a job of up to 125 report some 250 times a second together; none of them too
+#: late for an order, which leaves a second (`window_lead_s`).
+_QUIET_PAUSE_S, _LONGEST_QUIET_PAUSE_S = 4e-3, 0.5
+#: Reports a second of all hosts that one process takes in beside its other work. Whoever is silent for longer than the
+#: longest pause and a second looks for another collector (`eroica.agent.home`).
+_MOST_REPORTS_HZ, _LONGEST_PAUSE_S = 1000.0, 4.0
 #: A probed iteration that is shorter than usual by this factor stands for no other.
 _UNLIKE = 1.5
 
@@ -39,14 +45,26 @@ def best_s(training: Iterable[WorkerStatus]) -> float | None:
     return max((status.baseline_s for status in training if status.baseline_s), default=None)
 
 
-def lead(iteration_s: float, settings: Settings) -> int:
+def report_pause_s(hosts: int, is_busy: bool) -> float:
+    """Seconds that an agent may wait until its next report; agents wait `report_s` at least.
+
+    Args:
+        hosts: Hosts of the job.
+        is_busy: A window or a standstill is under way.
+    """
+    thinned_s = min(hosts / _MOST_REPORTS_HZ, _LONGEST_PAUSE_S)
+    return thinned_s if is_busy else max(thinned_s, min(_QUIET_PAUSE_S * hosts, _LONGEST_QUIET_PAUSE_S))
+
+
+def lead(iteration_s: float, hosts: int, settings: Settings) -> int:
     """Iterations until the window opens, so that the order reaches all workers in time."""
-    return max(_LEAST_LEAD, math.ceil(settings.window_lead_s / max(iteration_s, SHORTEST_S)))
+    lead_s = settings.window_lead_s + report_pause_s(hosts, is_busy=True)
+    return max(_LEAST_LEAD, math.ceil(lead_s / max(iteration_s, SHORTEST_S)))
 
 
-def first_iteration(training: Sequence[WorkerStatus], iteration_s: float, settings: Settings) -> int:
+def first_iteration(training: Sequence[WorkerStatus], iteration_s: float, hosts: int, settings: Settings) -> int:
     """First iteration that no worker reaches before the order does."""
-    return max(status.iteration for status in training) + lead(iteration_s, settings)
+    return max(status.iteration for status in training) + lead(iteration_s, hosts, settings)
 
 
 def around(first: int, length: int, wanted: Wanted) -> int:

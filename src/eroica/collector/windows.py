@@ -99,11 +99,15 @@ class Windows:
         self._ledger.hear(report.host, report.notes)
 
     def pattern_arrived(self, now: float, pattern: WorkerPattern) -> list[Analyze]:
-        """A worker's summary is here; patterns of other windows are late and dropped."""
+        """A worker's summary is here."""
+        self.take_pattern(pattern)
+        return self.tick(now)
+
+    def take_pattern(self, pattern: WorkerPattern) -> None:
+        """Take in a worker's summary, without moving on; patterns of other windows are late and dropped."""
         current = self._capturing.current
         if current is not None and current.expects(pattern):
             current.patterns[pattern.worker.global_rank] = pattern
-        return self.tick(now)
 
     def summary_failed(self, now: float, window_id: int, global_rank: int, note: str) -> list[Analyze]:
         """A worker's window could not be summarized."""

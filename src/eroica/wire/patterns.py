@@ -65,6 +65,7 @@ class _WirePattern(WorkerPattern, frozen=True, kw_only=True):
 
 _DECODER = msgspec.msgpack.Decoder(_WirePattern)
 _KEY_DECODER = msgspec.msgpack.Decoder(FunctionKey)
+_GROUP_DECODER = msgspec.msgpack.Decoder(_WireGroup)
 
 
 class _Keys(dict[bytes, FunctionKey]):
@@ -103,7 +104,7 @@ _KEYS, _GROUPS = _Keys(), _Groups()
 
 def pack_pattern(pattern: WorkerPattern) -> bytes:
     """A pattern as MessagePack."""
-    groups = tuple(_packed(group) for group in pattern.process_groups)
+    groups = tuple(packed_group(group) for group in pattern.process_groups)
     rows: Any = pack_rows(pattern.functions)
     return msgspec.msgpack.encode(msgspec.structs.replace(pattern, process_groups=groups, functions=rows))
 
@@ -129,13 +130,36 @@ def unpack_pattern(text: bytes) -> WorkerPattern:
             groups name too many ranks, or ranks that no job has.
     """
     wire = _DECODER.decode(text)
-    if sum(map(_size, wire.process_groups)) > _MOST_MEMBERS:
-        raise ValueError(f"its process groups name more than {_MOST_MEMBERS} ranks")
+    groups = _groups(wire.process_groups)
     values: dict[str, Any] = {name: getattr(wire, name) for name in WorkerPattern.__struct_fields__}
     rows = wire.functions
     values["functions"] = _table(rows) if isinstance(rows, WireTable) else tuple(map(_with_kept_key, rows))
-    values["process_groups"] = tuple(map(_GROUPS.group, wire.process_groups))
+    values["process_groups"] = groups
     return WorkerPattern(**values)
+
+
+def key_of(text: bytes) -> FunctionKey:
+    """The function whose MessagePack this is; equal ones are one object.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return _KEYS[text]
+
+
+def groups_of(texts: Sequence[bytes]) -> tuple[ProcessGroup, ...]:
+    """Process groups whose MessagePack as `packed_group` these are; equal ones are one object.
+
+    Raises:
+        ValueError: One is none, or they name too many ranks, or ranks that no job has.
+    """
+    return _groups(tuple(map(_GROUP_DECODER.decode, texts)))
+
+
+def _groups(groups: tuple[_WireGroup, ...]) -> tuple[ProcessGroup, ...]:
+    if sum(map(_size, groups)) > _MOST_MEMBERS:
+        raise ValueError(f"its process groups name more than {_MOST_MEMBERS} ranks")
+    return tuple(map(_GROUPS.group, groups))
 
 
 def _table(wire: WireTable) -> RowTable:
@@ -172,7 +196,7 @@ def _with_kept_key(row: FunctionPattern) -> FunctionPattern:
     return msgspec.structs.replace(row, key=_KEYS[msgspec.msgpack.encode(row.key)])
 
 
-def _packed(group: ProcessGroup) -> ProcessGroup:
+def packed_group(group: ProcessGroup) -> ProcessGroup:
     """The group as it travels."""
     ranks = group.ranks
     if len(ranks) < _LONG_LIST:
