@@ -54,8 +54,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def weight(self) -> float:
-        """The gain times the belief in it; half of that for what is slower everywhere."""
-        return self.gain * self.candidate.doubt * (_GENERAL if self.candidate.is_general else 1.0)
+        """The gain, half of it for what is slower everywhere."""
+        return self.gain * (_GENERAL if self.candidate.is_general else 1.0)
 
 
 def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
@@ -166,12 +166,16 @@ def _is_vaguer(one: Candidate, other: Candidate) -> bool:
 
 
 def _is_within(one: Candidate, other: Candidate) -> bool:
-    """True if a candidate lies where another one is, so that it may follow; one without functions is a crowd."""
-    if other.functions:
-        return one.scope != "some" or other.scope != "all"
+    """True if a candidate lies where another one is, so that it may follow from it.
+
+    Without functions the other is a lack of cores: it explains what all its workers have, but no function of the user's
+    that all run for longer.
+    """
+    if one.scope == "some":
+        same = set(one.workers) == set(other.workers)
+        return same or (other.scope != "all" and bool(other.functions))
     grew = one.is_own_doing or (one.kind == "python" and one.focus.is_own and one.reference == "baseline")
-    inside = set(one.workers) <= set(other.workers) if other.workers else True
-    return one.scope != "some" and inside and not grew
+    return bool(other.functions) or (not grew and set(one.workers) <= set(other.workers or one.workers))
 
 
 def _is_same_place(one: Candidate, other: Candidate) -> bool:
