@@ -149,13 +149,16 @@ def test_profile_opens_a_window_on_a_healthy_job_and_finds_nothing(tmp_path: Pat
             if status.exists() and json.loads(status.read_text())["iteration"] > 60:
                 break
             time.sleep(0.2)
-        asked = subprocess.run(
-            [sys.executable, "-m", "eroica", "profile", "--out", str(out), "--json", str(tmp_path / "v.json")],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        verdict = Verdict.from_json((tmp_path / "v.json").read_bytes())
-        assert asked.returncode == verdict.exit_code, asked.stdout + asked.stderr
-        found = verdict.cause  # the other tests' work on the same two cores, if anything: it is nobody's fault
+        for _ in range(2):  # the other tests' work on the same two cores may show in a window, not in each
+            asked = subprocess.run(
+                [sys.executable, "-m", "eroica", "profile", "--out", str(out), "--json", str(tmp_path / "v.json")],
+                capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+            verdict = Verdict.from_json((tmp_path / "v.json").read_bytes())
+            assert asked.returncode == verdict.exit_code, asked.stdout + asked.stderr
+            found = verdict.cause
+            if found is None:
+                break
         longer = verdict.iteration.current_ms >= 1.15 * (verdict.iteration.baseline_ms or float("inf"))
         shared = found is not None and (found.cause, found.scope, longer) == ("compute-slow", "rotating", True)
         assert found is None or found.cause in ("cpu-contention", "sibling-process") or shared, asked.stdout
@@ -176,7 +179,7 @@ LONG_WINDOW = {
 
 
 def inside_a_long_window(directory: Path, then: Callable[[subprocess.Popen[bytes], Path], object]) -> Verdict:
-    """The verdict on a job of two ranks that ends, or is ended by `then`, three seconds after a window has opened."""
+    """The verdict on a job of two ranks that ends, or is ended by `then`, when a window has recorded for a while."""
     script = write_training(directory / "job")
     out, final = directory / "report", directory / "v.json"
     options = [part for name, value in LONG_WINDOW.items() for part in ("--set", f"{name}={value}")]
@@ -189,7 +192,9 @@ def inside_a_long_window(directory: Path, then: Callable[[subprocess.Popen[bytes
         _wait_for(out, lambda status: status["iteration"] > 60)
         subprocess.run([sys.executable, "-m", "eroica", "profile", "--out", str(out), "--no-wait"], check=True)
         _wait_for(out, lambda status: any(line["phase"] == "window" for line in status["windows"]))
-        time.sleep(3.0)
+        seen = json.loads((out / "status.json").read_text())["iteration"]
+        _wait_for(out, lambda status: status["iteration"] > seen + 30)  # it begins a second ahead or so
+        time.sleep(1.5)
         told = time.monotonic()
         then(job, script)
         job.wait(60)
