@@ -149,16 +149,13 @@ def test_profile_opens_a_window_on_a_healthy_job_and_finds_nothing(tmp_path: Pat
             if status.exists() and json.loads(status.read_text())["iteration"] > 60:
                 break
             time.sleep(0.2)
-        for _ in range(2):  # the other tests' work on the same two cores may show in a window, not in each
-            asked = subprocess.run(
-                [sys.executable, "-m", "eroica", "profile", "--out", str(out), "--json", str(tmp_path / "v.json")],
-                capture_output=True, text=True, timeout=60, check=False,
-            )  # fmt: skip
-            verdict = Verdict.from_json((tmp_path / "v.json").read_bytes())
-            assert asked.returncode == verdict.exit_code, asked.stdout + asked.stderr
-            found = verdict.cause
-            if found is None:
-                break
+        asked = subprocess.run(
+            [sys.executable, "-m", "eroica", "profile", "--out", str(out), "--json", str(tmp_path / "v.json")],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        verdict = Verdict.from_json((tmp_path / "v.json").read_bytes())
+        assert asked.returncode == verdict.exit_code, asked.stdout + asked.stderr
+        found = verdict.cause  # the other tests' work on the same two cores, if anything: it is nobody's fault
         longer = verdict.iteration.current_ms >= 1.15 * (verdict.iteration.baseline_ms or float("inf"))
         shared = found is not None and (found.cause, found.scope, longer) == ("compute-slow", "rotating", True)
         assert found is None or found.cause in ("cpu-contention", "sibling-process") or shared, asked.stdout
