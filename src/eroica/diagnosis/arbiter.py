@@ -258,7 +258,7 @@ def _slow_transfers(weighed: Sequence[Cause]) -> Floats | None:
 def _keep_believed(view: View, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
     """Keep candidates that are no accident, less what was there when the job was healthy."""
     for candidate in candidates:
-        if not _is_believed(view, candidate):
+        if not is_believed(view, candidate):
             view.refuse(candidate, f"{view.iterations} iterations are too few to be sure of it")
             continue
         left = without_older(view, candidate)
@@ -268,7 +268,7 @@ def _keep_believed(view: View, candidates: Sequence[Candidate]) -> Iterator[Cand
             yield left
 
 
-def _is_believed(view: View, candidate: Candidate) -> bool:
+def is_believed(view: View, candidate: Candidate) -> bool:
     """True if a window holds enough iterations to believe a candidate; in longer ones the rules see to that."""
     if view.strictness < 1 or (not view.is_trace and view.iterations > MOST_DOUBTED):
         return True

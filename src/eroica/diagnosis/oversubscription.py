@@ -155,14 +155,17 @@ def _loaders(view: View, members: list[int]) -> float:
 
 
 def blame_loading(view: View, crowd: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Add a crowd to candidates; if loaders of some workers alone take the cores of it, blame their slow loading.
+    """Blame slow loading of some workers, if their loaders alone take the cores of the whole crowd.
 
-    That loading costs what the crowd costs then, and a worker that is slow beside it only looks like a cause.
+    That loading is the cause then, and costs what the crowd costs; a worker that is slow beside it only looks like one.
+
+    Returns:
+        Nothing where the loaders of all take the cores.
     """
     change = _change(view, _LOADERS)
     by_loaders = crowd.cause == CAUSE and any(view.fleet.keys[row].thread == "loader" for row in crowd.focus.functions)
     if change is None or not by_loaders:
-        return [crowd, *candidates]
+        return []
     taken_W = np.nan_to_num(change.taken_us).clip(0.0)
     most_us = _BY_FEW * float(taken_W[list(crowd.workers)].sum())
     for one in candidates:
@@ -172,7 +175,7 @@ def blame_loading(view: View, crowd: Candidate, candidates: Sequence[Candidate])
         gain = max(simulated_gain(view.fleet, one.removed_us), crowd.gain or 0.0)
         culprit = msgspec.structs.replace(one, gain=gain, evidence=(*one.evidence, *crowd.evidence))
         return [culprit, *(other for other in candidates if other is not one and not _lacks_cores(other, crowd))]
-    return [crowd, *candidates]
+    return []
 
 
 def _lacks_cores(candidate: Candidate, crowd: Candidate) -> bool:

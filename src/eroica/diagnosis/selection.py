@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from eroica.diagnosis.accumulation import find_exchange_per_pass
 from eroica.diagnosis.affinity import find_narrow_affinity
-from eroica.diagnosis.arbiter import MOST_DOUBTED, Cause, is_told_by, select_causes
+from eroica.diagnosis.arbiter import MOST_DOUBTED, Cause, is_believed, is_told_by, select_causes
 from eroica.diagnosis.blocking import find_blocking
 from eroica.diagnosis.callers import name_callers
 from eroica.diagnosis.candidate import Candidate
@@ -52,7 +51,6 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.without_core import find_without_core
 from eroica.localize.excess import median_of_others
 
-Floats = NDArray[np.float64]
 #: Causes of some workers that hold less than this share of what the others wait for these do not explain it.
 _ACCOUNTS = 0.5
 #: What accounts for less than this share of a slowdown leaves room for what takes the cores of everybody.
@@ -173,8 +171,9 @@ def _of_all_rules(view: View) -> list[Candidate]:
     """Collect the candidates of all rules."""
     suspected = put_operators_inside(view, [candidate for rule in _RULES for candidate in rule(view)])
     candidates = tell_routed(view, name_callers(view, with_culprits(view, suspected)))
-    crowd = (find_oversubscription(view) or find_narrow_affinity(view))[:1]
-    return blame_loading(view, crowd[0], candidates) if crowd else candidates
+    crowd = [one for one in (*find_oversubscription(view), *find_narrow_affinity(view)) if is_believed(view, one)][:1]
+    by_few = blame_loading(view, crowd[0], [one for one in candidates if is_believed(view, one)]) if crowd else []
+    return by_few or [*crowd, *candidates]
 
 
 def _smaller(view: View, causes: Sequence[Cause]) -> list[Cause]:
