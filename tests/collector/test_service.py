@@ -12,7 +12,7 @@ import pytest
 
 from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store, save_patterns
-from eroica.collector.resume import History
+from eroica.collector.resume import History, read_history
 from eroica.collector.service import MAX_PATTERN_BYTES, Collector
 from eroica.collector.windows import Analyze
 from eroica.errors import InputError
@@ -22,7 +22,7 @@ from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
-from eroica.wire.messages import AgentReport, CollectorReply, JobStatus, OrderResult, WorkerStatus
+from eroica.wire.messages import AgentReport, CollectorReply, FinishRequest, JobStatus, OrderResult, WorkerStatus
 
 TOKEN = "secret"
 
@@ -205,3 +205,26 @@ def test_a_windows_verdict_on_disk_says_that_an_earlier_window_found_the_same(tm
     final = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
     assert final.summary == "Slow. Seen in both windows (1, 3)." and final.cause is not None
     assert final.cause.recurrence == recurrence and final.cause.confidence > 0.8
+
+
+def test_a_collector_that_comes_after_the_workers_keeps_what_the_one_before_it_concluded(tmp_path: Path) -> None:
+    """A scheduler's SIGTERM ends the first one, too; until the second one listens, the workers may be gone."""
+
+    async def first(collector: Collector, client: httpx.AsyncClient) -> None:
+        await tell(client, status(100))
+        await tell(client, status(200))
+        collector.interrupt()
+        await asyncio.wait_for(collector.run(0.01), 5)
+
+    async def second(collector: Collector, client: httpx.AsyncClient) -> None:
+        collector.resume(read_history(tmp_path, "ended with status 143"))
+        await client.post("/v1/finish", content=msgspec.msgpack.encode(FinishRequest(exit_status=1)))
+        await asyncio.wait_for(collector.run(0.01), 5)
+
+    with_collector(tmp_path, first)
+    concluded = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
+    assert concluded.coverage.workers_reported == 1
+    with_collector(tmp_path, second)
+    final = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
+    assert final.coverage.workers_reported == 1 and "No worker" not in final.summary
+    assert final.verdict == "undetermined" and "status 1" in final.summary, final.summary

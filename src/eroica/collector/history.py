@@ -64,6 +64,7 @@ def final_verdict(
     standing: Collection[int] = (),
     passed: Collection[int] = (),
     hints: Hints = NO_HINTS,
+    former: Verdict | None = None,
 ) -> Verdict:
     """The verdict that the history of windows supports best.
 
@@ -85,7 +86,10 @@ def final_verdict(
             job.
         passed: Windows of standstills that ended by themselves; they count for nothing.
         hints: What is known beside windows.
+        former: What a collector before this one concluded. It stands where no worker has reported since.
     """
+    if former is not None and not workers_expected:
+        return _in_full(former, hints)
     found = _found(job, verdicts, workers_expected, workers_seen, standing, passed, hints)
     return _in_full(found, hints)
 

@@ -34,6 +34,7 @@ class History:
         verdicts: By window id.
         baseline: Patterns of the baseline window.
         pace: Iteration times until then, None where they were not kept.
+        final: Verdict of a collector that was told to end before the job's end was known.
         notes: What could not be read, and why this is a second collector.
     """
 
@@ -43,6 +44,7 @@ class History:
     verdicts: tuple[tuple[int, Verdict], ...] = ()
     baseline: tuple[WorkerPattern, ...] = ()
     pace: IterationHistory | None = None
+    final: Verdict | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -74,6 +76,7 @@ def read_history(run: Path, why: str) -> History:
         verdicts=tuple(verdicts.items()),
         baseline=_baseline(windows, directories, notes),
         pace=_read(run / "history.json", decode_history, notes),
+        final=_read(run / "verdict.json", Verdict.from_json, notes),
         notes=tuple(notes),
     )
 

@@ -119,6 +119,7 @@ class Collector:
         self.blockages = Blockages(self.windows, settings)
         self.sense = Sense(self.windows, settings)
         self._attendance = Roster()
+        self._former: Verdict | None = None
         self._over_at: float | None = None
         self.pace = Pace(job, time.time(), clock())
         self.listeners: list[Callable[[int, Verdict], None]] = []
@@ -179,6 +180,7 @@ class Collector:
         """Go on where a collector of the same job ended."""
         self.windows.resume(history)
         self.blockages.resume(history)
+        self._former = history.final
         if history.pace is not None:
             self.pace.resume(history.pace)
 
@@ -445,6 +447,7 @@ class Collector:
                 self.blockages.failure,
                 attendance.gaps,
             ),
+            former=self._former,
         )
         final = self.final
         self._keep(lambda: self._store.save_final(final))
