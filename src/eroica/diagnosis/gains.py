@@ -24,6 +24,8 @@ _OF_CORES = frozenset({"cpu-contention", "sibling-process", "misconfiguration"})
 _ACCOUNTS_FOR_CORES = 0.35
 #: Causes of whole processes: one that is stopped or throttled for a share of the time loses that, whatever it does.
 _OF_PROCESSES = frozenset({"compute-slow", "misconfiguration"})
+#: What accounts for less than this share of a slowdown leaves room for something else.
+MINOR = 0.3
 #: And it must account for this share of what all causes gain together.
 _LEADS = 0.8
 #: Causes that gain less than this share of the growth together leave something else to be found...
@@ -56,7 +58,8 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     rest, is_known = growth - others, found.gain is not None and view.context.window.purpose not in SLOWER
     is_known |= found.reference == "stages"  # what has always been so has not grown
     accounts = _ACCOUNTS_FOR_CORES if found.cause in _OF_CORES else _ACCOUNTS
-    if is_known or first.gain >= rest or seen < accounts * inside or first.gain < _LEADS * (first.gain + rivals):
+    is_minor = seen < max(accounts * inside, MINOR * growth)
+    if is_known or first.gain >= rest or is_minor or first.gain < _LEADS * (first.gain + rivals):
         return list(causes)
     return [msgspec.structs.replace(first, gain=rest, is_growth=True), *causes[1:]]
 

@@ -19,6 +19,7 @@ from eroica.diagnosis.compute import find_compute
 from eroica.diagnosis.confidence import believed_strength
 from eroica.diagnosis.fragmented import find_fragmented
 from eroica.diagnosis.fragmented_messages import find_cut_up
+from eroica.diagnosis.gains import MINOR
 from eroica.diagnosis.garbage import find_collections
 from eroica.diagnosis.host import find_host_bound
 from eroica.diagnosis.inside import put_operators_inside
@@ -53,8 +54,6 @@ from eroica.localize.excess import median_of_others
 
 #: Causes of some workers that hold less than this share of what the others wait for these do not explain it.
 _ACCOUNTS = 0.5
-#: What accounts for less than this share of a slowdown leaves room for what takes the cores of everybody.
-_MINOR = 0.3
 #: What fails for few iterations alone is worth a doubt from this share of the standard errors and of the iteration on,
 #: in iterations that leave doubt.
 _DOUBTED = 1 / 3
@@ -157,7 +156,7 @@ def _are_minor(view: View, causes: Sequence[Cause]) -> bool:
     before_us = view.baseline_us
     if not view.is_slow or not before_us:
         return False
-    return sum(cause.gain for cause in causes) < _MINOR * (1 - before_us / max(view.iteration_us, 1e-9))
+    return sum(cause.gain for cause in causes) < MINOR * (1 - before_us / max(view.iteration_us, 1e-9))
 
 
 def _widest(causes: list[Cause], limit: list[Cause]) -> list[Cause]:
