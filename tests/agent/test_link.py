@@ -48,9 +48,9 @@ def test_a_collector_that_knows_another_token_is_looked_up_again(
 
     async def talk() -> None:
         host, link = host_name(os.environ), CollectorLink(tmp_path)
-        for token, taken in (("old", False), ("new", True)):
+        for token, taken in (("old", "unanswered"), ("new", "taken")):
             announce(tmp_path, Address(url="http://127.0.0.1:1", token=token, pid=1, host=host), host)
-            assert await link.deliver(b"") is taken
+            assert await link.deliver(b"") == taken
         await link.close()
 
     monkeypatch.setattr(module, "client_for", client_for)

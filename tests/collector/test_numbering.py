@@ -131,7 +131,7 @@ def test_parts_are_asked_for_once_a_job_and_only_numbers_travel_in_the_second_wi
     async def script(job: Job) -> None:
         first = await job.open(100)
         sent = [pattern(rank, first) for rank in range(WORKERS)]
-        assert all(await asyncio.gather(*map(deliver_of(job), sent)))
+        assert set(await asyncio.gather(*map(deliver_of(job), sent))) == {"taken"}
         assert await job.verdict(first) == "4 of 30"
         parts = to_parcel(sent[0]).parts
         assert sorted(job.texts) == sorted(parts)  # each once, though four hosts have it
@@ -139,7 +139,7 @@ def test_parts_are_asked_for_once_a_job_and_only_numbers_travel_in_the_second_wi
         job.asked, job.texts, job.paths = 0, [], []
         second = await job.open(1000)
         for rank in range(WORKERS):
-            assert await job.links[rank].deliver(encode_record(pattern(rank, second)))
+            assert await job.links[rank].deliver(encode_record(pattern(rank, second))) == "taken"
         assert await job.verdict(second) == "4 of 30"
         assert not job.asked and not job.texts and job.paths.count("/v1/parcels") == WORKERS
 
@@ -149,7 +149,7 @@ def test_parts_are_asked_for_once_a_job_and_only_numbers_travel_in_the_second_wi
     assert list(patterns) == [from_parcel(to_parcel(pattern(rank, 2))) for rank in range(WORKERS)]
 
 
-def deliver_of(job: Job) -> Callable[[WorkerPattern], Awaitable[bool]]:
+def deliver_of(job: Job) -> Callable[[WorkerPattern], Awaitable[str]]:
     return lambda one: job.links[one.worker.global_rank].deliver(encode_record(one))
 
 
@@ -173,7 +173,7 @@ def test_a_collector_that_is_started_again_asks_again_and_nothing_is_lost(tmp_pa
         job.texts = []
         again = await job.open(1000)
         for rank in range(WORKERS):
-            assert await job.links[rank].deliver(encode_record(pattern(rank, again)))
+            assert await job.links[rank].deliver(encode_record(pattern(rank, again))) == "taken"
         assert await job.verdict(again) == "4 of 30"
         assert sorted(job.texts) == sorted(to_parcel(pattern(0, again)).parts)
 
@@ -185,7 +185,7 @@ def test_agents_of_both_versions_take_part_in_one_window(tmp_path: Path) -> None
         window_id = await job.open(100)
         job.links[0]._spoken = 1  # as if the collector were an earlier one
         for rank in range(WORKERS):
-            assert await job.links[rank].deliver(encode_record(pattern(rank, window_id)))
+            assert await job.links[rank].deliver(encode_record(pattern(rank, window_id))) == "taken"
         assert job.paths.count("/v1/patterns") == 1 and job.paths.count("/v1/parcels") == WORKERS - 1
         assert await job.verdict(window_id) == "4 of 30"
 
@@ -196,7 +196,7 @@ def test_a_pattern_that_cannot_be_a_parcel_travels_whole(tmp_path: Path) -> None
     async def script(job: Job) -> None:
         window_id = await job.open(100)
         odd = msgspec.structs.replace(pattern(0, window_id), channels={"cpu": float("nan")}, duration_s=-1.0)
-        assert not await job.links[0].deliver(encode_record(odd))  # the collector refuses it, in its own words
+        assert await job.links[0].deliver(encode_record(odd)) == "refused"  # the collector refuses it, in its own words
         assert job.paths[-1] == "/v1/patterns"
 
     with_job(tmp_path, script)
@@ -269,7 +269,7 @@ def test_a_pattern_waits_for_a_part_that_another_agent_was_asked_for(tmp_path: P
         await asyncio.sleep(0.2)
         assert not delivering.done() and not job.texts
         await _ask(job, PartsRequest(texts=pack_parts(parcel.parts)))
-        assert await delivering and len(job.texts) == len(parcel.parts)
+        assert await delivering == "taken" and len(job.texts) == len(parcel.parts)
 
     with_job(tmp_path, script)
 

@@ -22,7 +22,7 @@ from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
-from eroica.wire.messages import AgentReport, CollectorReply, FinishRequest, JobStatus, OrderResult, WorkerStatus
+from eroica.wire.messages import AgentReport, CollectorReply, FinishRequest, JobStatus, OrderMessage, OrderResult, WorkerStatus
 
 TOKEN = "secret"
 
@@ -228,3 +228,41 @@ def test_a_collector_that_comes_after_the_workers_keeps_what_the_one_before_it_c
     final = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
     assert final.coverage.workers_reported == 1 and "No worker" not in final.summary
     assert final.verdict == "undetermined" and "status 1" in final.summary, final.summary
+
+
+def test_a_window_goes_on_with_the_collector_that_comes_after_one_that_was_killed(tmp_path: Path) -> None:
+    def two(iteration: int, order: OrderResult | None = None) -> list[WorkerStatus]:
+        one = status(iteration, order)
+        other = msgspec.structs.replace(one.worker, global_rank=1, pid=8, world_size=2)
+        mine = msgspec.structs.replace(one.worker, world_size=2)
+        return [msgspec.structs.replace(one, worker=worker) for worker in (mine, other)]
+
+    ordered: list[OrderMessage] = []
+
+    async def first(collector: Collector, client: httpx.AsyncClient) -> None:
+        await tell(client, *two(100))
+        await client.post("/v1/profile", content=msgspec.msgpack.encode({}))
+        await tell(client, *two(101))
+        told = await tell(client, *two(113, OrderResult(window_id=1, status="done", kind="probe", events=10)))
+        assert told.order is not None and told.order.kind == "window"
+        ordered.append(told.order)
+        await tell(client, *two(400, OrderResult(window_id=1, status="done", kind="window")))
+        await client.post("/v1/patterns", content=encode_record(pattern(1)))
+        collector._tick()
+
+    async def second(collector: Collector, client: httpx.AsyncClient) -> None:
+        collector.resume(read_history(tmp_path, "was ended by SIGKILL"))
+        assert not collector.windows.tick(collector._clock()), "nobody is missed before he can have reported"
+        told = await tell(client, *two(410, OrderResult(window_id=1, status="done", kind="window")))
+        assert told.order == ordered[0]
+        other = msgspec.structs.replace(pattern(1).worker, global_rank=1, pid=8, world_size=2)
+        await client.post("/v1/patterns", content=encode_record(msgspec.structs.replace(pattern(1), worker=other)))
+        await asyncio.sleep(0.2)
+        await client.post("/v1/finish")
+        await asyncio.wait_for(collector.run(0.01), 5)
+
+    with_collector(tmp_path, first)
+    with_collector(tmp_path, second)
+    verdict = Verdict.from_json((tmp_path / "windows" / "1" / "verdict.json").read_bytes())
+    assert verdict.summary == "2 seen"
+    assert [line.phase for line in msgspec.json.decode((tmp_path / "status.json").read_bytes(), type=JobStatus).windows] == ["done"]

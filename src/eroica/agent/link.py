@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import msgspec
@@ -31,6 +32,7 @@ log = logging.getLogger("eroica.agent")
 _MOST_BYTES = 4_000_000
 _PATIENCE_S = 15.0
 _NO_CONTENT, _STRANGER = 204, 401
+Delivery = Literal["taken", "refused", "unanswered"]
 _REPLY = "the collector's reply"
 
 
@@ -64,8 +66,8 @@ class CollectorLink:
         self._spoken = reply.protocol
         return reply
 
-    async def deliver(self, pattern: bytes) -> bool:
-        """Hand over a pattern as `encode_record` makes it; False if it could not be.
+    async def deliver(self, pattern: bytes) -> Delivery:
+        """Hand over a pattern as `encode_record` makes it.
 
         What the collector knows of it stays here, unless it is one of an earlier version, or the pattern has numbers
         that make none.
@@ -77,10 +79,11 @@ class CollectorLink:
                 log.warning("a pattern travels whole: %s", error)
             else:
                 return await self._deliver(parcel)
-        return await self._post("/v1/patterns", pattern) is not None
+        return _delivery(await self._send("/v1/patterns", pattern))
 
-    async def _deliver(self, parcel: Parcel) -> bool:
+    async def _deliver(self, parcel: Parcel) -> Delivery:
         """Hand over a parcel; a second time with new numbers if the collector does not know the old ones any more."""
+        delivery: Delivery = "unanswered"
         for _ in range(2):
             try:
                 numbers = await self._numbering.numbers(parcel.parts)
@@ -89,15 +92,18 @@ class CollectorLink:
                 message = NumberedPattern(
                     book=self._numbering.book, parts=len(numbers), numbers=pack_numbers(numbers), own=parcel.own
                 )
-                answer = await self._post("/v1/parcels", msgspec.msgpack.encode(message))
-                if answer is None:
-                    return False
+                answer = await self._send("/v1/parcels", msgspec.msgpack.encode(message))
+                delivery = _delivery(answer)
+                if answer is None or not answer.is_success:
+                    return delivery
                 if not decode_message(answer.content, PatternReply).unknown:
-                    return True
+                    return delivery
                 self._numbering.forget()
+                delivery = "refused"
             except InputError as error:
                 self._complain("/v1/parcels", f"is answered by nonsense: {error}")
-        return False
+                delivery = "refused"
+        return delivery
 
     async def _ask_for_numbers(self, request: PartsRequest) -> PartsReply | None:
         answer = await self._post("/v1/parts", msgspec.msgpack.encode(request))
@@ -123,22 +129,28 @@ class CollectorLink:
             self._client = None
 
     async def _post(self, path: str, body: bytes) -> httpx.Response | None:
+        """The collector's answer; None if there is none, or it refuses."""
+        answer = await self._send(path, body)
+        return answer if answer is not None and answer.is_success else None
+
+    async def _send(self, path: str, body: bytes) -> httpx.Response | None:
+        """The collector's answer, a refusal among them; None if there is none, or somebody else gives it."""
         client = self._client = self._client or self._connect()
         if client is None:
             return None
         try:
             answer = await asyncio.wait_for(client.post(path, content=body), _PATIENCE_S)
-            answer.raise_for_status()
-        except httpx.HTTPStatusError as error:
-            self._complain(path, f"refused: {error.response.text[:300]}")
-            if error.response.status_code == _STRANGER:  # one that was started again listens where the old one did
-                await self.close()
-            return None
         # not only errors of HTTP: another task may just have closed it, and an answer may be built to break a parser
         except (httpx.HTTPError, httpx.InvalidURL, asyncio.TimeoutError, RuntimeError, ValueError, LookupError):
             await self.close()  # look its address up again next time
             return None
-        self._refused.discard(path)
+        if answer.is_success:
+            self._refused.discard(path)
+            return answer
+        self._complain(path, f"refused: {answer.text[:300]}")
+        if answer.status_code == _STRANGER:  # one that was started again listens where the old one did
+            await self.close()
+            return None
         return answer
 
     def _complain(self, path: str, why: str) -> None:
@@ -155,6 +167,12 @@ class CollectorLink:
                 return None
             url, token = address.url, address.token
         return client_for(url, token)
+
+
+def _delivery(answer: httpx.Response | None) -> Delivery:
+    if answer is None:
+        return "unanswered"
+    return "taken" if answer.is_success else "refused"
 
 
 def client_for(url: str, token: str) -> httpx.AsyncClient:

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from itertools import chain, repeat
 
 import msgspec
 
@@ -268,9 +269,15 @@ class Agent:
             self._followed.discard(window.order.window_id)
 
     async def _deliver(self, window_id: int, global_rank: int, pattern: bytes) -> None:
-        for pause_s in _RETRY_S:
-            if await self._link.deliver(pattern):
+        """Hand over a pattern; while nobody answers, for as long as a collector that was started again waits for it."""
+        end, refusals = self._clock() + self._settings.window_deadline_s, 0
+        for pause_s in chain(_RETRY_S, repeat(_RETRY_S[-1])):
+            delivery = await self._link.deliver(pattern)
+            if delivery == "taken":
                 return
+            refusals += delivery == "refused"
+            if refusals == len(_RETRY_S) or self._clock() > end:
+                break
             await asyncio.sleep(pause_s)
         log.warning("the pattern of worker %d could not be delivered", global_rank)
         await self._link.regret(window_id, global_rank, "its pattern could not be delivered")

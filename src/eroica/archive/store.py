@@ -8,6 +8,7 @@
     <run>/verdict.json                      the job's final verdict
     <run>/history.json                      iteration times of the whole job, rewritten every few seconds
     <run>/windows/<id>/window.json          what was asked for
+    <run>/windows/<id>/underway.json        who takes part, for a collector that goes on with it
     <run>/windows/<id>/verdict.json         this window's verdict
     <run>/windows/<id>/patterns/<rank>.pattern
     <run>/windows/<id>/sources.json         of windows read from files: global rank -> trace file
@@ -30,7 +31,7 @@ from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.model.window import Window
+from eroica.model.window import UnderwayRecord, Window
 from eroica.wire.address import Address, read_address
 from eroica.wire.codec import encode_record
 from eroica.wire.files import write_whole
@@ -39,6 +40,8 @@ __all__ = ["Address", "Store", "read_address", "save_patterns", "write_json", "w
 
 #: In the directory of a window that was read from trace files.
 SOURCES_FILE = "sources.json"
+#: In the directory of a window that was ordered by a collector.
+UNDERWAY_FILE = "underway.json"
 #: A verdict as a page, beside its record.
 PAGE_FILE = "index.html"
 
@@ -61,6 +64,10 @@ class Store:
     def save_window(self, window: Window) -> None:
         """Keep what was asked for."""
         write_json(self.window_directory(window.window_id) / "window.json", window)
+
+    def save_underway(self, underway: UnderwayRecord) -> None:
+        """Keep what another collector needs to go on with a window."""
+        write_json(self.window_directory(underway.window.window_id) / UNDERWAY_FILE, underway)
 
     def save_pattern(self, pattern: WorkerPattern, data: bytes) -> None:
         """Keep one worker's pattern as it came."""
@@ -101,7 +108,8 @@ class Store:
 
 def _forget_window(directory: Path) -> None:
     patterns = directory / "patterns"
-    ours = [directory / name for name in ("window.json", "verdict.json", "blockage.json", SOURCES_FILE, PAGE_FILE)]
+    names = ("window.json", UNDERWAY_FILE, "verdict.json", "blockage.json", SOURCES_FILE, PAGE_FILE)
+    ours = [directory / name for name in names]
     for path in (*ours, *([] if patterns.is_symlink() else patterns.glob("*.pattern"))):
         path.unlink(missing_ok=True)
     for emptied in (patterns, directory):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Literal
 
@@ -12,7 +13,8 @@ from eroica.collector import span
 from eroica.collector.current_window import Underway
 from eroica.collector.ledger import Ledger
 from eroica.collector.opening import Wanted
-from eroica.collector.participants import Roll
+from eroica.collector.participants import AGENT_SILENT_S, Roll
+from eroica.collector.resume import History
 from eroica.model.window import Window
 from eroica.settings import Settings
 from eroica.wire import patience
@@ -74,6 +76,8 @@ class Capturing:
             return "going on"
         if current.phase == "probe":
             return self._advance_probe(now, current)
+        if now < current.present_from:
+            return "going on" if current.waiting_for else "ready"
         current.leave_out(self._roll)
         if current.phase == "window" and current.is_captured(self._roll):
             self._await_patterns(now, current, job_ended)
@@ -84,9 +88,34 @@ class Capturing:
         self.current = None
         self.order = None
 
-    def resume(self) -> None:
-        """Go on with serial numbers that no agent has seen; the ledger has resumed already."""
+    def resume(self, now: float, history: History) -> None:
+        """Go on with serial numbers that no agent has seen, and with the window that was underway.
+
+        Agents that have its order already go on with it; the ledger has resumed.
+
+        Args:
+            now: Seconds.
+            history: What the collector before left.
+        """
         self._serial = _ORDERS_OF_A_WINDOW * self._ledger.last_id
+        left = history.underway
+        if left is None:
+            return
+        window, present_from = left.window, now + AGENT_SILENT_S
+        current_s, length = window.current_iteration_s or 0.0, window.last_iteration - window.first_iteration
+        self.current = Underway(
+            window,
+            Wanted(window.purpose, window.reason, current_s * length, period_s=window.period_s),
+            asked_at=now - max(time.time() - left.asked_at, 0.0),
+            deadline=present_from + patience.until_closed_s(0, length, current_s, self._settings),
+            ranks=frozenset(rank for first, last in left.ranks for rank in range(first, last + 1)),
+            phase="window",
+            patterns={pattern.worker.global_rank: pattern for pattern in history.arrived},
+            serial=left.serial,
+            present_from=present_from,
+        )
+        self.order = self._order(left.serial, "window", window)
+        self._ledger.show(window, "window")
 
     # ------------------------------------------------------------------ the probe
 
@@ -159,6 +188,7 @@ class Capturing:
         lead = first - max(status.iteration for status in training)
         current.deadline = now + patience.until_closed_s(lead, length, iteration_s, self._settings)
         self._give("window", current.window)
+        current.serial = self._serial
         self._ledger.show(current.window, "window")
 
     def _await_patterns(self, now: float, current: Underway, job_ended: bool) -> None:
@@ -171,8 +201,11 @@ class Capturing:
 
     def _give(self, kind: Literal["probe", "window", "cancel"], window: Window) -> None:
         self._serial += 1
-        self.order = OrderMessage(
-            serial=self._serial,
+        self.order = self._order(self._serial, kind, window)
+
+    def _order(self, serial: int, kind: Literal["probe", "window", "cancel"], window: Window) -> OrderMessage:
+        return OrderMessage(
+            serial=serial,
             window_id=window.window_id,
             kind=kind,
             purpose=window.purpose,

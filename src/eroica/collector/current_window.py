@@ -8,7 +8,7 @@ from typing import Literal
 
 from eroica.collector.opening import Wanted
 from eroica.model.pattern import WorkerPattern
-from eroica.model.window import Window
+from eroica.model.window import UnderwayRecord, Window
 from eroica.wire.messages import OrderResult, WorkerStatus
 
 Phase = Literal["probe", "window", "patterns", "analysis"]
@@ -33,6 +33,8 @@ class Underway:
         ranks: Global ranks that take part.
         patterns: Those that came in, by global rank.
         left_out: Why, by global rank.
+        serial: Number of the order for the window itself; 0 before it.
+        present_from: Whoever has not reported before this moment is not missed yet: our agents look for us, seconds.
         first_probes: Answers of a probe that met a long iteration and was followed by another, by global rank.
     """
 
@@ -44,12 +46,26 @@ class Underway:
     phase: Phase = "probe"
     patterns: dict[int, WorkerPattern] = field(default_factory=dict)
     left_out: dict[int, str] = field(default_factory=dict)
+    serial: int = 0
+    present_from: float = 0.0
     first_probes: dict[int, OrderResult] = field(default_factory=dict)
 
     @property
     def waiting_for(self) -> set[int]:
         """Ranks whose pattern may still come."""
         return set(self.ranks) - set(self.patterns) - set(self.left_out)
+
+    def record(self, asked_at: float) -> UnderwayRecord:
+        """What another collector needs to go on with it.
+
+        Args:
+            asked_at: When it was opened, seconds since 1970.
+        """
+        runs: list[tuple[int, int]] = []
+        for rank in sorted(self.ranks):
+            first = runs.pop()[0] if runs and runs[-1][1] == rank - 1 else rank
+            runs.append((first, rank))
+        return UnderwayRecord(window=self.window, serial=self.serial, ranks=tuple(runs), asked_at=asked_at)
 
     @property
     def in_words(self) -> str:

@@ -10,16 +10,18 @@ from typing import TypeVar
 import msgspec
 
 from eroica.archive.load import decode_history, open_window, read_patterns
+from eroica.archive.store import UNDERWAY_FILE
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.model.window import Window
+from eroica.model.window import UnderwayRecord, Window
 from eroica.report.phrases import in_short
 from eroica.wire.messages import JobStatus, WindowLine
 
 Record = TypeVar("Record")
 _MAX_WINDOWS = 10_000
+_MOST_UNREADABLE = 5
 OVER = ("done", "given up", "failed", "lost", "passed", "restarted")
 
 
@@ -29,11 +31,13 @@ class History:
 
     Attributes:
         last_id: Highest window id that left a trace.
-        lines: Of all windows; those that were not over are "lost".
+        lines: Of all windows; those that were not over are "lost", but for the one that is underway.
         windows: What was asked for, by id, where it was kept.
         verdicts: By window id.
         baseline: Patterns of the baseline window.
         pace: Iteration times until then, None where they were not kept.
+        underway: The window that was being captured or analyzed.
+        arrived: Patterns of that window that came in.
         final: Verdict of a collector that was told to end before the job's end was known.
         notes: What could not be read, and why this is a second collector.
     """
@@ -44,6 +48,8 @@ class History:
     verdicts: tuple[tuple[int, Verdict], ...] = ()
     baseline: tuple[WorkerPattern, ...] = ()
     pace: IterationHistory | None = None
+    underway: UnderwayRecord | None = None
+    arrived: tuple[WorkerPattern, ...] = ()
     final: Verdict | None = None
     notes: tuple[str, ...] = ()
 
@@ -67,7 +73,8 @@ def read_history(run: Path, why: str) -> History:
             windows[window_id] = window
         if verdict is not None:
             verdicts[window_id] = verdict
-    for window_id in sorted({*lines, *windows}):
+    underway = _underway(directories, lines, notes)
+    for window_id in sorted({*lines, *windows} - ({underway.window.window_id} if underway is not None else set())):
         lines[window_id] = _line(window_id, lines.get(window_id), windows.get(window_id), verdicts.get(window_id))
     return History(
         last_id=max((*lines, *directories), default=0),
@@ -75,10 +82,38 @@ def read_history(run: Path, why: str) -> History:
         windows=tuple(windows.values()),
         verdicts=tuple(verdicts.items()),
         baseline=_baseline(windows, directories, notes),
+        underway=underway,
+        arrived=() if underway is None else _arrived(directories[underway.window.window_id], notes),
         pace=_read(run / "history.json", decode_history, notes),
         final=_read(run / "verdict.json", Verdict.from_json, notes),
         notes=tuple(notes),
     )
+
+
+def _underway(
+    directories: dict[int, Path], lines: dict[int, WindowLine], notes: list[str]
+) -> UnderwayRecord | None:
+    """The newest window, if it was ordered and not over."""
+    newest = max(directories, default=0)
+    is_over = newest in lines and lines[newest].phase in OVER
+    if not newest or is_over or (directories[newest] / "verdict.json").exists():
+        return None
+    decode = msgspec.json.Decoder(UnderwayRecord).decode
+    found = _read(directories[newest] / UNDERWAY_FILE, decode, notes)
+    return found if found is not None and found.window.window_id == newest else None
+
+
+def _arrived(directory: Path, notes: list[str]) -> tuple[WorkerPattern, ...]:
+    saved = open_window(directory)
+    if not saved.pattern_files:
+        return ()
+    try:
+        _, patterns, unreadable = read_patterns(saved)
+    except InputError as error:
+        notes.append(str(error))
+        return ()
+    notes.extend(unreadable[:_MOST_UNREADABLE])
+    return patterns
 
 
 def _line(window_id: int, line: WindowLine | None, window: Window | None, verdict: Verdict | None) -> WindowLine:
@@ -120,12 +155,7 @@ def _window_directories(run: Path, notes: list[str]) -> dict[int, Path]:
 
 def _baseline(windows: dict[int, Window], where: dict[int, Path], notes: list[str]) -> tuple[WorkerPattern, ...]:
     for window_id in sorted((i for i, window in windows.items() if window.purpose == "baseline"), reverse=True):
-        try:
-            _, patterns, unreadable = read_patterns(open_window(where[window_id]))
-        except InputError as error:
-            notes.append(str(error))
-            continue
-        notes.extend(f"window {window_id}: {note}" for note in unreadable[:5])
+        patterns = _arrived(where[window_id], notes)
         if patterns:
             return patterns
     return ()

@@ -178,7 +178,7 @@ class Collector:
 
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended."""
-        self.windows.resume(history)
+        self.windows.resume(self._clock(), history)
         self.blockages.resume(history)
         self._former = history.final
         if history.pace is not None:
@@ -500,6 +500,9 @@ class Collector:
         if window is not None and window != self._kept:
             self._kept = window
             self._keep(lambda: self._store.save_window(window))
+            underway = self.windows.underway(time.time(), self._clock())
+            if underway is not None:
+                self._keep(lambda: self._store.save_underway(underway))
 
     def _keep(self, write: Callable[[], None]) -> None:
         """A full disk costs the files, not the job's diagnosis."""

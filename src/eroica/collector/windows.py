@@ -27,7 +27,7 @@ from eroica.collector.participants import Roll
 from eroica.collector.resume import History
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.model.window import ALONE, Window
+from eroica.model.window import ALONE, UnderwayRecord, Window
 from eroica.report.phrases import in_short
 from eroica.settings import Settings
 from eroica.wire.messages import (
@@ -210,6 +210,18 @@ class Windows:
         current = self._capturing.current
         return None if current is None else current.window
 
+    def underway(self, wall_s: float, now: float) -> UnderwayRecord | None:
+        """The window that workers were ordered to capture, for a collector that may come after this one.
+
+        Args:
+            wall_s: Seconds since 1970.
+            now: The same moment on our own clock.
+        """
+        current = self._capturing.current
+        if current is None or not current.serial:
+            return None
+        return current.record(wall_s - (now - current.asked_at))
+
     @property
     def order(self) -> OrderMessage | None:
         """Order that workers shall follow now; None without one."""
@@ -277,12 +289,12 @@ class Windows:
         """Remember something that people should know; bounded. False if it was known or there is no room."""
         return self._ledger.note(text)
 
-    def resume(self, history: History) -> None:
+    def resume(self, now: float, history: History) -> None:
         """Go on where a collector of the same job ended; before anything else."""
         self._ledger.resume(history)
         self._opening.resume(history)
         self._baseline.resume(history)
-        self._capturing.resume()
+        self._capturing.resume(now, history)
 
     # ------------------------------------------------------------------ opening
 

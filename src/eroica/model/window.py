@@ -53,6 +53,22 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     period_s: float = 0.0
 
 
+class UnderwayRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A window that workers were ordered to capture.
+
+    Attributes:
+        window: Which one.
+        serial: Number of the order.
+        ranks: Global ranks that take part, as (first, last) of each run of ranks that follow each other.
+        asked_at: When it was opened, seconds since 1970.
+    """
+
+    window: Window
+    serial: int
+    ranks: tuple[tuple[int, int], ...]
+    asked_at: float
+
+
 class ClockPair(msgspec.Struct, frozen=True, kw_only=True):
     """The same moment on two clocks of one host: wall clock and CLOCK_MONOTONIC, nanoseconds."""
 
