@@ -409,9 +409,10 @@ def _explains_slowdown(view: View, rows: list[int], time_us: Floats) -> Iterator
     spent = measure(view, focus.functions)
     time_WI, steady_WI = spent.time_us, spent.steady_us
     mean_W, error_W = time_us[list(focus.functions)].sum(axis=0), standard_error(time_WI)
-    with_operators, grown_us = time_us is view.fleet.total_us, view.slowdown_us
+    with_operators, shown_us = time_us is view.fleet.total_us, view.iteration_us - (view.stated_baseline_us or 0.0)
+    grown_us = shown_us if view.is_slower_than_told else view.slowdown_us
     if with_operators:
-        grown_us = min(grown_us, view.iteration_us - (view.stated_baseline_us or 0.0))  # what the window shows of it
+        grown_us = min(grown_us, shown_us)
         steady_WI, error_W = (
             np.repeat(mean_W[:, None], view.iterations, axis=1),
             standard_error(view.fleet.iteration_us),

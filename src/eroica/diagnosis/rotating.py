@@ -170,7 +170,8 @@ def _held_up(view: View, turns: Turns, at: NDArray[np.intp]) -> Candidate:
     own_RI, usual_R = _on_last(view, turns, rows, at)
     late_us = max(float(turns.late_us[at].mean()), 1e-9)
     coverage = float(np.clip((own_RI.sum(axis=0).mean() - usual_R.sum()) / late_us, 0.0, 1.0)) if rows else 0.0
-    removed = np.where(turns.above_us >= _least_lead(view) / 2 * turns.usual_us, np.maximum(turns.above_us, 0.0), 0.0)
+    alone_us = turns.above_us - np.maximum(turns.above_us.min(axis=0), 0.0)  # what everybody has is nobody's turn
+    removed = np.where(alone_us >= _least_lead(view) / 2 * turns.usual_us, np.maximum(alone_us, 0.0), 0.0)
     cause, doubt, why = _why_held(view, removed, coverage)
     waits_more = cause == "cpu-contention" and view.suspects.baseline is not None
     if not waits_more and coverage >= _MOST:  # not if it waits for cores more, or is late elsewhere

@@ -287,6 +287,12 @@ class View:
         return max(current - best, 0.0) * 1e6 if current and best else 0.0
 
     @property
+    def is_slower_than_told(self) -> bool:
+        """True if the job has become far slower yet since the trigger saw it: the mean of a moment holds the past."""
+        current = self.context.window.current_iteration_s
+        return bool(current) and self.iteration_us >= FAR_SLOWER * (current or 0.0) * 1e6
+
+    @property
     def shows_slowdown(self) -> bool:
         """True if the window was opened for a slowdown, and lies nearer to the slow mean than to the best one."""
         best_us = self.stated_baseline_us
