@@ -4,7 +4,8 @@
 
 `FW` is an environment with the frameworks and Eroica (`make test-tools` makes one). Each job runs healthy without and
 with Eroica, then once with each of its faults; a run's first answer counts. Results are added to
-benchmarks/results/tools.json run by run; `--page` only draws the table in docs/tools.md from it. Jobs: those in
+benchmarks/results/tools.json run by run; `--page` only draws the table in docs/tools.md from it. Ends with 1 if a run
+was judged wrong. Jobs: those in
 benchmarks/jobs/frameworks, and where `--cases` has them (default ../shared/cases/frameworks) those there.
 """
 
@@ -35,6 +36,8 @@ TORCHRUN = "torchrun --standalone --nproc-per-node 2"
 ACCELERATE = "accelerate launch --multi_gpu --num_processes 2"
 #: Steps of 20 to 60 ms: some twenty seconds healthy, and at least a minute with the fault.
 PACED = {"ITERS": "2400", "ONSET": "600"}
+#: The same for one whose steps are five times as long.
+LONG_STEPS = {"ITERS": "900", "ONSET": "300"}
 #: A run is ended after so long; a hang of the cases ends by itself after a minute.
 PATIENCE_S = 420.0
 
@@ -75,7 +78,7 @@ JOBS = (
         {"DS_ACCELERATOR": "cpu", **PACED},
     ),
     Job("torch.compile", "compiled_mlp", TORCHRUN, ("torch",), {"a": ((1,), "compare_with_table")}, PACED),
-    Job("torchtitan-like loop", "titan_like", TORCHRUN, ("torch",), {"a": (None, "tokenize_document")}, PACED),
+    Job("torchtitan-like loop", "titan_like", TORCHRUN, ("torch",), {"a": (None, "tokenize_document")}, LONG_STEPS),
 )  # fmt: skip
 
 
@@ -88,19 +91,20 @@ def main() -> int:
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    if not options.page:
-        for job in JOBS:
-            measure(job, options)
+    right = True
+    for job in JOBS if not options.page else ():
+        right &= measure(job, options)
     write_page(json.loads(RESULTS.read_text()))
-    return 0
+    return 0 if right else 1
 
 
-def measure(job: Job, options: argparse.Namespace) -> None:
-    """Run a job's variants that were asked for, and add each to the results."""
+def measure(job: Job, options: argparse.Namespace) -> bool:
+    """Run a job's variants that were asked for, and add each to the results; whether all of them were right."""
     directory = options.cases / "jobs" if job.shared else OWN_JOBS
     if not (directory / f"{job.script}.py").exists():
         print(f"{job.script}: not here, left out")
-        return
+        return True
+    right = True
     for variant, watched in (
         ("healthy", False),
         ("healthy", True),
@@ -113,6 +117,8 @@ def measure(job: Job, options: argparse.Namespace) -> None:
         record = run(job, variant, watched, directory, options)
         print(f"  {json.dumps({key: record[key] for key in record if key not in ('machine', 'versions')})}", flush=True)
         add(record)
+        right &= record.get("right", True)
+    return right
 
 
 def faults_of(job: Job, options: argparse.Namespace) -> list[str]:
@@ -225,10 +231,14 @@ def versions(job: Job, python: Path) -> dict[str, str]:
 
 
 def add(record: dict[str, Any]) -> None:
-    """Replace the result of the same run."""
+    """Replace the result of the same run; what was said at earlier revisions stays with it."""
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     same = ("script", "variant", "watched")
     kept = [one for one in found if any(one[key] != record[key] for key in same)]
+    for one in found:
+        if one not in kept:
+            told = {key: one.get(key) for key in ("revision", "load", "right", "said")}
+            record["earlier"] = [*one.get("earlier", []), *([told] if one["watched"] else [])]
     order = {job.script: number for number, job in enumerate(JOBS)}
     kept = sorted([*kept, record], key=lambda one: (order[one["script"]], one["watched"], one["variant"] != "healthy"))
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
@@ -251,7 +261,7 @@ def table(records: list[dict[str, Any]]) -> Iterator[str]:
         "watched by the prefix alone",
         "steps: counted of made",
         "healthy: no cause",
-        "fault named, first run",
+        "fault named, and the function",
         "ms a step: without, with",
         "versions",
     )
@@ -265,7 +275,7 @@ def table(records: list[dict[str, Any]]) -> Iterator[str]:
         healthy = next((one for one in watched if one["variant"] == "healthy"), None)
         faults = [one for one in watched if one["variant"] != "healthy"]
         seen = [one for one in watched if one.get("workers_seen")]
-        named = ", ".join(f"{one['variant']} {'yes' if one['right'] else 'no'}" for one in faults)
+        named = ", ".join(f"{one['variant']} {_named(one)}" for one in sorted(faults, key=lambda one: one["variant"]))
         cells = (
             f"{job.framework} (`{job.script}`)",
             "" if not watched else "yes" if len(seen) == len(watched) else f"{len(seen)} of {len(watched)} runs",
@@ -276,6 +286,10 @@ def table(records: list[dict[str, Any]]) -> Iterator[str]:
             ", ".join(f"{name} {version}" for name, version in rows[-1]["versions"].items()),
         )
         yield f"| {' | '.join(cells)} |"
+
+
+def _named(record: dict[str, Any]) -> str:
+    return f"{'yes' if record['right'] else 'no'}: `{record['function']}`" if record.get("function") else "no"
 
 
 def _cost(rows: list[dict[str, Any]], healthy: dict[str, Any] | None) -> str:

@@ -226,6 +226,33 @@ def test_workers_that_are_killed_inside_a_window_leave_their_iterations_and_stac
     assert verdict.window is not None and verdict.window.duration_s > 1.0
 
 
+def test_a_window_outlives_the_collector_that_ordered_it(tmp_path: Path) -> None:
+    script, out = write_training(tmp_path / "job"), tmp_path / "report"
+    options = ["--set", "window_s=4", "--set", "baseline_window=false"]
+    job = subprocess.Popen(
+        [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(out), *options, "--",
+         *torchrun(script, "--seconds", "150")],
+        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        _wait_for(out, lambda status: status["iteration"] > 60)
+        subprocess.run([sys.executable, "-m", "eroica", "profile", "--out", str(out), "--no-wait"], check=True)
+        _wait_for(out, lambda status: any(line["phase"] == "window" for line in status["windows"]))
+        (collector,) = [
+            child for child in psutil.Process(job.pid).children() if "eroica.collector" in " ".join(child.cmdline())
+        ]
+        collector.kill()
+        _wait_for(out, lambda status: any(line["phase"] == "done" for line in status["windows"]))
+        status = json.loads((out / "status.json").read_text())
+    finally:
+        job.terminate()
+        job.wait(60)
+    assert [line["window_id"] for line in status["windows"]] == [1]
+    assert any("the collector was started again" in note for note in status["notes"])
+    verdict = Verdict.from_json((out / "windows" / "1" / "verdict.json").read_bytes())
+    assert verdict.coverage.workers_reported == 2 and verdict.window is not None, verdict.summary
+
+
 def _wait_for(out: Path, is_so: Callable[[dict[str, Any]], bool]) -> None:
     end = time.monotonic() + 60
     while time.monotonic() < end:

@@ -144,3 +144,40 @@ def test_orders_that_nobody_could_follow_cost_the_agent_nothing(tmp_path: Path) 
     assert order is not None and (order.window_id, order.first_iteration, order.last_iteration) == (7, 20, 24)
     assert any("could not be prepared" in note for note in link.reports[-1].notes)
     assert not [path for path in tmp_path.parent.iterdir() if path != tmp_path and path.name.startswith("window-")]
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_over", "tries"),
+    [
+        (["unanswered"] * 12 + ["taken"], False, 13),  # a collector that is started again
+        (["refused"] * 12, False, 4),
+        (["unanswered"] * 12, True, 4),  # none will be
+    ],
+)
+def test_a_pattern_is_handed_over_again_while_a_collector_may_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[str], is_over: bool, tries: int
+) -> None:
+    monkeypatch.setattr(loop, "_RETRY_S", (0.0, 0.0, 0.0, 0.01))
+    process, _ = worker(tmp_path)
+    told: list[str] = []
+    left = list(answers)
+
+    class Deaf(Link):
+        async def deliver(self, pattern: bytes) -> str:
+            return left.pop(0)
+
+        async def regret(self, window_id: int, global_rank: int, note: str) -> None:
+            told.append(note)
+
+    async def live() -> None:
+        agent = Agent(Places("j", "h", tmp_path, tmp_path, tmp_path), Settings(), child_of_run=True, ends_job=False)
+        agent._link = Deaf()  # type: ignore[assignment]
+        agent.roster.scan()
+        if is_over:
+            agent.stop()
+        await agent._deliver(1, 0, b"p")
+
+    asyncio.run(live())
+    process.communicate()
+    assert len(answers) - len(left) == tries
+    assert told == ([] if answers[-1] == "taken" else ["its pattern could not be delivered"])

@@ -22,7 +22,15 @@ from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
-from eroica.wire.messages import AgentReport, CollectorReply, FinishRequest, JobStatus, OrderMessage, OrderResult, WorkerStatus
+from eroica.wire.messages import (
+    AgentReport,
+    CollectorReply,
+    FinishRequest,
+    JobStatus,
+    OrderMessage,
+    OrderResult,
+    WorkerStatus,
+)
 
 TOKEN = "secret"
 
@@ -265,4 +273,31 @@ def test_a_window_goes_on_with_the_collector_that_comes_after_one_that_was_kille
     with_collector(tmp_path, second)
     verdict = Verdict.from_json((tmp_path / "windows" / "1" / "verdict.json").read_bytes())
     assert verdict.summary == "2 seen"
-    assert [line.phase for line in msgspec.json.decode((tmp_path / "status.json").read_bytes(), type=JobStatus).windows] == ["done"]
+    assert [
+        line.phase for line in msgspec.json.decode((tmp_path / "status.json").read_bytes(), type=JobStatus).windows
+    ] == ["done"]
+
+
+def test_a_third_collector_does_not_go_on_with_what_the_second_may_have_died_of(tmp_path: Path) -> None:
+    async def first(collector: Collector, client: httpx.AsyncClient) -> None:
+        await tell(client, status(100))
+        await client.post("/v1/profile", content=msgspec.msgpack.encode({}))
+        await tell(client, status(101))
+        told = await tell(client, status(113, OrderResult(window_id=1, status="done", kind="probe", events=10)))
+        assert told.order is not None and told.order.kind == "window"
+
+    async def second(collector: Collector, client: httpx.AsyncClient) -> None:
+        found = read_history(tmp_path, "was ended by SIGKILL")
+        assert found.underway is not None and found.underway.ranks == ((0, 0),)
+        collector.resume(found)
+        collector._tick()
+        collector.save_status()
+
+    with_collector(tmp_path, first)
+    later = tmp_path / "windows" / "2"  # communication has spoken meanwhile
+    later.mkdir()
+    (later / "verdict.json").write_text("{}")
+    with_collector(tmp_path, second)
+    last = read_history(tmp_path, "was ended by SIGKILL")
+    assert last.underway is None
+    assert [(line.window_id, line.phase) for line in last.lines if line.window_id == 1] == [(1, "lost")]

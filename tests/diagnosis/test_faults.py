@@ -90,6 +90,16 @@ def test_more_python_on_all_workers_is_found_from_the_slowdown_alone(seed: int) 
 
 
 @seeds
+def test_a_function_explains_a_job_that_got_far_slower_yet_since_the_trigger_saw_it(seed: int) -> None:
+    """The mean that the trigger saw reached back to before."""
+    patterns = synthesize(FleetPlan(seed=seed), (SlowPython(300),), 2)
+    window = synthesize_window(patterns, "slow", synthesize(FleetPlan(seed=seed + 10_000), (), 1))
+    assert window.baseline_iteration_s
+    window = msgspec.structs.replace(window, current_iteration_s=1.3 * window.baseline_iteration_s)
+    check(analyze("job", window, patterns), "python-on-critical-path", EVERYBODY, "_score_tokens")
+
+
+@seeds
 def test_a_function_smaller_than_most_of_what_iterations_grew_by_is_told_with_more_doubt(seed: int) -> None:
     """The trigger saw what the function costs; the exchange has got slower as well since."""
     plan = FleetPlan(seed=seed, cores=2)

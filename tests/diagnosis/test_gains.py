@@ -51,6 +51,28 @@ def test_a_cause_that_is_a_small_part_of_the_slowdown_keeps_its_own_gain(seed: i
 
 
 @seeds
+@pytest.mark.parametrize(("best", "settled"), [(0.85, True), (0.55, False)])
+def test_a_cause_of_a_window_that_grew_little_does_not_gain_all_that_the_job_lost_outside(
+    best: float, settled: bool, seed: int
+) -> None:
+    """Inside windows the job grew by a tenth: what costs most of that is a small part of twice as long iterations."""
+    before = synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1)
+    patterns = synthesize(FleetPlan(workers=4, seed=seed), [SlowPython(12.0)], 2)
+    window = synthesize_window(patterns, "slow", before)
+    assert window.current_iteration_s
+    window = msgspec.structs.replace(window, baseline_iteration_s=best * window.current_iteration_s)
+    view = View(
+        localize(patterns, before, Settings()), WindowContext(job="job", window=window, expected_workers=4), Settings()
+    )
+    growth = 1 - view.baseline_us / view.iteration_us
+    found = find_causes(view)[0].candidate
+    part = msgspec.structs.replace(found, mean_us=found.reference_us + 0.7 * growth * view.iteration_us)
+    (cause,) = settle_gains(view, [Cause(candidate=part, gain=0.7 * growth)])
+    assert cause.is_growth == settled
+    assert cause.gain == pytest.approx(1 - best if settled else 0.7 * growth, abs=0.03)
+
+
+@seeds
 def test_nobody_finds_the_job_slow_so_its_growth_says_nothing(seed: int) -> None:
     found = verdict_on([BackwardHook((2,), 20.0)], seed, purpose="manual").cause
     assert found is not None

@@ -13,6 +13,7 @@ from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from eroica.testing import BackwardHook, FleetPlan, Trouble, synthesize, synthesize_window
+from eroica.testing.code_troubles import Calls
 from eroica.testing.fleet import Draft
 from eroica.testing.scope_troubles import VariableLengths, WanderingHold, WanderingPause
 
@@ -175,6 +176,14 @@ def test_samples_of_different_length_are_uneven_loads(workers: int, accelerator:
     assert found.cause == "load-imbalance"
     assert "different amounts of work at the same speed, another one the most each time" in verdict.summary
     assert any("the optimizer's operators by" in line for line in found.evidence)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_all_workers_wait_for_at_once_is_no_part_of_what_they_lose_in_turns(seed: int) -> None:
+    report = Calls(("train (project/train.py:9)", "report (project/train.py:60)"), (0, 1), 400, every=2, use=0.02)
+    verdict = judge(WanderingHold(1.8), report, seed=seed, baseline=False, workers=2)
+    turns = [one.gain or 0.0 for one in verdict.findings if one.scope == "rotating"]
+    assert all(gain < 0.25 for gain in turns), verdict.summary
 
 
 @pytest.mark.parametrize("seed", range(3))

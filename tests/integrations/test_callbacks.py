@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import pickle
+import socket
 import struct
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from eroica.wire.messages import JobStatus, WindowLine
 
 READ = news._read
 PROGRAMS = Path(__file__).with_name("programs")
+JOBS = Path(__file__).parents[2] / "benchmarks" / "jobs" / "frameworks"
 CAUSE = Finding(
     order=1, role="cause", cause="slow-data-loading", function=FindingFunction(name="load", kind="python"),
     workers=(2,), scope="some", gain=0.38, confidence=0.97,
@@ -238,6 +240,19 @@ def test_a_lightning_trainer_reports_to_wandb(run: Path) -> None:
     assert summary["eroica.verdict"] == SENTENCE
 
 
+@needs("lightning", "mlflow")
+def test_a_lightning_trainer_reports_to_mlflow(run: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    assert "steps 20" in train(run, "pl.py", "mlflow")
+    client = MlflowClient(f"file://{run.parent}/mlflow")
+    experiment = client.get_experiment_by_name("ours")
+    assert experiment is not None
+    (kept,) = client.search_runs([experiment.experiment_id])
+    assert {name: kept.data.metrics[name] for name in KNOWN} == pytest.approx(KNOWN)
+    assert kept.data.tags["eroica.verdict"] == SENTENCE
+
+
 @needs("lightning")
 def test_a_lightning_logger_that_fails_costs_nothing(run: Path) -> None:
     assert "steps 20" in train(run, "pl.py", "broken")
@@ -253,3 +268,93 @@ def test_a_watched_loop_of_ray_takes_what_it_took() -> None:
 
     loop = watched(plain)
     assert list(inspect.signature(loop).parameters) == ["config"] and loop.__name__ == "plain"
+
+
+# ---------------------------------------------------------------------- the callback, and nothing else of Eroica
+
+
+def alone(directory: Path, *command: str) -> Verdict:
+    """The final verdict on a training that only its callback watches."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
+    environment |= {
+        "OMP_NUM_THREADS": "1",
+        "MLFLOW_TRACKING_URI": f"file://{directory}/mlflow",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "TENSORBOARD_LOGGING_DIR": str(directory / "board"),
+        "EROICA_JOB_END_GRACE_S": "3",
+    }
+    done = subprocess.run(
+        command, env=environment, cwd=directory, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    end = time.monotonic() + 60
+    while not list(directory.glob("eroica-report/*/verdict.json")):
+        assert time.monotonic() < end, "no final verdict"
+        time.sleep(0.5)
+    (file,) = directory.glob("eroica-report/*/verdict.json")
+    return Verdict.from_json(file.read_bytes())
+
+
+@needs("transformers", "accelerate", "tensorboard", "mlflow")
+@pytest.mark.jobs
+@pytest.mark.timeout(400)
+def test_a_callback_alone_watches_a_transformers_training_and_tells_its_trackers(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    verdict = alone(tmp_path, *torchrun, str(JOBS / "trackers.py"), str(tmp_path / "out"))
+    assert verdict.cause is not None and verdict.cause.workers == (0,), verdict.summary
+    assert "WeightsAsText" in verdict.summary
+    scalars, texts = board(tmp_path / "board")
+    assert scalars["train/eroica/worker"] == 0 and scalars["train/eroica/iteration_ms"] > 1
+    assert texts and "WeightsAsText" in texts[-1]
+
+
+@needs("lightning", "tensorboard")
+@pytest.mark.jobs
+@pytest.mark.timeout(400)
+def test_a_callback_alone_watches_a_lightning_training_and_tells_its_logger(tmp_path: Path) -> None:
+    verdict = alone(tmp_path, sys.executable, str(PROGRAMS / "pl_alone.py"), str(tmp_path / "board"))
+    assert verdict.cause is not None and "WeightsAsText" in verdict.summary, verdict.summary
+    scalars, texts = board(tmp_path / "board")
+    assert scalars["eroica/gain"] > 0.1
+    assert texts and "WeightsAsText" in texts[-1]
+
+
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    """Address of a Ray that was started without Eroica."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus", "3"]
+    command += ["--node-ip-address", "127.0.0.1", "--port", str(port), "--include-dashboard", "false"]
+    process = subprocess.Popen(command, env=for_ray(), stdout=subprocess.DEVNULL)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def for_ray() -> dict[str, str]:
+    """Environment of a cluster and of its clients: without tokens, which are the user's."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
+    return {**plain, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+
+
+@needs("ray", "torch")
+@pytest.mark.jobs
+@pytest.mark.timeout(400)
+def test_a_loop_in_a_ray_that_runs_already_is_watched(cluster: str, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    out.mkdir()
+    command = [sys.executable, str(PROGRAMS / "ray_loop.py"), str(out), cluster, str(run)]
+    done = subprocess.run(command, env=for_ray(), capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in (0, 1):
+        assert json.loads((out / f"{rank}.json").read_text())["eroica/iteration_ms"] > 30
+    end = time.monotonic() + 60
+    while not (run / "verdict.json").exists():
+        assert time.monotonic() < end, "no final verdict"
+        time.sleep(0.5)
+    status = json.loads((run / "status.json").read_text())
+    assert status["iteration"] == 300 and len(status["workers"]) == 2

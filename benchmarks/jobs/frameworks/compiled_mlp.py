@@ -1,6 +1,6 @@
 """A perceptron whose forward and loss torch compiles, under DDP (torchrun).
 
-a  from step 150 on: rank 1 checks the data of each batch against a table, row by row
+a  from step 150 on: rank 1 checks the data of each batch against a table, row by row, ten times
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def main() -> None:
 
     for batch in DataLoader(Ones(), BATCH):
         if steps.faulty(1):
-            compare_with_table(batch)
-            compare_with_table(batch)
+            for _ in range(10):
+                compare_with_table(batch)
         loss_of(batch).backward()
         optimizer.step()
         optimizer.zero_grad()

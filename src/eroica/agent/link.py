@@ -101,12 +101,14 @@ class CollectorLink:
                 self._numbering.forget()
                 delivery = "refused"
             except InputError as error:
-                self._complain("/v1/parcels", f"is answered by nonsense: {error}")
+                self._complain("/v1/parcels", f"cannot be used: {error}")
                 delivery = "refused"
         return delivery
 
     async def _ask_for_numbers(self, request: PartsRequest) -> PartsReply | None:
-        answer = await self._post("/v1/parts", msgspec.msgpack.encode(request))
+        answer = await self._send("/v1/parts", msgspec.msgpack.encode(request))
+        if answer is not None and not answer.is_success:
+            raise InputError(f"parts are refused: {answer.text[:100]}")
         return None if answer is None else decode_message(answer.content, PartsReply)
 
     async def hand_in(self, looks: bytes) -> bool:

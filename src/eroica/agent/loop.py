@@ -269,14 +269,17 @@ class Agent:
             self._followed.discard(window.order.window_id)
 
     async def _deliver(self, window_id: int, global_rank: int, pattern: bytes) -> None:
-        """Hand over a pattern; while nobody answers, for as long as a collector that was started again waits for it."""
-        end, refusals = self._clock() + self._settings.window_deadline_s, 0
+        """Hand over a pattern; while nobody answers, for as long as a collector that was started again waits for it.
+
+        None comes any more once the job is over.
+        """
+        end, vain = self._clock() + self._settings.window_deadline_s, 0
         for pause_s in chain(_RETRY_S, repeat(_RETRY_S[-1])):
             delivery = await self._link.deliver(pattern)
             if delivery == "taken":
                 return
-            refusals += delivery == "refused"
-            if refusals == len(_RETRY_S) or self._clock() > end:
+            vain += delivery == "refused" or self._stop or not self.roster.living
+            if vain == len(_RETRY_S) or self._clock() > end:
                 break
             await asyncio.sleep(pause_s)
         log.warning("the pattern of worker %d could not be delivered", global_rank)

@@ -13,7 +13,7 @@ from eroica.collector.resume import History
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.shares import percent
-from eroica.model.window import FAR_SLOWER
+from eroica.model.window import FAR_SLOWER, SLOWER_INSIDE
 from eroica.settings import Settings
 from eroica.summarize.series import decode_series
 from eroica.wire.messages import WorkerStatus
@@ -24,9 +24,6 @@ _TRIES = 3
 _FASTER_LATER = 1.15
 #: Share of a slowdown that a comparison must be able to show, to be better than none.
 _MOST = 0.5
-#: Capturing makes iterations longer, those of tiny operators by half; so much longer, the job got slow meanwhile,
-#: unless it was as fast as before right after the window, and the same was seen twice.
-_SLOWER_INSIDE = 2.0
 #: The last third of its iterations against the first: so much longer and as slow ever since, the slowdown began inside.
 _LONGER_AT_LAST = 1.3
 _THIRDS_FROM = 9
@@ -138,7 +135,7 @@ class Baseline:
 
     @property
     def _is_slower_inside(self) -> bool:
-        return self._captured_s >= _SLOWER_INSIDE * (self._taken_s or math.inf)
+        return self._captured_s >= SLOWER_INSIDE * (self._taken_s or math.inf)
 
     def pace_in(self, patterns: Collection[WorkerPattern], told_s: float | None) -> float | None:
         """Mean iteration of a later window, as it would be outside of windows, seconds.

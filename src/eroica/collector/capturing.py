@@ -76,8 +76,8 @@ class Capturing:
             return "going on"
         if current.phase == "probe":
             return self._advance_probe(now, current)
-        if now < current.present_from:
-            return "going on" if current.waiting_for else "ready"
+        if self._may_still_report(now, current) and current.waiting_for and now <= current.deadline:
+            return "going on"
         current.leave_out(self._roll)
         if current.phase == "window" and current.is_captured(self._roll):
             self._await_patterns(now, current, job_ended)
@@ -98,24 +98,27 @@ class Capturing:
             history: What the collector before left.
         """
         self._serial = _ORDERS_OF_A_WINDOW * self._ledger.last_id
-        left = history.underway
+        left, wall_s = history.underway, time.time()
         if left is None:
             return
-        window, present_from = left.window, now + AGENT_SILENT_S
-        current_s, length = window.current_iteration_s or 0.0, window.last_iteration - window.first_iteration
+        window = left.window
         self.current = Underway(
             window,
-            Wanted(window.purpose, window.reason, current_s * length, period_s=window.period_s),
-            asked_at=now - max(time.time() - left.asked_at, 0.0),
-            deadline=present_from + patience.until_closed_s(0, length, current_s, self._settings),
+            Wanted(window.purpose, window.reason, 0.0),
+            asked_at=now - max(wall_s - left.asked_at, 0.0),
+            deadline=now + max(left.until - wall_s, 0.0) + AGENT_SILENT_S,
             ranks=frozenset(rank for first, last in left.ranks for rank in range(first, last + 1)),
             phase="window",
             patterns={pattern.worker.global_rank: pattern for pattern in history.arrived},
             serial=left.serial,
-            present_from=present_from,
+            resumed_at=now,
         )
         self.order = self._order(left.serial, "window", window)
         self._ledger.show(window, "window")
+
+    def _may_still_report(self, now: float, current: Underway) -> bool:
+        """We took the window over, and its agents are still finding us."""
+        return current.resumed_at > 0 and now - max(current.resumed_at, self._roll.joined_at) < AGENT_SILENT_S
 
     # ------------------------------------------------------------------ the probe
 

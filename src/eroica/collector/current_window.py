@@ -34,7 +34,7 @@ class Underway:
         patterns: Those that came in, by global rank.
         left_out: Why, by global rank.
         serial: Number of the order for the window itself; 0 before it.
-        present_from: Whoever has not reported before this moment is not missed yet: our agents look for us, seconds.
+        resumed_at: When we took it over from a collector that died, seconds; 0 = it is our own.
         first_probes: Answers of a probe that met a long iteration and was followed by another, by global rank.
     """
 
@@ -47,7 +47,7 @@ class Underway:
     patterns: dict[int, WorkerPattern] = field(default_factory=dict)
     left_out: dict[int, str] = field(default_factory=dict)
     serial: int = 0
-    present_from: float = 0.0
+    resumed_at: float = 0.0
     first_probes: dict[int, OrderResult] = field(default_factory=dict)
 
     @property
@@ -55,17 +55,25 @@ class Underway:
         """Ranks whose pattern may still come."""
         return set(self.ranks) - set(self.patterns) - set(self.left_out)
 
-    def record(self, asked_at: float) -> UnderwayRecord:
+    def record(self, now: float, wall_s: float) -> UnderwayRecord:
         """What another collector needs to go on with it.
 
         Args:
-            asked_at: When it was opened, seconds since 1970.
+            now: Seconds, on our own clock.
+            wall_s: The same moment in seconds since 1970.
         """
         runs: list[tuple[int, int]] = []
         for rank in sorted(self.ranks):
             first = runs.pop()[0] if runs and runs[-1][1] == rank - 1 else rank
             runs.append((first, rank))
-        return UnderwayRecord(window=self.window, serial=self.serial, ranks=tuple(runs), asked_at=asked_at)
+        return UnderwayRecord(
+            window=self.window,
+            serial=self.serial,
+            ranks=tuple(runs),
+            asked_at=wall_s - (now - self.asked_at),
+            until=wall_s + (self.deadline - now),
+            resumed=self.resumed_at > 0,
+        )
 
     @property
     def in_words(self) -> str:

@@ -89,7 +89,7 @@ def final_verdict(
         former: What a collector before this one concluded. It stands where no worker has reported since.
     """
     if former is not None and not workers_expected:
-        return _in_full(former, hints)
+        return _in_full(former, hints._replace(gaps=()))  # it has told those that it saw
     found = _found(job, verdicts, workers_expected, workers_seen, standing, passed, hints)
     return _in_full(found, hints)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from eroica.collector.participants import WorkerKey, key_of
 from eroica.collector.resume import History
 from eroica.model.verdict import Verdict
-from eroica.model.window import WindowPurpose
+from eroica.model.window import SLOWER, WindowPurpose
 from eroica.settings import Settings
 from eroica.wire.messages import ProfileRequest, WorkerStatus, WorkerTrigger
 from eroica.wire.patience import off_by
@@ -258,6 +258,11 @@ class Opening:
         """Go on where a collector of the same job ended."""
         triggered = (line for line in history.lines if line.purpose not in ("manual", *_OF_OURS))
         self.absolved = sum(line.verdict == "healthy" for line in triggered)
+        left = None if history.underway is None else history.underway.window
+        if left is not None and left.purpose in SLOWER and not left.period_s:  # it may have been a first look
+            self._whole = Wanted(
+                left.purpose, left.reason, self._settings.window_s, baseline_s=left.baseline_iteration_s
+            )
 
 
 def _is_sure(verdict: Verdict) -> bool:

@@ -116,6 +116,11 @@ class Roll:
         return [status for status in self if not status.ended]
 
     @property
+    def joined_at(self) -> float:
+        """Time at which a worker reported that had not before; 0 if none ever did."""
+        return self._joined_at or 0.0
+
+    @property
     def ever(self) -> int:
         """Workers that ever reported."""
         return len(self._ever)

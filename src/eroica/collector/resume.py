@@ -90,17 +90,15 @@ def read_history(run: Path, why: str) -> History:
     )
 
 
-def _underway(
-    directories: dict[int, Path], lines: dict[int, WindowLine], notes: list[str]
-) -> UnderwayRecord | None:
-    """The newest window, if it was ordered and not over."""
-    newest = max(directories, default=0)
+def _underway(directories: dict[int, Path], lines: dict[int, WindowLine], notes: list[str]) -> UnderwayRecord | None:
+    """The newest window that was ordered, if it is not over and was not gone on with before."""
+    newest = max((one for one, directory in directories.items() if (directory / UNDERWAY_FILE).exists()), default=0)
     is_over = newest in lines and lines[newest].phase in OVER
     if not newest or is_over or (directories[newest] / "verdict.json").exists():
         return None
     decode = msgspec.json.Decoder(UnderwayRecord).decode
     found = _read(directories[newest] / UNDERWAY_FILE, decode, notes)
-    return found if found is not None and found.window.window_id == newest else None
+    return found if found is not None and found.window.window_id == newest and not found.resumed else None
 
 
 def _arrived(directory: Path, notes: list[str]) -> tuple[WorkerPattern, ...]:

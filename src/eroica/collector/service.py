@@ -500,7 +500,7 @@ class Collector:
         if window is not None and window != self._kept:
             self._kept = window
             self._keep(lambda: self._store.save_window(window))
-            underway = self.windows.underway(time.time(), self._clock())
+            underway = self.windows.underway(self._clock(), time.time())
             if underway is not None:
                 self._keep(lambda: self._store.save_underway(underway))
 

@@ -210,17 +210,17 @@ class Windows:
         current = self._capturing.current
         return None if current is None else current.window
 
-    def underway(self, wall_s: float, now: float) -> UnderwayRecord | None:
+    def underway(self, now: float, wall_s: float) -> UnderwayRecord | None:
         """The window that workers were ordered to capture, for a collector that may come after this one.
 
         Args:
-            wall_s: Seconds since 1970.
-            now: The same moment on our own clock.
+            now: Seconds, on our own clock.
+            wall_s: The same moment in seconds since 1970.
         """
         current = self._capturing.current
         if current is None or not current.serial:
             return None
-        return current.record(wall_s - (now - current.asked_at))
+        return current.record(now, wall_s)
 
     @property
     def order(self) -> OrderMessage | None:

@@ -30,7 +30,9 @@ _PACKAGES = frozenset(
         "adlfs", "smart_open", "oss2", "minio", "huggingface_hub", "redis", "pymongo", "psycopg", "psycopg2",
         "pymysql", "kafka", "grpc", "paramiko", "lmdb", "netCDF4", "tiledb", "tfrecord", "nibabel", "imageio",
         "skimage", "tifffile", "pydicom", "rasterio", "numba", "sklearn", "torchmetrics", "sentencepiece",
-        "google", "azure", "matplotlib", "ignite", "timm", "xformers", "flash_attn",
+        "google", "azure", "matplotlib", "ignite", "timm", "xformers", "flash_attn", "ray", "trl", "torch_geometric",
+        "torchtitan", "torchft", "unsloth", "vllm", "sglang", "axolotl", "openrlhf", "verl", "bitsandbytes",
+        "omegaconf",
     }
 )  # fmt: skip
 #: Packages whose names people give their own folders too, and what lies directly in them. Frames of installed packages
@@ -44,6 +46,7 @@ _COMMON_NAMES = {
     "kafka": frozenset({"client_async", "cluster", "conn", "future"}),
     "minio": frozenset({"api", "datatypes", "helpers", "signer", "time", "xml"}),
     "neptune": frozenset({"attributes", "handler", "metadata_containers", "run", "utils"}),
+    "ray": frozenset({"actor", "remote_function", "runtime_context"}),
     "redis": frozenset({"backoff", "client", "cluster", "connection", "retry", "sentinel", "utils"}),
     "rich": frozenset(
         {

@@ -20,8 +20,6 @@ from eroica.model.pattern import ThreadRole
 Floats = NDArray[np.float64]
 #: Who limits the job works most of the time in a window, too, in which there is more room to wait.
 MOSTLY_BUSY = 0.75
-#: Of the window, and of a core: a thread that is away from one place for no longer, and needs no more, is asleep there.
-_HARDLY = 0.02
 #: Threads that share the training thread's interpreter lock, and all that it may wait for beside its loaders.
 OWN_THREADS: frozenset[ThreadRole] = frozenset({"background"})
 _OTHERS: frozenset[ThreadRole] = frozenset({"background", "child"})
@@ -88,7 +86,6 @@ def frame_in_threads(
         for at, key in enumerate(view.fleet.keys)
         if key.thread in roles
         and activity_of(key.stack) != "thread"
-        and not _sleeps(view, at, members)
         and (libraries_too or any(map(is_own_frame, key.stack)))
     ]
     found = _in_rows(view, rows, members, reference)
@@ -96,13 +93,6 @@ def frame_in_threads(
     if found is None or view.fleet.total_us[list(found.functions)][:, list(members)].sum(axis=0).mean() < least:
         return None
     return found
-
-
-def _sleeps(view: View, row: int, members: Sequence[int]) -> bool:
-    """True if a thread is in one place all the time and needs no core there: it does nothing for any iteration."""
-    total_W, use_W = view.fleet.total_us[row][list(members)], view.fleet.pattern[row, list(members), 1]
-    is_there = total_W.mean() >= (1 - _HARDLY) * view.iteration_us
-    return bool(is_there and np.nan_to_num(use_W, nan=1.0).mean() <= _HARDLY)
 
 
 def where_it_runs(view: View, rows: Sequence[int]) -> str:

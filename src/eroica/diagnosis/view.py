@@ -26,7 +26,7 @@ from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
 from eroica.localize.suspects import Suspects
 from eroica.model.pattern import FunctionKey
-from eroica.model.window import FAR_SLOWER, SLOWER
+from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE
 from eroica.settings import Settings
 
 Floats = NDArray[np.float64]
@@ -288,9 +288,9 @@ class View:
 
     @property
     def is_slower_than_told(self) -> bool:
-        """True if the job has become far slower yet since the trigger saw it: the mean of a moment holds the past."""
+        """True if the job has become far slower yet since the trigger saw it, whose mean may reach back to before."""
         current = self.context.window.current_iteration_s
-        return bool(current) and self.iteration_us >= FAR_SLOWER * (current or 0.0) * 1e6
+        return bool(current) and self.iteration_us >= SLOWER_INSIDE * (current or 0.0) * 1e6
 
     @property
     def shows_slowdown(self) -> bool:

@@ -17,6 +17,8 @@ SLOWER: tuple[WindowPurpose, ...] = ("slow", "seldom")
 #: Iterations that last so many times those of the healthy job are slow, whoever asked for the window: transfers vary
 #: from window to window, but not by this.
 FAR_SLOWER = 1.5
+#: Capturing makes iterations longer, those of tiny operators by half; so much longer, the job got slow meanwhile.
+SLOWER_INSIDE = 2.0
 #: Windows that are compared with nothing: what would be is this very window, or looked slow itself.
 ALONE: tuple[WindowPurpose, ...] = ("baseline", "early")
 
@@ -61,12 +63,16 @@ class UnderwayRecord(msgspec.Struct, frozen=True, kw_only=True):
         serial: Number of the order.
         ranks: Global ranks that take part, as (first, last) of each run of ranks that follow each other.
         asked_at: When it was opened, seconds since 1970.
+        until: How long workers are waited for, seconds since 1970.
+        resumed: A second collector has gone on with it. A third one does not: it may be what they died of.
     """
 
     window: Window
     serial: int
     ranks: tuple[tuple[int, int], ...]
     asked_at: float
+    until: float
+    resumed: bool = False
 
 
 class ClockPair(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""A tiny training by Lightning's Trainer with loggers for TensorBoard and CSV, for W&B, or with one that is down."""
+"""A tiny training by Lightning's Trainer that logs to TensorBoard and CSV, W&B, MLflow, or to one that is down."""
 
 import pickle
 import sys
@@ -6,7 +6,7 @@ import time
 
 import lightning as L
 import torch
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 import eroica.integrations.news
 from eroica.integrations.lightning import EroicaCallback
@@ -36,6 +36,7 @@ class Broken(CSVLogger):
 loggers = {
     "well": lambda: [CSVLogger("out", name="csv"), TensorBoardLogger("out")],
     "wandb": lambda: [WandbLogger(save_dir="out", offline=True)],
+    "mlflow": lambda: [MLFlowLogger("ours")],
     "broken": lambda: [Broken("out")],
 }[sys.argv[1]]()
 callback = pickle.loads(pickle.dumps(EroicaCallback()))

@@ -83,7 +83,7 @@ def kill_collector_first(trial: Trial) -> str:
 
 
 def kill_collector(trial: Trial) -> str:
-    """Inside a window, which is lost."""
+    """Inside a window, with which the next one goes on."""
     trial.await_window()
     return kill_collector_first(trial)
 
