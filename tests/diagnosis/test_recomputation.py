@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -53,3 +54,35 @@ def test_forward_that_runs_again_is_told_with_what_to_compare(workers: tuple[int
 def test_what_is_no_recomputation_or_was_there_before_is_not(ms: float) -> None:
     then = [Mixing(EVERYBODY, ms, AGAIN)]
     assert told(EVERYBODY, then, [*then, Mixing(EVERYBODY, 60, AGAIN[1:])])[1] == []
+
+
+class Operators:
+    """The same operators run for so many milliseconds more in backward, on everybody."""
+
+    def apply(self, draft: Draft) -> None:
+        key = FunctionKey(kind="compute", name="aten::mm", phase="backward")
+        draft.add(key, np.full(draft.shape, 45e3), 40.0, 0.9)
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_operators_below_a_frame_that_runs_forward_again_are_its_time(again: bool) -> None:
+    """Of Python itself it is a quarter, and forward of many modules: no function of the user's holds it."""
+    modules = [(*AGAIN[: 1 if again else 0], f"forward (torch/nn/modules/part{at}.py:20)") for at in range(5)]
+    before = synthesize(FleetPlan(workers=4), (), 1)
+    patterns = synthesize(
+        FleetPlan(workers=4, draw=1), [*(Mixing(EVERYBODY, 3, one) for one in modules), Operators()], 2
+    )
+    patterns = [
+        msgspec.structs.replace(
+            one,
+            functions=[
+                msgspec.structs.replace(row, total_s=4 * row.total_s) if row.key.name == "mix" else row
+                for row in one.functions
+            ],
+        )
+        for one in patterns
+    ]
+    found = analyze("job", synthesize_window(patterns, "slow", before), patterns, before).cause
+    assert found is not None and found.workers == EVERYBODY
+    assert (found.function.name == "CheckpointFunction.backward") == again, found.function
+    assert not again or found.gain == pytest.approx(0.4, abs=0.12)

@@ -56,7 +56,7 @@ class Underway:
         return set(self.ranks) - set(self.patterns) - set(self.left_out)
 
     def record(self, now: float, wall_s: float) -> UnderwayRecord:
-        """What another collector needs to go on with it.
+        """Describe the window for another collector that goes on with it.
 
         Args:
             now: Seconds, on our own clock.

@@ -160,9 +160,8 @@ def _is_vaguer(one: Candidate, other: Candidate) -> bool:
         has_rhythm = one.gain is None and other.gain is not None and other.scope in (one.scope, "rotating")
         if wanders or has_rhythm:
             return True
-    if one.cause in other.stands_for:
-        return _is_within(one, other)
-    return one.cause in CATALOG[other.cause].brings_about and _is_within(one, other) and _is_same_place(one, other)
+    follows = one.cause in other.stands_for or one.cause in CATALOG[other.cause].brings_about
+    return follows and _is_within(one, other) and _is_same_place(one, other)
 
 
 def _is_within(one: Candidate, other: Candidate) -> bool:

@@ -6,7 +6,7 @@ shows as more of it, and no function of it is to blame. The frames of the librar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.frames import split_frame
+from eroica.diagnosis.frames import Focus, find_focus, split_frame
+from eroica.diagnosis.lateness import LEAST_STRENGTH, Lateness
+from eroica.diagnosis.python_code import accuse_python
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
@@ -29,10 +31,68 @@ _AGAIN = frozenset({"backward", "recompute_fn", "unpack_hook"})
 #: Share of a cause's excess that it must account for.
 _MOSTLY = 0.6
 _NEXT_TO_NOTHING_US = 10.0
+_FORWARD_AGAIN = "Backward runs forward again (torch.utils.checkpoint)"
+#: As what the same shows: all that calls it, and operators that run more often.
+_SAME = frozenset({"python-on-critical-path", "compute-slow", "load-imbalance", "memory-operation-storm"})
 _NEXT_STEP = (
     "Compare where activation checkpointing is switched on with what it was, or with the other workers: checkpoints "
     "inside each other run forward several times. "
 )
+
+
+def find_recomputation(view: View) -> Iterator[Candidate]:
+    """Accuse forward that all workers run again in backward, and did not when the job was healthy.
+
+    Its operators count; of these only the sum over the window is known. Where one function of the user's is most of
+    what runs again, that is told, and by other rules.
+    """
+    if not view.sees_callers or view.suspects.baseline is None:
+        return
+    rows = [at for at, key in enumerate(view.fleet.keys) if _runs_again(key)]
+    again_W, then_W = _again_us(view.fleet), np.nan_to_num(view.then(_again_us))
+    more_W = again_W - then_W
+    if not rows or more_W.min() < view.settings.min_gain * view.iteration_us or _is_of_one(view, rows):
+        return
+    critical_W = view.fleet.critical_us[rows].sum(axis=0)
+    error_W = np.sqrt((view.fleet.error_us[rows] ** 2).sum(axis=0)) * again_W / np.maximum(critical_W, 1e-9)
+    late = Lateness(
+        reference="baseline",
+        workers=tuple(range(view.workers)),
+        removed_us=np.repeat(more_W[:, None], view.iterations, axis=1),
+        mean_us=float(again_W.mean()),
+        reference_us=float(then_W.mean()),
+        strength=float(np.median(more_W / np.maximum(error_W, 1e-9))),
+        agreement=None,
+    )
+    if late.strength < LEAST_STRENGTH:
+        return
+    found = accuse_python(view, tuple(rows), _focus(view, rows), late, with_operators=True)
+    found = msgspec.structs.replace(found, stands_for=_SAME)
+    yield _with_text(found, late.mean_us, late.reference_us)
+
+
+def _is_of_one(view: View, rows: Sequence[int]) -> bool:
+    """True if one function of the user's, below the frames that run forward again, holds most of that."""
+    keys = [msgspec.structs.replace(key, stack=_below(key.stack)) for key in (view.fleet.keys[row] for row in rows)]
+    time_R = view.fleet.total_us[list(rows)].mean(axis=1)
+    focus = find_focus(keys, range(len(rows)), time_R, time_R)
+    return focus is not None and focus.is_own
+
+
+def _below(stack: tuple[str, ...]) -> tuple[str, ...]:
+    return stack[next(at for at, entry in enumerate(stack) if _is_again(entry)) + 1 :]
+
+
+def _focus(view: View, rows: Sequence[int]) -> Focus:
+    """Name the frame that runs forward again, where it takes most."""
+    heaviest = max(rows, key=lambda row: float(view.fleet.total_us[row].sum()))
+    stack = view.fleet.keys[heaviest].stack
+    stack = stack[: len(stack) - len(_below(stack))]
+    frame = split_frame(stack[-1])
+    return Focus(
+        name=frame.name, place=frame.place, stack=stack, functions=tuple(rows), share=1.0, is_own=False,
+        is_specific=True,
+    )  # fmt: skip
 
 
 def tell_recomputation(view: View, causes: Sequence[Cause]) -> list[Cause]:
@@ -47,15 +107,19 @@ def tell_recomputation(view: View, causes: Sequence[Cause]) -> list[Cause]:
 
 def _told(view: View, found: Candidate) -> Candidate:
     members = list(found.workers)
-    if not members or found.excess_us <= 0:
+    if not members or found.excess_us <= 0 or any(_FORWARD_AGAIN in text for text in found.evidence):
         return found
     again_W = _again_us(view.fleet)
     own_us, usual_us = float(again_W[members].mean()), _usual_us(view, found, again_W)
     if usual_us is None or not _accounts(view, found, own_us - usual_us):
         return found
+    return _with_text(found, own_us, usual_us)
+
+
+def _with_text(found: Candidate, own_us: float, usual_us: float) -> Candidate:
     whom = "before" if found.reference == "baseline" else "on the peers"
     usual = format_ms(usual_us) if usual_us >= _NEXT_TO_NOTHING_US else "not at all"
-    text = f"Backward runs forward again (torch.utils.checkpoint), {format_ms(own_us)} per iteration; {whom} {usual}."
+    text = f"{_FORWARD_AGAIN}, {format_ms(own_us)} per iteration; {whom} {usual}."
     step = _NEXT_STEP + found.next_step
     return msgspec.structs.replace(found, evidence=(*found.evidence, text), next_step=step.strip())
 
@@ -91,5 +155,9 @@ def _again_us(fleet: Fleet) -> Floats:
 def _runs_again(key: FunctionKey) -> bool:
     if key.kind != "python" or key.thread != "training":
         return False
-    frames = (split_frame(entry) for entry in key.stack if _FILE in entry)
-    return any(frame.file == _FILE and frame.name.rpartition(".")[2] in _AGAIN for frame in frames)
+    return any(map(_is_again, key.stack))
+
+
+def _is_again(entry: str) -> bool:
+    frame = split_frame(entry) if _FILE in entry else None
+    return frame is not None and frame.file == _FILE and frame.name.rpartition(".")[2] in _AGAIN

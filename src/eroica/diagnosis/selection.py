@@ -17,6 +17,7 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import find_slow_communication
 from eroica.diagnosis.compute import find_compute
 from eroica.diagnosis.confidence import believed_strength
+from eroica.diagnosis.denormals import find_denormals
 from eroica.diagnosis.fragmented import find_fragmented
 from eroica.diagnosis.fragmented_messages import find_cut_up
 from eroica.diagnosis.gains import MINOR
@@ -36,6 +37,7 @@ from eroica.diagnosis.paths import find_group_transfers
 from eroica.diagnosis.pauses import find_pauses
 from eroica.diagnosis.python_code import find_python
 from eroica.diagnosis.reading import INPUT_CAUSES
+from eroica.diagnosis.recomputation import find_recomputation
 from eroica.diagnosis.rotating import find_rotating
 from eroica.diagnosis.routing_imbalance import tell_routed
 from eroica.diagnosis.rows import waits_rather
@@ -63,12 +65,14 @@ _RULES = (
     find_blocking,
     find_lock_contention,
     find_python,
+    find_recomputation,
     find_smaller_pieces,
     find_collections,
     find_rotating,
     find_pauses,
     find_seldom,
     find_compute,
+    find_denormals,
     find_slow_operators,
     find_memory_storms,
     find_synchronization,

@@ -1,0 +1,98 @@
+"""Matrix products of backward that take far longer than those of forward: numbers below the normal format's least.
+
+Each product of forward has two of the same size in backward, so backward's take about twice as long. Processors work on
+denormal numbers ten to a hundred times as slowly, and gradients of a model that fits its data, or that vanish, become
+such numbers first. Devices do not mind. Array suffixes: W workers.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.frames import whole_rows
+from eroica.diagnosis.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH, Lateness, accuse
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms, short_name
+from eroica.localize.excess import standard_error
+from eroica.report.words import worker_list
+
+Floats = NDArray[np.float64]
+_PRODUCTS = frozenset(
+    {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mkldnn_convolution", "aten::convolution_backward"}
+)
+#: Time of backward's products as a multiple of forward's: with forward run again it is three; from the second on only
+#: the numbers in them explain it.
+_USUAL, _FAR_BEYOND = 3.0, 8.0
+#: More calls in backward for one of forward are other products.
+_MOST_CALLS = 4.0
+_NEXT_STEP = (
+    "Gradients or weights have become denormal numbers. torch.set_flush_denormal(True) at the start makes them zero; "
+    "then look why they vanish: a loss near zero, a learning rate or an epsilon that is too small."
+)
+
+
+def find_denormals(view: View) -> list[Candidate]:
+    """Accuse matrix products of backward that take far longer than forward's let expect.
+
+    On most workers, or on some that the others wait for: gradients of each worker's own data come first.
+    """
+    if view.fleet.has_accelerator or view.iterations < 2:
+        return []
+    forward, backward = (_products(view, phase) for phase in ("forward", "backward"))
+    if not forward or not backward:
+        return []
+    first_W, then_W = (view.fleet.critical_us[rows].sum(axis=0) for rows in (forward, backward))
+    calls_W, more_calls_W = (view.fleet.count[rows].sum(axis=0) for rows in (forward, backward))
+    far_W = (then_W >= _FAR_BEYOND * first_W) & (more_calls_W <= _MOST_CALLS * calls_W)
+    usual_W, time_WI = _USUAL * first_W, view.fleet.series(backward)
+    agreement_W = np.clip(view.deficit_us / np.maximum(then_W - usual_W, 1e-9), 0.0, 1.0)
+    is_job_wide = bool(far_W.mean() >= JOB_WIDE)
+    if not is_job_wide:
+        far_W &= agreement_W >= LEAST_AGREEMENT
+    if not far_W.any():
+        return []
+    members_W = np.ones(view.workers, np.bool_) if is_job_wide else far_W
+    strength = float(np.median(((then_W - usual_W) / np.maximum(standard_error(time_WI), 1e-9))[far_W]))
+    if strength < LEAST_STRENGTH * view.strictness:
+        return []
+    late = Lateness(
+        reference="expectation",
+        workers=tuple(np.flatnonzero(members_W).tolist()),
+        removed_us=np.where(members_W[:, None], np.maximum(time_WI - usual_W[:, None], 0.0), 0.0),
+        mean_us=float(then_W[members_W].mean()),
+        reference_us=float(usual_W[members_W].mean()),
+        strength=strength,
+        agreement=None if is_job_wide else float(agreement_W[members_W].min()),
+    )
+    return [_candidate(view, backward, late, float(first_W[members_W].mean()))]
+
+
+def _products(view: View, phase: str) -> list[int]:
+    keys = view.fleet.keys
+    return [at for at, key in enumerate(keys) if key.kind == "compute" and key.phase == phase and key.name in _PRODUCTS]
+
+
+def _candidate(view: View, rows: list[int], late: Lateness, forward_us: float) -> Candidate:
+    heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].sum()))
+    name = view.fleet.keys[heaviest].name
+    ratio, backward = late.mean_us / max(forward_us, 1e-9), format_ms(late.mean_us)
+    ranks = [view.fleet.ranks[worker] for worker in late.workers]
+    where = "" if late.agreement is None else f" on {worker_list(ranks)}"
+    found = accuse(late, "compute-slow", "compute", whole_rows(name, rows), rows, view.settings.min_gain)
+    return msgspec.structs.replace(
+        found,
+        sentence=(
+            f"Matrix products of backward ({short_name(name)}) take {ratio:.0f} times as long as those of forward"
+            f"{where}, {backward} of each {format_ms(view.iteration_us)} iteration: so slowly processors work on "
+            "denormal numbers."
+        ),
+        evidence=(
+            f"Backward's products take {backward}, forward's {format_ms(forward_us)}; of the same sizes, backward's "
+            "should take about twice as long.",
+        ),
+        next_step=_NEXT_STEP,
+        stands_for=frozenset({"compute-slow", "load-imbalance"}),
+    )

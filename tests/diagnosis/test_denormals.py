@@ -1,0 +1,78 @@
+"""Matrix products of backward beside those of forward."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from eroica.model.pattern import FunctionKey
+from eroica.model.verdict import Verdict
+from eroica.pipeline import analyze
+from eroica.testing import FleetPlan, synthesize, synthesize_window
+from eroica.testing.fleet import Draft
+
+FORWARD = FunctionKey(kind="compute", name="aten::addmm", phase="forward")
+BACKWARD = FunctionKey(kind="compute", name="aten::mm", phase="backward")
+
+
+class Products:
+    """Matrix products take so many milliseconds, in so many calls."""
+
+    def __init__(self, forward_ms: float, backward_ms: float, calls: float = 28.0, spread: float = 0.05) -> None:
+        self.forward_ms, self.backward_ms, self.calls, self.spread = forward_ms, backward_ms, calls, spread
+
+    def apply(self, draft: Draft) -> None:
+        for key in (FORWARD, BACKWARD):
+            draft.time_us.pop(key, None)
+            draft.count.pop(key, None)
+        vary_WI = 1 + self.spread * draft.noise.standard_normal(draft.shape)
+        draft.add(FORWARD, np.full(draft.shape, self.forward_ms * 1e3), 14.0, 0.9)
+        draft.add(BACKWARD, self.backward_ms * 1e3 * np.clip(vary_WI, 0.2, 3.0), self.calls, 0.9)
+
+
+def verdict_on(products: Products, seed: int = 0, *, accelerator: bool = False, workers: int = 4) -> Verdict:
+    patterns = synthesize(FleetPlan(workers=workers, seed=seed, accelerator=accelerator), [products], 2)
+    return analyze("job", synthesize_window(patterns, "manual", ()), patterns)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("spread", [0.05, 0.4])
+def test_products_of_backward_that_take_far_longer_than_those_of_forward_are_told(seed: int, spread: float) -> None:
+    verdict = verdict_on(Products(8, 200, spread=spread), seed)
+    found = verdict.cause
+    assert found is not None and (found.cause, found.scope, found.function.name) == ("compute-slow", "all", "aten::mm")
+    assert "denormal" in verdict.summary and "set_flush_denormal" in found.next_step
+    assert found.gain == pytest.approx(176 / 250, abs=0.12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("products", "accelerator"),
+    [
+        (Products(30, 66), False),  # as usual
+        (Products(30, 105), False),  # with forward run again
+        (Products(8, 200, calls=200.0), False),  # other products
+        (Products(8, 200), True),
+    ],
+)
+def test_what_is_usual_or_not_comparable_is_not(products: Products, accelerator: bool, seed: int) -> None:
+    assert "denormal" not in verdict_on(products, seed, accelerator=accelerator).summary
+
+
+class OnOne(Products):
+    """As above, but backward's products are as usual on all workers but one."""
+
+    def __init__(self, worker: int) -> None:
+        super().__init__(8, 16)
+        self.worker = worker
+
+    def apply(self, draft: Draft) -> None:
+        super().apply(draft)
+        draft.time_us[BACKWARD][self.worker] *= 12
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_worker_whose_gradients_alone_are_so_small_is_named(seed: int) -> None:
+    found = verdict_on(OnOne(2), seed).cause
+    assert found is not None and (found.cause, found.workers) == ("compute-slow", (2,))
+    assert "set_flush_denormal" in found.next_step
