@@ -241,9 +241,10 @@ def test_a_lightning_trainer_reports_to_wandb(run: Path) -> None:
 
 
 @needs("lightning", "mlflow")
-def test_a_lightning_trainer_reports_to_mlflow(run: Path) -> None:
+def test_a_lightning_trainer_reports_to_mlflow(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.tracking import MlflowClient
 
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     assert "steps 20" in train(run, "pl.py", "mlflow")
     client = MlflowClient(f"file://{run.parent}/mlflow")
     experiment = client.get_experiment_by_name("ours")

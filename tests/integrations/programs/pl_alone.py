@@ -1,4 +1,4 @@
-"""Lightning's Trainer with Eroica's callback and nothing else of Eroica; from step 150 on it writes weights as text.
+"""Lightning's Trainer with Eroica's callback and nothing else of Eroica; from step 3,000 on it writes weights as text.
 
 Ends some time after a cause is known.
 """
@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from eroica.integrations import metrics
 from eroica.integrations.lightning import EroicaCallback
 
-WIDTH, ONSET, AFTER, LOOKS = 256, 150, 40, 4
+WIDTH, ONSET, AFTER, LOOKS = 256, 3000, 40, 4
 
 
 class Net(L.LightningModule):
@@ -44,7 +44,7 @@ class WeightsAsText(L.Callback):
 
 torch.set_num_threads(1)
 trainer = L.Trainer(
-    accelerator="cpu", devices=1, max_steps=4000, logger=TensorBoardLogger(sys.argv[1]), enable_checkpointing=False,
+    accelerator="cpu", devices=1, max_steps=6000, logger=TensorBoardLogger(sys.argv[1]), enable_checkpointing=False,
     callbacks=[WeightsAsText(), EroicaCallback()], enable_progress_bar=False,
 )  # fmt: skip
 trainer.fit(Net(), torch.utils.data.DataLoader(torch.randn(64000, WIDTH), batch_size=8))
