@@ -49,6 +49,15 @@ def test_python_of_another_function_is_another_problem() -> None:
     assert not told(accused("python-on-critical-path", function("tokenize", 3, is_own=False)), saving)
 
 
+def test_a_process_that_is_held_back_tells_of_the_library_that_it_happens_to_be_in() -> None:
+    """It has no functions of its own; a cause that has some tells only of Python that shares them."""
+    read = accused("python-on-critical-path", function("read", 1, is_own=False), (2,))
+    held = accused("compute-slow", NOTHING, (2,), stands_for=frozenset({"python-on-critical-path"}))
+    again = accused("python-on-critical-path", function("unpack_hook", 2), (2,), stands_for=held.stands_for)
+    assert told(read, held)
+    assert not told(read, again)
+
+
 def test_a_cause_of_some_is_not_explained_by_a_crowd_of_all() -> None:
     crowd = accused("cpu-contention", stands_for=frozenset({"compute-slow"}), gain=0.4, each_us=40_000.0)
     assert told(accused("compute-slow", function("aten::mm", 1), kind="compute"), crowd)

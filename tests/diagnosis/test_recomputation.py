@@ -86,3 +86,21 @@ def test_operators_below_a_frame_that_runs_forward_again_are_its_time(again: boo
     assert found is not None and found.workers == EVERYBODY
     assert (found.function.name == "CheckpointFunction.backward") == again, found.function
     assert not again or found.gain == pytest.approx(0.4, abs=0.12)
+
+
+class Slower:
+    """Whatever runs takes half as long again."""
+
+    def apply(self, draft: Draft) -> None:
+        for key in draft.time_us:
+            if key.kind in ("python", "compute"):
+                draft.time_us[key] = 1.5 * draft.time_us[key]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_forward_that_has_always_run_again_is_not_why_everything_is_slower(seed: int) -> None:
+    modules = [Mixing(EVERYBODY, 8, (AGAIN[0], f"forward (torch/nn/modules/part{at}.py:20)")) for at in range(5)]
+    before = synthesize(FleetPlan(workers=4, seed=seed), [*modules, Operators()], 1)
+    patterns = synthesize(FleetPlan(workers=4, seed=seed, draw=1), [*modules, Operators(), Slower()], 2)
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+    assert all(not one.function.name.startswith("CheckpointFunction") for one in verdict.findings), verdict.summary

@@ -34,6 +34,8 @@ _SCAN_S = 0.5
 _MAX_NOTES = 50
 _MOST_ABSOLVED = 1000
 _RETRY_S = (0.2, 0.5, 1.0, 2.0)
+#: A collector that is started again is there within this time.
+_ALONE_S = 15.0
 
 
 class Agent:
@@ -271,15 +273,16 @@ class Agent:
     async def _deliver(self, window_id: int, global_rank: int, pattern: bytes) -> None:
         """Hand over a pattern; while nobody answers, for as long as a collector that was started again waits for it.
 
-        None comes any more once the job is over.
+        None comes any more once the job is over; where this host's workers have ended, it may be.
         """
-        end, vain = self._clock() + self._settings.window_deadline_s, 0
+        began, vain = self._clock(), 0
         for pause_s in chain(_RETRY_S, repeat(_RETRY_S[-1])):
             delivery = await self._link.deliver(pattern)
             if delivery == "taken":
                 return
-            vain += delivery == "refused" or self._stop or not self.roster.living
-            if vain == len(_RETRY_S) or self._clock() > end:
+            vain += delivery == "refused" or self._stop
+            patience_s = self._settings.window_deadline_s if self.roster.living else _ALONE_S
+            if vain == len(_RETRY_S) or self._clock() - began > patience_s:
                 break
             await asyncio.sleep(pause_s)
         log.warning("the pattern of worker %d could not be delivered", global_rank)

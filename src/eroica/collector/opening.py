@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from eroica.collector.participants import WorkerKey, key_of
 from eroica.collector.resume import History
 from eroica.model.verdict import Verdict
-from eroica.model.window import SLOWER, WindowPurpose
+from eroica.model.window import Window, WindowPurpose
 from eroica.settings import Settings
 from eroica.wire.messages import ProfileRequest, WorkerStatus, WorkerTrigger
 from eroica.wire.patience import off_by
@@ -259,10 +259,15 @@ class Opening:
         triggered = (line for line in history.lines if line.purpose not in ("manual", *_OF_OURS))
         self.absolved = sum(line.verdict == "healthy" for line in triggered)
         left = None if history.underway is None else history.underway.window
-        if left is not None and left.purpose in SLOWER and not left.period_s:  # it may have been a first look
+        if left is not None and left.purpose == "slow" and self._is_first_look(left):
             self._whole = Wanted(
                 left.purpose, left.reason, self._settings.window_s, baseline_s=left.baseline_iteration_s
             )
+
+    def _is_first_look(self, window: Window) -> bool:
+        """The window is much shorter than a whole one, and about nothing that comes and goes."""
+        length_s = (window.last_iteration - window.first_iteration) * (window.current_iteration_s or 0.0)
+        return not window.period_s and length_s < _NEARLY_WHOLE * self._settings.window_s
 
 
 def _is_sure(verdict: Verdict) -> bool:

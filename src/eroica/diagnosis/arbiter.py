@@ -160,6 +160,8 @@ def _is_vaguer(one: Candidate, other: Candidate) -> bool:
         has_rhythm = one.gain is None and other.gain is not None and other.scope in (one.scope, "rotating")
         if wanders or has_rhythm:
             return True
+    if one.cause in other.stands_for and not other.functions:  # a lack of cores, or a process that is held back
+        return _is_within(one, other)
     follows = one.cause in other.stands_for or one.cause in CATALOG[other.cause].brings_about
     return follows and _is_within(one, other) and _is_same_place(one, other)
 

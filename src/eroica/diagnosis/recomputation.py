@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus, split_frame
-from eroica.diagnosis.lateness import LEAST_STRENGTH, Lateness
+from eroica.diagnosis.lateness import LEAST_RATIO, LEAST_STRENGTH, Lateness
 from eroica.diagnosis.python_code import accuse_python
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
@@ -46,14 +46,18 @@ def find_recomputation(view: View) -> Iterator[Candidate]:
     Its operators count; of these only the sum over the window is known. Where one function of the user's is most of
     what runs again, that is told, and by other rules.
     """
-    if not view.sees_callers or view.suspects.baseline is None:
+    past = view.suspects.baseline
+    if not view.sees_callers or past is None or view.iteration_us < past.mean_iteration_us:
         return
     rows = [at for at, key in enumerate(view.fleet.keys) if _runs_again(key)]
-    again_W, then_W = _again_us(view.fleet), np.nan_to_num(view.then(_again_us))
-    more_W = again_W - then_W
-    if not rows or more_W.min() < view.settings.min_gain * view.iteration_us or _is_of_one(view, rows):
+    slower_W = np.maximum(
+        np.nan_to_num(view.speed_change.factor, nan=1.0), 1.0
+    )  # what ran again already is slower, too
+    again_W, then_W = _again_us(view.fleet), np.nan_to_num(view.then(_again_us)) * slower_W
+    more_W, critical_W = again_W - then_W, view.fleet.critical_us[rows].sum(axis=0)
+    least_W = np.maximum(view.settings.min_gain * view.iteration_us, LEAST_RATIO * then_W)
+    if not rows or (more_W < least_W).any() or not critical_W.all() or _is_of_one(view, rows):
         return
-    critical_W = view.fleet.critical_us[rows].sum(axis=0)
     error_W = np.sqrt((view.fleet.error_us[rows] ** 2).sum(axis=0)) * again_W / np.maximum(critical_W, 1e-9)
     late = Lateness(
         reference="baseline",
