@@ -13,7 +13,7 @@ from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
 
 from eroica.integrations.ray import metrics, watched
 
-STEPS, STEP_S = 300, 0.03
+STEPS, STEP_S = 600, 0.03
 
 
 def train_loop(config):
