@@ -226,6 +226,7 @@ def test_workers_that_are_killed_inside_a_window_leave_their_iterations_and_stac
     assert verdict.window is not None and verdict.window.duration_s > 1.0
 
 
+@pytest.mark.thorough
 def test_a_window_outlives_the_collector_that_ordered_it(tmp_path: Path) -> None:
     script, out = write_training(tmp_path / "job"), tmp_path / "report"
     options = ["--set", "window_s=4", "--set", "baseline_window=false"]
