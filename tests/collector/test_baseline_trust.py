@@ -200,7 +200,7 @@ def test_a_collector_that_was_started_again_still_knows_how_fast_the_job_was_the
         current_iteration_s=0.15,
     )
     again = Job()
-    again.windows.resume(0.0, History(last_id=taken.window_id, windows=(taken,), baseline=baseline))
+    again.windows.resume(0.0, 0.0, History(last_id=taken.window_id, windows=(taken,), baseline=baseline))
     again.train(0.15, best_s, 2)
     assert bool(again.look(0.15, best_s).baseline) == trusted
 
@@ -219,7 +219,7 @@ def test_a_collector_that_was_started_again_still_knows_that_the_job_was_slow_fr
         WindowLine(window_id=number + 2, purpose="early", phase="done", verdict="healthy"),
     )
     again = Job()
-    again.windows.resume(0.0, History(last_id=number + 2, lines=lines, windows=(taken,), baseline=baseline))
+    again.windows.resume(0.0, 0.0, History(last_id=number + 2, lines=lines, windows=(taken,), baseline=baseline))
     again.train(0.1, 0.1, 2)
     assert again.windows.absolved == 0
     work = again.look(0.11, 0.1)

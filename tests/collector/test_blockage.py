@@ -450,7 +450,7 @@ def test_a_new_collector_takes_earlier_verdicts_over_until_somebody_gets_further
     line = WindowLine(window_id=3, purpose="blocked", phase="done")
     history = History(last_id=3, lines=(line,), windows=(window,), verdicts=((3, verdict()),))
     fleet = Fleet()
-    fleet.windows.resume(fleet.now, history)
+    fleet.windows.resume(fleet.now, 0.0, history)
     fleet.blockages.resume(history)
     fleet.change(iteration=6)
     fleet.silence(0, 1, 2, 3)

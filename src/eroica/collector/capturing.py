@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from typing import Literal
 
@@ -88,17 +87,18 @@ class Capturing:
         self.current = None
         self.order = None
 
-    def resume(self, now: float, history: History) -> None:
+    def resume(self, now: float, wall_s: float, history: History) -> None:
         """Go on with serial numbers that no agent has seen, and with the window that was underway.
 
         Agents that have its order already go on with it; the ledger has resumed.
 
         Args:
-            now: Seconds.
+            now: Seconds, on our own clock.
+            wall_s: The same moment in seconds since 1970.
             history: What the collector before left.
         """
         self._serial = _ORDERS_OF_A_WINDOW * self._ledger.last_id
-        left, wall_s = history.underway, time.time()
+        left = history.underway
         if left is None:
             return
         window = left.window

@@ -178,7 +178,7 @@ class Collector:
 
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended."""
-        self.windows.resume(self._clock(), history)
+        self.windows.resume(self._clock(), time.time(), history)
         self.blockages.resume(history)
         self._former = history.final
         if history.pace is not None:

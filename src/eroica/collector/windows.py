@@ -289,12 +289,12 @@ class Windows:
         """Remember something that people should know; bounded. False if it was known or there is no room."""
         return self._ledger.note(text)
 
-    def resume(self, now: float, history: History) -> None:
-        """Go on where a collector of the same job ended; before anything else."""
+    def resume(self, now: float, wall_s: float, history: History) -> None:
+        """Go on where a collector of the same job ended; before anything else. Times as for `underway`."""
         self._ledger.resume(history)
         self._opening.resume(history)
         self._baseline.resume(history)
-        self._capturing.resume(now, history)
+        self._capturing.resume(now, wall_s, history)
 
     # ------------------------------------------------------------------ opening
 
