@@ -80,8 +80,7 @@ def find_denormals(view: View) -> list[Candidate]:
 
 def _times(fleet: Fleet) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Sum what runs before backward, and backward's products, on each worker; mark where they are comparable. [W]."""
-    keys = fleet.keys
-    forward = [at for at, key in enumerate(keys) if key.kind == "compute" and key.phase in _BEFORE]
+    forward = [at for at, key in enumerate(fleet.keys) if key.kind == "compute" and key.phase in _BEFORE]
     calls_W, more_W = (fleet.count[_products(fleet, phases)].sum(axis=0) for phases in (_BEFORE, ("backward",)))
     first_W = fleet.critical_us[forward].sum(axis=0)
     then_W = fleet.critical_us[_products(fleet, ("backward",))].sum(axis=0)
@@ -89,18 +88,19 @@ def _times(fleet: Fleet) -> tuple[Floats, Floats, NDArray[np.bool_]]:
 
 
 def _products(fleet: Fleet, phases: Collection[str]) -> list[int]:
-    keys = fleet.keys
-    return [
-        at for at, key in enumerate(keys) if key.kind == "compute" and key.phase in phases and key.name in _PRODUCTS
-    ]
+    return [at for at, key in enumerate(fleet.keys) if key.name in _PRODUCTS and key.phase in phases]
 
 
 def _has_grown(view: View, first_W: Floats, then_W: Floats) -> NDArray[np.bool_]:
     """Mark workers on which the multiple is far larger than in the healthy window; all without one. bool [W]."""
     if view.suspects.baseline is None:
         return np.ones(view.workers, np.bool_)
-    before_W = view.then(lambda fleet: _times(fleet)[1] / np.maximum(_times(fleet)[0], 1e-9))
-    return np.asarray(then_W >= _GROWN * np.nan_to_num(before_W) * first_W)
+    return np.asarray(then_W >= _GROWN * np.nan_to_num(view.then(_multiple)) * first_W)
+
+
+def _multiple(fleet: Fleet) -> Floats:
+    first_W, then_W, _ = _times(fleet)
+    return then_W / np.maximum(first_W, 1e-9)
 
 
 def _candidate(view: View, rows: list[int], late: Lateness, forward_us: float) -> Candidate:

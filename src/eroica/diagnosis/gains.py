@@ -24,10 +24,10 @@ _OF_CORES = frozenset({"cpu-contention", "sibling-process", "misconfiguration"})
 _ACCOUNTS_FOR_CORES = 0.35
 #: Causes of whole processes: one that is stopped or throttled for a share of the time loses that, whatever it does.
 _OF_PROCESSES = frozenset({"compute-slow", "misconfiguration"})
-#: What accounts for less than this share of a slowdown leaves room for something else.
-MINOR = 0.3
 #: And it must account for this share of what all causes gain together.
 _LEADS = 0.8
+#: What accounts for less than this share of a slowdown leaves room for something else.
+MINOR = 0.3
 #: Causes that gain less than this share of the growth together leave something else to be found...
 HALF = 0.5
 #: ...which is worth a word from this share of the iteration on: so much baseline windows on busy cores differ by.
