@@ -186,9 +186,7 @@ def inside_a_long_window(directory: Path, then: Callable[[subprocess.Popen[bytes
         env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        _wait_for(out, lambda status: status["iteration"] > 60)
-        subprocess.run([sys.executable, "-m", "eroica", "profile", "--out", str(out), "--no-wait"], check=True)
-        _wait_for(out, lambda status: any(line["phase"] == "window" for line in status["windows"]))
+        _order_window(out)
         seen = json.loads((out / "status.json").read_text())["iteration"]
         _wait_for(out, lambda status: status["iteration"] > seen + 30)  # it begins a second ahead or so
         time.sleep(1.5)
@@ -236,9 +234,7 @@ def test_a_window_outlives_the_collector_that_ordered_it(tmp_path: Path) -> None
         env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        _wait_for(out, lambda status: status["iteration"] > 60)
-        subprocess.run([sys.executable, "-m", "eroica", "profile", "--out", str(out), "--no-wait"], check=True)
-        _wait_for(out, lambda status: any(line["phase"] == "window" for line in status["windows"]))
+        _order_window(out)
         (collector,) = [
             child for child in psutil.Process(job.pid).children() if "eroica.collector" in " ".join(child.cmdline())
         ]
@@ -252,6 +248,13 @@ def test_a_window_outlives_the_collector_that_ordered_it(tmp_path: Path) -> None
     assert any("the collector was started again" in note for note in status["notes"])
     verdict = Verdict.from_json((out / "windows" / "1" / "verdict.json").read_bytes())
     assert verdict.coverage.workers_reported == 2 and verdict.window is not None, verdict.summary
+
+
+def _order_window(out: Path) -> None:
+    """Ask for a window once the job is in full swing, and wait until its workers have been told."""
+    _wait_for(out, lambda status: status["iteration"] > 60)
+    subprocess.run([sys.executable, "-m", "eroica", "profile", "--out", str(out), "--no-wait"], check=True)
+    _wait_for(out, lambda status: any(line["phase"] == "window" for line in status["windows"]))
 
 
 def _wait_for(out: Path, is_so: Callable[[dict[str, Any]], bool]) -> None:
