@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from eroica.collector.trainjob import CA_FILE, TOKEN_FILE, URL, TrainJob, trainer_status
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
@@ -21,6 +22,8 @@ from eroica.wire.messages import JobStatus
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
 
+#: Kubeflow Trainer, pkg/apis/trainer/v1alpha1/trainjob_types.go: of a metric's name, and of its value.
+LONGEST = 64
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/llama/status"
 STATUS = JobStatus(job="llama", phase="watching", message="", iteration=412, mean_ms=24.4, best_ms=18.2)
 CAUSE = Finding(
@@ -57,12 +60,19 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.heard.append((self.path, self.headers["authorization"], body))
-        self.send_response(self.server.answer)
+        self.send_response(self.server.answer if within_limits(body) else 422)
         self.send_header("content-length", "0")
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
         """Stay silent."""
+
+
+def within_limits(body: dict[str, Any]) -> bool:
+    """Whether the API server takes it."""
+    status = body["trainerStatus"]
+    texts = [text for metric in status["metrics"] for text in (metric["name"], metric["value"])]
+    return bool(status["lastUpdatedTime"]) and len(texts) <= 2 * 256 and all(0 < len(text) <= LONGEST for text in texts)
 
 
 def make_certificate(directory: Path) -> None:
@@ -167,3 +177,43 @@ def test_values_are_texts_and_none_is_empty() -> None:
     body = trainer_status(JobStatus(job="j", phase="", message=""), VERDICT)
     assert all(isinstance(metric["value"], str) and metric["value"] for metric in body["metrics"])
     assert body["lastUpdatedTime"].endswith("Z")
+
+
+LONG = replace(
+    VERDICT,
+    summary="Worker 2 spends 62 ms of each 133 ms iteration in TokenWindows._read_block (tokens.py:39) loading data; "
+    f"the others wait for it. {'x' * 200}",
+    findings=(
+        replace(CAUSE, function=FindingFunction(name="f" * 300, kind="python"), workers=tuple(range(0, 9000, 500))),
+    ),
+)
+
+
+def test_a_verdict_of_many_words_is_taken_in_pieces(tmp_path: Path, controller: Controller) -> None:
+    notes: list[str] = []
+
+    async def go() -> None:
+        job = TrainJob(variables(tmp_path / "tls", controller.url), lambda: STATUS, notes.append)
+        job.judged(2, LONG)
+        job.start()
+        await job.close(5)
+        assert job.posted
+
+    asyncio.run(go())
+    assert notes == []
+    told = names(controller.heard[-1][2])
+    pieces = [value for name, value in told.items() if name.startswith("eroica_summary")]
+    assert "".join(pieces).replace(" ", "") == LONG.summary.replace(" ", "")
+    assert list(told)[4:6] == ["eroica_summary", "eroica_summary_2"]
+
+
+@pytest.mark.parametrize("verdict", [None, VERDICT, LONG])
+def test_a_post_has_the_fields_of_the_published_model(verdict: Verdict | None) -> None:
+    """Fields that the model does not know would be lost on the way through it."""
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="pip install -e '.[dev]'")
+    body = {"trainerStatus": trainer_status(STATUS, verdict)}
+    read = models.TrainerV1alpha1UpdateTrainJobStatusRequest.from_dict(body)
+    assert read.model_dump(mode="json", by_alias=True, exclude_none=True) == body
+    wrong = {"trainerStatus": {**body["trainerStatus"], "lastUpdateTime": "2026-01-01T00:00:00Z"}}
+    read = models.TrainerV1alpha1UpdateTrainJobStatusRequest.from_dict(wrong)
+    assert read.model_dump(mode="json", by_alias=True, exclude_none=True) != wrong

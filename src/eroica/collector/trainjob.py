@@ -6,8 +6,9 @@ against. The third is the file with the pod's token, which is renewed under us. 
 one of the training itself: so this is off unless the setting `trainjob_status` says otherwise.
 
 Source:
-    Kubeflow Trainer, docs/proposals/2779-trainjob-progress. Progress and remaining time are left out: only the training
-    knows how many iterations it will make.
+    Kubeflow Trainer, docs/proposals/2779-trainjob-progress, and pkg/apis/trainer/v1alpha1/trainjob_types.go, whose
+    limits the API server checks. Progress and remaining time are left out: only the training knows how many iterations
+    it will make.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
@@ -38,6 +40,8 @@ URL, CA_FILE, TOKEN_FILE = (
 #: The controller limits how often a service account may post.
 PERIOD_S = 30.0
 _TRY_S = 5.0
+#: Most characters of a metric's value. One that is longer gets the whole post refused, status 422.
+_LONGEST_VALUE = 64
 _MOST_TOKEN_BYTES = 64_000
 
 
@@ -133,7 +137,9 @@ class TrainJob:
 
 
 def trainer_status(status: JobStatus, verdict: Verdict | None) -> dict[str, Any]:
-    """Build `status.trainerStatus`; its values are texts, and none is empty.
+    """Build `status.trainerStatus`; its values are texts of 1 to 64 characters.
+
+    The verdict's sentence is longer: it goes on in `eroica_summary_2` and so forth.
 
     Args:
         status: The job right now.
@@ -144,12 +150,16 @@ def trainer_status(status: JobStatus, verdict: Verdict | None) -> dict[str, Any]
         if value_ms is not None:
             metrics[f"eroica_iteration_{name}_seconds"] = f"{value_ms / 1000:.6g}"
     if verdict is not None:
-        metrics |= {"eroica_verdict": verdict.verdict, "eroica_summary": sentence(verdict.summary)}
+        metrics["eroica_verdict"] = verdict.verdict
+        pieces = textwrap.wrap(sentence(verdict.summary), _LONGEST_VALUE)
+        names = ("eroica_summary", *(f"eroica_summary_{number}" for number in range(2, len(pieces) + 1)))
+        metrics |= dict(zip(names, pieces, strict=False))
         cause = verdict.cause
         if cause is not None:
             metrics["eroica_cause"] = clean(cause.cause, 60)
-            metrics["eroica_function"] = clean(cause.function.name)
-            metrics["eroica_workers"] = worker_list(cause.workers) if cause.workers else cause.scope
+            metrics["eroica_function"] = clean(cause.function.name, _LONGEST_VALUE)
+            who = worker_list(cause.workers) if cause.workers else cause.scope
+            metrics["eroica_workers"] = clean(who, _LONGEST_VALUE)
             metrics |= {} if cause.gain is None else {"eroica_gain_ratio": f"{cause.gain:.3g}"}
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     listed = [{"name": name, "value": value} for name, value in metrics.items() if value]
