@@ -1,4 +1,4 @@
-"""Draws docs/pictures from three real jobs that get slow or stop: report, live page and terminal; run by `make docs`.
+"""Draws docs/pictures from three real jobs that get slow or stop: report, live page, terminal; `make docs-pictures`.
 
 Needs Chromium and its driver, and tmux. A job takes one to two minutes.
 """
@@ -23,8 +23,12 @@ from eroica.testing.browser import Browser, why_no_browser
 from eroica.wire.address import page_link, read_address
 
 PICTURES = Path(__file__).with_name("pictures")
-#: Fault -> the worker that has it.
-SHOWN = {"slow-loader": 2, "blocking-checkpoint": 0, "hang-queue": 1}
+#: Fault -> the worker that has it, and the pictures that pages embed.
+SHOWN = {
+    "slow-loader": (2, ("footer.svg", "top.svg", "verdict.svg", "live.png", "report.png", "report-whole.png")),
+    "blocking-checkpoint": (0, ("report.png",)),
+    "hang-queue": (1, ("live.png", "report.png")),
+}
 TERMINAL = (100, 30)
 PATIENCE_S = 180.0
 #: Fonts of the reader's machine; the template's own come from the network.
@@ -38,7 +42,7 @@ def main() -> int:
     PICTURES.mkdir(exist_ok=True)
     browser = Browser()
     try:
-        for fault, worker in SHOWN.items():
+        for fault, (worker, _) in SHOWN.items():
             with tempfile.TemporaryDirectory(prefix="eroica-docs-") as name:
                 photograph(Rehearsal(fault, worker, 4, Path(name).resolve()), browser)
             print(f"{fault}: drawn", flush=True)
@@ -54,20 +58,26 @@ def photograph(case: Rehearsal, browser: Browser) -> None:
     with Terminal("job", ["env", "-u", "CI", *variables, *words]) as terminal:
         wait_for_the_answer(case)
         time.sleep(2)
-        terminal.draw(PICTURES / f"{case.fault}-footer.svg", "eroica run")
+        terminal.draw(case.fault, "footer.svg", "eroica run")
         with Terminal("top", [sys.executable, "-m", "eroica", "top", "--out", str(case.run)]) as top:
             time.sleep(4)
-            top.draw(PICTURES / f"{case.fault}-top.svg", "eroica top")
+            top.draw(case.fault, "top.svg", "eroica top")
         live_page(case, browser)
         terminal.interrupt()
         wait_for(lambda: (case.run / "index.html").exists() and case.final.exists())
         time.sleep(2)
-        terminal.draw(PICTURES / f"{case.fault}-verdict.svg", "eroica run")
+        terminal.draw(case.fault, "verdict.svg", "eroica run")
     browser.size(1200, 1240)
     browser.open(case.run / "index.html")
     time.sleep(1)
-    browser.screenshot(PICTURES / f"{case.fault}-report.png")
-    browser.screenshot(PICTURES / f"{case.fault}-report-whole.png", whole=True)
+    shoot(browser, case.fault, "report.png")
+    shoot(browser, case.fault, "report-whole.png", whole=True)
+
+
+def shoot(browser: Browser, fault: str, name: str, whole: bool = False) -> None:
+    """Keep what the browser shows, if a page embeds it."""
+    if name in SHOWN[fault][1]:
+        browser.screenshot(PICTURES / f"{fault}-{name}", whole=whole)
 
 
 def wait_for_the_answer(case: Rehearsal) -> None:
@@ -83,7 +93,7 @@ def live_page(case: Rehearsal, browser: Browser) -> None:
     browser.size(1200, 900)
     browser.open(page_link(address))
     time.sleep(3)
-    browser.screenshot(PICTURES / f"{case.fault}-live.png", whole=True)
+    shoot(browser, case.fault, "live.png", whole=True)
 
 
 class Terminal:
@@ -111,13 +121,16 @@ class Terminal:
         """Ctrl-C."""
         subprocess.run([*self._tmux, "send-keys", "C-c"], check=True)
 
-    def draw(self, path: Path, title: str) -> None:
-        """What it shows, as a picture."""
+    def draw(self, fault: str, name: str, title: str) -> None:
+        """Keep what it shows as a picture, if a page embeds it."""
+        if name not in SHOWN[fault][1]:
+            return
         shown = subprocess.run(
             [*self._tmux, "capture-pane", "-e", "-p"], capture_output=True, text=True, check=True
         ).stdout.rstrip()
         console = Console(record=True, width=TERMINAL[0], file=io.StringIO(), force_terminal=True)
         console.print(Text.from_ansi(shown))
+        path = PICTURES / f"{fault}-{name}"
         path.write_text(console.export_svg(title=title, code_format=SVG_FORMAT), encoding="utf-8")
 
 

@@ -43,7 +43,7 @@ def _command(name: str) -> str:
     options = [one for one in (param.get_help_record(inside) for param in command.params) if one is not None]
     rows = [f"| `{flags.replace('|', chr(92) + '|')}` | {_cell(about)} |" for flags, about in options]
     table = "\n".join(["| option | |", "|---|---|", *rows]) + "\n" if rows else ""
-    return f"\n## eroica {name}\n\n```\n{usage}\n```\n\n{_text(command.help or '')}\n\n{table}"
+    return f"\n## eroica {name}\n\n```text\n{usage}\n```\n\n{_text(command.help or '')}\n\n{table}"
 
 
 def _cell(text: str) -> str:
@@ -62,7 +62,7 @@ def api_page() -> str:
 def _entry(name: str, value: Any) -> str:
     about = _docstring(inspect.getdoc(value) or "")
     if not inspect.isclass(value):
-        return f"\n## eroica.{name}\n\n```\n{name}{_signature(value)}\n```\n\n{about}\n"
+        return f"\n## eroica.{name}\n\n```text\n{name}{_signature(value)}\n```\n\n{about}\n"
     parts = [f"\n## eroica.{name}\n\n{about}\n", *_fields(value), *_methods(name, value)]
     return "".join(parts)
 
@@ -80,7 +80,7 @@ def _methods(owner: str, value: Any) -> Iterator[str]:
         if name.startswith("_") or not inspect.isfunction(plain):
             continue
         call = "" if isinstance(member, property) else _signature(plain)
-        yield f"\n### {owner}.{name}\n\n```\n{name}{call}\n```\n\n{_docstring(inspect.getdoc(plain) or '')}\n"
+        yield f"\n### {owner}.{name}\n\n```text\n{name}{call}\n```\n\n{_docstring(inspect.getdoc(plain) or '')}\n"
 
 
 def _signature(function: Any) -> str:
