@@ -322,7 +322,7 @@ class Settings:
         secret=True,
     )
     otlp_endpoint: str = _setting(
-        "", "Where OpenTelemetry is sent, http://HOST:4318 (needs the extra otel); empty = nowhere."
+        "", "Where OpenTelemetry is sent, http://HOST:4318 (extra otel; gRPC: docs/metrics.md); empty = nowhere."
     )
     trainjob_status: bool = _setting(
         False,

@@ -1,15 +1,17 @@
-"""OpenTelemetry, as a real OTLP receiver on loopback hears it."""
+"""OpenTelemetry, as real OTLP receivers on loopback hear it: one over HTTP, one over gRPC."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,6 +35,11 @@ KINDS = {
     "/v1/logs": ExportLogsServiceRequest,
     "/v1/metrics": ExportMetricsServiceRequest,
     "/v1/traces": ExportTraceServiceRequest,
+}
+SERVICES = {
+    "/v1/logs": "logs.v1.LogsService",
+    "/v1/metrics": "metrics.v1.MetricsService",
+    "/v1/traces": "trace.v1.TraceService",
 }
 HISTORY = IterationHistory(
     job="train",
@@ -66,18 +73,12 @@ VERDICT = Verdict(
 )  # fmt: skip
 
 
-class Receiver(ThreadingHTTPServer):
-    """Takes what an OTLP exporter sends; remembers it decoded, by path."""
-
-    daemon_threads = True
+class Heard:
+    """What exporters sent, decoded."""
 
     def __init__(self) -> None:
+        self.url = ""
         self.heard: dict[str, list[Any]] = {path: [] for path in KINDS}
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
     def records(self) -> list[Any]:
         scopes = [
@@ -97,7 +98,18 @@ class Receiver(ThreadingHTTPServer):
             s for one in self.heard["/v1/metrics"] for resource in one.resource_metrics for s in resource.scope_metrics
         ]
         metrics = [metric for scope in scopes for metric in scope.metrics]
-        return {metric.name: (metric.gauge or metric.sum).data_points or metric.sum.data_points for metric in metrics}
+        return {metric.name: getattr(metric, metric.WhichOneof("data")).data_points for metric in metrics}
+
+
+class Receiver(ThreadingHTTPServer):
+    """Takes what an OTLP exporter sends over HTTP."""
+
+    daemon_threads = True
+
+    def __init__(self, heard: Heard) -> None:
+        self.heard = heard.heard
+        super().__init__(("127.0.0.1", 0), _Handler)
+        heard.url = f"http://127.0.0.1:{self.server_address[1]}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -116,12 +128,37 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def receiving() -> Iterator[Receiver]:
-    server = Receiver()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+def receiving(protocol: str = "http/protobuf") -> Iterator[Heard]:
+    """What a receiver of this protocol hears."""
+    heard = Heard()
+    if protocol == "grpc":
+        server = grpc_server(heard)
+        yield heard
+        server.stop(None).wait()
+        return
+    receiver = Receiver(heard)
+    threading.Thread(target=receiver.serve_forever, daemon=True).start()
+    yield heard
+    receiver.shutdown()
+    receiver.server_close()
+
+
+def grpc_server(heard: Heard) -> Any:
+    """A server of OTLP's three services, started."""
+    grpc = pytest.importorskip("grpc", reason="gRPC is an extra: pip install -e '.[dev]'")
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc", reason="an extra: pip install -e '.[dev]'")
+    server = grpc.server(ThreadPoolExecutor(3))
+    for path, service in SERVICES.items():
+        export = grpc.unary_unary_rpc_method_handler(
+            lambda request, _, path=path: heard.heard[path].append(request),
+            request_deserializer=KINDS[path].FromString,
+            response_serializer=lambda _: b"",  # a response without fields
+        )
+        name = f"opentelemetry.proto.collector.{service}"
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"Export": export}),))
+    heard.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    return server
 
 
 def values(attributes: Any) -> dict[str, Any]:
@@ -134,8 +171,10 @@ def values(attributes: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_verdict_is_a_log_record_in_the_span_of_its_window() -> None:
-    with receiving() as server:
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_verdict_is_a_log_record_in_the_span_of_its_window(monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+    with receiving(protocol) as server:
 
         async def go() -> None:
             telemetry = Telemetry("train", "node-1", server.url, lambda: STATUS, lambda: HISTORY, 60.0)
@@ -151,12 +190,14 @@ def test_a_verdict_is_a_log_record_in_the_span_of_its_window() -> None:
     assert facts["eroica.cause"] == "slow-data-loading" and facts["eroica.workers"] == [2]
     assert facts["eroica.gain"] == 0.38 and facts["eroica.window_id"] == 2 and facts["eroica.final"] is False
     assert facts["eroica.function"].isprintable()
-    assert set(spans) == {"training", "baseline", "window"}  # the third window has not ended
-    window, training = spans["window"], spans["training"]
+    assert set(spans) == {"megatron.train", "baseline", "window"}  # the third window has not ended
+    window, training = spans["window"], spans["megatron.train"]
     assert record.span_id == window.span_id and window.parent_span_id == training.span_id
     assert (window.start_time_unix_nano, window.end_time_unix_nano) == (1_700_000_021 * 10**9, 1_700_000_024 * 10**9)
     assert values(window.attributes)["eroica.first_iteration"] == 212
     assert [point.as_double for point in points["iteration-time"]] == [pytest.approx(0.0244)]
+    (steps,) = points["megatron.training.step_duration_ms"]
+    assert (steps.count, steps.sum) == (1, 24.4)  # its iterations count once, however often it is looked at
     assert [point.as_int for point in points["eroica.iterations"]] == [412]
     assert {values(point.attributes)["eroica.purpose"]: point.as_int for point in points["eroica.windows"]} == {
         "baseline": 1,
@@ -165,16 +206,40 @@ def test_a_verdict_is_a_log_record_in_the_span_of_its_window() -> None:
     assert points["eroica.verdict.gain"][0].as_double == 0.38
 
 
-def test_a_collector_tells_its_final_verdict_and_ends_in_time_even_if_nobody_listens(tmp_path: Path) -> None:
-    with receiving() as server:
-        took_s, status = run_collector(tmp_path / "heard", server.url)
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_collector_tells_its_final_verdict_and_ends_in_time_even_if_nobody_listens(
+    tmp_path: Path, protocol: str
+) -> None:
+    variables = {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+    with receiving(protocol) as server:
+        took_s, status = run_collector(tmp_path / "heard", server.url, variables)
     assert status == 0 and took_s < 10
     assert [values(record.attributes)["eroica.final"] for record in server.records()] == [True]
-    took_s, status = run_collector(tmp_path / "unheard", "http://127.0.0.1:9")
+    took_s, status = run_collector(tmp_path / "unheard", "http://127.0.0.1:9", variables)
     assert status == 0 and took_s < 10
 
 
-def run_collector(run: Path, endpoint: str) -> tuple[float, int]:
+@pytest.mark.parametrize(
+    ("protocol", "complaint"),
+    [
+        ("http/json", "OTEL_EXPORTER_OTLP_PROTOCOL is 'http/json'; http/protobuf and grpc are spoken"),
+        ("grpc", "pip install 'eroica[otel-grpc]'"),
+    ],
+)
+def test_a_protocol_that_cannot_be_spoken_is_said_and_the_job_watched(
+    tmp_path: Path, protocol: str, complaint: str
+) -> None:
+    hidden = tmp_path / "hidden" / "sitecustomize.py"  # an environment without the exporter for gRPC
+    hidden.parent.mkdir()
+    hidden.write_text("import sys\nsys.modules['opentelemetry.exporter.otlp.proto.grpc'] = None\n")
+    variables = {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "PYTHONPATH": str(hidden.parent)}
+    _, status = run_collector(tmp_path / "job", "http://127.0.0.1:9", variables)
+    assert status == 0
+    notes = json.loads((tmp_path / "job" / "status.json").read_bytes())["notes"]
+    assert any(complaint in note for note in notes), notes
+
+
+def run_collector(run: Path, endpoint: str, variables: Mapping[str, str] | None = None) -> tuple[float, int]:
     """Start a collector of a job without agents, tell it that the job is over; seconds from then to its end."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("EROICA_")},
@@ -183,6 +248,7 @@ def run_collector(run: Path, endpoint: str) -> tuple[float, int]:
         "EROICA_RUNTIME_DIR": str(run.parent),
         "EROICA_OTLP_ENDPOINT": endpoint,
         "EROICA_PAGES": "false",
+        **(variables or {}),
     }
     process = subprocess.Popen([sys.executable, "-m", "eroica.collector"], env=environment)
     end = time.monotonic() + 30

@@ -84,7 +84,8 @@ def _telemetry(where: Places, collector: Collector, settings: Settings) -> Telem
 
         telemetry = Telemetry(where.job, where.host, settings.otlp_endpoint, collector.status, collector.pace.history)
     except ImportError as error:
-        collector.windows.note(f"otlp_endpoint: OpenTelemetry is missing ({error.name}); pip install 'eroica[otel]'")
+        extra = "otel-grpc" if "grpc" in (error.name or "") else "otel"
+        collector.windows.note(f"otlp_endpoint: OpenTelemetry is missing ({error.name}); pip install 'eroica[{extra}]'")
         return None
     except Exception as error:  # noqa: BLE001 - its SDK reads variables of the user's; a job is watched without it
         collector.windows.note(f"otlp_endpoint: OpenTelemetry does not start: {type(error).__name__}: {error}"[:300])

@@ -1,18 +1,25 @@
 """Verdicts, windows and iterations to an OpenTelemetry endpoint, with the SDK of the extra `[otel]`.
 
     log record   `eroica.verdict` for each verdict, with its cause, workers, gain, and the trace of its window.
-    span         `training`, and inside it one for each window, from its first captured iteration to its last.
-    metric       `iteration-time` (s; the tag that Megatron-LM's training log uses), `eroica.iteration.best`,
+    span         `megatron.train`, and inside it one for each window, from its first captured iteration to its last.
+    metric       `megatron.training.step_duration_ms` (histogram, ms), `iteration-time` (s), `eroica.iteration.best`,
                  `eroica.iterations`, `eroica.windows`, `eroica.verdict.gain`, `eroica.verdict.confidence`
 
 Nothing here is worked out: it is the status and the verdict, as in `docs/metrics.md`. Sending is the SDK's, in threads
 of its own; the collector only puts into queues. Variables that the SDK reads from its environment count, such as
-`OTEL_EXPORTER_OTLP_HEADERS` and `OTEL_EXPORTER_OTLP_CERTIFICATE`.
+`OTEL_EXPORTER_OTLP_HEADERS` and `OTEL_EXPORTER_OTLP_CERTIFICATE`. OTLP is spoken over HTTP with protobuf, or over gRPC
+where `OTEL_EXPORTER_OTLP_PROTOCOL` says `grpc`.
+
+Source: Megatron-LM at ab1a284. `megatron/core/telemetry/training_metrics.py` has `megatron.training.step_duration_ms`,
+its name, kind and unit; `docs/user-guide/observability/span-groups.md` has `megatron.train`, one span for each job;
+`training_log` in `megatron/training/training.py` writes `iteration-time` to TensorBoard and W&B. Its other names are of
+losses, gradients, throughput, and of parts of single steps, none of which the collector knows.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections import Counter
@@ -20,17 +27,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from opentelemetry._logs import LogRecord, SeverityNumber
-from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import set_span_in_context
 
 from eroica import __version__
@@ -58,10 +62,15 @@ class Telemetry:
     Args:
         job: Name of the job.
         host: Name of this host.
-        endpoint: Base address, such as http://collector:4318; the signals' paths are added.
+        endpoint: Base address: http://collector:4318, to which the signals' paths are added; or with gRPC
+            http://collector:4317.
         status: The job right now.
         history: Its iteration times and marks.
         period_s: Seconds between two exports of metrics.
+
+    Raises:
+        ValueError: `OTEL_EXPORTER_OTLP_PROTOCOL` names a protocol that is not spoken.
+        ImportError: The exporter for that protocol is not installed.
     """
 
     def __init__(
@@ -73,26 +82,24 @@ class Telemetry:
         history: Callable[[], IterationHistory],
         period_s: float = PERIOD_S,
     ) -> None:
-        base = endpoint.rstrip("/")
+        to_logs, to_traces, to_metrics = _exporters(endpoint.rstrip("/"))
         about = Resource.create(
             {"service.name": "eroica", "service.version": __version__, "host.name": host, "eroica.job": job}
         )
         self._status, self._history, self._period_s = status, history, period_s
         self._seen = status()
+        self._timed = 0
         self._verdict: Verdict | None = None
         self._logs = LoggerProvider(resource=about, shutdown_on_exit=False)
-        exporter = OTLPLogExporter(f"{base}/v1/logs", timeout=_TIMEOUT_S)
-        self._logs.add_log_record_processor(BatchLogRecordProcessor(exporter))
+        self._logs.add_log_record_processor(BatchLogRecordProcessor(to_logs))
         self._traces = TracerProvider(resource=about, shutdown_on_exit=False)
-        self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{base}/v1/traces", timeout=_TIMEOUT_S)))
-        reader = PeriodicExportingMetricReader(
-            OTLPMetricExporter(f"{base}/v1/metrics", timeout=_TIMEOUT_S), export_interval_millis=1000 * period_s
-        )
+        self._traces.add_span_processor(BatchSpanProcessor(to_traces))
+        reader = PeriodicExportingMetricReader(to_metrics, export_interval_millis=1000 * period_s)
         self._metrics = MeterProvider([reader], resource=about, shutdown_on_exit=False)
         self._instruments()
         self._tracer = self._traces.get_tracer("eroica", __version__)
         self._logger = self._logs.get_logger("eroica", __version__)
-        self._training = self._tracer.start_span("training", start_time=_ns(history().began))
+        self._training = self._tracer.start_span("megatron.train", start_time=_ns(history().began))
         self._spans: dict[tuple[str, int], Any] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -102,12 +109,20 @@ class Telemetry:
 
     async def _run(self) -> None:
         while True:
-            self._seen = self._status()
+            self._look()
             await asyncio.sleep(min(self._period_s, 5.0))
+
+    def _look(self) -> None:
+        """Take the status as it is now; its mean counts once for each look at which iterations were added."""
+        self._seen = self._status()
+        if self._seen.mean_ms is not None and self._seen.iteration > self._timed:
+            self._timed = self._seen.iteration
+            self._durations.record(self._seen.mean_ms)
 
     def judged(self, window_id: int, verdict: Verdict) -> None:
         """A verdict stands; 0 is the job's final one. Never waits."""
-        self._verdict, self._seen = verdict, self._status()
+        self._verdict = verdict
+        self._look()
         self._draw_spans()
         of = self._spans.get(("blocked", window_id)) or self._spans.get(("window", window_id)) or self._training
         self._logger.emit(
@@ -126,7 +141,7 @@ class Telemetry:
         """Send what waits, for so long at most; the rest is given up."""
         if self._task is not None:
             self._task.cancel()
-        self._seen = self._status()
+        self._look()
         self._draw_spans()
         self._training.end()
         sending = threading.Thread(target=self._shut_down, args=(patience_s,), name="telemetry", daemon=True)
@@ -174,6 +189,9 @@ class Telemetry:
         )
         for name, unit, about, value in gauges:
             meter.create_observable_gauge(name, [_observing(value)], unit, about)
+        self._durations = meter.create_histogram(
+            "megatron.training.step_duration_ms", "ms", "Means of the recent iterations, one for each look."
+        )
         counted = [_observing(lambda: self._seen.iteration)]
         meter.create_observable_counter("eroica.iterations", counted, "{iteration}", "Completed iterations.")
         meter.create_observable_counter("eroica.windows", [self._windows], "{window}", "Windows opened.")
@@ -189,6 +207,38 @@ class Telemetry:
     def _windows(self, _options: CallbackOptions) -> Iterable[Observation]:
         opened = Counter(window.purpose for window in self._seen.windows)
         return [Observation(count, {"eroica.purpose": purpose}) for purpose, count in opened.items()]
+
+
+def _exporters(base: str) -> tuple[LogRecordExporter, SpanExporter, MetricExporter]:
+    """Make what sends, for the protocol that `OTEL_EXPORTER_OTLP_PROTOCOL` names; without it, HTTP with protobuf.
+
+    Args:
+        base: Address without the signals' paths.
+
+    Raises:
+        ValueError: It names another one.
+        ImportError: The exporter is not installed.
+    """
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").strip().lower() or "http/protobuf"
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc import _log_exporter, metric_exporter, trace_exporter
+
+        return (
+            _log_exporter.OTLPLogExporter(base, timeout=_TIMEOUT_S),
+            trace_exporter.OTLPSpanExporter(base, timeout=_TIMEOUT_S),
+            metric_exporter.OTLPMetricExporter(base, timeout=_TIMEOUT_S),
+        )
+    if protocol != "http/protobuf":
+        raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol!r}; http/protobuf and grpc are spoken")
+    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return (
+        OTLPLogExporter(f"{base}/v1/logs", timeout=_TIMEOUT_S),
+        OTLPSpanExporter(f"{base}/v1/traces", timeout=_TIMEOUT_S),
+        OTLPMetricExporter(f"{base}/v1/metrics", timeout=_TIMEOUT_S),
+    )
 
 
 def _observing(value: Callable[[], float | None]) -> Callable[[CallbackOptions], Iterable[Observation]]:
