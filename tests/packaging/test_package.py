@@ -1,4 +1,4 @@
-"""Wheel and source distribution, built and installed where there is nothing else, as pipx, pip and uvx do it."""
+"""Wheel, source distribution and checkout, installed where there is nothing else, as pip, pipx and uvx do it."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_the_source_distribution_holds_what_a_checkout_needs(built: tuple[Path, 
     assert {"pyproject.toml", "README.md", "LICENSE", "Makefile", "scripts/eroica", "src/eroica/__init__.py"} <= names
 
 
-@pytest.fixture(scope="module", params=["pipx", "pip", "uvx"])
+@pytest.fixture(scope="module", params=["pipx", "pip", "wheel", "uvx"])
 def installed(
     request: pytest.FixtureRequest, built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> list[str]:
-    """How the command is called: `pipx install WHEEL`, `pip install SOURCE`, `uvx --from WHEEL`; nothing but declared
-    dependencies in an environment of its own.
+    """How the command is called after `pipx install .` and with `uvx --from .` in a checkout (docs/start.md), and after
+    `pip install SOURCE` and `pip install WHEEL`; nothing but declared dependencies in an environment of its own.
     """
     wheel, source = map(str, built)
     room = tmp_path_factory.mktemp(request.param)
@@ -69,21 +69,23 @@ def installed(
     binaries = room / "own" / "bin"
     python = str(binaries / "python")
     pip = [python, "-m", "pip", "install", "--quiet"]
-    if request.param == "pip":
-        _make([*pip, source])
+    if request.param in ("pip", "wheel"):
+        _make([*pip, source if request.param == "pip" else wheel])
         return [str(binaries / "eroica")]
     _make([*pip, "pipx" if request.param == "pipx" else "uv"])
     if request.param == "uvx":  # uv knows neither pip's index nor the system's certificates
         wheels = ("--no-index", "--find-links", str(room / "wheels"))
-        _make([python, "-m", "pip", "download", "--quiet", "--dest", str(room / "wheels"), wheel])
-        return [str(binaries / "uvx"), "--cache-dir", str(room / "cache"), *wheels, "--from", wheel, "eroica"]
+        _make([python, "-m", "pip", "download", "--quiet", "--dest", str(room / "wheels"), wheel, "hatchling"])
+        (room / "wheels" / Path(wheel).name).unlink()  # it is built from the checkout
+        return [str(binaries / "uvx"), "--cache-dir", str(room / "cache"), *wheels, "--from", ".", "eroica"]
     own = {"PIPX_HOME": str(room / "home"), "PIPX_BIN_DIR": str(room / "bin"), "PIPX_MAN_DIR": str(room / "man")}
-    _make([python, "-m", "pipx", "install", wheel], own)
+    _make([python, "-m", "pipx", "install", "."], own)
     return [str(room / "bin" / "eroica")]
 
 
 def _make(command: list[str], variables: Mapping[str, str] = MappingProxyType({})) -> None:
-    done = subprocess.run(command, env={**_plain(), **variables}, capture_output=True, text=True, check=False)
+    environment = {**_plain(), **variables}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode and "No matching distribution" in done.stderr:
         pytest.skip("no package index can be reached")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -95,7 +97,8 @@ def _plain() -> dict[str, str]:
 
 
 def run(command: list[str], *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*command, *map(str, arguments)], env=_plain(), capture_output=True, text=True, check=False)
+    words = [*command, *map(str, arguments)]
+    return subprocess.run(words, env=_plain(), cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_the_installed_command_works_without_torch(installed: list[str], tmp_path: Path) -> None:
