@@ -34,8 +34,8 @@ test-long: $(READY)  ## the real jobs that take too long for `make test`
 TOOLS := .venv-tools
 test-tools:  ## callbacks in the frameworks themselves, and the table of docs/tools.md; some 3 GB, an hour
 	$(PYTHON) -m venv $(TOOLS)
-	$(TOOLS)/bin/python -m pip install --quiet -c constraints.txt torch
-	$(TOOLS)/bin/python -m pip install --quiet -c constraints.txt --editable '.[mcp,otel]' pytest pytest-timeout \
+	$(TOOLS)/bin/python -m pip install --quiet -c constraints.txt -c constraints-tools.txt torch
+	$(TOOLS)/bin/python -m pip install --quiet -c constraints.txt -c constraints-tools.txt --editable '.[mcp,otel]' pytest pytest-timeout \
 	transformers accelerate lightning trl datasets 'ray[default,train]' torch_geometric deepspeed tensorboard mlflow-skinny wandb
 	$(TOOLS)/bin/python -m pytest tests/integrations
 	$(TOOLS)/bin/python benchmarks/tools.py

@@ -175,6 +175,15 @@ def test_the_reference_is_that_of_the_code() -> None:
         assert (DOCS / f"{page}.md").read_text() == fresh, "python docs/make_reference.py writes it anew"
 
 
+def test_the_versions_of_the_table_of_tools_are_those_that_are_installed_for_it() -> None:
+    files = "".join((ROOT / f"constraints{part}.txt").read_text() for part in ("", "-tools"))
+    pins = dict(re.findall(r"^([\w.-]+)==([\w.]+)", files, re.MULTILINE))
+    table = (DOCS / "tools.md").read_text().partition("<!-- table:")[2]
+    rows = [line.split("|")[-2] for line in table.splitlines() if line.startswith("| ")][1:]
+    told = {tuple(one.split()) for row in rows for one in row.split(",")}
+    assert len(rows) >= 8 and all(pins[name.replace("_", "-")] == version.partition("+")[0] for name, version in told)
+
+
 def test_each_picture_is_in_a_page() -> None:
     named = {
         (page.parent / target).resolve()

@@ -8,7 +8,6 @@ import json
 import os
 import pickle
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -99,31 +98,18 @@ def board(directory: Path) -> tuple[dict[str, float], list[str]]:
 
 
 def offline(directory: Path) -> tuple[dict[str, object], dict[str, object]]:
-    """History, later values over earlier ones, and summary of the one W&B run that was kept offline below."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
+    """History, later values over earlier ones, and summary of the one W&B run kept offline below, as W&B reads it."""
     history: dict[str, object] = {}
     summary: dict[str, object] = {}
     (file,) = directory.rglob("run-*.wandb")
-    for record in map(Record.FromString, logged(file.read_bytes())):
-        for items, kept in ((record.history.item, history), (record.summary.update, summary)):
-            kept.update({one.key or ".".join(one.nested_key): json.loads(one.value_json) for one in items})
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
+    read = subprocess.run(
+        command, env={**os.environ, "WANDB_MODE": "offline"}, capture_output=True, text=True, check=True
+    )
+    for record in map(json.loads, read.stdout.splitlines()):
+        history.update(record.get("history", {}).get("item", {}))
+        summary.update(record.get("summary", {}).get("update", {}))
     return history, summary
-
-
-def logged(data: bytes, block: int = 32768) -> Iterator[bytes]:
-    """Records of a file in LevelDB's log format behind W&B's 7 bytes: pieces with checksum, size and kind in front."""
-    at, begun = 7, b""
-    while at + 7 <= len(data):
-        if block - at % block < 7:
-            at += block - at % block  # too little for another piece: the rest of a block is padding
-            continue
-        _, size, kind = struct.unpack_from("<IHB", data, at)
-        begun += data[at + 7 : at + 7 + size]
-        at += 7 + size
-        if kind in (1, 4):  # whole, or the last piece
-            yield begun
-            begun = b""
 
 
 def test_nothing_of_a_framework_is_imported_with_the_package() -> None:
