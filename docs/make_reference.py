@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 import eroica
-from eroica.cli import _COMMANDS, group
+from eroica.cli import group
 
 HERE = Path(__file__).parent
 COMMANDS_HEAD = """# Commands
@@ -31,19 +31,26 @@ Made from the docstrings by `make docs`. The package is typed (`py.typed`); name
 
 def commands_page() -> str:
     """The page of commands."""
-    return COMMANDS_HEAD + "".join(_command(name) for name in _COMMANDS)
+    return COMMANDS_HEAD + "".join(_commands(group, click.Context(group, info_name="eroica"), 2))
 
 
-def _command(name: str) -> str:
-    context = click.Context(group, info_name="eroica")
-    command = group.get_command(context, name)
-    assert command is not None
-    inside = click.Context(command, info_name=name, parent=context)
+def _commands(commands: click.Group, context: click.Context, depth: int) -> Iterator[str]:
+    """Each command of a group, and behind it those below it."""
+    for name in commands.list_commands(context):
+        command = commands.get_command(context, name)
+        assert command is not None
+        inside = click.Context(command, info_name=name, parent=context)
+        yield _command(command, inside, depth)
+        if isinstance(command, click.Group):
+            yield from _commands(command, inside, depth + 1)
+
+
+def _command(command: click.Command, inside: click.Context, depth: int) -> str:
     usage = " ".join([inside.command_path, *command.collect_usage_pieces(inside)])
     options = [one for one in (param.get_help_record(inside) for param in command.params) if one is not None]
     rows = [f"| `{flags.replace('|', chr(92) + '|')}` | {_cell(about)} |" for flags, about in options]
     table = "\n".join(["| option | |", "|---|---|", *rows]) + "\n" if rows else ""
-    return f"\n## eroica {name}\n\n```text\n{usage}\n```\n\n{_text(command.help or '')}\n\n{table}"
+    return f"\n{'#' * depth} {inside.command_path}\n\n```text\n{usage}\n```\n\n{_text(command.help or '')}\n\n{table}"
 
 
 def _cell(text: str) -> str:
