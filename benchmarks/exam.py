@@ -31,7 +31,7 @@ from eroica.model.verdict import Verdict
 from machine import machine_facts, revision
 
 Job = dict[str, Any]
-#: Beside what a job itself needs, for the final verdict.
+#: Seconds after which a job is ended that has not ended by itself.
 LONGEST_S = 600.0
 #: First iteration with the fault where neither the job nor the caller says.
 ONSET = 150
@@ -87,7 +87,7 @@ def run(folder: Path, job: Job, seed: int, options: argparse.Namespace) -> dict[
         with (place / "log").open("wb") as log:
             done = subprocess.Popen(command, env=environment, cwd=place, stdout=log, stderr=subprocess.STDOUT)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                done.wait(LONGEST_S)
+                done.wait(options.longest)
             if done.poll() is None:
                 done.terminate()
                 done.wait()
@@ -184,6 +184,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--iterations", type=int, help="ITERS of the jobs; default: their own")
     parser.add_argument("--onset", type=int, help="ONSET of the jobs; default: their own")
+    parser.add_argument("--longest", type=float, default=LONGEST_S, help="seconds, then a job is ended as by a user")
     parser.add_argument("--keep", type=Path, help="keep run directories here")
     parser.add_argument("--corpus", action="store_true", help="put the windows into the corpus")
     options = parser.parse_args()

@@ -32,3 +32,17 @@ def test_a_copy_that_not_all_have_gives_its_place_to_the_next_and_the_common_one
         assert torch.equal(keeper.own(30).tensors["model0.weight"], torch.full((4,), 30.0))
     finally:
         keeper.stop()
+
+
+def test_after_a_move_a_copy_between_the_common_one_and_the_boundary_gives_its_place() -> None:
+    keeper = Keeper(Fabric("secret", "127.0.0.1"), lambda _message: None, None, 0)
+    try:
+        keeper.take(image(10))
+        keeper.take(image(20))
+        keeper.begin_anew(10, 23)
+        keeper.take(image(23))
+        assert keeper.report()["own"] == [10, 23]
+        keeper.begin_anew(-1, 26)  # a controller that has just started knows of no common one
+        assert keeper.report()["own"] == [10]
+    finally:
+        keeper.stop()

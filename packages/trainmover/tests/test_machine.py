@@ -101,6 +101,8 @@ class Worker:
             self.acts = False
         elif self.standby:
             self.standby, self.acts, self.copies = False, True, set()
+        self.stable = max(self.stable, message["stable"])
+        self.copies = {step for step in self.copies if step >= message["at"] or step <= self.stable or self.stable < 0}
         self.take()
         self.held, self.prepared = None, 0
 
@@ -329,6 +331,27 @@ def test_a_copy_counts_when_every_member_has_the_very_same_iteration() -> None:
     assert copied(20, 0) == []
     assert world.machine.stable == 10
     assert copied(30, 0, 1, 2, 3) == [{"do": "stable", "step": 30}] * 4
+
+
+def test_after_a_move_the_copy_of_its_boundary_counts_and_no_older_one_is_in_its_way() -> None:
+    """Stayers had one more copy that the leaver took along; it must not make the next one look passed over."""
+    world = World(1, 1)
+    world.machine.stable = 10
+    for rank in (0, 2, 3):
+        world.machine.said(f"m{rank}", {"say": "copied", "step": 20}, world.now)
+    told: list[dict[str, Any]] = []
+    real = world.do
+    world.do = lambda out: (told.extend(one.message for one in out if isinstance(one, Tell)), real(out))[1]  # type: ignore[method-assign]
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
+    while not world.answers:
+        world.run(0.1)
+    order = next(one for one in told if one["do"] == "switch")
+    assert order["stable"] == world.machine.stable
+    at, told[:] = order["at"], []
+    world.machine.said("m0", {"say": "copied", "step": 20}, world.now)  # under way when the order was given
+    for key in world.machine.owners.values():
+        told.extend(one.message for one in world.machine.said(key, {"say": "copied", "step": at}, world.now))  # type: ignore[union-attr]
+    assert told == [{"do": "stable", "step": at}] * 4
 
 
 FAULT = st.sampled_from(["move", "kill member", "stop member", "kill standby", "kill controller", "link", "wait"])

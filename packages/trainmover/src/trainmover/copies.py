@@ -168,6 +168,17 @@ class Keeper:
             self._stable = max(self._stable, stable)
             self._drop_older()
 
+    def begin_anew(self, stable: int, step: int) -> None:
+        """Members have been exchanged at this iteration's boundary.
+
+        Copies between the common one and this boundary can never become common, since whoever left took its own along.
+        They would only take the place of the copy that everybody takes now.
+        """
+        with self._changed:
+            self._stable = max(self._stable, stable)
+            self.throw_away([one for one in self._own if 0 <= self._stable < one < step])
+            self._drop_older()
+
     def throw_away(self, steps: Sequence[int]) -> None:
         """Not every member has copies of these iterations, and never will."""
         with self._changed:
@@ -291,10 +302,10 @@ class Keeper:
         parcel.send(link, {"kept": fine}, [], self._wake, deadline)
 
     def _own_digests(self, step: int, patience_s: float = 2.0) -> dict[str, str]:
-        """Digests of this member's copy of the same iteration, which may be a little late."""
+        """Digests of this member's copy of the same iteration; none if it has a newer one, or none in time."""
         deadline = time.monotonic() + patience_s
         with self._changed:
-            while step not in self._digests and time.monotonic() < deadline:
+            while step not in self._digests and step >= max(self._own, default=step) and time.monotonic() < deadline:
                 self._changed.wait(0.1)
             return self._digests.get(step, {})
 

@@ -290,6 +290,8 @@ class Job:
                 group.switch(generation)
         owner.generation = generation
         owner.directory.update(newcomers)
+        if self._keeper is not None:
+            self._keeper.begin_anew(verdict["stable"], verdict["at"])
         self._copy_now = True
 
     def _go_away(self, agent: Agent) -> None:

@@ -182,6 +182,7 @@ class Machine:
         self.signatures: dict[int, str] = {int(rank): one for rank, one in kept.get("signatures", {}).items()}
         self.recordings: set[str] = set()
         self.copied: dict[int, set[int]] = {}
+        self.copied_from = 0  # copies of earlier iterations were taken by another line-up
         self.void: set[int] = set()
         self.stable = -1
         self.digests: dict[int, str] = {}
@@ -441,7 +442,7 @@ class Machine:
         iterations that they do not have in common.
         """
         step = int(message["step"])
-        if step in self.void or self.owners.get(process.rank) != process.key:
+        if step in self.void or step < self.copied_from or self.owners.get(process.rank) != process.key:
             return []
         self.copied.setdefault(process.rank, set()).add(step)
         everywhere = set.intersection(*self.copied.values()) if len(self.copied) == self.world else set()
@@ -495,7 +496,9 @@ class Machine:
         self.generation, self.what = move.generation, "switch"
         self._take_seats(move.seats)
         self.move = None
-        order = {"do": "switch", "generation": self.generation, "at": move.at, "seats": self._addresses(move.seats)}
+        self.copied, self.copied_from = {}, move.at
+        order = {"do": "switch", "generation": self.generation, "at": move.at, "stable": self.stable,
+                 "seats": self._addresses(move.seats)}  # fmt: skip
         self.history.append(
             {"what": "moved", "ranks": sorted(move.seats), "at": move.at, "took_s": now_s - move.began_s}
         )
@@ -600,8 +603,8 @@ class Machine:
         if step < 0:
             return self._end(
                 1,
-                f"ranks {sorted(recovery.lost)} are lost, and of no iteration is every rank's state at hand; "
-                "give attach(checkpoint=...) a folder that all hosts share",
+                f"ranks {sorted(recovery.lost)} are lost, and of no iteration is every rank's state at hand "
+                f"({self._lacking(recovery)}); give attach(checkpoint=...) a folder that all hosts share",
             )
         recovery.stage, recovery.deadline_s = "restoring", now_s + self.times.restore_s
         self.generation, self.what = recovery.generation, "recover"
@@ -611,7 +614,7 @@ class Machine:
         recovery.waiting = set(self.owners.values())
         for key in self.owners.values():
             self.processes[key].step, self.processes[key].done = step, False
-        self.stable, self.copied, self.void = -1, {}, set()
+        self.stable, self.copied, self.copied_from, self.void = -1, {}, 0, set()
         order = {
             "do": "recover",
             "generation": recovery.generation,
@@ -639,6 +642,25 @@ class Machine:
             The iteration, -1 for none; for each rank that does not have its own state of then, who has it (-1: the
             checkpoint).
         """
+        own, memory, disk = self._at_hand(recovery)
+        has = [own[rank] | memory[rank].keys() | disk[rank] for rank in self.owners]
+        step = max(set.intersection(*has), default=-1)
+        return step, {rank: memory[rank].get(step, -1) for rank in sorted(self.owners) if step not in own[rank]}
+
+    def _lacking(self, recovery: Recovery) -> str:
+        """The iteration of which most ranks' states are at hand, and the ranks whose are not."""
+        own, memory, disk = self._at_hand(recovery)
+        has = {rank: own[rank] | memory[rank].keys() | disk[rank] for rank in self.owners}
+        count = Counter(step for steps in has.values() for step in steps)
+        if not count:
+            return "no copy was taken yet"
+        step = max(count, key=lambda one: (count[one], one))
+        return f"of iteration {step}, of ranks {[rank for rank in sorted(has) if step not in has[rank]]} not"
+
+    def _at_hand(
+        self, recovery: Recovery
+    ) -> tuple[dict[int, set[int]], dict[int, dict[int, int]], dict[int, set[int]]]:
+        """Iterations of which there are copies, by rank: its own; who else has one; on disk."""
         living = {rank: report for rank, report in recovery.stopped.items() if rank not in recovery.lost}
         own = {rank: set(living[rank]["own"]) if rank in living else set() for rank in self.owners}
         memory: dict[int, dict[int, int]] = {rank: {} for rank in self.owners}
@@ -652,9 +674,7 @@ class Machine:
         for key in recovery.seats.values():
             for rank, saved in self.processes[key].disk.items() if key in self.processes else ():
                 disk[rank] |= saved
-        has = [own[rank] | memory[rank].keys() | disk[rank] for rank in self.owners]
-        step = max(set.intersection(*has), default=-1)
-        return step, {rank: memory[rank].get(step, -1) for rank in sorted(self.owners) if step not in own[rank]}
+        return own, memory, disk
 
     def _judge_accused(self, now_s: float) -> list[Instruction]:
         """Both ends of a lost connection live: the one accused by more is replaced, of equals the higher rank."""
@@ -753,7 +773,13 @@ class Machine:
                 return [
                     Tell(
                         process.key,
-                        {"do": "switch", "generation": self.generation, "at": hello.get("at", -1), "seats": {}},
+                        {
+                            "do": "switch",
+                            "generation": self.generation,
+                            "at": hello.get("at", -1),
+                            "stable": self.stable,
+                            "seats": {},
+                        },
                     )
                 ]
             return self._restart(set(), now_s)
