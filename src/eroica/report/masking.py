@@ -1,4 +1,7 @@
-"""What looks like a password, key or token is not passed on. Source and names are input: anything may stand there."""
+"""What looks like a password, key or token is not passed on. Source and names are input: anything may stand there.
+
+Nor is markup that a page would fetch, follow or run, if it showed a sentence as Markdown or HTML.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,17 @@ _OPAQUE = re.compile(r"(?<![\w/+.\-])[A-Za-z0-9+/_\-]{20,}={0,2}(?![\w/+\-])")
 #: Bits a character from which a long word is no word: names lie below 3.5, random hexadecimal digits near 3.7.
 _RANDOM_BITS = 3.5
 _HEX = re.compile(r"^[0-9a-fA-F]{24,}$")
+#: Target of a Markdown link or picture; C++'s "operator[](std::size_t)" is none.
+_TARGET = re.compile(
+    r"\](?=\(\s*<?(?:(?:[a-z][a-z+.\-]*:)?//|(?:data|javascript|vbscript|file|mailto):))", re.IGNORECASE
+)
+#: Where a tag of HTML begins that ends another, loads or runs something, or an address in angle brackets; not names
+#: such as "<locals>" and "vector<float, 4>".
+_TAG = re.compile(
+    r"<(?=[/!?]|[a-z][\w:\-]*[\s/]+[\w:\-]+\s*=|(?:script|style|iframe|object|embed|svg|math|base|form|plaintext)\b"
+    r"|[a-z][a-z+.\-]*:[/\w])",
+    re.IGNORECASE,
+)
 
 
 def mask(text: str) -> str:
@@ -49,8 +63,8 @@ def quoted(text: str, limit: int = 160) -> str:
 
 
 def told(text: str) -> str:
-    """A sentence on one line, without backticks and secrets."""
-    return mask(sentence(text)).replace("`", "'")
+    """A sentence on one line, without backticks and secrets; markup is broken: `](http:` by a space, `<img ` by `‹`."""
+    return _TAG.sub("‹", _TARGET.sub("] ", mask(sentence(text)))).replace("`", "'")
 
 
 def _is_random(word: str) -> bool:
