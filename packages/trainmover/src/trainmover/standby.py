@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from trainmover import faults
@@ -76,9 +78,24 @@ def _run_as(role: Message, owner: Fabric, recording: Recording) -> Message | Non
         for one in list(owner.groups.values()):
             one.shutdown()
         owner.groups.clear()
+        _forget_meshes()
         gc.collect()
         return unwound.role
     return None
+
+
+def _forget_meshes() -> None:
+    """Empty torch.distributed's caches.
+
+    A tensor-parallel layer's plan is found by its mesh's shape and ranks, which all roles have in common, and leads to
+    the groups of the role that was run before, which are gone.
+    """
+    for one in gc.get_objects():
+        if isinstance(one, functools._lru_cache_wrapper) and str(one.__module__).startswith("torch.distributed"):
+            one.cache_clear()
+    clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)  # that of the dispatcher, in C++
+    if clear is not None and "torch.distributed.tensor" in sys.modules:
+        clear()
 
 
 @contextlib.contextmanager
