@@ -72,7 +72,7 @@ def test_two_machines_move_at_the_same_boundary_and_so_do_they_when_they_are_eac
 
 def test_a_tensor_parallel_job_moves_members_of_two_stages_one_after_another(tmp_path: Path) -> None:
     """A standby runs the script once in each role; what torch keeps of one role's groups must not serve the next."""
-    shape = ("--tp", "2", "--pp", "2", "--iterations", "100")
+    shape = ("--dp", "1", "--tp", "2", "--pp", "2", "--iterations", "100")
     with rehearsal(tmp_path / "undisturbed", 4, *shape) as job:
         assert job.finish() == 0, job.log()
         undisturbed = job.out
