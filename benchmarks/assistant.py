@@ -2,9 +2,10 @@
 
 `python benchmarks/assistant.py [--windows 100] [--workers 8] [--json FILE]`.
 
-Synthetic windows, every tenth with a slow loader, with the verdicts that the rules give them. One server process, whose
-tools the client has listed, as assistants do first; each is asked ten times in turn; milliseconds from the call to the
-parsed answer, the first one, in which files are decoded, told apart. Exit status 1 if a median is above 200 ms.
+Synthetic windows, every tenth with a slow loader, with the verdicts that the rules give them. `source` finds the named
+function in a directory of 200 Python files. One server process, whose tools the client has listed, as assistants do
+first; each is asked ten times in turn; milliseconds from the call to the parsed answer, the first one, in which files
+are decoded, told apart. Exit status 1 if any answer, the first ones included, takes longer than 200 ms.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from anyio.from_thread import start_blocking_portal
 from mcp import Client, StdioServerParameters
 
 from eroica.archive.store import Store, save_patterns
+from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.testing import FleetPlan, SlowLoader, synthesize, synthesize_window
 from machine import machine_facts, revision
 
 MOST_MS, TIMES = 200.0, 10
+#: Python files below `--source`, the one with the named function among them.
+FILES = 200
 #: Windows that are worked out; the others are copies of these under their own numbers.
 DISTINCT = 10
 
@@ -42,15 +46,17 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        write_run(root / "job", options.windows, options.workers)
+        write_source(root / "project", write_run(root / "runs" / "job", options.windows, options.workers))
         tools = dict(ask_all(root, options.windows))
-    slowest = max(tool["median_ms"] for tool in tools.values())
+    slowest = max(tool["slowest_ms"] for tool in tools.values())
     record = {
         "machine": machine_facts(),
         "revision": revision(),
         "load": round(os.getloadavg()[0], 1),
         "windows": options.windows,
         "workers": options.workers,
+        "source_files": FILES,
+        "slowest_ms": slowest,
         "tools": tools,
         "holds": slowest <= MOST_MS,
     }
@@ -61,8 +67,8 @@ def main() -> int:
     return int(slowest > MOST_MS)
 
 
-def write_run(run: Path, windows: int, workers: int) -> None:
-    """A run directory whose last window is its verdict's."""
+def write_run(run: Path, windows: int, workers: int) -> Verdict:
+    """Make a run directory whose last window is its verdict's, which is returned."""
     made = []
     for draw in range(DISTINCT):
         troubles = (SlowLoader((2,), 20.0),) if draw == DISTINCT - 1 else ()
@@ -76,13 +82,33 @@ def write_run(run: Path, windows: int, workers: int) -> None:
         save_patterns(run / "windows" / str(number), window, patterns)
         store.save_verdict(number, verdict)
     store.save_final(verdict)
+    return verdict
+
+
+def write_source(directory: Path, verdict: Verdict) -> None:
+    """Write Python files of forty functions, and at its place in one of them the function that the verdict names."""
+    assert verdict.cause is not None
+    frame = next(one for one in reversed(verdict.cause.function.stack) if "_read_block" in one)
+    name, _, place = frame.rpartition(" (")
+    file, _, number = place.rstrip(")").rpartition(":")
+    filling = "".join(f"def step_{at}(batch):\n    return [item + {at} for item in batch]\n\n\n" for at in range(40))
+    for at in range(FILES - 1):
+        path = directory / f"part_{at % 20}" / f"module_{at}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(filling)
+    named = directory / file.lstrip("/")
+    named.parent.mkdir(parents=True, exist_ok=True)
+    above = filling.splitlines()[: int(number) - 4]
+    above += [""] * (int(number) - 1 - len(above))
+    body = "".join(f"    block_{at} = self.read({at})\n" for at in range(12))
+    named.write_text("\n".join(above) + f"\ndef {name.rpartition('.')[2]}(self):\n{body}    return block_0\n")
 
 
 def ask_all(root: Path, windows: int) -> Iterator[tuple[str, dict[str, float]]]:
     """Tool -> milliseconds and bytes of an answer."""
     server = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "eroica", "mcp", "--runs", str(root), "--source", str(root)],
+        args=["-m", "eroica", "mcp", "--runs", str(root / "runs"), "--source", str(root / "project")],
         env={"EROICA_RUNTIME_DIR": str(root)},
     )
     last = {"run": "job", "window": windows}
@@ -103,6 +129,7 @@ def ask_all(root: Path, windows: int) -> Iterator[tuple[str, dict[str, float]]]:
                 result = portal.call(client.call_tool, tool, asked)
                 times.append(1000 * (time.perf_counter() - begin))
                 assert not result.is_error, result.content
+                assert tool != "source" or result.structured_content["innermost_first"], "no source was found"
                 size = len(json.dumps(result.structured_content))
             yield (
                 tool,
