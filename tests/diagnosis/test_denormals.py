@@ -8,7 +8,7 @@ import pytest
 from eroica.model.pattern import FunctionKey
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, synthesize, synthesize_window
+from eroica.testing import FleetPlan, SlowLoader, synthesize, synthesize_window
 from eroica.testing.fleet import Draft
 
 FORWARD = FunctionKey(kind="compute", name="aten::addmm", phase="forward")
@@ -101,3 +101,12 @@ def test_a_worker_whose_gradients_alone_are_so_small_is_named(seed: int) -> None
     found = verdict_on(OnOne(2), seed).cause
     assert found is not None and (found.cause, found.workers) == ("compute-slow", (2,))
     assert "set_flush_denormal" in found.next_step
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_small_gradients_on_one_of_two_workers_are_told_though_the_other_is_as_late_by_reading(seed: int) -> None:
+    patterns = synthesize(FleetPlan(workers=2, seed=seed), [OnOne(0), SlowLoader((1,), 176)], 2)
+    verdict = analyze("job", synthesize_window(patterns, "manual", ()), patterns)
+    found = {one.cause: one for one in verdict.findings if one.role == "cause"}
+    assert {cause: one.workers for cause, one in found.items()} == {"compute-slow": (0,), "slow-data-loading": (1,)}
+    assert "set_flush_denormal" in found["compute-slow"].next_step

@@ -22,6 +22,7 @@ from eroica.testing import (
 )
 from eroica.testing.code_troubles import Calls
 from eroica.testing.scope_troubles import SlowStage
+from eroica.testing.troubles import BackwardHook, UnevenWork
 
 SAVE = ("save_state (project/keep.py:12)", "save (torch/serialization.py:900)")
 MIX, GATHER = ("mix (project/augment.py:30)",), ("gather (project/queue.py:5)",)
@@ -59,6 +60,30 @@ CASES = {
     "two workers, one waits for the other": Mixed(
         (Calls(MIX, (1,), 40), Calls(GATHER, (3,), 20)), ((PYTHON, (1,), "mix"), (PYTHON, (3,), "gather"))
     ),
+    "two workers, late together by different work": Mixed(
+        (SlowLoader((1,), 40), BackwardHook((0,), 40)),
+        ((("slow-data-loading", "slow-storage-read"), (1,), "_read_block"), (PYTHON, (0,), "scale_grad")),
+        (("workers", 2),),
+    ),
+    "two workers, the lesser lateness hidden by the greater": Mixed(
+        (SlowLoader((1,), 30), BackwardHook((0,), 50)),
+        ((("slow-data-loading", "slow-storage-read"), (1,), "_read_block"), (PYTHON, (0,), "scale_grad")),
+        (("workers", 2),),
+    ),
+    "two workers, a loader and slow processors": Mixed(
+        (SlowLoader((1,), 30), SlowCompute((0,), 1.6)),
+        ((("slow-data-loading", "slow-storage-read"), (1,), "_read_block"), (("compute-slow",), (0,), "")),
+        (("workers", 2),),
+    ),
+    "two workers, a loader and more work": Mixed(
+        (SlowLoader((1,), 30), UnevenWork((0,), 0.8)),
+        ((("slow-data-loading", "slow-storage-read"), (1,), "_read_block"), (("load-imbalance",), (0,), "")),
+        (("workers", 2),),
+    ),
+    "two halves of the workers": Mixed(
+        (SlowLoader((0, 1), 40), BackwardHook((2, 3), 40)),
+        ((("slow-data-loading", "slow-storage-read"), (0, 1), "_read_block"), (PYTHON, (2, 3), "scale_grad")),
+    ),
     "all are slower, and one more": Mixed(
         (SlowPython(20), SlowCompute((1,), 1.4)),
         ((PYTHON, ALL, "_score_tokens"), (("compute-slow",), (1,), "")),
@@ -94,3 +119,11 @@ def test_both_are_told(name: str, seed: int) -> None:
         assert own, (name, slugs, workers, [(one.cause, one.workers, one.function.name) for one in found])
         assert own[0].gain is not None and own[0].gain >= 0.05
     assert len(found) == len(case.expected), [(one.cause, one.workers, one.function.name) for one in found]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_worker_that_is_late_by_other_work_is_not_said_to_wait(seed: int) -> None:
+    patterns = synthesize(FleetPlan(workers=2, seed=seed), (SlowLoader((1,), 40), BackwardHook((0,), 40)), 2)
+    verdict = analyze("job", synthesize_window(patterns, "manual", ()), patterns)
+    assert "the other worker is late by other work" in verdict.summary
+    assert "waits for it" not in verdict.summary

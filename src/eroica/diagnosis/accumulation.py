@@ -116,8 +116,6 @@ def _candidate(view: View, rows: list[int], now_I: Floats, passes: int, calls: f
         reference_us=mean_us * (1 - saved),
         reference="expectation",
         strength=strength,
-        coverage=1.0,
-        agreement=None,
         least_gain=view.settings.min_gain,
         evidence=(
             f"Each step has {passes} backward passes, and as many gradients are exchanged as are summed up: "

@@ -110,7 +110,6 @@ def _candidate(view: View, found: list[_Narrow]) -> Candidate:
         cause=CAUSE,
         scope="all" if everybody else "some",
         workers=tuple(members),
-        functions=(),
         focus=NOTHING,
         kind="other",
         removed_us=removed_WI,
@@ -118,8 +117,6 @@ def _candidate(view: View, found: list[_Narrow]) -> Candidate:
         reference_us=view.iteration_us * (1 - gain),
         reference="expectation",
         strength=3 * LEAST_STRENGTH,
-        coverage=1.0,
-        agreement=None,
         least_gain=view.settings.min_gain,
         evidence=(
             f"{whose} of {host} may use {shared} of {worst.cores:.0f}, and {keep} "

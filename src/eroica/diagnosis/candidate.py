@@ -33,7 +33,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         reference: Peers, baseline window, or another measure that the accused are compared with.
         strength: Excess in standard errors.
         coverage: Share of the excess the named function holds, 0-1.
-        agreement: Share of the excess that the others are seen to wait for, 0-1; None where waiting tells nothing.
+        agreement: Share of the excess that the others wait for or hide, 0-1; None where waiting tells nothing.
         least_gain: Gain from which this cause counts.
         evidence: Sentences beyond those every cause gets.
         corroboration: Independent evidence that is no time lost, in standard errors.
@@ -60,7 +60,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     cause: str
     scope: Literal["some", "all", "rotating"]
     workers: tuple[int, ...]
-    functions: tuple[int, ...]
+    functions: tuple[int, ...] = ()
     focus: Focus
     kind: FindingKind
     removed_us: Floats
@@ -68,8 +68,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     reference_us: float
     reference: Reference
     strength: float
-    coverage: float
-    agreement: float | None
+    coverage: float = 1.0
+    agreement: float | None = None
     least_gain: float
     evidence: tuple[str, ...] = ()
     corroboration: float = 0.0

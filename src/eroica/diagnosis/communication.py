@@ -307,7 +307,6 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
         reference=common.reference,
         strength=strength,
         coverage=float(view.fleet.critical_us[heaviest].mean() / view.fleet.critical_us[rows].mean(axis=1).sum()),
-        agreement=None,
         least_gain=max(_LEAST_GAIN, view.settings.min_gain),
         is_general=common.change is None,
         is_own_doing=common.change is not None and common.change.is_larger,

@@ -17,6 +17,7 @@ from eroica.diagnosis.lateness import (
     LEAST_STRENGTH,
     Lateness,
     accuse,
+    agreement_with,
     late_roles,
     time_above,
 )
@@ -101,10 +102,10 @@ def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
     excess = excess_over_peers(time_WI, fleet.roles)
     factor_W = np.fmax(np.fmax(speed.factor, backward.factor), 1.0)
     removed_W = np.minimum(excess.mean_us * (1 - 1 / factor_W), excess.excess_us)
-    agreement_W = view.deficit_us / np.maximum(removed_W, 1e-9)
     strong_W = (
         excess.strength >= np.where(held_share(view.fleet) > _HELD, _STRENGTH_HELD, LEAST_STRENGTH) * view.strictness
     )
+    agreement_W = agreement_with(view, removed_W, rows, slower_W & strong_W)
     late_W = slower_W & strong_W & (agreement_W >= LEAST_AGREEMENT)
     if not late_W.any():
         return
@@ -314,9 +315,9 @@ def _more_work(view: View, rows: list[int]) -> Iterator[Candidate]:
     time_WI = _of_like_workers(view, mostly_W, lambda near: fleet.series(rows, near))
     excess = excess_over_peers(time_WI, fleet.roles)
     removed_W = np.minimum(more_W * excess.mean_us, np.nan_to_num(excess.excess_us))
-    agreement_W = view.deficit_us / np.maximum(removed_W, 1e-9)
-    strong_W = excess.strength >= LEAST_STRENGTH * view.strictness
-    late_W = mostly_W & strong_W & (agreement_W >= LEAST_AGREEMENT)
+    over_W = mostly_W & (excess.strength >= LEAST_STRENGTH * view.strictness)
+    agreement_W = agreement_with(view, removed_W, rows, over_W)
+    late_W = over_W & (agreement_W >= LEAST_AGREEMENT)
     members = np.flatnonzero(late_W & (removed_W > 0))
     if not members.size:
         return
@@ -388,12 +389,8 @@ def _candidate(view: View, cause: str, late: Lateness, coverage: float, evidence
     excess_R = np.nan_to_num(view.fleet.critical_us[rows] - source[rows])[:, list(late.workers)].mean(axis=1)
     focus = Focus(
         name=view.fleet.keys[rows[int(np.argmax(excess_R))]].name,
-        place="",
-        stack=(),
         functions=tuple(rows),
         share=coverage,
-        is_own=False,
-        is_specific=True,
     )
     candidate = accuse(late, cause, "compute", focus, rows, view.settings.min_gain, evidence)
     sure = _corroboration(view, late.workers)

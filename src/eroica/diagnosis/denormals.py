@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import whole_rows
-from eroica.diagnosis.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH, Lateness, accuse
+from eroica.diagnosis.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH, Lateness, accuse, agreement_with
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, short_name
 from eroica.localize.excess import standard_error
@@ -55,7 +55,7 @@ def find_denormals(view: View) -> list[Candidate]:
         return []
     backward = _products(view.fleet, ("backward",))
     usual_W, time_WI = _USUAL * first_W, view.fleet.series(backward)
-    agreement_W = np.clip(view.deficit_us / np.maximum(then_W - usual_W, 1e-9), 0.0, 1.0)
+    agreement_W = np.clip(agreement_with(view, then_W - usual_W, backward, far_W), 0.0, 1.0)
     is_job_wide = bool(far_W.mean() >= JOB_WIDE)
     if not is_job_wide:
         far_W &= agreement_W >= LEAST_AGREEMENT

@@ -246,8 +246,6 @@ def _candidate(
         reference_us=mean_us - float(saved_I.mean()),
         reference="expectation",
         strength=strength,
-        coverage=1.0,
-        agreement=None,
         least_gain=view.settings.min_gain,
         evidence=tuple(_evidence(view, found, calls, mean_us)),
         sentence=(

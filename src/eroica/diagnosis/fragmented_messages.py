@@ -94,8 +94,6 @@ def _candidate(view: View, members: NDArray[np.intp], longer_WI: Floats, strengt
         reference_us=mean_us - longer_us,
         reference="baseline",
         strength=strength,
-        coverage=1.0,
-        agreement=None,
         least_gain=view.settings.min_gain,
         evidence=(
             f"{name}: {calls:.0f} times per iteration, {then:.0f} times when the job was healthy; on the other workers "

@@ -117,12 +117,12 @@ class Focus(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    place: str
-    stack: tuple[str, ...]
+    place: str = ""
+    stack: tuple[str, ...] = ()
     functions: tuple[int, ...]
-    share: float
-    is_own: bool
-    is_specific: bool
+    share: float = 1.0
+    is_own: bool = False
+    is_specific: bool = True
 
     @property
     def label(self) -> str:

@@ -59,7 +59,6 @@ def find_collections(view: View) -> list[Candidate]:
             reference_us=float(before_W.mean()),
             reference="baseline" if view.suspects.baseline is not None else "expectation",
             strength=strength,
-            coverage=1.0,
             agreement=_agreement(view, time_WI),
             least_gain=max(_LEAST_GAIN, view.settings.min_gain),
             evidence=_evidence(view, rows, time_WI),

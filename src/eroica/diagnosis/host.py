@@ -90,7 +90,6 @@ def _candidate(view: View, rows: list[int], host_WI: Floats, late_W: NDArray[np.
         reference="expectation",
         strength=strength,
         coverage=min(float(time_R.sum()) / max(mean_us, 1e-9), 1.0),
-        agreement=None,
         least_gain=view.settings.min_gain,
         evidence=tuple(_evidence(view, rows, time_R, mean_us)),
         sentence=_sentence(view, workers, focus, mean_us, where),
@@ -110,8 +109,6 @@ def _focus(view: View, rows: list[int], time_R: Floats) -> tuple[Focus, FindingK
         stack=key.stack,
         functions=(row,),
         share=float(time_R.max() / max(float(time_R.sum()), 1e-9)),
-        is_own=False,
-        is_specific=True,
     )
     return focus, "python" if key.kind == "python" else "compute" if key.kind == "compute" else "other"
 

@@ -246,8 +246,6 @@ def _focus(view: View, workers: tuple[int, ...], each_us: float) -> tuple[Focus,
         stack=key.stack,
         functions=(order[0],),
         share=min(float(over_F[order[0]]) / each_us, 1.0),
-        is_own=False,
-        is_specific=True,
     )
     if key.phase == "input":
         return focus, "python", python_cause(doing(view, focus.functions, workers), is_input=True)

@@ -17,6 +17,7 @@ from eroica.diagnosis.margins import excuse, ratio_to_differ, stands_out, use_of
 from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
 from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, mean_error, median_of_others
+from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
 #: Excess in standard errors from which it is no accident.
@@ -54,7 +55,7 @@ class Lateness(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     mean_us: float
     reference_us: float
     strength: float
-    agreement: float | None
+    agreement: float | None = None
 
 
 def accuse(
@@ -179,12 +180,53 @@ def late_against_peers(
     excess = _with_sampling(view, spent, excess_over_peers(spent.time_us, view.fleet.roles, allowed_W))
     ratio_W = ratio_to_differ(view, excess, least_ratio, use_W, median_of_others(queued_W, view.fleet.roles))
     over_W = stands_out(view, excess, ratio_W, least_strength)
-    agreement_W = view.deficit_us / np.maximum(excess.excess_us, 1e-9)
+    agreement_W = agreement_with(view, excess.excess_us, spent.functions, over_W)
     all_W = over_W & (agreement_W >= LEAST_AGREEMENT)
     late_W = _without_waiters(view, all_W, np.nan_to_num(excess.excess_us))
     for these_W in (late_W, all_W & ~late_W):  # workers that wait for the first ones are next, once these are in time
         if these_W.any():
             yield lateness_of("peers", excess, spent, these_W, float(np.clip(agreement_W[these_W], 0, 1).min()))
+
+
+def agreement_with(view: View, excess_W: Floats, functions: Sequence[int], over_W: NDArray[np.bool_]) -> Floats:
+    """Return the share of an excess that the others wait for, or would if they had none of their own. float64 [W].
+
+    Two workers that are late by different work hide each other. Late by as much between the same two collectives, none
+    waits; between different ones, each waits for the other. So what others clearly have too much in another part of
+    the iteration is set aside. In the same part it may be the same work under other names, unless workers are seen to
+    wait for it. Where the job got slower, what a worker has not more of than before hides behind nobody.
+
+    Args:
+        view: The window.
+        excess_W: Time that workers have too much. float64 [W].
+        functions: Rows that it lies in.
+        over_W: Workers that are asked about; without any that nobody waits for, nothing else is read. bool [W].
+    """
+    excess_W = np.maximum(np.nan_to_num(excess_W), 1e-9)
+    agreement_W = np.asarray(view.deficit_us / excess_W)
+    if not (over_W & (agreement_W < LEAST_AGREEMENT)).any():
+        return agreement_W
+    keys, here = view.fleet.keys, list(functions)
+    phases = {keys[row].phase for row in here}
+    part = [row for row, key in enumerate(keys) if key.phase in phases and key.kind != "collective"]
+    direct = view.suspects.arrivals.direct
+    waits_W = np.bincount(direct.waiter, weights=direct.wait_us, minlength=view.workers) / view.iterations
+    hidden_W = np.maximum(_hidden_us(view, part), np.minimum(_hidden_us(view, here), waits_W))
+    late_us = view.deficit_us + hidden_W
+    if view.context.window.purpose in SLOWER and view.suspects.baseline is not None:
+        grown_W = view.fleet.critical_us[here].sum(axis=0) - view.before(here).mean(axis=1)
+        late_us = np.minimum(late_us, np.nan_to_num(grown_W, nan=np.inf))
+    return np.maximum(agreement_W, late_us / excess_W)
+
+
+def _hidden_us(view: View, here: list[int]) -> Floats:
+    """Return how much longer others would wait without what some clearly have too much of beside these rows. [W]."""
+    elsewhere = excess_over_peers(view.fleet.busy_us - view.fleet.series(here), view.fleet.roles)
+    clear_W = stands_out(view, elsewhere, 0.0, LEAST_STRENGTH)
+    busy_W = view.fleet.busy_us.mean(axis=1)
+    less_W = busy_W - np.where(clear_W, elsewhere.excess_us, 0.0)
+    usual_W, without_W = (median_of_others(one, view.fleet.roles) for one in (busy_W, less_W))
+    return np.maximum(np.nan_to_num(usual_W - without_W), 0.0)
 
 
 def _without_waiters(view: View, late_W: NDArray[np.bool_], excess_W: Floats) -> NDArray[np.bool_]:

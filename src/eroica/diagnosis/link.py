@@ -83,7 +83,6 @@ def _candidate(
         reference=reference,
         strength=strength,
         coverage=_COVERAGE[link.way],
-        agreement=None,
         corroboration=_CORROBORATION,
         least_gain=max(_LEAST_GAIN, view.settings.min_gain),
         evidence=tuple(_evidence(view, link)),

@@ -116,12 +116,8 @@ def _focus(view: View, rows: list[int], late: Lateness) -> Focus:
     share = float(sum(excess for row, excess in zip(rows, excess_R, strict=True) if row in same))
     return Focus(
         name=key.name,
-        place="",
-        stack=(),
         functions=tuple(rows),
         share=float(np.clip(share / max(float(excess_R.sum()), 1e-9), 0.0, 1.0)),
-        is_own=False,
-        is_specific=True,
     )
 
 

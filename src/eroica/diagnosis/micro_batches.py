@@ -113,8 +113,6 @@ def _candidate(view: View, past: Fleet, strength: float) -> Candidate:
         reference_us=then_us,
         reference="baseline",
         strength=strength,
-        coverage=1.0,
-        agreement=None,
         least_gain=view.settings.min_gain,
         evidence=(
             f"Each stage sends and receives {now:.0f} times in an iteration, {then:.0f} times in the healthy window, "

@@ -277,7 +277,6 @@ def _candidate(view: View, kind: _Kind, change: _Change, crowd: list[int], insid
         cause=CAUSE,
         scope="all" if len(crowd) == view.workers else "some",
         workers=tuple(crowd),
-        functions=(),
         focus=inside,
         kind="python",
         removed_us=removed_WI,
@@ -286,7 +285,6 @@ def _candidate(view: View, kind: _Kind, change: _Change, crowd: list[int], insid
         reference=change.reference,
         strength=change.strength,
         coverage=inside.share,
-        agreement=None,
         least_gain=view.settings.min_gain,
         evidence=(
             f"{kind.which} use {more} of core time per iteration and worker{than}, most of it in "

@@ -68,7 +68,6 @@ def _candidate(view: View, found: SlowGroups, culprit: Culprit, reference: Refer
         reference_us=float(part.fast_us.mean()),
         reference=reference,
         strength=strength,
-        coverage=1.0,
         agreement=None if agreement is None else min(agreement, 1.0),
         least_gain=view.settings.min_gain,
         evidence=culprit.evidence,

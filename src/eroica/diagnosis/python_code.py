@@ -57,8 +57,8 @@ _MOST_READ = 64
 _MOST_APART = 16
 #: Accused workers differ much if one has so many times as much as another.
 _UNEQUAL = 3.0
-#: Frames looked at against the baseline window where a phase as a whole does not stand out; one against peers: on busy
-#: cores the more are looked at, the more often one of them differs by chance.
+#: Frames looked at where a phase as a whole does not stand out; against peers another only after one that does: on
+#: busy cores the more are looked at, the more often one of them differs by chance.
 _MOST_FRAMES = 3
 #: Who takes so much more of the usual time in a function of all than they do.
 _OF_ONE = 0.5
@@ -187,27 +187,29 @@ def _judged(view: View, rows: list[int], expected: float | None) -> Iterator[tup
 
 
 def _by_frame(view: View, rows: list[int], reference: str) -> Iterator[tuple[list[int], Lateness]]:
+    """List frames that take too long: against peers of the worker with most excess, and of the next with another."""
     source = view.suspects.peers_us if reference == "peers" else view.suspects.before_us
-    excess_RW = np.nan_to_num(view.fleet.critical_us[rows] - source[rows])
+    left = np.asarray(rows)
     floor = view.settings.min_gain * view.iteration_us
-    order = np.argsort(-excess_RW.sum(axis=0)) if reference == "baseline" else np.argsort(-excess_RW.max(axis=0))
-    worker = int(order[0])
-    part = np.flatnonzero(excess_RW[:, worker] > 0)
-    for _ in range(_MOST_FRAMES if reference == "baseline" else 1):
-        above = [rows[at] for at in part]
-        focus = find_focus(view.fleet.keys, above, excess_RW[part, worker], view.fleet.critical_us[above, worker])
+    for _ in range(_MOST_FRAMES):
+        excess_RW = np.nan_to_num(view.fleet.critical_us[left] - source[left])
+        most_W = excess_RW.sum(axis=0) if reference == "baseline" else excess_RW.max(axis=0, initial=0.0)
+        worker = int(most_W.argmax())
+        above = left[excess_RW[:, worker] > 0].tolist()
+        excess_R = excess_RW[excess_RW[:, worker] > 0, worker]
+        focus = find_focus(view.fleet.keys, above, excess_R, view.fleet.critical_us[above, worker])
         if focus is None or not focus.is_specific:
             return
         functions = list(focus.functions)
-        named = np.isin(above, functions)
-        if excess_RW[part[named], worker].sum() < floor / 2 or view.fleet.critical_us[functions, worker].sum() < floor:
+        least_us = min(2 * excess_R[np.isin(above, functions)].sum(), view.fleet.critical_us[functions, worker].sum())
+        if least_us < floor:
             return
         spent = measure(view, functions)
         found = list(late_against_peers(view, spent) if reference == "peers" else late_against_baseline(view, spent))
         yield from ((functions, late) for late in found)
-        if found:
+        if bool(found) == (reference == "baseline"):
             return
-        part = part[~named]
+        left = left[~np.isin(left, functions)]
 
 
 def _by_function(view: View, rows: list[int], late: Lateness) -> list[Lateness]:
@@ -240,7 +242,7 @@ def _narrowed(view: View, rows: list[int], late: Lateness, expected: float | Non
     whole_R = view.fleet.critical_us[rows][:, list(late.workers)].mean(axis=1)
     counted_R = counted_share(view, rows, late, whole_R)
     time_R = whole_R * counted_R
-    excess_R = (whole_R - reference_of_rows(view, rows, late)) * counted_R
+    excess_R = np.maximum(whole_R - reference_of_rows(view, rows, late), 0.0) * counted_R
     focus = find_focus(view.fleet.keys, rows, excess_R, time_R)
     if focus is None:
         return None
@@ -436,7 +438,6 @@ def _explains_slowdown(view: View, rows: list[int], time_us: Floats) -> Iterator
         mean_us=float(mean_W.mean()),
         reference_us=usual,
         strength=strength,
-        agreement=None,
     )
     found = accuse_python(view, focus.functions, focus, late, with_operators=with_operators)
     most_us = max(view.slowdown_us, view.iteration_us - (view.baseline_us or view.iteration_us))

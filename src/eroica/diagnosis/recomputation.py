@@ -66,7 +66,6 @@ def find_recomputation(view: View) -> Iterator[Candidate]:
         mean_us=float(again_W.mean()),
         reference_us=float(then_W.mean()),
         strength=float(np.median(more_W / np.maximum(error_W, 1e-9))),
-        agreement=None,
     )
     if late.strength < LEAST_STRENGTH:
         return
@@ -93,10 +92,7 @@ def _focus(view: View, rows: Sequence[int]) -> Focus:
     stack = view.fleet.keys[heaviest].stack
     stack = stack[: len(stack) - len(_below(stack))]
     frame = split_frame(stack[-1])
-    return Focus(
-        name=frame.name, place=frame.place, stack=stack, functions=tuple(rows), share=1.0, is_own=False,
-        is_specific=True,
-    )  # fmt: skip
+    return Focus(name=frame.name, place=frame.place, stack=stack, functions=tuple(rows))
 
 
 def tell_recomputation(view: View, causes: Sequence[Cause]) -> list[Cause]:

@@ -106,5 +106,4 @@ def _who_iterates(view: View, row: int, loading: Candidate) -> Focus | None:
         functions=below,
         share=float(time_us / max(whole_us, 1e-9)),
         is_own=True,
-        is_specific=True,
     )

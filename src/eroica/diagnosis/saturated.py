@@ -104,7 +104,6 @@ def _candidate(view: View, members: tuple[int, ...], inside: Focus, pace: _Pace)
         reference="expectation" if is_stated and pace.before_us is None else "slowdown",
         strength=3 * LEAST_STRENGTH,
         coverage=inside.share,
-        agreement=None,
         least_gain=view.settings.min_gain,
         evidence=(
             f"The loader processes of {whose} work {percent(pace.busy)} of the time, most of it in {inside.label}: a "

@@ -84,7 +84,6 @@ def _candidate(view: View, focus: Focus, under_us: tuple[float, float], longer_u
         strength=min(strength, 99.0),
         coverage=focus.share,
         corroboration=LEAST_STRENGTH,  # executions are counted: that they are more is no noise, however few iterations
-        agreement=None,
         least_gain=view.settings.min_gain,
         evidence=(
             f"With all that it calls, {focus.label} takes {format_ms(now_us)} of each iteration, "

@@ -220,12 +220,7 @@ def _candidate(view: View, stage: Stage, own_W: NDArray[np.bool_]) -> Candidate:
     at = rows[int(np.argmax(over_R))] if rows else None
     focus = Focus(
         name=view.fleet.keys[at].name if at is not None else NO_FUNCTION,
-        place="",
-        stack=(),
         functions=(at,) if at is not None else (),
-        share=1.0,
-        is_own=False,
-        is_specific=True,
     )
     difference_I = view.fleet.busy_us[own_W].mean(axis=0) - view.fleet.busy_us[~own_W].mean(axis=0)
     strength = float(difference_I.mean()) / max(float(mean_error(difference_I[None])[0]), 1e-9)
@@ -241,8 +236,6 @@ def _candidate(view: View, stage: Stage, own_W: NDArray[np.bool_]) -> Candidate:
         reference_us=stage.balanced_us,
         reference="peers",
         strength=strength,
-        coverage=1.0,
-        agreement=None,
         least_gain=view.settings.min_gain,
         evidence=tuple(_evidence(view, stage, own_W)),
         gain=balanced_gain(stage, view.iteration_us),

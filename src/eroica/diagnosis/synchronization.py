@@ -99,7 +99,6 @@ def _candidates(view: View, lost_WI: Floats, late_W: NDArray[np.bool_], allowed_
         reference_us=float(allowed_W[late_W].mean()),
         reference="expectation",
         strength=min(float(np.median(strength)), 99.0),
-        coverage=1.0,
         agreement=agreement,
         least_gain=view.settings.min_gain,
         evidence=tuple(_evidence(view, workers, syncs)),
@@ -131,9 +130,7 @@ def _focus(view: View, syncs: list[Synchronization]) -> Focus:
         place=entry.place,
         stack=first.stack,
         functions=rows,
-        share=1.0,
         is_own=bool(own),
-        is_specific=True,
     )
 
 

@@ -67,8 +67,6 @@ def _candidate(view: View, rows: list[int], members: NDArray[np.intp], more_W: F
         reference_us=time_us - amount,
         reference="peers",
         strength=_STRENGTH,
-        coverage=1.0,
-        agreement=None,
         least_gain=view.settings.min_gain,
         evidence=(
             f"{who} {runs} {counts} operators per iteration, {more_W[members].mean():.0f} more than {whose} peers "

@@ -75,7 +75,6 @@ def rotating_candidate(
         reference="peers",
         strength=loss.strength,
         coverage=focus.share,
-        agreement=None,
         least_gain=max(_LEAST_GAIN, view.settings.min_gain),
         evidence=evidence,
         sentence=sentence,

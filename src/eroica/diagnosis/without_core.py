@@ -59,7 +59,6 @@ def find_without_core(view: View, explained: set[int]) -> list[Candidate]:
         cause=CAUSE,
         scope="some",
         workers=tuple(members.tolist()),
-        functions=(),
         focus=NOTHING,
         kind="other",
         removed_us=time_above(view.fleet.busy_us, excess.reference_us, late_W),

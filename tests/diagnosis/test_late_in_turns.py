@@ -1,0 +1,99 @@
+"""Workers that are late at different collectives of an iteration, so that each waits as long as it is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+
+from eroica.model.pattern import FunctionKey, Phase, WorkerPattern
+from eroica.pipeline import analyze
+from eroica.testing import synthesize_window
+from eroica.testing.grouped import GroupedFleet, Meeting, Work, everybody
+
+ITERATIONS = 40
+LOOP = ("<module> (project/train.py:1)", "main (project/train.py:20)")
+
+
+def work(key: FunctionKey, workers: int, members: Sequence[int], ms: float, noise: np.random.Generator) -> Work:
+    time_WI = np.zeros((workers, ITERATIONS))
+    time_WI[list(members)] = ms * 1e3 * np.exp(noise.normal(0, 0.1, (len(members), ITERATIONS)))
+    own_W = np.where(np.isin(np.arange(workers), members), np.arange(workers), -1)
+    return Work(key=key, time_us=time_WI, of=own_W, mu=np.full(workers, 0.9), sigma=np.full(workers, 0.05))
+
+
+def python(name: str, phase: Phase) -> FunctionKey:
+    return FunctionKey(kind="python", name=name, stack=(*LOOP, f"{name} (project/steps.py:3)"), phase=phase)
+
+
+def late_in_turns(
+    workers: int, first: Sequence[int], second: Sequence[int], seed: int, *, has_ends: bool, same_part: bool
+) -> list[WorkerPattern]:
+    """Some are 40 ms late before the first collective of each iteration, others before the second.
+
+    Args:
+        workers: How many there are.
+        first: Who is late in `parse`.
+        second: Who is late in `keep`.
+        seed: Of all noise.
+        has_ends: Collectives tell when they ended, so the window can be run again.
+        same_part: Both functions count as the same part of the iteration.
+    """
+    noise, everyone = np.random.default_rng(seed), range(workers)
+    fleet = GroupedFleet(workers=workers, iterations=ITERATIONS, seed=seed, has_ends=has_ends)
+    operators: list[tuple[str, Phase, float]] = [
+        ("aten::stack", "input", 3),
+        ("aten::addmm", "forward", 20),
+        ("aten::mm", "backward", 40),
+        ("aten::addcdiv_", "optimizer", 8),
+    ]
+    fleet.works = [
+        work(FunctionKey(kind="compute", name=name, phase=phase), workers, everyone, ms, noise)
+        for name, phase, ms in operators
+    ]
+    fleet.works += [
+        work(python("parse", "input"), workers, first, 40, noise),
+        work(python("keep", "backward"), workers, second, 40, noise),
+    ]
+    fleet.meetings = [
+        Meeting(
+            grouping=everybody(workers),
+            name="gloo:all_reduce",
+            kind=kind,
+            phase=phase,
+            times=1,
+            transfer_us=np.full((1, ITERATIONS), 2e3),
+            mu=np.full(workers, 0.2),
+            sigma=np.full(workers, 0.05),
+            elements=1000,
+            resource="",
+        )
+        for kind, phase in (("all_gather", "input"), ("all_reduce", "backward"))
+    ]
+    return [on_processors(pattern, same_part=same_part) for pattern in fleet.synthesize()]
+
+
+def on_processors(pattern: WorkerPattern, *, same_part: bool) -> WorkerPattern:
+    rows = [
+        msgspec.structs.replace(row, key=msgspec.structs.replace(row.key, phase="other"))
+        if same_part and row.key.kind == "python"
+        else row
+        for row in pattern.functions
+    ]
+    return msgspec.structs.replace(pattern, functions=tuple(rows), has_accelerator=False)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("has_ends", [True, False])
+@pytest.mark.parametrize("same_part", [True, False])
+@pytest.mark.parametrize(("workers", "first", "second"), [(2, (1,), (0,)), (4, (0, 1), (2, 3)), (4, (0,), (1,))])
+def test_who_is_late_in_turn_is_told_with_what_makes_it_late(
+    workers: int, first: tuple[int, ...], second: tuple[int, ...], seed: int, has_ends: bool, same_part: bool
+) -> None:
+    patterns = late_in_turns(workers, first, second, seed, has_ends=has_ends, same_part=same_part)
+    verdict = analyze("job", synthesize_window(patterns, "manual", ()), patterns)
+    found = {(one.function.name, one.workers): one.gain for one in verdict.findings if one.role == "cause"}
+    assert set(found) == {("parse", first), ("keep", second)}, verdict.summary
+    assert list(found.values()) == pytest.approx([0.25, 0.25], abs=0.05)
