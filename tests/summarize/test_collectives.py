@@ -311,3 +311,21 @@ def test_of_very_many_groups_those_with_most_collectives_are_kept(monkeypatch):
     ]
     records = collective_records(found, np.zeros(7, np.int64), np.array(WINDOW), GROUPS, 0, 512)
     assert [(one.group, one.executions) for one in records] == [("b", 2), ("c", 3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("gloo:all_reduce", True),
+        ("ucc:alltoall", True),
+        ("trainmover:all_reduce", True),
+        ("xccl:reduce_scatter", True),
+        ("nccl:all_reduce", False),  # only enqueues
+        ("loss:reduced", False),
+        ("Model:all_reduce of mine", False),
+        ("all_reduce", False),
+    ],
+)
+def test_a_span_of_any_backend_in_the_words_of_c10d_is_a_collective_of_the_host(name, is_one):
+    events = Events().note(name, WINDOW[0] + MS, WINDOW[0] + 2 * MS, thread=200)
+    assert len(find_executions(events.table(), [], GROUPS[:1], WINDOW)) == is_one

@@ -191,6 +191,21 @@ def test_what_waits_in_the_standard_library_waits_for_no_collective(leaf, elsewh
     assert not waits_elsewhere(())
 
 
+@pytest.mark.parametrize(
+    ("caller", "elsewhere"),
+    [
+        ("recv (torch/distributed/distributed_c10d.py:2756)", False),
+        ("wait_tensor (torch/distributed/_functional_collectives.py:150)", False),
+        ("_step_microbatches (torch/distributed/pipelining/schedules.py:700)", False),
+        ("recv (mine/distributed_c10d.py:2)", True),
+        ("save (torch/distributed/checkpoint/state_dict_saver.py:90)", True),
+    ],
+)
+def test_a_process_group_that_is_written_in_python_waits_in_the_standard_library_for_its_collectives(caller, elsewhere):
+    stack = ("<module> (train.py:1)", caller, "Pending.wait (theirs/group.py:58)", "Condition.wait (threading.py:295)")
+    assert waits_elsewhere(stack) == elsewhere
+
+
 def test_no_collectives():
     empty = np.empty(0, np.int64)
     witness = Witness(thread((100, TRAINING)), RATE_HZ, empty, empty)

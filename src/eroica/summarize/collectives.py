@@ -32,7 +32,12 @@ from eroica.trace.communication import readable
 from eroica.trace.table import Category, CollectiveArguments, EventTable
 
 Pairing = Literal["sequence", "order", "none"]
-_SPAN = re.compile(r"^(?:gloo|mpi|ucc):\w+$")
+#: What process groups call the span of a collective that a thread of the host runs. Those that are not torch's own are
+#: known by c10d's words for the operation.
+_SPAN = re.compile(
+    r"^(?:gloo|mpi|ucc):\w+$|^(?!nccl|rccl)[a-z]\w*:(?:all_reduce|all_gather|all_gather_into_tensor|reduce_scatter|"
+    r"reduce_scatter_tensor|all_to_all|broadcast|barrier|gather|scatter|reduce|send|recv)$"
+)
 POINT_TO_POINT = ("send", "recv")
 #: A kernel of communication of which no more is known than that all leave it together.
 EXCHANGE = "exchange"

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.summarize.collectives import is_host_collective
 from eroica.trace.table import Category, EventTable
 
 Purpose = Literal["training", "inference", ""]
@@ -98,7 +99,7 @@ def find_purpose(events: EventTable) -> Purpose:
         return "inference"
     operators = int((events.category == Category.OPERATOR).sum())
     talks = bool(events.communication()[used].any()) if used else False
-    hosts = any(name.startswith(("gloo:", "mpi:", "ucc:", "nccl:", "c10d::")) for name in names)
+    hosts = any(is_host_collective(name) or name.startswith(("nccl:", "c10d::")) for name in names)
     return "inference" if operators >= _FEWEST_OPERATORS and not (talks or hosts) else ""
 
 

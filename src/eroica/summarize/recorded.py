@@ -262,7 +262,7 @@ def find_groups(events: EventTable, rank: int) -> tuple[tuple[ProcessGroup, ...]
 
 def _has_collectives(events: EventTable) -> bool:
     kernels = events.names_where(events.communication().tolist())
-    spans = events.names_where([name.startswith(("gloo:", "mpi:", "ucc:")) for name in events.strings])
+    spans = events.names_where([is_host_collective(name) for name in events.strings])
     return bool((kernels & (events.category == Category.KERNEL)).any() or spans.any())
 
 

@@ -32,6 +32,10 @@ from eroica.summarize.sweep import Times, distinct, inside
 _ELSEWHERE = re.compile(
     r" \((threading|queue|selectors|socket|ssl|subprocess|multiprocessing/(connection|queues|synchronize))\.py:\d+\)$"
 )
+#: Callers under which such a wait is a collective's all the same: of a process group that is written in Python.
+_OF_A_GROUP = re.compile(
+    r" \((?:.*/)?torch/distributed/(distributed_c10d|_functional_collectives|pipelining/\w+)\.py:\d+\)$"
+)
 #: A sign of life so soon after an end says that it was waited for.
 _AT_ONCE_NS = 1_000_000
 #: A group's thread may lose its core between waking who waits and noting the end; then nothing but moments are left
@@ -77,7 +81,9 @@ class Spans(NamedTuple):
 
 def waits_elsewhere(stack: Sequence[str]) -> bool:
     """Return whether a stack waits in the standard library for a thread, queue, process or socket, not a collective."""
-    return bool(stack) and _ELSEWHERE.search(stack[-1]) is not None
+    if not stack or _ELSEWHERE.search(stack[-1]) is None:
+        return False
+    return not any(_OF_A_GROUP.search(frame) for frame in stack)
 
 
 def find_waits(

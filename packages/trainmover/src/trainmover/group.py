@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.profiler import record_function
 from torch.futures import Future
 
 from trainmover import collectives as coll
@@ -33,14 +34,20 @@ Task = Callable[[coll.Circle], None]
 
 
 class Pending(dist._Work):  # type: ignore[misc]
-    """One collective under way; what c10d calls a Work."""
+    """One collective under way; what c10d calls a Work.
 
-    def __init__(self, outputs: Sequence[torch.Tensor]) -> None:
+    A profiler that is on sees it as a span "trainmover:all_reduce", from its call to its end, as gloo's are seen.
+    """
+
+    def __init__(self, name: str, outputs: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self._outputs = list(outputs)
         self._done = threading.Event()
         self._error: Exception | None = None
         self._future: Future[list[torch.Tensor]] = Future()
+        if name and torch._C._autograd._profiler_enabled():
+            with record_function(f"trainmover:{name}") as span:
+                span._call_end_callbacks_on_future(self._future)
 
     def finish(self, error: Exception | None = None) -> None:
         """Let those who wait go on."""
@@ -298,7 +305,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         Inside the sandbox the recording answers instead; in a process whose members are being called together nothing
         is done.
         """
-        pending = Pending(outputs)
+        pending = Pending(name, outputs)
         owner = self._owner
         if owner.replay is not None:
             owner.replay.answer(self.ordinal, name, outputs)
@@ -535,7 +542,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Collectives run as they come."""
 
     def _end_coalescing(self, _device: torch.device) -> Pending:
-        pending = Pending([])
+        pending = Pending("", [])
         pending.finish()
         return pending
 
@@ -573,7 +580,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _directly(self, name: str, peer: int, outputs: list[torch.Tensor], task: Callable[[], None]) -> Pending:
         owner = self._owner
-        pending = Pending(outputs)
+        pending = Pending(name, outputs)
         if owner.replay is not None:
             owner.replay.answer(self.ordinal, name, outputs)
             pending.finish()

@@ -396,7 +396,7 @@ class Job:
             if agent.interrupt > generation or agent.recover is None:
                 continue
             order, agent.recover = agent.recover, None
-            if self._restored(agent, order) and self._told_to_go(agent, generation):
+            if self._restored(agent, order) and self._told_to_go(agent, generation, order["within_s"] + AWAY_S):
                 break
         self._note("recovered", began)
         self._copy_now = True
@@ -428,10 +428,11 @@ class Job:
         agent.say("recovered", generation=generation, took_s=time.perf_counter() - began)
         return True
 
-    def _told_to_go(self, agent: Agent, generation: int) -> bool:
+    def _told_to_go(self, agent: Agent, generation: int, timeout_s: float) -> bool:
+        """Wait for the others; whoever is late is replaced by the controller, so its patience ends before this one."""
         agent.wait(
             lambda: agent.go >= generation or agent.interrupt > generation or self._over(agent),
-            AWAY_S,
+            timeout_s,
             "the others to come back too",
         )
         if self._over(agent):

@@ -619,6 +619,7 @@ class Machine:
             "do": "recover",
             "generation": recovery.generation,
             "step": step,
+            "within_s": self.times.restore_s,
             "seats": self._addresses({rank: self.owners[rank] for rank in self.fresh}),
             "needs": {str(rank): source for rank, source in needs.items()},
             "addresses": self._addresses({rank: self.owners[rank] for rank in needs}),

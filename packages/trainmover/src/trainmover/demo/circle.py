@@ -95,7 +95,8 @@ def has_learned(run: Path) -> bool:
     except (OSError, ValueError):
         return False
     steady = [one["state"] == "steady" for one in told["workers"]]
-    return told["phase"] == "watching" and len(steady) == 4 and all(steady) and (run / "windows" / "1").exists()
+    looked = len(list((run / "windows" / "1" / "patterns").glob("*"))) == 4
+    return told["phase"] == "watching" and len(steady) == 4 and all(steady) and looked
 
 
 def main() -> int:
