@@ -10,6 +10,7 @@ A revision is checked out beside this checkout and judged with the same reader a
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ from typing import Any
 from corpus_entry import ENTRIES, CorpusWindow, Entry, Truth, as_record, entry_files, marks, read_entry
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.model.verdict import Verdict
+from eroica.model.window import ALONE
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from machine import revision
@@ -33,6 +35,8 @@ HERE = Path(__file__).resolve().parent
 Line = dict[str, Any]
 #: Variable that names the revision that is judged by, if not this one.
 REVISION = "CORPUS_REVISION"
+#: Earlier revisions left a baseline window that they did not trust aside.
+_KNOWS_DOUBTED = "doubted" in inspect.signature(analyze).parameters
 #: What two revisions are compared in.
 COMPARED = ("verdict", "cause", "workers", "scope", "function")
 #: Gains that differ by more are told.
@@ -44,13 +48,26 @@ def judged(path: Path) -> list[Line]:
     entry = read_entry(path)
     by_number = {one.window.window_id: one for one in entry.windows}
     return [
-        _line(entry, one, one.truth, by_number.get(one.compared_with)) for one in entry.windows if one.truth is not None
+        _line(entry, one, one.truth, by_number.get(one.compared_with), _doubted(entry, one))
+        for one in entry.windows
+        if one.truth is not None
     ]
 
 
-def _line(entry: Entry, one: CorpusWindow, truth: Truth, baseline: CorpusWindow | None) -> Line:
+def _doubted(entry: Entry, one: CorpusWindow) -> CorpusWindow | None:
+    """The baseline window that was there and was not trusted; None where one was, or there was none."""
+    if one.compared_with or one.window.purpose in ALONE:
+        return None
+    number = one.window.window_id
+    earlier = [it for it in entry.windows if it.window.purpose == "baseline" and it.window.window_id < number]
+    return earlier[-1] if earlier else None
+
+
+def _line(
+    entry: Entry, one: CorpusWindow, truth: Truth, baseline: CorpusWindow | None, doubted: CorpusWindow | None
+) -> Line:
     start = time.perf_counter()
-    verdict = _verdict(entry, one, baseline)
+    verdict = _verdict(entry, one, baseline, doubted)
     found = verdict.cause if verdict is not None else None
     line: Line = {
         "key": f"{entry.name}/{one.window.window_id}",
@@ -78,11 +95,15 @@ def _line(entry: Entry, one: CorpusWindow, truth: Truth, baseline: CorpusWindow 
     return line
 
 
-def _verdict(entry: Entry, one: CorpusWindow, baseline: CorpusWindow | None) -> Verdict | None:
+def _verdict(
+    entry: Entry, one: CorpusWindow, baseline: CorpusWindow | None, doubted: CorpusWindow | None
+) -> Verdict | None:
     if one.blockage is not None:
         return diagnose_blockage(one.blockage, entry.name, Settings())
     before = baseline.worker_patterns() if baseline is not None else ()
-    return analyze(entry.name, one.window, one.worker_patterns(), before, one.workers_expected, one.notes, Settings())
+    known: dict[str, Any] = {"doubted": doubted.worker_patterns()} if doubted is not None and _KNOWS_DOUBTED else {}
+    patterns = one.worker_patterns()
+    return analyze(entry.name, one.window, patterns, before, one.workers_expected, one.notes, Settings(), **known)
 
 
 def judge_all(directory: Path, processes: int) -> list[Line]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -46,6 +47,33 @@ def test_every_entry_can_be_read_and_says_what_is_true() -> None:
         assert entry.fault != "none" or set(true) == {"healthy"}, entry.name
         compared = {one.compared_with for one in entry.windows}
         assert all(one.window.window_id in compared for one in entry.windows if one.truth is None), entry.name
+
+
+def line_of(name: str, number: int) -> dict[str, Any]:
+    entry = next(path for path in entry_files() if path.name.startswith(f"{name}."))
+    return {line["key"]: line for line in judged(entry)}[f"{name}/{number}"]
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_strangers_process_on_a_gpu_is_named_though_the_baseline_window_was_not_trusted(number: int) -> None:
+    """Iterations took 31.3 ms when it was taken, 24.7 ms at their best, 37 ms outside of the window."""
+    line = line_of("device-neighbor-2", number)
+    assert (line["cause"], line["marks"]["right"]) == ("sibling-process", True), line["summary"]
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_baseline_window_of_two_iterations_with_a_pause_hides_no_slowdown_of_a_gpu_job(number: int) -> None:
+    """They took 271 ms, of which garbage was collected for 153; those of the later windows took 244 and 273."""
+    line = line_of("device-ddp-clipping-1", number)
+    assert line["marks"]["right"] and line["function"] == "clip_unit", line["summary"]
+    assert line["gain"] == pytest.approx(line["true_gain"], abs=0.2)
+
+
+def test_larger_inputs_are_told_though_recording_made_the_iterations_before_them_longer() -> None:
+    """They wait for launches, which recording makes dearer; the larger ones do not: 120 ms recorded, then 108."""
+    line = line_of("device-hf-padding-1", 2)
+    assert "108 ms instead of 76 ms" in line["summary"]
+    assert "batches or sequences have grown" in line["summary"]
 
 
 def test_the_corpus_stays_small() -> None:

@@ -284,3 +284,29 @@ def test_where_nobody_saved_a_trace_iterations_and_stacks_are_told() -> None:
     assert verdict.summary.startswith("Too little to tell: the training ended before any worker had saved its trace.")
     assert "60 ms when the job was healthy; by their stacks they spent" in verdict.summary
     assert verdict.iteration.current_ms == pytest.approx(99, abs=5)
+
+
+REFUSED_NOTE = "The baseline window is not used, the job was not healthy then: iterations took 31 ms when it was taken."
+
+
+def test_a_baseline_window_that_is_not_trusted_tells_where_nothing_else_does() -> None:
+    before = synthesize(FleetPlan(seed=103), (), 1)
+    patterns = synthesize(PLAN, [SlowCompute((0, 1, 2, 3), 3.0)], 2)
+    window = synthesize_window(patterns, "slow", before)
+    assert analyze("job", window, patterns, notes=[REFUSED_NOTE]).verdict == "undetermined"
+    verdict = analyze("job", window, patterns, notes=[REFUSED_NOTE], doubted=before)
+    assert verdict.cause is not None and verdict.cause.cause == "compute-slow", verdict.summary
+    assert verdict.window is not None and verdict.window.compared_with == 1
+    notes = " ".join(verdict.coverage.notes)
+    assert "may not have been healthy in the baseline window: iterations took 31 ms" in notes
+    assert "is not used" not in notes
+
+
+def test_a_baseline_window_that_is_not_trusted_changes_nothing_where_a_cause_is_named_or_none_is_missing() -> None:
+    before = synthesize(FleetPlan(seed=103), (), 1)
+    for troubles, word in (([SlowLoader((2,), 40)], "slow"), ([], "healthy")):
+        patterns = synthesize(PLAN, troubles, 2)
+        window = synthesize_window(patterns, "slow" if troubles else "manual", before)
+        verdict = analyze("job", window, patterns, notes=[REFUSED_NOTE], doubted=before)
+        assert verdict.verdict == word and verdict.window is not None and verdict.window.compared_with == 0
+        assert REFUSED_NOTE in verdict.coverage.notes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 import msgspec
@@ -19,7 +19,7 @@ from eroica.localize.matching import Matched
 from eroica.localize.usable_patterns import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import CommonAxis, Cost, Coverage, IterationTimes, Verdict, VerdictWindow
-from eroica.model.window import Window
+from eroica.model.window import REFUSED, Window
 from eroica.settings import Settings
 from eroica.untraced import tell_untraced
 from eroica.wire.codec import encode_record
@@ -30,7 +30,7 @@ _MOST_WORKERS = 1_000_000
 _MOST_ENCODED = 256
 
 
-def analyze(
+def analyze(  # noqa: PLR0913 - all that a verdict rests on
     job: str,
     window: Window,
     patterns: Sequence[WorkerPattern],
@@ -39,6 +39,8 @@ def analyze(
     notes: Sequence[str] = (),
     settings: Settings = Settings(),  # noqa: B008 (frozen)
     left_out: Sequence[int] = (),
+    *,
+    doubted: Sequence[WorkerPattern] = (),
 ) -> Verdict:
     """Localize and diagnose one window.
 
@@ -51,6 +53,8 @@ def analyze(
         notes: What the reader should know beside the workers' own notes.
         settings: All tunables.
         left_out: Workers that handed over what cannot be compared; the notes say why.
+        doubted: Patterns of a baseline window of which it is not sure that the job was healthy in it. Compared with
+            where there is no `baseline` and nothing accounts for the slowdown without, but for a verdict "healthy".
 
     Returns:
         The verdict; "undetermined" where the patterns say too little. Equal input gives an equal verdict on any
@@ -77,12 +81,12 @@ def analyze(
         notes=(*notes, *doubts),
         cost=total_cost(latest),
     )
-    try:
-        verdict = _judge(compared, baseline, context, settings, engine)
-    except (InputError, UsageError) as error:
-        if isinstance(error, UsageError) and window.kind == "trace":
-            raise  # whoever reads files sits in front of them; a running job has asked long ago
-        verdict = undetermined(context, str(error))
+    verdict = _judge_or_say_why(compared, baseline, context, settings, engine)
+    if doubted and not baseline and verdict.verdict == "undetermined" and verdict.cause is None:
+        context = msgspec.structs.replace(context, notes=tuple(_compared_all_the_same(context.notes)))
+        second = _judge_or_say_why(compared, doubted, context, settings, engine)
+        if second.verdict != "healthy":
+            verdict, baseline = second, doubted
     if window.kind == "trace":
         verdict = add_axis(verdict, latest)
     elif verdict.window is not None:
@@ -93,6 +97,32 @@ def analyze(
     seconds = round(perf_counter() - start, 4)
     cost = msgspec.structs.replace(verdict.cost, localize_s=seconds, engine=engine.name, engine_why=engine.why)
     return msgspec.structs.replace(verdict, cost=cost)
+
+
+def _judge_or_say_why(
+    patterns: Sequence[WorkerPattern],
+    baseline: Sequence[WorkerPattern],
+    context: WindowContext,
+    settings: Settings,
+    engine: Engine,
+) -> Verdict:
+    """The verdict, or why there can be none."""
+    try:
+        return _judge(patterns, baseline, context, settings, engine)
+    except (InputError, UsageError) as error:
+        if isinstance(error, UsageError) and context.window.kind == "trace":
+            raise  # whoever reads files sits in front of them; a running job has asked long ago
+        return undetermined(context, str(error))
+
+
+def _compared_all_the_same(notes: Sequence[str]) -> Iterator[str]:
+    """The notes, but for the one that the baseline window is not used: it is."""
+    why = next((note.removeprefix(REFUSED) for note in notes if note.startswith(REFUSED)), "")
+    yield from (note for note in notes if not note.startswith(REFUSED))
+    yield (
+        f"The job may not have been healthy in the baseline window{f': {why}' if why else '.'} It is compared with all "
+        "the same, for nothing accounts for the slowdown without it: only what came after it is seen."
+    )
 
 
 def _judge(

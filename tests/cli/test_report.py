@@ -17,7 +17,7 @@ from eroica.model.window import WindowPurpose
 from eroica.offline.saved import parts_of_saved
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, SlowLoader, Standstill, Trouble, synthesize, synthesize_window
+from eroica.testing import FleetPlan, SlowCompute, SlowLoader, Standstill, Trouble, synthesize, synthesize_window
 from eroica.testing.standstill import EMPTY_QUEUE
 
 
@@ -238,6 +238,20 @@ def test_it_is_compared_again_with_the_window_that_it_was_compared_with(
     parts = parts_of_saved(tmp_path, Settings(), [])
     again = {part.window.window_id: part.verdict.window for part in parts}[3]
     assert again is not None and again.compared_with == number
+
+
+def test_a_baseline_window_that_was_not_trusted_tells_again_where_nothing_else_does(tmp_path: Path) -> None:
+    keep(tmp_path, 1, "baseline")
+    patterns = synthesize(FleetPlan(iterations=20, draw=2), [SlowCompute((0, 1, 2, 3), 3.0)], 2)
+    window = synthesize_window(patterns, "slow", synthesize(FleetPlan(iterations=20, draw=1), (), 1))
+    save_patterns(tmp_path / "windows" / "2", window, patterns)
+    first = keep_verdict(tmp_path, 2, "slow", analyze("resnet", window, patterns), 0)
+    part = parts_of_saved(tmp_path, Settings(), [])[0]
+    shown = saved.diagnose_again(open_run(tmp_path), open_run(tmp_path).window(2), Settings())
+    assert first.cause is None
+    for again in (part.verdict, shown):
+        assert again.cause is not None and again.cause.cause == "compute-slow", again.summary
+        assert again.window is not None and again.window.compared_with == 1
 
 
 def test_a_window_that_confirms_a_slow_start_is_compared_with_nothing(tmp_path: Path) -> None:

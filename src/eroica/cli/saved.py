@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from eroica.archive.load import Saved, SavedRun, SavedWindow, open_saved
 from eroica.errors import InputError, UsageError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.offline.saved import baseline_number, examine_window, job_of, usable_patterns
+from eroica.offline.saved import baseline_number, doubted_number, examine_window, job_of, usable_patterns
 from eroica.settings import Settings
 
 
@@ -98,15 +98,26 @@ def diagnose_again(run: SavedRun | None, window: SavedWindow, settings: Settings
         InputError: It has neither patterns nor what was seen of a standstill.
     """
     job = run.job if run is not None else job_of(window)
-    return examine_window(job, window, baseline_of(run, window), settings).verdict
+    baseline, doubted = (baseline_of(run, window, which) for which in (baseline_number, doubted_number))
+    return examine_window(job, window, baseline, settings, doubted).verdict
 
 
-def baseline_of(run: SavedRun | None, window: SavedWindow) -> Sequence[WorkerPattern]:
-    """Patterns of the healthy window that a window is compared with; none for those that are judged alone."""
+def baseline_of(
+    run: SavedRun | None,
+    window: SavedWindow,
+    which: Callable[[SavedWindow, Iterable[int]], int] = baseline_number,
+) -> Sequence[WorkerPattern]:
+    """Patterns of the healthy window that a window is compared with; none for those that are judged alone.
+
+    Args:
+        run: The run directory.
+        window: To be judged again.
+        which: Chooses among the numbers of the baseline windows before it.
+    """
     earlier = {one.window_id: one for one in (run.windows if run is not None else ()) if _is_baseline(one)}
     known = sorted(number for number in earlier if number < window.window_id)
     while known:
-        number = baseline_number(window, known)
+        number = which(window, known)
         if number not in known:
             return ()
         try:

@@ -47,6 +47,7 @@ def _analyze(job: str, order: Analyze, settings: Settings) -> Verdict:
         expected_workers=order.expected_workers,
         notes=order.notes,
         settings=settings,
+        doubted=order.doubted,
     )
 
 

@@ -27,7 +27,7 @@ from eroica.collector.participants import Roll
 from eroica.collector.resume import History
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.model.window import ALONE, UnderwayRecord, Window
+from eroica.model.window import ALONE, REFUSED, UnderwayRecord, Window
 from eroica.report.phrases import in_short
 from eroica.settings import Settings
 from eroica.wire.messages import (
@@ -52,6 +52,7 @@ class Analyze:
         notes: What the reader should know.
         asked_at: When it was opened, seconds.
         counts: Its verdict is one on the job. That on a baseline window only tells whether to look again.
+        doubted: A baseline window that is not trusted; the notes say why. It counts where nothing else tells.
     """
 
     window: Window
@@ -61,6 +62,7 @@ class Analyze:
     notes: tuple[str, ...]
     asked_at: float
     counts: bool = True
+    doubted: tuple[WorkerPattern, ...] = ()
 
 
 class Windows:
@@ -335,15 +337,18 @@ class Windows:
                 current.window = msgspec.structs.replace(current.window, purpose="slow")
             current.phase = "analysis"
             self.show(current.window, "analysis")
+        stands_alone = current.window.purpose in ALONE
+        baseline = () if stands_alone else self._trusted_baseline(current, notes)
         return [
             Analyze(
                 window=current.window,
                 patterns=tuple(current.patterns[rank] for rank in sorted(current.patterns)),
-                baseline=() if current.window.purpose in ALONE else self._trusted_baseline(current, notes),
+                baseline=baseline,
                 expected_workers=current.expected_workers,
                 notes=tuple(notes),
                 asked_at=current.asked_at,
                 counts=not is_baseline,
+                doubted=() if stands_alone or baseline else self._baseline.patterns,
             )
         ]
 
@@ -361,6 +366,6 @@ class Windows:
         if not doubts:
             notes.extend(filter(None, [self._baseline.shows_a_part(best_s, now_s)]))
             return self._baseline.patterns
-        notes.append(f"The baseline window is not used, the job was not healthy then: {doubts}.")
+        notes.append(f"{REFUSED}{doubts}.")
         self._baseline.distrust()
         return ()

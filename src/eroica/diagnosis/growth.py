@@ -25,9 +25,8 @@ SHORTER = 0.75
 
 def has_grown(view: View) -> bool:
     """True if more data on most workers explains most of the growth of iterations since the baseline window."""
-    if not _is_by_operators(view) or has_more_data_since(view).mean() < JOB_WIDE:
-        return False
-    return growth_since(view)[0] >= _LEAST_GROWTH
+    more = _is_by_operators(view) and has_more_data_since(view).mean() >= JOB_WIDE
+    return bool(more and growth_since(view)[0] >= _LEAST_GROWTH)
 
 
 def has_more_to_do(view: View) -> bool:
@@ -41,8 +40,7 @@ def has_more_to_do(view: View) -> bool:
 
 def _is_by_operators(view: View) -> bool:
     """True if iterations take noticeably longer than in the baseline window, and operators take most of that."""
-    past = view.suspects.baseline
-    grown_us = view.iteration_us - past.mean_iteration_us if past is not None and not view.is_trace else 0.0
+    grown_us = 0.0 if view.is_trace else view.iteration_us - (view.baseline_us or np.inf)
     if grown_us <= 0 or grown_us < view.settings.min_gain * view.iteration_us:
         return False
     rows = operators(view.fleet)
@@ -52,10 +50,9 @@ def _is_by_operators(view: View) -> bool:
 
 def describe_more_to_do(view: View) -> str:
     """Say that operators run more often, with the function under which they are called where stacks tell."""
-    past, focus = past_of(view, whole_us), None
-    if past is not None:
-        focus = find_called_focus(view, range(view.workers), past)
-    before = f" instead of {format_ms(past.fleet.mean_iteration_us)}" if past is not None else ""
+    past = past_of(view, whole_us)
+    focus = find_called_focus(view, range(view.workers), past) if past is not None else None
+    before = f" instead of {format_ms(view.baseline_us)}" if view.baseline_us else ""
     under = f", mainly under {focus.label}" if focus is not None else ""
     often, each = (
         float(np.nanmedian(ratio_W)) for ratio_W in (view.speed_change.count_ratio, view.speed_change.factor)
@@ -73,8 +70,7 @@ def describe_more_to_do(view: View) -> str:
 def describe_growth(view: View) -> str:
     """Say that operators take longer as they do with larger batches or sequences."""
     grows, fixed = growth_since(view)
-    past = view.suspects.baseline
-    before = f" instead of {format_ms(past.mean_iteration_us)}" if past is not None else ""
+    before = f" instead of {format_ms(view.baseline_us)}" if view.baseline_us else ""
     return (
         f"Iterations take {format_ms(view.iteration_us)}{before}: operators of forward and backward run as often as in "
         f"the healthy window and take {grows:.1f} times as long, those of the optimizer {fixed:.1f} times, on all "

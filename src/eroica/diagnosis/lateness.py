@@ -331,8 +331,8 @@ def _job_wide(excess: Excess, late_W: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _is_longer(view: View) -> bool:
-    past = view.suspects.baseline
-    return past is not None and view.iteration_us >= past.mean_iteration_us * (1 + view.settings.min_gain)
+    before_us = view.baseline_us
+    return before_us is not None and view.iteration_us >= before_us * (1 + view.settings.min_gain)
 
 
 def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterator[Lateness]:

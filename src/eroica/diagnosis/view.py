@@ -194,8 +194,7 @@ class View:
     @cached_property
     def cores(self) -> dict[str, Cores]:
         """Cores of each host that the job may use."""
-        patterns = self.fleet.patterns
-        return {host: cores_of_host(patterns[at] for at in members) for host, members in self.homes.items()}
+        return {host: cores_of_host(self.fleet.patterns[at] for at in members) for host, members in self.homes.items()}
 
     @cached_property
     def homes(self) -> dict[str, list[int]]:
@@ -269,10 +268,15 @@ class View:
 
     @property
     def baseline_us(self) -> float | None:
-        """Mean iteration of the baseline window, else of the job's best stretch."""
-        if self.suspects.baseline is not None:
-            return self.suspects.baseline.mean_iteration_us
-        return self.stated_baseline_us
+        """Mean iteration of the baseline window, else of the job's best stretch.
+
+        Of that, too, where this window shows a slowdown and the baseline window none: on a device recording makes
+        iterations longer the more they wait for launches, and a pause counts much in a few.
+        """
+        past, is_told = self.suspects.baseline, self.fleet.has_accelerator and self.shows_slowdown
+        if past is None or (is_told and self.iteration_us < past.mean_iteration_us * (1 + self.settings.min_gain)):
+            return self.stated_baseline_us
+        return past.mean_iteration_us
 
     @property
     def stated_baseline_us(self) -> float | None:

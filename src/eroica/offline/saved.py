@@ -44,7 +44,8 @@ def parts_of_saved(path: Path, settings: Settings, problems: list[EroicaError]) 
         try:
             of_job = baselines.get(job, {})
             which = baseline_number(window, of_job)
-            part = examine_window(job, window, of_job.get(which, ()), settings)
+            doubted = of_job.get(doubted_number(window, of_job), ())
+            part = examine_window(job, window, of_job.get(which, ()), settings, doubted)
         except InputError as error:
             problems.append(error)
             continue
@@ -77,6 +78,19 @@ def baseline_number(window: SavedWindow, known: Iterable[int]) -> int:
     return max((number for number in known if number < window.window_id or not window.window_id), default=0)
 
 
+def doubted_number(window: SavedWindow, known: Iterable[int]) -> int:
+    """Number of the baseline window that was there when a window was judged first and was not trusted, 0 for none.
+
+    Args:
+        window: To be judged again.
+        known: Numbers of the job's baseline windows.
+    """
+    read_from = window.verdict.window if window.verdict is not None else None
+    if window.purpose in ALONE or read_from is None or read_from.compared_with != 0:
+        return 0
+    return max((number for number in known if number < window.window_id), default=0)
+
+
 def usable_patterns(
     window: SavedWindow, engine: Engine = HERE
 ) -> tuple[Window, tuple[WorkerPattern, ...], tuple[str, ...]]:
@@ -96,7 +110,13 @@ def usable_patterns(
     return asked, kept, (*window.notes, *notes, *damaged)
 
 
-def examine_window(job: str, saved: SavedWindow, baseline: Sequence[WorkerPattern], settings: Settings) -> Part:
+def examine_window(
+    job: str,
+    saved: SavedWindow,
+    baseline: Sequence[WorkerPattern],
+    settings: Settings,
+    doubted: Sequence[WorkerPattern] = (),
+) -> Part:
     """One window, diagnosed by the present rules.
 
     Args:
@@ -104,6 +124,7 @@ def examine_window(job: str, saved: SavedWindow, baseline: Sequence[WorkerPatter
         saved: The window.
         baseline: Patterns of the job's baseline window, if it has one.
         settings: All tunables.
+        doubted: Those of one that was not trusted.
 
     Raises:
         InputError: It holds neither usable patterns nor what was seen of a standstill.
@@ -117,5 +138,5 @@ def examine_window(job: str, saved: SavedWindow, baseline: Sequence[WorkerPatter
         return Part(job, label, saved.window or standstill_window(blockage), verdict, blockage=blockage)
     window, patterns, notes = usable_patterns(saved, choose_engine(settings.engine, len(saved.pattern_files)))
     expected = saved.verdict.coverage.workers_expected if saved.verdict is not None else None
-    verdict = analyze(job, window, patterns, baseline, expected_workers=expected, notes=notes, settings=settings)
+    verdict = analyze(job, window, patterns, baseline, expected, notes, settings, doubted=doubted)
     return Part(job, label, window, verdict, patterns)
