@@ -165,8 +165,12 @@ def upload_features(store: Tensor, device: torch.device) -> None:
 
 def report(fault: str, onset: int, marks: list[float]) -> None:
     laps = [1e3 * (after - before) for before, after in pairwise(marks)]
-    before, after = laps[WARM:onset], laps[onset:]
-    line = {"job": fault, "mean_ms_before": statistics.fmean(before), "mean_ms_after": statistics.fmean(after)}
+    before, after = laps[WARM:onset], laps[max(onset, WARM) :]
+    line = {
+        "job": fault,
+        "mean_ms_before": statistics.fmean(before) if before else None,
+        "mean_ms_after": statistics.fmean(after) if after else None,
+    }
     print(json.dumps(line), flush=True)
 
 
