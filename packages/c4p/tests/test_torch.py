@@ -66,6 +66,24 @@ def test_results_are_gloos_bit_for_bit_with_two_to_five_members() -> None:
     assert members.run(compare, 5, _free_port(), timeout_s=100) == [[]] * 5
 
 
+def spans(rank: int, size: int, folder: str, port: int) -> list:
+    """What a profiler sees of two operations."""
+    import torch.distributed as dist
+
+    import c4p.torch  # noqa: F401
+
+    dist.init_process_group("c4p", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+    with torch.profiler.profile() as seen:
+        dist.all_reduce(torch.ones(3))
+        dist.barrier()
+    dist.destroy_process_group()
+    return sorted({event.name for event in seen.events() if event.name.startswith("c4p:")})
+
+
+def test_a_profiler_sees_the_operations_as_it_sees_gloos() -> None:
+    assert members.run(spans, 2, _free_port(), timeout_s=60) == [["c4p:all_reduce", "c4p:barrier"]] * 2
+
+
 def train(rank: int, size: int, folder: str, port: int) -> tuple:
     """Five steps of DDP, with c4p and with gloo: the parameters' bytes."""
     import torch.distributed as dist

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work
+from torch.autograd.profiler import record_function
 
 from c4p.errors import BadRequest
 from c4p.group import Group, Options
@@ -87,7 +88,9 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         """Reduce each tensor over all members, in place; bitwise what gloo gives (README: how far)."""
-        return self._all((self._allreduce_one(tensor, _operator(opts)) for tensor in tensors), list(tensors))
+        return self._all(
+            "all_reduce", (self._allreduce_one(tensor, _operator(opts)) for tensor in tensors), list(tensors)
+        )
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         """The same for several tensors."""
@@ -100,18 +103,18 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
             dense, back = _dense(tensor)
             return self._run(self.c4p.broadcast_operation(_buffer(dense), opts.rootRank), back)
 
-        return self._all((one(tensor) for tensor in tensors), list(tensors))
+        return self._all("broadcast", (one(tensor) for tensor in tensors), list(tensors))
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Any:
         """Every member's tensor, on every member."""
         del opts
         works = (self._gather_list(out, one) for out, one in zip(outputs, inputs, strict=True))
-        return self._all(works, [tensor for out in outputs for tensor in out])
+        return self._all("all_gather", works, [tensor for out in outputs for tensor in out])
 
     def all_gather_single(self, output: torch.Tensor, one: torch.Tensor, opts: Any = None) -> Any:
         """Every member's tensor, one after the other in `output`."""
         del opts
-        return self._all([self._gather_single(output, one)], [output])
+        return self._all("all_gather", [self._gather_single(output, one)], [output])
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
@@ -119,17 +122,17 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
         """The same for several tensors."""
         del opts
         works = (self._gather_single(out, one) for out, one in zip(outputs, inputs, strict=True))
-        return self._all(works, list(outputs))
+        return self._all("all_gather", works, list(outputs))
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Any:
         """Reduce the list of each member; each gets the element of its rank."""
         flat = [torch.cat([part.reshape(-1) for part in parts]) for parts in inputs]
         works = (self._scatter_one(out, one, opts) for out, one in zip(outputs, flat, strict=True))
-        return self._all(works, list(outputs))
+        return self._all("reduce_scatter", works, list(outputs))
 
     def reduce_scatter_single(self, output: torch.Tensor, one: torch.Tensor, opts: Any = None) -> Any:
         """Reduce a tensor; each member gets the slice of its rank."""
-        return self._all([self._scatter_one(output, one.reshape(-1).clone(), opts)], [output])
+        return self._all("reduce_scatter", [self._scatter_one(output, one.reshape(-1).clone(), opts)], [output])
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
@@ -137,7 +140,7 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
         """The same for several tensors."""
         pairs = zip(outputs, inputs, strict=True)
         works = (self._scatter_one(out, one.reshape(-1).clone(), opts) for out, one in pairs)
-        return self._all(works, list(outputs))
+        return self._all("reduce_scatter", works, list(outputs))
 
     _allgather_base = all_gather_single  # names of torch before 2.13
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -148,7 +151,7 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
         """Done when all members have called it."""
         del opts
         one = torch.zeros(1, dtype=torch.uint8)
-        return self._all([self._allreduce_one(one, dist.ReduceOp.SUM)], [one])
+        return self._all("barrier", [self._allreduce_one(one, dist.ReduceOp.SUM)], [one])
 
     def _no(self, *_: Any, **__: Any) -> Any:
         how = 'make a second group for it: torch.distributed.new_group(backend="gloo")'
@@ -232,10 +235,16 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
         self.c4p.start(operation).add_done_callback(after)
         return done
 
-    def _all(self, futures: Any, results: list[torch.Tensor] | None = None) -> Any:
-        """Torch's handle for several operations: done when all are; `results` is its value, which DDP reads."""
-        waited = list(futures)
+    def _all(self, name: str, futures: Any, results: list[torch.Tensor] | None = None) -> Any:
+        """Torch's handle for several operations: done when all are; `results` is its value, which DDP reads.
+
+        A profiler that is on sees it as a span "c4p:all_reduce", as it sees gloo's.
+        """
         whole: Any = torch.futures.Future()
+        if torch._C._autograd._profiler_enabled():
+            with record_function(f"c4p:{name}") as span:
+                span._call_end_callbacks_on_future(whole)
+        waited = list(futures)
         left = [len(waited)]
 
         def after(future: Future[None]) -> None:

@@ -133,6 +133,15 @@ else:
     raise AssertionError
 say("sends")
 
+with torch.profiler.profile() as seen:
+    dist.all_reduce(torch.ones(3))
+    if RANK < 2:
+        (dist.send if RANK == 0 else dist.recv)(torch.ones(3), 1 - RANK)
+names = {event.name for event in seen.events()}
+wanted = {"trainmover:all_reduce"} | ({"trainmover:send" if RANK == 0 else "trainmover:recv"} if RANK < 2 else set())
+assert wanted <= names, names
+say("spans")
+
 
 def trained(backend_group: object, wrap) -> list[float]:
     torch.manual_seed(0)
