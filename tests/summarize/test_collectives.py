@@ -314,18 +314,20 @@ def test_of_very_many_groups_those_with_most_collectives_are_kept(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "is_one"),
+    ("name", "backend", "is_one"),
     [
-        ("gloo:all_reduce", True),
-        ("ucc:alltoall", True),
-        ("trainmover:all_reduce", True),
-        ("xccl:reduce_scatter", True),
-        ("nccl:all_reduce", False),  # only enqueues
-        ("loss:reduced", False),
-        ("Model:all_reduce of mine", False),
-        ("all_reduce", False),
+        ("gloo:all_reduce", "", True),
+        ("ucc:alltoall", "", True),
+        ("trainmover:all_reduce", "trainmover", True),
+        ("mine:recv", "cpu:mine,cuda:nccl", True),
+        ("tokens:gather", "gloo", False),
+        ("mine:loss", "mine", False),
+        ("nccl:all_reduce", "nccl", False),  # only enqueues
+        ("xccl:reduce_scatter", "xccl", False),
+        ("all_reduce", "mine", False),
     ],
 )
-def test_a_span_of_any_backend_in_the_words_of_c10d_is_a_collective_of_the_host(name, is_one):
+def test_a_span_of_a_groups_backend_in_the_words_of_c10d_is_a_collective_of_the_host(name, backend, is_one):
     events = Events().note(name, WINDOW[0] + MS, WINDOW[0] + 2 * MS, thread=200)
-    assert len(find_executions(events.table(), [], GROUPS[:1], WINDOW)) == is_one
+    groups = [ProcessGroup(name="0", ranks=(0, 1), backend=backend)]
+    assert len(find_executions(events.table(), [], groups, WINDOW)) == is_one

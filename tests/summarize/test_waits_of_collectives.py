@@ -206,6 +206,18 @@ def test_a_process_group_that_is_written_in_python_waits_in_the_standard_library
     assert waits_elsewhere(stack) == elsewhere
 
 
+def test_a_model_that_waits_below_a_pipelines_schedule_waits_for_something_of_its_own():
+    stack = (
+        "_step_microbatches (torch/distributed/pipelining/schedules.py:800)",
+        "forward_one_chunk (torch/distributed/pipelining/stage.py:400)",
+        "_call_impl (torch/nn/modules/module.py:1700)",
+        "forward (mine/model.py:10)",
+        "get (queue.py:171)",
+        "wait (threading.py:327)",
+    )
+    assert waits_elsewhere(stack)
+
+
 def test_no_collectives():
     empty = np.empty(0, np.int64)
     witness = Witness(thread((100, TRAINING)), RATE_HZ, empty, empty)

@@ -11,7 +11,7 @@ was sampled inside comes before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,7 +137,7 @@ def gather_activity(
             busy = unite(
                 *(np.concatenate(both) for both in zip((compute.start, compute.end), collections, strict=True))
             )
-            active = np.concatenate((_active(events, outline), *collections))
+            active = np.concatenate((_active(events, outline, {one.name for one in executions}), *collections))
             if not all(one.name.startswith(_ASLEEP_WHILE_WAITING) for one in executions):
                 witness = witness._replace(awake=witness.awake[:0])
             spans = find_waits(spans, active, busy, witness, window)
@@ -367,15 +367,20 @@ def _spans_of(executions: Sequence[Execution]) -> Spans:
     return Spans(start, np.array([one.end_ns for one in executions], dtype=np.int64))
 
 
-def _active(events: EventTable, outline: Outline) -> Times:
+def _active(events: EventTable, outline: Outline, collectives: Container[str]) -> Times:
     """Find moments at which the training thread was certainly active: its operators and notes began or ended.
+
+    Args:
+        events: The trace.
+        outline: Of it.
+        collectives: Names of those that threads of the host run.
 
     It may wait within operators that hand work to a group, so that only their beginnings count; collectives that it
     runs itself (`send`) may be over long after it went on.
     """
     host = (events.category == Category.OPERATOR) | (events.category == Category.ANNOTATION)
     host &= (events.thread == outline.training_thread) & (events.start_ns < events.end_ns)
-    host &= ~events.names_where([is_host_collective(name) for name in events.strings])
+    host &= ~events.names_where([name in collectives or is_host_collective(name) for name in events.strings])
     waits = events.names_where([is_transport(name) for name in events.strings])
     return np.concatenate((events.start_ns[host], events.end_ns[host & ~waits]))
 

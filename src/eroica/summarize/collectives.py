@@ -32,12 +32,17 @@ from eroica.trace.communication import readable
 from eroica.trace.table import Category, CollectiveArguments, EventTable
 
 Pairing = Literal["sequence", "order", "none"]
-#: What process groups call the span of a collective that a thread of the host runs. Those that are not torch's own are
-#: known by c10d's words for the operation.
-_SPAN = re.compile(
-    r"^(?:gloo|mpi|ucc):\w+$|^(?!nccl|rccl)[a-z]\w*:(?:all_reduce|all_gather|all_gather_into_tensor|reduce_scatter|"
-    r"reduce_scatter_tensor|all_to_all|broadcast|barrier|gather|scatter|reduce|send|recv)$"
-)
+#: What torch's own process groups call the span of a collective that a thread of the host runs.
+_SPAN = re.compile(r"^(?:gloo|mpi|ucc):\w+$")
+#: Words of c10d for operations: by them spans of other backends are known, whose names only the job's groups tell.
+_WORDS = frozenset(
+    {
+        "all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
+        "broadcast", "barrier", "gather", "scatter", "reduce", "send", "recv",
+    }
+)  # fmt: skip
+#: Backends whose names end so only enqueue; the device runs the collective.
+_ENQUEUES = "ccl"
 POINT_TO_POINT = ("send", "recv")
 #: A kernel of communication of which no more is known than that all leave it together.
 EXCHANGE = "exchange"
@@ -110,9 +115,23 @@ def _kind_of_kernel(name: str, leaves_together: bool) -> str:
     return EXCHANGE if kind not in _KINDS or (leaves_together and is_rooted) else kind
 
 
-def is_host_collective(name: str) -> bool:
-    """Return whether an event is a collective that a thread of the host runs."""
-    return _SPAN.match(name) is not None
+def is_host_collective(name: str, groups: Sequence[ProcessGroup] = ()) -> bool:
+    """Return whether an event is a collective that a thread of the host runs.
+
+    Args:
+        name: Of the event.
+        groups: Of the job; spans of their backends count, too, if they are named in c10d's words.
+    """
+    if _SPAN.match(name) is not None:
+        return True
+    backend, _, operation = name.partition(":")
+    return operation in _WORDS and not backend.endswith(_ENQUEUES) and backend in _backends(tuple(groups))
+
+
+@lru_cache(maxsize=64)
+def _backends(groups: tuple[ProcessGroup, ...]) -> frozenset[str]:
+    """Names in what torch says of its groups: "gloo", or "cpu:gloo,cuda:nccl"."""
+    return frozenset(itertools.chain.from_iterable(re.split(r"[:,]", group.backend) for group in groups))
 
 
 def find_executions(
@@ -131,7 +150,7 @@ def find_executions(
         window: Its start and end, wall-clock nanoseconds; executions are clipped to it.
         rank: Global rank of this worker, which sends nothing to itself.
     """
-    spans = _spans(events)
+    spans = _spans(events, groups)
     queued = [span for span in spans if span.kind not in POINT_TO_POINT]
     direct = [span for span in spans if span.kind in POINT_TO_POINT]
     sender = group_of_sends(flight, groups, window, [span.start_ns for span in direct]) if direct else None
@@ -150,9 +169,9 @@ def _clip(one: Execution, window: tuple[int, int]) -> Execution:
     return one._replace(start_ns=max(one.start_ns, window[0]), end_ns=min(one.end_ns, window[1]))
 
 
-def _spans(events: EventTable) -> list[_Span]:
+def _spans(events: EventTable, groups: Sequence[ProcessGroup]) -> list[_Span]:
     """Spans of collectives that run on host threads (those of NCCL only enqueue), sends widened to their call."""
-    chosen = events.names_where([is_host_collective(name) for name in events.strings])
+    chosen = events.names_where([is_host_collective(name, groups) for name in events.strings])
     chosen &= (events.category == Category.ANNOTATION) | (events.category == Category.OPERATOR)
     spans = []
     for row in np.flatnonzero(chosen).tolist():

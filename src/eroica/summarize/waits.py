@@ -36,6 +36,8 @@ _ELSEWHERE = re.compile(
 _OF_A_GROUP = re.compile(
     r" \((?:.*/)?torch/distributed/(distributed_c10d|_functional_collectives|pipelining/\w+)\.py:\d+\)$"
 )
+#: Below these a schedule, or a group that pickles an object, runs code of the user's.
+_OF_THE_USER = re.compile(r" \((?:.*/)?(torch/nn/modules/module|torch/autograd/\w+|pickle)\.py:\d+\)$")
 #: A sign of life so soon after an end says that it was waited for.
 _AT_ONCE_NS = 1_000_000
 #: A group's thread may lose its core between waking who waits and noting the end; then nothing but moments are left
@@ -80,10 +82,18 @@ class Spans(NamedTuple):
 
 
 def waits_elsewhere(stack: Sequence[str]) -> bool:
-    """Return whether a stack waits in the standard library for a thread, queue, process or socket, not a collective."""
+    """Return whether a stack waits in the standard library for a thread, queue, process or socket, not a collective.
+
+    A process group that is written in Python waits there for its collectives.
+    """
     if not stack or _ELSEWHERE.search(stack[-1]) is None:
         return False
-    return not any(_OF_A_GROUP.search(frame) for frame in stack)
+    for frame in reversed(stack):
+        if _OF_THE_USER.search(frame):
+            return True
+        if _OF_A_GROUP.search(frame):
+            return False
+    return True
 
 
 def find_waits(
