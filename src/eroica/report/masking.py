@@ -31,17 +31,15 @@ _OPAQUE = re.compile(r"(?<![\w/+.\-])[A-Za-z0-9+/_\-]{20,}={0,2}(?![\w/+\-])")
 #: Bits a character from which a long word is no word: names lie below 3.5, random hexadecimal digits near 3.7.
 _RANDOM_BITS = 3.5
 _HEX = re.compile(r"^[0-9a-fA-F]{24,}$")
-#: Target of a Markdown link or picture; C++'s "operator[](std::size_t)" is none.
-_TARGET = re.compile(
-    r"\](?=\(\s*<?(?:(?:[a-z][a-z+.\-]*:)?//|(?:data|javascript|vbscript|file|mailto):))", re.IGNORECASE
-)
-#: Where a tag of HTML begins that ends another, loads or runs something, or an address in angle brackets; not names
-#: such as "<locals>" and "vector<float, 4>".
+#: What stands before a target in Markdown: of a link or picture, or of a name given to an address, "[x]: address".
+_TARGET = re.compile(r"\](?=\(|:(?!:))")
+#: `<` of a tag that ends another, of one that does something without attributes, or of an address.
 _TAG = re.compile(
-    r"<(?=[/!?]|[a-z][\w:\-]*[\s/]+[\w:\-]+\s*=|(?:script|style|iframe|object|embed|svg|math|base|form|plaintext)\b"
-    r"|[a-z][a-z+.\-]*:[/\w])",
+    r"<(?=[/!?]|(?:script|style|iframe|object|embed|svg|math|base|form|plaintext|textarea|title|xmp|listing|template"
+    r"|no(?:script|embed|frames)|frame(?:set)?|select)\b|[a-z][a-z0-9+.\-]*:(?!:)|[^\s<>‹@]+@)",
     re.IGNORECASE,
 )
+_TAG_OR_NAME = re.compile(r"<(?=[a-z])", re.IGNORECASE)
 
 
 def mask(text: str) -> str:
@@ -63,8 +61,23 @@ def quoted(text: str, limit: int = 160) -> str:
 
 
 def told(text: str) -> str:
-    """A sentence on one line, without backticks and secrets; markup is broken: `](http:` by a space, `<img ` by `‹`."""
-    return _TAG.sub("‹", _TARGET.sub("] ", mask(sentence(text)))).replace("`", "'")
+    """A sentence on one line, without backticks and secrets, and with markup broken.
+
+    `](` and `]:` get a space, since Markdown decodes what follows them. `<` becomes `‹` where a tag may begin that has
+    an attribute, ends another or works without one; names such as `<locals>` and `vector<int, float>` stay.
+    """
+    return _without_tags(_TARGET.sub("] ", mask(sentence(text)))).replace("`", "'")
+
+
+def _without_tags(text: str) -> str:
+    """`text` in which `<` stands before a letter only if `>` follows it, and no `=` comes before that.
+
+    HTML takes an attribute's value only after `=`, and everything up to the first `>` is the tag's, `<` included.
+    """
+    *closed, rest = _TAG.sub("‹", text).split(">")
+    ends = [part.rfind("=") + 1 for part in closed]
+    parts = [_TAG_OR_NAME.sub("‹", part[:end]) + part[end:] for part, end in zip(closed, ends, strict=True)]
+    return ">".join([*parts, _TAG_OR_NAME.sub("‹", rest)])
 
 
 def _is_random(word: str) -> bool:
