@@ -113,9 +113,12 @@ class Telemetry:
             await asyncio.sleep(min(self._period_s, 5.0))
 
     def _look(self) -> None:
-        """Take the status as it is now; its mean counts once for each look at which iterations were added."""
+        """Take the status as it is now; its mean counts once for each look that finds another iteration.
+
+        Workers that were started again count their iterations from 0.
+        """
         self._seen = self._status()
-        if self._seen.mean_ms is not None and self._seen.iteration > self._timed:
+        if self._seen.mean_ms is not None and self._seen.iteration != self._timed:
             self._timed = self._seen.iteration
             self._durations.record(self._seen.mean_ms)
 
