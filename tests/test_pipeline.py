@@ -1,18 +1,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 import pytest
 
+from eroica.doubted import why_doubted
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.model.window import Window
+from eroica.model.window import Window, WindowPurpose
 from eroica.pipeline import analyze
 from eroica.summarize.series import encode_series
-from eroica.testing import BackwardHook, FleetPlan, SlowCompute, SlowLoader, SlowPython, synthesize, synthesize_window
+from eroica.testing import (
+    BackwardHook,
+    FleetPlan,
+    SlowCompute,
+    SlowLoader,
+    SlowPython,
+    Trouble,
+    synthesize,
+    synthesize_window,
+)
+from eroica.testing.fleet import Draft
 from eroica.testing.recordings import meet, recorded_collective, recorded_worker
 from eroica.wire.codec import decode_record, encode_record
 
@@ -289,17 +301,94 @@ def test_where_nobody_saved_a_trace_iterations_and_stacks_are_told() -> None:
 REFUSED_NOTE = "The baseline window is not used, the job was not healthy then: iterations took 31 ms when it was taken."
 
 
+@dataclass(frozen=True)
+class LargerBatches:
+    """Forward and backward of all workers take three times as long; they run as often."""
+
+    def apply(self, draft: Draft) -> None:
+        """Longer where the data counts."""
+        for key in draft.time_us:
+            if key.kind == "compute" and key.phase in ("forward", "backward"):
+                draft.time_us[key] *= 3
+
+
+def doubted_job(
+    troubles: Sequence[Trouble], purpose: WindowPurpose = "slow"
+) -> tuple[Window, list[WorkerPattern], list[WorkerPattern]]:
+    before = list(synthesize(FleetPlan(seed=103), (), 1))
+    patterns = list(synthesize(PLAN, troubles, 2))
+    return synthesize_window(patterns, purpose, before), patterns, before
+
+
+def all_texts(verdict: Verdict) -> str:
+    parts = [verdict.summary, *verdict.coverage.notes]
+    for one in verdict.findings:
+        parts += [*one.evidence, one.next_step]
+    for tried in verdict.considered:
+        parts += [tried.decision, *tried.met, *tried.missing, *tried.unknown]
+    return " ".join(parts)
+
+
 def test_a_baseline_window_that_is_not_trusted_tells_where_nothing_else_does() -> None:
-    before = synthesize(FleetPlan(seed=103), (), 1)
-    patterns = synthesize(PLAN, [SlowCompute((0, 1, 2, 3), 3.0)], 2)
-    window = synthesize_window(patterns, "slow", before)
+    window, patterns, before = doubted_job([SlowCompute((0, 1, 2, 3), 3.0)])
     assert analyze("job", window, patterns, notes=[REFUSED_NOTE]).verdict == "undetermined"
     verdict = analyze("job", window, patterns, notes=[REFUSED_NOTE], doubted=before)
     assert verdict.cause is not None and verdict.cause.cause == "compute-slow", verdict.summary
-    assert verdict.window is not None and verdict.window.compared_with == 1
+    assert verdict.window is not None and (verdict.window.compared_with, verdict.window.doubted) == (0, 1)
     notes = " ".join(verdict.coverage.notes)
     assert "may not have been healthy in the baseline window: iterations took 31 ms" in notes
     assert "is not used" not in notes
+
+
+def test_a_verdict_against_a_doubted_window_says_nowhere_that_the_job_was_healthy_then() -> None:
+    window, patterns, before = doubted_job([SlowCompute((0, 1, 2, 3), 3.0)])
+    trusted = all_texts(analyze("job", window, patterns, before))
+    assert "when the job was healthy" in trusted or "healthy baseline window" in trusted
+    verdict = analyze("job", window, patterns, notes=[REFUSED_NOTE], doubted=before)
+    assert verdict.window is not None and verdict.window.doubted == 1
+    assert "in the baseline window" in verdict.summary
+    for said in ("job was healthy", "healthy window", "healthy baseline window"):
+        assert said not in all_texts(verdict), said
+
+
+def test_the_doubts_that_a_verdict_notes_can_be_told_again() -> None:
+    window, patterns, before = doubted_job([SlowCompute((0, 1, 2, 3), 3.0)])
+    for notes in ([REFUSED_NOTE], []):
+        first = analyze("job", window, patterns, notes=notes, doubted=before)
+        again = analyze("job", window, patterns, notes=why_doubted(first), doubted=before)
+        assert again.coverage == first.coverage and again.summary == first.summary
+
+
+def test_a_doubted_window_is_not_asked_where_too_few_workers_reported() -> None:
+    window, patterns, before = doubted_job([SlowCompute((0, 1, 2, 3), 3.0)])
+    verdict = analyze("job", window, patterns[:1], (), 4, [REFUSED_NOTE], doubted=before)
+    assert verdict == msgspec.structs.replace(
+        analyze("job", window, patterns[:1], (), 4, [REFUSED_NOTE]), cost=verdict.cost
+    )
+    assert verdict.summary.startswith("Too little to tell: only 1 of 4 workers reported")
+    assert verdict.window is not None and (verdict.window.compared_with, verdict.window.doubted) == (0, 0)
+
+
+def test_a_doubted_window_that_names_no_cause_leaves_the_verdict_without_it() -> None:
+    """The window is slow by the trigger, and no slower than the doubted one: "healthy" against that, or nothing."""
+    patterns = list(synthesize(PLAN, [SlowCompute((0, 1, 2, 3), 3.0)], 2))
+    before = list(synthesize(FleetPlan(seed=103), [SlowCompute((0, 1, 2, 3), 3.0)], 1))
+    window = synthesize_window(patterns, "slow", synthesize(FleetPlan(seed=103), (), 1))
+    alone = analyze("job", window, patterns, notes=[REFUSED_NOTE])
+    assert alone.verdict == "undetermined"
+    assert analyze("job", window, patterns, before).cause is None
+    verdict = analyze("job", window, patterns, notes=[REFUSED_NOTE], doubted=before)
+    assert (verdict.verdict, verdict.summary) == ("undetermined", alone.summary)
+    assert verdict.window is not None and verdict.window.doubted == 0
+    assert verdict.coverage.notes == alone.coverage.notes
+
+
+def test_larger_batches_are_told_against_a_doubted_window() -> None:
+    window, patterns, before = doubted_job([LargerBatches()])
+    verdict = analyze("job", window, patterns, notes=[REFUSED_NOTE], doubted=before)
+    assert verdict.cause is None and "batches or sequences have grown" in verdict.summary, verdict.summary
+    assert "as often as in the baseline window" in verdict.summary
+    assert verdict.window is not None and verdict.window.doubted == 1
 
 
 def test_a_baseline_window_that_is_not_trusted_changes_nothing_where_a_cause_is_named_or_none_is_missing() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 
 import msgspec
 
 from eroica import __version__
 from eroica.diagnosis import WindowContext, diagnose
+from eroica.diagnosis.growth import describe_larger_iterations
 from eroica.diagnosis.python_code import reading_of
+from eroica.diagnosis.view import View
+from eroica.doubted import notes_on_doubted, tell_doubted
 from eroica.engine import Engine, choose_engine
 from eroica.errors import InputError, UsageError
 from eroica.localize import localize
@@ -19,7 +22,7 @@ from eroica.localize.matching import Matched
 from eroica.localize.usable_patterns import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import CommonAxis, Cost, Coverage, IterationTimes, Verdict, VerdictWindow
-from eroica.model.window import REFUSED, Window
+from eroica.model.window import Window
 from eroica.settings import Settings
 from eroica.untraced import tell_untraced
 from eroica.wire.codec import encode_record
@@ -54,7 +57,7 @@ def analyze(  # noqa: PLR0913 - all that a verdict rests on
         settings: All tunables.
         left_out: Workers that handed over what cannot be compared; the notes say why.
         doubted: Patterns of a baseline window of which it is not sure that the job was healthy in it. Compared with
-            where there is no `baseline` and nothing accounts for the slowdown without, but for a verdict "healthy".
+            where there is no `baseline` and nothing is found without: only for a cause, or for more in each iteration.
 
     Returns:
         The verdict; "undetermined" where the patterns say too little. Equal input gives an equal verdict on any
@@ -81,17 +84,17 @@ def analyze(  # noqa: PLR0913 - all that a verdict rests on
         notes=(*notes, *doubts),
         cost=total_cost(latest),
     )
-    verdict = _judge_or_say_why(compared, baseline, context, settings, engine)
-    if doubted and not baseline and verdict.verdict == "undetermined" and verdict.cause is None:
-        context = msgspec.structs.replace(context, notes=tuple(_compared_all_the_same(context.notes)))
-        second = _judge_or_say_why(compared, doubted, context, settings, engine)
-        if second.verdict != "healthy":
-            verdict, baseline = second, doubted
+    verdict, view = _judge_or_say_why(compared, baseline, context, settings, engine)
+    found_none = verdict.verdict == "undetermined" and verdict.cause is None
+    second = None
+    if doubted and not baseline and found_none and view is not None and view.has_enough:
+        second = _second_look(compared, doubted, context, settings, engine)
     if window.kind == "trace":
         verdict = add_axis(verdict, latest)
-    elif verdict.window is not None:
-        told = msgspec.structs.replace(verdict.window, compared_with=baseline[0].window_id if baseline else 0)
-        verdict = msgspec.structs.replace(verdict, window=told)
+    elif second is not None:
+        verdict = _noted(second, 0, doubted[0].window_id)
+    else:
+        verdict = _noted(verdict, baseline[0].window_id if baseline else 0)
     if untraced:
         verdict = tell_untraced(verdict, untraced, window.baseline_iteration_s)
     seconds = round(perf_counter() - start, 4)
@@ -105,24 +108,37 @@ def _judge_or_say_why(
     context: WindowContext,
     settings: Settings,
     engine: Engine,
-) -> Verdict:
-    """The verdict, or why there can be none."""
+) -> tuple[Verdict, View | None]:
+    """The verdict and what it was read from, or why there can be none."""
     try:
         return _judge(patterns, baseline, context, settings, engine)
     except (InputError, UsageError) as error:
         if isinstance(error, UsageError) and context.window.kind == "trace":
             raise  # whoever reads files sits in front of them; a running job has asked long ago
-        return undetermined(context, str(error))
+        return undetermined(context, str(error)), None
 
 
-def _compared_all_the_same(notes: Sequence[str]) -> Iterator[str]:
-    """The notes, but for the one that the baseline window is not used: it is."""
-    why = next((note.removeprefix(REFUSED) for note in notes if note.startswith(REFUSED)), "")
-    yield from (note for note in notes if not note.startswith(REFUSED))
-    yield (
-        f"The job may not have been healthy in the baseline window{f': {why}' if why else '.'} It is compared with all "
-        "the same, for nothing accounts for the slowdown without it: only what came after it is seen."
-    )
+def _second_look(
+    patterns: Sequence[WorkerPattern],
+    doubted: Sequence[WorkerPattern],
+    context: WindowContext,
+    settings: Settings,
+    engine: Engine,
+) -> Verdict | None:
+    """The verdict against a baseline window that is not trusted; None where that tells nothing more."""
+    context = msgspec.structs.replace(context, notes=notes_on_doubted(context.notes))
+    verdict, view = _judge_or_say_why(patterns, doubted, context, settings, engine)
+    if view is None or (verdict.cause is None and verdict.summary != describe_larger_iterations(view)):
+        return None
+    return tell_doubted(verdict)
+
+
+def _noted(verdict: Verdict, trusted: int, doubted: int = 0) -> Verdict:
+    """The verdict with the number of the baseline window that it was compared with."""
+    if verdict.window is None:
+        return verdict
+    told = msgspec.structs.replace(verdict.window, compared_with=trusted, doubted=doubted)
+    return msgspec.structs.replace(verdict, window=told)
 
 
 def _judge(
@@ -131,13 +147,14 @@ def _judge(
     context: WindowContext,
     settings: Settings,
     engine: Engine,
-) -> Verdict:
-    """The verdict; where damaged patterns stand in the way, of the others.
+) -> tuple[Verdict, View]:
+    """The verdict and what it was read from; where damaged patterns stand in the way, of the others.
 
     Looking through all series of all workers first would cost more than the verdict.
     """
     try:
-        return diagnose(localize(patterns, baseline, settings, reading_of, engine), context, settings)
+        suspects = localize(patterns, baseline, settings, reading_of, engine)
+        return diagnose(suspects, context, settings), View(suspects, context, settings)
     except (InputError, ValueError, IndexError):  # what series that do not fit together end in
         kept, damaged = leave_out_damaged(patterns, engine)
         past, _ = leave_out_damaged(baseline, engine)
@@ -145,7 +162,8 @@ def _judge(
             raise
     missing = _missing(kept, context.expected_workers)
     context = msgspec.structs.replace(context, missing=missing, notes=(*context.notes, *damaged))
-    return diagnose(localize(kept, past, settings, reading_of, engine), context, settings)
+    suspects = localize(kept, past, settings, reading_of, engine)
+    return diagnose(suspects, context, settings), View(suspects, context, settings)
 
 
 def _missing(patterns: Sequence[WorkerPattern], expected: int) -> tuple[int, ...]:

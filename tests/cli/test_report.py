@@ -13,8 +13,8 @@ from eroica.archive.store import Store, save_patterns
 from eroica.cli import group, saved
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict
-from eroica.model.window import WindowPurpose
-from eroica.offline.saved import parts_of_saved
+from eroica.model.window import REFUSED, WindowPurpose
+from eroica.offline.saved import baseline_number, doubted_number, parts_of_saved
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from eroica.testing import FleetPlan, SlowCompute, SlowLoader, Standstill, Trouble, synthesize, synthesize_window
@@ -251,7 +251,28 @@ def test_a_baseline_window_that_was_not_trusted_tells_again_where_nothing_else_d
     assert first.cause is None
     for again in (part.verdict, shown):
         assert again.cause is not None and again.cause.cause == "compute-slow", again.summary
-        assert again.window is not None and again.window.compared_with == 1
+        assert again.window is not None and (again.window.compared_with, again.window.doubted) == (0, 1)
+
+
+def test_that_a_baseline_window_was_doubted_is_not_forgotten(tmp_path: Path) -> None:
+    """The verdict that was kept rests on it: judged again, it is as little trusted, and the note says why."""
+    before = synthesize(FleetPlan(iterations=20, draw=1), (), 1)
+    keep(tmp_path, 1, "baseline")
+    keep(tmp_path, 2, "baseline")
+    patterns = synthesize(FleetPlan(iterations=20, draw=2), [SlowCompute((0, 1, 2, 3), 3.0)], 3)
+    window = synthesize_window(patterns, "slow", before)
+    save_patterns(tmp_path / "windows" / "3", window, patterns)
+    first = analyze("resnet", window, patterns, notes=[f"{REFUSED}it was slow from its start."], doubted=before)
+    assert first.cause is not None
+    Store(tmp_path).save_verdict(3, first)
+    opened = open_run(tmp_path)
+    kept = opened.window(3)
+    assert (baseline_number(kept, [1, 2]), doubted_number(kept, [1, 2])) == (0, 1)
+    part = next(one for one in parts_of_saved(tmp_path, Settings(), []) if one.window.window_id == 3)
+    for again in (part.verdict, saved.diagnose_again(opened, kept, Settings())):
+        assert again.window == first.window
+        assert again.coverage.notes == first.coverage.notes
+        assert again.summary.endswith(first.summary[-40:]) and "healthy" not in again.summary
 
 
 def test_a_window_that_confirms_a_slow_start_is_compared_with_nothing(tmp_path: Path) -> None:

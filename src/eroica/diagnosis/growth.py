@@ -24,7 +24,7 @@ SHORTER = 0.75
 
 
 def has_grown(view: View) -> bool:
-    """True if more data on most workers explains most of the growth of iterations since the baseline window."""
+    """True if more data on most workers explains most of what iterations take beyond `View.baseline_us`."""
     more = _is_by_operators(view) and has_more_data_since(view).mean() >= JOB_WIDE
     return bool(more and growth_since(view)[0] >= _LEAST_GROWTH)
 
@@ -39,7 +39,7 @@ def has_more_to_do(view: View) -> bool:
 
 
 def _is_by_operators(view: View) -> bool:
-    """True if iterations take noticeably longer than in the baseline window, and operators take most of that."""
+    """True if iterations take noticeably longer than `View.baseline_us`, and operators take most of that."""
     grown_us = 0.0 if view.is_trace else view.iteration_us - (view.baseline_us or np.inf)
     if grown_us <= 0 or grown_us < view.settings.min_gain * view.iteration_us:
         return False
@@ -77,3 +77,10 @@ def describe_growth(view: View) -> str:
         "workers alike. So batches or sequences have grown, which is no fault, or processors compute more slowly while "
         "memory is as fast as before; the sizes of the batches tell which."
     )
+
+
+def describe_larger_iterations(view: View) -> str:
+    """Say that each iteration of a window without a cause holds more than in the baseline window; "" where not."""
+    if has_grown(view):
+        return describe_growth(view)
+    return describe_more_to_do(view) if view.is_slow and has_more_to_do(view) else ""

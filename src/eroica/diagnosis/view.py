@@ -270,10 +270,12 @@ class View:
     def baseline_us(self) -> float | None:
         """Mean iteration of the baseline window, else of the job's best stretch.
 
-        Of that, too, where this window shows a slowdown and the baseline window none: on a device recording makes
-        iterations longer the more they wait for launches, and a pause counts much in a few.
+        Of that, too, where this window shows all of the slowdown that was told, and the baseline window none: on a
+        device recording makes iterations longer the more they wait for launches, and a pause counts much in a few. What
+        a window shows of less may be the cost of recording, which the baseline window holds as well.
         """
-        past, is_told = self.suspects.baseline, self.fleet.has_accelerator and self.shows_slowdown
+        past, told_us = self.suspects.baseline, (self.context.window.current_iteration_s or np.inf) * 1e6
+        is_told = self.fleet.has_accelerator and self.shows_slowdown and self.iteration_us >= told_us
         if past is None or (is_told and self.iteration_us < past.mean_iteration_us * (1 + self.settings.min_gain)):
             return self.stated_baseline_us
         return past.mean_iteration_us

@@ -26,8 +26,10 @@ class VerdictWindow(msgspec.Struct, frozen=True, kw_only=True):
         last_iteration: Exclusive end.
         duration_s: Seconds of the longest pattern.
         reason: Why it was opened, one clause.
-        compared_with: Number of the healthy window that it was given to compare with, 0 for none; None where there is
-            no such window to know of, or nobody has noted it.
+        compared_with: Number of the baseline window that it was given to compare with, trusted to show the healthy job;
+            0 for none. None where there is no such window to know of, or nobody has noted it.
+        doubted: Number of a baseline window that it was compared with though the job may not have been healthy in it,
+            for nothing was found without; 0 for none. `compared_with` is 0 then.
     """
 
     kind: Literal["iterations", "blocked", "trace"]
@@ -36,6 +38,7 @@ class VerdictWindow(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float = 0.0
     reason: str = ""
     compared_with: int | None = None
+    doubted: int = 0
 
 
 class IterationTimes(msgspec.Struct, frozen=True, kw_only=True):

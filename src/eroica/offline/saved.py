@@ -7,6 +7,7 @@ from pathlib import Path
 
 from eroica.archive.load import SavedRun, SavedWindow, open_saved, read_blockage, read_patterns
 from eroica.diagnosis.blocked import diagnose_blockage
+from eroica.doubted import why_doubted
 from eroica.engine import HERE, Engine, choose_engine
 from eroica.errors import EroicaError, InputError
 from eroica.localize.usable_patterns import leave_out_damaged
@@ -81,6 +82,8 @@ def baseline_number(window: SavedWindow, known: Iterable[int]) -> int:
 def doubted_number(window: SavedWindow, known: Iterable[int]) -> int:
     """Number of the baseline window that was there when a window was judged first and was not trusted, 0 for none.
 
+    The one that it was compared with all the same; where that was not needed, the last one before it.
+
     Args:
         window: To be judged again.
         known: Numbers of the job's baseline windows.
@@ -88,7 +91,7 @@ def doubted_number(window: SavedWindow, known: Iterable[int]) -> int:
     read_from = window.verdict.window if window.verdict is not None else None
     if window.purpose in ALONE or read_from is None or read_from.compared_with != 0:
         return 0
-    return max((number for number in known if number < window.window_id), default=0)
+    return read_from.doubted or max((number for number in known if number < window.window_id), default=0)
 
 
 def usable_patterns(
@@ -138,5 +141,7 @@ def examine_window(
         return Part(job, label, saved.window or standstill_window(blockage), verdict, blockage=blockage)
     window, patterns, notes = usable_patterns(saved, choose_engine(settings.engine, len(saved.pattern_files)))
     expected = saved.verdict.coverage.workers_expected if saved.verdict is not None else None
+    if doubted:
+        notes = (*notes, *why_doubted(saved.verdict))
     verdict = analyze(job, window, patterns, baseline, expected, notes, settings, doubted=doubted)
     return Part(job, label, window, verdict, patterns)
