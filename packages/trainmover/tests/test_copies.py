@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from trainmover.copies import Keeper
+from trainmover.copies import Keeper, checkpoints
 from trainmover.fabric import Fabric
 from trainmover.state import Image
 
@@ -46,3 +47,13 @@ def test_after_a_move_a_copy_between_the_common_one_and_the_boundary_gives_its_p
         assert keeper.report()["own"] == [10]
     finally:
         keeper.stop()
+
+
+def test_what_is_copied_in_the_sandbox_is_neither_reported_nor_saved(tmp_path: Path) -> None:
+    said: list[dict[str, Any]] = []
+    owner = Fabric("secret", "127.0.0.1")
+    owner.rank, owner.replay = 1, object()  # type: ignore[assignment]
+    keeper = Keeper(owner, said.append, tmp_path, 10)
+    keeper.take(image(0))
+    keeper.stop()
+    assert said == [] and checkpoints(tmp_path) == {}

@@ -49,12 +49,15 @@ class Agent:
         self.prepared = 0
         self.seats: dict[str, Any] = {}
         self.ready = False
+        self.done = False
         self.last_s = 0.0
         self.keeper: Keeper | None = None
         self.upload: Callable[[], bytes] | None = None
         self._address, self._facts, self._owner = address, facts, owner
         self._channel: Channel | None = None
         self._outbox: list[tuple[Message, bytes]] = []
+        self._stand: Message | None = None
+        self._ordered = 0
         self._sending = threading.Lock()
         self._away_since = time.monotonic()
         self._connected = threading.Event()
@@ -77,6 +80,18 @@ class Agent:
         with self._sending:
             self._outbox.append(({"say": what, **content}, blob))
             self._flush()
+
+    def stand(self, what: str, /, **content: Any) -> None:
+        """Say where this member stands in a recovery, and again with every beat: a connection may lose it."""
+        with self._sending:
+            self._stand = {"say": what, **content}
+            self._outbox.append((self._stand, b""))
+            self._flush()
+
+    def go_on(self) -> None:
+        """The recovery is over."""
+        with self._sending:
+            self._stand = None
 
     def become_member(self, facts: Message) -> None:
         """A newcomer holds its rank now, and says so when it connects again."""
@@ -114,6 +129,7 @@ class Agent:
                 "prepared": self.prepared,
                 "at": self.hold["at"] if self.hold else -1,
                 "ready": self.ready,
+                "done": self.done,
             }
         channel, _ = call(self._address, {**self._facts, **now})
         with self._sending:
@@ -158,6 +174,10 @@ class Agent:
             time.sleep(BEAT_S)
             if self._connected.is_set() and self._channel is not None:
                 self.say("beat", step=self.passed, iteration_s=self.iteration_s)
+                with self._sending:
+                    if self._stand is not None and not self._outbox:
+                        self._outbox.append((self._stand, b""))
+                        self._flush()
 
     def _set(self, name: str, value: Any) -> None:
         with self.changed:
@@ -174,12 +194,12 @@ class Agent:
             self._on_verdict(message)
         elif what == "interrupt":
             self._on_interrupt(message)
-        elif what in ("recover", "warm", "finished"):
+        elif what == "recover":
+            self._on_recover(message)
+        elif what in ("warm", "finished"):
             self._set(what, message)
-            if what == "recover" and self._owner.replay is not None:
-                self._owner.wake.set()  # a newcomer that waits for the state of a leaver waits in vain
         elif what == "go":
-            self._set("go", message["generation"])
+            self._set("go", max(self.go, message["generation"]))
         elif what == "become":
             self._set("become", message["role"])
         elif what == "leave":
@@ -231,6 +251,14 @@ class Agent:
                 return
             self.verdict = message
             self.changed.notify_all()
+
+    def _on_recover(self, message: Message) -> None:
+        if message["generation"] <= self._ordered:  # said again, since the connection had ended
+            return
+        self._ordered = message["generation"]
+        self._set("recover", message)
+        if self._owner.replay is not None:
+            self._owner.wake.set()  # a newcomer that waits for the state of a leaver waits in vain
 
     def _on_interrupt(self, message: Message) -> None:
         with self.changed:

@@ -13,6 +13,7 @@ import hmac
 import json
 import os
 import time
+import traceback
 import uuid
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,10 @@ class Controller:
             while True:
                 message, blob = await _receive(reader)
                 self._said(key, kind, message, blob)
-        except (WireError, OSError, KeyError, ValueError, asyncio.IncompleteReadError):
+        except (WireError, OSError, asyncio.IncompleteReadError):
             pass
+        except Exception:  # noqa: BLE001 - the connection ends, its process makes it anew and says where it stands
+            self._say(f"an error while dealing with {key or 'a caller'}:\n{traceback.format_exc()}")
         finally:
             if key and self._writers.get(key) is writer:
                 del self._writers[key]
@@ -152,8 +155,11 @@ class Controller:
 
 
 async def _receive(reader: asyncio.StreamReader) -> tuple[Message, bytes]:
-    message = wire.decode(await reader.readline())
-    n_bytes = int(message.pop("blob", 0))
+    try:
+        message = wire.decode(await reader.readline())
+        n_bytes = int(message.pop("blob", 0))
+    except ValueError as error:
+        raise WireError(f"what came is no message: {error}") from error
     return message, await reader.readexactly(n_bytes) if n_bytes else b""
 
 

@@ -87,6 +87,7 @@ class Job:
         self._every, self._shadow = copy_every, shadow
         self._block = Iteration(self)
         self._recovered = 0
+        self._new = False
         self._folder: Path | None = None
         self._checkpoint_every = 0
         self._copy_now, self._copied = True, -1
@@ -201,7 +202,7 @@ class Job:
         agent = self._agent
         if agent is None or self._shadow:
             return True
-        agent.passed = self.step
+        agent.passed, agent.done = self.step, True
         agent.say("done", step=self.step)
         agent.wait(
             lambda: (
@@ -213,6 +214,7 @@ class Job:
             FINISH_S,
             "the end of the other ranks",
         )
+        agent.done = False
         if agent.finished is not None:
             if agent.finished["status"]:
                 self._stop(agent)
@@ -315,6 +317,10 @@ class Job:
             raise Role(owner.roles_left.pop(0))
         shadow: dict[str, Any] = {"shadow_s": agent.last_s} if owner.shadow_iterations else {}
         disk = self._keeper.report()["disk"] if self._keeper is not None else {}
+        if self._keeper is not None:
+            self._keeper.rollback(-1)  # the sandbox's copies are no member's
+        for name, value in {"disk": disk, **shadow}.items():
+            agent.remember(name, value)
         agent.ready, taken = True, owner.rank
         if faults.asked("wrong-role"):
             owner.rank += 1
@@ -327,7 +333,8 @@ class Job:
             if agent.become is not None:
                 role, agent.become = agent.become, None
                 raise Role(role)
-            if agent.recover is not None:
+            if agent.recover is not None or agent.interrupt > self._recovered:
+                self._new = agent.recover is None  # the order that made it a member was lost
                 self._awake(agent, self.step)
                 self._recover(agent)
                 return
@@ -346,7 +353,7 @@ class Job:
 
     def _called(self, agent: Agent, tried: int) -> bool:
         """Whether there is anything for a process that waits in its sandbox."""
-        held = agent.hold is not None and agent.hold["at"] > tried
+        held = (agent.hold is not None and agent.hold["at"] > tried) or agent.interrupt > self._recovered
         others = (agent.become, agent.verdict, agent.recover, agent.leave, agent.finished)
         return held or any(one is not None for one in others)
 
@@ -391,13 +398,15 @@ class Job:
             if agent.recover is None or agent.recover["generation"] < generation:
                 self._settle()
                 report = self._keeper.report() if self._keeper is not None else {"own": [], "held": {}, "disk": {}}
-                agent.say("stopped", generation=generation, step=self.step, **report)
+                agent.stand("stopped", generation=generation, step=self.step, new=self._new, **report)
                 self._until(agent, generation, SPARE_S, "a standby for the rank that is lost")
             if agent.interrupt > generation or agent.recover is None:
                 continue
             order, agent.recover = agent.recover, None
             if self._restored(agent, order) and self._told_to_go(agent, generation, order["within_s"] + AWAY_S):
                 break
+        agent.go_on()
+        self._new = False
         self._note("recovered", began)
         self._copy_now = True
 
@@ -423,9 +432,9 @@ class Job:
                     self._owner.recovered()
             self._restore(agent, order)
         except TrainmoverError as error:
-            agent.say("failed", generation=generation, reason=str(error))
+            agent.stand("failed", generation=generation, reason=str(error))
             return False
-        agent.say("recovered", generation=generation, took_s=time.perf_counter() - began)
+        agent.stand("recovered", generation=generation, took_s=time.perf_counter() - began)
         return True
 
     def _told_to_go(self, agent: Agent, generation: int, timeout_s: float) -> bool:

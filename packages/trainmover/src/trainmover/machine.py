@@ -11,6 +11,9 @@ decision → switched. Until the decision anything that goes wrong ends in `abor
 A recovery: gathering (everybody stops; a standby takes each lost role) → the decision, with the newest iteration of
 which every rank's state is at hand → restoring (connections to newcomers, states) → everybody goes on. A loss on the
 way begins it anew.
+
+A connection may end at any moment, and what was under way on it is lost. A member repeats where it stands in a recovery
+until everybody goes on; the controller repeats to whoever comes back what its `hello` shows that it has not heard.
 """
 
 from __future__ import annotations
@@ -155,6 +158,7 @@ class Recovery:
     accused: Counter[int] = field(default_factory=Counter)
     waiting: set[str] = field(default_factory=set)
     asked_seats: set[int] = field(default_factory=set)
+    order: Message = field(default_factory=dict)
 
 
 class Machine:
@@ -178,16 +182,18 @@ class Machine:
         self.seats: dict[int, str] = {}
         self.move: Move | None = None
         self.recovery: Recovery | None = None
-        self.ended = kept.get("what") == "end"
+        self.ended, self.exit_status = kept.get("what") == "end", int(kept.get("status", 0))
         self.signatures: dict[int, str] = {int(rank): one for rank, one in kept.get("signatures", {}).items()}
         self.recordings: set[str] = set()
         self.copied: dict[int, set[int]] = {}
         self.copied_from = 0  # copies of earlier iterations were taken by another line-up
         self.void: set[int] = set()
         self.stable = -1
-        self.digests: dict[int, str] = {}
+        self.digests: dict[int, str] = {int(rank): one for rank, one in kept.get("digests", {}).items()}
         self.history: list[dict[str, Any]] = []
-        self.fresh: set[int] = set()
+        self.fresh: set[int] = set(kept.get("fresh", ()))  # not everybody is known to be connected with them
+        self.went_on = -1  # the last recovery of which everybody was told to go on, by this very controller
+        self._switching: set[str] = set()
         self._began_s = now_s
         self._crashes: Counter[int] = Counter()
         self._roles: dict[int, Message] = {}
@@ -202,7 +208,8 @@ class Machine:
         rank = int(hello.get("rank", -1))
         process = Process(key, hello["host"], rank, (hello["address"][0], hello["address"][1]), hello, heard_s=now_s)
         known = self.processes.get(key)
-        process.step = int(hello.get("step", 0))
+        process.step, process.shadow_s = int(hello.get("step", 0)), float(hello.get("shadow_s", 0.0))
+        process.disk = {int(other): set(steps) for other, steps in hello.get("disk", {}).items()}
         if known is not None:
             process.ready, process.shadow_s, process.iteration_s = known.ready, known.shadow_s, known.iteration_s
             process.rank, process.warming = known.rank, known.warming
@@ -210,12 +217,13 @@ class Machine:
             process.ready = bool(hello.get("ready"))
         self.processes[key] = process
         if hello["kind"] == "member" and not self.ended:
-            return self._member(process, hello, now_s)
+            told = self._member(process, hello, now_s)
+            return [*told, *self._on_done(process, hello, now_s)] if hello.get("done") else told
         out: list[Instruction] = [Tell(key, {"do": "welcome", "generation": self.generation})]
+        if self.ended:
+            return [*out, Tell(key, {"do": "finished", "status": self.exit_status, "reason": "the job has ended"})]
         if self.owners.get(rank) == key and int(hello.get("generation", 0)) < self.generation:
             return [*out, *self._update(process, hello, now_s)]
-        if self.ended:
-            return [*out, Tell(key, {"do": "leave", "reason": "the job has ended"})]
         return [*out, Say(f"standby on {process.host}"), *self._warm(process), *self._assign(now_s)]
 
     def said(self, key: str, message: Message, now_s: float) -> list[Instruction]:
@@ -243,7 +251,7 @@ class Machine:
         """The process that started a rank, and could start another for it, has come."""
         self.seats[rank] = key
         if self.ended:
-            return [Tell(key, {"do": "over", "status": 0})]
+            return [Tell(key, {"do": "over", "status": self.exit_status})]
         return self._assign(now_s)
 
     def exited(self, rank: int, member: str, status: int, now_s: float) -> list[Instruction]:
@@ -360,7 +368,7 @@ class Machine:
             return self._abort(reason, now_s)
         if self.recovery and message.get("generation") == self.recovery.generation:
             return [Say(reason), *self._restart(set(), now_s)]
-        return []
+        return self._unfinished(process, message, now_s)
 
     def _on_promised(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
         if self.move and self.move.stage == "holding" and message.get("at") == self.move.at:
@@ -383,6 +391,10 @@ class Machine:
 
     def _on_switched(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
         self.history.append({"what": "switched", "rank": process.rank, **_facts(message)})
+        if message.get("generation") == self.generation and process.key in self._switching:
+            self._switching.discard(process.key)
+            if not self._switching and self.recovery is None:
+                self.fresh.clear()
         return []
 
     def _on_lost(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
@@ -397,6 +409,10 @@ class Machine:
         return out + self.tick(now_s)
 
     def _on_stopped(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
+        if not self._holds(process) or message["generation"] <= self.went_on:
+            return []
+        if message.get("new"):
+            self.fresh.add(process.rank)
         if self.recovery is None:
             return [*self._restart(set(), now_s)]
         if message.get("generation") != self.recovery.generation:
@@ -405,11 +421,22 @@ class Machine:
         return self._advance_recovery(now_s)
 
     def _on_recovered(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
-        if self.recovery is None or message.get("generation") != self.recovery.generation:
+        if self.recovery is None:
+            return self._unfinished(process, message, now_s)
+        if message.get("generation") != self.recovery.generation or process.key not in self.recovery.waiting:
             return []
         self.history.append({"what": "recovered", "rank": process.rank, **_facts(message)})
         self.recovery.waiting.discard(process.key)
         return self._advance_recovery(now_s)
+
+    def _unfinished(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
+        """A member is still within a recovery of which this controller knows no more, or never knew."""
+        generation = message.get("generation")
+        if self.recovery or self.what != "recover" or generation != self.generation or not self._holds(process):
+            return []
+        if generation == self.went_on:
+            return [Tell(process.key, {"do": "go", "generation": generation})]
+        return self._restart(set(), now_s)
 
     def _on_recorded(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
         self.signatures[process.rank] = str(message["signature"])
@@ -431,8 +458,14 @@ class Machine:
         ]
 
     def _on_digest(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
-        self.digests[process.rank] = str(message["digest"])
-        return self._buddies() if len(self.digests) == self.world else []
+        """A member that has no buddy yet; its first digest counts, since all take their first copy at one iteration."""
+        if not self._holds(process):
+            return []
+        n_known = len(self.digests)
+        self.digests.setdefault(process.rank, str(message["digest"]))
+        if len(self.digests) < self.world:
+            return []
+        return [*([Keep(self._decision(self.what))] if len(self.digests) > n_known else []), *self._buddies()]
 
     def _on_copied(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
         """A copy counts when every rank has one of the very same iteration; until then the older ones are kept.
@@ -496,6 +529,7 @@ class Machine:
         self.generation, self.what = move.generation, "switch"
         self._take_seats(move.seats)
         self.move = None
+        self.fresh, self._switching = self.fresh | move.seats.keys(), set(self.owners.values())
         self.copied, self.copied_from = {}, move.at
         order = {"do": "switch", "generation": self.generation, "at": move.at, "stable": self.stable,
                  "seats": self._addresses(move.seats)}  # fmt: skip
@@ -588,7 +622,7 @@ class Machine:
             return self._restore(recovery, now_s)
         if recovery.waiting:
             return []
-        self.recovery = None
+        self.recovery, self.went_on = None, recovery.generation
         self.fresh.clear()
         took_s = now_s - recovery.began_s
         self.history.append({"what": "recovery", "ranks": sorted(recovery.lost), "took_s": took_s})
@@ -615,7 +649,7 @@ class Machine:
         for key in self.owners.values():
             self.processes[key].step, self.processes[key].done = step, False
         self.stable, self.copied, self.copied_from, self.void = -1, {}, 0, set()
-        order = {
+        order = recovery.order = {
             "do": "recover",
             "generation": recovery.generation,
             "step": step,
@@ -762,11 +796,9 @@ class Machine:
         """Bring one who was away, or who knew another controller, up to date."""
         known = int(hello.get("generation", 0))
         if self.recovery:
-            return (
-                [Tell(process.key, {"do": "interrupt", "generation": self.recovery.generation})]
-                if self.recovery.stage == "gathering"
-                else []
-            )
+            if self.recovery.stage == "gathering":
+                return [Tell(process.key, {"do": "interrupt", "generation": self.recovery.generation})]
+            return [Tell(process.key, self.recovery.order)] if known < self.recovery.generation else []
         if hello.get("marked"):
             return self._restart(set(), now_s)
         if known < self.generation:
@@ -784,9 +816,11 @@ class Machine:
                     )
                 ]
             return self._restart(set(), now_s)
-        if hello.get("prepared") and self.move is None:
-            return [Tell(process.key, {"do": "abort", "generation": int(hello["prepared"])})]
-        return []
+        if self.move and self.move.stage != "becoming":  # orders and promises may be lost, and the others stand still
+            return self._abort(f"the control connection of {self._name(process.key)} had ended", now_s)
+        if hello.get("prepared"):
+            return [Tell(process.key, {"do": "abort", "generation": int(hello["prepared"])}), *self._buddies()]
+        return self._buddies()
 
     def _unfit(self, hello: Message) -> str:
         job = self._job()
@@ -859,7 +893,8 @@ class Machine:
 
     def _buddies(self) -> list[Instruction]:
         """Who keeps whose copy: a member with equal parameters on another host, else the next rank on another host."""
-        if len(self.digests) < self.world or self.world < 2:
+        everybody = set(self.owners.values()) <= self.processes.keys()
+        if self.world < 2 or not everybody or len(self.owners) < self.world or self.owners.keys() - self.digests.keys():
             return []
         hosts = {rank: self._host(key) for rank, key in self.owners.items()}
 
@@ -878,7 +913,7 @@ class Machine:
     # -- small things ------------------------------------------------------------------------------------------------
 
     def _end(self, status: int, reason: str) -> list[Instruction]:
-        self.ended, self.what, self.recovery, self.move = True, "end", None, None
+        self.ended, self.exit_status, self.what, self.recovery, self.move = True, status, "end", None, None
         members = [Tell(key, {"do": "finished", "status": status, "reason": reason}) for key in self.processes]
         seats = [Tell(key, {"do": "over", "status": status}) for key in self.seats.values()]
         return [Keep({**self._decision("end"), "status": status}), Say(reason), *members, *seats, End(status)]
@@ -891,6 +926,8 @@ class Machine:
             "world": self.world,
             "owners": {str(rank): key for rank, key in sorted(self.owners.items())},
             "signatures": {str(rank): one for rank, one in sorted(self.signatures.items())},
+            "digests": {str(rank): one for rank, one in sorted(self.digests.items())},
+            "fresh": sorted(self.fresh),
         }
 
     def _holds(self, process: Process) -> bool:
