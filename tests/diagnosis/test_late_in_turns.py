@@ -10,6 +10,8 @@ import pytest
 
 from eroica.model.pattern import FunctionKey, Phase, WorkerPattern
 from eroica.pipeline import analyze
+from eroica.settings import Settings
+from eroica.summarize.series import encode_series
 from eroica.testing import synthesize_window
 from eroica.testing.grouped import GroupedFleet, Meeting, Work, everybody
 
@@ -17,9 +19,16 @@ ITERATIONS = 40
 LOOP = ("<module> (project/train.py:1)", "main (project/train.py:20)")
 
 
-def work(key: FunctionKey, workers: int, members: Sequence[int], ms: float, noise: np.random.Generator) -> Work:
-    time_WI = np.zeros((workers, ITERATIONS))
-    time_WI[list(members)] = ms * 1e3 * np.exp(noise.normal(0, 0.1, (len(members), ITERATIONS)))
+def work(
+    key: FunctionKey,
+    workers: int,
+    members: Sequence[int],
+    ms: float,
+    noise: np.random.Generator,
+    iterations: int = ITERATIONS,
+) -> Work:
+    time_WI = np.zeros((workers, iterations))
+    time_WI[list(members)] = ms * 1e3 * np.exp(noise.normal(0, 0.1, (len(members), iterations)))
     own_W = np.where(np.isin(np.arange(workers), members), np.arange(workers), -1)
     return Work(key=key, time_us=time_WI, of=own_W, mu=np.full(workers, 0.9), sigma=np.full(workers, 0.05))
 
@@ -75,6 +84,60 @@ def late_in_turns(
     return [on_processors(pattern, same_part=same_part) for pattern in fleet.synthesize()]
 
 
+def work_twice(seed: int) -> list[WorkerPattern]:
+    """Workers 0 and 1 (a stage) wait 60 ms for 2 and 3, then do the same 40 ms under two names; 2 and 3 wait then."""
+    noise, workers = np.random.default_rng(seed), 4
+    fleet = GroupedFleet(workers=workers, iterations=ITERATIONS, seed=seed, has_ends=True)
+    fleet.works = [
+        work(FunctionKey(kind="compute", name="aten::addmm", phase="forward"), workers, range(4), 20, noise),
+        work(python("read", "input"), workers, (2, 3), 60, noise),
+        work(python("fa", "backward"), workers, (0,), 40, noise),
+        work(python("fb", "backward"), workers, (1,), 40, noise),
+    ]
+    fleet.meetings = [
+        Meeting(
+            grouping=everybody(workers),
+            name="gloo:all_reduce",
+            kind=kind,
+            phase=phase,
+            times=1,
+            transfer_us=np.full((1, ITERATIONS), 2e3),
+            mu=np.full(workers, 0.2),
+            sigma=np.full(workers, 0.05),
+            elements=1000,
+            resource="",
+        )
+        for kind, phase in (("all_gather", "input"), ("all_reduce", "backward"))
+    ]
+    return [on_processors(pattern, same_part=False) for pattern in fleet.synthesize()]
+
+
+def meeting_seldom(seed: int) -> list[WorkerPattern]:
+    """Worker 0 does 15 ms more in each of 100 iterations; the others wait for it in every 25th, where all meet."""
+    noise, workers, every = np.random.default_rng(seed), 4, 25
+    fleet = GroupedFleet(workers=workers, iterations=4 * every, seed=seed)
+    operators = FunctionKey(kind="compute", name="aten::addmm", phase="forward")
+    fleet.works = [
+        work(operators, workers, range(workers), 20, noise, fleet.iterations),
+        work(python("keep", "backward"), workers, (0,), 15, noise, fleet.iterations),
+    ]
+    total_WI = np.sum([one.of_workers for one in fleet.works], axis=0)
+    owed_WM = total_WI.reshape(workers, -1, every).sum(axis=2)
+    wait_WI = np.zeros_like(total_WI)
+    wait_WI[:, every - 1 :: every] = owed_WM.max(axis=0) - owed_WM
+    return [
+        msgspec.structs.replace(
+            on_processors(one, same_part=False), iteration_us=encode_series(time_I), wait_us=encode_series(wait_I)
+        )
+        for one, time_I, wait_I in zip(
+            fleet.synthesize(),
+            (total_WI + wait_WI).astype(np.float32),
+            wait_WI.astype(np.float32),
+            strict=True,
+        )
+    ]
+
+
 def on_processors(pattern: WorkerPattern, *, same_part: bool) -> WorkerPattern:
     rows = [
         msgspec.structs.replace(row, key=msgspec.structs.replace(row.key, phase="other"))
@@ -97,3 +160,18 @@ def test_who_is_late_in_turn_is_told_with_what_makes_it_late(
     found = {(one.function.name, one.workers): one.gain for one in verdict.findings if one.role == "cause"}
     assert set(found) == {("parse", first), ("keep", second)}, verdict.summary
     assert list(found.values()) == pytest.approx([0.25, 0.25], abs=0.05)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_waiting_for_another_stage_is_no_waiting_for_a_peer_of_ones_own(seed: int) -> None:
+    patterns, settings = work_twice(seed), Settings(roles="first=0,1;second=2,3")
+    verdict = analyze("job", synthesize_window(patterns, "manual", ()), patterns, settings=settings)
+    assert [one.function.name for one in verdict.findings if one.role == "cause"] == ["read"], verdict.summary
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_waits_in_a_few_iterations_that_are_left_out_is_not_said_to_be_late(seed: int) -> None:
+    patterns = meeting_seldom(seed)
+    verdict = analyze("job", synthesize_window(patterns, "manual", ()), patterns)
+    assert verdict.cause is not None and (verdict.cause.workers, verdict.cause.function.name) == ((0,), "keep")
+    assert "the other 3 workers wait for it" in verdict.summary

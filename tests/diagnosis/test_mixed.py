@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
+from eroica.diagnosis.context import WindowContext
+from eroica.diagnosis.lateness import agreement_with
+from eroica.diagnosis.view import View
+from eroica.localize import localize
+from eroica.localize.fleet import Fleet
+from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
+from eroica.settings import Settings
 from eroica.testing import (
     BusyHost,
     FleetPlan,
@@ -21,6 +30,7 @@ from eroica.testing import (
     synthesize_window,
 )
 from eroica.testing.code_troubles import Calls
+from eroica.testing.fleet import Draft
 from eroica.testing.scope_troubles import SlowStage
 from eroica.testing.troubles import BackwardHook, UnevenWork
 
@@ -126,4 +136,78 @@ def test_a_worker_that_is_late_by_other_work_is_not_said_to_wait(seed: int) -> N
     patterns = synthesize(FleetPlan(workers=2, seed=seed), (SlowLoader((1,), 40), BackwardHook((0,), 40)), 2)
     verdict = analyze("job", synthesize_window(patterns, "manual", ()), patterns)
     assert "the other worker is late by other work" in verdict.summary
+    assert any("or would if they were not late by other work" in text for text in verdict.considered[0].met)
     assert "waits for it" not in verdict.summary
+
+
+@dataclass(frozen=True)
+class AtAnotherPlace:
+    """All workers run `parse`; some call it from `late`, after backward, and the others from `early`, in forward.
+
+    Attributes:
+        late: Who calls it from `late`.
+        ms: How long it takes on each worker.
+    """
+
+    late: tuple[int, ...]
+    ms: tuple[float, ...]
+
+    def apply(self, draft: Draft) -> None:
+        """One function, called from two places."""
+        is_late_W = np.isin(np.arange(draft.shape[0]), self.late)
+        time_WI = np.asarray(self.ms)[:, None] * 1e3 * np.exp(draft.noise.normal(0, 0.1, draft.shape))
+        for caller, phase, mine_W in (("early", "forward", ~is_late_W), ("late", "optimizer", is_late_W)):
+            frames = (f"{caller} (project/steps.py:9)", "parse (project/steps.py:3)")
+            draft.add(draft.loop_frame(*frames, phase=phase), time_WI * mine_W[:, None], 1, 0.9)
+
+
+def without_past(troubles: Sequence[Trouble], seed: int, workers: int) -> Verdict:
+    patterns = synthesize(FleetPlan(workers=workers, seed=seed), troubles, 2)
+    return analyze("job", synthesize_window(patterns, "manual", ()), patterns)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("late", [(1,), (2, 3)])
+def test_the_same_work_at_another_place_makes_nobody_late(late: tuple[int, ...], seed: int) -> None:
+    workers = 2 * len(late)
+    verdict = without_past([AtAnotherPlace(late, (40,) * workers)], seed, workers)
+    assert [one for one in verdict.findings if one.role == "cause"] == [], verdict.summary
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_others_run_at_another_place_is_no_extra_duty_of_rank_0(seed: int) -> None:
+    verdict = without_past([AtAnotherPlace((1, 2, 3), (60, 5, 5, 5))], seed, 4)
+    assert verdict.cause is not None and (verdict.cause.workers, verdict.cause.function.name) == ((0,), "parse")
+    assert "extra duty" not in verdict.summary
+
+
+SERVE = ("serve (project/rewards.py:12)",)
+ASK = ("ask (project/rewards.py:40)", "recv_into (socket.py:700)")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_workers_that_wait_in_a_socket_are_not_said_to_be_late_by_other_work(seed: int) -> None:
+    def troubles(ms: float) -> list[Trouble]:
+        return [Calls(ASK, (0, 1, 2), ms, use=0.02), Calls(SERVE, (3,), ms, use=1.0)]
+
+    before = synthesize(FleetPlan(seed=seed), troubles(10), 1)
+    patterns = synthesize(FleetPlan(seed=seed, draw=1), troubles(60), 2)
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+    assert verdict.cause is not None and verdict.cause.workers == (3,), verdict.summary
+    assert any(text.endswith("they wait, and not in a collective.") for text in verdict.cause.evidence)
+    assert "the other 3 workers wait for it" in verdict.summary
+    assert not any("late" in text for text in verdict.considered[0].met)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_series_are_read_only_where_others_may_hide_an_excess(monkeypatch: pytest.MonkeyPatch, is_late: bool) -> None:
+    troubles: list[Trouble] = [SlowLoader((0,), 40), BackwardHook((1,), 40)] if is_late else []
+    patterns = synthesize(FleetPlan(workers=2), troubles, 2)
+    context = WindowContext(job="job", window=synthesize_window(patterns, "manual", ()), expected_workers=2)
+    view = View(localize(patterns, (), Settings()), context, Settings())
+    rows = [at for at, key in enumerate(view.fleet.keys) if key.phase == "input"]
+    read, series = [], Fleet.series
+    monkeypatch.setattr(Fleet, "series", lambda self, *given: read.append(given) or series(self, *given))
+    agreement_W = agreement_with(view, np.full(2, 40e3), rows, np.array([True, False]))
+    assert bool(read) == is_late
+    assert bool(agreement_W[0] >= 0.4) == is_late

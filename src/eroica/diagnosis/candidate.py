@@ -34,6 +34,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         strength: Excess in standard errors.
         coverage: Share of the excess the named function holds, 0-1.
         agreement: Share of the excess that the others wait for or hide, 0-1; None where waiting tells nothing.
+        is_hidden: The others are seen to wait for too little of the excess, being as late by other work meanwhile.
         least_gain: Gain from which this cause counts.
         evidence: Sentences beyond those every cause gets.
         corroboration: Independent evidence that is no time lost, in standard errors.
@@ -70,6 +71,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     strength: float
     coverage: float = 1.0
     agreement: float | None = None
+    is_hidden: bool = False
     least_gain: float
     evidence: tuple[str, ...] = ()
     corroboration: float = 0.0

@@ -18,6 +18,7 @@ from eroica.diagnosis.lateness import (
     Lateness,
     accuse,
     agreement_with,
+    is_hidden,
     late_roles,
     time_above,
 )
@@ -396,7 +397,8 @@ def _candidate(view: View, cause: str, late: Lateness, coverage: float, evidence
     sure = _corroboration(view, late.workers)
     if cause == "compute-slow" and not may_have_more_data(view)[list(late.workers)].any():
         sure = max(sure, _by_executions(view, late.workers, rows, coverage))
-    return msgspec.structs.replace(candidate, corroboration=sure, is_general=late.reference == "baseline")
+    hidden, before = late.reference == "peers" and is_hidden(view, late), late.reference == "baseline"
+    return msgspec.structs.replace(candidate, corroboration=sure, is_hidden=hidden, is_general=before)
 
 
 def _by_executions(view: View, workers: Sequence[int], rows: list[int], agreeing: float) -> float:

@@ -45,7 +45,7 @@ _NEXT_STEP = (
 def find_denormals(view: View) -> list[Candidate]:
     """Accuse matrix products of backward that take far longer than forward's let expect.
 
-    On most workers, or on some that the others wait for: gradients of each worker's own data come first.
+    On most workers, or on some that the others wait for or are as late as: gradients of own data come first.
     """
     if view.fleet.has_accelerator or view.iterations < 2:
         return []
@@ -73,6 +73,7 @@ def find_denormals(view: View) -> list[Candidate]:
         reference_us=float(usual_W[members_W].mean()),
         strength=strength,
         agreement=None if is_job_wide else float(agreement_W[members_W].min()),
+        is_hidden=not is_job_wide and bool((view.deficit_us < LEAST_AGREEMENT * (then_W - usual_W))[members_W].all()),
     )
     found = _candidate(view, backward, late, float(first_W[members_W].mean()))
     return [msgspec.structs.replace(found, doubt=_UNCOMPARED if view.suspects.baseline is None else 1.0)]

@@ -96,5 +96,6 @@ def _signs(view: View, candidate: Candidate) -> Iterator[tuple[str, str]]:
 def _waiting(candidate: Candidate) -> tuple[str, str]:
     if candidate.agreement is None or np.isnan(candidate.agreement):
         return "unknown", "whether the others wait for it"
-    seen = f"the others wait for {percent(candidate.agreement)} of it, or are as late themselves"
+    hidden = ", or would if they were not late by other work" if candidate.is_hidden else ""
+    seen = f"the others wait for {percent(candidate.agreement)} of it{hidden}"
     return ("met" if candidate.agreement >= LEAST_AGREEMENT else "missing"), seen

@@ -32,7 +32,7 @@ _FEW_ITERATIONS = 9
 #: does more than its peers, is nobody whom they wait for.
 _LEAST_OF_BLAME = 0.1
 _MOST_OF_EXCESS = 0.5
-#: Share of an excess that the others must be seen to wait for.
+#: Share of an excess that the others must wait for, or would if they were not as late by other work.
 LEAST_AGREEMENT = 0.4
 
 
@@ -46,7 +46,8 @@ class Lateness(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         mean_us: Time of the group on them.
         reference_us: Time to compare with.
         strength: Excess in standard errors: the median over them.
-        agreement: Share of the excess the others wait for, 0-1; None where everybody is accused, as the whole job.
+        agreement: Share of the excess the others wait for or hide, 0-1; None where everybody is accused.
+        is_hidden: The others are seen to wait for less than `LEAST_AGREEMENT` of it, being late by other work.
     """
 
     reference: Reference
@@ -56,6 +57,7 @@ class Lateness(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     reference_us: float
     strength: float
     agreement: float | None = None
+    is_hidden: bool = False
 
 
 def accuse(
@@ -92,6 +94,7 @@ def accuse(
         strength=late.strength,
         coverage=focus.share,
         agreement=late.agreement,
+        is_hidden=late.is_hidden,
         least_gain=least_gain,
         evidence=evidence,
     )
@@ -165,7 +168,7 @@ def late_against_peers(
 ) -> Iterator[Lateness]:
     """Find some workers above the median of their peers, for whom the peers wait.
 
-    Double entry: what a worker has too much, its peers must wait for, at least `LEAST_AGREEMENT` of it.
+    Double entry: `LEAST_AGREEMENT` of what a worker has too much, its peers wait for, or are as late by other work.
 
     Args:
         view: The window.
@@ -185,7 +188,8 @@ def late_against_peers(
     late_W = _without_waiters(view, all_W, np.nan_to_num(excess.excess_us))
     for these_W in (late_W, all_W & ~late_W):  # workers that wait for the first ones are next, once these are in time
         if these_W.any():
-            yield lateness_of("peers", excess, spent, these_W, float(np.clip(agreement_W[these_W], 0, 1).min()))
+            late = lateness_of("peers", excess, spent, these_W, float(np.clip(agreement_W[these_W], 0, 1).min()))
+            yield msgspec.structs.replace(late, is_hidden=is_hidden(view, late))
 
 
 def agreement_with(view: View, excess_W: Floats, functions: Sequence[int], over_W: NDArray[np.bool_]) -> Floats:
@@ -194,7 +198,8 @@ def agreement_with(view: View, excess_W: Floats, functions: Sequence[int], over_
     Two workers that are late by different work hide each other. Late by as much between the same two collectives, none
     waits; between different ones, each waits for the other. So what others clearly have too much in another part of
     the iteration is set aside. In the same part it may be the same work under other names, unless workers are seen to
-    wait for it. Where the job got slower, what a worker has not more of than before hides behind nobody.
+    wait for those who have it; the same function in another part is the same work. Where the job got slower, what a
+    worker has not more of than before hides behind nobody.
 
     Args:
         view: The window.
@@ -206,27 +211,51 @@ def agreement_with(view: View, excess_W: Floats, functions: Sequence[int], over_
     agreement_W = np.asarray(view.deficit_us / excess_W)
     if not (over_W & (agreement_W < LEAST_AGREEMENT)).any():
         return agreement_W
-    keys, here = view.fleet.keys, list(functions)
-    phases = {keys[row].phase for row in here}
-    part = [row for row, key in enumerate(keys) if key.phase in phases and key.kind != "collective"]
-    direct = view.suspects.arrivals.direct
-    waits_W = np.bincount(direct.waiter, weights=direct.wait_us, minlength=view.workers) / view.iterations
-    hidden_W = np.maximum(_hidden_us(view, part), np.minimum(_hidden_us(view, here), waits_W))
-    late_us = view.deficit_us + hidden_W
+    here = list(functions)
+    most_W = np.maximum(view.deficit_us, 0.0) + _hidden_us(view, here, by_means=True)
+    if not (over_W & (agreement_W < LEAST_AGREEMENT) & (most_W >= LEAST_AGREEMENT * excess_W)).any():
+        return agreement_W
+    late_us = view.deficit_us + _hidden_us(view, here)
     if view.context.window.purpose in SLOWER and view.suspects.baseline is not None:
         grown_W = view.fleet.critical_us[here].sum(axis=0) - view.before(here).mean(axis=1)
         late_us = np.minimum(late_us, np.nan_to_num(grown_W, nan=np.inf))
     return np.maximum(agreement_W, late_us / excess_W)
 
 
-def _hidden_us(view: View, here: list[int]) -> Floats:
-    """Return how much longer others would wait without what some clearly have too much of beside these rows. [W]."""
-    elsewhere = excess_over_peers(view.fleet.busy_us - view.fleet.series(here), view.fleet.roles)
-    clear_W = stands_out(view, elsewhere, 0.0, LEAST_STRENGTH)
-    busy_W = view.fleet.busy_us.mean(axis=1)
-    less_W = busy_W - np.where(clear_W, elsewhere.excess_us, 0.0)
-    usual_W, without_W = (median_of_others(one, view.fleet.roles) for one in (busy_W, less_W))
-    return np.maximum(np.nan_to_num(usual_W - without_W), 0.0)
+def is_hidden(view: View, late: Lateness) -> bool:
+    """True if the others are seen to wait for too little of what each one has too much, being late by other work."""
+    return bool((view.deficit_us[[*late.workers]] < LEAST_AGREEMENT * (late.mean_us - late.reference_us)).all())
+
+
+def _hidden_us(view: View, here: list[int], *, by_means: bool = False) -> Floats:
+    """Return how much longer others would wait without what some clearly have too much of beside these rows. [W].
+
+    Beside all rows of their part of the iteration, wherever else the same runs; or beside these alone, as far as
+    workers wait for such peers. Means, for which no series is read, count what noise may explain.
+    """
+    keys, direct, roles = view.fleet.keys, view.suspects.arrivals.direct, view.fleet.roles
+    runs = [(key.kind, *(key.stack[-1:] if key.kind == "python" else (key.name,))) for key in keys]
+    phases, mine = {keys[row].phase for row in here}, {runs[row] for row in here}
+    same = [row for row, key in enumerate(keys) if key.phase in phases or runs[row] in mine]
+    part_W, _ = _without_clear(view, [row for row in same if keys[row].kind != "collective"], by_means)
+    here_W, clear_W = _without_clear(view, here, by_means)
+    waits_E = np.where(clear_W[direct.on] & (roles[direct.on] == roles[direct.waiter]), direct.wait_us, 0.0)
+    waits_W = np.bincount(direct.waiter, weights=waits_E, minlength=view.workers) / view.iterations
+    return np.maximum(part_W, np.minimum(here_W, waits_W))
+
+
+def _without_clear(view: View, rows: list[int], by_means: bool) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return how much longer others would wait without what some clearly have too much of beside rows, and who. [W]."""
+    roles, busy_W = view.fleet.roles, view.fleet.busy_us.mean(axis=1)
+    if by_means:
+        mean_W = view.whole.busy_us.mean(axis=1) - view.fleet.critical_us[rows].sum(axis=0)
+        beside = Excess(mean_us=mean_W, reference_us=median_of_others(mean_W, roles), error_us=np.zeros_like(mean_W))
+    else:
+        beside = excess_over_peers(view.fleet.busy_us - view.fleet.series(rows), roles)
+    clear_W = stands_out(view, beside, 0.0, LEAST_STRENGTH)
+    less_W = busy_W - np.where(clear_W, beside.excess_us, 0.0)
+    usual_W, without_W = (median_of_others(one, roles) for one in (busy_W, less_W))
+    return np.maximum(np.nan_to_num(usual_W - without_W), 0.0), clear_W
 
 
 def _without_waiters(view: View, late_W: NDArray[np.bool_], excess_W: Floats) -> NDArray[np.bool_]:
@@ -387,7 +416,7 @@ def lateness_of(
         excess: Of all workers, in the group of rows.
         spent: Their time in it.
         late_W: The accused, at least one. bool [W].
-        agreement: Share of the excess that others wait for, 0-1; None where everybody is accused.
+        agreement: Share of the excess that others wait for or hide, 0-1; None where everybody is accused.
     """
     return Lateness(
         reference=reference,

@@ -131,4 +131,6 @@ def is_extra_duty(view: View, found: Candidate) -> bool:
         return False
     if any(view.fleet.keys[row].phase == "input" for row in rows):  # everybody loads data, if from other files
         return False
+    named = found.focus.entry
+    rows += [row for row, key in enumerate(view.fleet.keys) if named and named in key.stack]  # wherever it is called
     return not view.fleet.total_us[rows][:, others].any()

@@ -121,6 +121,7 @@ def _candidate(view: View, members: tuple[int, ...], found: list[tuple[int, Late
         reference_us=reference_us,
         strength=max(late.strength for _, late in found),
         agreement=first.agreement,
+        is_hidden=first.is_hidden,
     )
     least = view.settings.min_gain
     if has_more:

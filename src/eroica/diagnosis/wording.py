@@ -131,7 +131,7 @@ def _rest(view: View, found: Candidate) -> str:
     if found.scope == "some" and others > 0:
         whom = "it" if name_accused(view, found.workers)[1] else "them"
         waiting = _waiting_for(view, found)
-        if (np.delete(view.wait_us, found.workers) < LEAST_AGREEMENT * found.excess_us).all():
+        if found.is_hidden and (np.delete(view.wait_us, found.workers) < LEAST_AGREEMENT * found.excess_us).all():
             return f"; the other {f'{others} workers are' if others > 1 else 'worker is'} late by other work."
         if 0 < waiting < others:
             return f"; {waiting} of the other {others} workers wait{'s' if waiting == 1 else ''} for {whom}."
