@@ -2,8 +2,8 @@
 
     python benchmarks/rivals.py --json benchmarks/results/rivals.json
 
-Rivals: torch's fake process group (one rank runs, calls return at once), and an estimate by latency and bandwidth (the
-busiest rank's work plus each of its calls by formula, no waiting). Real times are those of `truth.json`.
+Rivals: torch's fake process group (one rank runs, calls return at once), and an estimate by the same measured costs
+(the busiest rank's work plus each of its calls by formula, no waiting). Real times are those of `truth.json`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run_fake(world: int, arguments: tuple[str, ...]) -> dict[str, Any]:
 
 
 def estimate(rehearsal: Rehearsal) -> float:
-    """Seconds by latency and bandwidth: the busiest rank's work and all of its calls, one after the other."""
+    """Seconds by measured costs, without waiting: the busiest rank's work and all of its calls, one after the other."""
     job = rehearsal.job
     best = 0.0
     for kind in job.kinds:

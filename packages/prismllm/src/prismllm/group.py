@@ -565,8 +565,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
             if frame.f_code.co_name in _OBJECTS:
                 error = SlicingError(
                     f"rank {self._slice.rank} needs a Python object from rank {source} ({frame.f_code.co_name} at "
-                    f"{call_site()}), which has not run yet. Put both into one slice (a larger --slice), or capture "
-                    f"rank {source} first (--ranks)."
+                    f"{call_site()}), which has not run yet. Put both into one slice (a larger --slice)."
                 )
                 error.needs = tuple(self._ranks) if self._n <= 64 else (source,)
                 raise error

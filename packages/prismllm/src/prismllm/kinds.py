@@ -1,4 +1,4 @@
-"""Which ranks are alike: found by running some, proved on others.
+"""Which ranks are alike: found by running some, checked on others.
 
 Ranks are told apart by their places in the job's groups. A few places of each family are tried; a family along which
 the fingerprints change counts, and all its places are run; one along which they do not change, does not. Every kind is
@@ -84,7 +84,7 @@ class Found:
 def capture_job(
     options: CaptureOptions, *, everybody: bool = False, say: Say = lambda _: None, shop: Workshop | None = None
 ) -> Job:
-    """Capture a job: find kinds, prove them, time one rank of each, write `job.json`.
+    """Capture a job: find kinds, check each on one more rank, time one or two of each, write `job.json`.
 
     Args:
         options: Script, world, slices, directory.
