@@ -208,13 +208,13 @@ def by_torchft(
             job.replica(number)
             job.until(lambda number=number: any(one["taking_part"] for one in job.lines(number)))
             mine = job.lines(number)
-            back = next(one["at"] for one in mine if one["taking_part"])
+            first = next(one for one in mine if one["taking_part"])
             time.sleep(8 * given.pace)
             records = job.lines(0)
             fewer = [one for one in records if one["at"] > begin and one["members"] < N_MEMBERS]
             joined = next(one for one in records if one["step"] == mine[0]["step"])
-            values = found(records, begin, back)
-            values |= {"back_s": back - begin, "fewer": len(fewer)}
+            values = found(records, begin, next(one["at"] for one in records if one["step"] == first["step"]))
+            values |= {"back_s": first["at"] - begin, "fewer": len(fewer)}
             write(what, {**values, "join_s": joined["took_s"] - values["normal_s"]})
             time.sleep(10 * given.pace)
 
