@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
+from trainmover import attach
 from trainmover.copies import Keeper, checkpoints
+from trainmover.errors import LinkError
 from trainmover.fabric import Fabric
 from trainmover.state import Image
 
@@ -57,3 +61,20 @@ def test_what_is_copied_in_the_sandbox_is_neither_reported_nor_saved(tmp_path: P
     keeper.take(image(0))
     keeper.stop()
     assert said == [] and checkpoints(tmp_path) == {}
+
+
+def test_a_newcomer_too_says_that_a_peer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link between two members that both came as standbys can break like any other."""
+    said: list[tuple[str, dict[str, Any]]] = []
+    agent = SimpleNamespace(say=lambda what, **content: said.append((what, content)))
+    owner = Fabric("secret", "127.0.0.1")
+    owner.agent = agent
+    monkeypatch.setattr("trainmover.job.fabric", lambda: owner)
+    monkeypatch.setenv("TRAINMOVER_CONTROLLER", "127.0.0.1:1")
+    model = torch.nn.Linear(2, 2)
+    attach(model, torch.optim.SGD(model.parameters()))
+    try:
+        owner.failed(LinkError("cut", peer=3))
+        assert said == [("lost", {"peer": 3, "detail": "cut", "generation": 0})]
+    finally:
+        agent.keeper.stop()

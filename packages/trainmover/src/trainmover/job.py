@@ -572,12 +572,12 @@ def attach(
     keeper = Keeper(owner, lambda message: agent.say(message.pop("say"), **message), folder, checkpoint_every)
     agent.keeper = keeper
     job = Job(subject, owner, agent, keeper, copy_every, shadow=shadow)
+    owner.on_failure = lambda error: agent.say(
+        "lost", peer=getattr(error, "peer", -1), detail=str(error), generation=owner.generation
+    )
     if not shadow:
         if resume:
             _resume(job, subject, folder, owner.rank)
-        owner.on_failure = lambda error: agent.say(
-            "lost", peer=getattr(error, "peer", -1), detail=str(error), generation=owner.generation
-        )
         agent.start()
     return job
 
