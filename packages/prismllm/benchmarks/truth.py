@@ -254,14 +254,15 @@ def iteration_seconds(said: list[dict[str, Any]]) -> list[float]:
     return [b - a for a, b in zip(ends[WARMUP + 1 :], ends[WARMUP + 2 :], strict=False)]
 
 
-def measure_case(name: str, costs: Costs, pace: float) -> dict[str, Any]:
-    """One layout: truth, prediction, errors."""
+def measure_case(name: str, costs: Costs, pace: float, slice_size: int = 0) -> dict[str, Any]:
+    """One layout: truth, prediction, errors; captured by slices of so many ranks, 0: all at once."""
     world, layout, slow, change = CASES[name]
     arguments = (*SMALL, *layout, "--pace", str(pace))
     said = run_for_real(world, (*arguments, *(("--slow", slow) if slow else ())))
     truth = iteration_seconds(said)
     with tempfile.TemporaryDirectory() as folder:
-        options = CaptureOptions((GPT, *arguments), world, Path(folder) / "c", slice_size=world, timed=5,
+        at_once = slice_size or world
+        options = CaptureOptions((GPT, *arguments), world, Path(folder) / "c", slice_size=at_once, timed=5,
                                  is_urgent=os.geteuid() == 0)  # fmt: skip
         begun = time.monotonic()
         job = capture_job(options)
@@ -276,7 +277,8 @@ def measure_case(name: str, costs: Costs, pace: float) -> dict[str, Any]:
         "case": name, "ranks": world, "pace_s": pace, "real_s": real, "real_all_s": truth,
         "predicted_s": prediction.seconds, "low_s": prediction.low, "high_s": prediction.high,
         "error": prediction.seconds / real - 1, "memory_error_worst": max(memory),
-        "memory_error_kinds": max(of_kinds), "capture_s": captured_s,
+        "memory_error_kinds": max(of_kinds), "capture_s": captured_s, "slice": slice_size or world,
+        "ran": sum(len(kind.ran) for kind in job.kinds),
         "load": os.getloadavg()[0],
     }  # fmt: skip
 
@@ -320,8 +322,9 @@ def costs_for(world: int, folder: Path) -> Costs:
     show_default=True,
     help="directory of measured costs; measured where they are missing",
 )
+@click.option("--slice", "slice_size", type=int, default=0, help="ranks that are captured at the same time; 0: all")
 @click.option("--hangs", is_flag=True, help="where ranks stand in a hang, instead of times")
-def main(out: Path | None, cases: tuple[str, ...], pace: float, costs: Path, hangs: bool) -> None:
+def main(out: Path | None, cases: tuple[str, ...], pace: float, costs: Path, slice_size: int, hangs: bool) -> None:
     """Run all cases."""
     if hangs:
         found: list[dict[str, Any]] = []
@@ -333,11 +336,12 @@ def main(out: Path | None, cases: tuple[str, ...], pace: float, costs: Path, han
         return
     rows = []
     for name in cases or CASES:
-        row = measure_case(name, costs_for(CASES[name][0], costs), pace)
+        row = measure_case(name, costs_for(CASES[name][0], costs), pace, slice_size)
         rows.append(row)
         if out is not None:
             keep(row, out)
-        print(f"{name:16} {row['ranks']:3} ranks  real {1e3 * row['real_s']:8.1f} ms  predicted "
+        print(f"{name:16} {row['ranks']:3} ranks by {row['slice']:2}, {row['ran']:2} run  "
+              f"real {1e3 * row['real_s']:8.1f} ms  predicted "
               f"{1e3 * row['predicted_s']:8.1f} ms  error {100 * row['error']:+6.2f} %  memory "
               f"{100 * row['memory_error_worst']:.4f} % (by kinds {100 * row['memory_error_kinds']:.4f} %)  "
               f"load {row['load']:.1f}", flush=True)  # fmt: skip
@@ -349,7 +353,8 @@ def keep(row: dict[str, Any], out: Path) -> None:
     """Write a result; an older one of the same case goes."""
     out.parent.mkdir(parents=True, exist_ok=True)
     kept = json.loads(out.read_text()) if out.exists() else []
-    kept = [one for one in kept if (one["case"], one["pace_s"]) != (row["case"], row["pace_s"])]
+    same = ("case", "pace_s", "slice")
+    kept = [one for one in kept if [one.get(name) for name in same] != [row[name] for name in same]]
     out.write_text(json.dumps([*kept, row], indent=1))
 
 
