@@ -1,0 +1,50 @@
+"""TRL's SFTTrainer steps once for two batches; one process says what it counted.
+
+An epoch has 41 batches: its last step has one of them.
+"""
+
+import json
+import sys
+import time
+
+import datasets
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+from trl import SFTConfig, SFTTrainer
+
+WORDS = ["<unk>", "<pad>", "</s>", "every", "word", "known"]
+
+
+class Batches(TrainerCallback):
+    count = 0
+
+    def on_substep_end(self, *_args, **_more):
+        self.count += 1
+        time.sleep(0.05)
+
+    on_step_end = on_substep_end
+
+
+plain = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
+plain.pre_tokenizer = pre_tokenizers.Whitespace()
+tokenizer = PreTrainedTokenizerFast(
+    tokenizer_object=plain, unk_token="<unk>", pad_token="<pad>", bos_token="</s>", eos_token="</s>"
+)
+small = LlamaConfig(
+    vocab_size=len(WORDS), hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
+    max_position_embeddings=16, pad_token_id=1, bos_token_id=2, eos_token_id=2,
+)  # fmt: skip
+arguments = SFTConfig(
+    output_dir="out", num_train_epochs=4, per_device_train_batch_size=2, gradient_accumulation_steps=2, max_length=8,
+    save_strategy="no", use_cpu=True, ddp_backend="gloo", bf16=False, gradient_checkpointing=False, report_to="none",
+    disable_tqdm=True,
+)  # fmt: skip
+batches = Batches()
+trainer = SFTTrainer(
+    model=LlamaForCausalLM(small), args=arguments, processing_class=tokenizer, callbacks=[batches],
+    train_dataset=datasets.Dataset.from_dict({"text": ["every word known"] * (41 * 2 * 2)}),
+)  # fmt: skip
+trainer.train()
+if trainer.is_world_process_zero():
+    made = {"job": "sft", "steps": trainer.state.global_step, "batches": batches.count}
+    sys.stdout.write(json.dumps(made) + "\n")

@@ -1,0 +1,65 @@
+"""Frameworks under `eroica run` alone: an iteration is what each calls a step, two batches here; `make test-tools`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = Path(__file__).with_name("programs")
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+EPOCHS, BATCHES = 4, 41
+
+
+def run(directory: Path, *command: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run a program of a framework under the prefix: what it counted itself, and Eroica's last status."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("EROICA_")},
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "disabled",
+    }
+    eroica = [sys.executable, "-m", "eroica", "run", "--out", str(directory / "run"), "--quiet", "--"]
+    done = subprocess.run(
+        [*eroica, *command], env=environment, cwd=directory, capture_output=True, text=True, timeout=220, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = json.loads(re.findall(r"\{\"job\": [^{}]*\}", done.stdout)[-1])
+    return made, json.loads((directory / "run" / "status.json").read_bytes())
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize(
+    ("packages", "launcher", "program"),
+    [
+        (("transformers", "accelerate"), TORCHRUN, "hf"),
+        (("trl", "datasets"), TORCHRUN, "sft"),
+        (
+            ("accelerate",),
+            ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"),
+            "accelerated",
+        ),
+        (("lightning",), ("python",), "pl"),
+        (("lightning",), TORCHRUN, "fabric"),
+        (("ray", "transformers"), ("python",), "ray"),  # only where all are: a dozen processes beside other jobs
+    ],
+    ids=["transformers", "trl", "accelerate", "lightning", "fabric", "ray"],
+)
+def test_an_iteration_is_a_step_of_the_framework_and_not_a_batch(
+    tmp_path: Path, packages: tuple[str, ...], launcher: tuple[str, ...], program: str
+) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"`make test-tools` has {', '.join(missing)}")
+    made, status = run(tmp_path, *launcher, str(PROGRAMS / f"{program}_accumulating.py"))
+    assert made["batches"] == EPOCHS * BATCHES
+    assert made["steps"] == EPOCHS * (BATCHES + 1) // 2
+    assert (status["iteration"], len(status["workers"])) == (made["steps"], 2)
