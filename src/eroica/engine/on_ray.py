@@ -107,7 +107,11 @@ class OnRay:
 
         if not ray.is_initialized():
             quiet = {} if self._address else {"include_dashboard": False}
-            ray.init(self._address or None, log_to_driver=False, logging_level=logging.ERROR, **quiet)
+            try:
+                ray.init(self._address or None, log_to_driver=False, logging_level=logging.ERROR, **quiet)
+            except Exception:
+                ray.shutdown()  # else this process stays a client of a cluster that is not there, or keeps half a Ray
+                raise
         self._remote = ray.remote(max_retries=_TRIES)(run_step)
         self._most = max(_AHEAD * int(ray.cluster_resources().get("CPU", 1)), 2)
 
