@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,3 +87,11 @@ def browser(chromium: Browser) -> Browser:
     """The same one as if it had just been started."""
     chromium.reset()
     return chromium
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what takes long: tests/thorough.txt names what a run with --junitxml measured at six seconds and more."""
+    slow = set((Path(__file__).parent / "thorough.txt").read_text(encoding="utf-8").split("\n"))
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker(pytest.mark.thorough)

@@ -26,6 +26,8 @@ from trainmover.state import Image, digest, empty_like, view_of
 from trainmover.transport import Address, Link, Wake, dial
 
 _COPY_S = 30.0
+#: How soon, and how often for one buddy, a copy is offered again that could not be sent.
+_TRY_AGAIN_S, _MOST_TRIES = 0.3, 20
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -59,6 +61,7 @@ class Keeper:
         self._buddy = -1
         self._address: Address = ("", 0)
         self._link: Link | None = None
+        self._tries = 0
         self._wake = Wake()
         self._stable = -1
         owner.listener.serve("copy", self._serve)
@@ -157,7 +160,7 @@ class Keeper:
         """From now on copies go to this member."""
         with self._changed:
             if (buddy, address) != (self._buddy, self._address):
-                self._buddy, self._address = buddy, address
+                self._buddy, self._address, self._tries = buddy, address, 0
                 self._hang_up()
                 for step in sorted(self._own):
                     self._work.put(step)
@@ -214,8 +217,17 @@ class Keeper:
                 self._checkpoint(image)
                 if buddy >= 0:
                     self._send(image)
-            except (TrainmoverError, OSError):  # the buddy is gone, which others notice too; the next copy tries again
+                    self._tries = 0
+            except (TrainmoverError, OSError):  # the buddy is gone, which others notice too, or not yet what it will be
                 self._hang_up()
+                self._try_again(step)
+
+    def _try_again(self, step: int) -> None:
+        """Offer a copy again soon: a newcomer may not have switched yet. After some tries the next copy is offered."""
+        if self._tries < _MOST_TRIES:
+            self._tries += 1
+            time.sleep(_TRY_AGAIN_S)
+            self._work.put(step)
 
     def _digest(self, image: Image) -> None:
         if image.step in self._digests:
