@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,3 +79,27 @@ def test_a_newcomer_too_says_that_a_peer_is_lost(monkeypatch: pytest.MonkeyPatch
         assert said == [("lost", {"peer": 3, "detail": "cut", "generation": 0})]
     finally:
         agent.keeper.stop()
+
+
+def test_a_copy_that_a_newcomer_could_not_take_yet_is_offered_again_without_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until the next copy is due, whoever is lost could not be replaced."""
+    offered: list[int] = []
+    done = threading.Event()
+
+    def send(_keeper: Keeper, copy: Image) -> None:
+        offered.append(copy.step)
+        if len(offered) < 3:
+            raise LinkError("it has not switched yet", peer=1)
+        done.set()
+
+    monkeypatch.setattr(Keeper, "_send", send)
+    keeper = Keeper(Fabric("secret", "127.0.0.1"), lambda _message: None, None, 0)
+    try:
+        keeper.befriend(1, ("127.0.0.1", 1))
+        keeper.take(image(10))
+        assert done.wait(10.0)
+        assert offered == [10, 10, 10]
+    finally:
+        keeper.stop()
