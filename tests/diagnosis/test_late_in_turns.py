@@ -19,6 +19,25 @@ ITERATIONS = 40
 LOOP = ("<module> (project/train.py:1)", "main (project/train.py:20)")
 
 
+def two_meetings(workers: int) -> list[Meeting]:
+    """All meet after the input and after backward."""
+    return [
+        Meeting(
+            grouping=everybody(workers),
+            name="gloo:all_reduce",
+            kind=kind,
+            phase=phase,
+            times=1,
+            transfer_us=np.full((1, ITERATIONS), 2e3),
+            mu=np.full(workers, 0.2),
+            sigma=np.full(workers, 0.05),
+            elements=1000,
+            resource="",
+        )
+        for kind, phase in (("all_gather", "input"), ("all_reduce", "backward"))
+    ]
+
+
 def work(
     key: FunctionKey,
     workers: int,
@@ -66,21 +85,7 @@ def late_in_turns(
         work(python("parse", "input"), workers, first, 40, noise),
         work(python("keep", "backward"), workers, second, 40, noise),
     ]
-    fleet.meetings = [
-        Meeting(
-            grouping=everybody(workers),
-            name="gloo:all_reduce",
-            kind=kind,
-            phase=phase,
-            times=1,
-            transfer_us=np.full((1, ITERATIONS), 2e3),
-            mu=np.full(workers, 0.2),
-            sigma=np.full(workers, 0.05),
-            elements=1000,
-            resource="",
-        )
-        for kind, phase in (("all_gather", "input"), ("all_reduce", "backward"))
-    ]
+    fleet.meetings = two_meetings(workers)
     return [on_processors(pattern, same_part=same_part) for pattern in fleet.synthesize()]
 
 
@@ -94,21 +99,7 @@ def work_twice(seed: int) -> list[WorkerPattern]:
         work(python("fa", "backward"), workers, (0,), 40, noise),
         work(python("fb", "backward"), workers, (1,), 40, noise),
     ]
-    fleet.meetings = [
-        Meeting(
-            grouping=everybody(workers),
-            name="gloo:all_reduce",
-            kind=kind,
-            phase=phase,
-            times=1,
-            transfer_us=np.full((1, ITERATIONS), 2e3),
-            mu=np.full(workers, 0.2),
-            sigma=np.full(workers, 0.05),
-            elements=1000,
-            resource="",
-        )
-        for kind, phase in (("all_gather", "input"), ("all_reduce", "backward"))
-    ]
+    fleet.meetings = two_meetings(workers)
     return [on_processors(pattern, same_part=False) for pattern in fleet.synthesize()]
 
 
