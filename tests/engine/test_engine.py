@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import msgspec
 import psutil
@@ -62,19 +64,47 @@ def die_once(part: tuple[str, int]) -> int:
     return part[1]
 
 
+#: Ray starts its processes by forking: from a process of its own, in which no other test has left a thread that
+#: talks gRPC. Such a thread can hold a lock at the fork, and the new process then never gets to its program.
+HEAD = """
+import sys
+import ray
+
+ray.init("local", num_cpus=2, object_store_memory=200_000_000, include_dashboard=False, log_to_driver=False)
+print(ray.get_runtime_context().gcs_address, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def surroundings() -> Iterator[None]:
+    """Ray reads its variables once in a process; its workers find this file's steps by the path."""
+    found = {
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in found.items():
+            patch.setenv(name, value)
+        yield
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """Ray on this host, with two workers and little memory; they find this file's steps."""
-    found = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"USAGE_STATS_ENABLED": "0", "ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}.items():
-            patch.setenv(f"RAY_{name}", value)
-        patch.setenv("PYTHONPATH", found)
-        import ray
+    """Ray on this host, with two workers and little memory."""
+    import ray
 
-        ray.init("local", num_cpus=2, object_store_memory=200_000_000, include_dashboard=False, log_to_driver=False)
+    with Popen([sys.executable, "-c", HEAD], stdin=PIPE, stdout=PIPE, text=True) as head:
+        assert head.stdin and head.stdout
+        address = head.stdout.readline().strip()
+        assert address, "Ray did not start"
+        ray.init(address, log_to_driver=False)
         yield
         ray.shutdown()
+        head.stdin.close()
 
 
 @pytest.mark.parametrize("text", ["", "spark", "ray://", "Ray", "http://x"])
