@@ -119,12 +119,12 @@ def test_a_slow_link_is_not_hidden_by_what_all_wait_for_it(seed: int) -> None:
 # --- causes that explain little of a slowdown ---
 
 
-def without_past(seed: int, scale: float) -> Verdict:
-    """A job whose healthy stretch nobody captured: worker 5 loads 8 ms longer, and all take `scale` times as long."""
-    plan = FleetPlan(workers=8, accelerator=True, seed=seed)
+def without_past(seed: int, scale: float, workers: int = 8, longer_ms: float = 8) -> Verdict:
+    """A job whose healthy stretch nobody captured: one worker loads 8 ms longer, and all take `scale` times as long."""
+    plan = FleetPlan(workers=workers, accelerator=True, seed=seed)
     before = synthesize(replace(plan, draw=1), (), 1)
-    now = synthesize(replace(plan, scale=scale), [SlowLoader((5,), 8)], 2)
-    return analyze("job", synthesize_window(now, "slow", before), now, (), expected_workers=8)
+    now = synthesize(replace(plan, scale=scale), [SlowLoader((min(5, workers - 1),), longer_ms)], 2)
+    return analyze("job", synthesize_window(now, "slow", before), now, (), expected_workers=workers)
 
 
 @seeds
@@ -148,6 +148,14 @@ def test_a_cause_is_less_sure_the_less_it_explains(seed: int, monkeypatch: pytes
     part = (verdict.findings[0].gain or 0.0) / (1 - 1 / 1.95)  # of the growth
     doubt = verdict.findings[0].confidence / unmoved.findings[0].confidence
     assert doubt == pytest.approx(0.5 + part, abs=0.05)
+
+
+@seeds
+def test_a_cause_that_explains_little_and_is_rather_wrong_than_right_makes_no_job_slow(seed: int) -> None:
+    verdict = without_past(seed, 1.8, workers=2, longer_ms=5)
+    assert verdict.findings[0].confidence < 0.5
+    assert verdict.verdict == "undetermined"
+    assert verdict.summary.endswith("nothing the rest. It is rather wrong than right; take a longer window.")
 
 
 @seeds

@@ -388,11 +388,7 @@ def _candidate(view: View, cause: str, late: Lateness, coverage: float, evidence
     rows = operators(view.fleet)
     source = view.suspects.peers_us if late.reference == "peers" else view.suspects.before_us
     excess_R = np.nan_to_num(view.fleet.critical_us[rows] - source[rows])[:, list(late.workers)].mean(axis=1)
-    focus = Focus(
-        name=view.fleet.keys[rows[int(np.argmax(excess_R))]].name,
-        functions=tuple(rows),
-        share=coverage,
-    )
+    focus = Focus(name=view.fleet.keys[rows[int(np.argmax(excess_R))]].name, functions=tuple(rows), share=coverage)
     candidate = accuse(late, cause, "compute", focus, rows, view.settings.min_gain, evidence)
     sure = _corroboration(view, late.workers)
     if cause == "compute-slow" and not may_have_more_data(view)[list(late.workers)].any():

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.account import rank_strength
 from eroica.diagnosis.arbiter import Cause
-from eroica.diagnosis.gains import find_remainder
+from eroica.diagnosis.gains import HALF, find_remainder
 from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.lateness_by_iteration import BEYOND_TURN
@@ -119,6 +119,8 @@ def _with_causes(
         part, grown = format_ms(rest.explained_us), format_ms(rest.grown_us)
         what = "That explains" if len(causes) == 1 else "All causes together explain"
         text += f" {what} {part} of the {grown} that iterations take longer than before, and nothing the rest."
+        if max(finding.confidence for finding in findings) < HALF:
+            return "undetermined", f"{text} It is rather wrong than right; {LONGER_WINDOW}.", notes
     return "slow", text, (*notes, *_beside(view, absence))
 
 

@@ -115,9 +115,7 @@ def _focus(view: View, rows: list[int], late: Lateness) -> Focus:
     same = [row for row in rows if view.fleet.keys[row].name == key.name]
     share = float(sum(excess for row, excess in zip(rows, excess_R, strict=True) if row in same))
     return Focus(
-        name=key.name,
-        functions=tuple(rows),
-        share=float(np.clip(share / max(float(excess_R.sum()), 1e-9), 0.0, 1.0)),
+        name=key.name, functions=tuple(rows), share=float(np.clip(share / max(float(excess_R.sum()), 1e-9), 0.0, 1.0))
     )
 
 

@@ -14,13 +14,7 @@ import numpy as np
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING
-from eroica.diagnosis.hosts import (
-    Compared,
-    Hosts,
-    Others,
-    fact,
-    name_use,
-)
+from eroica.diagnosis.hosts import Compared, Hosts, Others, fact, name_use
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.neighbor_use import (
     HELD,

@@ -18,14 +18,7 @@ from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH
 from eroica.diagnosis.placement import name_accused
 from eroica.diagnosis.setup_everywhere import known_bad
-from eroica.diagnosis.setup_rules import (
-    ALL,
-    RULES,
-    TOLD,
-    Loss,
-    Rule,
-    number,
-)
+from eroica.diagnosis.setup_rules import ALL, RULES, TOLD, Loss, Rule, number
 from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers

@@ -175,7 +175,5 @@ def use_of(name: str, own: Floats, peers: Floats) -> ResourceUse | None:
     if not known.size or not name:
         return None
     return ResourceUse(
-        name=name,
-        mean=round(float(known.mean()), 4),
-        peers_mean=round(float(like.mean()), 4) if like.size else None,
+        name=name, mean=round(float(known.mean()), 4), peers_mean=round(float(like.mean()), 4) if like.size else None
     )

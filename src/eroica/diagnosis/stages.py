@@ -219,8 +219,7 @@ def _candidate(view: View, stage: Stage, own_W: NDArray[np.bool_]) -> Candidate:
     over_R = view.fleet.critical_us[rows][:, own_W].mean(axis=1) - view.fleet.critical_us[rows][:, ~own_W].mean(axis=1)
     at = rows[int(np.argmax(over_R))] if rows else None
     focus = Focus(
-        name=view.fleet.keys[at].name if at is not None else NO_FUNCTION,
-        functions=(at,) if at is not None else (),
+        name=view.fleet.keys[at].name if at is not None else NO_FUNCTION, functions=(at,) if at is not None else ()
     )
     difference_I = view.fleet.busy_us[own_W].mean(axis=0) - view.fleet.busy_us[~own_W].mean(axis=0)
     strength = float(difference_I.mean()) / max(float(mean_error(difference_I[None])[0]), 1e-9)

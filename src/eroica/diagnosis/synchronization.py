@@ -125,13 +125,7 @@ def _focus(view: View, syncs: list[Synchronization]) -> Focus:
     rows = tuple(at for at, key in enumerate(view.fleet.keys) if key.name in (first.name, first.call))
     own = next((frame for frame in reversed(first.stack) if is_own_frame(frame)), "")
     entry = split_frame(own or (first.stack[-1] if first.stack else first.name))
-    return Focus(
-        name=entry.name,
-        place=entry.place,
-        stack=first.stack,
-        functions=rows,
-        is_own=bool(own),
-    )
+    return Focus(name=entry.name, place=entry.place, stack=first.stack, functions=rows, is_own=bool(own))
 
 
 class _PerIteration(NamedTuple):

@@ -45,12 +45,7 @@ def heaviest(view: View, rows: list[int], excess_R: Floats) -> Focus:
 
 
 def rotating_candidate(
-    view: View,
-    what: tuple[str, FindingKind],
-    focus: Focus,
-    loss: Loss,
-    sentence: str,
-    evidence: tuple[str, ...],
+    view: View, what: tuple[str, FindingKind], focus: Focus, loss: Loss, sentence: str, evidence: tuple[str, ...]
 ) -> Candidate:
     """Build a candidate without workers.
 

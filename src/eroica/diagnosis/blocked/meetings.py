@@ -145,11 +145,7 @@ def _oldest_open(member: Member) -> dict[str, FlightEntry]:
 
 
 def _meetings_of(
-    scene: Scene,
-    group: Group,
-    by_sequence: dict[int, dict[int, FlightEntry]],
-    start: int,
-    stalls: Set[int],
+    scene: Scene, group: Group, by_sequence: dict[int, dict[int, FlightEntry]], start: int, stalls: Set[int]
 ) -> Iterator[Meeting]:
     """List a group's meetings, oldest first; each names only the members that miss it first, so all stays linear."""
     standing = sorted((number, rank) for rank, number in group.entered.items())
