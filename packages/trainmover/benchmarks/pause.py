@@ -129,7 +129,7 @@ def restart(shape: tuple[int, int, int], arguments: list[str], pace_s: float, wr
             subprocess.Popen(command, env=variables, start_new_session=True, stdout=log, stderr=log) as process,
         ):
             try:
-                deadline = time.monotonic() + 280
+                deadline = time.monotonic() + 900
 
                 def until(ready) -> None:
                     while not ready():
