@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from trainmover import attach
-from trainmover.copies import Keeper, checkpoints
-from trainmover.errors import LinkError
+from trainmover.copies import Held, Keeper, checkpoints, load_checkpoint, save_checkpoint
+from trainmover.errors import LinkError, MoveError, UsageError
 from trainmover.fabric import Fabric
+from trainmover.job import Job
 from trainmover.state import Image
 
 
 def image(step: int) -> Image:
-    return Image(step, b"", {"model0.weight": torch.full((4,), float(step))})
+    return Image(step, b"small", {"model0.weight": torch.full((4,), float(step))})
 
 
 def test_a_copy_that_not_all_have_gives_its_place_to_the_next_and_the_common_one_stays() -> None:
@@ -103,3 +104,75 @@ def test_a_copy_that_a_newcomer_could_not_take_yet_is_offered_again_without_anot
         assert offered == [10, 10, 10]
     finally:
         keeper.stop()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"\x80\x02."])
+def test_a_damaged_checkpoint_is_said_to_be_one(tmp_path: Path, content: bytes) -> None:
+    save_checkpoint(tmp_path, image(10), 0)
+    assert load_checkpoint(tmp_path, 10, 0).step == 10
+    (tmp_path / "step-00000010" / "rank-0.pt").write_bytes(content)
+    with pytest.raises(MoveError, match=r"the checkpoint .* cannot be read"):
+        load_checkpoint(tmp_path, 10, 0)
+
+
+def test_a_twins_copy_without_the_own_one_that_it_rests_on_is_said_to_be_incomplete() -> None:
+    keeper = Keeper(Fabric("secret", "127.0.0.1"), lambda _message: None, None, 0)
+    try:
+        keeper._held = {1: {10: Held(Image(10, b""), {"": "small", "model0.weight": "digest"})}}
+        with pytest.raises(MoveError, match="1 tensors are not held here"):
+            keeper.compose(1, 10)
+    finally:
+        keeper.stop()
+
+
+def attached(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Job:
+    """Rank 0 of two, without a controller."""
+    owner = Fabric("secret", "127.0.0.1")
+    owner.rank = 0
+    monkeypatch.setattr("trainmover.job.fabric", lambda: owner)
+    monkeypatch.delenv("TRAINMOVER_CONTROLLER", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model = torch.nn.Linear(2, 2)
+    return attach(model, torch.optim.SGD(model.parameters()), checkpoint=folder, checkpoint_every=10, **options)
+
+
+def test_checkpoints_of_an_earlier_run_are_no_state_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss would have gone back, or forward, to the newest one that all ranks have, whoever wrote it."""
+    saved = attached(tmp_path, monkeypatch).image()
+    for step, ranks in ((10, (0, 1)), (20, (0,))):
+        for rank in ranks:
+            save_checkpoint(tmp_path, Image(step, saved.small, saved.tensors), rank)
+    with pytest.raises(UsageError, match="from an earlier run"):
+        attached(tmp_path, monkeypatch)
+    assert attached(tmp_path, monkeypatch, resume=True).step == 10
+    assert checkpoints(tmp_path) == {"0": [10], "1": [10]}
+    assert (tmp_path / "step-00000020" / "rank-0.pt.earlier").exists()
+    (tmp_path / "step-00000010" / "rank-1.pt").unlink()
+    with pytest.raises(UsageError, match="of no iteration has each of the 2 ranks"):
+        attached(tmp_path, monkeypatch, resume=True)
+
+
+def test_a_checkpoint_is_this_runs_even_where_an_earlier_one_had_left_its_own(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, image(10), 0)
+    later = image(10)
+    later.tensors["model0.weight"] += 1.0
+    save_checkpoint(tmp_path, later, 0)
+    assert load_checkpoint(tmp_path, 10, 0).tensors["model0.weight"][0] == 11.0
+
+
+def test_ranks_of_another_backends_group_have_checkpoints_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only this backend's groups tell a process its rank; before, all wrote one file and none resumed."""
+    owner = Fabric("secret", "127.0.0.1")
+    monkeypatch.setattr("trainmover.job.fabric", lambda: owner)
+    monkeypatch.delenv("TRAINMOVER_CONTROLLER", raising=False)
+    monkeypatch.setenv("RANK", "3")
+    model = torch.nn.Linear(2, 2)
+    job = attach(model, torch.optim.SGD(model.parameters()), copy_every=1, checkpoint=tmp_path, checkpoint_every=1)
+    for _ in job.steps(1):
+        with job.iteration():
+            pass
+    assert checkpoints(tmp_path) == {"3": [1]}

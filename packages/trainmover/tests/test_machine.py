@@ -90,7 +90,7 @@ class Worker:
     def on_hold(self, message: dict[str, Any]) -> None:
         self.held = message
         if self.standby:
-            self.say("loaded", generation=message["generation"], took_s=0.1)
+            self.say("loaded", generation=message["generation"], at=message["at"], took_s=0.1)
         else:
             self.say("promised", at=message["at"])
 
@@ -506,6 +506,186 @@ def test_who_has_come_to_the_end_says_so_again_and_hears_that_the_job_has_ended(
     assert {"do": "finished", "status": 0, "reason": "the job has ended"} in [
         one.message for one in out if isinstance(one, Tell)
     ]
+
+
+def heard(world: World) -> list[dict[str, Any]]:
+    """Messages that the controller sends from now on."""
+    told: list[dict[str, Any]] = []
+    real = world.do
+
+    def do(instructions: list[Instruction]) -> None:
+        told.extend(one.message for one in instructions if isinstance(one, Tell))
+        real(instructions)
+
+    world.do = do  # type: ignore[method-assign]
+    return told
+
+
+def test_a_state_of_an_earlier_boundary_does_not_count_for_a_later_one() -> None:
+    """One member was late, so that a later boundary was named; the newcomer had the state of the first by then."""
+    world = World(1, 1)
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
+    until(world, lambda: world.machine.move and world.machine.move.stage == "holding")
+    move = world.machine.move
+    assert move is not None
+    world.queue.clear()
+    at, generation = move.at, move.generation
+    world.do(world.machine.said("m3", {"say": "late", "at": at, "step": at}, world.now))
+    assert move.at > at
+    for key in world.machine.owners.values():
+        world.do(world.machine.said(key, {"say": "promised", "at": move.at}, world.now))
+    world.queue.clear()
+    world.do(world.machine.said("s0", {"say": "loaded", "generation": generation, "at": at}, world.now))
+    assert world.machine.generation == 0 and world.machine.move is move
+    world.do(world.machine.said("s0", {"say": "loaded", "generation": generation, "at": move.at}, world.now))
+    assert world.machine.generation == generation
+
+
+def test_a_standby_that_says_nothing_is_neither_chosen_nor_waited_for() -> None:
+    """SIGSTOP: its connection stands. In a move it is given up, in a recovery another one is taken."""
+    world = World(1, 1)
+    silent = world.workers["s0"]
+    silent.alive = False
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
+    world.run(6.0)
+    assert not world.answers[-1].done
+    assert "the standby on host-s0 has said nothing for 5 s" in world.answers[-1].text
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
+    assert "0 are there" in world.answers[-1].text
+    world.join(Worker(world, "s1", -1, standby=True))
+    world.run(1.0)
+    silent.alive = True
+    world.run(1.0)
+    silent.alive = False
+    world.machine.processes["s0"].rank = 2  # it would be the first choice
+    world.kill("m2")
+    world.run(10.0)
+    assert world.whole() and world.machine.owners[2] == "s1"
+
+
+def test_a_standby_that_says_nothing_does_not_keep_a_seat_from_starting_a_process() -> None:
+    world = World(1, 0)
+    stuck = Worker(world, "stuck", -1, standby=True)
+    world.do(world.machine.seated(2, "seat-2", world.now))
+    world.join(stuck)
+    stuck.alive = False
+    told: list[tuple[str, dict[str, Any]]] = []
+    real = world.do
+    world.do = lambda out: (told.extend((one.key, one.message) for one in out if isinstance(one, Tell)), real(out))[1]  # type: ignore[method-assign]
+    world.kill("m2")
+    world.run(10.0)
+    assert ("seat-2", {"do": "spawn", "member": "m2"}) in told
+
+
+def test_recoveries_that_fail_again_and_again_end_the_job_and_say_why() -> None:
+    """A damaged checkpoint, say: every attempt would end alike, for ever."""
+    world = World(1, 1)
+
+    def fails(self: Worker, message: dict[str, Any]) -> None:
+        if message["generation"] > self.ordered:
+            self.ordered = message["generation"]
+            self.stand("failed", generation=message["generation"], reason="the checkpoint cannot be read")
+
+    world.workers["s0"].on_recover = fails.__get__(world.workers["s0"])  # type: ignore[method-assign]
+    world.kill("m2")
+    world.run(60.0)
+    assert [one.status for one in world.ended] == [1]
+    assert "5 recoveries have failed in succession" in world.said[-1]
+    assert "the standby on" not in world.said[-1] and "the checkpoint cannot be read" in world.said[-1]
+
+
+def test_checkpoints_of_ranks_that_the_job_does_not_have_are_passed_over() -> None:
+    """The folder was used by a larger job; a newcomer reports what it finds there."""
+    world = World(1, 1)
+    world.machine.processes["s0"].disk = {2: {0}, 7: {0}}
+    world.kill("m2")
+    world.run(8.0)
+    assert world.whole()
+
+
+def test_who_was_sent_away_is_no_standby_that_a_lost_rank_waits_for() -> None:
+    world = World(1, 1)
+    gone = world.workers["m2"]
+    gone.alive = False
+    world.run(10.0)
+    assert world.machine.owners[2] == "s0"
+    world.do(world.machine.joined("m2", gone.hello(), world.now))
+    assert world.machine.status()["standbys"] == []
+
+
+def test_an_order_is_answered_when_the_job_ends_meanwhile() -> None:
+    world = World(1, 1)
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
+    for rank in range(N_RANKS):
+        world.do(world.machine.said(f"m{rank}", {"say": "done", "step": 9}, world.now))
+    assert world.ended and not world.answers[-1].done
+    assert "the job has ended: the job is complete" in world.answers[-1].text
+
+
+def test_a_standby_that_comes_back_is_told_that_its_move_was_called_off() -> None:
+    world = World(1, 1)
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
+    until(world, lambda: world.workers["s0"].held is not None)
+    generation = world.workers["s0"].prepared
+    world.controller_dies()
+    told = heard(world)
+    world.do(world.machine.joined("s0", world.workers["s0"].hello(), world.now))
+    assert {"do": "abort", "generation": generation} in told
+
+
+def test_a_standby_that_is_back_before_its_former_connection_has_ended_is_in_no_move() -> None:
+    """What was under way to it may be lost, and the others would stand still until `hold_s` has passed."""
+    world = World(1, 1)
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
+    until(world, lambda: world.machine.move and world.machine.move.stage == "holding")
+    world.do(world.machine.joined("s0", world.workers["s0"].hello(), world.now))
+    world.run(2.0)
+    assert not world.answers[-1].done and "the newcomer is gone" in world.answers[-1].text
+    assert world.whole() and all(one.held is None for one in world.workers.values())
+
+
+def test_a_request_for_a_recording_that_was_lost_is_repeated_until_every_role_is_recorded() -> None:
+    """Without recordings no standby could warm up, and no seat would start one."""
+    world = World(1, 0)
+    world.machine.recordings = set()
+    told = heard(world)
+    hellos = {f"m{rank}": {**world.workers[f"m{rank}"].hello(), "signature": "one"} for rank in range(N_RANKS)}
+    uploads = {"do": "upload", "signature": "one"}
+    for key, hello in hellos.items():
+        world.machine.gone(key, world.now)
+        out = world.machine.joined(key, hello, world.now)
+        told.extend(one.message for one in out if isinstance(one, Tell))
+    assert told.count(uploads) == 1  # one of four is asked
+    world.machine.gone("m0", world.now)
+    out = world.machine.joined("m0", hellos["m0"], world.now)
+    assert [one.key for one in out if isinstance(one, Tell) and one.message == uploads] == ["m0"]
+    out = world.machine.said("m0", {"say": "recording", "signature": "one"}, world.now)
+    assert [one.key for one in out if isinstance(one, Tell) and one.message == {"do": "recorded"}] == [
+        f"m{rank}" for rank in range(N_RANKS)
+    ]
+
+
+def test_a_move_that_takes_too_long_names_the_standby() -> None:
+    world = World(1, 1)
+    world.workers["s0"].on_become = lambda _message: None  # type: ignore[method-assign]
+    world.machine.processes["s0"].rank = 3
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
+    world.run(Times().become_s + 1)
+    assert not world.answers[-1].done
+    assert "the standby on host-s0 took too long (becoming)" in world.answers[-1].text
+
+
+def test_members_are_told_how_long_the_controller_itself_will_wait() -> None:
+    """Else a longer time-out than the default would end in an error of the members."""
+    world = World(1, 1)
+    world.machine.times = Times(hold_s=200.0, spare_s=900.0)
+    told = heard(world)
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
+    world.run(5.0)
+    world.kill("m2")
+    world.run(5.0)
+    assert {one["within_s"] for one in told if one["do"] == "hold"} == {200.0}
+    assert {one["within_s"] for one in told if one["do"] == "interrupt"} == {1800.0}
 
 
 FAULT = st.sampled_from(

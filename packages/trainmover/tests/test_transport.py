@@ -1,5 +1,7 @@
 """Connections: who is turned away, and how those that stay are brought back to a message boundary."""
 
+import errno
+import socket
 import threading
 import time
 
@@ -25,6 +27,31 @@ def both(first, second) -> None:
     second()
     thread.join(5)
     assert not thread.is_alive()
+
+
+class Troubled:
+    """A listening socket of which the next call fails, as with too many open files."""
+
+    def __init__(self, real: socket.socket) -> None:
+        self.real, self.n_failures = real, 1
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.n_failures:
+            self.n_failures -= 1
+            raise OSError(errno.EMFILE, "too many open files")
+        return self.real.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.real, name)
+
+
+def test_a_call_that_could_not_be_taken_is_not_the_last_one() -> None:
+    listener = Listener("127.0.0.1", "secret", lambda _hello: "")
+    listener._socket = Troubled(listener._socket)  # type: ignore[assignment]
+    for source in (1, 2, 3):
+        dial(listener.address, Hello("secret", "collective", "0", 0, source, 0), SECOND).close()
+    assert listener._socket.n_failures == 0  # type: ignore[attr-defined]
+    listener.close()
 
 
 def test_a_wrong_token_and_a_wrong_role_are_turned_away_with_the_reason() -> None:

@@ -39,6 +39,7 @@ class Agent:
         self.hold: Message | None = None
         self.verdict: Message | None = None
         self.interrupt = 0
+        self.gather_s = 0.0
         self.recover: Message | None = None
         self.go = 0
         self.become: Message | None = None
@@ -58,6 +59,7 @@ class Agent:
         self._outbox: list[tuple[Message, bytes]] = []
         self._stand: Message | None = None
         self._ordered = 0
+        self._called_off = 0
         self._sending = threading.Lock()
         self._away_since = time.monotonic()
         self._connected = threading.Event()
@@ -67,9 +69,11 @@ class Agent:
 
         Raises:
             RefusedError: With the controller's reason.
+            MoveError: The seat has ended already.
         """
         if os.environ.get("TRAINMOVER_MEMBER"):
             ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+            _check_seat()
         with contextlib.suppress(OSError, WireError):
             self._connect()
         threading.Thread(target=self._run, name="trainmover-agent", daemon=True).start()
@@ -131,11 +135,12 @@ class Agent:
                 "ready": self.ready,
                 "done": self.done,
             }
-        channel, _ = call(self._address, {**self._facts, **now})
+        channel, answer = call(self._address, {**self._facts, **now})
         with self._sending:
             self._channel = channel
             self._flush()
         self._connected.set()
+        self._heard(answer, b"")  # one whose rank was given away is not welcomed, it is told to leave
 
     def _flush(self) -> None:
         while self._outbox and self._channel is not None:
@@ -213,6 +218,8 @@ class Agent:
             self.recordings[message["signature"]] = blob
         elif what == "upload" and self.upload is not None:
             self.say("recording", self.upload(), signature=message["signature"])
+        elif what == "recorded":
+            self.upload = None
         elif what == "stable" and keeper is not None:
             keeper.settle(message["step"])
         elif what == "void" and keeper is not None:
@@ -237,6 +244,10 @@ class Agent:
 
     def _on_verdict(self, message: Message) -> None:
         with self.changed:
+            if message["do"] == "abort":
+                self._called_off = max(self._called_off, message["generation"])
+                for group in list(self._owner.groups.values()):
+                    group.abandon(message["generation"])
             known = message["generation"] <= self._owner.generation
             if known or (message["do"] == "abort" and message["generation"] != self.prepared):
                 return
@@ -244,8 +255,6 @@ class Agent:
                 self._owner.wake.set()  # likewise
             if self.hold is None:  # called off before anybody had to stop
                 self.prepared = 0
-                for group in self._owner.groups.values():
-                    group.abandon()
                 if self._owner.replay is not None:
                     self._owner.wake.clear()
                 return
@@ -263,7 +272,10 @@ class Agent:
     def _on_interrupt(self, message: Message) -> None:
         with self.changed:
             self.interrupt = max(self.interrupt, message["generation"])
+            self.gather_s = float(message.get("within_s", self.gather_s))
             self.hold = self.verdict = None
+            if self.recover is not None and self.recover["generation"] < self.interrupt:
+                self.recover = None  # the recovery that ordered it is begun anew
             self._owner.interrupt(InterruptedLinkError("the controller calls the members together"))
             self.changed.notify_all()
 
@@ -279,8 +291,22 @@ class Agent:
             self.say("failed", generation=generation, reason=str(error))
             return
         with self.changed:
-            self.prepared = generation
+            late = generation <= max(self._called_off, self._owner.generation)
+            if not late:
+                self.prepared = max(self.prepared, generation)
+        if late:  # the move was called off while connections were opened
+            for group in list(self._owner.groups.values()):
+                group.abandon(generation)
+            return
         self.say("prepared", generation=generation, n_opened=n_opened, took_s=time.perf_counter() - began)
+
+
+def _check_seat() -> None:
+    """A seat may end while its process still imports; nobody would ever end that one then."""
+    try:
+        os.kill(int(os.environ.get("TRAINMOVER_SEAT", os.getpid())), 0)
+    except ProcessLookupError:
+        raise MoveError("the seat that started this process has ended, so nobody waits for it") from None
 
 
 def prepare(owner: Fabric, seats: dict[str, Any], generation: int) -> int:

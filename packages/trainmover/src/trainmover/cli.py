@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -20,6 +21,7 @@ from trainmover.errors import RefusedError, TrainmoverError, WireError
 from trainmover.wire import Message, call
 
 DEFAULT_FOLDER = Path("trainmover-job")
+END_S = 5.0
 
 
 @click.group()
@@ -182,6 +184,11 @@ class Beside:
 
     def __enter__(self) -> Beside:
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (self._folder / "run.lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise click.ClickException(f"a job is running in {self._folder}: give --folder for another one") from error
         for stale in ("decisions.jsonl", "controller.json"):
             (self._folder / stale).unlink(missing_ok=True)
         for recording in self._folder.glob("*.recording"):
@@ -199,12 +206,21 @@ class Beside:
     def watch(self) -> None:
         """Start the controller anew if it has ended; same port, same decisions."""
         if self._child is not None and self._child.poll() is not None:
-            self._start()
+            try:
+                self._start()
+            except click.ClickException as error:  # its port is taken for the moment, or the disk is full
+                click.echo(f"trainmover: {error.message}; it is tried again", err=True)
+                time.sleep(1.0)
 
     def __exit__(self, *_args: object) -> None:
         if self._child is not None:
             self._child.terminate()
-            self._child.wait()
+            try:
+                self._child.wait(END_S)
+            except subprocess.TimeoutExpired:  # a stopped process ends by nothing else
+                self._child.kill()
+                self._child.wait()
+        self._lock.close()
 
     def _start(self) -> str:
         command = [sys.executable, "-m", "trainmover.controller", "--folder", str(self._folder), "--host", self._host]

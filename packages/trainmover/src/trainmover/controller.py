@@ -38,6 +38,7 @@ class Controller:
     def __init__(self, folder: Path, token: str, times: Times) -> None:
         self._folder, self._token = folder, token
         self._decisions = folder / "decisions.jsonl"
+        _end_last_line(self._decisions)
         self._machine = Machine(_last_decision(self._decisions), times, time.monotonic())
         self._machine.recordings = {path.stem for path in folder.glob("*.recording")}
         self._writers: dict[str, asyncio.StreamWriter] = {}
@@ -145,10 +146,15 @@ class Controller:
         writer.write(wire.encode(tell.message, blob))
 
     def _keep(self, decision: dict[str, Any]) -> None:
-        with self._decisions.open("a") as file:
-            file.write(json.dumps(decision) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Write a decision down; if that fails, end, so that it is told to nobody."""
+        try:
+            with self._decisions.open("a") as file:
+                file.write(json.dumps(decision) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            self._say(f"a decision cannot be written down, so this controller ends: {error}")
+            os._exit(1)
 
     def _say(self, text: str) -> None:
         self._log.write(f"{time.strftime('%H:%M:%S')}.{int(time.time() * 1000) % 1000:03d} {text}\n")
@@ -161,6 +167,13 @@ async def _receive(reader: asyncio.StreamReader) -> tuple[Message, bytes]:
     except ValueError as error:
         raise WireError(f"what came is no message: {error}") from error
     return message, await reader.readexactly(n_bytes) if n_bytes else b""
+
+
+def _end_last_line(file: Path) -> None:
+    """Let the next decision begin a line of its own where a controller died while it wrote the last one."""
+    if file.exists() and (content := file.read_bytes()) and not content.endswith(b"\n"):
+        with file.open("ab") as more:
+            more.write(b"\n")
 
 
 def _last_decision(file: Path) -> dict[str, Any] | None:

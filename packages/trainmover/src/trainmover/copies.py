@@ -9,6 +9,7 @@ it. A copy is thrown away when every member has told the controller that a newer
 from __future__ import annotations
 
 import atexit
+import pickle
 import queue
 import threading
 import time
@@ -56,6 +57,7 @@ class Keeper:
         self._held: dict[int, dict[int, Held]] = {}
         self._free: list[Image] = []
         self._twins: set[int] = set()
+        self._saved: set[int] = set()
         self._work: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._buddy = -1
@@ -134,11 +136,12 @@ class Keeper:
             own = self._own.get(step)
         if held is None:
             raise MoveError(f"no copy of rank {rank} at iteration {step} is held here")
-        tensors = {
-            name: held.image.tensors[name] if name in held.image.tensors else own.tensors[name]  # type: ignore[union-attr]
-            for name in held.digests
-            if name
-        }
+        shared = own.tensors if own is not None else {}
+        tensors = {**{name: shared[name] for name in held.digests if name in shared}, **held.image.tensors}
+        lacking = [name for name in held.digests if name and name not in tensors]
+        if lacking:
+            raise MoveError(f"of rank {rank}'s copy of iteration {step}, {len(lacking)} tensors are not held here")
+        tensors = {name: tensors[name] for name in held.digests if name}
         image = Image(step, held.image.small, tensors)
         parcel.check(image, held.digests)
         return image, held.digests
@@ -324,16 +327,15 @@ class Keeper:
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def _checkpoint(self, image: Image) -> None:
-        if self._folder is None or self._every <= 0 or image.step % self._every:
+        if self._folder is None or self._every <= 0 or image.step % self._every or image.step in self._saved:
             return
         save_checkpoint(self._folder, image, self._owner.rank)
+        self._saved.add(image.step)
 
 
 def save_checkpoint(folder: Path, image: Image, rank: int) -> None:
     """Write one member's state; it is there whole or not at all."""
     target = folder / f"step-{image.step:08d}" / f"rank-{rank}.pt"
-    if target.exists():
-        return
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(".part")
     content = {"step": image.step, "small": image.small, "tensors": image.tensors, "digests": image.digests()}
@@ -352,11 +354,18 @@ def load_checkpoint(folder: Path | None, step: int, rank: int) -> Image:
     path = folder / f"step-{step:08d}" / f"rank-{rank}.pt"
     try:
         content = torch.load(path, weights_only=True)
-    except (OSError, RuntimeError) as error:
+        image, digests = Image(content["step"], content["small"], content["tensors"]), content["digests"]
+        parcel.check(image, digests)
+    except (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, pickle.UnpicklingError) as error:
         raise MoveError(f"the checkpoint {path} cannot be read: {error}") from error
-    image = Image(content["step"], content["small"], content["tensors"])
-    parcel.check(image, content["digests"])
     return image
+
+
+def set_aside(folder: Path | None, after: int, rank: int) -> None:
+    """Rename one rank's checkpoints of later iterations than `after`: this run makes its own of them."""
+    for path in sorted(folder.glob(f"step-*/rank-{rank}.pt")) if folder is not None else ():
+        if int(path.parent.name.removeprefix("step-")) > after:
+            path.replace(path.with_suffix(".pt.earlier"))
 
 
 def checkpoints(folder: Path | None) -> dict[str, list[int]]:

@@ -23,7 +23,7 @@ from torch.autograd.profiler import record_function
 from torch.futures import Future
 
 from trainmover import collectives as coll
-from trainmover.errors import LinkError, MoveError, TrainmoverError, UnsupportedError
+from trainmover.errors import LinkError, LinkTimeoutError, MoveError, TrainmoverError, UnsupportedError
 from trainmover.fabric import Fabric, fabric
 from trainmover.sandbox import Recorder
 from trainmover.transport import Address, Link, Traffic, dial, drain, pump
@@ -41,7 +41,7 @@ class Pending(dist._Work):  # type: ignore[misc]
 
     def __init__(self, name: str, outputs: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self._outputs = list(outputs)
+        self._name, self._outputs = name, list(outputs)
         self._done = threading.Event()
         self._error: Exception | None = None
         self._future: Future[list[torch.Tensor]] = Future()
@@ -60,9 +60,11 @@ class Pending(dist._Work):  # type: ignore[misc]
 
         Raises:
             TrainmoverError: The collective failed outside an iteration.
+            LinkTimeoutError: It has not ended within `timeout`; it is still under way.
         """
         seconds = timeout.total_seconds() if timeout else 0.0
-        self._done.wait(seconds if seconds > 0 else None)
+        if not self._done.wait(seconds if seconds > 0 else None):
+            raise LinkTimeoutError(f"{self._name or 'a collective'} has not ended within {seconds:g} s")
         if self._error is not None:
             raise self._error
         return True
@@ -234,6 +236,8 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         if pairs:
             self._sequence = 0
             self._early.clear()
+        for older in [one for one in self._prepared if one < generation]:
+            self.abandon(older)
 
     def rebuild(
         self, addresses: Mapping[int, Address], newcomers: Mapping[int, Address], generation: int, deadline: float
@@ -253,11 +257,10 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         self.switch(generation)
         self.rewind()
 
-    def abandon(self) -> None:
-        """Close what was prepared and never switched to."""
-        for pairs in self._prepared.values():
-            _close(pairs.values())
-        self._prepared.clear()
+    def abandon(self, generation: int | None = None) -> None:
+        """Close what was prepared and never switched to, of one line-up or of all."""
+        for one in list(self._prepared) if generation is None else [generation]:
+            _close(self._prepared.pop(one, {}).values())
 
     def links(self) -> list[Link]:
         """All connections that are in use."""

@@ -29,7 +29,7 @@ import torch
 
 from trainmover import faults, parcel
 from trainmover.agent import AWAY_S, Agent, prepare
-from trainmover.copies import Keeper, checkpoints, load_checkpoint, save_checkpoint
+from trainmover.copies import Keeper, checkpoints, load_checkpoint, save_checkpoint, set_aside
 from trainmover.errors import MoveError, TrainmoverError, UsageError
 from trainmover.fabric import Fabric, fabric
 from trainmover.group import drain_all
@@ -163,7 +163,7 @@ class Job:
             with agent.changed:
                 if agent.leave is not None or agent.finished is not None:
                     break
-                held = agent.hold is not None and agent.hold["at"] <= self.step
+                held = self._held(agent)
                 if not held and agent.interrupt <= self._recovered:
                     agent.passed = self.step
                     return
@@ -188,11 +188,7 @@ class Job:
         if recorder is not None:
             recording = recorder.recording
 
-            def upload() -> bytes:
-                agent.upload = None
-                return recording.to_bytes()
-
-            agent.upload = upload
+            agent.upload = recording.to_bytes
             signature = recording.signature()
             agent.remember("signature", signature)
             agent.say("recorded", signature=signature, n_bytes=recording.n_bytes())
@@ -209,7 +205,7 @@ class Job:
                 agent.finished is not None
                 or agent.interrupt > self._recovered
                 or agent.leave is not None
-                or agent.hold is not None
+                or self._held(agent)
             ),
             FINISH_S,
             "the end of the other ranks",
@@ -224,9 +220,14 @@ class Job:
         if agent.interrupt > self._recovered:
             self._recover(agent)
             agent.passed = self.step - 1
-        elif agent.hold is not None:
+        elif self._held(agent):
             self._hold(agent)
         return False
+
+    def _held(self, agent: Agent) -> bool:
+        """Whether this member has come to a boundary at which all shall stop."""
+        hold = agent.hold
+        return hold is not None and bool(hold["at"] <= self.step)
 
     # -- a planned move ----------------------------------------------------------------------------------------------
 
@@ -246,19 +247,19 @@ class Job:
 
         def decided() -> bool:
             return (
-                agent.verdict is not None or agent.interrupt > self._recovered or agent.leave is not None
+                self._judged(agent, hold) or agent.interrupt > self._recovered or agent.leave is not None
                 or agent.hold is None or agent.hold["at"] > self.step
             )  # fmt: skip
 
-        agent.wait(decided, AWAY_S, "the decision about a move; no controller decides whether this rank goes on")
+        within_s = max(AWAY_S, hold["within_s"] + AWAY_S / 2)
+        agent.wait(decided, within_s, "the decision about a move; no controller decides whether this rank goes on")
         with agent.changed:
             verdict = agent.verdict
-            if verdict is None or agent.interrupt > self._recovered:
+            if verdict is None or not self._judged(agent, hold) or agent.interrupt > self._recovered:
                 return
             agent.hold = agent.verdict = None
             agent.prepared = 0
         if verdict["do"] == "abort":
-            self._abandon(agent)
             self._note("called off", began)
             return
         if leaver:
@@ -266,6 +267,10 @@ class Job:
         self._switch(agent, verdict)
         self._note("moved", began)
         agent.say("switched", generation=verdict["generation"], took_s=time.perf_counter() - began)
+
+    def _judged(self, agent: Agent, hold: Message) -> bool:
+        """Whether this move is decided; the word about an earlier one, that was called off on the way, is no answer."""
+        return agent.verdict is not None and bool(agent.verdict["generation"] >= hold["generation"])
 
     def _send_state(self, agent: Agent, hold: Message) -> None:
         """The leaver's part: its state as it is at this boundary."""
@@ -325,7 +330,8 @@ class Job:
         if faults.asked("wrong-role"):
             owner.rank += 1
         agent.say("ready", rank=taken, address=list(owner.listener.address), code=owner.code, disk=disk, **shadow)
-        tried, held = -1, None
+        tried: tuple[int, int] = (-1, -1)
+        held: Image | None = None
         while True:
             agent.wait(partial(self._called, agent, tried), 1e7, "a role")
             if agent.leave is not None or agent.finished is not None:
@@ -340,29 +346,45 @@ class Job:
                 return
             verdict, hold = agent.verdict, agent.hold
             if verdict is not None:
-                agent.hold = agent.verdict = None
-                if verdict["do"] == "switch" and held is not None:
-                    self._switch(agent, verdict)
-                    self._awake(agent, held.step)
-                    agent.say("switched", generation=verdict["generation"], took_s=0.0)
+                if self._taken_over(agent, verdict, held):
                     return
-                self._abandon(agent)
-            elif hold is not None:
-                tried, held = hold["at"], self._take_state(agent, hold)
-                tried = max(tried, held.step if held is not None else tried)
+            elif hold is not None and (hold["generation"], hold["at"]) > tried:
+                held = self._take_state(agent, hold)
+                tried = hold["generation"], max(hold["at"], held.step if held is not None else -1)
 
-    def _called(self, agent: Agent, tried: int) -> bool:
-        """Whether there is anything for a process that waits in its sandbox."""
-        held = (agent.hold is not None and agent.hold["at"] > tried) or agent.interrupt > self._recovered
+    def _called(self, agent: Agent, tried: tuple[int, int]) -> bool:
+        """Whether there is anything for a process that waits in its sandbox.
+
+        Args:
+            agent: What the controller has said.
+            tried: Generation and boundary of the last state that came, or did not come.
+        """
+        hold = agent.hold
+        held = hold is not None and (hold["generation"], hold["at"]) > tried
         others = (agent.become, agent.verdict, agent.recover, agent.leave, agent.finished)
-        return held or any(one is not None for one in others)
+        return held or agent.interrupt > self._recovered or any(one is not None for one in others)
 
-    def _abandon(self, agent: Agent) -> None:
-        if self._shadow:
-            self._owner.wake.clear()
-        for group in self._owner.groups.values():
-            group.abandon()
-        agent.prepared = 0
+    def _taken_over(self, agent: Agent, verdict: Message, held: Image | None) -> bool:
+        """A newcomer's part of a decision; whether it is a member now.
+
+        Raises:
+            MoveError: It has not the state of the boundary at which the others have switched.
+        """
+        generation = verdict["generation"]
+        with agent.changed:
+            agent.verdict = None
+            if agent.hold is not None and agent.hold["generation"] <= generation:
+                agent.hold = None
+            if verdict["do"] == "abort":
+                self._owner.wake.clear()
+                agent.prepared = agent.prepared if agent.prepared > generation else 0
+                return False
+        if held is None or held.step != verdict["at"]:
+            raise MoveError(f"the state of iteration {verdict['at']} has not come to this newcomer")
+        self._switch(agent, verdict)
+        self._awake(agent, held.step)
+        agent.say("switched", generation=generation, took_s=0.0)
+        return True
 
     def _take_state(self, agent: Agent, hold: Message) -> Image | None:
         """The leaver's state, checked and put in place."""
@@ -377,7 +399,8 @@ class Job:
         except TrainmoverError as error:
             agent.say("failed", generation=generation, reason=str(error))
             return None
-        agent.say("loaded", generation=generation, took_s=time.perf_counter() - began, n_bytes=image.n_bytes())
+        took_s = time.perf_counter() - began
+        agent.say("loaded", generation=generation, at=image.step, took_s=took_s, n_bytes=image.n_bytes())
         return image
 
     def _awake(self, agent: Agent, step: int) -> None:
@@ -399,7 +422,8 @@ class Job:
                 self._settle()
                 report = self._keeper.report() if self._keeper is not None else {"own": [], "held": {}, "disk": {}}
                 agent.stand("stopped", generation=generation, step=self.step, new=self._new, **report)
-                self._until(agent, generation, SPARE_S, "a standby for the rank that is lost")
+                patience_s = max(SPARE_S, agent.gather_s + AWAY_S)
+                self._until(agent, generation, patience_s, "a standby for the rank that is lost")
             if agent.interrupt > generation or agent.recover is None:
                 continue
             order, agent.recover = agent.recover, None
@@ -544,7 +568,7 @@ def attach(
         The job. Without a controller (TRAINMOVER_CONTROLLER is not set) it counts iterations and writes checkpoints.
 
     Raises:
-        UsageError: An argument cannot be used.
+        UsageError: An argument cannot be used, or the folder has checkpoints of an earlier run and `resume` is not set.
         RefusedError: The controller turned this process down.
     """
     if copy_every < 1 or checkpoint_every % copy_every:
@@ -558,6 +582,13 @@ def attach(
     folder = Path(checkpoint) if checkpoint is not None else None
     owner.code = code_digest()
     controller = os.environ.get("TRAINMOVER_CONTROLLER")
+    if not controller and owner.rank < 0:  # another backend's group
+        owner.rank = int(os.environ.get("RANK", "0"))
+    if not resume and owner.agent is None and max(checkpoints(folder).get(str(owner.rank), ()), default=0):
+        raise UsageError(
+            f"{folder} has checkpoints of rank {owner.rank} from an earlier run, to which a loss would go back: "
+            "give resume=True, or another folder"
+        )
     if not controller:
         job = Job(subject, owner, None, None, copy_every, shadow=False)
         job.save_to(folder, checkpoint_every)
@@ -586,8 +617,11 @@ def _resume(job: Job, subject: Subject, folder: Path | None, rank: int) -> None:
     found = checkpoints(folder)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     common = set.intersection(*(set(found.get(str(one), ())) for one in range(world)))
+    if not common and max(found.get(str(rank), ()), default=0):
+        raise UsageError(f"resume=True, but of no iteration has each of the {world} ranks a checkpoint in {folder}")
     if common:
         step = max(common)
+        set_aside(folder, step, rank)
         subject.restore(load_checkpoint(folder, step, rank))
         job.step = step
 

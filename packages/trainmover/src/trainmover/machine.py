@@ -26,6 +26,9 @@ from typing import Any
 
 from trainmover.wire import Message
 
+MOST_FAILURES = 5
+"""So many recoveries in succession may fail; then the job ends."""
+
 
 @dataclass(frozen=True)
 class Times:
@@ -111,6 +114,7 @@ class Process:
         ready: A standby that waits in its role's sandbox.
         shadow_s: What the shadow iteration took.
         done: It has come to the end of the training loop.
+        silent: A standby that says nothing; it is not waited for until it speaks again.
     """
 
     key: str
@@ -127,6 +131,7 @@ class Process:
     warming: bool = False
     shadow_s: float = 0.0
     done: bool = False
+    silent: bool = False
     disk: dict[int, set[int]] = field(default_factory=dict)
 
 
@@ -185,6 +190,8 @@ class Machine:
         self.ended, self.exit_status = kept.get("what") == "end", int(kept.get("status", 0))
         self.signatures: dict[int, str] = {int(rank): one for rank, one in kept.get("signatures", {}).items()}
         self.recordings: set[str] = set()
+        self._uploading: dict[str, str] = {}  # who was asked for a recording, by signature
+        self._n_failed = 0  # recoveries since one came to its end
         self.copied: dict[int, set[int]] = {}
         self.copied_from = 0  # copies of earlier iterations were taken by another line-up
         self.void: set[int] = set()
@@ -207,7 +214,9 @@ class Machine:
             return [Tell(key, {"do": "refused", "reason": reason}), Say(f"refused {hello.get('host')}: {reason}")]
         rank = int(hello.get("rank", -1))
         process = Process(key, hello["host"], rank, (hello["address"][0], hello["address"][1]), hello, heard_s=now_s)
-        known = self.processes.get(key)
+        known, before = self.processes.get(key), list[Instruction]()
+        if known is not None and hello["kind"] == "standby" and not self._holds(known):
+            known, before = None, self.gone(key, now_s)  # the end of its former connection has not been seen yet
         process.step, process.shadow_s = int(hello.get("step", 0)), float(hello.get("shadow_s", 0.0))
         process.disk = {int(other): set(steps) for other, steps in hello.get("disk", {}).items()}
         if known is not None:
@@ -219,11 +228,13 @@ class Machine:
         if hello["kind"] == "member" and not self.ended:
             told = self._member(process, hello, now_s)
             return [*told, *self._on_done(process, hello, now_s)] if hello.get("done") else told
-        out: list[Instruction] = [Tell(key, {"do": "welcome", "generation": self.generation})]
+        out: list[Instruction] = [*before, Tell(key, {"do": "welcome", "generation": self.generation})]
         if self.ended:
             return [*out, Tell(key, {"do": "finished", "status": self.exit_status, "reason": "the job has ended"})]
         if self.owners.get(rank) == key and int(hello.get("generation", 0)) < self.generation:
             return [*out, *self._update(process, hello, now_s)]
+        if hello.get("prepared"):  # for a move that was called off when its connection, or the controller, ended
+            out.append(Tell(key, {"do": "abort", "generation": int(hello["prepared"])}))
         return [*out, Say(f"standby on {process.host}"), *self._warm(process), *self._assign(now_s)]
 
     def said(self, key: str, message: Message, now_s: float) -> list[Instruction]:
@@ -231,9 +242,10 @@ class Machine:
         process = self.processes.get(key)
         if process is None or self.ended:
             return []
-        process.heard_s = now_s
+        process.heard_s, was_silent, process.silent = now_s, process.silent, False
         handler = getattr(self, f"_on_{message.get('say')}", None)
-        return [] if handler is None else list(handler(process, message, now_s))
+        out = [] if handler is None else list(handler(process, message, now_s))
+        return [*out, *self._assign(now_s)] if was_silent else out
 
     def gone(self, key: str, now_s: float) -> list[Instruction]:
         """A control connection has ended."""
@@ -245,7 +257,7 @@ class Machine:
         if self._holds(process):
             return self.tick(now_s) if self.recovery and process.rank in self.recovery.accused else []
         del self.processes[key]
-        return [Say(f"standby on {process.host} is gone"), *self._newcomer_lost(key, now_s)]
+        return [Say(f"standby on {process.host} is gone"), *self._newcomer_lost(key, "the newcomer is gone", now_s)]
 
     def seated(self, rank: int, key: str, now_s: float) -> list[Instruction]:
         """The process that started a rank, and could start another for it, has come."""
@@ -329,9 +341,10 @@ class Machine:
         """Time has passed."""
         if self.ended:
             return []
-        out = self._lose(set(self._missing(now_s)), now_s)
+        out = self._lose(set(self._missing(now_s)), now_s) + self._pass_over_silent(now_s)
         if self.move and now_s >= self.move.deadline_s:
-            slow = sorted(self._name(key) for key in self.move.waiting) or ["a standby"]
+            becoming = [key for rank, key in self.move.seats.items() if not self._is_ready(rank, key)]
+            slow = sorted(self._name(key) for key in self.move.waiting or becoming)
             out += self._abort(f"{', '.join(slow)} took too long ({self.move.stage})", now_s)
         if self.recovery:
             out += self._judge_accused(now_s) + self._advance_recovery(now_s)
@@ -367,6 +380,9 @@ class Machine:
         if self.move and message.get("generation") == self.move.generation:
             return self._abort(reason, now_s)
         if self.recovery and message.get("generation") == self.recovery.generation:
+            self._n_failed += 1
+            if self._n_failed >= MOST_FAILURES:
+                return self._end(1, f"{self._n_failed} recoveries have failed in succession, the last: {reason}")
             return [Say(reason), *self._restart(set(), now_s)]
         return self._unfinished(process, message, now_s)
 
@@ -383,7 +399,11 @@ class Machine:
         return []
 
     def _on_loaded(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
-        if self.move and message.get("generation") == self.move.generation:
+        if (
+            self.move
+            and message.get("generation") == self.move.generation
+            and message.get("at") == self.move.at  # not of an earlier boundary, for which somebody was late
+        ):
             self.history.append({"what": "state", "rank": process.rank, **_facts(message)})
             self.move.waiting.discard(f"state {process.key}")
             return self._advance(now_s)
@@ -442,10 +462,22 @@ class Machine:
         self.signatures[process.rank] = str(message["signature"])
         if len(self.signatures) < self.world:
             return []
-        firsts = {signature: rank for rank, signature in sorted(self.signatures.items(), reverse=True)}
-        new = [(signature, rank) for signature, rank in firsts.items() if signature not in self.recordings]
-        uploads = [Tell(self.owners[rank], {"do": "upload", "signature": signature}) for signature, rank in new]
-        return [Keep(self._decision(self.what)), *uploads]
+        return [Keep(self._decision(self.what)), *self._uploads()]
+
+    def _uploads(self, back: str = "") -> list[Instruction]:
+        """Ask one member of each role for its recording; again if the one that was asked has gone or come back."""
+        if len(self.signatures) < self.world or self._recorded():
+            return []
+        out: list[Instruction] = []
+        for rank, signature in sorted(self.signatures.items()):
+            key, asked = self.owners.get(rank, ""), self._uploading.get(signature, "")
+            waits = asked in self.processes and asked != back
+            if signature in self.recordings or waits or key not in self.processes:
+                continue
+            self._uploading[signature] = key
+            back = "" if key == back else back
+            out.append(Tell(key, {"do": "upload", "signature": signature}))
+        return out
 
     def _on_recording(self, _process: Process, message: Message, now_s: float) -> list[Instruction]:
         self.recordings.add(str(message["signature"]))
@@ -454,6 +486,7 @@ class Machine:
         spares = [one for one in self.processes.values() if not self._holds(one)]
         return [
             Say(f"{len(self.recordings)} roles are recorded"),
+            *(Tell(key, {"do": "recorded"}) for key in self.owners.values()),
             *(told for one in spares for told in self._warm(one)),
         ]
 
@@ -549,7 +582,8 @@ class Machine:
         move.at = max([*steps, move.at]) + 2 + int(0.1 / max(self._pace_s(), 0.005))
         newcomers = set(move.seats.values())
         move.waiting = {f"promise {key}" for key in self.owners.values()} | {f"state {key}" for key in newcomers}
-        order = {"do": "hold", "generation": move.generation, "at": move.at, "ranks": sorted(move.seats)}
+        order = {"do": "hold", "generation": move.generation, "at": move.at, "ranks": sorted(move.seats),
+                 "within_s": self.times.hold_s}  # fmt: skip
         return [Tell(key, order) for key in [*self.owners.values(), *newcomers]]
 
     def _abort(self, reason: str, now_s: float) -> list[Instruction]:
@@ -584,9 +618,13 @@ class Machine:
             Keep(self._decision(self.what)),
             Say(f"calling everybody together; lost: ranks {sorted(lost) or 'unknown'}"),
         ]
-        order = {"do": "interrupt", "generation": self.recovery.generation}
+        order = self._interrupt(self.recovery)
         out += [Tell(key, order) for key in self.owners.values() if key in self.processes]
         return out + self._assign(now_s)
+
+    def _interrupt(self, recovery: Recovery) -> Message:
+        """Gathering may take two deadlines: one for those who do not stop, one for a standby."""
+        return {"do": "interrupt", "generation": recovery.generation, "within_s": 2 * self.times.spare_s}
 
     def _assign(self, now_s: float) -> list[Instruction]:
         """Give each lost rank a standby, or have its seat start one."""
@@ -600,7 +638,7 @@ class Machine:
             recovery.seats[rank] = key
             out += self._become(rank, key)
         for rank in sorted(recovery.lost - recovery.seats.keys() - recovery.asked_seats):
-            coming = sum(not self._holds(one) and not one.ready for one in self.processes.values())
+            coming = sum(not (self._holds(one) or one.ready or one.silent) for one in self.processes.values())
             if rank in self.seats and coming == 0 and self._recorded():
                 recovery.asked_seats.add(rank)
                 out += [
@@ -622,7 +660,7 @@ class Machine:
             return self._restore(recovery, now_s)
         if recovery.waiting:
             return []
-        self.recovery, self.went_on = None, recovery.generation
+        self.recovery, self.went_on, self._n_failed = None, recovery.generation, 0
         self.fresh.clear()
         took_s = now_s - recovery.began_s
         self.history.append({"what": "recovery", "ranks": sorted(recovery.lost), "took_s": took_s})
@@ -707,8 +745,9 @@ class Machine:
                 if int(other) in disk:
                     disk[int(other)] |= set(steps)
         for key in recovery.seats.values():
-            for rank, saved in self.processes[key].disk.items() if key in self.processes else ():
-                disk[rank] |= saved
+            for other, saved in self.processes[key].disk.items() if key in self.processes else ():
+                if other in disk:  # the folder may have had more ranks once
+                    disk[other] |= saved
         return own, memory, disk
 
     def _judge_accused(self, now_s: float) -> list[Instruction]:
@@ -737,7 +776,9 @@ class Machine:
             return self._end(1, f"no standby came for ranks {sorted(recovery.lost)} within {self.times.spare_s:.0f} s")
         ranks = {rank for rank, key in self.owners.items() if key in recovery.waiting} or silent
         if not ranks:
-            return self._end(1, f"the recovery did not come about in time ({recovery.stage})")
+            slow = [key for rank, key in recovery.seats.items() if not self._is_ready(rank, key)]
+            names = ", ".join(sorted(self._name(key) for key in slow)) or "it"
+            return self._end(1, f"the recovery did not come about in time ({recovery.stage}): {names} took too long")
         for rank in ranks:
             self.processes.pop(self.owners[rank], None)
         recovery.deadline_s = now_s + self.times.spare_s
@@ -760,9 +801,20 @@ class Machine:
             elif now_s - process.heard_s > self.times.beat_s:
                 yield rank
 
-    def _newcomer_lost(self, key: str, now_s: float) -> list[Instruction]:
+    def _pass_over_silent(self, now_s: float) -> list[Instruction]:
+        """A standby that has said nothing for as long as a lost member is not waited for, nor chosen."""
+        out: list[Instruction] = []
+        for one in list(self.processes.values()):
+            if one.silent or self._holds(one) or now_s - one.heard_s <= self.times.beat_s:
+                continue
+            one.silent = True
+            reason = f"the standby on {one.host} has said nothing for {self.times.beat_s:.0f} s"
+            out += [Say(reason), *self._newcomer_lost(one.key, reason, now_s), *self._assign(now_s)]
+        return out
+
+    def _newcomer_lost(self, key: str, reason: str, now_s: float) -> list[Instruction]:
         if self.move and key in self.move.seats.values():
-            return self._abort("the newcomer is gone", now_s)
+            return self._abort(reason, now_s)
         if self.recovery and self.recovery.stage == "gathering" and key in self.recovery.seats.values():
             self.recovery.seats = {rank: other for rank, other in self.recovery.seats.items() if other != key}
             return self._assign(now_s)
@@ -784,20 +836,22 @@ class Machine:
                 out += [Keep(self._decision("start")), Say(f"{self.world} ranks are there")]
             return out
         if owner != key:
+            self.processes.pop(key, None)  # no standby that anybody could wait for
             reason = f"rank {rank} is held by another process since generation {self.generation}"
             return [Tell(key, {"do": "leave", "reason": reason}), Say(f"sent away: {process.host}, {reason}")]
         self._roles.setdefault(rank, {"env": hello.get("env", {})})
         if hello.get("signature"):
             self.signatures[rank] = str(hello["signature"])
         welcome = Tell(key, {"do": "welcome", "generation": self.generation})
-        return [welcome, *self._update(process, hello, now_s)]
+        recorded = [Tell(key, {"do": "recorded"})] if self._recorded() else self._uploads(key)
+        return [welcome, *self._update(process, hello, now_s), *recorded]
 
     def _update(self, process: Process, hello: Message, now_s: float) -> list[Instruction]:
         """Bring one who was away, or who knew another controller, up to date."""
         known = int(hello.get("generation", 0))
         if self.recovery:
             if self.recovery.stage == "gathering":
-                return [Tell(process.key, {"do": "interrupt", "generation": self.recovery.generation})]
+                return [Tell(process.key, self._interrupt(self.recovery))]
             return [Tell(process.key, self.recovery.order)] if known < self.recovery.generation else []
         if hello.get("marked"):
             return self._restart(set(), now_s)
@@ -839,7 +893,7 @@ class Machine:
         ]
         if self.move and process.key in self.move.seats.values():
             return out + self._abort(reason, now_s)
-        return out + self._newcomer_lost(process.key, now_s)
+        return out + self._newcomer_lost(process.key, reason, now_s)
 
     def _warm(self, process: Process) -> list[Instruction]:
         """Have a standby run the shadow iteration of every role, the most frequent one last."""
@@ -881,7 +935,8 @@ class Machine:
         return chosen
 
     def _spares(self) -> list[Process]:
-        return [one for one in self.processes.values() if one.ready and one.connected and not self._holds(one)]
+        found = [one for one in self.processes.values() if one.ready and one.connected and not one.silent]
+        return [one for one in found if not self._holds(one)]
 
     def _take_seats(self, seats: dict[int, str]) -> None:
         for rank, key in seats.items():
@@ -913,10 +968,13 @@ class Machine:
     # -- small things ------------------------------------------------------------------------------------------------
 
     def _end(self, status: int, reason: str) -> list[Instruction]:
-        self.ended, self.exit_status, self.what, self.recovery, self.move = True, status, "end", None, None
+        move, self.move, self.recovery = self.move, None, None
+        self.ended, self.exit_status, self.what = True, status, "end"
+        orders = [Answer(move.order, False, f"not moved, the job has ended: {reason}")] if move else []
         members = [Tell(key, {"do": "finished", "status": status, "reason": reason}) for key in self.processes]
         seats = [Tell(key, {"do": "over", "status": status}) for key in self.seats.values()]
-        return [Keep({**self._decision("end"), "status": status}), Say(reason), *members, *seats, End(status)]
+        keep = Keep({**self._decision("end"), "status": status})
+        return [keep, Say(reason), *orders, *members, *seats, End(status)]
 
     def _decision(self, what: str) -> dict[str, Any]:
         return {
@@ -958,7 +1016,9 @@ class Machine:
 
     def _name(self, key: str) -> str:
         process = self.processes.get(key.rsplit(" ", 1)[-1])
-        return key if process is None else f"rank {process.rank} on {process.host}"
+        if process is None:
+            return key
+        return f"rank {process.rank} on {process.host}" if self._holds(process) else f"the standby on {process.host}"
 
     def _addresses(self, seats: dict[int, str]) -> dict[str, list[Any]]:
         return {str(rank): list(self.processes[key].address) for rank, key in seats.items() if key in self.processes}
@@ -982,7 +1042,7 @@ class Machine:
                 if (one := self.processes.get(key)) is not None
             ],
             "standbys": [
-                {"host": one.host, "ready": one.ready, "rank": one.rank, "shadow_s": one.shadow_s}
+                {"host": one.host, "ready": one.ready and not one.silent, "rank": one.rank, "shadow_s": one.shadow_s}
                 for one in self.processes.values()
                 if not self._holds(one)
             ],

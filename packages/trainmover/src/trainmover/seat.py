@@ -62,7 +62,7 @@ class Seat:
 
     def _work(self, command: list[str]) -> int:
         self._member = uuid.uuid4().hex[:12]
-        environment = {**os.environ, "TRAINMOVER_MEMBER": self._member}
+        environment = {**os.environ, "TRAINMOVER_MEMBER": self._member, "TRAINMOVER_SEAT": str(os.getpid())}
         self._child = subprocess.Popen(command, env=environment)
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -119,7 +119,7 @@ class Seat:
 
 
 def _status(status: int) -> int:
-    return status if status > 0 else 128 - status
+    return status if status >= 0 else 128 - status
 
 
 def main() -> None:

@@ -383,8 +383,11 @@ class Listener:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
+            except OSError:  # closed; or too many open files, or a caller that has hung up: for the moment
+                if self._socket.fileno() < 0:
+                    return
+                time.sleep(0.05)
+                continue
             threading.Thread(target=self._welcome, args=(connection,), daemon=True).start()
 
     def _welcome(self, connection: socket.socket) -> None:
