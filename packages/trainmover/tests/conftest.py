@@ -13,18 +13,32 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Path:
-    """Losses and final states of the tests' job when nothing happens to it; run once for all test processes."""
-    from tests.rehearsal import SHAPE, rehearsal, states
+    """Losses and final states of the tests' job of four when nothing happens to it."""
+    from tests.rehearsal import SHAPE
 
-    place = tmp_path_factory.getbasetemp().parent / f"undisturbed-{testrun_uid}"
+    return _left_alone(tmp_path_factory.getbasetemp().parent / f"undisturbed-{testrun_uid}", 4, SHAPE)
+
+
+@pytest.fixture(scope="session")
+def undisturbed_pair(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Path:
+    """The same of the job of two."""
+    from tests.rehearsal import PAIR
+
+    return _left_alone(tmp_path_factory.getbasetemp().parent / f"undisturbed-pair-{testrun_uid}", 2, PAIR)
+
+
+def _left_alone(place: Path, n_ranks: int, shape: tuple[str, ...]) -> Path:
+    """Run a job once for all test processes; where it wrote its losses and states."""
+    from tests.rehearsal import rehearsal, states
+
     place.mkdir(exist_ok=True)
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done, out = place / "done", place / "out"
         if not done.exists():
-            with rehearsal(place, 4, *SHAPE) as job:
+            with rehearsal(place, n_ranks, *shape) as job:
                 assert job.finish() == 0, job.log()
-            assert len(states(out)) == 4
+            assert len(states(out)) == n_ranks
             done.touch()
         return out
 

@@ -18,7 +18,10 @@ from tests.conftest import environment
 from trainmover.cli import ask
 
 TRAIN = Path(__file__).parent.parent / "src" / "trainmover" / "demo" / "train.py"
-SHAPE = ("--dp", "2", "--pp", "2", "--iterations", "200")
+SHAPE = ("--dp", "2", "--pp", "2", "--layers", "1", "--iterations", "100")
+PAIR = ("--dp", "2", "--fsdp", "--layers", "1", "--iterations", "100")
+#: What an iteration sleeps while a job waits for a standby to warm up, so that it is not at its end by then.
+WAITING_S = 1.5
 
 
 @dataclass
@@ -28,6 +31,7 @@ class Rehearsal:
     folder: Path
     out: Path
     process: subprocess.Popen[bytes]
+    pace_s: float = 0.0
     others: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -63,7 +67,11 @@ class Rehearsal:
         raise AssertionError(f"did not come about: {found}\n{self.log()}")
 
     def until_ready(self, n_standbys: int = 1, timeout_s: float = 90) -> dict[str, Any]:
-        return self.until(lambda now: sum(one["ready"] for one in now["standbys"]) >= n_standbys, timeout_s)
+        """Wait for warm standbys; training goes on meanwhile, slowly."""
+        self.pace(max(self.pace_s, WAITING_S))
+        found = self.until(lambda now: sum(one["ready"] for one in now["standbys"]) >= n_standbys, timeout_s)
+        self.pace(self.pace_s)
+        return found
 
     def until_step(self, step: int, timeout_s: float = 60) -> dict[str, Any]:
         return self.until(lambda now: now["members"] and min(one["step"] for one in now["members"]) >= step, timeout_s)
@@ -86,6 +94,9 @@ class Rehearsal:
 
     def hit(self, rank: int, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid_of(rank), number)
+
+    def kill_controller(self) -> None:
+        os.kill(json.loads((self.folder / "controller.json").read_text())["pid"], signal.SIGKILL)
 
     def finish(self, timeout_s: float = 90) -> int:
         try:
@@ -128,7 +139,7 @@ def rehearsal(
         process = subprocess.Popen(
             command, env=environment(**variables), stdout=log, stderr=log, start_new_session=True
         )
-        job = Rehearsal(folder, out, process)
+        job = Rehearsal(folder, out, process, pace_s)
         try:
             deadline = time.monotonic() + 30
             while not (folder / "controller.json").exists():
@@ -143,6 +154,15 @@ def rehearsal(
             for other in job.others:
                 other.kill()
                 other.wait()
+
+
+def certificate(folder: Path, name: str) -> dict[str, str]:
+    """A certificate that signs itself, as the variables that name it."""
+    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-days", "1", "-subj", "/CN=trainmover", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(command, check=True, capture_output=True)
+    return {"TRAINMOVER_TLS_CERT": str(cert), "TRAINMOVER_TLS_KEY": str(key)}
 
 
 def losses(out: Path) -> dict[int, dict[int, str]]:

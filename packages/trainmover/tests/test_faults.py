@@ -1,45 +1,57 @@
 """Faults inside moves, and members without a twin: training goes on, or falls back, and says why."""
 
+from __future__ import annotations
+
+import contextlib
+import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.rehearsal import SHAPE, rehearsal
+from tests.rehearsal import PAIR, SHAPE, Rehearsal, rehearsal
 from tests.test_moves import PACE_S, same
+from trainmover.errors import TrainmoverError
 
 pytestmark = pytest.mark.jobs
 
 
 def test_whatever_fails_inside_a_move_training_goes_on(tmp_path: Path, undisturbed: Path) -> None:
     """A newcomer that dies at a stage, has the wrong role, code or version; a leaver that dies while it is moved."""
+
+    def fails(job: Rehearsal, name: str) -> None:
+        answer = job.move("node-1", name)
+        assert not answer["done"], answer
+        assert "training goes on" in answer["text"]
+
     with rehearsal(tmp_path, 4, *SHAPE, pace_s=PACE_S) as job:
         job.until_step(3)
-        for host, fault in (("old", "other-version"), ("edited", "other-code")):
-            turned_away = job.standby(host, TRAINMOVER_FAULT=fault)
-            assert turned_away.wait(60) == 1
-        for fault in ("kill@prepare", "kill@state", "wrong-role"):
-            name = fault.replace("@", "-")
-            job.standby(name, TRAINMOVER_FAULT=fault)
-            job.until_ready()
-            answer = job.move("node-1", name)
-            assert not answer["done"], answer
-            assert "training goes on" in answer["text"]
-            job.others[-1].kill()
-            job.until(lambda now: not now["standbys"])
-        assert job.status()["generation"] == 0
-        job.standby("kill-switch", TRAINMOVER_FAULT="kill@switch")
+        turned_away = [job.standby("old", TRAINMOVER_FAULT="other-version")]
+        turned_away.append(job.standby("edited", TRAINMOVER_FAULT="other-code"))
+        job.standby("kill-prepare", TRAINMOVER_FAULT="kill@prepare")
         job.until_ready()
+        assert [one.wait(60) for one in turned_away] == [1, 1]
+        kept = job.standby("wrong-role", TRAINMOVER_FAULT="wrong-role")  # these three warm up together
+        job.standby("kill-state", TRAINMOVER_FAULT="kill@state")
+        job.standby("kill-switch", TRAINMOVER_FAULT="kill@switch")
+        fails(job, "kill-prepare")
+        job.until_ready(3)
+        fails(job, "kill-state")
+        fails(job, "wrong-role")
+        kept.kill()
+        job.until(lambda now: [one["host"] for one in now["standbys"]] == ["kill-switch"])
+        assert job.status()["generation"] == 0
         assert job.move("node-1", "kill-switch")["done"]
         job.until(lambda now: any(one["what"] == "recovery" for one in now["history"]))
         job.standby("short-lived", TRAINMOVER_FAULT="kill@hold")
-        job.until_ready()
+        job.standby("good")
+        job.until_ready(2)
         generation = job.status()["generation"] + 1
         assert job.move("node-1", "short-lived")["done"]
-        job.standby("good")
-        job.until_ready()
         answer = job.move("short-lived", "good")
         assert not answer["done"], answer
         job.until(lambda now: now["generation"] > generation and not now["under_way"])
@@ -51,37 +63,112 @@ def test_whatever_fails_inside_a_move_training_goes_on(tmp_path: Path, undisturb
     assert "wrong role" in said
 
 
+def test_a_standby_that_is_slower_than_the_job_is_given_up_or_waited_for_and_training_goes_on(
+    tmp_path: Path, undisturbed_pair: Path
+) -> None:
+    """It has too little time for another role, then says nothing at all, then is slow in each later stage."""
+    slow = "slow@shadow,slow@prepare,slow@state"
+    times = json.dumps({"become_s": 1.5, "beat_s": 3.0})
+
+    def ordered(job: Rehearsal) -> tuple[dict[str, Any], float]:
+        """The answer, and how long it took; meanwhile training went on."""
+        step, began = min(one["step"] for one in job.status()["members"]), time.monotonic()
+        answer = job.move("node-0", "slow")
+        took_s = time.monotonic() - began
+        job.until_step(step + int(took_s), 1.0)  # three would be possible in each second
+        return answer, took_s
+
+    with rehearsal(tmp_path, 2, *PAIR, pace_s=PACE_S, times=times) as job:
+        spare = job.standby("slow", TRAINMOVER_FAULT=slow)
+        assert job.until_ready()["standbys"][0]["rank"] == 1
+        answer, took_s = ordered(job)
+        assert not answer["done"] and "the standby on slow took too long (becoming)" in answer["text"]
+        assert 1.5 <= took_s < 3.0
+        job.until(lambda now: [(one["rank"], one["ready"]) for one in now["standbys"]] == [(0, True)])
+        spare.send_signal(signal.SIGSTOP)
+        answer, took_s = ordered(job)
+        assert not answer["done"] and "the standby on slow has said nothing for 3 s" in answer["text"]
+        assert took_s < 5.0
+        spare.send_signal(signal.SIGCONT)
+        job.until_ready()
+        assert job.status()["generation"] == 0
+        began = time.monotonic()
+        answer = job.move("node-0", "slow")
+        assert answer["done"], (answer, job.log())
+        assert time.monotonic() - began >= 4.0
+        same(job, undisturbed_pair)
+    assert counted(job.out) == {rank: list(range(100)) for rank in (0, 1)}
+
+
+def test_a_controller_that_is_killed_in_a_move_gives_it_up_and_a_later_move_works(
+    tmp_path: Path, undisturbed_pair: Path
+) -> None:
+    """Once while a slow newcomer prepares connections, once while everybody stands at the boundary and waits for it."""
+    with rehearsal(tmp_path, 2, *PAIR, pace_s=PACE_S) as job:
+        job.standby("spare", TRAINMOVER_FAULT="slow@prepare,slow@state")
+        job.until_ready()
+        holders = [job.pid_of(0), job.pid_of(1)]
+        for stage in ("preparing", "holding"):
+            thread = threading.Thread(target=_order, args=(job,), daemon=True)
+            thread.start()
+            step = job.until(lambda now, stage=stage: now["under_way"] == f"move, {stage}")["members"][0]["step"]
+            job.kill_controller()
+            thread.join(10)
+            assert not thread.is_alive()
+            now = job.until(lambda now: len(now["members"]) == 2 and any(one["ready"] for one in now["standbys"]))
+            assert (now["generation"], now["under_way"]) == (0, "")
+            job.until_step(step + 4, 10)
+            assert [job.pid_of(0), job.pid_of(1)] == holders
+        answer = job.move("node-0", "spare")
+        assert answer["done"], (answer, job.log())
+        same(job, undisturbed_pair)
+    assert counted(job.out) == {rank: list(range(100)) for rank in (0, 1)}
+    decisions = [json.loads(line) for line in (tmp_path / "decisions.jsonl").read_text().splitlines()]
+    assert [one["what"] for one in decisions if one["what"] != "start"] == ["switch", "end"]
+    assert all(len(set(one["owners"].values())) == 2 for one in decisions)
+
+
+def _order(job: Rehearsal) -> None:
+    """The connection of whoever ordered the move ends with the controller."""
+    with contextlib.suppress(TrainmoverError, OSError):
+        job.move("node-0", "spare")
+
+
+def counted(out: Path) -> dict[int, list[int]]:
+    """Iterations by rank, in the order in which they were counted; two members of one rank would count one twice."""
+    files = {rank: (out / f"losses-{rank}.jsonl").read_text().splitlines() for rank in (0, 1)}
+    return {rank: [json.loads(line)["step"] for line in lines] for rank, lines in files.items()}
+
+
 def test_members_without_a_twin_send_their_shards_and_two_losses_at_once_fall_back_to_the_checkpoint(
-    tmp_path: Path,
+    tmp_path: Path, undisturbed_pair: Path
 ) -> None:
     """FSDP2: nobody has the same shard, so the buddy holds all of it; when both are gone, there is the checkpoint."""
-    shape = ("--dp", "2", "--fsdp", "--iterations", "100", "--checkpoint-every", "20")
-    with rehearsal(tmp_path / "plain", 2, *shape) as plain:
-        assert plain.finish() == 0, plain.log()
-    with rehearsal(tmp_path / "hit", 2, *shape, "--checkpoint", str(tmp_path / "saved"), pace_s=0.1) as job:
+    saved = tmp_path / "saved"
+    options = ("--checkpoint-every", "20", "--checkpoint", str(saved))
+    with rehearsal(tmp_path / "hit", 2, *PAIR, *options, pace_s=0.1) as job:
         job.until_step(25)
         job.hit(1)
         job.until(lambda now: now["generation"] == 1 and not now["under_way"])
         assert job.until_step(45)["generation"] == 1
-        time.sleep(0.3)
+        job.until(lambda _now: len(list(saved.glob("step-00000040/*.pt"))) == 2)
         pids = [job.pid_of(0), job.pid_of(1)]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         job.until(lambda now: now["generation"] > 1 and not now["under_way"])
-        same(job, plain.out)
+        same(job, undisturbed_pair)
     said = (tmp_path / "hit" / "controller.log").read_text()
     assert "states come from {1: 0}" in said
     assert "states come from {0: -1, 1: -1}" in said
 
 
-def test_parts_of_a_move_that_are_left_out_to_measure_them_change_no_bit(tmp_path: Path) -> None:
+def test_parts_of_a_move_that_are_left_out_to_measure_them_change_no_bit(
+    tmp_path: Path, undisturbed_pair: Path
+) -> None:
     """All connections are made anew and the newcomer has run no iteration: slower, and the same."""
-    shape = ("--dp", "2", "--fsdp", "--iterations", "60")
-    with rehearsal(tmp_path / "plain", 2, *shape) as plain:
-        assert plain.finish() == 0, plain.log()
-    with rehearsal(tmp_path / "hit", 2, *shape, pace_s=0.3, TRAINMOVER_FAULT="rebuild") as job:
+    with rehearsal(tmp_path, 2, *PAIR, pace_s=PACE_S, TRAINMOVER_FAULT="rebuild") as job:
         job.standby("cold", TRAINMOVER_FAULT="rebuild,cold")
         job.until_ready()
         answer = job.move("node-1", "cold")
         assert answer["done"], (answer, job.log())
-        same(job, plain.out)
+        same(job, undisturbed_pair)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import environment
-from tests.rehearsal import SHAPE, rehearsal, states
+from tests.rehearsal import certificate
 from trainmover import wire
 from trainmover.agent import Agent
 from trainmover.cli import ask
@@ -26,26 +26,6 @@ from trainmover.fabric import Fabric
 from trainmover.machine import Times
 
 TALK = 400
-
-
-def certificate(folder: Path, name: str) -> dict[str, str]:
-    """A certificate that signs itself, as the variables that name it."""
-    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "1",
-    ]
-    command += ["-subj", "/CN=trainmover", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(command, check=True, capture_output=True)
-    return {"TRAINMOVER_TLS_CERT": str(cert), "TRAINMOVER_TLS_KEY": str(key)}
 
 
 @pytest.fixture
@@ -127,19 +107,6 @@ def test_one_thread_may_read_while_another_writes() -> None:
         thread.join(10)
         loop.close()
     assert got == [({"number": number}, content) for number, content in enumerate(sent)]
-
-
-@pytest.mark.jobs
-def test_a_job_whose_control_channel_is_tls_moves_a_member(
-    tmp_path: Path, undisturbed: Path, secure: dict[str, str]
-) -> None:
-    with rehearsal(tmp_path / "job", 4, *SHAPE, pace_s=0.3, **secure) as job:
-        job.standby("spare-1", **secure)
-        job.until_ready()
-        assert job.move("node-1", "spare-1")["done"], job.log()
-        job.pace(0.0)
-        assert job.finish() == 0, job.log()
-        assert states(job.out) == states(undisturbed)
 
 
 def test_where_a_member_stands_in_a_recovery_is_said_until_it_goes_on_also_over_a_new_connection() -> None:

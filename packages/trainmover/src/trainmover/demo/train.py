@@ -21,8 +21,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import trainmover
@@ -72,6 +70,8 @@ class Stage(nn.Module):  # type: ignore[misc]
 
 def tensor_parallel(stage: Stage, mesh: DeviceMesh) -> None:
     """Split attention heads and feed-forward parts over the mesh."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
     plan = {name: ColwiseParallel() for name in ("query", "key", "value", "up")}
     for block in stage.blocks:
         parallelize_module(block, mesh, {**plan, "out": RowwiseParallel(), "down": RowwiseParallel()})
@@ -162,6 +162,8 @@ def main() -> None:
     if given.tp > 1:
         tensor_parallel(stage, mesh["tp"])
     if given.fsdp:
+        from torch.distributed.fsdp import fully_shard  # seconds, which the other shapes need not pay
+
         fully_shard(stage, mesh=mesh["dp"])
     elif given.dp > 1:
         stage = DistributedDataParallel(stage, process_group=mesh.get_group("dp"))
