@@ -29,18 +29,16 @@ def undisturbed_pair(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str)
 
 def _left_alone(place: Path, n_ranks: int, shape: tuple[str, ...]) -> Path:
     """Run a job once for all test processes; where it wrote its losses and states."""
-    from tests.rehearsal import rehearsal, states
+    from tests.rehearsal import alone
 
     place.mkdir(exist_ok=True)
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done, out = place / "done", place / "out"
+        done = place / "done"
         if not done.exists():
-            with rehearsal(place, n_ranks, *shape) as job:
-                assert job.finish() == 0, job.log()
-            assert len(states(out)) == n_ranks
+            alone(place, n_ranks, *shape)
             done.touch()
-        return out
+        return place / "out"
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -156,6 +156,17 @@ def rehearsal(
                 other.wait()
 
 
+def alone(folder: Path, n_ranks: int, *arguments: str) -> Path:
+    """Run the same program to its end without a controller; where it wrote its losses and states."""
+    out = folder / "out"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks)]
+    command += [str(TRAIN), "--out", str(out), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(), check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(states(out)) == n_ranks
+    return out
+
+
 def certificate(folder: Path, name: str) -> dict[str, str]:
     """A certificate that signs itself, as the variables that name it."""
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"

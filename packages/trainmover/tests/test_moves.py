@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.rehearsal import SHAPE, Rehearsal, certificate, losses, rehearsal, states
+from tests.rehearsal import SHAPE, Rehearsal, alone, certificate, losses, rehearsal, states
 
 pytestmark = pytest.mark.jobs
 PACE_S = 0.3
@@ -67,9 +67,7 @@ def hosts(now: dict[str, Any]) -> list[str]:
 def test_a_tensor_parallel_job_moves_members_of_two_stages_one_after_another(tmp_path: Path) -> None:
     """A standby runs the script once in each role; what torch keeps of one role's groups must not serve the next."""
     shape = ("--dp", "1", "--tp", "2", "--pp", "2", "--layers", "1", "--iterations", "40")
-    with rehearsal(tmp_path / "undisturbed", 4, *shape) as job:
-        assert job.finish() == 0, job.log()
-        undisturbed = job.out
+    undisturbed = alone(tmp_path / "undisturbed", 4, *shape)
     with rehearsal(tmp_path / "moved", 4, *shape, pace_s=PACE_S) as job:
         for rank in (0, 3):
             job.standby(f"spare-{rank}")
