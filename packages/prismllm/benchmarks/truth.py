@@ -181,17 +181,34 @@ class Waiting:
 
 
 def peak_bytes(profiler: Any) -> int:
-    """Most memory in use at any time, without what gloo allocates for itself inside a call (and frees elsewhere)."""
+    """Most memory in use at any time, without what gloo allocates for itself, inside a call or on its threads.
+
+    Gloo clones in a call what it reduces and scatters, and frees the clone later: what was not counted when it came
+    must not be when it goes, so blocks are told apart by their addresses.
+    """
+    from torch._C._profiler import _ExtraFields_Allocation
+
     events = list(profiler.kineto_results.events())
     calls = sorted((one.start_ns(), one.start_ns() + one.duration_ns()) for one in events
                    if one.name().startswith("c10d::"))  # fmt: skip
-    memory = sorted((one.start_ns(), one.nbytes()) for one in events if one.name() == "[memory]")
+    main = {one.start_thread_id() for one in events if one.name().startswith("Optimizer.step")}
+    memory: list[Any] = []
+    todo = list(profiler.kineto_results.experimental_event_tree())
+    while todo:
+        event = todo.pop()
+        todo += event.children
+        if isinstance(event.extra_fields, _ExtraFields_Allocation):
+            memory.append(event)
+    held: dict[int, int] = {}
     now = most = at = 0
-    for when, nbytes in memory:
+    for event in sorted(memory, key=lambda one: one.start_time_ns):
+        when, block = event.start_time_ns, event.extra_fields
+        now -= held.pop(block.ptr, 0)  # freed, or gone without the profiler's seeing it
         while at < len(calls) and calls[at][1] < when:
             at += 1
-        if at == len(calls) or when < calls[at][0]:
-            now += nbytes
+        if block.alloc_size > 0 and event.start_tid in main and (at == len(calls) or when < calls[at][0]):
+            held[block.ptr] = block.alloc_size
+            now += block.alloc_size
             most = max(most, now)
     return most
 

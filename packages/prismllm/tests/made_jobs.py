@@ -1,15 +1,37 @@
-"""Jobs made by hand, without a process, and a slow twin of the replay."""
+"""Jobs made by hand, without a process; scripts made of a few lines; and a slow twin of the replay."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import Any
 
+from prismllm.capture import CaptureOptions
 from prismllm.costs import Costs
 from prismllm.graph import Graph, Job, Kind
 from prismllm.model import Call, Group, Step
 
 MS = 1_000_000
+HEAD = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number in range(8):
+    model(torch.ones(2, 4)).sum().backward()
+"""
+TAIL = """
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def script(folder, body: str, world: int = 2, before: str = "", **others) -> CaptureOptions:
+    path = folder / "t.py"
+    head, loop = HEAD.split("for number")
+    path.write_text(head + before + "for number" + loop + "".join(f"    {line}\n" for line in body.splitlines()) + TAIL)
+    chosen = {"slice_size": world, "timed": 1, "timeout_s": 20.0} | others
+    return CaptureOptions((str(path),), world, folder / "c", **chosen)
 
 
 def call(op: str, group: int, number: int = 0, nbytes: int = 1000, peer: int = -1, tag: int = 0, site: str = "t.py:1",

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import replace as changed
 
 import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
 
 from conftest import options
+from made_jobs import script
 from prismllm import Rehearsal
-from prismllm.capture import CaptureOptions
+from prismllm.cli import main
 from prismllm.errors import DivergenceError, InputError, ScriptError, SlicingError
-from prismllm.graph import fingerprint, lay_out
+from prismllm.graph import Graph, fingerprint, lay_out
 from prismllm.kinds import capture_job
 from prismllm.model import RankRecord, read_record
 
 pytestmark = pytest.mark.jobs
-
-HEAD = """
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for number in range(8):
-    model(torch.ones(2, 4)).sum().backward()
-"""
-TAIL = """
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
-
-def script(folder, body: str, world: int = 2, before: str = "", **others) -> CaptureOptions:
-    path = folder / "t.py"
-    head, loop = HEAD.split("for number")
-    path.write_text(head + before + "for number" + loop + "".join(f"    {line}\n" for line in body.splitlines()) + TAIL)
-    chosen = {"slice_size": world, "timed": 1, "timeout_s": 20.0} | others
-    return CaptureOptions((str(path),), world, folder / "c", **chosen)
 
 
 def test_stages_are_kinds_and_ranks_that_did_not_run_are_stood_for(column):
@@ -48,18 +30,65 @@ def test_stages_are_kinds_and_ranks_that_did_not_run_are_stood_for(column):
     assert {0, 63} <= set(ran)  # the witness farthest away
 
 
-def test_a_sliced_capture_has_the_graph_of_a_full_one(tmp_path, shop):
-    """DDP on four ranks: all in one slice, where everything is really carried out, and each alone."""
-    arguments = ("--layers", "2", "--batch", "2", "--width", "32", "--length", "16")
-    full = capture_job(options(tmp_path / "full", 4, *arguments), everybody=True, shop=shop)
-    alone = capture_job(options(tmp_path / "alone", 4, *arguments, slice_size=1), everybody=True, shop=shop)
-    for job, source in ((full, "real"), (alone, "rule")):
-        assert {call.source for kind in job.kinds for call in kind.step.calls} == {source}
-    layout = lay_out(full.groups, 4)
+@pytest.mark.parametrize(
+    ("world", "layout", "sources"),
+    [
+        (4, (), {"rule"}),
+        (4, ("--data", "fsdp"), {"rule"}),
+        (4, ("--pp", "2", "--tp", "2"), {"rule", "real"}),
+        (8, ("--pp", "2", "--tp", "2", "--data", "mean"), {"rule", "real"}),
+    ],
+    ids=["DDP", "FSDP2", "TP x PP", "DP x TP x PP"],
+)
+def test_a_sliced_capture_has_the_graph_of_a_full_one(tmp_path, shop, world, layout, sources):
+    """All in one slice, where everything is really carried out, and each alone; stages need their pipeline's others."""
+    arguments = ("--layers", "2", "--batch", "2", "--microbatches", "2", "--width", "32", "--length", "16", *layout)
+    full = capture_job(options(tmp_path / "full", world, *arguments, slice_size=world), everybody=True, shop=shop)
+    alone = capture_job(options(tmp_path / "alone", world, *arguments, slice_size=1), everybody=True, shop=shop)
+    for job, expected in ((full, {"real"}), (alone, sources)):
+        assert {call.source for kind in job.kinds for call in kind.step.calls} == expected
+    groups = lay_out(full.groups, world)
+    assert full.kind_of == alone.kind_of
     for one, other in zip(full.kinds, alone.kinds, strict=True):
-        assert fingerprint(one.step, one.rank, layout) == fingerprint(other.step, other.rank, layout)
+        assert fingerprint(one.step, one.rank, groups) == fingerprint(other.step, other.rank, groups)
         assert one.peak_bytes == pytest.approx(other.peak_bytes, rel=1e-4)
-    assert Rehearsal(full).graph.nodes_and_edges() == Rehearsal(alone).graph.nodes_and_edges()
+    assert nodes_of(Rehearsal(full).graph) == nodes_of(Rehearsal(alone).graph)
+
+
+def nodes_of(graph: Graph) -> list[object]:
+    """All of a graph but for times and for where results came from."""
+    arrays = (graph.members, graph.before, graph.last, graph.call_of, graph.row_of, graph.pair)
+    blocks = [(block.kind, block.ranks.tolist(), [slots.tolist() for slots in block.slots]) for block in graph.blocks]
+    steps = [([replace(call, source="") for call in kind.step.calls], kind.step.moments, kind.step.work)
+             for kind in graph.job.kinds]  # fmt: skip
+    return [blocks, [one.tolist() for one in arrays], graph.calls, graph.queues, steps, graph.nodes_and_edges()]
+
+
+def test_another_schedule_or_layout_is_another_capture_and_predict_compares_them(tmp_path, shop):
+    """Both schedules fill the same bubble; GPipe keeps the activations of all micro-batches, 1F1B of two."""
+    arguments = ("--layers", "2", "--batch", "4", "--microbatches", "8", "--width", "32", "--length", "32",
+                 "--pace", "0.004")  # fmt: skip
+    layouts = {"1f1b": ("--pp", "2"), "gpipe": ("--pp", "2", "--schedule", "gpipe"), "ddp": ("--data", "ddp")}
+    jobs = {name: capture_job(options(tmp_path / name, 2, *arguments, *layout), shop=shop)
+            for name, layout in layouts.items()}  # fmt: skip
+    stages = {name: [[call.op for call in jobs[name].kinds[kind].step.calls] for kind in jobs[name].kind_of]
+              for name in ("1f1b", "gpipe")}  # fmt: skip
+    assert stages["gpipe"][0] == ["send"] * 8 + ["recv"] * 8
+    assert stages["1f1b"][0] != stages["gpipe"][0]
+    assert sorted(stages["1f1b"][0]) == sorted(stages["gpipe"][0])
+    seconds = {name: Rehearsal(job).predict().seconds for name, job in jobs.items()}
+    least_s = 9 * 3 * 0.004  # eight micro-batches and the bubble of one, forward and twice as long backward
+    for name in ("1f1b", "gpipe"):
+        assert least_s < seconds[name] < 2 * least_s
+    assert Rehearsal(jobs["gpipe"]).most_bytes > 1.2 * Rehearsal(jobs["1f1b"]).most_bytes
+    said = CliRunner().invoke(main, ["predict", str(tmp_path / "1f1b"), "--beside", str(tmp_path / "gpipe"), "--beside",
+                                     str(tmp_path / "ddp"), "--json", str(tmp_path / "all.json")]).output  # fmt: skip
+    told = json.loads((tmp_path / "all.json").read_text())
+    assert told["predictions"][str(tmp_path / "ddp")]["seconds"] == pytest.approx(seconds["ddp"])
+    change = seconds["gpipe"] / seconds["1f1b"] - 1
+    assert f"{change:+.1%} of the time" in said
+    assert told["residual"]["seconds"] >= 0
+    assert "residual" in said
 
 
 def test_what_was_not_computed_is_recorded_for_each_call(column):
@@ -69,15 +98,22 @@ def test_what_was_not_computed_is_recorded_for_each_call(column):
     assert {call.source for kind in job.kinds for call in kind.step.calls} <= {"real", "rule", "recorded", "none"}
 
 
+LATE = """late = [] if number == 0 else late
+if late: late.pop().wait()
+late += [dist.all_reduce(model.bias.data, async_op=True)]"""
+
+
 @pytest.mark.parametrize(
     ("body", "error", "said"),
     [
+        (LATE, ScriptError,
+         r"rank \d waits at t.py:10 in iteration 1 for a call of iteration 0: all_reduce of sum .* at t.py:11\. "),
         ("dist.recv(torch.zeros(1)) if rank else dist.send(torch.zeros(1), 1)", SlicingError,
          r"rank 1 calls recv from any source at t.py:9"),
         ("dist.all_reduce(torch.zeros(3 + number))", DivergenceError,
          r"iteration 3, call 0: all_reduce of sum float32 \[6\] .* at t.py:9, where an earlier .* \[5\]"),
         ("if number == 3: dist.barrier()", DivergenceError, r"1 calls, an earlier iteration had 0; .* barrier"),
-        ("raise ValueError('no data')", ScriptError, "t.py failed: ValueError: no data"),
+        ("raise ValueError('no data')", ScriptError, r"rank \d: t.py failed: ValueError: no data \(at t.py:9\)"),
         ("import time; time.sleep(60)", ScriptError, "did not finish within"),
         ("if number == 2: break", ScriptError, "ended before enough iterations"),
     ],
@@ -103,10 +139,10 @@ def test_control_flow_that_reads_zeros_is_an_error_and_printing_them_is_not(tmp_
         "dist.recv(message, 0) if rank == 1 else None\n"
         "print(f'{(message * 2).mean().item() + 1:.3f}')\n"
     )
-    capture_job(replace(script(tmp_path, body, slice_size=1), is_strict=True), everybody=True, shop=shop)
+    capture_job(changed(script(tmp_path, body, slice_size=1), is_strict=True), everybody=True, shop=shop)
     with pytest.raises(Exception, match=r"rank 1 decides at t.py:13 by a value .*received at t.py:11"):
         capture_job(
-            replace(script(tmp_path, body + "if message.sum() > 0: pass", slice_size=1), is_strict=True),
+            changed(script(tmp_path, body + "if message.sum() > 0: pass", slice_size=1), is_strict=True),
             everybody=True,
             shop=shop,
         )

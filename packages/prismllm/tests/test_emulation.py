@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from made_jobs import call, group, kind, pipeline, step
+from made_jobs import call, group, kind, pipeline, script, step
 from prismllm import Rehearsal
 from prismllm.assistant import Answer, Said, Stage
 from prismllm.emulation import emulate
-from prismllm.errors import DivergenceError, InputError
+from prismllm.errors import DivergenceError, InputError, InventedValueError
 from prismllm.graph import Job
+from prismllm.kinds import capture_job
 from prismllm.whatif import Hang, Slow
 
 
@@ -82,6 +83,38 @@ def test_a_sandbox_rank_that_makes_another_call_than_captured_is_named():
         stage.tell(Said(1, "launch", 0, 0.001, "broadcast x at u.py:4"))
     answers: list[Answer] = stage.tell(Said(1, "launch", 0, 0.001, "all_reduce float32 [250] at t.py:1"))
     assert answers == []
+
+
+SENT = """message = torch.zeros(40_000)
+dist.send(message, 1) if rank == 0 else None
+dist.recv(message, 0) if rank == 1 else None
+"""
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("if message.sum() > 0: pass", r"rank 1 decides at t.py:12 by a value .*received at t.py:11"),
+        (
+            "lowest = message.numpy().min()",
+            r"rank 1 copies at t.py:12, to where nobody can follow it, a value .*t.py:11",
+        ),
+        ("import math\nassert not math.isnan(message.sum().item())", r"rank 1 decides at t.py:13 by a value .*t.py:11"),
+        ("message.copy_(torch.ones(40_000))\nif message.sum() > 0: pass", ""),
+        ("print(message.mean().item())", ""),
+    ],
+    ids=["if", "numpy", "isnan", "written over", "shown"],
+)
+def test_control_flow_that_reads_zeros_in_an_emulation_is_an_error_unless_relaxed(tmp_path, shop, body, said):
+    """The message is too large to be recorded, so rank 1 gets zeros; rank 0 is played."""
+    wanted = script(tmp_path, SENT + body, slice_size=1)
+    rehearsal = Rehearsal(capture_job(wanted, everybody=True, shop=shop))
+    if said:
+        with pytest.raises(InventedValueError, match=said):
+            emulate(rehearsal, wanted.out, [1], iterations=1, timeout_s=20.0, shop=shop)
+    result = emulate(rehearsal, wanted.out, [1], iterations=1, timeout_s=20.0, shop=shop, is_strict=not said)
+    assert result.sources() == {"zeros": 1}
 
 
 @pytest.mark.jobs

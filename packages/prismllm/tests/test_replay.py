@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from made_jobs import call, data_parallel, group, kind, pipeline, slow_twin, step
+from made_jobs import MS, call, data_parallel, group, kind, pipeline, slow_twin, step
 from prismllm import Rehearsal
+from prismllm.alignment import align
 from prismllm.costs import Costs, Link, Measured, formula
 from prismllm.errors import DeadlockError, GraphError, InputError
-from prismllm.graph import Job
+from prismllm.graph import Job, lay_out
 from prismllm.replay import Plan, replay
 from prismllm.whatif import Slow
 
@@ -101,6 +102,29 @@ def test_calls_that_do_not_fit_are_named_with_ranks_and_lines(second, said):
 def test_a_change_that_cannot_be_is_one_clear_error(text, said):
     with pytest.raises(InputError, match=said):
         Rehearsal(data_parallel(4)).predict(text)
+
+
+def test_slices_are_aligned_by_shared_calls_and_what_is_left_is_reported():
+    """One offset for each run takes a late start out; what one run needs more between two calls stays."""
+    what = step(
+        10, call("all_reduce", 0), 0, ("wait", 0), 10, call("all_reduce", 0, 1, site="b.py:7"), 0, ("wait", 1), 1
+    )
+    groups = [group(0, 1)]
+    plain = [10 * MS, 0, 10 * MS, 0, MS]
+    late = [14 * MS, 0, 10 * MS, 0, MS]
+    longer = [10 * MS, 0, 14 * MS, 0, MS]
+    exact = align([kind(0, what, [plain, late])], lay_out(groups, 2))
+    assert exact is not None
+    assert exact.seconds == pytest.approx(0, abs=1e-12)
+    left = align([kind(0, what, [plain, longer])], lay_out(groups, 2))
+    assert left is not None
+    assert (left.runs, left.calls, left.worst_rank) == (2, 2, 0)
+    assert left.seconds == pytest.approx(0.002)  # each of four moments is 1 ms off, with one degree of freedom
+    assert abs(left.worst_s) == pytest.approx(0.001)
+    assert left.share == pytest.approx(0.002 / 0.023)
+    assert "residual 2.00 ms, 8.70 % of an iteration" in str(left)
+    assert align([kind(0, what, [plain])], lay_out(groups, 2)) is None
+    assert align([kind(0, what, [plain, longer])], lay_out([group(0)], 2)) is None
 
 
 def test_formulas_have_their_limits():

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from prismllm import __doc__ as _ABOUT
 from prismllm.capture import CaptureOptions
 from prismllm.emulation import emulate
 from prismllm.errors import InputError, PrismError
+from prismllm.graph import Job
 from prismllm.kinds import capture_job
 from prismllm.rehearsal import Rehearsal
 from prismllm.views.chakra import write_chakra
@@ -79,18 +81,49 @@ def _capture(  # noqa: PLR0913, PLR0917 - one for each option
     )
     nodes, edges = Rehearsal(job).graph.nodes_and_edges()
     click.echo(f"graph: {nodes:,} nodes, {edges:,} edges; every call has all its members, every message both sides")
+    click.echo(_aligned(job))
+
+
+def _aligned(job: Job) -> str:
+    if job.residual is None:
+        return "slices: nothing to align, for lack of a second timed iteration or of a second shared call"
+    return f"slices: {job.residual}"
 
 
 @main.command()
 @_from_capture
-def predict(capture: Path, costs: Path | None, changes: tuple[str, ...]) -> None:
-    """How long an iteration takes, and under each change."""
+@click.option(
+    "--beside",
+    "others",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="CAPTURE",
+    help="another capture to compare with: another schedule, another layout; may be given several times",
+)
+@click.option("--json", "out", type=click.Path(path_type=Path), help="write all of it")
+def predict(
+    capture: Path, costs: Path | None, changes: tuple[str, ...], others: tuple[Path, ...], out: Path | None
+) -> None:
+    """How long an iteration takes, under each change, and in other captures."""
     rehearsal = Rehearsal.open(capture, costs)
-    click.echo(f"as captured: {rehearsal.predict()}")
-    for change in changes:
-        click.echo(f"{change}: {rehearsal.predict(change)}")
+    plain = rehearsal.predict()
+    predicted = {"as captured": plain} | {change: rehearsal.predict(change) for change in changes}
+    for what, prediction in predicted.items():
+        click.echo(f"{what}: {prediction}")
+    beside = {str(path): Rehearsal.open(path, costs) for path in others}
+    for path, other in beside.items():
+        predicted[path] = other.predict()
+        click.echo(f"{path}: {predicted[path]}; {predicted[path].seconds / plain.seconds - 1:+.1%} of the time, "
+                   f"most memory of a rank {other.most_bytes / rehearsal.most_bytes - 1:+.1%}")  # fmt: skip
     spread = max(kind.spread for kind in rehearsal.job.kinds)
     click.echo(f"ranks of one kind were timed within {100 * spread:.1f} %; communication: {rehearsal.costs.where}")
+    click.echo(_aligned(rehearsal.job))
+    if out is not None:
+        memory = {"as captured": rehearsal.most_bytes} | {path: other.most_bytes for path, other in beside.items()}
+        out.write_bytes(msgspec.json.encode({
+            "world": rehearsal.job.world, "predictions": predicted, "most_bytes": memory, "spread": spread,
+            "residual": rehearsal.residual, "communication": rehearsal.costs.where,
+        }))  # fmt: skip
 
 
 @main.command()
@@ -173,7 +206,12 @@ def export(capture: Path, costs: Path | None, changes: tuple[str, ...], target: 
 @_from_capture
 @click.option("--ranks", required=True, help="which run for real: 0,5,8-15")
 @click.option("--iterations", type=int, default=5, show_default=True)
-@click.option("--strict", is_flag=True, help="control flow that reads a value nobody computed is an error")
+@click.option(
+    "--strict/--relaxed",
+    default=True,
+    show_default=True,
+    help="control flow that reads a value nobody computed is an error, or goes unnoticed",
+)
 def emulate_command(
     capture: Path, costs: Path | None, changes: tuple[str, ...], ranks: str, iterations: int, strict: bool
 ) -> None:

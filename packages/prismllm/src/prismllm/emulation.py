@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ class Emulated:
         seconds: Of each iteration, virtual time from the last rank's end to the next one's.
         records: Of the ranks that ran: calls with the source of each payload, real peak memory.
         stuck: Rank -> call in which it stands for ever.
+        ready_ns: When the assistant began to serve; monotonic clock, as `RankRecord.grouped_ns` and `stepped_ns` are.
     """
 
     seconds: list[float]
     records: dict[int, RankRecord]
     stuck: dict[int, str]
+    ready_ns: int = 0
 
     def sources(self) -> Counter[str]:
         """How many calls of an iteration got their result from where."""
@@ -43,7 +46,7 @@ def emulate(
     changes: Sequence[Change | str] = (),
     *,
     iterations: int = 5,
-    is_strict: bool = False,
+    is_strict: bool = True,
     timeout_s: float = 120.0,
     shop: Workshop | None = None,
 ) -> Emulated:
@@ -55,13 +58,14 @@ def emulate(
         ranks: That run for real, all at the same time.
         changes: What is different from the capture.
         iterations: In emulated time.
-        is_strict: Control flow that reads an invented value is an error.
+        is_strict: Control flow that reads an invented value is an error; without, it goes unnoticed.
         timeout_s: Most that it may take.
         shop: An open process with torch loaded, for whoever emulates several times; its options are changed.
 
     Raises:
         InputError: There is no such rank, or the script has moved.
-        PrismError: What the script ran into.
+        InventedValueError: A rank decides by a value that came from zeros; rank and line are named.
+        PrismError: What else the script ran into.
     """
     job = rehearsal.job
     wanted = read_changes(changes)
@@ -73,21 +77,23 @@ def emulate(
     warmup = len(read_record(directory / rank_file(job.kinds[0].rank), RankRecord).setup)
     options = CaptureOptions(tuple(job.script), job.world, directory, len(ranks), warmup, iterations, job.local_world,
                              timeout_s, is_strict)  # fmt: skip
-    stage = Stage(rehearsal.graph, rehearsal.costs, ranks, wanted)
-    with tempfile.TemporaryDirectory() as folder, Assistant(stage, f"{folder}/assistant") as assistant:
-        with contextlib.nullcontext(shop) if shop is not None else Workshop(options) as opened:
-            opened.options = options
-            try:
-                opened.run([sorted(ranks)], kind="sandbox", timed=iterations, is_profiled=True,
-                         assistant=assistant.path)  # fmt: skip
-            except Exception:
-                if assistant.error is not None:
-                    raise assistant.error from None
-                raise
+    with contextlib.ExitStack() as held:
+        opened = shop or held.enter_context(Workshop(options))  # it loads torch while the stage is set
+        opened.options = options
+        stage = Stage(rehearsal.graph, rehearsal.costs, ranks, wanted)
+        folder = held.enter_context(tempfile.TemporaryDirectory())
+        assistant = held.enter_context(Assistant(stage, f"{folder}/assistant"))
+        ready_ns = time.monotonic_ns()
+        try:
+            opened.run([sorted(ranks)], kind="sandbox", timed=iterations, is_profiled=True, assistant=assistant.path)
+        except Exception:
+            if assistant.error is not None:
+                raise assistant.error from None
+            raise
         stuck = {rank: _call_of(rehearsal, rank, sandbox.stuck_at)
                  for rank, sandbox in stage.sandboxes.items() if sandbox.stuck_at >= 0}  # fmt: skip
     records = {rank: read_record(directory / rank_file(rank, "sandbox"), RankRecord) for rank in ranks}
-    return Emulated(stage.seconds[:iterations], records, stuck)
+    return Emulated(stage.seconds[:iterations], records, stuck, ready_ns)
 
 
 def _call_of(rehearsal: Rehearsal, rank: int, place: int) -> str:

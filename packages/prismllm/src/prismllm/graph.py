@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prismllm.errors import GraphError
-from prismllm.model import FORMAT, Call, Group, Step, digest
+from prismllm.model import FORMAT, Call, Group, Residual, Step, digest
 
 Ints = NDArray[np.int64]
 
@@ -55,6 +55,7 @@ class Job(msgspec.Struct, frozen=True):
         kind_of: Kind of each rank, `world` of them.
         local_world: Ranks of a host.
         script: With its arguments.
+        residual: Of aligning the slices that were timed; None if nothing can be left, or in older captures.
         format: Of the file.
     """
 
@@ -64,6 +65,7 @@ class Job(msgspec.Struct, frozen=True):
     kind_of: list[int]
     local_world: int
     script: list[str]
+    residual: Residual | None = None
     format: int = FORMAT
 
 

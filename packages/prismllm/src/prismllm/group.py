@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -60,6 +61,16 @@ class Clerk(Protocol):
         """The iteration that runs now."""
 
 
+class Invented(Protocol):
+    """Who follows values that nobody has computed."""
+
+    def add(self, tensor: Tensor, site: str) -> None:
+        """This tensor holds zeros that nobody has sent; received at `site`."""
+
+    def site_of(self, tensor: Tensor) -> str | None:
+        """Where such a value was received; None if it is real, or nobody knows."""
+
+
 class Slice:
     """What the groups of one process share.
 
@@ -70,7 +81,7 @@ class Slice:
         store: Where members meet; None for a slice of one.
         payloads: Directory of payloads that slices leave for each other.
         clerk: Who is told.
-        invented: Told of tensors that hold zeros because nobody knew better.
+        invented: Told of tensors that hold zeros because nobody knew better; knows where others came from.
     """
 
     def __init__(
@@ -81,12 +92,13 @@ class Slice:
         store: Any,
         payloads: Path,
         clerk: Clerk,
-        invented: Callable[[Tensor, str], None],
+        invented: Invented,
     ) -> None:
         self.rank, self.world, self.members = rank, world, tuple(members)
         self.payloads, self.clerk, self.invented = payloads, clerk, invented
         self.store = store
         self.groups: list[Group] = []
+        self.grouped_ns = 0
         self.payload_counts: Counter[tuple[int, str]] = Counter()
         self.direct = self.connect("direct", self.members)
 
@@ -102,6 +114,7 @@ class Slice:
         number = len(self.groups)
         self.groups.append(Group(list(ranks), description, call_site()))
         real = self.connect(f"g{number}", ranks) if set(ranks) <= set(self.members) else None
+        self.grouped_ns = time.monotonic_ns()
         if self.rank not in ranks:
             return None
         return SlicedGroup(self, number, list(ranks), name, description, real)
@@ -531,6 +544,8 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _keep(self, key: str, tensors: Sequence[Tensor]) -> None:
         if len(tensors) != 1 or tensors[0].nbytes > KEPT_BYTES:
             return
+        if self._slice.invented.site_of(tensors[0]) is not None:
+            return  # made of zeros: whoever reads it gets zeros, too, and knows
         raw = tensors[0].detach().contiguous().view(-1).view(torch.uint8).numpy()
         for path in self._places(key):
             if not path.exists():
@@ -555,7 +570,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._refuse_objects(self._ranks[source])
         for tensor in tensors:
             tensor.zero_()
-            self._slice.invented(tensor, call_site())
+            self._slice.invented.add(tensor, call_site())
         return "zeros"
 
     def _refuse_objects(self, source: int) -> None:

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from prismllm.alignment import align
 from prismllm.capture import CaptureOptions, Workshop, capture_alone, capture_slices, in_slices, prepare
 from prismllm.errors import DivergenceError, SlicingError
 from prismllm.graph import Job, Kind, Layout, fingerprint, lay_out
@@ -199,6 +200,7 @@ def _assemble(found: Found, keys: dict[int, tuple[int, ...]]) -> Job:
         kind_of,
         found.shop.options.local_world,
         list(found.shop.options.script),
+        align(kinds, _layout(found)),
     )
 
 

@@ -86,6 +86,35 @@ class Group(msgspec.Struct, frozen=True):
     site: str
 
 
+class Residual(msgspec.Struct, frozen=True):
+    """What is left when slices that were timed apart are aligned by the calls that they share.
+
+    Attributes:
+        seconds: Root mean square of the differences between the moments at which runs come to the same call.
+        share: The same, of the mean own work in an iteration, 0-1.
+        worst_s: The largest difference, seconds; above 0 if the run comes late.
+        worst_rank: Rank of that run, or one like it.
+        worst_call: Operation and place of that call.
+        runs: Iterations that were timed and aligned, each by one offset.
+        calls: Calls by which they were aligned.
+    """
+
+    seconds: float
+    share: float
+    worst_s: float
+    worst_rank: int
+    worst_call: str
+    runs: int
+    calls: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.runs} timed iterations aligned by {self.calls} shared calls: residual "
+            f"{1e3 * self.seconds:.2f} ms, {100 * self.share:.2f} % of an iteration's own work; the worst is "
+            f"{1e3 * self.worst_s:+.2f} ms on rank {self.worst_rank} at {self.worst_call}"
+        )
+
+
 class RankRecord(msgspec.Struct, frozen=True):
     """What one rank did.
 
@@ -98,6 +127,8 @@ class RankRecord(msgspec.Struct, frozen=True):
         samples_ns: Segments of further iterations, each a list like `Step.segments_ns`.
         launch_ns: Median time that a real launch of a call takes the host; 0 if unknown.
         peak_bytes: Most memory in use at any time up to the end of `step`; the real one of this rank in this world.
+        grouped_ns: When the last group was made; monotonic clock of this machine.
+        stepped_ns: When each iteration ended, those of `setup` included; likewise.
         format: Of this file.
     """
 
@@ -109,6 +140,8 @@ class RankRecord(msgspec.Struct, frozen=True):
     samples_ns: list[list[int]]
     launch_ns: int
     peak_bytes: int
+    grouped_ns: int = 0
+    stepped_ns: list[int] = []
     format: int = FORMAT
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from prismllm.costs import Costs, read_costs
 from prismllm.graph import Graph, Job, build
-from prismllm.model import read_record
+from prismllm.model import Residual, read_record
 from prismllm.replay import Iteration, Plan, replay
 from prismllm.whatif import Change, Hang, parse
 
@@ -90,6 +90,16 @@ class Rehearsal:
             InputError: A file is missing or damaged.
         """
         return cls(read_record(Path(directory) / "job.json", Job), read_costs(Path(costs) if costs else None))
+
+    @property
+    def most_bytes(self) -> int:
+        """Memory of the rank that needs most."""
+        return max(kind.peak_bytes for kind in self.job.kinds)
+
+    @property
+    def residual(self) -> Residual | None:
+        """What is left of aligning the slices that were timed apart; None if nothing can be left."""
+        return self.job.residual
 
     def run(self, changes: Sequence[Change | str] = (), *, iterations: int = 3, noise: int | None = None,
             keep: int = 1) -> list[Iteration]:  # fmt: skip

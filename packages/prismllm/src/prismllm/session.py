@@ -8,22 +8,24 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._C._profiler import _ExtraFields_Allocation
 from torch.autograd.profiler import profile, record_function
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from prismllm.errors import InputError, PrismError, ScriptError
-from prismllm.group import MARK, Slice, SlicedGroup
+from prismllm.group import MARK, Slice, SlicedGroup, call_site
 from prismllm.model import Call, RankRecord, Step, digest, write_record
-from prismllm.recorder import Recorder, check_repeats
+from prismllm.recorder import Recorder, check_repeats, describe
 from prismllm.taint import watch
 
 
@@ -87,10 +89,16 @@ def own_ns() -> int:
 
 
 class CaptureClerk:
-    """Writes calls down; lets no time pass."""
+    """Writes calls down; lets no time pass.
 
-    def __init__(self) -> None:
-        self.recorder = Recorder(own_ns)
+    Args:
+        rank: Global rank, for errors.
+        clock_ns: Nanoseconds of the rank's own work.
+    """
+
+    def __init__(self, rank: int, clock_ns: Callable[[], int] = own_ns) -> None:
+        self.rank = rank
+        self.recorder = Recorder(clock_ns)
         self.launch_ns: list[int] = []
 
     @property
@@ -119,13 +127,18 @@ class CaptureClerk:
         """Calls take no time."""
 
     def waited(self, place: int, iteration: int) -> None:
-        """Own work goes on; a call of an earlier iteration counts as waited for at once."""
-        if iteration == self.iteration:
-            self.recorder.wait(place)
-        else:
+        """Own work goes on.
+
+        Raises:
+            ScriptError: The call was launched in an earlier iteration; rank, call and both lines are named.
+        """
+        if iteration != self.iteration:
             raise ScriptError(
-                "a call is waited for in a later iteration than it was launched in; wait before optimizer.step()"
+                f"rank {self.rank} waits at {call_site()} in iteration {self.iteration} for a call of iteration "
+                f"{iteration}: {describe(self.recorder.steps[iteration].calls[place])}. Wait for it before "
+                "optimizer.step()."
             )
+        self.recorder.wait(place)
         self.recorder.leave()
 
 
@@ -139,10 +152,11 @@ class SandboxClerk(CaptureClerk):
     Args:
         order: Of this rank.
         since: First iteration in emulated time.
+        clock_ns: Nanoseconds of the rank's own work.
     """
 
-    def __init__(self, order: Order, since: int) -> None:
-        super().__init__()
+    def __init__(self, order: Order, since: int, clock_ns: Callable[[], int] = own_ns) -> None:
+        super().__init__(order.rank, clock_ns)
         self._order, self._since = order, since
         self._own_ns = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -234,8 +248,12 @@ def pretend(order: Order) -> None:
     )  # fmt: skip
 
 
-def run_script(script: list[str]) -> None:
+def run_script(script: list[str], rank: int) -> None:
     """The script as if it had been started from the command line.
+
+    Args:
+        script: With its arguments.
+        rank: Global rank, for errors.
 
     Raises:
         ScriptError: It failed, or ended before enough iterations were done.
@@ -258,7 +276,9 @@ def run_script(script: list[str]) -> None:
             if isinstance(cause, PrismError):
                 raise cause from None
             cause = cause.__cause__ or cause.__context__
-        raise ScriptError(f"{path.name} failed: {type(error).__name__}: {error}") from error
+        lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if Path(one.filename) == path]
+        where = f" (at {path.name}:{lines[-1]})" if lines else ""
+        raise ScriptError(f"rank {rank}: {path.name} failed: {type(error).__name__}: {error}{where}") from error
     raise ScriptError(
         f"{path.name} ended before enough iterations were done; let it train longer, or ask for fewer (--warmup, "
         "--timed). An iteration ends with optimizer.step()."
@@ -288,18 +308,24 @@ def capture(order: Order) -> None:
         except PermissionError:
             raise InputError("real-time priority is not allowed here; capture without --urgent") from None
     emulated_since = order.warmup + 1
-    clerk = SandboxClerk(order, emulated_since) if order.assistant else CaptureClerk()
+    invented = watch(order.rank, order.is_strict, is_eager=not order.assistant)
+
+    def clock_ns() -> int:
+        return own_ns() - invented.spent_ns
+
+    clerk = SandboxClerk(order, emulated_since, clock_ns) if order.assistant else CaptureClerk(order.rank, clock_ns)
     store = meet_slice(order)
-    part = Slice(order.rank, order.world, order.members, store, Path(order.out) / "payloads", clerk,
-                 watch(order.rank, order.is_strict))  # fmt: skip
+    part = Slice(order.rank, order.world, order.members, store, Path(order.out) / "payloads", clerk, invented)
     intercept(part)
     steady = order.warmup
     profiler = profile(use_cpu=True, record_shapes=True, profile_memory=True) if order.is_profiled else None
     digests: list[tuple[list[str], list[int], list[int], int]] = []
+    stepped_ns: list[int] = []
 
     def after_step() -> None:
         with record_function(STEP):
             step = clerk.recorder.end_step()
+            stepped_ns.append(time.monotonic_ns())
             clerk.stepped(step)
         done = len(clerk.recorder.steps) - 1
         if done == steady and profiler is not None:
@@ -315,10 +341,10 @@ def capture(order: Order) -> None:
     if profiler is not None:
         profiler.__enter__()
     clerk.recorder.leave()
-    run_script(order.script)
+    run_script(order.script, order.rank)
     if not dist.is_initialized():
         raise InputError(f"{order.script[0]} never calls init_process_group: it is not distributed")
-    _write(order, clerk, part, digests)
+    _write(order, clerk, part, digests, stepped_ns)
     if store is not None:  # nobody leaves while others may still receive
         store.add("left", 1)
         until = time.monotonic() + 30
@@ -327,8 +353,9 @@ def capture(order: Order) -> None:
 
 
 def _write(
-    order: Order, clerk: CaptureClerk, part: Slice, digests: list[tuple[list[str], list[int], list[int], int]]
-) -> None:
+    order: Order, clerk: CaptureClerk, part: Slice, digests: list[tuple[list[str], list[int], list[int], int]],
+    stepped_ns: list[int],
+) -> None:  # fmt: skip
     steps = clerk.recorder.steps
     step = steps[order.warmup]
     peak_bytes = 0
@@ -340,7 +367,8 @@ def _write(
         work, grown, peaks, peak_bytes = digests[0]
         step = Step(step.calls, step.moments, step.segments_ns, work, grown, peaks)
     record = RankRecord(
-        order.rank, order.world, part.groups, steps[: order.warmup], step, samples, 0, peak_bytes,
+        order.rank, order.world, part.groups, steps[: order.warmup], step, samples, 0, peak_bytes, part.grouped_ns,
+        stepped_ns,
     )  # fmt: skip
     write_record(Path(order.out) / order.name, record)
 
@@ -357,7 +385,6 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
     """
     marks: list[tuple[int, int]] = []
     stepped: list[int] = []
-    memory: list[tuple[int, int, int]] = []
     own_threads: set[int] = set()
     operators: list[tuple[int, str]] = []
     for event in profiler.kineto_results.events():
@@ -367,8 +394,6 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
         elif name == STEP:
             stepped.append(event.start_ns())
             own_threads.add(event.start_thread_id())
-        elif name == "[memory]":
-            memory.append((event.start_ns(), event.nbytes(), event.start_thread_id()))
         elif name.startswith("aten::"):
             operators.append((event.start_ns(), f"{name}{event.shapes()}"))
     marks.sort()
@@ -377,7 +402,7 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
     ends = np.array([end for _, end in marks], np.int64)
 
     def segments_of(times: list[int]) -> Any:
-        """Marks ended before, or -1 inside a mark."""
+        """Marks begun before, or -1 inside a mark."""
         at = np.searchsorted(starts, np.array(times, np.int64), side="right")
         inside = (at > 0) & (np.array(times, np.int64) <= ends[np.maximum(at - 1, 0)]) if len(starts) else at < 0
         return np.where(inside, -1, at)
@@ -385,14 +410,17 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
     # each moment is one mark; the last segment of an iteration is one with the first of the next
     length = lengths[-1]
     first = sum(one - 1 for one in lengths[:-1])
-    own = sorted(
-        (when, nbytes) for when, nbytes, thread in memory if thread in own_threads
-    )  # gloo's are not the rank's
+    allocations = _allocations(profiler)
+    is_outside = segments_of([one.start_time_ns for one in allocations]) >= 0
+    own = account([
+        Allocation(one.start_time_ns, one.extra_fields.ptr, one.extra_fields.alloc_size,
+                   bool(outside) and one.start_tid in own_threads)
+        for one, outside in zip(allocations, is_outside, strict=True)
+    ])  # fmt: skip
     grown, peaks = [0] * length, [0] * length
     now = most = 0
-    for (when, nbytes), segment in zip(own, segments_of([when for when, _ in own]), strict=True):
-        if segment < 0:
-            continue
+    begun_before = np.searchsorted(starts, np.array([when for when, _ in own], np.int64), side="right")
+    for (when, nbytes), segment in zip(own, begun_before.tolist(), strict=True):
         now += nbytes
         most = max(most, now)
         if when >= begun_ns:
@@ -404,3 +432,57 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
         if segment >= 0 and when >= begun_ns:
             rows[segment - first].append(text)
     return [digest(row) for row in rows], grown, peaks, most
+
+
+class Allocation(NamedTuple):
+    """Memory that was allocated, or freed.
+
+    Attributes:
+        when_ns: When.
+        address: Where it lies.
+        nbytes: Its size, below 0 if it is freed.
+        is_own: The rank's own work has done it: on its thread and outside of calls.
+    """
+
+    when_ns: int
+    address: int
+    nbytes: int
+    is_own: bool
+
+
+def account(allocations: Sequence[Allocation]) -> list[tuple[int, int]]:
+    """By how much a rank's own memory changes, and when.
+
+    What is allocated inside a call is gloo's, or the slice's, and so is its end, wherever that is: gloo clones what it
+    reduces and scatters in the call, and lets go of it later. What is allocated outside counts until it is freed,
+    whoever does that. The profiler does not see all of what other threads free: then the next one at that address says
+    that it is gone.
+
+    Args:
+        allocations: In order of time.
+
+    Returns:
+        Nanoseconds and bytes, in order of time.
+    """
+    held: dict[int, int] = {}
+    changes: list[tuple[int, int]] = []
+    for one in allocations:
+        gone = held.pop(one.address, 0)
+        if gone:
+            changes.append((one.when_ns, -gone))
+        if one.nbytes > 0 and one.is_own:
+            held[one.address] = one.nbytes
+            changes.append((one.when_ns, one.nbytes))
+    return changes
+
+
+def _allocations(profiler: Any) -> list[Any]:
+    """What the profiler has seen of memory, in order of time."""
+    found: list[Any] = []
+    todo = list(profiler.kineto_results.experimental_event_tree())
+    while todo:
+        event = todo.pop()
+        todo += event.children
+        if isinstance(event.extra_fields, _ExtraFields_Allocation):
+            found.append(event)
+    return sorted(found, key=lambda event: event.start_time_ns)

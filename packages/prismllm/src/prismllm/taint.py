@@ -7,13 +7,16 @@ calculated with, but not compared or tested.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -21,6 +24,8 @@ from prismllm.errors import InventedValueError
 
 #: Operators by which Python learns a value.
 _DECIDING = ("is_nonzero", "equal", "nonzero", "_local_scalar_dense", "masked_select")
+#: Operators that write all of their first argument.
+_OVERWRITING = ("copy_", "zero_", "fill_", "normal_", "uniform_")
 
 
 class InventedFloat(float):
@@ -57,9 +62,9 @@ def invented_float(value: float, rank: int, site: str) -> InventedFloat:
     return number
 
 
-def _text(rank: int, site: str) -> str:
+def _text(rank: int, site: str, deed: str = "decides at {} by a value") -> str:
     return (
-        f"rank {rank} decides at {_line()} by a value that came from a message nobody has sent (received at {site}). "
+        f"rank {rank} {deed.format(_line())} that came from a message nobody has sent (received at {site}). "
         "Run its sender in the same slice or as a sandbox rank, or let a recording supply it (capture both with a "
         "larger --slice)."
     )
@@ -76,28 +81,44 @@ def _line() -> str:
     return "?"
 
 
+def _held(tensor: torch.Tensor) -> torch.Tensor:
+    """The plain tensor inside a DTensor or a tensor that a collective is still filling."""
+    for name in ("_local_tensor", "elem"):
+        inner = getattr(tensor, name, None)
+        if isinstance(inner, torch.Tensor):
+            return _held(inner)
+    return tensor
+
+
 class TaintMode(TorchDispatchMode):  # type: ignore[misc]
-    """Follows invented values from operator to operator."""
+    """Follows invented values from operator to operator.
+
+    Attributes:
+        spent_ns: Time that the following itself took, which is none of the rank's own work; nanoseconds.
+    """
 
     def __init__(self, rank: int) -> None:
         super().__init__()
         self.rank = rank
+        self.spent_ns = 0
         self.sites = WeakIdKeyDictionary()
 
     def add(self, tensor: torch.Tensor, site: str) -> None:
         """The whole storage of this tensor is invented."""
-        self.sites[tensor.untyped_storage()] = site
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # no storage
+            self.sites[_held(tensor).untyped_storage()] = site
 
     def site_of(self, tensor: torch.Tensor) -> str | None:
         """Where the value was received, None if it is real."""
         try:
-            site: str | None = self.sites.get(tensor.untyped_storage())
+            site: str | None = self.sites.get(_held(tensor).untyped_storage())
         except (RuntimeError, NotImplementedError):  # no storage
             return None
         return site
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator; what it makes of invented values is invented."""
+        begun = time.perf_counter_ns()
         kwargs = kwargs or {}
         inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         site = next((found for found in map(self.site_of, inputs) if found), None)
@@ -105,38 +126,139 @@ class TaintMode(TorchDispatchMode):  # type: ignore[misc]
         is_shown = name == "_local_scalar_dense" and bool(_item_calls)
         if site is not None and name in _DECIDING and not is_shown:
             raise InventedValueError(_text(self.rank, site))
+        called = time.perf_counter_ns()
         result = func(*args, **kwargs)
+        returned = time.perf_counter_ns()
         if site is not None:
             written = inputs[:1] if name.endswith("_") else []
-            for one in [*tree_leaves(result), *written]:
-                if isinstance(one, torch.Tensor):
-                    self.add(one, site)
+            if name in _OVERWRITING and not any(map(self.site_of, inputs[1:])):
+                self._clear(inputs[0])
+            else:
+                for one in [*tree_leaves(result), *written]:
+                    if isinstance(one, torch.Tensor):
+                        self.add(one, site)
+        self.spent_ns += called - begun + time.perf_counter_ns() - returned
         return result
+
+    def _clear(self, tensor: torch.Tensor) -> None:
+        """A tensor is written with real values; if it is all of its storage, nothing invented is left there."""
+        plain = _held(tensor)
+        if plain.nbytes == plain.untyped_storage().nbytes():
+            self.sites.pop(plain.untyped_storage(), None)
 
 
 _item_calls: list[int] = []
 
 
-def watch(rank: int, is_strict: bool) -> Callable[[torch.Tensor, str], None]:
-    """Start following invented values in this process.
+class Watch:
+    """Whoever is told of invented values and does not follow them."""
 
-    Returns:
-        What to tell of a tensor that was filled with zeros, and where; does nothing unless strict.
+    #: As `TaintMode.spent_ns`.
+    spent_ns = 0
+
+    def add(self, tensor: torch.Tensor, site: str) -> None:
+        """This tensor holds zeros that nobody has sent; received at `site`."""
+
+    def site_of(self, tensor: torch.Tensor) -> str | None:
+        """Where such a value was received; None if it is real, or nobody knows."""
+        return None
+
+
+class StrictWatch(Watch):
+    """Follows invented values from the first one on; without any it costs nothing.
+
+    Args:
+        rank: Global rank of this process.
+        is_eager: Follow from the start: operators are recorded twice while values are followed, so ranks whose records
+            are compared must all be followed, or none.
     """
-    if not is_strict:
-        return lambda _tensor, _site: None
-    mode = TaintMode(rank)
-    mode.__enter__()
-    plain = torch.Tensor.item
+
+    def __init__(self, rank: int, *, is_eager: bool) -> None:
+        self._mode = TaintMode(rank)
+        self._is_needed = is_eager
+        _guard(self._mode, rank)
+        for name in ("backward", "grad"):  # a mode that is entered inside of a backward pass ends with it
+            setattr(torch.autograd, name, self._and_then_follow(getattr(torch.autograd, name)))
+        self.follow()
+
+    @property
+    def spent_ns(self) -> int:  # type: ignore[override]
+        """As `TaintMode.spent_ns`."""
+        return self._mode.spent_ns
+
+    def add(self, tensor: torch.Tensor, site: str) -> None:
+        """This tensor holds zeros that nobody has sent; received at `site`."""
+        self._mode.add(tensor, site)
+        self._is_needed = True
+        self.follow()
+
+    def site_of(self, tensor: torch.Tensor) -> str | None:
+        """Where such a value was received; None if it is real."""
+        return self._mode.site_of(tensor) if self._is_needed else None
+
+    def follow(self) -> None:
+        """Operators of this thread are seen from now on, if there is anything to follow."""
+        if self._is_needed and not any(one is self._mode for one in _get_current_dispatch_mode_stack()):
+            self._mode.__enter__()
+
+    def _and_then_follow(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                self.follow()
+
+        return call
+
+
+def _guard(mode: TaintMode, rank: int) -> None:
+    """The ways by which a value leaves its tensor: one number may be shown; whole tensors cannot be followed."""
+    plain_item = torch.Tensor.item
 
     def item(self: torch.Tensor) -> Any:
         site = mode.site_of(self)
         _item_calls.append(1)
         try:
-            value = plain(self)
+            value = plain_item(self)
         finally:
             _item_calls.pop()
         return value if site is None or not isinstance(value, float) else invented_float(value, rank, site)
 
     torch.Tensor.item = item
-    return mode.add
+    for name in ("numpy", "tolist", "__array__"):
+        setattr(torch.Tensor, name, _refusing_tensors(mode, rank, getattr(torch.Tensor, name)))
+    for name in ("isnan", "isinf", "isfinite"):  # they read a float without asking it
+        setattr(math, name, _refusing_numbers(getattr(math, name)))
+
+
+def _refusing_tensors(mode: TaintMode, rank: int, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        site = mode.site_of(self)
+        if site is not None:
+            raise InventedValueError(_text(rank, site, "copies at {}, to where nobody can follow it, a value"))
+        return plain(self, *args, **kwargs)
+
+    return method
+
+
+def _refusing_numbers(plain: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def function(number: Any) -> bool:
+        if isinstance(number, InventedFloat):
+            raise InventedValueError(_text(number.rank, number.site))
+        return plain(number)
+
+    return function
+
+
+def watch(rank: int, is_strict: bool, *, is_eager: bool = True) -> Watch:
+    """Start following invented values in this process, if strict.
+
+    Args:
+        rank: Global rank of this process.
+        is_strict: Control flow that reads an invented value is an error.
+        is_eager: As of `StrictWatch`.
+
+    Returns:
+        What to tell of a tensor that was filled with zeros, and where.
+    """
+    return StrictWatch(rank, is_eager=is_eager) if is_strict else Watch()
