@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import shutil
@@ -14,16 +15,20 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from made_jobs import pipeline
+from made_jobs import call, group, pipeline, step
+from made_jobs import kind as made
 from prismllm import Rehearsal
 from prismllm.cli import main
+from prismllm.costs import Costs, Link
 from prismllm.errors import InputError
+from prismllm.graph import Job
 from prismllm.views.chakra import COMM_COLL_NODE, COMM_RECV_NODE, COMM_SEND_NODE, read_chakra, write_chakra
 from prismllm.views.flight import write_dumps
 from prismllm.views.kineto import write_traces
 from prismllm.views.path import critical_path, shares
 from prismllm.views.timeline import bars, draw_svg
 
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 EROICA = Path(sys.executable).parent / "eroica"
 
 
@@ -51,6 +56,30 @@ def test_eroica_names_a_rank_that_hangs_in_a_rehearsed_job(rehearsal, tmp_path):
     verdict = diagnose(tmp_path / "dumps", tmp_path / "verdict.json")
     assert verdict["verdict"] == "blocked"
     assert next(one["workers"] for one in verdict["findings"] if one["role"] == "cause") == [42]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "workers", "hosts"),
+    [
+        ("", "", (), ()),
+        ("slow rank=13 by=1.6", "non-communication-slow", (13,), ("host1",)),
+        ("hang rank=13 op=0", "non-communication-hang", (13,), ("host1",)),
+        ("cut host=2 by=0.05", "communication-slow", (), ("host2",)),
+    ],
+)
+def test_c4d_names_what_was_injected_into_a_rehearsed_job(change, kind, workers, hosts):
+    """Four hosts of eight; the watch is fed with records made from the replay."""
+    pytest.importorskip("eroica")
+    spec = importlib.util.spec_from_file_location("eroica_c4d", BENCHMARKS / "eroica_c4d.py")
+    assert spec is not None
+    assert spec.loader is not None
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    what = step(60, call("all_reduce", 0, nbytes=200_000), 0, ("wait", 0), 20)
+    job = Job(32, [group(*range(32))], [made(0, what)], [0] * 32, 8, ["train.py"])
+    rehearsal = Rehearsal(job, Costs(host=Link(1e-6, 1e9), net=Link(1e-5, 2e7)))
+    row = benchmark.try_fault(rehearsal, change, kind, workers, hosts, seed=1)
+    assert row["is_right"], row
 
 
 def test_chakra_traces_hold_the_graph(tmp_path):

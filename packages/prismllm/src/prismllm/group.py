@@ -671,13 +671,16 @@ def _lend(tensors: Any) -> Any:
 
     Gloo's threads keep what they work on a little longer than the call lasts, and PyTorch's profiler does not see what
     they free: whether a rank's account of memory was right depended on who came first. `SlicedWork` holds the memory.
+    The tensor's own storage is not asked for: autograd adds gradients in place only where Python has never seen it.
 
     Args:
         tensors: One, or lists of them in any depth.
     """
     if not isinstance(tensors, Tensor):
         return [_lend(one) for one in tensors]
-    storage = tensors.untyped_storage()
-    lent = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), tensors.device, storage.nbytes())
-    alias = torch.empty(0, dtype=tensors.dtype)
-    return alias.set_(lent, tensors.storage_offset(), tensors.size(), tensors.stride())
+    steps = zip(tensors.size(), tensors.stride(), strict=True)
+    reach = sum((size - 1) * stride for size, stride in steps) + 1 if tensors.numel() else 0
+    lent = torch._C._construct_storage_from_data_pointer(
+        tensors.data_ptr(), tensors.device, reach * tensors.element_size()
+    )
+    return torch.empty(0, dtype=tensors.dtype).set_(lent, 0, tensors.size(), tensors.stride())
