@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from eroica.agent.communication import Communication
 from eroica.agent.counting import Counting
+from eroica.settings import Settings
 
 
 class Worker:
@@ -110,3 +117,85 @@ def test_nonsense_costs_nothing_and_a_worker_without_the_fifo_is_left_alone(tmp_
     lonely.poll(0.0, may_ask=True)
     lonely.poll(1.0, may_ask=True)
     assert lonely.asked == 0
+
+
+def test_a_collective_that_stays_open_is_asked_about_once(worker: Worker, counting: Counting) -> None:
+    def answer(now: float, counts: dict[str, list[int]]) -> str:
+        counting.poll(now, may_ask=True)
+        letter = worker.question()
+        if letter.isdigit():
+            worker.tell(letter, counts)
+        counting.poll(now + 0.1, may_ask=False)
+        return letter
+
+    answer(0.0, {"0": [5, 4]})
+    letter = answer(2.0, {"0": [5, 4]})
+    assert letter.islower() and counting.asked == 1
+    entries = [
+        {"pg_id": 0, "process_group": ["0", "d"], "collective_seq_id": 6, "profiling_name": "gloo:later", "before": 9},
+        {
+            "pg_id": 0,
+            "process_group": ["0", "d"],
+            "collective_seq_id": 5,
+            "profiling_name": "gloo:barrier",
+            "before": 0,
+        },
+        {"pg_id": 0, "process_group": ["0", "d"], "collective_seq_id": 4, "retired": True, "before": 7},
+    ]
+    place = worker.beat_file.with_suffix(".answer")
+    place.write_text(json.dumps({"question": letter, "flight": {"entries": entries}}))
+    place.chmod(0o600)
+    counting.poll(2.2, may_ask=False)
+    assert [(one.waits_in, one.before) for one in counting.counts] == [("gloo:barrier", 0)]
+    assert answer(4.0, {"0": [5, 4]}).isdigit() and counting.counts[0].before == 0, "it is asked only once"
+    answer(8.0, {"0": [6, 5]})
+    assert counting.counts[0].before == -1, "that is another one"
+    assert answer(14.0, {"0": [6, 5]}).isdigit(), "one was open for nearly as long before"
+    assert answer(19.0, {"0": [6, 5]}).islower()
+
+
+def test_a_worker_that_still_learns_is_not_asked(worker: Worker) -> None:
+    """Groups are made and used for the first time then, and torch's maps of counters change without a lock for us."""
+    one = SimpleNamespace(
+        worker=SimpleNamespace(pid=7), reader=SimpleNamespace(path=worker.beat_file), learns=True
+    )  # fmt: skip
+    now = [0.0]
+    watched = Communication(Settings(communication=True), lambda: [one], lambda: False, lambda: now[0])  # type: ignore[list-item]
+    for now[0] in (0.0, 1.0, 2.0):
+        watched.poll()
+    assert worker.question() == ""
+    one.learns = False
+    watched.poll()
+    assert worker.question().isdigit()
+
+
+BURNS = "import time; time.sleep(0.3)\nwhile time.process_time() < 0.4: pass\ntime.sleep(60)"
+WORKS_ELSEWHERE = f"""
+import subprocess, sys, threading, time
+burns, starts = {BURNS!r}, "import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', sys.argv[1]])"
+subprocess.Popen([sys.executable, "-S", "-c", starts, burns])
+def work():
+    while time.thread_time() < 0.3: pass
+threading.Thread(target=work).start()
+time.sleep(60)
+"""
+
+
+def test_other_threads_and_what_children_start_are_work_elsewhere() -> None:
+    process = subprocess.Popen([sys.executable, "-S", "-c", WORKS_ELSEWHERE], start_new_session=True)
+    one = SimpleNamespace(
+        worker=SimpleNamespace(pid=process.pid, global_rank=3), training_thread_id=process.pid,
+        silence=SimpleNamespace(heard=12),
+    )  # fmt: skip
+    watched = Communication(Settings(communication=True), list, lambda: False)
+    try:
+        end = time.monotonic() + 15
+        while time.monotonic() < end:
+            told = watched._operations(0.0, one)  # type: ignore[arg-type]
+            if told.elsewhere_cpu_s >= 0.65:
+                break
+            time.sleep(0.1)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert told.elsewhere_cpu_s >= 0.65 and told.cpu_s < 0.3 and told.heard == 12

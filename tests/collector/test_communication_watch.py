@@ -40,6 +40,13 @@ class Job:
     silent: set[int] = field(default_factory=set)
     ends: dict[int, Ending] = field(default_factory=dict)
     mute: set[int] = field(default_factory=set)
+    elsewhere: set[int] = field(default_factory=set)
+    hooked: set[int] = field(default_factory=set)
+    writing: set[int] = field(default_factory=set)
+    uploading: set[int] = field(default_factory=set)
+    before: int = -1
+    sent: int = 200_000
+    away_s: float = 0.0
     moves: bool = True
     pid: int = 1000
     draw: random.Random = field(default_factory=lambda: random.Random(1))
@@ -67,7 +74,7 @@ class Job:
             pid=host + 1,
             workers=tuple(self.status(worker) for worker in workers),
             communication=HostCommunication(
-                interval_s=STEP_S,
+                interval_s=max(STEP_S, self.away_s),
                 workers=tuple(self.operations(worker) for worker in workers),
                 flows=tuple(self.flows(host)),
                 groups=(GROUP,),
@@ -92,15 +99,27 @@ class Job:
             inside=sum(self.draw.random() >= share for _ in range(answered)),
             counts=()
             if worker in self.mute
-            else (GroupCount(group="0", entered=entered - late, completed=entered - 1),),
+            else (
+                GroupCount(
+                    group="0", entered=entered - late, completed=entered - 1, before=self.before if not late else -1
+                ),
+            ),
             state=self.behind.get(worker, "S"),
             cpu_s=self.now if worker in self.busy else 0.0,
+            elsewhere_cpu_s=self.now if worker in self.elsewhere else 0.0,
+            heard=int(2 * self.now) if worker in self.hooked else 0,
+            io_bytes=int(1e6 * self.now) if worker in self.writing else 0,
         )
 
     def flows(self, host: int) -> list[Flow]:
         others = [other for other in range(HOSTS) if other != host]
-        sent = 200_000 if self.moves else 0
-        return [
+        sent = self.sent if self.moves else 0
+        uploads = [
+            Flow(worker=worker, local=f"10.0.0.{host} {7000 + worker}", remote="192.0.2.1 443", sent_bytes=500_000)
+            for worker in self.uploading
+            if worker // PER_HOST == host
+        ]
+        return uploads + [
             Flow(
                 worker=host * PER_HOST,
                 local=f"10.0.0.{host} {5000 + other}",
@@ -260,6 +279,117 @@ def test_a_command_that_ends_with_success_hung_nowhere(job: Job) -> None:
     assert job.sense.standing
     job.sense.finished(0)
     assert job.sense.passed == {sensed.window.window_id}
+
+
+@pytest.mark.parametrize("work", ["elsewhere", "hooked", "writing", "uploading"])
+def test_who_is_at_work_on_something_else_for_minutes_hangs_nowhere(job: Job, work: str) -> None:
+    """An evaluation in other threads or with a loader of its own, a last checkpoint, an upload: looks see more."""
+    at_work: set[int] = getattr(job, work)
+    job.moves, job.behind = False, {0: "S"}
+    at_work.add(0)
+    assert job.live(120) == []
+    at_work.clear()
+    assert len(job.live(200)) == 1
+
+
+def test_helper_threads_that_all_have_are_no_work(job: Job) -> None:
+    job.elsewhere = set(range(WORLD))
+    job.live(5)
+    job.moves, job.behind = False, {5: "S"}
+    assert len(job.live(5)) == 1
+
+
+def test_a_collective_that_the_job_has_not_done_before_is_left_to_the_looks(job: Job) -> None:
+    """A last barrier, that of a first evaluation, that of the next epoch."""
+    job.moves, job.behind, job.before = False, {0: "S"}, 0
+    assert job.live(60) == []
+    job.moves, job.behind = True, {}
+    job.live(2)
+    job.moves, job.behind, job.before = False, {0: "S"}, 37
+    assert len(job.live(120)) == 1
+
+
+def test_a_collective_that_it_does_again_and_again_is_told_in_time(job: Job) -> None:
+    job.moves, job.behind, job.before = False, {5: "S"}, 37
+    assert len(job.live(5)) == 1
+
+
+def test_a_job_that_somebody_suspends_hangs_nowhere_and_its_next_hang_is_told_in_time(job: Job) -> None:
+    job.moves, job.behind = False, dict.fromkeys(range(WORLD), "T")
+    assert job.live(60) == []
+    job.moves, job.behind = True, {}
+    assert job.live(20) == []
+    job.moves, job.behind = False, {5: "S"}
+    assert len(job.live(5)) == 1
+
+
+def test_hosts_that_wake_up_one_after_the_other_cut_nobody_off(job: Job) -> None:
+    job.moves, job.silent = False, set(range(HOSTS))
+    assert job.live(20) == []
+    job.silent, job.away_s = {3}, 20.0
+    assert job.live(STEP_S) == []
+    job.away_s = 0.0
+    assert job.live(2) == []
+    job.moves, job.silent = True, set()
+    assert job.live(20) == []
+
+
+def test_an_agent_of_a_large_job_that_always_reports_seldom_does_not_hide_a_hang(job: Job) -> None:
+    job.away_s = 4.0
+    job.live(20)
+    job.moves, job.behind = False, {5: "S"}
+    assert len(job.live(6)) == 1
+
+
+def test_what_a_look_refutes_is_taken_back_and_not_said_again_of_the_same_standstill(job: Job) -> None:
+    job.moves, job.behind = False, {5: "S"}
+    (sensed,) = job.live(6)
+    job.sense.refuted()
+    assert job.sense.passed == {sensed.window.window_id} and job.sense.standing == set()
+    assert job.live(60) == []
+    job.moves, job.behind = True, {}
+    job.live(2)
+    job.moves, job.behind = False, {5: "S"}
+    assert len(job.live(120)) == 1
+
+
+def pause(job: Job, seconds: float, worker: int = 0) -> list[Sensed]:
+    """All wait in a collective, but for one worker that does something else; counters are still asked for."""
+    rate, outside = job.iteration_s, job.outside
+    job.iteration_s = 1e9
+    job.outside = {**dict.fromkeys(range(WORLD), 0.0), worker: 1.0}
+    sensed = job.live(seconds)
+    job.iteration_s, job.outside = rate, outside
+    return sensed
+
+
+@pytest.mark.parametrize(("every_s", "seconds"), [(15.0, 3.0), (20.0, 6.0), (30.0, 12.0)])
+def test_pauses_in_which_one_worker_saves_or_evaluates_make_it_no_slow_one(
+    job: Job, every_s: float, seconds: float
+) -> None:
+    job.outside = {worker: 0.8 if worker == 0 else 0.3 for worker in range(WORLD)}
+    for _ in range(6):
+        assert job.live(every_s) == []
+        assert pause(job, seconds) == []
+
+
+def test_a_worker_with_more_to_do_is_not_late_in_a_job_of_few_and_long_iterations(job: Job) -> None:
+    windows = Windows("j", Settings(communication=True))
+    job = Job(Sense(windows, Settings(communication=True)), windows, iteration_s=2.7)
+    job.outside = {worker: 0.9 if worker == 0 else 0.4 for worker in range(WORLD)}
+    assert job.live(300) == []
+
+
+def test_bytes_that_wait_because_there_are_more_of_them_are_no_slow_way(job: Job) -> None:
+    """All-to-all of uneven sizes, gathering for an evaluation, longer sequences: as much comes through as before."""
+    job.iteration_s, job.sent = 0.2, 16_000_000
+    job.delays = {(1, 2): 0.02, (2, 1): 0.01}
+    assert job.live(60) == []
+
+
+def test_a_late_worker_is_told_within_nine_seconds(job: Job) -> None:
+    job.iteration_s, job.outside = 0.2, {worker: 0.9 if worker == 3 else 0.25 for worker in range(WORLD)}
+    assert len(job.live(9)) == 1
 
 
 def test_a_slow_way_of_a_job_without_a_past_is_left_to_the_windows() -> None:

@@ -2,6 +2,8 @@
 
 from itertools import permutations
 
+import pytest
+
 from eroica.communication.hang import Scene, find_hang
 from eroica.communication.ledger import Matched
 from eroica.model.communication import Flow, GroupCount, Place, WorkerOperations
@@ -35,6 +37,28 @@ def test_who_has_not_entered_hangs_outside_of_communication() -> None:
     )
     assert found.operation == "collective number 12 of default_pg" and 5 not in found.waiting
     assert not found.is_busy
+
+
+def waits(worker: int, before: int) -> WorkerOperations:
+    count = GroupCount(group="0", entered=12, completed=11, waits_in="gloo:barrier", before=before)
+    return WorkerOperations(worker=worker, counts=(count,), state="S")
+
+
+@pytest.mark.parametrize(
+    ("before", "at_work", "expected"),
+    [(0, (), False), (5, (), True), (-1, (), True), (5, (5,), False), (5, (4,), True)],
+)
+def test_what_is_not_expected_is_left_to_those_who_see_more(
+    before: int, at_work: tuple[int, ...], expected: bool
+) -> None:
+    """A collective that the job has not done before, or one for which an absent worker at work is waited."""
+    found = find_hang(scene(operation(5, 11, 11), waits(2, before), at_work=frozenset(at_work)))
+    assert found is not None and found.is_expected == expected
+
+
+def test_processes_that_are_all_stopped_were_suspended() -> None:
+    assert find_hang(scene(*(operation(worker, state="T") for worker in HOSTS))) is None
+    assert find_hang(scene(*(operation(worker, state="T") for worker in range(7)))) is not None
 
 
 def test_who_has_not_entered_and_works_may_only_be_late() -> None:

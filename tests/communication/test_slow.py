@@ -1,5 +1,6 @@
 """Own work of workers and delays of connections tell four classes apart."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -58,6 +59,17 @@ def test_a_connection_whose_bytes_wait_is_slow_communication() -> None:
     )
 
 
+def test_more_bytes_that_wait_are_no_slow_way() -> None:
+    more = CellReading(delay_s=0.06, bytes_per_s=30e6, busy=0.6, held=0.0)  # 50 MB/s while under way, 40 before
+    assert find(stretch(0.2, dict.fromkeys(HOSTS, 0.25), {("node1", "node2"): more})) is None
+
+
+@pytest.mark.parametrize(("iterations", "slow"), [(2, False), (30, True)])
+def test_few_iterations_do_not_tell_that_a_job_is_slow(iterations: int, slow: bool) -> None:
+    now = stretch(0.14, {worker: 0.9 if worker == 3 else 0.25 for worker in HOSTS})
+    assert (find(replace(now, iterations=iterations)) is not None) == slow
+
+
 def test_both_at_once_are_told() -> None:
     slow = CellReading(delay_s=0.06, bytes_per_s=1e6, busy=0.5, held=0.0)
     outside = {worker: 0.6 if worker == 6 else 0.17 for worker in HOSTS}
@@ -77,6 +89,17 @@ def test_a_few_moments_are_not_enough_to_accuse_anybody() -> None:
 
 def test_all_workers_alike_are_nobodys_fault() -> None:
     assert find(stretch(0.2, dict.fromkeys(HOSTS, 0.75))) is None
+
+
+def test_who_always_had_more_to_do_has_more_of_that_as_well_where_all_have_more() -> None:
+    """Longer sequences: own work of all has grown by three quarters, and so has that of a heavy pipeline stage."""
+    shares = {worker: 0.8 if worker == 3 else 0.3 for worker in HOSTS}
+    usual = usual_of([stretch(0.1, shares)])
+    assert find(stretch(0.175, shares, moments=150), usual) is None
+    heavy = {worker: 0.8 if worker in (2, 3) else 0.3 for worker in HOSTS}
+    assert find(stretch(0.175, heavy, moments=150), usual_of([stretch(0.1, heavy)])) is None
+    found = find(stretch(0.2, {**dict.fromkeys(HOSTS, 0.15), 3: 0.9}, moments=150), usual)
+    assert found is not None and found.places[0].workers == (3,)
 
 
 def test_without_a_past_nobodys_own_work_is_accused() -> None:

@@ -231,6 +231,26 @@ def test_of_the_recorder_only_what_is_open_or_recent_is_told() -> None:
     assert digest(b"") is None
 
 
+@pytest.mark.parametrize(
+    ("ended", "waiting", "before"),
+    [
+        ([[4]] * 30, {}, 30),
+        ([[4]] * 30, {"input_sizes": [[1]]}, 0),
+        ([[4]] * 30, {"profiling_name": "gloo:barrier"}, 0),
+        ([[number] for number in range(30)], {"input_sizes": [[99]]}, 30),
+    ],
+    ids=["as ever", "of another size", "of another kind", "of sizes that always differ"],
+)
+def test_what_is_open_says_how_many_like_it_have_ended(
+    ended: list[list[int]], waiting: dict[str, Any], before: int
+) -> None:
+    entries = [entry("0", number, True, input_sizes=[sizes]) for number, sizes in enumerate(ended)]
+    entries += [entry("1", 1, True), entry("0", 99, False, **{"input_sizes": [[4]], **waiting})]
+    found = digest(json.dumps({"entries": entries, "pg_status": {}}).encode())
+    assert found is not None and found["entries"][-1]["before"] == before
+    assert all("before" not in one for one in found["entries"][:-1])
+
+
 def test_a_digit_is_answered_in_one_line_of_another_fifo(programs: list[Program], tmp_path: Path) -> None:
     program = begin(programs, tmp_path, LISTENING + "sys.stdin.read(); answering.stop(); say(sorted(os.listdir(here)))")
     program.line()

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from eroica.agent.counting import Counting
@@ -141,7 +141,8 @@ class Communication:
             counting = self._countings.get(worker.worker.pid)
             if counting is None:
                 counting = self._countings[worker.worker.pid] = Counting(worker.reader.path, self._period_s)
-            counting.poll(now, not busy)
+            # groups come and are used for the first time while it learns, and then torch's counters change their places
+            counting.poll(now, not busy and not worker.learns)
 
     def take(self) -> HostCommunication | None:
         """The record since the last one; None if that is not a second old yet."""
@@ -179,7 +180,10 @@ class Communication:
 
     def _operations(self, now: float, worker: LocalWorker) -> WorkerOperations:
         pid = worker.worker.pid
-        state, cpu_s = kernel_view(pid)[0], kernel_view(pid, worker.training_thread_id)[1]
+        state, process_s = kernel_view(pid)
+        cpu_s = kernel_view(pid, worker.training_thread_id)[1] or 0.0
+        children = _children(pid)
+        started = [one for child in children for one in _children(child)][:_MOST_CHILDREN]
         counting = self._countings.get(pid)
         so_far = (counting.asked, counting.answered, counting.inside) if counting is not None else (0, 0, 0)
         asked, answered, inside = (new - old for new, old in zip(so_far, self._told.get(pid, (0, 0, 0)), strict=True))
@@ -192,8 +196,10 @@ class Communication:
             counts=counting.counts if counting is not None else (),
             unanswered_s=counting.unanswered_s(now) if counting is not None else 0.0,
             state=state,
-            cpu_s=(cpu_s or 0.0) + sum(kernel_view(child)[1] or 0.0 for child in _children(pid)),
+            cpu_s=cpu_s + _cpu_s(children),
             io_bytes=io_bytes(pid, worker.training_thread_id),
+            elsewhere_cpu_s=max(0.0, (process_s or 0.0) - cpu_s) + _cpu_s(started),
+            heard=worker.silence.heard,
         )
 
 
@@ -207,6 +213,10 @@ def _grown(device: str, before: PortTotals | None, now: PortTotals) -> PortCount
     if min(sent, received, *trouble.values()) < 0 or not (sent or received or trouble):
         return None
     return PortCount(device=device, sent_bytes=sent, received_bytes=received, trouble=trouble)
+
+
+def _cpu_s(pids: Iterable[int]) -> float:
+    return sum(kernel_view(pid)[1] or 0.0 for pid in pids)
 
 
 def _children(pid: int) -> list[int]:

@@ -1,8 +1,9 @@
 """Asking a worker how far its collectives are, without waiting: a digit into its FIFO, later a line out of another.
 
 A digit gets counters only. Names and members of groups come from the long answer, which is asked for at the beginning
-and when a group appears that has no name yet. Whoever owes an answer is hardly asked again: questions do not pile up
-in a process that is stopped.
+and when a group appears that has no name yet. It is also asked for, once, when a collective stays open: then it says
+which kind that is, and how many like it there were. Whoever owes an answer is hardly asked again: questions do not
+pile up in a process that is stopped.
 """
 
 from __future__ import annotations
@@ -29,11 +30,20 @@ _JITTER = 0.4
 _UNANSWERABLE_S = 30.0
 #: A question may be lost beside somebody else's; after so long it is put again, as one more letter.
 _LOST_S = 3.0
+#: A collective that has been open for so long is asked about, seconds, and longer by this factor than any before: well
+#: before it is taken for a hang, and so seldom in any job that it costs nothing.
+_OPEN_S, _OPEN_FACTOR = 1.2, 1.2
 
 
 class _Entry(msgspec.Struct):
     pg_id: int = -1
     process_group: list[str] = []
+    collective_seq_id: int = -1
+    profiling_name: str = ""
+    is_p2p: bool = False
+    retired: bool = False
+    state: str = ""
+    before: int = -1
 
 
 class _Flight(msgspec.Struct):
@@ -76,12 +86,22 @@ class Counting:
         self._naming_pause_s = _NAMING_PAUSE_S
         self._counts: dict[str, tuple[int, int]] = {}
         self._names: dict[str, str] = {}
+        self._changed_at = float("-inf")
+        self._longest_open_s = 0.0
+        self._asked_about: object = None
+        self._open: dict[str, _Entry] = {}
 
     @property
     def counts(self) -> tuple[GroupCount, ...]:
         """Counts of each group as the worker told them last."""
         return tuple(
-            GroupCount(group=self._names.get(number, f"#{number}"), entered=entered, completed=completed)
+            GroupCount(
+                group=self._names.get(number, f"#{number}"),
+                entered=entered,
+                completed=completed,
+                waits_in=self._open[number].profiling_name[:_MOST_TEXT] if number in self._open else "",
+                before=self._open[number].before if number in self._open else -1,
+            )
             for number, (entered, completed) in self._counts.items()
         )
 
@@ -100,7 +120,7 @@ class Counting:
             return
         try:
             if self._letter:
-                self._take()
+                self._take(now)
             lost = bool(self._letter) and now - self._asked_at > _LOST_S
             if may_ask and (lost or (not self._letter and now >= self._next_at)):
                 self._ask(now)
@@ -116,14 +136,15 @@ class Counting:
     def _ask(self, now: float) -> None:
         self._number += 1
         wants_names = self._lacks_names() and now >= self._name_at
-        letters = _LETTERS if wants_names else _DIGITS
+        wants_more = wants_names or self._is_open_for_long(now)
+        letters = _LETTERS if wants_more else _DIGITS
         letter = letters[self._number % len(letters)]
         if wants_names:
             self._name_at, self._naming_pause_s = now + self._naming_pause_s, 2 * self._naming_pause_s
         if self._handle < 0:
             self._handle = open_told(self._beat_file)
         put_question(self._beat_file, letter)
-        self.asked += not wants_names
+        self.asked += not wants_more
         self._owed_from = self._owed_from if self._letter else now
         self._letter, self._asked_at = letter, now
         self._next_at = now + self._period_s * random.uniform(1 - _JITTER, 1 + _JITTER)
@@ -132,7 +153,16 @@ class Counting:
         ready = sum(max(entered, 0) for entered, _ in self._counts.values()) >= _ENTERED_FIRST
         return ready and any(number not in self._names for number in self._counts)
 
-    def _take(self) -> None:
+    def _is_open_for_long(self, now: float) -> bool:
+        """Return whether a collective has been open for long and was not asked about; then it counts as asked."""
+        is_open = any(entered > completed for entered, completed in self._counts.values())
+        limit_s = max(_OPEN_S, _OPEN_FACTOR * self._longest_open_s)
+        if not is_open or now - self._changed_at < limit_s or self._asked_about == self._counts:
+            return False
+        self._asked_about = self._counts
+        return True
+
+    def _take(self, now: float) -> None:
         if self._letter in _LETTERS:
             self._take_names()
             return
@@ -143,7 +173,11 @@ class Counting:
                 continue
             if letter == self._letter:
                 self.answered += 1
-                self._counts = {key[:20]: pair for key, pair in list(counts.items())[:_MOST_GROUPS]}
+                counts = {key[:20]: pair for key, pair in list(counts.items())[:_MOST_GROUPS]}
+                if counts != self._counts:
+                    if any(entered > completed for entered, completed in self._counts.values()):
+                        self._longest_open_s = max(self._longest_open_s, now - self._changed_at)
+                    self._counts, self._changed_at, self._open = counts, now, {}
                 self.inside += any(entered > completed for entered, completed in self._counts.values())
                 self._letter = ""
                 return
@@ -162,4 +196,8 @@ class Counting:
         for entry in answer.flight.entries if answer.flight is not None else ():
             if entry.process_group and len(self._names) < _MOST_GROUPS:
                 self._names[str(entry.pg_id)] = entry.process_group[0][:_MOST_TEXT]
+            is_open = not (entry.retired or entry.is_p2p or entry.state == "completed")
+            earlier = self._open.get(str(entry.pg_id))
+            if is_open and (earlier is None or entry.collective_seq_id < earlier.collective_seq_id):
+                self._open[str(entry.pg_id)] = entry
         self.groups = tuple(answer.process_groups[:_MOST_GROUPS])

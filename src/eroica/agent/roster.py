@@ -201,6 +201,11 @@ class LocalWorker:
         self.reader.close()
         self.process.close()
 
+    @property
+    def learns(self) -> bool:
+        """The worker does not know yet what an iteration is."""
+        return self._state == "learning"
+
     def subject(self) -> Subject:
         """The worker for a look."""
         identity = self.reader.identity

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -18,10 +19,10 @@ import msgspec
 from eroica.collector.participants import Roll
 from eroica.collector.windows import Windows
 from eroica.communication.conclusion import hang_verdict, place_in_words, slow_verdict, stretch_in_words
-from eroica.communication.hang import Scene, find_hang
+from eroica.communication.hang import Scene, find_hang, is_suspended
 from eroica.communication.ledger import Ledger, Second
 from eroica.communication.matrix import build_matrix
-from eroica.communication.slow import Slow, Usual, find_slow, usual_of
+from eroica.communication.slow import Slow, Usual, find_slow, is_slow, usual_of
 from eroica.communication.stretch import Stretch, stretch_of
 from eroica.model.communication import DelayMatrix, HostCommunication, WorkerOperations
 from eroica.model.verdict import Coverage, Verdict
@@ -35,8 +36,12 @@ log = logging.getLogger("eroica.collector")
 _STRETCHES_S = (6.0, 12.0, 24.0, 48.0)
 _CHUNK_S, _CHUNKS, _LEAST_CHUNKS = 8.0, 40, 2
 _READ_S, _FEW_HOSTS = 1.0, 32
-#: From the first sight of something slow until it is told: moments must come together; longer if there is doubt.
+#: From when iterations are longer until it is told: moments must come together; longer if there is doubt.
 _SETTLE_S, _DOUBT_S, _BEFORE_S = 6.0, 11.0, 1.0
+#: Iterations of so many seconds tell that the job is slow, and in the middle of them it became so.
+_PACE_S = 2.0
+#: If so many usual iterations fit into them and none has ended, the job pauses.
+_PAUSE_ITERATIONS = 3.0
 #: What is not seen for so long is gone.
 _UNSEEN_S = 3.0
 #: Whoever moves does so at least so often; slowness is not read from a job that has just stopped.
@@ -49,6 +54,14 @@ _PAUSE_FACTOR = 1.5
 _LATE_S, _UNHEARD_S = 1.3, 2.2
 #: Who uses so much of a core, or moves so many bytes a second, while all wait for it, is at work.
 _BUSY_CORE, _BUSY_BYTES = 0.2, 50_000
+#: Other threads and children of a worker at work use so much more of a core than those of any that waits, in so many
+#: seconds.
+_WORK_CORE, _WORK_S = 0.2, 10.0
+#: Hooks that fire so long after the job stood still belong to no iteration that had begun.
+_AFTER_S = 1.0
+#: A record that reaches back so much farther than the one before, seconds, is from an agent that did not run; whoever
+#: stopped it may have stopped its workers, too.
+_AWAY_S = 3.0
 #: Places that one job is accused of in a lifetime.
 _MOST_VERDICTS = 50
 
@@ -92,11 +105,14 @@ class Sense:
         self._counts: dict[int, tuple[tuple[str, int, int], ...]] = {}
         self._marks: dict[int, WorkerOperations] = {}
         self._pids: dict[int, int] = {}
+        self._heard: dict[int, tuple[int, float]] = {}
+        self._refuted = False
         self._chunks: deque[Stretch] = deque(maxlen=_CHUNKS)
         self._chunk_from: float | None = None
         self._read_at = float("-inf")
         self._seen: object = None
         self._onset: float | None = None
+        self._slower_since: float | None = None
         self._unseen: float | None = None
         self._accused: set[object] = set()
         self._usual_since: float | None = None
@@ -123,6 +139,9 @@ class Sense:
         iterations = {one.worker.global_rank: one.iteration for one in here}
         own = _of(report.communication, frozenset(iterations))
         second = self.ledger.take(now, report.host, own, iterations)
+        self._hear(now, second)
+        if before is not None and second.interval_s > _AWAY_S + 2 * before.interval_s:
+            self._progress.at = max(self._progress.at, now)
         if self._moved(before, second) or self._has_new_ends(report.host):
             self._went_on(now)
 
@@ -130,6 +149,21 @@ class Sense:
         """The command is over: if it did what it was to do, nothing hung to the end."""
         if exit_status == 0 and self._hang is not None:
             self._went_on(self._ticked)
+
+    def refuted(self) -> None:
+        """A look, which sees more, has found that somebody moves: what was told of a hang does not hold.
+
+        Nothing more is said of this standstill; looks go on.
+        """
+        self._refuted = True
+        if self._hang is not None:
+            self._pass("a look saw somebody move in what communication took for a hang")
+
+    def _hear(self, now: float, second: Second) -> None:
+        """Note when hooks of each worker fired last."""
+        for one in second.operations:
+            before, at = self._heard.get(one.worker, (one.heard, float("-inf")))
+            self._heard[one.worker] = (one.heard, now if one.heard > before else at)
 
     def _has_new_ends(self, host: str) -> bool:
         """A worker of the host has come to its end in order: it waited for nobody."""
@@ -148,8 +182,10 @@ class Sense:
         self._counts.clear()
         self._marks.clear()
         self._pids.clear()
+        self._heard.clear()
+        self._refuted = False
         self._chunks.clear()
-        self._chunk_from = self._onset = self._usual_since = self._unseen = None
+        self._chunk_from = self._onset = self._slower_since = self._usual_since = self._unseen = None
         self._seen = None
         self._accused.clear()
         self._progress = _Progress(longest_s=self._progress.longest_s)
@@ -177,13 +213,19 @@ class Sense:
             progress.longest_s = max(progress.longest_s, now - progress.at)
         progress.at = now
         self._marks = {one.worker: one for second in self.ledger.latest.values() for one in second.operations}
+        self._refuted = False
         if self._hang is not None:
-            window, self._hang = self._hang, None
-            verdict = self._windows.verdicts.get(window.window_id)
-            self.passed.add(window.window_id)
-            self.standing.discard(window.window_id)
-            self._windows.show(window, "passed", verdict)
-            self._windows.note(f"window {window.window_id}: what communication took for a hang went on by itself")
+            self._pass("what communication took for a hang went on by itself")
+
+    def _pass(self, why: str) -> None:
+        """Take the verdict on the hang back."""
+        if self._hang is None:
+            return
+        window, self._hang = self._hang, None
+        self.passed.add(window.window_id)
+        self.standing.discard(window.window_id)
+        self._windows.show(window, "passed", self._windows.verdicts.get(window.window_id))
+        self._windows.note(f"window {window.window_id}: {why}")
 
     @property
     def _in_training(self) -> bool:
@@ -195,9 +237,11 @@ class Sense:
         unseen_s, self._ticked = now - self._ticked, now
         if unseen_s > _UNSEEN_S and self._hang is None:  # we did not run, and have read nothing
             self._progress.at = max(self._progress.at, now)
+        if is_suspended(one for second in self.ledger.latest.values() for one in second.operations):
+            self._progress.at = max(self._progress.at, now)
         if self._windows.ended or self._told >= _MOST_VERDICTS or self._progress.began is None:
             return []
-        if self._hang is None and (hang := self._hanging(now)) is not None:
+        if self._hang is None and not self._refuted and (hang := self._hanging(now)) is not None:
             return [hang]
         if self._hang is None and now - self._read_at >= self._pause_s and self._is_moving(now):
             self._read_at = now
@@ -254,7 +298,7 @@ class Sense:
         hang = find_hang(self._scene(now))
         if hang is None or (hang.is_busy and waited_s < self._settings.silence_s):
             return None
-        if not hang.places or hang.confidence < 0.5:
+        if not hang.places or hang.confidence < 0.5 or not hang.is_expected:
             return None  # the looks will be taken when the worker is silent; they see more than we do
         usual = self._stretch_before(self._progress.at)
         window = self._window(f"nothing entered, completed or moved for {waited_s:.1f} s")
@@ -277,7 +321,37 @@ class Sense:
             unheard=frozenset(unheard),
             home=self.ledger.hosts.get(0, ""),
             used=frozenset(self._stretch_before(self._progress.at).cells),
+            at_work=self._at_work(now, operations),
         )
+
+    def _at_work(self, now: float, operations: Mapping[int, WorkerOperations]) -> frozenset[int]:
+        """Workers that go on with something, as anything but their own use of a core tells."""
+        began = max(self._progress.at, now - _WORK_S)
+        seconds, passed_s = self.ledger.between(began, now), max(now - began, 0.1)
+        marks = dict(self._marks) if began == self._progress.at else {}
+        moved: dict[int, int] = {}
+        for second in seconds:
+            for one in second.operations:
+                marks.setdefault(one.worker, one)
+            for worker, count in second.elsewhere.items():
+                moved[worker] = moved.get(worker, 0) + count
+        cores = {
+            worker: (one.elsewhere_cpu_s - marks[worker].elsewhere_cpu_s) / passed_s
+            for worker, one in operations.items()
+            if worker in marks
+        }
+        for worker in cores:
+            files = (operations[worker].io_bytes or 0) - (marks[worker].io_bytes or 0)
+            moved[worker] = moved.get(worker, 0) + max(0, files)
+        least = min(cores.values(), default=0.0) + _WORK_CORE
+        found = {worker for worker, used in cores.items() if used >= least}
+        found |= {worker for worker, count in moved.items() if count >= _BUSY_BYTES * passed_s}
+        found |= {
+            worker
+            for worker, (_, at) in self._heard.items()
+            if at > self._progress.at + _AFTER_S and now - at < self._limit_s()
+        }
+        return frozenset(found)
 
     def _is_busy(self, now: float, worker: int, one: WorkerOperations) -> bool:
         before, waited_s = self._marks.get(worker), max(now - self._progress.at, 0.1)
@@ -291,20 +365,23 @@ class Sense:
     # ------------------------------------------------------------------ slow
 
     def _read(self, now: float) -> list[Sensed]:
-        """Something is seen at first in any stretch, and told from what came after that."""
+        """Tell what all moments show that came since iterations became longer, or since something was seen."""
         usual = self._usual()
+        self._pace(now, usual)
         self._chunk(now, usual)
         length_s, slow, stretch = self._first_sight(now, usual)
         if slow is None:
             self._calm(now, stretch, usual)
             return []
         self._usual_since = self._unseen = None
+        since = self._slower_lately(now)
         if self._onset is None:
-            self._onset = now
+            self._onset = now if since is None else since
         since_s = now - self._onset
         if since_s < _SETTLE_S:
             return []
-        stretch, slow = self._look(min(self._onset - _BEFORE_S, now - length_s), now, usual)
+        began = self._onset - _BEFORE_S if since is None else since
+        stretch, slow = self._look(min(began, now - length_s), now, usual)
         log.debug("communication looks slow for %.1f s: %s", since_s, slow and (slow.key, slow.gain, slow.doubtful))
         if slow is None or (slow.doubtful and since_s < _DOUBT_S) or slow.key in self._accused:
             return []
@@ -313,10 +390,32 @@ class Sense:
             return []
         return [self._accuse(slow, stretch, usual)]
 
+    def _pace(self, now: float, usual: Usual | None) -> None:
+        """Since when iterations take longer than usual: they are counted, so seconds tell what moments cannot yet."""
+        stretch = stretch_of(self.ledger.between(now - _PACE_S, now))
+        least = self._settings.communication_slow
+        if usual is None:
+            return
+        if stretch.iteration_s is None:
+            is_pause = usual.iteration_s * _PAUSE_ITERATIONS < _PACE_S
+            self._slower_since = None if is_pause else self._slower_since
+        elif stretch.iteration_s < usual.iteration_s * (1 + least):
+            self._slower_since = None
+        elif self._slower_since is None and is_slow(stretch, usual, least):
+            self._slower_since = max(now - _PACE_S / 2, self._fresh_from)
+
+    def _slower_lately(self, now: float) -> float | None:
+        """Since when; None if it is not slow, or has been for so long that something else may have changed."""
+        since = self._slower_since
+        return since if since is not None and now - since <= _STRETCHES_S[2] else None
+
     def _first_sight(self, now: float, usual: Usual | None) -> tuple[float, Slow | None, Stretch]:
         """The shortest stretch that shows something, and what; the longest one there is where none does."""
         length_s, slow, stretch = 0.0, None, self._look(now, now, usual)[0]
-        for length_s in _STRETCHES_S:
+        since = self._slower_lately(now)
+        if since is not None:
+            stretch, slow = self._look(since, now, usual)
+        for length_s in _STRETCHES_S if slow is None else ():
             began = max(self._fresh_from, self._progress.began or now, now - length_s)
             stretch, slow = self._look(began, now, usual)
             if slow is not None or began > now - length_s or self._is_usual(stretch, usual):
@@ -337,7 +436,8 @@ class Sense:
 
     def _accuse(self, slow: Slow, stretch: Stretch, usual: Usual | None) -> Sensed:
         since, self._seen = self._onset or 0.0, None
-        self._onset = self._fresh_from = self._progress.at  # what else is found must show in what comes now
+        # what else is found must show in what comes now
+        self._onset = self._slower_since = self._fresh_from = self._progress.at
         self._accused.add(slow.key)
         window = self._window(f"communication shows {place_in_words(slow.places[0])}")
         verdict = slow_verdict(self._windows.job, window, slow, stretch, usual, self._coverage)
@@ -371,7 +471,8 @@ class Sense:
         slower = usual is not None and chunk.iteration_s and chunk.iteration_s > usual.iteration_s * _USUAL
         window = self._windows.window
         is_calm = window is None or window.purpose == "baseline"  # which opens while the job is healthy
-        if chunk.iteration_s and not slower and self._onset is None and not self._accused and is_calm:
+        is_calm = is_calm and self._onset is None and self._slower_since is None and not self._accused
+        if chunk.iteration_s and not slower and is_calm:
             self._chunks.append(chunk)
 
     def _usual(self) -> Usual | None:

@@ -197,6 +197,8 @@ def _operations(one: WorkerOperations) -> WorkerOperations:
             group=clean_text(count.group, _NAME),
             entered=max(-1, min(count.entered, MAX_ITERATION)),
             completed=max(-1, min(count.completed, MAX_ITERATION)),
+            waits_in=clean_text(count.waits_in, _NAME),
+            before=max(-1, min(count.before, MAX_ITERATION)),
         )
         for count in one.counts[:_GROUPS]
     )

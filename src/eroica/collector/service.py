@@ -398,6 +398,8 @@ class Collector:
             self.windows.note(f"the diagnosis of blockage {window.window_id} failed; see log/collector.log")
             failed = True
         now = self._clock()
+        if verdict is None and not failed:
+            self.sense.refuted()
         if verdict is not None or failed:  # looks that found nothing are kept nowhere: there may be many
             self._keep(lambda: self._store.save_blockage(order.blockage))
         if verdict is not None:

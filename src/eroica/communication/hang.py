@@ -34,6 +34,8 @@ class Scene:
         unheard: Hosts whose agents have fallen silent meanwhile.
         used: Cells with traffic as long as the job moved.
         home: The collector's host, which hears the others.
+        at_work: Workers that go on, as something else than their own use of a core tells: hooks that fire, files, other
+            threads, what they have started, connections with others than workers.
     """
 
     operations: Mapping[int, WorkerOperations]
@@ -44,6 +46,7 @@ class Scene:
     unheard: frozenset[str] = frozenset()
     used: frozenset[Cell] = frozenset()
     home: str = ""
+    at_work: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Hang:
         confidence: 0-1.
         evidence: Sentences with numbers.
         is_busy: Who is named moves on by itself as far as its process tells: it may only be late.
+        is_expected: Nobody who has not entered is at work on something else, and the job has done such a collective
+            before. Else communication cannot say how long this one may take.
     """
 
     kind: CommunicationClass
@@ -69,6 +74,7 @@ class Hang:
     confidence: float
     evidence: tuple[str, ...] = field(default=())
     is_busy: bool = False
+    is_expected: bool = True
 
 
 def find_hang(scene: Scene) -> Hang | None:
@@ -82,6 +88,8 @@ def find_hang(scene: Scene) -> Hang | None:
         return None
     meeting = max(meetings, key=lambda one: (len(one.inside), len(one.absent)))
     stopped = _stopped(scene, meeting.members)
+    if is_suspended(scene.operations.values()):
+        return None
     lost = tuple(worker for worker in meeting.members if scene.hosts.get(worker) in scene.unheard)
     if scene.home in scene.unheard or 1 < len(scene.unheard) >= len(set(scene.hosts.values())) / 2:
         return None  # it is we who hear nobody
@@ -96,6 +104,7 @@ def find_hang(scene: Scene) -> Hang | None:
 
 @dataclass(frozen=True)
 class _Meeting:
+    name: str
     label: str
     sequence: int
     members: tuple[int, ...]
@@ -136,7 +145,7 @@ def _meeting(scene: Scene, name: str) -> _Meeting | None:
     mute = tuple(worker for worker in members if worker not in counts)
     absent = () if done else behind or mute
     label = (group.description or f"group {name}") if group is not None else f"group {name}"
-    return _Meeting(label, newest, members, inside, absent)
+    return _Meeting(name, label, newest, members, inside, absent)
 
 
 def _stopped(scene: Scene, members: Iterable[int]) -> tuple[int, ...]:
@@ -147,6 +156,11 @@ def _stopped(scene: Scene, members: Iterable[int]) -> tuple[int, ...]:
         and scene.operations[worker].state[:1] in _STOPPED
         and scene.operations[worker].state
     )
+
+
+def is_suspended(operations: Iterable[WorkerOperations]) -> bool:
+    """Return whether all processes are stopped, as by a scheduler that suspends the job: that is no fault of any."""
+    return all(one.state and one.state[0] in _STOPPED for one in operations)
 
 
 def _place(scene: Scene, workers: tuple[int, ...]) -> tuple[Place, ...]:
@@ -195,10 +209,22 @@ def _not_entered(scene: Scene, meeting: _Meeting) -> Hang:
     busy = bool(set(meeting.absent) & scene.busy)
     few = len(meeting.absent) <= len(meeting.members) / 2
     confidence = 0.3 if unknown else (_ASLEEP if few else _MANY_ASLEEP)
+    expected = not set(meeting.absent) & scene.at_work and not _is_first(scene, meeting)
     return Hang(
         "non-communication-hang", _place(scene, meeting.absent), meeting.operation, meeting.label, meeting.inside,
-        confidence, tuple(evidence), busy,
+        confidence, tuple(evidence), busy, expected,
     )  # fmt: skip
+
+
+def _is_first(scene: Scene, meeting: _Meeting) -> bool:
+    """The job has not done any such collective before, as those who wait in it tell: its loop is left or begins."""
+    told = [
+        count.before
+        for worker in meeting.inside
+        for count in scene.operations[worker].counts
+        if count.group == meeting.name and count.before >= 0
+    ]
+    return bool(told) and not any(told)
 
 
 def _cut_off(scene: Scene, meeting: _Meeting, lost: tuple[int, ...]) -> Hang:

@@ -75,6 +75,7 @@ class Second:
         iterations: Global rank -> iterations completed.
         ports: RDMA ports of the host.
         kernels: NCCL's collectives of its workers.
+        elsewhere: Global rank -> bytes sent to and received from others than workers.
     """
 
     at: float
@@ -86,6 +87,7 @@ class Second:
     iterations: Mapping[int, int]
     ports: tuple[PortCount, ...] = ()
     kernels: tuple[KernelTime, ...] = ()
+    elsewhere: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -116,8 +118,9 @@ class Ledger:
         matched = tuple(self._matched(host, record.flows))
         cells = cells_of(matched)
         second = Second(
-            now, host, record.interval_s, record.workers, cells, matched, dict(iterations), record.ports, record.kernels
-        )
+            now, host, record.interval_s, record.workers, cells, matched, dict(iterations), record.ports,
+            record.kernels, self._elsewhere(record.flows),
+        )  # fmt: skip
         self._seconds.append(second)
         self.latest[host] = second
         while self._seconds and self._seconds[0].at < now - KEPT_S:
@@ -129,6 +132,13 @@ class Ledger:
         known = self.groups.get(group.name)
         if known is None or len(group.ranks) > len(known.ranks) or set(group.ranks) == set(known.ranks):
             self.groups[group.name] = group
+
+    def _elsewhere(self, flows: Iterable[Flow]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for flow in flows:
+            if flow.remote not in self._ends:
+                found[flow.worker] = found.get(flow.worker, 0) + flow.sent_bytes + flow.received_bytes
+        return found
 
     def _matched(self, host: str, flows: Iterable[Flow]) -> Iterator[Matched]:
         for flow in flows:

@@ -30,11 +30,15 @@ _LEAST_DELAY_S = 0.002
 _NO_DELAY_S = 2e-4
 #: Cells that cost less than this share of what the hottest costs are not hot: a few late bytes are soon an outlier.
 _SAME_LOSS = 0.1
+#: Of a slow way less comes out while data is under way, by this factor; more to carry makes bytes wait as well.
+_LESS_COMES = 0.7
 #: What unsent and arriving data weigh beside the delay: late acknowledgements reach twice the delay of a slow way.
 _SIGNS = 6.0
 #: Share of the waiting bytes that are unsent, from which on a sender does not keep up.
 _LINGERING = 0.1
 _BINOMIAL_FLOOR = 0.05
+#: Own work below this share of an iteration is next to none.
+_LITTLE_WORK = 0.1
 #: A host is late as a whole if each of its workers is so late, as a share of the latest one.
 _ALIKE = 0.5
 
@@ -100,6 +104,12 @@ def usual_of(stretches: Sequence[Stretch]) -> Usual | None:
     )
 
 
+def is_slow(now: Stretch, usual: Usual, least_share: float) -> bool:
+    """Iterations take longer than usual by this share, even if one more had ended."""
+    least_s = now.least_iteration_s
+    return least_s is not None and least_s >= usual.iteration_s * (1 + least_share)
+
+
 def _middle(readings: Sequence[CellReading]) -> CellReading:
     return CellReading(*(median(getattr(one, name) for one in readings) for name in CellReading.__dataclass_fields__))
 
@@ -118,7 +128,7 @@ def find_slow(
     """
     if not now.iteration_s:
         return None
-    if usual is not None and now.iteration_s < usual.iteration_s * (1 + least_share):
+    if usual is not None and not is_slow(now, usual, least_share):
         return None
     hot, weights, heat, cost = _hot(now, usual, least_share)
     late, sure, doubtful = _late(now, usual, peers, hosts, (least_share, _SURE_BESIDE if hot else _SURE))
@@ -149,6 +159,9 @@ def _late(
 ) -> tuple[dict[int, float], float, bool]:
     """Workers whose own work has grown beyond that of their peers, seconds in an iteration.
 
+    Where all have more to do, who had more to do than others before has more of that as well: in seconds and as a
+    factor their work must have grown more.
+
     Nobody without a healthy past: who logs, saves or evaluates has always had more to do than others.
 
     Args:
@@ -168,9 +181,10 @@ def _late(
         grown = {worker: more for worker in group if (more := _grown(now, usual, worker)) is not None}
         if len(grown) < 2:
             continue
-        least = limits[0]
+        least, factor = limits[0], _factor(now, usual, grown)
         for worker, more in grown.items():
             others = median(value for other, value in grown.items() if other != worker)
+            others = max(others, _alike(usual, worker, factor))
             error = _standard_error(now, worker)
             share = (more - others) / period_s
             if share >= max(least, limits[1] * error) and more >= least * period_s / 2:
@@ -178,30 +192,51 @@ def _late(
                 sureness = min(sureness, share / error)
             else:
                 doubtful |= share >= max(least, _MAYBE * error)
-        together = _late_hosts(now, grown, hosts, (least, limits[1]))
+        together = _late_hosts(now, usual, grown, hosts, (least, limits[1]))
         late.update({worker: max(more, late.get(worker, 0.0)) for worker, more in together.items()})
         if together:
             sureness = min(sureness, limits[1])
     return late, sureness, doubtful
 
 
+def _factor(now: Stretch, usual: Usual | None, workers: Collection[int]) -> float:
+    """By which the own work of these workers has grown, in the middle; of next to none, hardly at all."""
+    floor_s = _LITTLE_WORK * (usual.iteration_s if usual is not None else 0.0)
+    if not floor_s or usual is None:
+        return 1.0
+    return median(
+        ((now.work_s(worker) or 0.0) + floor_s) / (usual.work_s.get(worker, 0.0) + floor_s) for worker in workers
+    )
+
+
+def _alike(usual: Usual | None, worker: int, factor: float) -> float:
+    """Growth of a worker's own work that is like its peers'."""
+    return 0.0 if usual is None else usual.work_s.get(worker, 0.0) * max(0.0, factor - 1)
+
+
 def _late_hosts(
-    now: Stretch, grown: Mapping[int, float], hosts: Mapping[int, str], limits: tuple[float, float]
+    now: Stretch,
+    usual: Usual | None,
+    grown: Mapping[int, float],
+    hosts: Mapping[int, str],
+    limits: tuple[float, float],
 ) -> dict[int, float]:
     """Workers of hosts of which all are late, none of them as surely as all together; seconds in an iteration."""
     late: dict[int, float] = {}
     period_s, names = now.iteration_s or 1.0, sorted({hosts[worker] for worker in grown if worker in hosts})
     for host in names:
         here = [worker for worker in grown if hosts.get(worker) == host]
-        others = [more for worker, more in grown.items() if hosts.get(worker) != host]
+        elsewhere = [worker for worker in grown if hosts.get(worker) != host]
+        others = [grown[worker] for worker in elsewhere]
         if len(here) < 2 or len(others) < 2 or len(names) < 2:
             continue
-        usual_s = median(others)
-        shares = [(grown[worker] - usual_s) / period_s for worker in here]
+        usual_s, factor = median(others), _factor(now, usual, elsewhere)
+        beyond = {worker: grown[worker] - max(usual_s, _alike(usual, worker, factor)) for worker in here}
+        shares = [beyond[worker] / period_s for worker in here]
         mean = sum(shares) / len(shares)
         error = math.sqrt(sum(_standard_error(now, worker) ** 2 for worker in here)) / len(here)
         if mean >= max(limits[0], limits[1] * error) and min(shares) >= _ALIKE * max(shares):
-            late |= {worker: grown[worker] - usual_s for worker in here}
+            late |= beyond
     return late
 
 
@@ -264,12 +299,19 @@ def _hot(
     if cost < least_share:
         return {}, {}, 0.0, 0.0
     found = {cell: pair for cell, pair in found.items() if pair[0].busy - pair[1].busy >= _SAME_LOSS * cost}
+    if usual is not None and not any(_less_comes(now.cells[cell], usual.cells[cell]) for cell in found):
+        return {}, {}, 0.0, 0.0
     return (
         {cell: one.delay_s - before.delay_s for cell, (one, before) in found.items()},
         {cell: _weight(one, before) for cell, (one, before) in found.items()},
         max(one.delay_s / max(before.delay_s, _NO_DELAY_S) for one, before in found.values()),
         cost,
     )
+
+
+def _less_comes(reading: CellReading, before: CellReading) -> bool:
+    """While data is under way, fewer bytes arrive in a second than did before."""
+    return reading.bytes_per_s * before.busy < _LESS_COMES * before.bytes_per_s * reading.busy or before.busy == 0
 
 
 def _weight(reading: CellReading, ordinary: CellReading) -> float:

@@ -1,17 +1,26 @@
-"""A stretch of a job's communication: own work of each worker, and what each host sends to each, added up."""
+"""A stretch of a job's communication: own work of each worker, and what each host sends to each, added up.
+
+Pauses between iterations (a checkpoint, an evaluation, a host that was suspended) are taken out first: one pause makes
+no iteration slower, and who works in it works on something else.
+"""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from itertools import pairwise
+from statistics import median, median_low
 
 from eroica.communication.ledger import Cell, CellSum, Second
 from eroica.model.communication import KernelTime
 from eroica.trace.inspector import last_to_arrive
 
 _LEAST_BYTES_PER_S = 20_000.0
+#: A pause is at least so many times as long as iterations usually are apart in the same stretch, and so long, seconds.
+_PAUSE, _LEAST_PAUSE_S = 3.0, 1.5
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,7 @@ class Stretch:
     Attributes:
         seconds: How long it is, of the host that told least.
         iteration_s: Mean iteration, None where none ended.
+        iterations: How many ended; infinite where that is not known.
         outside: Global rank -> share of moments in no collective.
         moments: Global rank -> moments.
         cells: (sender, receiver) -> reading; only cells with traffic that counts.
@@ -58,6 +68,14 @@ class Stretch:
     operations_per_s: float = 0.0
     trouble: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
     last: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    iterations: float = math.inf
+
+    @property
+    def least_iteration_s(self) -> float | None:
+        """What an iteration takes at least, seconds: another one may have been as good as over. None as above."""
+        if self.iteration_s is None or math.isinf(self.iterations):
+            return self.iteration_s
+        return self.iteration_s * self.iterations / (self.iterations + 1)
 
     def work_s(self, worker: int) -> float | None:
         """Own work of a worker in each iteration; None where that is not known."""
@@ -66,11 +84,13 @@ class Stretch:
 
 
 def stretch_of(seconds: Iterable[Second]) -> Stretch:
-    """Add records up.
+    """Add records up, pauses left out.
 
     Args:
         seconds: Of one stretch, in the order in which they came.
     """
+    records = tuple(seconds)
+    pauses = _Pauses(records)
     answered: dict[int, int] = {}
     inside: dict[int, int] = {}
     counted: dict[int, list[tuple[float, int]]] = {}
@@ -79,25 +99,30 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
     lengths: dict[str, float] = {}
     trouble: dict[tuple[str, str], Counter[str]] = {}
     kernels: list[KernelTime] = []
-    for second in seconds:
-        lengths[second.host] = lengths.get(second.host, 0.0) + second.interval_s
+    for second in records:
+        at = pauses.without(second.at)
         for one in second.operations:
-            answered[one.worker] = answered.get(one.worker, 0) + one.answered
-            inside[one.worker] = inside.get(one.worker, 0) + one.inside
             if one.answered:
                 entered = sum(max(count.entered, 0) for count in one.counts)
-                counted.setdefault(one.worker, []).append((second.at, entered))
+                counted.setdefault(one.worker, []).append((at, entered))
         for worker, iteration in second.iterations.items():
-            iterations.setdefault(worker, []).append((second.at, iteration))
+            iterations.setdefault(worker, []).append((at, iteration))
         kernels += second.kernels
         for port in second.ports:
             if port.trouble:
                 trouble.setdefault((second.host, port.device), Counter()).update(port.trouble)
+        if pauses.cover(second):
+            continue
+        lengths[second.host] = lengths.get(second.host, 0.0) + second.interval_s
+        for one in second.operations:
+            answered[one.worker] = answered.get(one.worker, 0) + one.answered
+            inside[one.worker] = inside.get(one.worker, 0) + one.inside
         for cell, moved in second.cells.items():
             cells.setdefault(cell, CellSum()).add(moved)
     return Stretch(
         seconds=min(lengths.values(), default=0.0),
         iteration_s=_iteration_s(iterations),
+        iterations=median(points[-1][1] - points[0][1] for points in iterations.values()) if iterations else 0.0,
         outside={worker: 1 - inside[worker] / count for worker, count in answered.items() if count},
         moments={worker: count for worker, count in answered.items() if count},
         cells={
@@ -107,6 +132,50 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
         trouble=trouble,
         last=last_to_arrive(kernels),
     )
+
+
+class _Pauses:
+    """Stretches of time in which no iteration of the job ended for far longer than is usual among the same records.
+
+    Args:
+        records: In the order in which they came.
+    """
+
+    def __init__(self, records: Sequence[Second]) -> None:
+        self._spans: list[tuple[float, float]] = []
+        self._cut: list[float] = []
+        times, front = [records[0].at] if records else [], -1
+        for second in records:
+            newest = max(second.iterations.values(), default=-1)
+            if newest > front >= 0:
+                times.append(second.at)
+            front = max(front, newest)
+        gaps = [later - earlier for earlier, later in pairwise(times)]
+        if len(gaps) < 2:
+            return
+        usual_s = median_low(gaps)
+        ends = zip(times, [*times[1:], records[-1].at], strict=True)
+        for earlier, later in ends:
+            if later - earlier > max(_PAUSE * usual_s, _LEAST_PAUSE_S):
+                self._spans.append((earlier, later))
+                self._cut.append((self._cut[-1] if self._cut else 0.0) + later - earlier - usual_s)
+
+    def cover(self, second: Second) -> bool:
+        """Most of what a record tells of is a pause."""
+        number = bisect_right(self._spans, (second.at, -math.inf)) - 1
+        if number < 0:
+            return False
+        begin, end = self._spans[number]
+        return min(second.at, end) - max(second.at - second.interval_s, begin) > second.interval_s / 2
+
+    def without(self, at: float) -> float:
+        """The time on a clock that stood still in pauses."""
+        number = bisect_right(self._spans, (at, -math.inf)) - 1
+        if number < 0:
+            return at
+        begin, end = self._spans[number]
+        before = self._cut[number - 1] if number else 0.0
+        return at - self._cut[number] if at >= end else min(at, begin) - before
 
 
 def _counts(moved: CellSum, lengths: Mapping[str, float], cell: Cell) -> bool:

@@ -25,11 +25,15 @@ class GroupCount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         group: torch's name of the group, "#" and its number while the name is not known.
         entered: Number of the last collective entered, -1 for none.
         completed: Number of the last one completed, -1 for none.
+        waits_in: Kind of the one that has been open for a while, as torch calls it; empty while nobody asked.
+        before: How many like it the worker's recorder holds from before; -1 while nobody asked.
     """
 
     group: str
     entered: int = -1
     completed: int = -1
+    waits_in: str = ""
+    before: int = -1
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -84,6 +88,8 @@ class WorkerOperations(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         state: Kernel's letter of the process.
         cpu_s: CPU time of its training thread and its loader children so far.
         io_bytes: Read and written by that thread so far, sockets' own calls left out; None if nobody may know.
+        elsewhere_cpu_s: CPU time so far of the process's other threads, and of what its children have started.
+        heard: How often the agent has found that hooks had fired, so far.
     """
 
     worker: int
@@ -95,6 +101,8 @@ class WorkerOperations(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: str = ""
     cpu_s: float = 0.0
     io_bytes: int | None = None
+    elsewhere_cpu_s: float = 0.0
+    heard: int = 0
 
 
 class PortCount(msgspec.Struct, frozen=True, kw_only=True, gc=False):

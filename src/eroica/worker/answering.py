@@ -50,9 +50,10 @@ _MOST_LINE = 4096  # what a FIFO takes whole
 _COUNTS = frozenset(b"0123456789")
 _MAX_THREADS, _MAX_FRAMES, _MAX_TEXT = 128, 200, 300
 _RECENT, _MAX_OPEN, _MAX_GROUPS = 32, 256, 256
+_VARIES = 0.2  # where more than this share of a kind are of sizes of their own, each size is like any other
 _ENTRY_FACTS = (
     "profiling_name", "process_group", "pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "is_p2p",
-    "time_created_ns", "state", "retired",
+    "time_created_ns", "state", "retired", "before",
 )  # fmt: skip
 # what names of torch that are not public lead to where they have changed
 _UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError, Warning)
@@ -242,6 +243,8 @@ def _flight() -> dict[str, Any] | None:
 def digest(dump: bytes) -> dict[str, Any] | None:
     """Extract from a Flight Recorder dump the counters, the open entries, and the last 32 of each group.
 
+    An open entry says how many ended ones of its group are like it: `before`.
+
     Args:
         dump: As torch wrote it; empty for none.
     """
@@ -257,14 +260,29 @@ def digest(dump: bytes) -> dict[str, Any] | None:
         seen[group] = seen.get(group, 0) + 1
         if seen[group] <= _RECENT:
             kept[number] = entry
+    ended: dict[Any, int] = {}
+    shapes: dict[Any, set[str]] = {}
     for number, entry in entries:
-        if not (entry.get("retired") or entry.get("state") == "completed") and still_open < _MAX_OPEN:
+        if _has_ended(entry):
+            kind = (str(entry.get("process_group")), entry.get("profiling_name"))
+            shape = str(entry.get("input_sizes"))
+            ended[kind] = ended.get(kind, 0) + 1
+            ended[kind, shape] = ended.get((kind, shape), 0) + 1
+            shapes.setdefault(kind, set()).add(shape)
+        elif still_open < _MAX_OPEN:
             still_open += 1
-            kept[number] = entry
+            kind = (str(entry.get("process_group")), entry.get("profiling_name"))
+            varies = len(shapes.get(kind, ())) > _VARIES * ended.get(kind, 0)
+            like = kind if varies else (kind, str(entry.get("input_sizes")))
+            kept[number] = {**entry, "before": ended.get(like, 0)}
     return {
         "pg_status": record.get("pg_status", {}),
         "entries": [_short(kept[number]) for number in sorted(kept)],
     }
+
+
+def _has_ended(entry: dict[str, Any]) -> bool:
+    return bool(entry.get("retired") or entry.get("state") == "completed")
 
 
 def _short(entry: dict[str, Any]) -> dict[str, Any]:

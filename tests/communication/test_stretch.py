@@ -1,0 +1,53 @@
+"""Records are added up without the pauses between iterations."""
+
+import pytest
+
+from eroica.communication.ledger import CellSum, Second
+from eroica.communication.stretch import Stretch, stretch_of
+from eroica.model.communication import WorkerOperations
+
+STEP_S = 0.5
+
+
+def lived(*parts: tuple[float, float | None], hosts: int = 2) -> Stretch:
+    """Parts of (seconds, iteration in seconds); None pauses, in which worker 0 works and the other one waits."""
+    seconds, at, iteration = [], 0.0, 0.0
+    for length_s, iteration_s in parts:
+        for _ in range(round(length_s / STEP_S)):
+            at += STEP_S
+            iteration += STEP_S / iteration_s if iteration_s else 0.0
+            for host in range(hosts):
+                pauses = iteration_s is None
+                inside = 1 if not pauses else 2 * (host > 0)
+                one = WorkerOperations(worker=host, asked=2, answered=2, inside=inside)
+                cells = {(f"n{host}", f"n{1 - host}"): CellSum(sent_bytes=0 if pauses else 100_000, busy_s=0.1)}
+                came = at + 0.1 * host
+                seconds.append(Second(came, f"n{host}", STEP_S, (one,), cells, (), {host: int(iteration)}))
+    return stretch_of(seconds)
+
+
+@pytest.mark.parametrize("pause_s", [2.0, 4.0, 20.0])
+def test_a_pause_makes_no_iteration_longer_and_nobody_late(pause_s: float) -> None:
+    plain, paused = lived((12.0, 0.1)), lived((5.0, 0.1), (pause_s, None), (7.0, 0.1))
+    assert plain.iteration_s == pytest.approx(0.1, rel=0.05)
+    assert paused.iteration_s == pytest.approx(0.1, rel=0.1)
+    assert paused.outside[0] == pytest.approx(0.5, abs=0.06) and paused.outside[1] == pytest.approx(0.5, abs=0.06)
+    assert paused.cells["n0", "n1"].bytes_per_s == pytest.approx(200_000, rel=0.1)
+    assert paused.seconds == pytest.approx(12.0, abs=1.1)
+
+
+def test_a_pause_at_the_end_is_one_as_well_and_several_add_up() -> None:
+    paused = lived((5.0, 0.1), (3.0, None), (5.0, 0.1), (4.0, None), (2.0, 0.1), (3.0, None))
+    assert paused.iteration_s == pytest.approx(0.1, rel=0.15)
+
+
+def test_iterations_that_all_take_longer_are_no_pauses() -> None:
+    slow = lived((12.0, 2.0))
+    assert slow.iteration_s == pytest.approx(2.0, rel=0.1) and slow.seconds == 12.0
+
+
+def test_what_an_iteration_takes_at_least() -> None:
+    few = lived((6.0, 2.0))
+    assert few.iterations == 3 and few.iteration_s is not None
+    assert few.least_iteration_s == pytest.approx(few.iteration_s * 3 / 4)
+    assert Stretch(seconds=1, iteration_s=0.5, outside={}, moments={}).least_iteration_s == 0.5
