@@ -87,6 +87,27 @@ def test_a_few_moments_are_not_enough_to_accuse_anybody() -> None:
     assert find(stretch(0.2, {worker: 0.9 if worker == 3 else 0.25 for worker in HOSTS}, moments=4)) is None
 
 
+@pytest.mark.parametrize(("workers", "told"), [(8, True), (2000, False)])
+def test_of_many_workers_one_differs_by_chance(workers: int, told: bool) -> None:
+    hosts = {worker: f"node{worker}" for worker in range(workers)}
+
+    def lived(iteration_s: float, shares: dict[int, float], moments: int) -> Stretch:
+        return Stretch(
+            seconds=8, iteration_s=iteration_s, outside=shares, moments=dict.fromkeys(hosts, moments)
+        )  # fmt: skip
+
+    usual = usual_of([lived(0.1, dict.fromkeys(hosts, 0.5), 500)])
+    now = lived(0.2, dict.fromkeys(hosts, 0.25) | {3: 0.64}, 24)  # four standard errors more
+    assert (find_slow(now, usual, [tuple(hosts)], hosts, 0.15) is not None) == told
+
+
+@pytest.mark.parametrize(("moments", "told"), [(400, True), (12, False)])
+def test_nobody_is_surely_late_whose_past_is_short(moments: int, told: bool) -> None:
+    usual = usual_of([stretch(0.17, moments=moments)])
+    now = stretch(0.2, dict.fromkeys(HOSTS, 0.425) | {3: 0.73}, moments=30)
+    assert (find(now, usual) is not None) == told
+
+
 def test_all_workers_alike_are_nobodys_fault() -> None:
     assert find(stretch(0.2, dict.fromkeys(HOSTS, 0.75))) is None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import NormalDist, median
 
 from eroica.communication.ledger import Cell
 from eroica.communication.matrix import read_places
@@ -21,6 +21,10 @@ _LEAST_MOMENTS = 8
 #: Standard errors of a share that a difference must exceed: alone, and beside a slow way that explains the slowdown
 #: already.
 _SURE, _SURE_BESIDE = 2.6, 3.5
+#: Of many workers one is an outlier by chance: the limit rises so far that this is as seldom as this, in one reading.
+_WRONG = 0.01
+#: The standard error of a median is larger than that of a mean by this factor.
+_OF_MEDIAN = 1.25
 _MAYBE = 1.5
 #: A cell is hot if its bytes wait so many times as long as usual...
 _HOT = 2.5
@@ -51,11 +55,13 @@ class Usual:
         iteration_s: Mean iteration.
         work_s: Global rank -> own work in an iteration.
         cells: Readings of each cell.
+        moments: Global rank -> moments that its own work was read from.
     """
 
     iteration_s: float
     work_s: Mapping[int, float] = field(default_factory=dict)
     cells: Mapping[Cell, CellReading] = field(default_factory=dict)
+    moments: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,7 @@ def usual_of(stretches: Sequence[Stretch]) -> Usual | None:
             worker: median(work for one in known if (work := one.work_s(worker)) is not None) for worker in workers
         },
         cells={cell: _middle([one.cells[cell] for one in known if cell in one.cells]) for cell in cells},
+        moments={worker: sum(one.moments.get(worker, 0) for one in known) for worker in workers},
     )
 
 
@@ -181,13 +188,13 @@ def _late(
         grown = {worker: more for worker in group if (more := _grown(now, usual, worker)) is not None}
         if len(grown) < 2:
             continue
-        least, factor = limits[0], _factor(now, usual, grown)
+        least, factor, sure = limits[0], _factor(now, usual, grown), _limit(limits[1], len(grown))
         for worker, more in grown.items():
             others = median(value for other, value in grown.items() if other != worker)
             others = max(others, _alike(usual, worker, factor))
-            error = _standard_error(now, worker)
+            error = _error(now, usual, worker)
             share = (more - others) / period_s
-            if share >= max(least, limits[1] * error) and more >= least * period_s / 2:
+            if share >= max(least, sure * error) and more >= least * period_s / 2:
                 late[worker] = max(late.get(worker, 0.0), more - others)
                 sureness = min(sureness, share / error)
             else:
@@ -234,8 +241,8 @@ def _late_hosts(
         beyond = {worker: grown[worker] - max(usual_s, _alike(usual, worker, factor)) for worker in here}
         shares = [beyond[worker] / period_s for worker in here]
         mean = sum(shares) / len(shares)
-        error = math.sqrt(sum(_standard_error(now, worker) ** 2 for worker in here)) / len(here)
-        if mean >= max(limits[0], limits[1] * error) and min(shares) >= _ALIKE * max(shares):
+        error = math.sqrt(sum(_error(now, usual, worker) ** 2 for worker in here)) / len(here)
+        if mean >= max(limits[0], _limit(limits[1], len(names)) * error) and min(shares) >= _ALIKE * max(shares):
             late |= beyond
     return late
 
@@ -249,9 +256,23 @@ def _grown(now: Stretch, usual: Usual | None, worker: int) -> float | None:
     return work_s - (usual.work_s[worker] if usual is not None else 0.0)
 
 
-def _standard_error(now: Stretch, worker: int) -> float:
+def _limit(errors: float, count: int) -> float:
+    """Standard errors that one of so many must exceed."""
+    return max(errors, NormalDist().inv_cdf(1 - _WRONG / max(count, 1)))
+
+
+def _error(now: Stretch, usual: Usual | None, worker: int) -> float:
+    """Standard error of how much more a worker does than usual, as a share of an iteration of now."""
+    error = _standard_error(now.moments[worker], now.outside[worker])
+    count = usual.moments.get(worker, 0) if usual is not None else 0
+    if usual is None or not count:
+        return error
+    before = _OF_MEDIAN * _standard_error(count, usual.work_s[worker] / usual.iteration_s)
+    return math.hypot(error, before * usual.iteration_s / (now.iteration_s or usual.iteration_s))
+
+
+def _standard_error(count: int, share: float) -> float:
     """Of a worker's share of moments, never taken for less than what so few moments can tell."""
-    count, share = now.moments[worker], now.outside[worker]
     share = min(max(share, _BINOMIAL_FLOOR), 1 - _BINOMIAL_FLOOR)
     return math.sqrt(share * (1 - share) / count)
 
