@@ -128,6 +128,18 @@ def test_of_two_whose_work_varies_nobody_is_late_for_being_last_in_a_few_iterati
     assert len(wrong) <= 2, wrong  # by chance one of them is late in all iterations now and then
 
 
+@pytest.mark.parametrize("workers", [4, 16])
+def test_of_many_whose_work_varies_nobody_is_late_for_being_last_more_often_than_others(workers: int) -> None:
+    found = [recorded(steps(workers=workers, iterations=6, varies=0.3, seed=seed)) for seed in range(15)]
+    assert not [verdict.summary for verdict in found if accused(verdict)]
+
+
+@pytest.mark.parametrize("workers", [4, 16])
+def test_of_many_the_one_that_is_always_late_is_found_though_work_varies(workers: int) -> None:
+    found = [recorded(steps(workers=workers, iterations=6, varies=0.05, late_us=40_000, seed=n)) for n in range(10)]
+    assert all([who for _, who in accused(verdict)] == [(workers - 1,)] for verdict in found)
+
+
 @pytest.mark.parametrize("iterations", [4, 6, 9])
 def test_of_two_the_one_that_is_always_late_is_found_though_work_varies(iterations: int) -> None:
     found = [recorded(steps(workers=2, iterations=iterations, varies=0.05, late_us=40_000, seed=n)) for n in range(10)]

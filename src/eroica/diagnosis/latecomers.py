@@ -62,9 +62,9 @@ def find_latecomers(view: View) -> list[Candidate]:
         passing = _passing_on(view, whole, rows, at)
         chain = without(whole, passing)
         own = [chain.members.index(whole.members[row]) for row in rows if row not in passing]
-        if _are_a_whole_role(view, chain, own, late_in) or _is_chance(chain, own, at):
+        if not 0 < len(own) < len(chain.members) or {chain.members[row] for row in own} <= known:
             continue
-        if own and len(own) < len(chain.members) and not {chain.members[row] for row in own} <= known:
+        if not (_are_a_whole_role(view, chain, own, late_in) or _is_chance(view, chain, own, at)):
             candidates = _candidate(view, chain, own, at)
             found += candidates
             known |= {worker for each in candidates if (each.gain or 0) >= each.least_gain for worker in each.workers}
@@ -98,22 +98,29 @@ def _passing_on(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp])
     return [row for row in rows if float(elsewhere_M[row]) - usual_us >= _MOST * late_us]
 
 
-def _is_chance(chain: Chain, rows: list[int], at: NDArray[np.intp]) -> bool:
-    """True if one of two comes last as often by chance: each of them comes last half of the time.
+def _is_chance(view: View, chain: Chain, rows: list[int], at: NDArray[np.intp]) -> bool:
+    """True if the late come last as anybody does by chance: somebody always does, and of many workers some do more.
 
-    The test is how much longer the other waits for it than it for the other, summed by iteration: executions of one
-    iteration are late together. With few iterations, only a worker that comes last every time has a reason.
+    How much longer others wait for them than they for others is summed by iteration: executions of one are late
+    together. With few iterations, only one of two that comes last every time has a reason.
     """
-    if len(chain.members) > 2:
-        return False
-    signed_K = np.where(np.isin(np.arange(2), rows)[:, None], -chain.wait_us, chain.wait_us).sum(axis=0)
+    is_late_M = np.isin(np.arange(len(chain.members)), rows)
+    signed_K = chain.wait_us[~is_late_M].mean(axis=0) - chain.wait_us[is_late_M].mean(axis=0)
     inside = chain.iteration >= 0
-    of_iteration = np.bincount(chain.iteration[inside], weights=signed_K[inside]).astype(np.float64)
-    of_iteration = of_iteration[np.unique(chain.iteration[inside])]
-    if of_iteration.size >= _FEWEST_TESTED:
-        few = 1.0 if (of_iteration > 0).all() else noise_factor(of_iteration.size - 1)
-        return float(of_iteration.mean()) < LEAST_STRENGTH * few * float(mean_error(of_iteration[None])[0])
-    return at.size < len(chain.kinds)
+    iterations, at_K = np.unique(chain.iteration[inside], return_inverse=True)
+    if iterations.size < _FEWEST_TESTED:
+        return len(chain.members) == 2 and at.size < len(chain.kinds)
+    signed_I = np.bincount(at_K, weights=signed_K[inside]).astype(np.float64)
+    few = 1.0 if (signed_I > 0).all() else noise_factor(iterations.size - 1)
+    own = _own_error(view, [chain.members[row] for row in rows]) if len(chain.members) > 2 else 0.0
+    least = float(np.hypot(LEAST_STRENGTH, np.sqrt(2 * np.log(view.workers / 2))))  # of the largest of so many
+    return bool(signed_I.mean() < least * max(few * float(mean_error(signed_I[None])[0]), own))
+
+
+def _own_error(view: View, workers: Sequence[int]) -> float:
+    """Return the standard error of own work over the iterations of those who do the same as some workers."""
+    alike_W = np.isin(view.fleet.roles, view.fleet.roles[list(workers)])
+    return float(np.sqrt(view.fleet.busy_us[alike_W].var(axis=1, ddof=1).mean() / view.iterations))
 
 
 def _late_in_each(
@@ -224,8 +231,8 @@ def _strength(view: View, workers: tuple[int, ...], times: int) -> float:
         return min(float(np.sqrt(times)), _HIGHEST_STRENGTH)
     blamed_I = view.suspects.arrivals.blamed_us[list(workers)].sum(axis=0)
     error = float(mean_error(blamed_I[None])[0])
-    own_us, freedom = view.fleet.busy_us, view.workers * (view.iterations - 1)
-    varies = float(np.sqrt(own_us.var(axis=1, ddof=1).mean() / view.iterations))
+    freedom = view.workers * (view.iterations - 1)
+    varies = _own_error(view, range(view.workers))
     by_both = float(blamed_I.mean()) / max(error, varies, 1e-9) / noise_factor(freedom)
     return min(by_both, _HIGHEST_STRENGTH)
 
