@@ -28,6 +28,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from eroica.archive.load import count_patterns, open_window
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.testing.agents import Agents
@@ -101,7 +102,7 @@ class LargeJob:
             "EROICA_RUNTIME_DIR": str(place / "runtime"), "EROICA_BASELINE_WINDOW": "0", "EROICA_PAGES": "0",
             "EROICA_FAREWELL_S": "0",
         }  # fmt: skip
-        self.cpu_s, self.peak_bytes = 0.0, 0
+        self.cpu_s, self.peak_bytes, self._spent_s = 0.0, 0, 0.0
         self.start()
 
     def start(self) -> None:
@@ -114,10 +115,19 @@ class LargeJob:
         self.known: list[set[bytes]] = [set() for _ in range(self.count)]
         self.book = 0
 
+    def kill(self) -> None:
+        """End the collector without a word, and start another one in its place, as `eroica run` does."""
+        self.look()
+        self._spent_s = self.cpu_s
+        self.collector.kill()
+        self.collector.wait()
+        self._environ["EROICA_RESUME"] = "was ended by SIGKILL"
+        self.start()
+
     def look(self) -> None:
         """Note the collector's time and memory."""
         times = self.process.cpu_times()
-        self.cpu_s = times.user + times.system
+        self.cpu_s = self._spent_s + times.user + times.system
         self.peak_bytes = max(self.peak_bytes, self.process.memory_info().rss)
 
     async def report(self, agent: int) -> None:
@@ -176,6 +186,7 @@ class LargeJob:
             )  # fmt: skip
             status, answer = await self._send(ask, "/v1/parcels", message)
             if status != 200 or msgspec.msgpack.decode(answer, type=PatternReply).unknown:
+                self.known[agent].clear()
                 return False
             self.handed_in += 1
         return True
@@ -197,8 +208,8 @@ class LargeJob:
         """What the collector says of the job."""
         return msgspec.json.decode((await self.connections[0].ask("/v1/status", b"", "GET"))[1], type=JobStatus)
 
-    async def live(self, seconds: float) -> dict[str, Any]:
-        """All of it."""
+    async def live(self, seconds: float, killed: bool = False) -> dict[str, Any]:
+        """All of it; with a collector that is killed when half of the patterns have come."""
         while read_address(self.run, "n0") is None:
             await asyncio.sleep(0.1)
         began = time.monotonic()
@@ -218,10 +229,13 @@ class LargeJob:
         began, cpu_s, reports = time.monotonic(), self.cpu_s, self.reports
         self.forget()
         uploading = asyncio.create_task(self._upload())
+        if killed:
+            await self.beat(lambda: self.handed_in >= len(self.parcels) // 2)
+            self.kill()
         await self.beat(uploading.done)
         stored_s = time.monotonic() - began
         uploading.result()
-        stored = sum(1 for _ in (self.run / "windows" / str(self.window) / "patterns").glob("*.pattern"))
+        stored = count_patterns(open_window(self.run / "windows" / str(self.window)))
         upload = {
             "s": round(stored_s, 1), "stored": stored, "collector_cpu_s": round(self.cpu_s - cpu_s, 1),
             "bytes_a_worker": round(self.sent_bytes / len(self.parcels)), "peak_mb": round(self.peak_bytes / 1e6),
@@ -283,6 +297,7 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=1256)
     parser.add_argument("--seconds", type=float, default=20.0, help="of beats alone")
     parser.add_argument("--beats-only", action="store_true", help="no window, no patterns")
+    parser.add_argument("--kill", action="store_true", help="the collector, when half of the patterns have come")
     parser.add_argument("--made", type=Path)
     parser.add_argument("--only-make", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -293,7 +308,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="eroica-large-", ignore_cleanup_errors=True) as place:
         job = LargeJob(Path(place), options.agents, parcels)
         try:
-            found = asyncio.run(job.live(options.seconds))
+            found = asyncio.run(job.live(options.seconds, options.kill))
         finally:
             job.collector.send_signal(signal.SIGKILL)
             job.collector.wait()

@@ -222,6 +222,19 @@ def test_a_window_is_marked_where_its_iterations_are() -> None:
     assert (second.window_id, second.iteration, second.text) == (1, 115, "It is the disk.")
 
 
+def test_a_report_inside_a_window_looks_at_its_own_host_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 12,500 hosts, all of which a tick looks at."""
+    job = Job()
+    job.train(5, 0.1)
+    job.show("window", window(50, 80))
+    looked: list[float] = []
+    monkeypatch.setattr(Pace, "_lowest", lambda pace: looked.append(pace._now) or 0)
+    job.pace.reported(job.now, "h", [status(0, job.done, None), status(1, job.done, None)])
+    assert not looked
+    job.pace.tick(job.now)
+    assert looked
+
+
 def test_a_verdict_after_the_last_worker_has_left_is_marked_where_the_job_ended() -> None:
     job = Job()
     job.train(3, 0.1)

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from serving import RunDirectory, a_verdict
+from serving import RunDirectory, a_pattern, a_verdict
 
+from eroica.archive.bundle import BUNDLE_FILE, Bundle
 from eroica.fleet.records import OURS, Batch, Beat, Receipt, RunFacts
 from eroica.fleet.reporting.packing import Packer
 from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import Spool
 from eroica.settings import Settings
+from eroica.wire.codec import encode_record
 
 FACTS = RunFacts(run="a" * 32, job="llm", began=1000.0)
 Answer = Callable[[Batch], "tuple[int, bytes]"]
@@ -176,3 +178,36 @@ def test_pauses_grow_and_the_services_wish_is_respected(server: Server, spool: S
         assert sender.may
     assert 0.5 <= pauses[0] <= 1.0
     assert 30 <= pauses[-1] <= 60
+
+
+def test_patterns_are_packed_from_one_file_as_from_a_file_each_and_once(tmp_path: Path) -> None:
+    spools = []
+    for name in ("each", "one"):
+        directory = RunDirectory(tmp_path / name)
+        directory.window(1, None, workers=70)
+        if name == "one":
+            inside = directory.path / "windows" / "1" / "patterns"
+            files = [inside / f"{rank}.pattern" for rank in range(70)]
+            bundle = Bundle(files[0].with_name(BUNDLE_FILE), append=True)
+            for file in files[:69]:
+                bundle.add(int(file.stem), file.read_bytes())
+                file.unlink()
+            bundle.close()
+        spools.append(Spool(directory.path))
+        Packer(spools[-1], FACTS, 10**9).pack(None, everything=True)
+    first, second = ([piece for _, piece in spool.waiting(100, 10**9)] for spool in spools)
+    assert [piece.key for piece in first] == ["patterns/1/0", "patterns/1/1"]
+    assert [(piece.key, piece.body) for piece in second] == [(piece.key, piece.body) for piece in first]
+    names = waiting_names(spools[1])
+    bundle = Bundle(files[0].with_name(BUNDLE_FILE), append=True)
+    bundle.add(69, encode_record(a_pattern(69, 1, seconds=0.3)))  # of the second block
+    bundle.close()
+    files[69].unlink()
+    Packer(spools[1], FACTS, 10**9).pack(None, everything=True)
+    assert len(set(waiting_names(spools[1])) - set(names)) == 1
+    files[0].with_name(BUNDLE_FILE).write_bytes(b"no such file")
+    Packer(spools[1], FACTS, 10**9).pack(None, everything=True)
+
+
+def waiting_names(spool: Spool) -> list[str]:
+    return [piece.name for _, piece in spool.waiting(100, 10**9)]

@@ -5,14 +5,15 @@ Damage costs only what is damaged: an unreadable pattern or window among good on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from eroica.archive.bundle import Bundle, Content
 from eroica.archive.check import MOST_JSON_BYTES, MOST_PATTERN_BYTES, check_history, check_pattern, read_regular
 from eroica.engine import HERE, Engine
 from eroica.errors import InputError, UsageError
@@ -22,12 +23,15 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import SCHEMA_VERSION, Verdict
 from eroica.model.window import Window
 from eroica.wire.codec import UNDECODABLE, decode_record
+from eroica.wire.parcels import Parcel, from_parcel
 
 Record = TypeVar("Record")
 _MOST_WINDOWS = 10_000
 _MOST_PATTERNS = 200_000
-#: Files that are decoded in one step.
+#: Patterns that are decoded in one step.
 _TOGETHER = 256
+#: Endings of files with one worker's pattern, and with many.
+_ONE, _MANY = ".pattern", ".patterns"
 #: Runs that an error lists.
 _MOST_RUNS = 8
 
@@ -41,7 +45,7 @@ class SavedWindow:
         window_id: Its number, 0 where it has none.
         window: What was asked for, None where that was not kept.
         verdict: What was made of it, None without.
-        pattern_files: One per worker.
+        pattern_files: One per worker, or one with many (`eroica.archive.bundle`).
         has_blockage: What was seen of a job that stood still was kept.
         notes: What could not be read.
     """
@@ -116,7 +120,7 @@ def open_saved(path: Path) -> Saved:
     """
     if path.is_dir():
         return _open_directory(path)
-    if path.suffix == ".pattern":
+    if path.suffix in (_ONE, _MANY):
         return SavedWindow(directory=path.parent, pattern_files=(path,))
     return read_verdict(path)
 
@@ -125,7 +129,7 @@ def looks_saved(path: Path) -> bool:
     """Whether `path` is a place that `open_saved` understands (no trace file or folder of traces)."""
     if path.is_dir():
         return _is_run(path) or _is_window(path)
-    return path.suffix == ".pattern" or (path.is_file() and _begins_like_verdict(path))
+    return path.suffix in (_ONE, _MANY) or (path.is_file() and _begins_like_verdict(path))
 
 
 def _begins_like_verdict(path: Path) -> bool:
@@ -190,7 +194,11 @@ def _is_run(path: Path) -> bool:
 def _is_window(path: Path) -> bool:
     if any(_is_there(path / name) for name in ("window.json", "blockage.json")):
         return True
-    return any(any(where.glob("*.pattern")) for where in (path / "patterns", path))
+    return any(map(_pattern_files, (path / "patterns", path)))
+
+
+def _pattern_files(path: Path) -> tuple[Path, ...]:
+    return tuple(sorted(one for one in path.glob(f"*{_ONE}*") if one.suffix in (_ONE, _MANY)))
 
 
 def _is_there(path: Path) -> bool:
@@ -251,7 +259,7 @@ def open_window(directory: Path) -> SavedWindow:
         window_id=window.window_id if window is not None else number,
         window=window,
         verdict=verdict,
-        pattern_files=tuple(sorted((inside if inside.is_dir() else directory).glob("*.pattern"))),
+        pattern_files=_pattern_files(inside if inside.is_dir() else directory),
         has_blockage=(directory / "blockage.json").exists(),
         notes=tuple(notes),
     )
@@ -275,7 +283,7 @@ def read_patterns(
     """
     patterns: dict[int, WorkerPattern] = {}
     refused: list[str] = []
-    for name, read in chain.from_iterable(engine.map(decode_files, _some_files(saved.pattern_files[:_MOST_PATTERNS]))):
+    for name, read in read_each(saved.pattern_files, engine):
         if isinstance(read, str):
             refused.append(f"{name}{read}")
             continue
@@ -289,10 +297,63 @@ def read_patterns(
     return saved.window or _fitting(ordered), ordered, _summed_up(refused)
 
 
-def _some_files(paths: Sequence[Path]) -> Iterator[list[tuple[str, bytes | str]]]:
-    """Names and contents of some files at a time; of those that cannot be read, why."""
-    for start in range(0, len(paths), _TOGETHER):
-        yield [(path.name, _content(path)) for path in paths[start : start + _TOGETHER]]
+def read_each(paths: Sequence[Path], engine: Engine = HERE) -> Iterator[tuple[str, WorkerPattern | str]]:
+    """All patterns in some files, one after another.
+
+    Args:
+        paths: The files.
+        engine: Where they are decoded; they are read here.
+
+    Returns:
+        Name of a file, or a worker, and its pattern; what follows the name in a sentence, where there is none.
+    """
+    contents = islice(read_contents(paths), _MOST_PATTERNS)
+    return chain.from_iterable(engine.map(decode_some, iter(lambda: list(islice(contents, _TOGETHER)), [])))
+
+
+def read_contents(paths: Sequence[Path]) -> Iterator[tuple[str, Content | str]]:
+    """The same, not decoded."""
+    alone = {path.name for path in paths}
+    for path in paths:
+        if path.suffix == _MANY:
+            yield from _contents(path, alone)
+        else:
+            yield path.name, _content(path)
+
+
+def _contents(path: Path, alone: Collection[str]) -> Iterator[tuple[str, Content | str]]:
+    """Content of a file with many patterns, but for workers that have a file by themselves."""
+    try:
+        with Bundle(path) as bundle:
+            for rank in bundle.ranks:
+                if f"{rank}{_ONE}" not in alone:
+                    yield f"worker {rank}", _content_in(bundle, rank)
+    except OSError as error:
+        yield path.name, f" cannot be read: {error.strerror}"
+    except InputError as error:
+        yield path.name, f": {error}"
+
+
+def _content_in(bundle: Bundle, rank: int) -> Content | str:
+    try:
+        return bundle.read(rank)
+    except InputError as error:
+        return f": {error}"
+
+
+def count_patterns(saved: SavedWindow) -> int:
+    """How many patterns a window's files hold."""
+    return sum(map(_count_in, saved.pattern_files))
+
+
+def _count_in(path: Path) -> int:
+    if path.suffix != _MANY:
+        return 1
+    try:
+        with Bundle(path) as bundle:
+            return len(bundle.ranks)
+    except (OSError, InputError):
+        return 0
 
 
 def _content(path: Path) -> bytes | str:
@@ -304,16 +365,30 @@ def _content(path: Path) -> bytes | str:
         return f": {error}"
 
 
-def decode_files(files: Sequence[tuple[str, bytes | str]]) -> list[tuple[str, WorkerPattern | str]]:
-    """Some patterns from their bytes, each with its file's name; why, where it is none or could not be read."""
-    return [(name, content if isinstance(content, str) else _decoded(content)) for name, content in files]
+def decode_some(some: Sequence[tuple[str, Content | str]]) -> list[tuple[str, WorkerPattern | str]]:
+    """Some patterns from what files hold, each with its name; why, where it is none or could not be read."""
+    return [(name, content if isinstance(content, str) else _decoded(content)) for name, content in some]
 
 
-def _decoded(content: bytes) -> WorkerPattern | str:
+def _decoded(content: Content) -> WorkerPattern | str:
     try:
-        return check_pattern(decode_record(content, WorkerPattern))
+        return check_pattern(decode_content(content))
     except InputError as error:
         return f": {error}"
+
+
+def decode_content(content: Content) -> WorkerPattern:
+    """The pattern that came so.
+
+    Raises:
+        InputError: It is none.
+    """
+    if not isinstance(content, Parcel):
+        return decode_record(content, WorkerPattern)
+    try:
+        return from_parcel(content)
+    except UNDECODABLE as error:
+        raise InputError(str(error)) from error
 
 
 def _summed_up(refused: Sequence[str], shown: int = 3) -> tuple[str, ...]:

@@ -11,12 +11,13 @@
     <run>/windows/<id>/underway.json        who takes part, for a collector that goes on with it
     <run>/windows/<id>/verdict.json         this window's verdict
     <run>/windows/<id>/patterns/<rank>.pattern
+    <run>/windows/<id>/patterns/all.patterns   instead, while they come and of many workers: `archive.bundle`
     <run>/windows/<id>/sources.json         of windows read from files: global rank -> trace file
     <run>/windows/<id>/blockage.json        instead of patterns: what was seen of a job that stood still
     <run>/index.html, <run>/windows/<id>/index.html   the same verdicts as pages
     <run>/log/                              logs of collector, agents and workers
 
-Files appear whole (written beside, then renamed), so a reader never sees half of one.
+Files appear whole (written beside, then renamed), so a reader never sees half of one; `all.patterns` grows.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 
 import msgspec
 
+from eroica.archive.bundle import BUNDLE_FILE
 from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
 from eroica.model.pattern import WorkerPattern
@@ -110,7 +112,7 @@ def _forget_window(directory: Path) -> None:
     patterns = directory / "patterns"
     names = ("window.json", UNDERWAY_FILE, "verdict.json", "blockage.json", SOURCES_FILE, PAGE_FILE)
     ours = [directory / name for name in names]
-    for path in (*ours, *([] if patterns.is_symlink() else patterns.glob("*.pattern"))):
+    for path in (*ours, *([] if patterns.is_symlink() else (*patterns.glob("*.pattern"), patterns / BUNDLE_FILE))):
         path.unlink(missing_ok=True)
     for emptied in (patterns, directory):
         with contextlib.suppress(OSError):  # somebody put something in there, or it is not there

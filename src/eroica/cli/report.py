@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from eroica.archive.load import SavedRun, SavedWindow, read_patterns
+from eroica.archive.load import SavedRun, SavedWindow, count_patterns, read_patterns
 from eroica.cli.options import settings_from
 from eroica.cli.output import check_target, make_console, on_terminal, write_result
 from eroica.cli.saved import diagnose_again, open_place, run_of
@@ -163,7 +163,7 @@ def _prompt(
 
 def _few_patterns(window: SavedWindow | None) -> tuple[WorkerPattern, ...]:
     """The patterns of a window, none where they are too many to be read for a line or two."""
-    if window is None or not 0 < len(window.pattern_files) <= _MOST_PATTERNS:
+    if window is None or not 0 < count_patterns(window) <= _MOST_PATTERNS:
         return ()
     try:
         return read_patterns(window)[1]

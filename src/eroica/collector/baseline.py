@@ -39,7 +39,7 @@ class Baseline:
     """The baseline that later windows of a job are compared with.
 
     Attributes:
-        patterns: Of the last baseline window that was taken, trusted or not; empty without one.
+        patterns: Heads of those of the last baseline window that was taken, trusted or not; empty without one.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -31,7 +31,7 @@ class Underway:
         asked_at: When it was opened, seconds.
         deadline: Until when its phase may last, seconds.
         ranks: Global ranks that take part.
-        patterns: Those that came in, by global rank.
+        patterns: Heads of those that came in (`eroica.collector.arrivals`), by global rank.
         left_out: Why, by global rank.
         serial: Number of the order for the window itself; 0 before it.
         resumed_at: When we took it over from a collector that died, seconds; 0 = it is our own.

@@ -47,6 +47,7 @@ class Deaths:
 
     def __init__(self) -> None:
         self._lives: dict[WorkerKey, _Life] = {}
+        self._gone: set[WorkerKey] = set()
         self._former: set[WorkerKey] = set()
 
     def reported(self, now: float, report: AgentReport) -> tuple[Death, ...] | None:
@@ -67,15 +68,13 @@ class Deaths:
         return before
 
     def _is_successor(self, worker: Worker) -> bool:
-        return any(
-            life.gone_at is not None and life.worker.global_rank == worker.global_rank for life in self._lives.values()
-        )
+        return any(self._lives[key].worker.global_rank == worker.global_rank for key in self._gone)
 
     def _next_generation(self) -> None:
         if len(self._former) > MAX_WORKERS:
             self._former.clear()
         self._former |= set(self._lives)
-        self._lives = {}
+        self._lives, self._gone = {}, set()
 
     def _take(self, now: float, key: WorkerKey, status: WorkerStatus) -> None:
         life = self._lives.get(key)
@@ -86,10 +85,12 @@ class Deaths:
         life.worker, life.iteration = status.worker, max(life.iteration, status.iteration)
         if not status.ended:
             life.alive_at, life.gone_at, life.ending = now, None, None
+            self._gone.discard(key)
         elif life.gone_at is None:
             unknown = Ending(kind="unknown" if status.state == "gone" else "signed-off")
             life.ending = status.ending or unknown
             life.gone_at = now - life.ending.ago_s
+            self._gone.add(key)
         elif status.ending is not None and status.ending.kind == "signed-off":
             life.ending = status.ending  # by now its process has ended, too, and its exit status may be known
 

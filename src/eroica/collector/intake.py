@@ -216,8 +216,8 @@ def clean_request(request: ProfileRequest) -> ProfileRequest:
     return msgspec.structs.replace(request, reason=clean_text(request.reason))
 
 
-def clean_pattern(pattern: WorkerPattern) -> WorkerPattern:
-    """A pattern whose worker is possible and whose numbers are all finite.
+def clean_head(pattern: WorkerPattern) -> WorkerPattern:
+    """A pattern, or its head alone, whose worker and iterations are possible.
 
     Raises:
         InputError: It is none.
@@ -225,6 +225,16 @@ def clean_pattern(pattern: WorkerPattern) -> WorkerPattern:
     worker = clean_worker(pattern.worker, clean_host(pattern.worker.host))
     if not 0 <= pattern.first_iteration <= pattern.last_iteration <= MAX_ITERATION:
         raise InputError(f"a pattern of iterations {pattern.first_iteration} to {pattern.last_iteration}")
+    return msgspec.structs.replace(pattern, worker=worker)
+
+
+def clean_pattern(pattern: WorkerPattern) -> WorkerPattern:
+    """A pattern whose worker is possible and whose numbers are all finite.
+
+    Raises:
+        InputError: It is none.
+    """
+    worker = clean_head(pattern).worker
     rest = msgspec.structs.replace(pattern, functions=(), process_groups=())  # these have whole numbers only
     rows = RowTable.of(pattern.functions).numbers
     if not (np.isfinite(rows).all() and finite(msgspec.to_builtins(rest, builtin_types=(bytes,)))):

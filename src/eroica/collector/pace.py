@@ -96,13 +96,13 @@ class Pace:
         if known is None:
             known = self._hosts[host] = _Host()
         self._take(now, host, known, workers)
-        if self._marks.awaits:
-            at_s = round(now - self._start, 3)
-            self._count(self._marks.reached(at_s, self.version + 1, self._lowest()))
         self._close_if_due(now)
 
     def tick(self, now: float) -> None:
-        """Time passed."""
+        """Time passed; this looks at all hosts, a report at its own only."""
+        if self._marks.awaits:
+            at_s = round(now - self._start, 3)
+            self._count(self._marks.reached(at_s, self.version + 1, self._lowest()))
         self._close_if_due(now)
 
     def shown(self, now: float, news: Iterable[News]) -> None:

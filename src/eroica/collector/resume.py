@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
-from eroica.archive.load import decode_history, open_window, read_patterns
+from eroica.archive.load import decode_history, open_window
 from eroica.archive.store import UNDERWAY_FILE
+from eroica.collector.arrivals import heads_in
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory
 from eroica.model.pattern import WorkerPattern
@@ -34,10 +35,10 @@ class History:
         lines: Of all windows; those that were not over are "lost", but for the one that is underway.
         windows: What was asked for, by id, where it was kept.
         verdicts: By window id.
-        baseline: Patterns of the baseline window.
+        baseline: Heads of the patterns of the baseline window.
         pace: Iteration times until then, None where they were not kept.
         underway: The window that was being captured or analyzed.
-        arrived: Patterns of that window that came in.
+        arrived: Heads of the patterns of that window that came in.
         final: Verdict of a collector that was told to end before the job's end was known.
         notes: What could not be read, and why this is a second collector.
     """
@@ -102,16 +103,9 @@ def _underway(directories: dict[int, Path], lines: dict[int, WindowLine], notes:
 
 
 def _arrived(directory: Path, notes: list[str]) -> tuple[WorkerPattern, ...]:
-    saved = open_window(directory)
-    if not saved.pattern_files:
-        return ()
-    try:
-        _, patterns, unreadable = read_patterns(saved)
-    except InputError as error:
-        notes.append(str(error))
-        return ()
+    heads, unreadable = heads_in(open_window(directory).pattern_files)
     notes.extend(unreadable[:_MOST_UNREADABLE])
-    return patterns
+    return heads
 
 
 def _line(window_id: int, line: WindowLine | None, window: Window | None, verdict: Verdict | None) -> WindowLine:

@@ -7,6 +7,7 @@ import hmac
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
@@ -15,12 +16,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from eroica.archive.bundle import Content
 from eroica.archive.store import Store, write_json
+from eroica.collector.arrivals import Arrivals, head_in
 from eroica.collector.attendance import Roster, failures_in
 from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.communication_watch import Sense, Sensed
 from eroica.collector.history import Hints, final_verdict, stamped
-from eroica.collector.intake import clean_looks, clean_pattern, clean_report, clean_request, clean_text
+from eroica.collector.intake import clean_looks, clean_report, clean_request, clean_text
 from eroica.collector.live.routes import Live
 from eroica.collector.live.telling import Shown
 from eroica.collector.numbering import ANSWER_S, Book
@@ -31,11 +34,10 @@ from eroica.collector.span import report_pause_s
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
 from eroica.model.look import Blockage, HostLooks
-from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.settings import Settings
-from eroica.wire.codec import UNDECODABLE, decode_record
+from eroica.wire.codec import UNDECODABLE
 from eroica.wire.messages import (
     AgentReport,
     CollectorReply,
@@ -48,7 +50,7 @@ from eroica.wire.messages import (
     ProfileRequest,
     SummaryFailure,
 )
-from eroica.wire.parcels import Parcel, from_parcel, to_file, unpack_numbers, unpack_parts
+from eroica.wire.parcels import Parcel, unpack_numbers, unpack_parts
 from eroica.wire.version import PROTOCOL, refusal, spoken_in
 
 log = logging.getLogger("eroica.collector")
@@ -139,6 +141,7 @@ class Collector:
         self._analyses: set[asyncio.Task[None]] = set()
         self._dismissed: set[str] = set()
         self._book = Book()
+        self._arrivals = Arrivals(store)
         self._next_tick = 0.0
         self._next_status = 0.0
         self.live = Live(self._shown(), token, page)
@@ -193,7 +196,7 @@ class Collector:
         """Tick, rewrite status.json, end when the job is over or every agent has long been silent."""
         began = self._clock()
         while not self.finished.is_set():
-            self._tick()
+            self._tick_if_due()
             self._save_status_if_due()
             self._save_history(HISTORY_S)
             heard = max(began, self.windows.last_heard)
@@ -283,8 +286,7 @@ class Collector:
         return Response(status_code=204)
 
     async def _pattern(self, request: Request) -> Response:
-        data = await _body(request, MAX_PATTERN_BYTES)
-        self._take(clean_pattern(decode_record(data, WorkerPattern)), lambda: data)
+        self._take(await _body(request, MAX_PATTERN_BYTES))
         return Response(status_code=204)
 
     async def _parts(self, request: Request) -> Response:
@@ -305,15 +307,16 @@ class Collector:
             await asyncio.sleep(0.05)
         parts = self._book.parts(sent.book, numbers)
         if parts is not None:
-            parcel = Parcel(parts, sent.own)
-            self._take(clean_pattern(_made_of(from_parcel, parcel)), lambda: to_file(parcel))
+            self._take(Parcel(parts, sent.own))
         reply = PatternReply(unknown=parts is None)
         return Response(msgspec.msgpack.encode(reply), media_type=MessagePack)
 
-    def _take(self, pattern: WorkerPattern, stored: Callable[[], bytes]) -> None:
-        if self.windows.expects(pattern):
-            self._keep(lambda: self._store.save_pattern(pattern, stored()))
-        self.windows.take_pattern(pattern)
+    def _take(self, content: Content) -> None:
+        """Take in what came of a worker; a parcel is decoded no further than to see whose it is."""
+        head = head_in(content)
+        if self.windows.expects(head):
+            self._keep(lambda: self._arrivals.take(head, content))
+        self.windows.take_pattern(head)
         self._tick_if_due()
 
     async def _failure(self, request: Request) -> Response:
@@ -413,12 +416,17 @@ class Collector:
 
     async def _analyze(self, order: Analyze) -> None:
         window = order.window
-        verdict = None
+        verdict, settled = None, 0
         try:
-            verdict = await asyncio.to_thread(self._analysis, self._job, order, self._settings)
+            verdict = await asyncio.to_thread(self._judge, order)
         except Exception:  # the collector outlives any analysis; the job's other windows matter too
             log.exception("the analysis of window %d failed", window.window_id)
             self.windows.note(f"the analysis of window {window.window_id} failed; see log/collector.log")
+        try:
+            settled = await asyncio.to_thread(self._arrivals.settle, window.window_id)
+        except (OSError, EroicaError) as error:
+            self.windows.note(f"could not write into {self._store.run}: {error}")
+        self._arrivals.close(window.window_id, settled)
         now = self._clock()
         if verdict is not None and order.counts:
             captured_s = max((pattern.duration_s for pattern in order.patterns), default=0.0)
@@ -426,10 +434,25 @@ class Collector:
             verdict = with_recurrence(window.window_id, verdict, self.windows.verdicts)
             done = verdict
             self._keep(lambda: self._store.save_verdict(window.window_id, done))
+        if order.counts:
+            self._arrivals.forget(window.window_id)
         self.windows.analyzed(now, window.window_id, verdict)
         if verdict is not None and order.counts:
             self._tell(window.window_id, verdict)
         self._save_status()
+
+    def _judge(self, order: Analyze) -> Verdict:
+        """Decode what is compared, and compare it."""
+        patterns, left_out = self._arrivals.whole(order.patterns)
+        baseline, lost = self._arrivals.whole(order.baseline)
+        whole = replace(
+            order,
+            patterns=patterns,
+            baseline=baseline,
+            doubted=self._arrivals.whole(order.doubted)[0],
+            notes=(*order.notes, *left_out, *(f"in the baseline window: {note}" for note in lost)),
+        )
+        return self._analysis(self._job, whole, self._settings)
 
     def _conclude(self) -> None:
         roll, over_at = self.windows.roll, self._over_at if self._over_at is not None else self._clock()

@@ -46,8 +46,8 @@ class Analyze:
 
     Attributes:
         window: Which one.
-        patterns: What its workers handed over.
-        baseline: What they are compared with, may be empty.
+        patterns: What its workers handed over: heads; whole ones take their place before anything is compared.
+        baseline: What they are compared with, may be empty; heads likewise.
         expected_workers: Workers of the job.
         notes: What the reader should know.
         asked_at: When it was opened, seconds.
@@ -106,7 +106,7 @@ class Windows:
         return self.tick(now)
 
     def take_pattern(self, pattern: WorkerPattern) -> None:
-        """Take in a worker's summary, without moving on; patterns of other windows are late and dropped."""
+        """Take in the head of a worker's summary, without moving on; patterns of other windows are late and dropped."""
         current = self._capturing.current
         if current is not None and current.expects(pattern):
             current.patterns[pattern.worker.global_rank] = pattern
@@ -241,7 +241,7 @@ class Windows:
 
     @property
     def baseline(self) -> tuple[WorkerPattern, ...]:
-        """Patterns of the baseline window, trusted or not."""
+        """Heads of the patterns of the baseline window, trusted or not."""
         return self._baseline.patterns
 
     @property

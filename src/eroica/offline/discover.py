@@ -179,7 +179,7 @@ class _Search:
 
     def _named(self, path: Path) -> None:
         """A file that the user named counts as a trace until its reader says what is wrong with it."""
-        if path.suffix == ".pattern":
+        if path.suffix in (".pattern", ".patterns"):
             self._saved.append(path)
             return
         kind = kind_of(path)
@@ -297,4 +297,4 @@ def _passed_over(paths: Sequence[Path]) -> str:
 
 def _may_be_saved(name: str) -> bool:
     """Whether it is worth asking if the directory in which this lies is one of ours."""
-    return name in ("windows", "patterns", "window.json", "blockage.json") or name.endswith(".pattern")
+    return name in ("windows", "patterns", "window.json", "blockage.json") or name.endswith((".pattern", ".patterns"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from eroica.archive.load import SavedRun, SavedWindow, open_saved, read_blockage, read_patterns
+from eroica.archive.load import SavedRun, SavedWindow, count_patterns, open_saved, read_blockage, read_patterns
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.doubted import why_doubted
 from eroica.engine import HERE, Engine, choose_engine
@@ -139,7 +139,7 @@ def examine_window(
         if verdict is None:
             raise InputError(f"{saved.directory}: workers moved between the two looks, so nothing stood still")
         return Part(job, label, saved.window or standstill_window(blockage), verdict, blockage=blockage)
-    window, patterns, notes = usable_patterns(saved, choose_engine(settings.engine, len(saved.pattern_files)))
+    window, patterns, notes = usable_patterns(saved, choose_engine(settings.engine, count_patterns(saved)))
     expected = saved.verdict.coverage.workers_expected if saved.verdict is not None else None
     if doubted:
         notes = (*notes, *why_doubted(saved.verdict))

@@ -43,6 +43,8 @@ _UTILIZATION, _END, _SECOND = 100.0, 2048, 1e4
 _DROPPED_BITS, _HALF = 13, 1 << 12
 #: Seconds of a pattern that are kept to a ten-thousandth.
 _AMOUNTS = ("idle_s", "dropped_critical_s", "stall_s", "summarize_s")
+#: Columns after those of rows and collectives: how many iterations, their durations, the same of waits, facts, amounts.
+_LAST_COLUMNS = 6
 #: Series of collectives as columns, with the type they have in a pattern.
 _EXACT: tuple[tuple[str, DTypeLike], ...] = (
     ("sequence", "<i8"), ("iteration", "<i4"), ("elements", "<i8"), ("peers", "<i4"),
@@ -179,9 +181,7 @@ def from_parcel(parcel: Parcel) -> WorkerPattern:
         ValueError: There is none in it (msgspec's errors are ValueErrors), or it would be too large (zlib's errors
             beside).
     """
-    own = _OWN.decode(_unpacked(parcel.own, zlib.decompressobj(zdict=_DICTIONARY)))
-    if not 0 <= own.groups <= len(parcel.parts) - 2 <= _MOST_PARTS:
-        raise ValueError(f"{len(parcel.parts)} parts are no pattern's")
+    own = _opened(parcel)
     scale, columns = _Scale.of(own.head), _Columns(own.columns)
     channels, facts = _NAMES.decode(parcel.parts[1])
     table = _rows(parcel.parts[2 + own.groups :], own.resources, scale, columns)
@@ -206,6 +206,49 @@ def from_parcel(parcel: Parcel) -> WorkerPattern:
         wait_us=_series(wait_us, "<f4"),
         **amounts,
     )
+
+
+def head_of(parcel: Parcel) -> WorkerPattern:
+    """The head of a pattern: whose it is, of which window, and how long its iterations took, without rows and all else.
+
+    Far less work than `from_parcel`; what it leaves aside may be damaged.
+
+    Raises:
+        ValueError: As for `from_parcel`.
+    """
+    own = _opened(parcel)
+    if len(own.columns) < _LAST_COLUMNS:
+        raise ValueError("its columns are not all there")
+    scale, columns = _Scale.of(own.head), _Columns(own.columns[-_LAST_COLUMNS:])
+    iteration_us = from_steps(columns.take(int(columns.take(1)[0])), scale.floor_us, _ITERATION)
+    return without_rows(own.head, _series(iteration_us, "<f4"))
+
+
+def without_rows(pattern: WorkerPattern, iteration_us: bytes) -> WorkerPattern:
+    """What `head_of` leaves of a pattern.
+
+    Args:
+        pattern: Any.
+        iteration_us: Its series of this name.
+    """
+    return WorkerPattern(
+        worker=pattern.worker,
+        window_id=pattern.window_id,
+        first_iteration=pattern.first_iteration,
+        last_iteration=pattern.last_iteration,
+        duration_s=pattern.duration_s,
+        has_trace=pattern.has_trace,
+        iteration_us=iteration_us,
+        wait_us=b"",
+        functions=(),
+    )
+
+
+def _opened(parcel: Parcel) -> _Own:
+    own = _OWN.decode(_unpacked(parcel.own, zlib.decompressobj(zdict=_DICTIONARY)))
+    if not 0 <= own.groups <= len(parcel.parts) - 2 <= _MOST_PARTS:
+        raise ValueError(f"{len(parcel.parts)} parts are no pattern's")
+    return own
 
 
 def to_file(parcel: Parcel) -> bytes:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from eroica.archive.bundle import BUNDLE_FILE, Bundle, Content
 from eroica.archive.check import MOST_JSON_BYTES, MOST_PATTERN_BYTES
+from eroica.archive.load import decode_content
 from eroica.errors import InputError
 from eroica.fleet.records import Kind, PatternBlock, Piece, Place, RunFacts, StandstillBody, VerdictBody, pack_body
 from eroica.fleet.reporting.spool import Spool, now
@@ -20,9 +25,9 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.rows import NUMBERS, RowTable
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
-from eroica.wire.codec import UNDECODABLE, decode_record
+from eroica.wire.codec import UNDECODABLE
 from eroica.wire.messages import JobStatus
-from eroica.wire.places import read_private
+from eroica.wire.places import private_file, read_private
 
 log = logging.getLogger("eroica.fleet")
 
@@ -30,6 +35,8 @@ log = logging.getLogger("eroica.fleet")
 BLOCK = 64
 #: Patterns of a window without a verdict are waited for as long as new ones come, seconds.
 _QUIET_S = 20.0
+#: Whoever writes within the same tick of the kernel's clock leaves no later time, seconds.
+_STILL_S = 1.0
 _OVER = ("done", "given up", "failed", "lost")
 
 
@@ -50,6 +57,7 @@ class Packer:
         self._longest_s = longest_s
         self._run = spool.run
         self._broken: set[tuple[str, str]] = set()
+        self._packed: dict[int, tuple[int, ...]] = {}
 
     def pack(self, status: JobStatus | None, *, everything: bool = False) -> None:
         """Pack what is there.
@@ -120,31 +128,38 @@ class Packer:
     # ------------------------------------------------------------------ patterns
 
     def _patterns(self, directory: Path, window_id: int, complete: bool, until: float) -> None:
-        blocks: dict[int, list[Path]] = {}
-        for path in _pattern_files(directory):
-            blocks.setdefault(int(path.stem) // BLOCK, []).append(path)
-        for number, paths in sorted(blocks.items()):
-            key = f"patterns/{window_id}/{number}"
-            signature = _signature(paths)
-            if not signature or self._is_known(key, signature):
-                continue
-            newest = max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
-            if not complete and len(paths) < BLOCK and now() - newest < _QUIET_S:
-                continue
-            if self._spool.waiting_bytes() > self._most_bytes or time.monotonic() > until:
-                return
-            patterns = list(self._read(paths))
-            window = _window(directory)
-            if patterns:
-                body = block_of(number, patterns, window.purpose if window is not None else "")
-                self._keep("patterns", key, body, signature)
+        written, waits = _last_written(directory / "patterns"), False
+        if not written or self._packed.get(window_id) == written:
+            return
+        with contextlib.ExitStack() as stack:
+            blocks: dict[int, list[_Kept]] = {}
+            for rank, kept in sorted(_kept_patterns(directory, stack).items()):
+                blocks.setdefault(rank // BLOCK, []).append(kept)
+            for number, some in sorted(blocks.items()):
+                key = f"patterns/{window_id}/{number}"
+                signature = f"{len(some)}-{max(one.stamp for one in some)[0]}-{sum(one.stamp[1] for one in some)}"
+                if self._is_known(key, signature):
+                    continue
+                newest = max(one.written_at for one in some)
+                if not complete and len(some) < BLOCK and now() - newest < _QUIET_S:
+                    waits = True
+                    continue
+                if self._spool.waiting_bytes() > self._most_bytes or time.monotonic() > until:
+                    return
+                patterns = list(self._read(directory, some))
+                window = _window(directory)
+                if patterns:
+                    body = block_of(number, patterns, window.purpose if window is not None else "")
+                    self._keep("patterns", key, body, signature)
+        if not waits and now() - written[0] / 1e9 > _STILL_S:
+            self._packed[window_id] = written
 
-    def _read(self, paths: Iterable[Path]) -> Iterator[WorkerPattern]:
-        for path in paths:
+    def _read(self, directory: Path, some: Iterable[_Kept]) -> Iterator[WorkerPattern]:
+        for kept in some:
             try:
-                yield decode_record(read_private(path, MOST_PATTERN_BYTES), WorkerPattern)
+                yield decode_content(kept.read())
             except (OSError, InputError) as error:
-                log.warning("%s is left out: %s", path, error)
+                log.warning("a pattern in %s is left out: %s", directory, error)
 
     # ------------------------------------------------------------------
 
@@ -215,11 +230,58 @@ def _window(directory: Path) -> Window | None:
         return None
 
 
-def _pattern_files(directory: Path) -> list[Path]:
+class _Kept(NamedTuple):
+    """A pattern on disk.
+
+    Attributes:
+        stamp: Others if it was written once more; the second is its bytes.
+        written_at: When it was, or something behind it in the same file, seconds since 1970.
+        read: What came of the worker.
+    """
+
+    stamp: tuple[int, int]
+    written_at: float
+    read: Callable[[], Content]
+
+
+def _kept_patterns(directory: Path, stack: contextlib.ExitStack) -> dict[int, _Kept]:
+    """Patterns of a window by global rank; files that are read later are closed with `stack`."""
+    found: dict[int, _Kept] = {}
+    inside = directory / "patterns"
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        found = [path for path in (directory / "patterns").iterdir() if path.suffix == ".pattern"]
-        return sorted((path for path in found if path.stem.isdecimal()), key=lambda path: int(path.stem))
-    return []
+        written_at = (inside / BUNDLE_FILE).stat().st_mtime
+        bundle = _private_bundle(inside / BUNDLE_FILE)
+        if bundle is not None:
+            stack.enter_context(bundle)
+            found = {rank: _Kept(bundle.stamp(rank), written_at, partial(bundle.read, rank)) for rank in bundle.ranks}
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for path in inside.iterdir():
+            if path.suffix == ".pattern" and path.stem.isdecimal():
+                with contextlib.suppress(FileNotFoundError):
+                    facts = path.stat()
+                    stamp = facts.st_mtime_ns, facts.st_size
+                    found[int(path.stem)] = _Kept(
+                        stamp, facts.st_mtime, partial(read_private, path, MOST_PATTERN_BYTES)
+                    )
+    return found
+
+
+def _last_written(inside: Path) -> tuple[int, ...]:
+    """Changes when a pattern is written; the first is when that was, nanoseconds. Empty without any."""
+    found = []
+    for path in (inside, inside / BUNDLE_FILE):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found.append(path.stat())
+    return tuple(sorted((one.st_mtime_ns for one in found), reverse=True)) + tuple(one.st_size for one in found)
+
+
+def _private_bundle(path: Path) -> Bundle | None:
+    os.close(private_file(path, os.O_RDONLY))  # what another user may have put there is not read
+    try:
+        return Bundle(path)
+    except InputError as error:
+        log.warning("%s is left out: %s", path, error)
+        return None
 
 
 def _signature(paths: Sequence[Path]) -> str:

@@ -1,0 +1,170 @@
+"""Keep patterns as they come until their window is judged: on disk, in one file a window, and decoded only then.
+
+The state machines need of a pattern whose it is and how long its iterations took: its head. A window of few workers
+ends as a file for each of them; one of many keeps its one file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from eroica.archive.bundle import BUNDLE_FILE, Bundle, Content
+from eroica.archive.load import decode_content, open_window, read_contents
+from eroica.archive.store import Store
+from eroica.collector.intake import clean_head, clean_pattern
+from eroica.errors import InputError
+from eroica.model.pattern import WorkerPattern
+from eroica.wire.codec import UNDECODABLE
+from eroica.wire.files import write_whole
+from eroica.wire.parcels import Parcel, head_of, to_file, without_rows
+
+#: Up to so many workers get a file each.
+FEW_WORKERS = 256
+#: Workers left out whose reason is told; the rest is a number.
+_NAMED = 20
+
+
+class Arrivals:
+    """Patterns of a job's windows.
+
+    Args:
+        store: The run directory.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._bundles: dict[int, Bundle] = {}
+        self._unwritten: dict[int, dict[int, Content]] = {}
+
+    def take(self, head: WorkerPattern, content: Content) -> None:
+        """Keep what came of a worker; it outlives this process when this returns.
+
+        Args:
+            head: Its head.
+            content: As it came.
+
+        Raises:
+            OSError: It could not be written, and is kept in memory.
+            InputError: The window's file is damaged; as before.
+        """
+        window_id, rank = head.window_id, head.worker.global_rank
+        try:
+            if window_id not in self._bundles:
+                self._bundles[window_id] = Bundle(self._file(window_id), append=True)
+            self._bundles[window_id].add(rank, content)
+        except (OSError, InputError):
+            self._unwritten.setdefault(window_id, {})[rank] = content
+            raise
+        self._unwritten.get(window_id, {}).pop(rank, None)
+
+    def whole(self, heads: Sequence[WorkerPattern]) -> tuple[tuple[WorkerPattern, ...], tuple[str, ...]]:
+        """Decode patterns of one window; to be called in a thread.
+
+        Args:
+            heads: Which ones.
+
+        Returns:
+            Those that are whole, in the order of their heads, and why each other worker is left out; a bounded list.
+        """
+        if not heads:
+            return (), ()
+        found: dict[int, WorkerPattern] = {}
+        why: dict[str, str] = {}
+        for name, content in self._contents(heads[0].window_id):
+            try:
+                pattern = clean_pattern(decode_content(_there(content)))
+                found[pattern.worker.global_rank] = pattern
+            except InputError as error:
+                why[name] = str(error)
+        ranks = [head.worker.global_rank for head in heads]
+        notes = [f"worker {rank}: {_reason(why, rank)}" for rank in ranks if rank not in found]
+        more = [f"and {len(notes) - _NAMED} more workers left out"] if len(notes) > _NAMED else []
+        return tuple(found[rank] for rank in ranks if rank in found), (*notes[:_NAMED], *more)
+
+    def settle(self, window_id: int) -> int:
+        """Give each worker of a small window a file; to be called in a thread.
+
+        Returns:
+            Workers whose file was written, so that the window's one file is not needed any more; see `close`.
+
+        Raises:
+            OSError: Not all could be written.
+        """
+        file = self._file(window_id)
+        if not file.exists():
+            return 0
+        with Bundle(file) as bundle:
+            if len(bundle.ranks) > FEW_WORKERS:
+                return 0
+            for rank in bundle.ranks:
+                with contextlib.suppress(InputError):  # nothing is lost by that: it is damaged
+                    content = bundle.read(rank)
+                    data = to_file(content) if isinstance(content, Parcel) else content
+                    write_whole(file.with_name(f"{rank}.pattern"), data)
+            return len(bundle.ranks)
+
+    def close(self, window_id: int, settled: int) -> None:
+        """A window is judged: nothing comes any more.
+
+        Args:
+            window_id: Which one.
+            settled: As `settle` said.
+        """
+        bundle = self._bundles.pop(window_id, None)
+        if bundle is not None:
+            bundle.close()
+        if settled and (bundle is None or len(bundle.ranks) == settled):  # else somebody came late
+            self._file(window_id).unlink(missing_ok=True)
+
+    def forget(self, window_id: int) -> None:
+        """Nobody will ask for these patterns again: what could not be written goes, too."""
+        self._unwritten.pop(window_id, None)
+
+    def _file(self, window_id: int) -> Path:
+        return self._store.window_directory(window_id) / "patterns" / BUNDLE_FILE
+
+    def _contents(self, window_id: int) -> Iterator[tuple[str, Content | str]]:
+        yield from read_contents(open_window(self._store.window_directory(window_id)).pattern_files)
+        for rank, content in list(self._unwritten.get(window_id, {}).items()):
+            yield f"worker {rank}", content
+
+
+def _reason(why: dict[str, str], rank: int) -> str:
+    """Tell why a worker's pattern is left out; patterns are read under these names."""
+    names = f"worker {rank}", f"{rank}.pattern", BUNDLE_FILE
+    return next((why[name] for name in names if name in why), "its pattern is not there any more")
+
+
+def _there(content: Content | str) -> Content:
+    if isinstance(content, str):
+        raise InputError(content.removeprefix(": ").strip())
+    return content
+
+
+def head_in(content: Content) -> WorkerPattern:
+    """Take the head from what came of a worker. A whole pattern is checked to its end, a parcel is not.
+
+    Raises:
+        InputError: It is none, or nobody's.
+    """
+    if isinstance(content, Parcel):
+        try:
+            return clean_head(head_of(content))
+        except UNDECODABLE as error:
+            raise InputError(str(error)) from error
+    pattern = clean_pattern(decode_content(content))
+    return without_rows(pattern, pattern.iteration_us)
+
+
+def heads_in(paths: Iterable[Path]) -> tuple[tuple[WorkerPattern, ...], tuple[str, ...]]:
+    """Heads of all patterns in some files, in order of global rank, and what cannot be read."""
+    heads, refused = dict[int, WorkerPattern](), list[str]()
+    for name, content in read_contents(tuple(paths)):
+        try:
+            head = head_in(_there(content))
+            heads.setdefault(head.worker.global_rank, head)
+        except InputError as error:
+            refused.append(f"{name} was left out: {error}")
+    return tuple(heads[rank] for rank in sorted(heads)), tuple(refused)

@@ -1,0 +1,224 @@
+"""Patterns are kept as they come, and decoded only where their window is judged."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from test_numbering import WORKERS, Job, deliver_of, pattern, with_job
+from test_numbering import judge as judge_names
+
+from eroica.archive.bundle import BUNDLE_FILE
+from eroica.archive.load import open_window, read_patterns
+from eroica.archive.store import Store
+from eroica.collector import arrivals, service
+from eroica.collector.arrivals import Arrivals, head_in, heads_in
+from eroica.collector.resume import read_history
+from eroica.collector.service import Collector
+from eroica.collector.windows import Analyze
+from eroica.model.pattern import WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.model.window import Window
+from eroica.settings import Settings
+from eroica.wire import parcels
+from eroica.wire.codec import encode_record
+from eroica.wire.messages import NumberedPattern, OrderResult
+from eroica.wire.parcels import Parcel, from_parcel, head_of, pack_numbers, to_parcel, without_rows
+
+
+def test_no_row_is_decoded_before_the_window_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    rows = parcels._rows
+
+    def counted(*given: Any) -> Any:
+        decoded.append(1)
+        return rows(*given)
+
+    monkeypatch.setattr(parcels, "_rows", counted)
+
+    async def script(job: Job) -> None:
+        window_id = await job.open(100)
+        for rank in range(WORKERS - 1):
+            assert await deliver_of(job)(pattern(rank, window_id)) == "taken"
+        assert not decoded
+        await deliver_of(job)(pattern(WORKERS - 1, window_id))
+        assert await job.verdict(window_id) == "4 of 30" and len(decoded) == WORKERS
+
+    with_job(tmp_path, script)
+
+
+def test_what_has_come_takes_little_memory_until_then(tmp_path: Path) -> None:
+    """A decoded pattern of 200 rows takes more than 30 kB."""
+    came = 200
+    into = Arrivals(Store(tmp_path))
+    sent = to_parcel(pattern(0, functions=200))
+    tracemalloc.start()
+    try:
+        kept, before = [], 0
+        for rank in range(came + 1):
+            if rank == 1:  # functions are the same on all workers, and kept once
+                before, _ = tracemalloc.get_traced_memory()
+            head = head_in(Parcel(sent.parts, bytes(bytearray(sent.own))))
+            kept.append(msgspec.structs.replace(head, worker=msgspec.structs.replace(head.worker, global_rank=rank)))
+            into.take(kept[-1], sent)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / came < 3_000
+    into.close(1, 0)
+    heads, unreadable = heads_in([tmp_path / "windows" / "1" / "patterns" / BUNDLE_FILE])
+    assert len(heads) == 1 and not unreadable  # all came of worker 0
+
+
+def test_a_head_says_of_a_parcel_what_the_whole_pattern_says() -> None:
+    whole = msgspec.structs.replace(
+        pattern(3, 7), iteration_us=parcels._series(parcels.np.arange(1.0, 9.0), "<f4"), has_trace=False, notes=("x",)
+    )
+    parcel = to_parcel(whole)
+    decoded = from_parcel(parcel)
+    assert head_of(parcel) == without_rows(decoded, decoded.iteration_us) and not head_of(parcel).notes
+
+
+def test_a_collector_that_is_killed_inside_a_window_loses_nothing_that_it_has_taken(tmp_path: Path) -> None:
+    async def script(job: Job) -> None:
+        window_id = await job.open(100)
+        for rank in (0, 2):
+            assert await deliver_of(job)(pattern(rank, window_id)) == "taken"
+        file = tmp_path / "windows" / str(window_id) / "patterns" / BUNDLE_FILE
+        with file.open("ab") as cut:
+            cut.write(b"\x01\x03\x00\x00\x00\xff\x07")
+        job.start()
+        job.collector.resume(read_history(tmp_path, "was ended by SIGKILL"))
+        await job.tell(510, OrderResult(window_id=window_id, status="done", kind="window"))
+        for rank in (1, 3):
+            assert await deliver_of(job)(pattern(rank, window_id)) == "taken"
+        assert await job.verdict(window_id) == "4 of 30"
+        assert not file.exists() and len(list(file.parent.glob("*.pattern"))) == WORKERS
+
+    with_job(tmp_path, script)
+
+
+def spoiled(parcel: Parcel) -> Parcel:
+    """One whose rows make no sense, which shows where they are decoded."""
+    own = parcels._opened(parcel)
+    packer = parcels.zlib.compressobj(9, zdict=parcels._DICTIONARY)
+    text = msgspec.msgpack.encode(msgspec.structs.replace(own, columns=(b"\x01", *own.columns[1:])))
+    return Parcel(parcel.parts, packer.compress(text) + packer.flush())
+
+
+def test_a_worker_whose_pattern_is_damaged_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    seen: list[Analyze] = []
+
+    def judge(job: str, order: Analyze, settings: Settings) -> Verdict:
+        seen.append(order)
+        return judge_names(job, order, settings)
+
+    async def script(job: Job) -> None:
+        job.collector._analysis = judge
+        window_id = await job.open(100)
+        for rank in range(WORKERS):
+            parcel = to_parcel(pattern(rank, window_id))
+            numbers = await job.links[rank]._numbering.numbers(parcel.parts)
+            assert numbers is not None
+            own = spoiled(parcel).own if rank == 2 else parcel.own
+            book = job.links[rank]._numbering.book
+            sent = NumberedPattern(book=book, parts=len(numbers), numbers=pack_numbers(numbers), own=own)
+            assert (await post(job, rank, "/v1/parcels", sent)).status_code == 200
+        assert await job.verdict(window_id) == "3 of 30"
+
+    with_job(tmp_path, script)
+    assert [one.worker.global_rank for one in seen[0].patterns] == [0, 1, 3]
+    (note,) = seen[0].notes
+    assert note.startswith("worker 2: ") and "30 numbers" in note
+
+
+async def post(job: Job, rank: int, path: str, message: msgspec.Struct) -> httpx.Response:
+    client = job.links[rank]._client
+    assert client is not None
+    return await client.post(path, content=msgspec.msgpack.encode(message))
+
+
+def test_many_workers_keep_one_file_and_few_get_one_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(job: Job) -> None:
+        for at, few in ((100, WORKERS - 1), (1000, WORKERS)):
+            monkeypatch.setattr(arrivals, "FEW_WORKERS", few)
+            window_id = await job.open(at)
+            for rank in range(WORKERS):
+                await deliver_of(job)(pattern(rank, window_id))
+            assert await job.verdict(window_id) == "4 of 30"
+
+    with_job(tmp_path, script)
+    names = [sorted(path.name for path in tmp_path.glob(f"windows/{one}/patterns/*")) for one in (1, 2)]
+    assert names == [[BUNDLE_FILE], [f"{rank}.pattern" for rank in range(WORKERS)]]
+    for window_id in (1, 2):
+        _, found, notes = read_patterns(open_window(tmp_path / "windows" / str(window_id)))
+        assert not notes
+        assert list(found) == [from_parcel(to_parcel(pattern(rank, window_id))) for rank in range(WORKERS)]
+
+
+def test_a_disk_that_takes_nothing_costs_the_files_and_not_the_verdict(tmp_path: Path) -> None:
+    async def script(job: Job) -> None:
+        window_id = await job.open(100)
+        (tmp_path / "windows" / str(window_id) / "patterns").write_bytes(b"in the way")
+        job.links[0]._spoken = 1  # a whole pattern, too
+        for rank in range(WORKERS):
+            assert await deliver_of(job)(pattern(rank, window_id)) == "taken"
+        assert await job.verdict(window_id) == "4 of 30"
+        assert any("could not write into" in note for note in job.collector.windows.notes)
+        assert not job.collector._arrivals._unwritten
+
+    with_job(tmp_path, script)
+
+
+def test_a_window_is_compared_with_the_whole_patterns_of_its_baseline(tmp_path: Path) -> None:
+    compared: list[Analyze] = []
+
+    def judge(job: str, order: Analyze, settings: Settings) -> Verdict:
+        compared.append(order)
+        return judge_names(job, order, settings)
+
+    store = Store(tmp_path)
+    collector = Collector("j", store, Settings(), "t", judge)
+    heads: dict[int, list[WorkerPattern]] = {1: [], 2: []}
+    for window_id, into in heads.items():
+        for rank in range(WORKERS):
+            content = encode_record(pattern(rank, window_id))
+            into.append(head_in(content))
+            collector._arrivals.take(into[-1], content)
+        collector._arrivals.close(window_id, collector._arrivals.settle(window_id))
+    window = Window(window_id=2, purpose="slow", reason="", first_iteration=1, last_iteration=2)
+    order = Analyze(
+        window=window, patterns=tuple(heads[2]), baseline=tuple(heads[1][:3]), expected_workers=4, notes=(),
+        asked_at=0.0,
+    )  # fmt: skip
+    collector._judge(order)
+    (tmp_path / "windows" / "1" / "patterns" / "0.pattern").unlink()
+    collector._judge(order)
+    whole = [pattern(rank, 1) for rank in range(3)]
+    assert [list(one.baseline) for one in compared] == [whole, whole[1:]]
+    assert compared[0].patterns == tuple(pattern(rank, 2) for rank in range(WORKERS)) and compared[0].notes == ()
+    assert compared[1].notes == ("in the baseline window: worker 0: its pattern is not there any more",)
+
+
+def test_a_large_job_ticks_more_seldom_than_its_collector_looks_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick looks at all workers: of 100,000 it would take most of the time."""
+    monkeypatch.setattr(service, "SMALL_JOB", 0)
+    monkeypatch.setattr(service, "TICK_PAUSE_S", 60.0)
+
+    async def script(job: Job) -> None:
+        await job.tell(100)
+        ticks: list[float] = []
+        monkeypatch.setattr(job.collector, "_tick", lambda: ticks.append(1.0))
+        running = asyncio.create_task(job.collector.run(0.01))
+        await asyncio.sleep(0.2)
+        running.cancel()
+        assert len(ticks) <= 1
+
+    with_job(tmp_path, script)
