@@ -309,6 +309,8 @@ def _unpacked(data: bytes, unpacker: Any) -> bytes:
     plain: bytes = unpacker.decompress(data, _MOST_BYTES)
     if unpacker.unconsumed_tail:
         raise ValueError(f"more than {_MOST_BYTES} bytes")
+    if not unpacker.eof:
+        raise ValueError("compressed data are cut off")
     return plain
 
 
