@@ -13,6 +13,7 @@ from eroica.errors import InputError
 from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.summarize import decode_series, encode_series
+from eroica.wire import parcels
 from eroica.wire.codec import decode_record, encode_record
 from eroica.wire.parcels import (
     Parcel,
@@ -177,3 +178,10 @@ def test_steps_are_even_near_zero_and_relative_above() -> None:
     assert np.abs(again - values).max() <= 0.0051 * 1e6
     np.testing.assert_allclose(again, values, rtol=0.0051, atol=0.0051)
     assert np.isfinite(from_steps(np.asarray([2**62]), 1.0, 100)).all()
+
+
+@pytest.mark.parametrize("count", [1, 20, 16_383, 16_384, 40_000])
+def test_series_are_in_the_form_that_zlib_reads(count: int) -> None:
+    values = np.arange(count, dtype=np.float64)
+    assert zlib.decompress(parcels._series(values, "<f4")) == values.astype("<f4").tobytes()
+    assert parcels._series(values[:0], "<f4") == b""
