@@ -425,15 +425,3 @@ def test_a_record_without_sense_is_refused() -> None:
     assert clean_communication(fine) == fine
     strange: Mapping[str, float] = {"interval_s": float("nan")}
     assert clean_communication(msgspec.structs.replace(fine, **strange)) is None
-
-
-def test_a_record_of_one_host_looks_at_no_other(job: Job) -> None:
-    """With 1,256 hosts, each of which tells once a second, that would take more than a core."""
-
-    class Unread(dict):  # type: ignore[type-arg]
-        def values(self) -> None:  # type: ignore[override]
-            raise AssertionError("all hosts were looked at")
-
-    job.sense.ledger.latest = Unread(job.sense.ledger.latest)
-    job.now, job.iteration = job.now + STEP_S, job.iteration + 5
-    job.sense.reported(job.now, job.report(0))
