@@ -62,9 +62,9 @@ def as_neighbor(act: Callable[[], object]) -> str:
             os.write(writing, trouble.encode())
             os._exit(0)
     os.close(writing)
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
     with os.fdopen(reading, "rb") as answer:
-        return answer.read().decode()
+        return answer.read().decode() or ("" if status == 0 else f"the child ended with status {status}")
 
 
 def environment(root: Path, **variables: str) -> dict[str, str]:
