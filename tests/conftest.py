@@ -22,7 +22,7 @@ from eroica.settings import Settings
 if TYPE_CHECKING:
     from eroica.testing.browser import Browser
 
-#: Tests fork, and no child of theirs talks gRPC. With its handlers in place, a fork beside a thread that does may end in
+#: Tests fork, and no child of theirs talks gRPC. With its handlers, a fork beside a thread that does may end in
 #: a child that never gets to its work.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
