@@ -231,13 +231,34 @@ def test_a_collector_that_comes_after_the_workers_keeps_what_the_one_before_it_c
         await client.post("/v1/finish", content=msgspec.msgpack.encode(FinishRequest(exit_status=1)))
         await asyncio.wait_for(collector.run(0.01), 5)
 
+    async def killed(collector: Collector, client: httpx.AsyncClient) -> None:
+        collector.resume(read_history(tmp_path, "ended with status 143"))
+
     with_collector(tmp_path, first)
     concluded = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
     assert concluded.coverage.workers_reported == 1
+    with_collector(tmp_path, killed)
     with_collector(tmp_path, second)
     final = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
     assert final.coverage.workers_reported == 1 and "No worker" not in final.summary
     assert final.verdict == "undetermined" and "status 1" in final.summary, final.summary
+
+
+def test_what_was_concluded_is_final_no_more_once_workers_report(tmp_path: Path) -> None:
+    async def first(collector: Collector, client: httpx.AsyncClient) -> None:
+        await tell(client, status(100))
+        collector.interrupt()
+        await asyncio.wait_for(collector.run(0.01), 5)
+
+    async def second(collector: Collector, client: httpx.AsyncClient) -> None:
+        collector.resume(read_history(tmp_path, "ended with status 143"))
+        await tell(client)
+        assert (tmp_path / "verdict.json").exists()
+        await tell(client, status(200))
+        assert not (tmp_path / "verdict.json").exists()
+
+    with_collector(tmp_path, first)
+    with_collector(tmp_path, second)
 
 
 def test_a_window_goes_on_with_the_collector_that_comes_after_one_that_was_killed(tmp_path: Path) -> None:

@@ -92,6 +92,10 @@ class Store:
         """Keep the job's verdict."""
         write_whole(self.run / "verdict.json", verdict.to_json())
 
+    def remove_final(self) -> None:
+        """The job goes on: what was kept as its verdict is not final."""
+        (self.run / "verdict.json").unlink(missing_ok=True)
+
     def forget(self) -> None:
         """A new job of the same name begins: what the collector keeps of the one before goes, and nothing else.
 

@@ -128,7 +128,6 @@ async def _serve(where: Places, settings: Settings) -> None:
     collector = Collector(where.job, Store(where.run), settings, token, _analyze, page=page)
     if died:
         collector.resume(read_history(where.run, died))
-        (where.run / "verdict.json").unlink(missing_ok=True)  # final for a collector that was told to end too early
     webhook = _webhook(where.job, collector, settings)
     orders = _orders(where, collector, settings, bool(died))
     told = [webhook, orders, _telemetry(where, collector, settings), _trainjob(collector, settings)]

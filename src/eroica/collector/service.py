@@ -252,6 +252,7 @@ class Collector:
         report = clean_report(_decode(data, AgentReport))
         now = self._clock()
         self.windows.take(now, report)
+        self._take_back_conclusion()
         self._attendance.reported(now, report)
         self.pace.reported(now, report.host, self.windows.roll.workers_of(report.host))
         self.sense.reported(now, report)
@@ -310,6 +311,12 @@ class Collector:
             self._take(Parcel(parts, sent.own))
         reply = PatternReply(unknown=parts is None)
         return Response(msgspec.msgpack.encode(reply), media_type=MessagePack)
+
+    def _take_back_conclusion(self) -> None:
+        """Workers report, so the collector before this one was told to end too early; until then its word is final."""
+        if self._former is not None and self.windows.roll:
+            self._former = None
+            self._keep(self._store.remove_final)
 
     def _take(self, content: Content) -> None:
         """Take in what came of a worker; a parcel is decoded no further than to see whose it is."""
