@@ -186,22 +186,15 @@ def peak_bytes(profiler: Any) -> int:
     Gloo clones in a call what it reduces and scatters, and frees the clone later: what was not counted when it came
     must not be when it goes, so blocks are told apart by their addresses.
     """
-    from torch._C._profiler import _ExtraFields_Allocation
+    from prismllm.session import memory_events
 
     events = list(profiler.kineto_results.events())
     calls = sorted((one.start_ns(), one.start_ns() + one.duration_ns()) for one in events
                    if one.name().startswith("c10d::"))  # fmt: skip
     main = {one.start_thread_id() for one in events if one.name().startswith("Optimizer.step")}
-    memory: list[Any] = []
-    todo = list(profiler.kineto_results.experimental_event_tree())
-    while todo:
-        event = todo.pop()
-        todo += event.children
-        if isinstance(event.extra_fields, _ExtraFields_Allocation):
-            memory.append(event)
     held: dict[int, int] = {}
     now = most = at = 0
-    for event in sorted(memory, key=lambda one: one.start_time_ns):
+    for event in memory_events(profiler):
         when, block = event.start_time_ns, event.extra_fields
         now -= held.pop(block.ptr, 0)  # freed, or gone without the profiler's seeing it
         while at < len(calls) and calls[at][1] < when:

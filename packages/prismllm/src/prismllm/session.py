@@ -410,7 +410,7 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
     # each moment is one mark; the last segment of an iteration is one with the first of the next
     length = lengths[-1]
     first = sum(one - 1 for one in lengths[:-1])
-    allocations = _allocations(profiler)
+    allocations = memory_events(profiler)
     is_outside = segments_of([one.start_time_ns for one in allocations]) >= 0
     own = account([
         Allocation(one.start_time_ns, one.extra_fields.ptr, one.extra_fields.alloc_size,
@@ -476,8 +476,8 @@ def account(allocations: Sequence[Allocation]) -> list[tuple[int, int]]:
     return changes
 
 
-def _allocations(profiler: Any) -> list[Any]:
-    """What the profiler has seen of memory, in order of time."""
+def memory_events(profiler: Any) -> list[Any]:
+    """All that torch's profiler has seen of memory, in order of time."""
     found: list[Any] = []
     todo = list(profiler.kineto_results.experimental_event_tree())
     while todo:
