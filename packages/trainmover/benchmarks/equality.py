@@ -4,7 +4,7 @@
 
 A record for each event (what, rank, seconds that the training lost), then one for the whole: equal or not, and the
 share of its time that the disturbed job spent training (1 - lost / total). Memory of rank 2, which stays, is sampled
-from /proc every 50 ms around planned moves.
+from /proc every 50 ms around planned moves: for a second before, for `CONTROL_S` without a move, then through the move.
 """
 
 import argparse
@@ -22,6 +22,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.rehearsal import losses, rehearsal, states
 
 from benchmarks.pause import lines, lost_s
+
+#: About as long as a move with the iterations after it.
+CONTROL_S = 2.5
 
 
 class Memory:
@@ -79,10 +82,12 @@ def main() -> None:  # noqa: PLR0915 - one run from beginning to end
             found = job.status()
             known, begin = len(found["history"]), time.time()
             memory = Memory(job.pid_of(2)) if what == "planned" and rank != 2 else None
+            marks: list[int] = []
             if memory is not None:
-                time.sleep(1.0)
+                for seconds in (1.0, CONTROL_S):
+                    time.sleep(seconds)
+                    marks.append(len(memory.samples))
                 begin = time.time()
-            before = list(memory.samples) if memory is not None else []
             if what == "planned":
                 assert job.move(found["members"][rank]["host"])["done"]
             else:
@@ -92,7 +97,9 @@ def main() -> None:  # noqa: PLR0915 - one run from beginning to end
             record = {"event": event, "what": what, "rank": rank}
             if memory is not None:
                 samples = memory.stop()
-                record["memory"] = {"before_bytes": max(before), "most_bytes": max(samples)}
+                before, control, through = samples[: marks[0]], samples[marks[0] : marks[1]], samples[marks[1] :]
+                most = {"before_bytes": max(before), "control_bytes": max(control), "move_bytes": max(through)}
+                record["memory"] = most
             moments.append((record, begin))
         job.pace(0.0)
         assert job.finish(300) == 0, job.log()
