@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import pytest
@@ -408,6 +409,35 @@ def test_noise_of_a_healthy_job_is_no_verdict(job: Job) -> None:
         job.iteration_s = 0.1 * job.draw.uniform(0.97, 1.06)
         job.outside = {worker: job.draw.uniform(0.4, 0.6) for worker in range(WORLD)}
         assert job.live(5) == []
+
+
+class Walked(dict[str, Any]):
+    """Count how often somebody goes through all of it."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.walks += 1
+        return super().__iter__()
+
+    def values(self) -> Any:
+        self.walks += 1
+        return super().values()
+
+    def items(self) -> Any:
+        self.walks += 1
+        return super().items()
+
+
+def test_a_movement_costs_nothing_by_the_number_of_hosts(job: Job) -> None:
+    walked = job.sense.ledger.latest = Walked(job.sense.ledger.latest)
+    job.now += STEP_S
+    job.iteration += 5
+    for host in range(HOSTS):
+        job.sense.reported(job.now, job.report(host))
+    assert not walked.walks
+    job.sense.tick(job.now)
+    assert walked.walks
 
 
 def test_the_matrix_of_the_last_seconds_is_there_to_be_shown(job: Job) -> None:

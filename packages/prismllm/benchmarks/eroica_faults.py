@@ -44,7 +44,7 @@ def diagnose(folder: Path) -> dict[str, Any]:
     out = folder.parent / "verdict.json"
     out.unlink(missing_ok=True)
     command = [str(Path(sys.executable).parent / "eroica"), "diagnose", str(folder), "--json", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     if not out.exists():
         raise SystemExit(f"eroica failed: {done.stderr.strip()[-300:]}")
     result: dict[str, Any] = json.loads(out.read_text())
@@ -81,7 +81,8 @@ def _costs(share: float | None) -> str:
 @click.option("--json", "out", type=click.Path(path_type=Path))
 @click.option("--world", default=1024, show_default=True)
 @click.option("--capture", type=click.Path(path_type=Path), help="use this capture instead of a new one")
-def main(out: Path | None, world: int, capture: Path | None) -> None:
+@click.option("--only", type=int, multiple=True, help="numbers of faults; all by default")
+def main(out: Path | None, world: int, capture: Path | None, only: tuple[int, ...]) -> None:
     """Try all faults."""
     with tempfile.TemporaryDirectory() as folder:
         if capture is None:
@@ -91,6 +92,8 @@ def main(out: Path | None, world: int, capture: Path | None) -> None:
         rehearsal = Rehearsal.open(capture)
     rows = []
     for seed, (change, truth) in enumerate(FAULTS):
+        if only and seed not in only:
+            continue
         row = try_fault(rehearsal, change, truth, seed)
         rows.append(row)
         print(f"{row['change']:26} {_costs(row['cost'])}  {row['verdict']:12} {row['named']!s:10} "

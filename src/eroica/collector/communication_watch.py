@@ -82,11 +82,12 @@ class Sensed:
 
 @dataclass
 class _Progress:
-    """Since when nothing has moved, and what workers had done by then."""
+    """Since when nothing has moved; since when the job trains, as far as a tick has seen; moved since that tick."""
 
     at: float = 0.0
     longest_s: float = 0.0
     began: float | None = None
+    moved: bool = False
 
 
 class Sense:
@@ -103,7 +104,7 @@ class Sense:
         self._settings = settings
         self._progress = _Progress()
         self._counts: dict[int, tuple[tuple[str, int, int], ...]] = {}
-        self._marks: dict[int, WorkerOperations] = {}
+        self._marks: dict[str, Second] = {}
         self._pids: dict[int, int] = {}
         self._heard: dict[int, tuple[int, float]] = {}
         self._refuted = False
@@ -136,6 +137,8 @@ class Sense:
             self._restart()
         self._pids.update({one.worker.global_rank: one.worker.pid for one in here})
         before = self.ledger.latest.get(report.host)
+        if before is not None and before.at <= self._progress.at:
+            self._marks[report.host] = before
         iterations = {one.worker.global_rank: one.iteration for one in here}
         own = _of(report.communication, frozenset(iterations))
         second = self.ledger.take(now, report.host, own, iterations)
@@ -207,12 +210,9 @@ class Sense:
 
     def _went_on(self, now: float) -> None:
         progress = self._progress
-        if progress.began is None and self._in_training:
-            progress.began = now
-        elif progress.began is not None:
+        if progress.began is not None:
             progress.longest_s = max(progress.longest_s, now - progress.at)
-        progress.at = now
-        self._marks = {one.worker: one for second in self.ledger.latest.values() for one in second.operations}
+        progress.at, progress.moved = now, True
         self._refuted = False
         if self._hang is not None:
             self._pass("what communication took for a hang went on by itself")
@@ -239,6 +239,9 @@ class Sense:
             self._progress.at = max(self._progress.at, now)
         if is_suspended(one for second in self.ledger.latest.values() for one in second.operations):
             self._progress.at = max(self._progress.at, now)
+        if self._progress.began is None and self._progress.moved:
+            self._progress.began = now if self._in_training else None
+        self._progress.moved = False
         if self._windows.ended or self._told >= _MOST_VERDICTS or self._progress.began is None:
             return []
         if self._hang is None and not self._refuted and (hang := self._hanging(now)) is not None:
@@ -308,8 +311,16 @@ class Sense:
         self.standing.add(window.window_id)
         return self._sensed(window, verdict, self._progress.at)
 
+    def _marked(self) -> dict[int, WorkerOperations]:
+        """Return what each worker had done when something moved last: its host's last record by then."""
+        seconds = [
+            second if second.at <= self._progress.at else self._marks.get(host)
+            for host, second in self.ledger.latest.items()
+        ]
+        return {one.worker: one for second in seconds if second is not None for one in second.operations}
+
     def _scene(self, now: float) -> Scene:
-        latest = self.ledger.latest
+        latest, marks = self.ledger.latest, self._marked()
         unheard = {host for host, second in latest.items() if now - second.at > _UNHEARD_S}
         operations = {one.worker: one for second in latest.values() for one in second.operations}
         return Scene(
@@ -317,18 +328,20 @@ class Sense:
             groups=self.ledger.groups,
             hosts=self.ledger.hosts,
             matched=tuple(one for second in latest.values() for one in second.matched),
-            busy=frozenset(worker for worker, one in operations.items() if self._is_busy(now, worker, one)),
+            busy=frozenset(worker for worker, one in operations.items() if self._is_busy(now, marks.get(worker), one)),
             unheard=frozenset(unheard),
             home=self.ledger.hosts.get(0, ""),
             used=frozenset(self._stretch_before(self._progress.at).cells),
-            at_work=self._at_work(now, operations),
+            at_work=self._at_work(now, operations, marks),
         )
 
-    def _at_work(self, now: float, operations: Mapping[int, WorkerOperations]) -> frozenset[int]:
+    def _at_work(
+        self, now: float, operations: Mapping[int, WorkerOperations], marked: Mapping[int, WorkerOperations]
+    ) -> frozenset[int]:
         """Workers that go on with something, as anything but their own use of a core tells."""
         began = max(self._progress.at, now - _WORK_S)
         seconds, passed_s = self.ledger.between(began, now), max(now - began, 0.1)
-        marks = dict(self._marks) if began == self._progress.at else {}
+        marks = dict(marked) if began == self._progress.at else {}
         moved: dict[int, int] = {}
         for second in seconds:
             for one in second.operations:
@@ -353,8 +366,8 @@ class Sense:
         }
         return frozenset(found)
 
-    def _is_busy(self, now: float, worker: int, one: WorkerOperations) -> bool:
-        before, waited_s = self._marks.get(worker), max(now - self._progress.at, 0.1)
+    def _is_busy(self, now: float, before: WorkerOperations | None, one: WorkerOperations) -> bool:
+        waited_s = max(now - self._progress.at, 0.1)
         if before is None or one.state[:1] in ("T", "t"):
             return False
         moved = (one.io_bytes or 0) - (before.io_bytes or 0)
