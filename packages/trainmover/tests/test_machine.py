@@ -23,6 +23,7 @@ class Worker:
         self.generation = self.interrupted = self.prepared = 0
         self.step, self.copies, self.stable = 0, {0}, -1
         self.alive, self.acts = True, not standby
+        self.runs = True  # stopped is not alive, and runs
         self.held: dict[str, Any] | None = None
         self.stands: dict[str, Any] | None = None  # in a recovery; said again with every beat
         self.ordered, self.done = 0, False
@@ -153,6 +154,7 @@ class World:
         self.number = itertools.count()
         self.last: dict[int, float] = {}
         self.workers: dict[str, Worker] = {}
+        self.runs: dict[str, str] = {}  # seat -> its process; without seats every newcomer is a standby that joins
         self.answers: list[Answer] = []
         self.ended: list[End] = []
         self.said: list[str] = []
@@ -170,6 +172,32 @@ class World:
     def join(self, worker: Worker) -> None:
         self.workers[worker.key] = worker
         self.do(self.machine.joined(worker.key, worker.hello(), self.now))
+
+    def seat_all(self) -> None:
+        """Each member was started by a seat, which can start a standby in its place."""
+        self.runs = {f"seat-{rank}": f"m{rank}" for rank in range(N_RANKS)}
+        for seat in self.runs:
+            self.seat_comes(seat)
+
+    def seat_comes(self, seat: str) -> None:
+        self.do(self.machine.seated(int(seat[-1]), seat, self.now))
+        self.do(self.machine.started(seat, self.runs[seat], self.now))
+        self.seat_tells_of_an_end(seat)
+
+    def seat_tells_of_an_end(self, seat: str) -> None:
+        if not self.workers[self.runs[seat]].runs:
+            self.do(self.machine.exited(seat, self.runs[seat], -9, self.now))
+
+    def seat_hears(self, seat: str, message: dict[str, Any]) -> None:
+        if message["do"] not in ("spawn", "end") or message["member"] != self.runs[seat]:
+            return
+        if self.workers[self.runs[seat]].runs:
+            self.kill(self.runs[seat])
+        if message["do"] == "spawn":
+            self.runs[seat] = f"p{next(self.number)}"
+            new = self.workers[self.runs[seat]] = Worker(self, self.runs[seat], -1, standby=True)
+            self.do(self.machine.started(seat, new.key, self.now))
+            self.later(lambda: self.join(new), new)
 
     def held_by(self, rank: int) -> dict[int, set[int]]:
         """Rank r + 2 holds r's copies, as data-parallel twins do."""
@@ -193,6 +221,8 @@ class World:
                 self.ended.append(one)
             elif isinstance(one, Say):
                 self.said.append(one.text)
+            elif isinstance(one, Tell) and one.key in self.runs:
+                self.later(lambda one=one: self.seat_hears(one.key, one.message), None)
             elif isinstance(one, Tell) and one.key in self.workers:
                 if one.message["do"] == "upload":
                     self.workers[one.key].say("recording", signature=one.message["signature"])
@@ -241,13 +271,18 @@ class World:
         self.do(self.machine.joined(key, worker.hello(), self.now))
 
     def kill(self, key: str) -> None:
-        self.workers[key].alive = False
+        """Its connection ends at once, its seat tells of it later."""
+        self.workers[key].alive = self.workers[key].runs = False
+        for seat in [seat for seat, member in self.runs.items() if member == key]:
+            self.later(lambda seat=seat: self.seat_tells_of_an_end(seat), None)
         self.do(self.machine.gone(key, self.now))
 
     def controller_dies(self) -> None:
         """A new controller reads the last decision; everybody who lives comes back."""
         self.machine = Machine(self.decision, Times(), self.now)
         self.machine.recordings = {"one"}
+        for seat in self.runs:
+            self.later(lambda seat=seat: self.seat_comes(seat), None)
         for worker in self.workers.values():
             if worker.alive:
                 self.later(
@@ -566,7 +601,7 @@ def test_a_standby_that_says_nothing_is_neither_chosen_nor_waited_for() -> None:
 def test_a_standby_that_says_nothing_does_not_keep_a_seat_from_starting_a_process() -> None:
     world = World(1, 0)
     stuck = Worker(world, "stuck", -1, standby=True)
-    world.do(world.machine.seated(2, "seat-2", world.now))
+    world.seat_all()
     world.join(stuck)
     stuck.alive = False
     told: list[tuple[str, dict[str, Any]]] = []
@@ -575,6 +610,38 @@ def test_a_standby_that_says_nothing_does_not_keep_a_seat_from_starting_a_proces
     world.kill("m2")
     world.run(10.0)
     assert ("seat-2", {"do": "spawn", "member": "m2"}) in told
+
+
+def test_a_seat_whose_process_holds_another_rank_is_not_asked_for_a_second_one() -> None:
+    """Three die at once, and what their seats start takes ranks as they come; then one of those dies."""
+    world = World(3, 0)
+    world.seat_all()
+    for rank in (1, 2, 3):
+        world.kill(f"m{rank}")
+        world.run(0.1)
+    world.run(20.0)
+    assert world.whole()
+    for _ in range(6):
+        rank = next(rank for rank, key in world.machine.owners.items() if world.runs.get(f"seat-{rank}") != key)
+        world.kill(world.machine.owners[rank])
+        world.run(20.0)
+        assert world.whole(), world.said[-3:]
+        assert sorted(world.runs.values()) == sorted(world.machine.owners.values())
+        if all(world.runs[f"seat-{rank}"] == key for rank, key in world.machine.owners.items()):
+            break
+
+
+def test_a_newcomer_that_a_seat_started_and_that_dies_is_followed_by_another() -> None:
+    world = World(1, 0)
+    world.seat_all()
+    world.kill("m2")
+    for _ in range(100):
+        world.run(0.1)
+        if world.runs["seat-2"] != "m2" and world.runs["seat-2"] in world.machine.processes:
+            break
+    world.kill(world.runs["seat-2"])
+    world.run(10.0)
+    assert world.whole() and world.machine.owners[2] == world.runs["seat-2"]
 
 
 def test_recoveries_that_fail_again_and_again_end_the_job_and_say_why() -> None:
@@ -693,48 +760,58 @@ FAULT = st.sampled_from(
 )
 
 
+def befall(world: World, place: int, fault: str, rank: int) -> None:
+    """Let one fault happen; `place` names its order."""
+    holder = world.machine.owners.get(rank, "")
+    if fault == "move":
+        world.do(world.machine.ordered(f"o{place}", [(f"host-{holder}", "")], world.now))
+    elif fault == "kill member" and world.workers[holder].alive:
+        world.kill(holder)
+    elif fault == "stop member":
+        world.workers[holder].alive = False
+    elif fault == "kill standby":
+        for worker in [one for one in world.workers.values() if one.standby and one.alive][:1]:
+            world.kill(worker.key)
+    elif fault == "connection" and world.workers[holder].alive and not world.ended:
+        world.cut(holder)
+    elif fault == "kill controller":
+        world.controller_dies()
+    elif fault == "link" and world.workers[holder].alive:
+        world.workers[holder].say("lost", peer=(rank + 1) % N_RANKS, detail="cut", generation=world.machine.generation)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(0, 10**6), st.lists(st.tuples(FAULT, st.integers(0, 3), st.floats(0.0, 1.5)), min_size=1, max_size=8)
+    st.integers(0, 10**6),
+    st.lists(st.tuples(FAULT, st.integers(0, 3), st.floats(0.0, 1.5)), min_size=1, max_size=8),
+    st.booleans(),
 )
-@example(seed=0, faults=[("kill member", rank, 0.0) for rank in range(4)])
+@example(seed=0, faults=[("kill member", rank, 0.0) for rank in range(4)], by_seats=False)
 @example(
     seed=0,
+    by_seats=False,
     faults=[
         *[("move", 0, 0.0), ("move", 0, 0.0), ("kill member", 2, 0.0), ("kill member", 3, 0.0)],
         *[("stop member", 1, 1.5), ("move", 0, 1.0), ("move", 0, 1.5), ("kill member", 0, 1.0)],
     ],
 )
 def test_random_faults_at_random_moments_end_in_a_whole_job_with_one_member_a_role(
-    seed: int, faults: list[tuple[str, int, float]]
+    seed: int, faults: list[tuple[str, int, float]], by_seats: bool
 ) -> None:
-    """60 examples of up to eight faults; after each the same rules hold, and at the end all four ranks train.
+    """60 examples of up to eight faults; standbys join, or seats start them. After each the same rules hold.
 
-    But for members who die with the twin that holds their copies: then nobody has the state, and the job says so.
+    At the end all four ranks train, but for members who die with the twin that holds their copies: then nobody has
+    the state, and the job says so.
     """
-    world = World(seed, 3)
+    world = World(seed, 0 if by_seats else 3)
+    if by_seats:
+        world.seat_all()
     for place, (fault, rank, pause_s) in enumerate(faults):
-        holder = world.machine.owners.get(rank, "")
-        if fault == "move":
-            world.do(world.machine.ordered(f"o{place}", [(f"host-{holder}", "")], world.now))
-        elif fault == "kill member" and world.workers[holder].alive:
-            world.kill(holder)
-        elif fault == "stop member":
-            world.workers[holder].alive = False
-        elif fault == "kill standby":
-            for worker in [one for one in world.workers.values() if one.standby and one.alive][:1]:
-                world.kill(worker.key)
-        elif fault == "connection" and world.workers[holder].alive and not world.ended:
-            world.cut(holder)
-        elif fault == "kill controller":
-            world.controller_dies()
-        elif fault == "link" and world.workers[holder].alive:
-            world.workers[holder].say(
-                "lost", peer=(rank + 1) % N_RANKS, detail="cut", generation=world.machine.generation
-            )
+        befall(world, place, fault, rank)
         world.run(pause_s)
-        world.join(Worker(world, f"late{place}", -1, standby=True))
-    for spare in range(N_RANKS):
+        if not by_seats:
+            world.join(Worker(world, f"late{place}", -1, standby=True))
+    for spare in range(0 if by_seats else N_RANKS):
         world.join(Worker(world, f"end{spare}", -1, standby=True))
     world.run(60.0)
     lost = {rank for fault, rank, _ in faults if fault in ("kill member", "stop member")}

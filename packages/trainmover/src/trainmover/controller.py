@@ -99,7 +99,10 @@ class Controller:
         if message.get("say") == "recording":
             (self._folder / f"{message['signature']}.recording").write_bytes(blob)
         if kind == "seat":
-            self._do(self._machine.exited(message["rank"], message["member"], message["status"], now))
+            if message["say"] == "started":
+                self._do(self._machine.started(key, message["member"], now))
+            else:
+                self._do(self._machine.exited(key, message["member"], message["status"], now))
         else:
             self._do(self._machine.said(key, message, now))
 

@@ -162,7 +162,7 @@ class Recovery:
     stopped: dict[int, Message] = field(default_factory=dict)
     accused: Counter[int] = field(default_factory=Counter)
     waiting: set[str] = field(default_factory=set)
-    asked_seats: set[int] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)  # seats that start a process, until that has come or ended
     order: Message = field(default_factory=dict)
 
 
@@ -185,6 +185,7 @@ class Machine:
         self.world: int = kept.get("world", 0)
         self.processes: dict[str, Process] = {}
         self.seats: dict[int, str] = {}
+        self._runs: dict[str, str] = {}  # seat -> the process that it started last, whatever rank that holds
         self.move: Move | None = None
         self.recovery: Recovery | None = None
         self.ended, self.exit_status = kept.get("what") == "end", int(kept.get("status", 0))
@@ -225,6 +226,8 @@ class Machine:
         elif hello["kind"] == "standby":
             process.ready = bool(hello.get("ready"))
         self.processes[key] = process
+        for seat in [seat for seat, member in self._runs.items() if member == key]:
+            self._came(seat)
         if hello["kind"] == "member" and not self.ended:
             told = self._member(process, hello, now_s)
             return [*told, *self._on_done(process, hello, now_s)] if hello.get("done") else told
@@ -250,6 +253,8 @@ class Machine:
     def gone(self, key: str, now_s: float) -> list[Instruction]:
         """A control connection has ended."""
         self.seats = {rank: seat for rank, seat in self.seats.items() if seat != key}
+        self._runs.pop(key, None)
+        self._came(key)
         process = self.processes.get(key)
         if process is None:
             return []
@@ -260,16 +265,28 @@ class Machine:
         return [Say(f"standby on {process.host} is gone"), *self._newcomer_lost(key, "the newcomer is gone", now_s)]
 
     def seated(self, rank: int, key: str, now_s: float) -> list[Instruction]:
-        """The process that started a rank, and could start another for it, has come."""
+        """The process that started a rank, and could start another in its place, has come."""
         self.seats[rank] = key
-        if self.ended:
-            return [Tell(key, {"do": "over", "status": self.exit_status})]
+        return [Tell(key, {"do": "over", "status": self.exit_status})] if self.ended else []
+
+    def started(self, seat: str, member: str, now_s: float) -> list[Instruction]:
+        """A seat says what it runs, or ran last."""
+        self._runs[seat] = member
         return self._assign(now_s)
 
-    def exited(self, rank: int, member: str, status: int, now_s: float) -> list[Instruction]:
-        """A seat says that its process has ended."""
-        if self.ended or self.owners.get(rank) != member:
+    def _came(self, seat: str) -> None:
+        """What a seat was to start is no longer on its way."""
+        if self.recovery is not None:
+            self.recovery.asked.discard(seat)
+
+    def exited(self, seat: str, member: str, status: int, now_s: float) -> list[Instruction]:
+        """A seat says that its process has ended; it may have held any rank, or none."""
+        if self.ended:
             return []
+        rank = next((rank for rank, key in self.owners.items() if key == member), None)
+        if rank is None:
+            self._came(seat)
+            return self._assign(now_s)
         process = self.processes.get(member)
         if status == 0 and (process is None or process.done or self.ended):
             return []
@@ -627,25 +644,52 @@ class Machine:
         return {"do": "interrupt", "generation": recovery.generation, "within_s": 2 * self.times.spare_s}
 
     def _assign(self, now_s: float) -> list[Instruction]:
-        """Give each lost rank a standby, or have its seat start one."""
+        """Give each lost rank a standby, or have a seat start one."""
         recovery = self.recovery
         if recovery is None or recovery.stage != "gathering":
             return []
         out: list[Instruction] = []
-        open_ranks = sorted(recovery.lost - recovery.seats.keys())
-        chosen = self._choose(open_ranks, [one for one in self._spares() if one.key not in recovery.seats.values()])
-        for rank, key in chosen.items():
+        spares = [one for one in self._spares() if one.key not in recovery.seats.values()]
+        for rank, key in self._choose(sorted(recovery.lost - recovery.seats.keys()), spares).items():
             recovery.seats[rank] = key
             out += self._become(rank, key)
-        for rank in sorted(recovery.lost - recovery.seats.keys() - recovery.asked_seats):
-            coming = sum(not (self._holds(one) or one.ready or one.silent) for one in self.processes.values())
-            if rank in self.seats and coming == 0 and self._recorded():
-                recovery.asked_seats.add(rank)
+        return [*out, *self._ask_seats(recovery), *self._advance_recovery(now_s)]
+
+    def _ask_seats(self, recovery: Recovery) -> list[Instruction]:
+        """Have as many processes started as there will be too few standbys for the lost ranks."""
+        if not self._recorded():
+            return []
+        open_ranks = sorted(recovery.lost - recovery.seats.keys())
+        settled = {*self.owners.values(), *recovery.seats.values()}
+        n_coming = sum(one.key not in settled and not one.ready and not one.silent for one in self.processes.values())
+        out: list[Instruction] = []
+        for rank in open_ranks[n_coming + len(recovery.asked) :]:
+            seats = self._idle_seats(recovery, rank)
+            if seats:
+                recovery.asked.add(seats[0])
+                place = next(place for place, key in self.seats.items() if key == seats[0])
                 out += [
-                    Say(f"no standby for rank {rank}: its seat starts one"),
-                    Tell(self.seats[rank], {"do": "spawn", "member": self.owners[rank]}),
+                    Say(f"no standby for rank {rank}: the seat of rank {place} starts one"),
+                    Tell(seats[0], {"do": "spawn", "member": self._runs[seats[0]]}),
                 ]
-        return out + self._advance_recovery(now_s)
+        return out
+
+    def _idle_seats(self, recovery: Recovery, rank: int) -> list[str]:
+        """Seats whose process is lost, has ended or is silent; first the one whose process held the rank."""
+
+        def is_in_use(member: str) -> bool:
+            holds = next((other for other, key in self.owners.items() if key == member), None)
+            if holds is not None:
+                return holds not in recovery.lost
+            return member in self.processes and not self.processes[member].silent
+
+        seats = [
+            seat
+            for seat in self.seats.values()
+            if seat in self._runs and seat not in recovery.asked and not is_in_use(self._runs[seat])
+        ]
+        lost, own = self.owners[rank], self.seats.get(rank)
+        return sorted(seats, key=lambda seat: (self._runs[seat] != lost, seat != own))
 
     def _advance_recovery(self, now_s: float) -> list[Instruction]:
         recovery = self.recovery
@@ -680,7 +724,7 @@ class Machine:
             )
         recovery.stage, recovery.deadline_s = "restoring", now_s + self.times.restore_s
         self.generation, self.what = recovery.generation, "recover"
-        gone = [self.owners[rank] for rank in recovery.lost]
+        gone = {self.owners[rank] for rank in recovery.lost}
         self._take_seats(recovery.seats)
         self.fresh |= recovery.lost
         recovery.waiting = set(self.owners.values())
@@ -700,11 +744,7 @@ class Machine:
             Keep(self._decision("recover")),
             Say(f"everybody goes back to iteration {step}; states come from {needs}"),
             *(Tell(key, {"do": "leave", "reason": "another process holds this rank now"}) for key in gone),
-            *(
-                Tell(self.seats[rank], {"do": "end", "member": gone[place]})
-                for place, rank in enumerate(recovery.lost)
-                if rank in self.seats
-            ),
+            *(Tell(seat, {"do": "end", "member": member}) for seat, member in self._runs.items() if member in gone),
             *(Tell(key, order) for key in self.owners.values()),
         ]
 

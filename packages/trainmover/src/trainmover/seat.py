@@ -49,7 +49,8 @@ class Seat:
         command = self._command
         while True:
             status = self._work(command)
-            self._tell({"say": "exited", "rank": self._rank, "member": self._member, "status": status})
+            self._exit = {"say": "exited", "member": self._member, "status": status}
+            self._tell(self._exit)
             with self._changed:
                 while self._over is None and not self._spawn:
                     self._changed.wait(0.5)
@@ -62,6 +63,7 @@ class Seat:
 
     def _work(self, command: list[str]) -> int:
         self._member = uuid.uuid4().hex[:12]
+        self._tell({"say": "started", "member": self._member})
         environment = {**os.environ, "TRAINMOVER_MEMBER": self._member, "TRAINMOVER_SEAT": str(os.getpid())}
         self._child = subprocess.Popen(command, env=environment)
         while True:
@@ -75,7 +77,6 @@ class Seat:
 
     def _tell(self, message: Message) -> None:
         with self._changed:
-            self._exit = message
             if self._channel is not None:
                 with contextlib.suppress(OSError):
                     self._channel.send(message)
@@ -92,6 +93,8 @@ class Seat:
                 channel, _ = call(os.environ["TRAINMOVER_CONTROLLER"], hello)
                 with self._changed:
                     self._channel = channel
+                    if self._member:
+                        channel.send({"say": "started", "member": self._member})
                     if self._exit is not None:
                         channel.send(self._exit)
                 while True:
@@ -109,12 +112,10 @@ class Seat:
         with self._changed:
             if message.get("do") == "over":
                 self._over = int(message["status"])
-            elif message.get("do") == "spawn":
-                self._spawn = True
-                if message["member"] == self._member and self._child is not None:
+            elif message.get("do") in ("spawn", "end") and message["member"] == self._member:
+                self._spawn = message["do"] == "spawn"
+                if self._child is not None:
                     self._child.kill()  # it is lost to the job, perhaps stopped or cut off
-            elif message.get("do") == "end" and message["member"] == self._member and self._child is not None:
-                self._child.kill()
             self._changed.notify_all()
 
 
