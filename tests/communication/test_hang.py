@@ -120,3 +120,100 @@ def test_nobody_in_a_collective_is_no_hang() -> None:
 def test_all_inside_and_nothing_to_see_is_left_to_those_who_see_more() -> None:
     found = find_hang(scene())
     assert found is not None and not found.places and found.confidence < 0.5
+
+
+#: Two replicas of two stages of two tensor-parallel workers: 4 * replica + 2 * stage + place.
+GROUPS = {
+    name: ProcessGroup(name=name, description=name, ranks=ranks)
+    for name, ranks in (
+        *((f"tp{first}", (first, first + 1)) for first in (0, 2, 4, 6)),
+        *((f"dp{worker}", (worker, worker + 4)) for worker in range(4)),
+    )
+}
+
+
+def in_groups(worker: int, tensor: int = 0, data: int = 0, state: str = "S") -> WorkerOperations:
+    """Inside (1), behind (-1) or neither (0) in each of a worker's groups; tensor-parallel collectives are frequent."""
+    counts = tuple(
+        GroupCount(group=name, entered=done + (moved > 0), completed=done)
+        for name, done, moved in ((f"tp{worker // 2 * 2}", 400 + min(tensor, 0), tensor), (f"dp{worker % 4}", 50, data))
+    )
+    return WorkerOperations(worker=worker, counts=counts, state=state)
+
+
+def grid(*changed: WorkerOperations, **more: object) -> Scene:
+    """The second replica waits for the first one's gradients."""
+    operations = {worker: in_groups(worker, data=int(worker >= 4)) for worker in HOSTS}
+    operations |= {one.worker: one for one in changed}
+    return Scene(operations=operations, groups=GROUPS, hosts=HOSTS, home="node0", **more)  # type: ignore[arg-type]
+
+
+def test_who_waits_for_messages_is_not_taken_for_who_hangs() -> None:
+    """Of the first replica nobody has come to the gradients; worker 3's mate waits for it, all others for messages."""
+    found = find_hang(grid(in_groups(2, tensor=1)))
+    assert found is not None
+    assert found.places == (Place(kind="worker", workers=(3,), hosts=("node1",)),)
+    assert (found.operation, found.waiting) == ("collective number 401 of tp2", (2,))
+    assert found.confidence > 0.5
+
+
+@pytest.mark.parametrize("ahead", [5, 0])
+def test_who_sends_to_a_worker_that_hangs_has_come_farther(ahead: int) -> None:
+    """Worker 1 stands in a message to worker 3; both are missed by their mates, the one that has done less hangs."""
+    counts = (
+        GroupCount(group="tp0", entered=390 + ahead, completed=390 + ahead),
+        GroupCount(group="dp1", entered=50, completed=50),
+    )
+    sender = WorkerOperations(worker=1, counts=counts, state="S")
+    mate = (
+        GroupCount(group="tp0", entered=391 + ahead, completed=390 + ahead),
+        GroupCount(group="dp0", entered=50, completed=50),
+    )
+    waiter = WorkerOperations(worker=0, counts=mate, state="S")
+    behind = (GroupCount(group="tp2", entered=390, completed=390), GroupCount(group="dp3", entered=50, completed=50))
+    inside = (GroupCount(group="tp2", entered=391, completed=390), GroupCount(group="dp2", entered=50, completed=50))
+    found = find_hang(
+        grid(
+            *(sender, waiter),
+            WorkerOperations(worker=3, counts=behind, state="S"),
+            WorkerOperations(worker=2, counts=inside, state="S"),
+        )
+    )
+    assert found is not None
+    if ahead:
+        assert found.places == (Place(kind="worker", workers=(3,), hosts=("node1",)),)
+    assert (found.confidence > 0.5) == bool(ahead)
+
+
+def test_a_stopped_worker_is_told_wherever_it_is_missed() -> None:
+    found = find_hang(grid(in_groups(2, tensor=1), in_groups(3, state="T")))
+    assert found is not None
+    assert found.places == (Place(kind="worker", workers=(3,), hosts=("node1",)),)
+
+
+def test_stages_that_are_missed_by_different_groups_alike_cannot_be_told_apart() -> None:
+    """Without tensor parallelism both stages of a replica are missed, and one of them waits for the other."""
+    counts = {worker: (GroupCount(group=f"dp{worker % 2}", entered=50, completed=50),) for worker in range(4)}
+    counts |= {worker: (GroupCount(group=f"dp{worker % 2}", entered=51, completed=50),) for worker in (2, 3)}
+    operations = {worker: WorkerOperations(worker=worker, counts=one, state="S") for worker, one in counts.items()}
+    groups = {name: ProcessGroup(name=name, description=name, ranks=ranks)
+              for name, ranks in (("dp0", (0, 2)), ("dp1", (1, 3)))}  # fmt: skip
+    hosts = {worker: f"node{worker}" for worker in range(4)}
+    found = find_hang(Scene(operations=operations, groups=groups, hosts=hosts, home="node0"))
+    assert found is not None and found.confidence < 0.5
+
+
+def test_a_group_of_which_nobody_has_come_anywhere_is_named_whole() -> None:
+    found = find_hang(grid(in_groups(4), in_groups(5)))
+    assert found is not None
+    assert found.places == (Place(kind="host", workers=(2, 3), hosts=("node1",)),)
+    assert found.confidence > 0.5
+
+
+def test_a_collective_that_all_have_entered_holds_up_who_waits_for_messages() -> None:
+    """Gradients of worker 2 and 6 do not arrive; worker 0 and 1 wait for a message meanwhile."""
+    stuck = Matched(Flow(worker=2, local="a 1", remote="b 1", queued_bytes=90_000), "node1", "node3", 6)
+    scene = grid(in_groups(2, data=1), in_groups(3, data=1), matched=(stuck,), used=frozenset({("node1", "node3")}))
+    found = find_hang(scene)
+    assert found is not None
+    assert (found.kind, found.places[0].hosts) == ("communication-hang", ("node1", "node3"))

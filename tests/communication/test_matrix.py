@@ -77,3 +77,12 @@ def test_the_way_back_of_a_slow_connection_is_no_second_place() -> None:
 def test_in_a_ring_the_other_direction_of_a_host_tells_that_it_is_the_host(hot: tuple[float, float], kind: str) -> None:
     (place,) = read_places({("b", "c"): hot[0], ("c", "d"): hot[1]}, RING)
     assert (place.kind, place.hosts, place.instead) == (kind, ("c",), ())
+
+
+def test_a_link_is_hot_as_a_whole_though_small_messages_wait_less_long() -> None:
+    """Its ring of gradients and its messages of a pipeline, all twenty times as long as usual; other ways are quiet."""
+    slow = {("b", "c"): 0.73, ("c", "d"): 0.73, ("a", "c"): 0.05, ("c", "a"): 0.05}
+    used = frozenset({*slow, ("a", "b"), ("b", "a"), ("d", "a"), ("e", "b"), ("d", "e")})
+    assert len(read_places(slow, used)) > 1
+    (place,) = read_places(slow, used, factors=dict.fromkeys(slow, 20.0))
+    assert (place.kind, place.hosts) == ("link", ("c",))

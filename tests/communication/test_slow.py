@@ -145,3 +145,30 @@ def test_workers_that_are_not_surely_late_are_named_with_a_host_that_is_late_ali
     found = find(stretch(0.2, shares, moments=14))
     assert found is not None
     assert sorted(worker for place in found.places for worker in place.workers) == list(workers)
+
+
+def test_who_is_late_along_with_its_mates_is_held_up_and_who_they_wait_for_is_late() -> None:
+    """Pipelines: workers of node1 wait for messages of worker 0, which looks like own work; its own mate waits for it.
+
+    All others wait in collectives with those.
+    """
+    groups = {worker: f"tp{worker // 2}" for worker in HOSTS}
+    shares = dict.fromkeys(HOSTS, 0.2) | {0: 0.95, 2: 0.95, 3: 0.95}
+    now, usual = stretch(0.2, shares, moments=60), usual_of([stretch(moments=600)])
+    found = find(now, usual)
+    assert found is not None and {worker for place in found.places for worker in place.workers} == {0, 2, 3}
+    found = find(replace(now, busiest=groups), usual)
+    assert found is not None
+    assert found.places == (Place(kind="worker", workers=(0,), hosts=("node0",)),)
+
+
+def test_workers_that_a_slow_way_holds_up_are_not_late() -> None:
+    slow = CellReading(delay_s=0.06, bytes_per_s=1e6, busy=0.6, held=0.0)
+    shares = dict.fromkeys(HOSTS, 0.2) | {2: 0.95, 3: 0.95}
+    now = stretch(0.2, shares, {("node1", "node2"): slow}, moments=60)
+    found = find(now, usual_of([stretch(moments=600)]))
+    assert found is not None and found.kind == "both-slow"
+    found = find(
+        replace(now, busiest={worker: f"tp{worker // 2}" for worker in HOSTS}), usual_of([stretch(moments=600)])
+    )
+    assert found is not None and found.kind == "communication-slow"

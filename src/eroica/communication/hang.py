@@ -6,8 +6,8 @@ send data for a receive that has been announced. Before that come notices of som
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from eroica.communication.ledger import Cell, Matched
 from eroica.communication.matrix import read_places
@@ -19,6 +19,8 @@ _DATA_BYTES = 4096
 _STOPPED = "tT"
 #: Who sleeps outside for the first time may still wake up: not sure enough for an order; looks say more.
 _ASLEEP, _MANY_ASLEEP = 0.75, 0.6
+#: Below what is told: others see more.
+_UNTOLD = 0.3
 
 
 @dataclass(frozen=True)
@@ -80,26 +82,23 @@ class Hang:
 def find_hang(scene: Scene) -> Hang | None:
     """Read a standstill; None if nobody waits in any collective, as far as is known.
 
-    The group that waits with most members inside is read.
+    Of those who are lost, stopped or have not come, the group that waits for them with most members inside is told.
     """
     meetings = [meeting for name in _names(scene) if (meeting := _meeting(scene, name)) is not None]
     meetings = [meeting for meeting in meetings if meeting.inside]
-    if not meetings:
+    if not meetings or is_suspended(scene.operations.values()):
         return None
-    meeting = max(meetings, key=lambda one: (len(one.inside), len(one.absent)))
-    stopped = _stopped(scene, meeting.members)
-    if is_suspended(scene.operations.values()):
-        return None
-    lost = tuple(worker for worker in meeting.members if scene.hosts.get(worker) in scene.unheard)
+    meetings.sort(key=lambda one: (len(one.inside), len(one.absent)), reverse=True)
+    members = sorted({worker for meeting in meetings for worker in meeting.members})
+    lost = tuple(worker for worker in members if scene.hosts.get(worker) in scene.unheard)
     if scene.home in scene.unheard or 1 < len(scene.unheard) >= len(set(scene.hosts.values())) / 2:
         return None  # it is we who hear nobody
     if lost:
-        return _cut_off(scene, meeting, lost)
+        return _cut_off(scene, _meeting_of(meetings, lost), lost)
+    stopped = _stopped(scene, members)
     if stopped:
-        return _of_stopped(scene, meeting, stopped)
-    if meeting.absent:
-        return _not_entered(scene, meeting)
-    return _under_way(scene, meeting)
+        return _of_stopped(scene, _meeting_of(meetings, stopped), stopped)
+    return _not_come(scene, meetings)
 
 
 @dataclass(frozen=True)
@@ -114,6 +113,82 @@ class _Meeting:
     @property
     def operation(self) -> str:
         return f"collective number {self.sequence} of {self.label}"
+
+
+def _meeting_of(meetings: Sequence[_Meeting], workers: Collection[int]) -> _Meeting:
+    """The largest meeting with any of these workers among its members."""
+    return next(meeting for meeting in meetings if set(workers) & set(meeting.members))
+
+
+def _not_come(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
+    """Tell who has not entered, and is not held up itself.
+
+    Whoever waits in one group is absent from others because of that. Messages leave no counters, so a worker that waits
+    for one is absent and waits in no group. But whoever hangs by itself is missed at once in the group in which it
+    communicates most often; whoever is not missed there is held up along with its mates. So if nobody is, a collective
+    that all have entered is what does not end. Whoever sends to a worker that hangs is missed as well, and has come
+    farther in its iteration. Where this leaves several of whom no one group misses all, communication cannot tell them
+    apart.
+    """
+    waiting = {worker for meeting in meetings for worker in meeting.inside}
+    owing = {worker for meeting in meetings for worker in meeting.absent} - waiting
+    missed = [(worker, _busiest_meeting(scene, meetings, worker)) for worker in sorted(owing)]
+    direct = {worker: meeting for worker, meeting in missed if meeting is not None}
+    complete = [meeting for meeting in meetings if not meeting.absent]
+    if complete and not direct:
+        return _under_way(scene, complete[0])
+    if not owing:  # they wait for each other in different groups
+        return _not_entered(scene, meetings[0])
+    named = _farthest_behind(scene, meetings, set(direct)) or owing
+    common = [one for one in meetings if named <= set(one.absent)]
+    if direct:
+        common.sort(key=lambda one: one not in direct.values())
+    if common:
+        return _not_entered(scene, replace(common[0], absent=tuple(sorted(named))))
+    meeting = replace(_meeting_of(meetings, named), absent=tuple(sorted(named)))
+    unsure = _not_entered(scene, meeting)
+    together = [one for one in scene.groups.values() if named <= set(one.ranks) and _is_used(scene, one.name, named)]
+    return unsure if together and not direct else replace(unsure, confidence=_UNTOLD)
+
+
+def _busiest_meeting(scene: Scene, meetings: Sequence[_Meeting], worker: int) -> _Meeting | None:
+    """Where a worker is missed, if that is a group in which it has entered as many collectives as in any other."""
+    one = scene.operations.get(worker)
+    most = max((count.entered for count in one.counts), default=-1) if one is not None else -1
+    busiest = {count.group for count in one.counts if count.entered == most} if one is not None else set()
+    missing = [meeting for meeting in meetings if worker in meeting.absent]
+    return next((meeting for meeting in missing if not busiest or meeting.name in busiest), None)
+
+
+def _farthest_behind(scene: Scene, meetings: Sequence[_Meeting], workers: set[int]) -> set[int]:
+    """Of workers that no one group misses all, the one that has done least of its iteration; all if that is not known.
+
+    What it has done is counted in collectives, as a share of what those have done who wait for it elsewhere: these are
+    of the same role, and through with their iteration. So the numbers of different roles can be compared.
+    """
+    if len(workers) < 2 or any(workers <= set(one.absent) for one in meetings):
+        return workers
+    shares = {}
+    for worker in workers:
+        own = _entered(scene, worker)
+        peers = {other for one in meetings if worker in one.absent for other in one.inside}
+        most = max((_entered(scene, other) for other in peers), default=0)
+        shares[worker] = own / most if 0 < own < most else 1.0
+    least = min(shares.values())
+    last = {worker for worker, share in shares.items() if share == least}
+    return last if least < 1 else workers
+
+
+def _entered(scene: Scene, worker: int) -> int:
+    """Collectives of a worker in the group in which it has entered most."""
+    one = scene.operations.get(worker)
+    return max((count.entered for count in one.counts), default=0) if one is not None else 0
+
+
+def _is_used(scene: Scene, name: str, workers: Collection[int]) -> bool:
+    """These workers have entered collectives of the group."""
+    told = [one for worker in workers if (one := scene.operations.get(worker)) is not None]
+    return bool(told) and all(any(count.group == name and count.entered >= 0 for count in one.counts) for one in told)
 
 
 def _names(scene: Scene) -> list[str]:
@@ -201,14 +276,14 @@ def _not_entered(scene: Scene, meeting: _Meeting) -> Hang:
     evidence = [f"{len(meeting.inside)} of {len(meeting.members)} members wait in {meeting.operation}."]
     for worker in meeting.absent[:6]:
         one = scene.operations.get(worker)
-        count = next((count for count in one.counts if count.group in meeting.label), None) if one else None
+        count = next((count for count in one.counts if count.group == meeting.name), None) if one else None
         last = f" (its last: number {count.entered})" if count is not None else ""
         mute = f"; it has owed an answer for {one.unanswered_s:.1f} s" if one and one.unanswered_s > 1 else ""
         evidence.append(f"Worker {worker} has not entered it{last}{mute}.")
     unknown = all(worker not in scene.operations for worker in meeting.absent)
     busy = bool(set(meeting.absent) & scene.busy)
     few = len(meeting.absent) <= len(meeting.members) / 2
-    confidence = 0.3 if unknown else (_ASLEEP if few else _MANY_ASLEEP)
+    confidence = _UNTOLD if unknown else (_ASLEEP if few else _MANY_ASLEEP)
     expected = not set(meeting.absent) & scene.at_work and not _is_first(scene, meeting)
     return Hang(
         "non-communication-hang", _place(scene, meeting.absent), meeting.operation, meeting.label, meeting.inside,

@@ -19,7 +19,8 @@ from eroica.model.communication import DelayMatrix, Place
 
 #: Hosts of a matrix that is shown; of larger jobs those with the hottest cells.
 _MOST_HOSTS = 64
-#: A row or column is hot as a whole if each of its cells has so much of the hottest one's excess.
+#: A row or column is hot as a whole if each of its cells has so much of the hottest one's excess, in seconds or as a
+#: factor: on one slow way large messages wait longer than small ones, and all wait so many times as long as usual.
 _AS_HOT = 0.1
 #: A direction stands for itself if the other one of the same host has at most so much of its excess.
 _OTHER_DIRECTION = 0.6
@@ -52,7 +53,10 @@ def build_matrix(now: Stretch, usual: Mapping[Cell, CellReading]) -> DelayMatrix
 
 
 def read_places(
-    excess: Mapping[Cell, float], used: frozenset[Cell], prompt: frozenset[Cell] = frozenset()
+    excess: Mapping[Cell, float],
+    used: frozenset[Cell],
+    prompt: frozenset[Cell] = frozenset(),
+    factors: Mapping[Cell, float] | None = None,
 ) -> tuple[Place, ...]:
     """Where excess delay sits.
 
@@ -61,6 +65,7 @@ def read_places(
         used: All cells with traffic.
         prompt: Cells whose sender sends at once all that it has: where all of a host's are, its sending is not slow,
             and what they wait for is acknowledgements.
+        factors: Hot cells -> how many times as long as usual their bytes wait, where that is known.
 
     Returns:
         Places, the hottest first; empty without a hot cell.
@@ -70,25 +75,34 @@ def read_places(
     left = np.zeros((len(hosts), len(hosts)))
     there = np.zeros_like(left, dtype=bool)
     lingers = np.zeros_like(left, dtype=bool)
+    times = np.zeros_like(left)
     for i, j in used:
         there[number[i], number[j]] = True
         lingers[number[i], number[j]] = (i, j) not in prompt
     for (i, j), hot in excess.items():
         left[number[i], number[j]] = hot
+        times[number[i], number[j]] = (factors or {}).get((i, j), 0.0)
     places: list[Place] = []
     while left.max(initial=0.0) > 0 and len(places) < len(hosts):
-        places.append(_hottest(left, there, lingers, hosts))
+        places.append(_hottest((left, times), there, lingers, hosts))
     return tuple(places)
 
 
 def _hottest(
-    left: NDArray[np.float64], there: NDArray[np.bool_], lingers: NDArray[np.bool_], hosts: list[str]
+    heat: tuple[NDArray[np.float64], NDArray[np.float64]],
+    there: NDArray[np.bool_],
+    lingers: NDArray[np.bool_],
+    hosts: list[str],
 ) -> Place:
-    """Name the place of the hottest cell and take what it explains out of `left`."""
+    """Name the place of the hottest cell and take what it explains out of what is left, the first of `heat`."""
+    left, times = heat
     i, j = map(int, np.unravel_index(int(left.argmax()), left.shape))
     hottest = left[i, j]
-    row = _line(left[i, :], there[i, :], hottest, _echoes(left[:, i], there[:, i], without=j))
-    column = _line(left[:, j], there[:, j], hottest, _echoes(left[j, :], there[j, :], without=i))
+    as_hot = left >= _AS_HOT * hottest
+    if times[i, j] > 0:
+        as_hot |= (left > 0) & (times >= _AS_HOT * times[i, j])
+    row = _line(left[i, :], there[i, :], as_hot[i, :], _echoes(left[:, i], there[:, i], without=j))
+    column = _line(left[:, j], there[:, j], as_hot[:, j], _echoes(left[j, :], there[j, :], without=i))
     if row is None and column is None:
         instead = _instead(there, i, j, hosts)
         if left[j, i] > _OTHER_DIRECTION * hottest:
@@ -108,12 +122,14 @@ def _hottest(
     return Place(kind=kind, hosts=(hosts[host],))  # type: ignore[arg-type]
 
 
-def _line(values: NDArray[np.float64], used: NDArray[np.bool_], hottest: float, echoes: bool) -> float | None:
+def _line(
+    values: NDArray[np.float64], used: NDArray[np.bool_], as_hot: NDArray[np.bool_], echoes: bool
+) -> float | None:
     """Mean excess of a row or column that is hot as a whole; None for one that is not.
 
     One of a single cell, as in a ring, is the host's only if the host's other direction echoes it.
     """
-    if (used.sum() < 2 and not echoes) or (values[used] < _AS_HOT * hottest).any():
+    if (used.sum() < 2 and not echoes) or not as_hot[used].all():
         return None
     return float(values[used].mean())
 

@@ -137,10 +137,14 @@ def find_slow(
         return None
     if usual is not None and not is_slow(now, usual, least_share):
         return None
-    hot, weights, heat, cost = _hot(now, usual, least_share)
-    late, sure, doubtful = _late(now, usual, peers, hosts, (least_share, _SURE_BESIDE if hot else _SURE))
+    hot, weights, factors, cost = _hot(now, usual, least_share)
+    heat = max(factors.values(), default=0.0)
+    limits = (least_share, _SURE_BESIDE if hot else _SURE)
+    late, sure, doubtful = _late(now, usual, peers, hosts, limits)
+    late = _waited_for(late, now, usual, limits, is_explained=bool(hot))
     prompt = frozenset(cell for cell, reading in now.cells.items() if reading.unsent < _LINGERING)
-    worker_places, cell_places = _worker_places(late, hosts), read_places(weights, frozenset(now.cells), prompt)
+    worker_places = _worker_places(late, hosts)
+    cell_places = read_places(weights, frozenset(now.cells), prompt, factors)
     own = max(late.values(), default=0.0) / now.iteration_s
     most = 1 - usual.iteration_s / now.iteration_s if usual is not None else 0.99
     if late and hot:
@@ -204,6 +208,44 @@ def _late(
         if together:
             sureness = min(sureness, limits[1])
     return late, sureness, doubtful
+
+
+def _waited_for(
+    late: Mapping[int, float], now: Stretch, usual: Usual | None, limits: tuple[float, float], *, is_explained: bool
+) -> dict[int, float]:
+    """Of late workers, those whose mates wait for them; all of them where there is no such one.
+
+    Mates share the group in which a worker communicates most often. Whoever is late by itself makes them wait there at
+    once. Whoever is late along with its mates may be held up with them, by a message: those are in no collective, so
+    that waiting for them looks like own work.
+
+    Args:
+        late: Global rank -> more own work than peers, seconds in an iteration.
+        now: As of `find_slow`; so is `usual`.
+        usual: The healthy past.
+        limits: As of `_late`.
+        is_explained: A slow way explains that workers are held up: then only those count whose mates wait.
+    """
+    mates: dict[str, list[int]] = {}
+    for worker, name in now.busiest.items():
+        mates.setdefault(name, []).append(worker)
+    found, alone = {}, {}
+    for worker, more in late.items():
+        own = _grown(now, usual, worker) or 0.0
+        others = [
+            grown
+            for other in mates.get(now.busiest.get(worker, ""), ())
+            if other != worker and (grown := _grown(now, usual, other)) is not None
+        ]
+        if not others:
+            alone[worker] = more
+            continue
+        share, error = (own - median(others)) / (now.iteration_s or 1.0), _error(now, usual, worker)
+        if share >= max(limits[0], _limit(limits[1], len(late)) * error):
+            found[worker] = more
+    if found or is_explained:
+        return {**found, **alone}
+    return dict(late)
 
 
 def _factor(now: Stretch, usual: Usual | None, workers: Collection[int]) -> float:
@@ -298,7 +340,7 @@ def _worker_places(late: Mapping[int, float], hosts: Mapping[int, str]) -> tuple
 
 def _hot(
     now: Stretch, usual: Usual | None, least_share: float
-) -> tuple[dict[Cell, float], dict[Cell, float], float, float]:
+) -> tuple[dict[Cell, float], dict[Cell, float], dict[Cell, float], float]:
     """Cells whose bytes wait longer than they should.
 
     A byte waits for its acknowledgement, too, which comes the other way: where one direction is slow, the other one's
@@ -306,8 +348,8 @@ def _hot(
     keeps arriving at the receiver; what only waits for acknowledgements was sent, and came, at once.
 
     Returns:
-        Cell -> more delay than usual, seconds; cell -> its weight, which tells the place; how hot the hottest is; the
-        share of time that it costs.
+        Cell -> more delay than usual, seconds; cell -> its weight, which tells the place; cell -> how many times as
+        long as usual; the share of time that the hottest costs.
     """
     found: dict[Cell, tuple[CellReading, CellReading]] = {}
     for cell, reading in now.cells.items():
@@ -318,14 +360,14 @@ def _hot(
             found[cell] = reading, ordinary
     cost = max((one.busy - before.busy for one, before in found.values()), default=0.0)
     if cost < least_share:
-        return {}, {}, 0.0, 0.0
+        return {}, {}, {}, 0.0
     found = {cell: pair for cell, pair in found.items() if pair[0].busy - pair[1].busy >= _SAME_LOSS * cost}
     if usual is not None and not any(_less_comes(now.cells[cell], usual.cells[cell]) for cell in found):
-        return {}, {}, 0.0, 0.0
+        return {}, {}, {}, 0.0
     return (
         {cell: one.delay_s - before.delay_s for cell, (one, before) in found.items()},
         {cell: _weight(one, before) for cell, (one, before) in found.items()},
-        max(one.delay_s / max(before.delay_s, _NO_DELAY_S) for one, before in found.values()),
+        {cell: one.delay_s / max(before.delay_s, _NO_DELAY_S) for cell, (one, before) in found.items()},
         cost,
     )
 

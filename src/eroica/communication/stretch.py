@@ -52,6 +52,7 @@ class Stretch:
         seconds: How long it is, of the host that told least.
         iteration_s: Mean iteration, None where none ended.
         iterations: How many ended; infinite where that is not known.
+        busiest: Global rank -> name of the group in which it entered most collectives.
         outside: Global rank -> share of moments in no collective.
         moments: Global rank -> moments.
         cells: (sender, receiver) -> reading; only cells with traffic that counts.
@@ -69,6 +70,7 @@ class Stretch:
     trouble: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
     last: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     iterations: float = math.inf
+    busiest: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def least_iteration_s(self) -> float | None:
@@ -95,6 +97,7 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
     inside: dict[int, int] = {}
     counted: dict[int, list[tuple[float, int]]] = {}
     iterations: dict[int, list[tuple[float, int]]] = {}
+    groups: dict[int, dict[str, tuple[int, int]]] = {}
     cells: dict[Cell, CellSum] = {}
     lengths: dict[str, float] = {}
     trouble: dict[tuple[str, str], Counter[str]] = {}
@@ -105,6 +108,9 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
             if one.answered:
                 entered = sum(max(count.entered, 0) for count in one.counts)
                 counted.setdefault(one.worker, []).append((at, entered))
+                known = groups.setdefault(one.worker, {})
+                for count in one.counts:
+                    known[count.group] = known.get(count.group, (count.entered, 0))[0], count.entered
         for worker, iteration in second.iterations.items():
             iterations.setdefault(worker, []).append((at, iteration))
         kernels += second.kernels
@@ -131,6 +137,11 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
         operations_per_s=max((_rate(points) for points in counted.values()), default=0.0),
         trouble=trouble,
         last=last_to_arrive(kernels),
+        busiest={
+            worker: max(sorted(known), key=lambda name: known[name][1] - known[name][0])
+            for worker, known in groups.items()
+            if known
+        },
     )
 
 
