@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.rehearsal import losses, rehearsal, states
+from tests.rehearsal import WAITING_S, losses, rehearsal, states
 
 from benchmarks.pause import lines, lost_s
 
@@ -77,7 +77,7 @@ def main() -> None:  # noqa: PLR0915 - one run from beginning to end
         for event in range(given.events):
             job.standby(f"spare-{event}")
             job.until_ready()
-            time.sleep(given.gap)
+            time.sleep(given.gap + WAITING_S)  # the iteration under way still waits as long
             rank, what = chance.randrange(4), chance.choice(["planned", "planned", "loss"])
             found = job.status()
             known, begin = len(found["history"]), time.time()

@@ -36,11 +36,10 @@ def lines(out: Path, rank: int = 0) -> list[dict]:
 
 
 def lost_s(records: list[dict], begin: float) -> float:
-    """From the last iteration before `begin` to the moment when the job is further, less a normal iteration."""
+    """From the last iteration before `begin` to the moment when the job is further, less a normal one of the last ten."""
     before = [one for one in records if one["at"] <= begin]
-    step = before[-1]["step"] if before else -1
-    beyond = next(one["at"] for one in records if one["at"] > begin and one["step"] > step)
-    return beyond - before[-1]["at"] - statistics.median(one["took_s"] for one in records)
+    beyond = next(one["at"] for one in records if one["at"] > begin and one["step"] > before[-1]["step"])
+    return beyond - before[-1]["at"] - statistics.median(one["took_s"] for one in before[-10:])
 
 
 def extra_s(records: list[dict], begin: float, step: int) -> float:
