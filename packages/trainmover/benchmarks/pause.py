@@ -36,7 +36,7 @@ def lines(out: Path, rank: int = 0) -> list[dict]:
 
 
 def lost_s(records: list[dict], begin: float) -> float:
-    """From the last iteration before `begin` to the moment when the job is further, less a normal one of the last ten."""
+    """From the last iteration before `begin` until the job is further, less a normal one of the last ten."""
     before = [one for one in records if one["at"] <= begin]
     beyond = next(one["at"] for one in records if one["at"] > begin and one["step"] > before[-1]["step"])
     return beyond - before[-1]["at"] - statistics.median(one["took_s"] for one in before[-10:])
