@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 from itertools import permutations
+from statistics import median
 
 import pytest
 
-from eroica.communication.slow import Usual, find_slow, usual_of
+from eroica.communication.slow import Usual, find_slow, medians_without, usual_of
 from eroica.communication.stretch import CellReading, Stretch
 from eroica.model.communication import Place
 
@@ -172,3 +173,37 @@ def test_workers_that_a_slow_way_holds_up_are_not_late() -> None:
         replace(now, busiest={worker: f"tp{worker // 2}" for worker in HOSTS}), usual_of([stretch(moments=600)])
     )
     assert found is not None and found.kind == "communication-slow"
+
+
+def test_where_all_ways_are_slow_alike_no_place_is_named() -> None:
+    slow = CellReading(delay_s=0.008, bytes_per_s=1e6, busy=0.6, held=0.0)
+    assert find(stretch(0.2, dict.fromkeys(HOSTS, 0.25), dict.fromkeys(CELLS, slow))) is None
+    worse = dict.fromkeys(CELLS, slow) | {CELLS[0]: replace(slow, delay_s=0.2)}
+    found = find(stretch(0.2, dict.fromkeys(HOSTS, 0.25), worse))
+    assert found is not None and found.places == (Place(kind="connection", hosts=CELLS[0]),)
+
+
+def test_a_median_without_oneself() -> None:
+    values = [3.0, 1.0, 2.0, 2.0, 9.0]
+    expected = [median(values[:at] + values[at + 1 :]) for at in range(len(values))]
+    assert medians_without(values) == expected
+    assert medians_without([1.0, 4.0]) == [4.0, 1.0]
+
+
+def test_who_is_late_with_its_mates_is_not_told_while_another_is_nearly_singled_out() -> None:
+    """Node1's workers seem late, and worker 0, for which its mate waits, is not sure yet: they may be held up by it."""
+    groups = {worker: f"tp{worker // 2}" for worker in HOSTS}
+    shares = dict.fromkeys(HOSTS, 0.2) | {0: 0.5, 2: 0.6, 3: 0.6}
+    now = replace(stretch(0.2, shares, moments=14), busiest=groups)
+    assert find(now, usual_of([stretch(moments=600)])) is None
+    alone = replace(stretch(0.2, shares | {0: 0.2}, moments=14), busiest=groups)
+    found = find(alone, usual_of([stretch(moments=600)]))
+    assert found is not None and found.places == (Place(kind="host", workers=(2, 3), hosts=("node1",)),)
+
+
+def test_a_host_that_is_late_is_told_where_all_share_one_group() -> None:
+    everybody = dict.fromkeys(HOSTS, "default_pg")
+    for share, moments in ((0.5, 20), (0.58, 14)):
+        now = stretch(0.2, dict.fromkeys(HOSTS, 0.25) | {4: share, 5: share}, moments=moments)
+        found = find(replace(now, busiest=everybody), usual_of([stretch(moments=600)]))
+        assert found is not None and found.places == (Place(kind="host", workers=(4, 5), hosts=("node2",)),)

@@ -321,6 +321,7 @@ class Sense:
 
     def _scene(self, now: float) -> Scene:
         latest, marks = self.ledger.latest, self._marked()
+        before = self._stretch_before(self._progress.at)
         unheard = {host for host, second in latest.items() if now - second.at > _UNHEARD_S}
         operations = {one.worker: one for second in latest.values() for one in second.operations}
         return Scene(
@@ -331,7 +332,8 @@ class Sense:
             busy=frozenset(worker for worker, one in operations.items() if self._is_busy(now, marks.get(worker), one)),
             unheard=frozenset(unheard),
             home=self.ledger.hosts.get(0, ""),
-            used=frozenset(self._stretch_before(self._progress.at).cells),
+            used=frozenset(before.cells),
+            busiest=before.busiest,
             at_work=self._at_work(now, operations, marks),
         )
 

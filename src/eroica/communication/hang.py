@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec.structs import replace as replace_fields
+
 from eroica.communication.ledger import Cell, Matched
 from eroica.communication.matrix import read_places
 from eroica.model.communication import CommunicationClass, GroupCount, Place, WorkerOperations
@@ -21,6 +23,8 @@ _STOPPED = "tT"
 _ASLEEP, _MANY_ASLEEP = 0.75, 0.6
 #: Below what is told: others see more.
 _UNTOLD = 0.3
+#: Of so many workers it is said that it may be either; of more, nothing.
+_MOST_EITHER = 3
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Scene:
         unheard: Hosts whose agents have fallen silent meanwhile.
         used: Cells with traffic as long as the job moved.
         home: The collector's host, which hears the others.
+        busiest: Global rank -> name of the group in which it communicated most often as long as the job moved.
         at_work: Workers that go on, as something else than their own use of a core tells: hooks that fire, files, other
             threads, what they have started, connections with others than workers.
     """
@@ -49,6 +54,7 @@ class Scene:
     used: frozenset[Cell] = frozenset()
     home: str = ""
     at_work: frozenset[int] = frozenset()
+    busiest: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,8 +90,7 @@ def find_hang(scene: Scene) -> Hang | None:
 
     Of those who are lost, stopped or have not come, the group that waits for them with most members inside is told.
     """
-    meetings = [meeting for name in _names(scene) if (meeting := _meeting(scene, name)) is not None]
-    meetings = [meeting for meeting in meetings if meeting.inside]
+    meetings = [meeting for name, counts in _counts(scene).items() if (meeting := _meeting(scene, name, counts)).inside]
     if not meetings or is_suspended(scene.operations.values()):
         return None
     meetings.sort(key=lambda one: (len(one.inside), len(one.absent)), reverse=True)
@@ -126,9 +131,9 @@ def _not_come(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
     Whoever waits in one group is absent from others because of that. Messages leave no counters, so a worker that waits
     for one is absent and waits in no group. But whoever hangs by itself is missed at once in the group in which it
     communicates most often; whoever is not missed there is held up along with its mates. So if nobody is, a collective
-    that all have entered is what does not end. Whoever sends to a worker that hangs is missed as well, and has come
-    farther in its iteration. Where this leaves several of whom no one group misses all, communication cannot tell them
-    apart.
+    that all have entered is what does not end. Whoever stands in a message with a worker that hangs is missed as well:
+    then either may be the one, and the place says so. So may one whose mates have gone on without it, for a message.
+    Where nobody is missed directly, and no one group misses all who have not come, they cannot be told apart.
     """
     waiting = {worker for meeting in meetings for worker in meeting.inside}
     owing = {worker for meeting in meetings for worker in meeting.absent} - waiting
@@ -138,79 +143,77 @@ def _not_come(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
     if complete and not direct:
         return _under_way(scene, complete[0])
     if not owing:  # they wait for each other in different groups
-        return _not_entered(scene, meetings[0])
-    named = _farthest_behind(scene, meetings, set(direct)) or owing
-    common = [one for one in meetings if named <= set(one.absent)]
-    if direct:
-        common.sort(key=lambda one: one not in direct.values())
-    if common:
+        return replace(_not_entered(scene, meetings[0]), confidence=_UNTOLD)
+    named = set(direct or owing)
+    common = sorted((one for one in meetings if named <= set(one.absent)), key=lambda one: one not in direct.values())
+    passed = {worker for worker in owing - direct.keys() if _mates(scene, worker) - waiting - owing}
+    if len(meetings) > 1 and _are_owed_data(scene, named):
+        return replace(_not_entered(scene, _meeting_of(meetings, named)), confidence=_UNTOLD)
+    if common and not passed:
         return _not_entered(scene, replace(common[0], absent=tuple(sorted(named))))
-    meeting = replace(_meeting_of(meetings, named), absent=tuple(sorted(named)))
-    unsure = _not_entered(scene, meeting)
-    together = [one for one in scene.groups.values() if named <= set(one.ranks) and _is_used(scene, one.name, named)]
-    return unsure if together and not direct else replace(unsure, confidence=_UNTOLD)
+    if direct and len(direct) + len(passed) <= _MOST_EITHER:
+        return _either(scene, direct | {worker: _meeting_of(meetings, {worker}) for worker in passed})
+    unsure = _not_entered(scene, replace(_meeting_of(meetings, named), absent=tuple(sorted(named))))
+    together = {scene.busiest.get(worker, "") for worker in named}
+    return unsure if len(together) == 1 and "" not in together else replace(unsure, confidence=_UNTOLD)
 
 
 def _busiest_meeting(scene: Scene, meetings: Sequence[_Meeting], worker: int) -> _Meeting | None:
-    """Where a worker is missed, if that is a group in which it has entered as many collectives as in any other."""
-    one = scene.operations.get(worker)
-    most = max((count.entered for count in one.counts), default=-1) if one is not None else -1
-    busiest = {count.group for count in one.counts if count.entered == most} if one is not None else set()
-    missing = [meeting for meeting in meetings if worker in meeting.absent]
-    return next((meeting for meeting in missing if not busiest or meeting.name in busiest), None)
+    """Where a worker is missed, if that is the group in which it communicates most often; None if that is not known."""
+    name = scene.busiest.get(worker)
+    return next((meeting for meeting in meetings if meeting.name == name and worker in meeting.absent), None)
 
 
-def _farthest_behind(scene: Scene, meetings: Sequence[_Meeting], workers: set[int]) -> set[int]:
-    """Of workers that no one group misses all, the one that has done least of its iteration; all if that is not known.
+def _mates(scene: Scene, worker: int) -> set[int]:
+    """Others that communicate most often in the same group."""
+    name = scene.busiest.get(worker)
+    return {other for other, group in scene.busiest.items() if group == name and other != worker} if name else set()
 
-    What it has done is counted in collectives, as a share of what those have done who wait for it elsewhere: these are
-    of the same role, and through with their iteration. So the numbers of different roles can be compared.
+
+def _are_owed_data(scene: Scene, workers: Collection[int]) -> bool:
+    """Data waits on a connection of these workers: a message to or from them may be what does not end."""
+    return any(
+        max(one.flow.queued_bytes, one.flow.unread_bytes) >= _DATA_BYTES
+        for one in scene.matched
+        if one.flow.worker in workers or one.peer in workers
+    )
+
+
+def _either(scene: Scene, direct: Mapping[int, _Meeting]) -> Hang:
+    """Tell of a few workers that are missed by different groups, and of whom one waits for another."""
+    first, *others = direct
+    found = _not_entered(scene, replace(direct[first], absent=(first,)))
+    instead = tuple(
+        f"worker {other} on {scene.hosts.get(other, 'its host')}, if worker {first} waits for a message of it"
+        for other in others
+    )
+    places = tuple(replace_fields(place, instead=instead) for place in found.places)
+    missed = [f"Worker {other} has not entered {direct[other].operation} either." for other in others]
+    return replace(found, places=places, confidence=_MANY_ASLEEP, evidence=(*found.evidence, *missed))
+
+
+def _counts(scene: Scene) -> dict[str, dict[int, GroupCount]]:
+    """Groups by name -> worker -> its counters; a group that its worker has not named yet is left out.
+
+    Such a one has a number of that worker's own.
     """
-    if len(workers) < 2 or any(workers <= set(one.absent) for one in meetings):
-        return workers
-    shares = {}
-    for worker in workers:
-        own = _entered(scene, worker)
-        peers = {other for one in meetings if worker in one.absent for other in one.inside}
-        most = max((_entered(scene, other) for other in peers), default=0)
-        shares[worker] = own / most if 0 < own < most else 1.0
-    least = min(shares.values())
-    last = {worker for worker, share in shares.items() if share == least}
-    return last if least < 1 else workers
+    found: dict[str, dict[int, GroupCount]] = {}
+    for worker, one in scene.operations.items():
+        for count in one.counts:
+            if not count.group.startswith("#"):
+                found.setdefault(count.group, {})[worker] = count
+    return dict(sorted(found.items()))
 
 
-def _entered(scene: Scene, worker: int) -> int:
-    """Collectives of a worker in the group in which it has entered most."""
-    one = scene.operations.get(worker)
-    return max((count.entered for count in one.counts), default=0) if one is not None else 0
-
-
-def _is_used(scene: Scene, name: str, workers: Collection[int]) -> bool:
-    """These workers have entered collectives of the group."""
-    told = [one for worker in workers if (one := scene.operations.get(worker)) is not None]
-    return bool(told) and all(any(count.group == name and count.entered >= 0 for count in one.counts) for one in told)
-
-
-def _names(scene: Scene) -> list[str]:
-    """Groups by name; one that its worker has not named yet has a number of that worker's own."""
-    names = {count.group for one in scene.operations.values() for count in one.counts}
-    return sorted(name for name in names if not name.startswith("#"))
-
-
-def _meeting(scene: Scene, name: str) -> _Meeting | None:
+def _meeting(scene: Scene, name: str, counts: Mapping[int, GroupCount]) -> _Meeting:
     """The newest collective of a group, from its members' counters; a name may stand for several disjoint groups.
 
     Who tells no counters is accused only where nobody who does is behind.
     """
-    counts: dict[int, GroupCount] = {
-        worker: count for worker, one in scene.operations.items() for count in one.counts if count.group == name
-    }
     group = scene.groups.get(name)
     members = (
         tuple(sorted(set(group.ranks))) if group is not None and set(counts) <= set(group.ranks) else tuple(counts)
     )
-    if not counts:
-        return None
     newest = max(count.entered for count in counts.values())
     inside = tuple(
         worker for worker in members if worker in counts and counts[worker].entered == newest > counts[worker].completed

@@ -19,9 +19,9 @@ from eroica.model.communication import DelayMatrix, Place
 
 #: Hosts of a matrix that is shown; of larger jobs those with the hottest cells.
 _MOST_HOSTS = 64
-#: A row or column is hot as a whole if each of its cells has so much of the hottest one's excess, in seconds or as a
-#: factor: on one slow way large messages wait longer than small ones, and all wait so many times as long as usual.
-_AS_HOT = 0.1
+#: A row or column is hot as a whole if each of its cells has so much of the hottest one's excess, in seconds, or waits
+#: so many times as long as usual: on one slow way large messages wait longer than small ones, by one factor.
+_AS_HOT, _BY_ONE_FACTOR = 0.1, 0.5
 #: A direction stands for itself if the other one of the same host has at most so much of its excess.
 _OTHER_DIRECTION = 0.6
 
@@ -98,11 +98,12 @@ def _hottest(
     left, times = heat
     i, j = map(int, np.unravel_index(int(left.argmax()), left.shape))
     hottest = left[i, j]
-    as_hot = left >= _AS_HOT * hottest
-    if times[i, j] > 0:
-        as_hot |= (left > 0) & (times >= _AS_HOT * times[i, j])
-    row = _line(left[i, :], there[i, :], as_hot[i, :], _echoes(left[:, i], there[:, i], without=j))
-    column = _line(left[:, j], there[:, j], as_hot[:, j], _echoes(left[j, :], there[j, :], without=i))
+    rows, columns = (
+        (values >= _AS_HOT * hottest) | ((values > 0) & (factors > 0) & (factors >= _BY_ONE_FACTOR * times[i, j]))
+        for values, factors in ((left[i, :], times[i, :]), (left[:, j], times[:, j]))
+    )
+    row = _line(left[i, :], there[i, :], rows, _echoes(left[:, i], there[:, i], without=j))
+    column = _line(left[:, j], there[:, j], columns, _echoes(left[j, :], there[j, :], without=i))
     if row is None and column is None:
         instead = _instead(there, i, j, hosts)
         if left[j, i] > _OTHER_DIRECTION * hottest:

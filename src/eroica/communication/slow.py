@@ -7,6 +7,7 @@ differences among peers must be larger and surer.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist, median
@@ -18,6 +19,8 @@ from eroica.model.communication import CommunicationClass, Place
 
 #: Moments of each worker that a reading of own work needs.
 _LEAST_MOMENTS = 8
+#: Others are told only if nobody is so nearly, by standard errors, one for whom its mates wait.
+_NEARLY = 0.5
 #: Standard errors of a share that a difference must exceed: alone, and beside a slow way that explains the slowdown
 #: already.
 _SURE, _SURE_BESIDE = 2.6, 3.5
@@ -26,7 +29,9 @@ _WRONG = 0.01
 #: The standard error of a median is larger than that of a mean by this factor.
 _OF_MEDIAN = 1.25
 _MAYBE = 1.5
-#: A cell is hot if its bytes wait so many times as long as usual...
+#: All ways but this share of them, the quickest, are nearly all.
+_NEARLY_ALL = 0.1
+#: A cell is hot if its bytes wait so many times as long as usual, and as on nearly all ways...
 _HOT = 2.5
 #: ... and so much longer, seconds: less is the noise of acknowledgements.
 _LEAST_DELAY_S = 0.002
@@ -43,7 +48,8 @@ _LINGERING = 0.1
 _BINOMIAL_FLOOR = 0.05
 #: Own work below this share of an iteration is next to none.
 _LITTLE_WORK = 0.1
-#: A host is late as a whole if each of its workers is so late, as a share of the latest one.
+#: A host is late as a whole if each of its workers is so late, as a share of the latest one; a worker is late by itself
+#: if it is so late beyond its mates, as a share of how late it is beyond all.
 _ALIKE = 0.5
 
 
@@ -141,7 +147,7 @@ def find_slow(
     heat = max(factors.values(), default=0.0)
     limits = (least_share, _SURE_BESIDE if hot else _SURE)
     late, sure, doubtful = _late(now, usual, peers, hosts, limits)
-    late = _waited_for(late, now, usual, limits, is_explained=bool(hot))
+    late = _waited_for(late, now, usual, is_explained=bool(hot))
     prompt = frozenset(cell for cell, reading in now.cells.items() if reading.unsent < _LINGERING)
     worker_places = _worker_places(late, hosts)
     cell_places = read_places(weights, frozenset(now.cells), prompt, factors)
@@ -193,9 +199,8 @@ def _late(
         if len(grown) < 2:
             continue
         least, factor, sure = limits[0], _factor(now, usual, grown), _limit(limits[1], len(grown))
-        for worker, more in grown.items():
-            others = median(value for other, value in grown.items() if other != worker)
-            others = max(others, _alike(usual, worker, factor))
+        for (worker, more), middle in zip(grown.items(), medians_without(list(grown.values())), strict=True):
+            others = max(middle, _alike(usual, worker, factor))
             error = _error(now, usual, worker)
             share = (more - others) / period_s
             if share >= max(least, sure * error) and more >= least * period_s / 2:
@@ -211,9 +216,9 @@ def _late(
 
 
 def _waited_for(
-    late: Mapping[int, float], now: Stretch, usual: Usual | None, limits: tuple[float, float], *, is_explained: bool
+    late: Mapping[int, float], now: Stretch, usual: Usual | None, *, is_explained: bool
 ) -> dict[int, float]:
-    """Of late workers, those whose mates wait for them; all of them where there is no such one.
+    """Of late workers, those whose mates wait for them; all of them where there is nobody like that, not even nearly.
 
     Mates share the group in which a worker communicates most often. Whoever is late by itself makes them wait there at
     once. Whoever is late along with its mates may be held up with them, by a message: those are in no collective, so
@@ -223,29 +228,50 @@ def _waited_for(
         late: Global rank -> more own work than peers, seconds in an iteration.
         now: As of `find_slow`; so is `usual`.
         usual: The healthy past.
-        limits: As of `_late`.
         is_explained: A slow way explains that workers are held up: then only those count whose mates wait.
     """
-    mates: dict[str, list[int]] = {}
+    if not late:
+        return {}
+    beyond = _beyond_mates(now, usual)
+    held = {worker for worker, more in late.items() if worker in beyond and beyond[worker] < _ALIKE * more}
+    if len(held) < len(late) or is_explained:
+        return {worker: more for worker, more in late.items() if worker not in held}
+    surest = max(more / _error(now, usual, worker) for worker, more in late.items())
+    nearly = max((beyond[worker] / _error(now, usual, worker) for worker in beyond.keys() - late), default=0.0)
+    return dict(late) if nearly < _NEARLY * surest else {}
+
+
+def _beyond_mates(now: Stretch, usual: Usual | None) -> dict[int, float]:
+    """How much more the own work of workers has grown than that of their mates, seconds.
+
+    Without those whose mates are all others: they have been compared with them.
+    """
+    mates: dict[str, dict[int, float]] = {}
     for worker, name in now.busiest.items():
-        mates.setdefault(name, []).append(worker)
-    found, alone = {}, {}
-    for worker, more in late.items():
-        own = _grown(now, usual, worker) or 0.0
-        others = [
-            grown
-            for other in mates.get(now.busiest.get(worker, ""), ())
-            if other != worker and (grown := _grown(now, usual, other)) is not None
-        ]
-        if not others:
-            alone[worker] = more
-            continue
-        share, error = (own - median(others)) / (now.iteration_s or 1.0), _error(now, usual, worker)
-        if share >= max(limits[0], _limit(limits[1], len(late)) * error):
-            found[worker] = more
-    if found or is_explained:
-        return {**found, **alone}
-    return dict(late)
+        grown = _grown(now, usual, worker)
+        if grown is not None:
+            mates.setdefault(name, {})[worker] = grown
+    count = sum(map(len, mates.values()))
+    return {
+        worker: grown - others
+        for group in mates.values()
+        if 1 < len(group) < count
+        for (worker, grown), others in zip(group.items(), medians_without(list(group.values())), strict=True)
+    }
+
+
+def medians_without(values: Sequence[float]) -> list[float]:
+    """For each value the median of all others; two values at least."""
+    ordered, count = sorted(values), len(values) - 1
+
+    def at(number: int, left_out: int) -> float:
+        return ordered[number + (number >= left_out)]
+
+    found = []
+    for value in values:
+        out = bisect_left(ordered, value)
+        found.append((at((count - 1) // 2, out) + at(count // 2, out)) / 2)
+    return found
 
 
 def _factor(now: Stretch, usual: Usual | None, workers: Collection[int]) -> float:
@@ -352,11 +378,13 @@ def _hot(
         long as usual; the share of time that the hottest costs.
     """
     found: dict[Cell, tuple[CellReading, CellReading]] = {}
-    for cell, reading in now.cells.items():
-        ordinary = _ordinary(cell, now, usual)
-        if ordinary is None or reading.delay_s - ordinary.delay_s < _LEAST_DELAY_S:
+    known = {cell: before for cell in now.cells if (before := _ordinary(cell, now, usual)) is not None}
+    alike = _alike_on_all_ways(now, known)
+    for cell, ordinary in known.items():
+        reading = now.cells[cell]
+        if reading.delay_s - ordinary.delay_s < _LEAST_DELAY_S:
             continue
-        if reading.delay_s >= _HOT * max(ordinary.delay_s, _NO_DELAY_S):
+        if reading.delay_s >= _HOT * alike * max(ordinary.delay_s, _NO_DELAY_S):
             found[cell] = reading, ordinary
     cost = max((one.busy - before.busy for one, before in found.values()), default=0.0)
     if cost < least_share:
@@ -370,6 +398,14 @@ def _hot(
         {cell: one.delay_s / max(before.delay_s, _NO_DELAY_S) for cell, (one, before) in found.items()},
         cost,
     )
+
+
+def _alike_on_all_ways(now: Stretch, known: Mapping[Cell, CellReading]) -> float:
+    """How many times as long bytes wait on nearly all ways: what is slow everywhere has no place. 1 for two hosts."""
+    if len({host for cell in known for host in cell}) < 3:
+        return 1.0
+    factors = sorted(now.cells[cell].delay_s / max(before.delay_s, _NO_DELAY_S) for cell, before in known.items())
+    return max(1.0, factors[int(_NEARLY_ALL * len(factors))])
 
 
 def _less_comes(reading: CellReading, before: CellReading) -> bool:

@@ -52,7 +52,7 @@ class Stretch:
         seconds: How long it is, of the host that told least.
         iteration_s: Mean iteration, None where none ended.
         iterations: How many ended; infinite where that is not known.
-        busiest: Global rank -> name of the group in which it entered most collectives.
+        busiest: Global rank -> name of the group in which it entered most collectives, of those that others are in.
         outside: Global rank -> share of moments in no collective.
         moments: Global rank -> moments.
         cells: (sender, receiver) -> reading; only cells with traffic that counts.
@@ -137,12 +137,22 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
         operations_per_s=max((_rate(points) for points in counted.values()), default=0.0),
         trouble=trouble,
         last=last_to_arrive(kernels),
-        busiest={
-            worker: max(sorted(known), key=lambda name: known[name][1] - known[name][0])
-            for worker, known in groups.items()
-            if known
-        },
+        busiest=_busiest(groups),
     )
+
+
+def _busiest(groups: Mapping[int, Mapping[str, tuple[int, int]]]) -> dict[int, str]:
+    """Of each worker's groups, with the first and last number seen, that in which most happened; those alone left out.
+
+    A group that its worker has not named yet ("#" and a number) is that worker's own.
+    """
+    members = Counter(name for known in groups.values() for name in known if not name.startswith("#"))
+    found = {}
+    for worker, known in groups.items():
+        shared = {name: last - first for name, (first, last) in known.items() if members[name] > 1 and last > first}
+        if shared:
+            found[worker] = max(sorted(shared), key=lambda name: shared[name])
+    return found
 
 
 class _Pauses:
