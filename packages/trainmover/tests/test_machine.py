@@ -154,6 +154,7 @@ class World:
         self.number = itertools.count()
         self.last: dict[int, float] = {}
         self.workers: dict[str, Worker] = {}
+        self.lost_seats: set[str] = set()
         self.runs: dict[str, str] = {}  # seat -> its process; without seats every newcomer is a standby that joins
         self.answers: list[Answer] = []
         self.ended: list[End] = []
@@ -184,11 +185,20 @@ class World:
         self.do(self.machine.started(seat, self.runs[seat], self.now))
         self.seat_tells_of_an_end(seat)
 
+    def seat_away(self, seat: str) -> None:
+        """Its connection is half open for a while, and what it is told meanwhile is lost."""
+        self.lost_seats.add(seat)
+        self.run(0.5)
+        self.lost_seats.discard(seat)
+        self.seat_comes(seat)
+
     def seat_tells_of_an_end(self, seat: str) -> None:
         if not self.workers[self.runs[seat]].runs:
             self.do(self.machine.exited(seat, self.runs[seat], -9, self.now))
 
     def seat_hears(self, seat: str, message: dict[str, Any]) -> None:
+        if seat in self.lost_seats:
+            return
         if message["do"] not in ("spawn", "end") or message["member"] != self.runs[seat]:
             return
         if self.workers[self.runs[seat]].runs:
@@ -631,6 +641,47 @@ def test_a_seat_whose_process_holds_another_rank_is_not_asked_for_a_second_one()
             break
 
 
+def test_a_standby_that_dies_while_it_warms_up_leaves_the_lost_rank_to_a_seat() -> None:
+    world = World(1, 0)
+    world.seat_all()
+    warming = Worker(world, "s0", -1, standby=True)
+    warming.on_warm = lambda _message: None  # type: ignore[method-assign]
+    world.join(warming)
+    world.kill("m2")
+    world.run(3.0)
+    assert world.runs["seat-2"] == "m2"
+    world.kill("s0")
+    world.run(10.0)
+    assert world.whole() and world.machine.owners[2] == world.runs["seat-2"]
+
+
+def test_a_newcomer_whose_connection_ends_for_a_moment_is_not_ended() -> None:
+    world = World(1, 0)
+    world.seat_all()
+    world.kill("m2")
+    for _ in range(100):
+        world.run(0.1)
+        if world.machine.recovery and world.machine.recovery.seats:
+            break
+    newcomer = world.runs["seat-2"]
+    world.cut(newcomer, 0.3)
+    world.run(10.0)
+    assert world.whole() and world.machine.owners[2] == newcomer
+
+
+def test_what_a_seat_was_told_on_a_connection_that_was_lost_is_told_again() -> None:
+    world = World(1, 0)
+    world.seat_all()
+    world.lost_seats.add("seat-2")
+    world.kill("m2")
+    world.run(3.0)
+    assert world.runs["seat-2"] == "m2" and not world.whole()
+    world.lost_seats.clear()
+    world.seat_comes("seat-2")
+    world.run(10.0)
+    assert world.whole() and world.machine.owners[2] == world.runs["seat-2"]
+
+
 def test_a_newcomer_that_a_seat_started_and_that_dies_is_followed_by_another() -> None:
     world = World(1, 0)
     world.seat_all()
@@ -659,6 +710,25 @@ def test_recoveries_that_fail_again_and_again_end_the_job_and_say_why() -> None:
     assert [one.status for one in world.ended] == [1]
     assert "5 recoveries have failed in succession" in world.said[-1]
     assert "the standby on" not in world.said[-1] and "the checkpoint cannot be read" in world.said[-1]
+
+
+def test_of_two_who_stay_and_have_lost_each_other_unnoticed_one_is_replaced() -> None:
+    """They had not talked since their connection was cut; a recovery for somebody else drains it, and fails."""
+    world = World(1, 2)
+
+    def fails(self: Worker, message: dict[str, Any]) -> None:
+        owners = world.machine.owners
+        if (owners[0], owners[3]) == ("m0", "m3"):
+            reason = "the connection to rank 3 is gone: Broken pipe"
+            self.stand("failed", generation=message["generation"], reason=reason, peer=3)
+        else:
+            Worker.on_recover(self, message)
+
+    world.workers["m0"].on_recover = fails.__get__(world.workers["m0"])  # type: ignore[method-assign]
+    world.kill("m2")
+    world.run(20.0)
+    assert not world.ended and world.whole()
+    assert {world.machine.owners[2], world.machine.owners[3]} == {"s0", "s1"}
 
 
 def test_checkpoints_of_ranks_that_the_job_does_not_have_are_passed_over() -> None:
@@ -756,7 +826,10 @@ def test_members_are_told_how_long_the_controller_itself_will_wait() -> None:
 
 
 FAULT = st.sampled_from(
-    ["move", "kill member", "stop member", "kill standby", "kill controller", "link", "connection", "wait"]
+    [
+        *("move", "kill member", "stop member", "kill standby", "kill controller", "link", "connection", "wait"),
+        *("standby's connection", "seat's connection"),
+    ]
 )
 
 
@@ -774,6 +847,12 @@ def befall(world: World, place: int, fault: str, rank: int) -> None:
             world.kill(worker.key)
     elif fault == "connection" and world.workers[holder].alive and not world.ended:
         world.cut(holder)
+    elif fault == "standby's connection":
+        for worker in [one for one in world.workers.values() if one.standby and one.alive][:1]:
+            if worker.key in world.machine.processes:
+                world.cut(worker.key)
+    elif fault == "seat's connection" and world.runs:
+        world.seat_away(f"seat-{rank}")
     elif fault == "kill controller":
         world.controller_dies()
     elif fault == "link" and world.workers[holder].alive:
@@ -787,6 +866,7 @@ def befall(world: World, place: int, fault: str, rank: int) -> None:
     st.booleans(),
 )
 @example(seed=0, faults=[("kill member", rank, 0.0) for rank in range(4)], by_seats=False)
+@example(seed=72, faults=[("move", 0, 1.0), ("kill member", 0, 0.0), ("kill controller", 0, 0.0)], by_seats=True)
 @example(
     seed=0,
     by_seats=False,

@@ -60,6 +60,8 @@ class Controller:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         key = ""
+        with contextlib.suppress(OSError):
+            wire.keep_alive(writer.get_extra_info("socket"))
         try:
             hello, _ = await _receive(reader)
             reason = self._turned_away(hello)

@@ -30,7 +30,7 @@ import torch
 from trainmover import faults, parcel
 from trainmover.agent import AWAY_S, Agent, prepare
 from trainmover.copies import Keeper, checkpoints, load_checkpoint, save_checkpoint, set_aside
-from trainmover.errors import MoveError, TrainmoverError, UsageError
+from trainmover.errors import LinkLostError, MoveError, TrainmoverError, UsageError
 from trainmover.fabric import Fabric, fabric
 from trainmover.group import drain_all
 from trainmover.state import Image, Stateful, Subject
@@ -456,7 +456,8 @@ class Job:
                     self._owner.recovered()
             self._restore(agent, order)
         except TrainmoverError as error:
-            agent.stand("failed", generation=generation, reason=str(error))
+            peer = error.peer if isinstance(error, LinkLostError) else -1
+            agent.stand("failed", generation=generation, reason=str(error), peer=peer)
             return False
         agent.stand("recovered", generation=generation, took_s=time.perf_counter() - began)
         return True

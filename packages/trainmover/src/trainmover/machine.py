@@ -162,7 +162,7 @@ class Recovery:
     stopped: dict[int, Message] = field(default_factory=dict)
     accused: Counter[int] = field(default_factory=Counter)
     waiting: set[str] = field(default_factory=set)
-    asked: set[str] = field(default_factory=set)  # seats that start a process, until that has come or ended
+    asked: set[str] = field(default_factory=set)  # seats that were told to start a process and have not yet
     order: Message = field(default_factory=dict)
 
 
@@ -186,6 +186,7 @@ class Machine:
         self.processes: dict[str, Process] = {}
         self.seats: dict[int, str] = {}
         self._runs: dict[str, str] = {}  # seat -> the process that it started last, whatever rank that holds
+        self._over: set[str] = set()  # seats whose process has ended
         self.move: Move | None = None
         self.recovery: Recovery | None = None
         self.ended, self.exit_status = kept.get("what") == "end", int(kept.get("status", 0))
@@ -226,8 +227,6 @@ class Machine:
         elif hello["kind"] == "standby":
             process.ready = bool(hello.get("ready"))
         self.processes[key] = process
-        for seat in [seat for seat, member in self._runs.items() if member == key]:
-            self._came(seat)
         if hello["kind"] == "member" and not self.ended:
             told = self._member(process, hello, now_s)
             return [*told, *self._on_done(process, hello, now_s)] if hello.get("done") else told
@@ -253,8 +252,7 @@ class Machine:
     def gone(self, key: str, now_s: float) -> list[Instruction]:
         """A control connection has ended."""
         self.seats = {rank: seat for rank, seat in self.seats.items() if seat != key}
-        self._runs.pop(key, None)
-        self._came(key)
+        self._forget(key)
         process = self.processes.get(key)
         if process is None:
             return []
@@ -266,26 +264,31 @@ class Machine:
 
     def seated(self, rank: int, key: str, now_s: float) -> list[Instruction]:
         """The process that started a rank, and could start another in its place, has come."""
+        self._forget(key)  # what it was told may have been lost with its former connection
         self.seats[rank] = key
         return [Tell(key, {"do": "over", "status": self.exit_status})] if self.ended else []
 
     def started(self, seat: str, member: str, now_s: float) -> list[Instruction]:
         """A seat says what it runs, or ran last."""
+        self._forget(seat)
         self._runs[seat] = member
         return self._assign(now_s)
 
-    def _came(self, seat: str) -> None:
-        """What a seat was to start is no longer on its way."""
+    def _forget(self, seat: str) -> None:
+        """What a seat runs, and was told to, is no longer known."""
+        self._runs.pop(seat, None)
+        self._over.discard(seat)
         if self.recovery is not None:
             self.recovery.asked.discard(seat)
 
     def exited(self, seat: str, member: str, status: int, now_s: float) -> list[Instruction]:
         """A seat says that its process has ended; it may have held any rank, or none."""
+        if self._runs.get(seat) == member:
+            self._over.add(seat)
         if self.ended:
             return []
         rank = next((rank for rank, key in self.owners.items() if key == member), None)
         if rank is None:
-            self._came(seat)
             return self._assign(now_s)
         process = self.processes.get(member)
         if status == 0 and (process is None or process.done or self.ended):
@@ -295,7 +298,11 @@ class Machine:
         out: list[Instruction] = [Say(f"rank {rank} has ended with status {status}")]
         if process is not None:
             process.connected, process.gone_s = False, -1e9
-        if self._crashes[rank] > 2 or all(key not in self.processes for key in self.owners.values()):
+        is_early = (
+            now_s - self._began_s <= self.times.beat_s
+        )  # members come back to a new controller, one after another
+        nobody = not is_early and all(key not in self.processes for key in self.owners.values())
+        if self._crashes[rank] > 2 or nobody:
             return [*out, *self._end(status or 1, f"rank {rank} ends with status {status} again and again")]
         return [*out, *self._lose({rank}, now_s)]
 
@@ -364,7 +371,8 @@ class Machine:
             slow = sorted(self._name(key) for key in self.move.waiting or becoming)
             out += self._abort(f"{', '.join(slow)} took too long ({self.move.stage})", now_s)
         if self.recovery:
-            out += self._judge_accused(now_s) + self._advance_recovery(now_s)
+            out += self._judge_accused(now_s)
+            out += self._assign(now_s) or self._advance_recovery(now_s)
         if self.recovery and now_s >= self.recovery.deadline_s:
             out += self._overdue(now_s)
         return out
@@ -400,7 +408,10 @@ class Machine:
             self._n_failed += 1
             if self._n_failed >= MOST_FAILURES:
                 return self._end(1, f"{self._n_failed} recoveries have failed in succession, the last: {reason}")
-            return [Say(reason), *self._restart(set(), now_s)]
+            out = [Say(reason), *self._restart(set(), now_s)]
+            if self.recovery is not None and message.get("peer", -1) in self.owners:  # they had not talked for a while
+                self.recovery.accused[int(message["peer"])] += 1
+            return out
         return self._unfinished(process, message, now_s)
 
     def _on_promised(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
@@ -661,9 +672,16 @@ class Machine:
             return []
         open_ranks = sorted(recovery.lost - recovery.seats.keys())
         settled = {*self.owners.values(), *recovery.seats.values()}
-        n_coming = sum(one.key not in settled and not one.ready and not one.silent for one in self.processes.values())
+        warming = [
+            one for one in self.processes.values() if one.key not in settled and not one.ready and not one.silent
+        ]
+        starting = [
+            seat
+            for seat, member in self._runs.items()
+            if member not in self.processes and member not in settled and seat not in self._over | recovery.asked
+        ]
         out: list[Instruction] = []
-        for rank in open_ranks[n_coming + len(recovery.asked) :]:
+        for rank in open_ranks[len(warming) + len(starting) + len(recovery.asked) :]:
             seats = self._idle_seats(recovery, rank)
             if seats:
                 recovery.asked.add(seats[0])
@@ -676,20 +694,17 @@ class Machine:
 
     def _idle_seats(self, recovery: Recovery, rank: int) -> list[str]:
         """Seats whose process is lost, has ended or is silent; first the one whose process held the rank."""
-
-        def is_in_use(member: str) -> bool:
-            holds = next((other for other, key in self.owners.items() if key == member), None)
-            if holds is not None:
-                return holds not in recovery.lost
-            return member in self.processes and not self.processes[member].silent
-
-        seats = [
+        lost = {self.owners[other] for other in recovery.lost}
+        idle = [
             seat
-            for seat in self.seats.values()
-            if seat in self._runs and seat not in recovery.asked and not is_in_use(self._runs[seat])
+            for seat, member in self._runs.items()
+            if seat in self._over
+            or member in lost
+            or (member in self.processes and self.processes[member].silent and not self._holds(self.processes[member]))
         ]
-        lost, own = self.owners[rank], self.seats.get(rank)
-        return sorted(seats, key=lambda seat: (self._runs[seat] != lost, seat != own))
+        free = [seat for seat in idle if seat in self.seats.values() and seat not in recovery.asked]
+        held, own = self.owners[rank], self.seats.get(rank)
+        return sorted(free, key=lambda seat: (self._runs[seat] != held, seat != own))
 
     def _advance_recovery(self, now_s: float) -> list[Instruction]:
         recovery = self.recovery

@@ -23,7 +23,7 @@ from trainmover.errors import RefusedError, WireError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-VERSION = 1
+VERSION = 2
 LINE_LIMIT = 1 << 22
 #: A connection ends some twenty seconds after the other machine has; else it would be a quarter of an hour.
 _ALIVE = (
@@ -33,6 +33,13 @@ _ALIVE = (
     (socket.TCP_USER_TIMEOUT, 20_000),
 )
 Message = dict[str, Any]
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Let a connection end some twenty seconds after the other machine has gone."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _ALIVE:
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Channel:
@@ -192,9 +199,7 @@ def call(address: str, hello: Message, timeout_s: float = 5.0) -> tuple[Channel,
         plain.close()
         raise ConnectionRefusedError(f"nobody listens at {address}")
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _ALIVE:
-        plain.setsockopt(socket.IPPROTO_TCP, option, value)
+    keep_alive(plain)
     connection = _secured(plain, host)
     connection.settimeout(timeout_s)
     channel = Channel(connection)
