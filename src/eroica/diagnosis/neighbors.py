@@ -16,8 +16,8 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.hosts import Compared, Hosts, Others, fact, name_use
 from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.limits import HELD
 from eroica.diagnosis.neighbor_use import (
-    HELD,
     LARGE,
     LEAST_CORES,
     Taken,

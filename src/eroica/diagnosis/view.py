@@ -281,6 +281,16 @@ class View:
         return past.mean_iteration_us
 
     @property
+    def past_window(self) -> str:
+        """Name of the baseline window in sentences: healthy, unless that is not sure."""
+        return "baseline window" if self.context.is_past_doubted else "healthy window"
+
+    @property
+    def back_then(self) -> str:
+        """Time of the baseline window in sentences."""
+        return "in the baseline window" if self.context.is_past_doubted else "when the job was healthy"
+
+    @property
     def stated_baseline_us(self) -> float | None:
         """Mean iteration of the job's best stretch, as the trigger saw it."""
         stated = self.context.window.baseline_iteration_s
