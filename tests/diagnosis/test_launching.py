@@ -144,6 +144,19 @@ def test_python_where_nothing_is_launched_may_take_no_more_for_launches_elsewher
 
 
 @seeds
+@pytest.mark.parametrize("purpose", ["baseline", "manual"])
+def test_what_recording_itself_may_take_is_no_python_of_the_jobs(seed: int, purpose: WindowPurpose) -> None:
+    """18 ms of Python are a cause in iterations as long as outside of the window, and none in those 20 ms longer."""
+    patterns = synthesize(FleetPlan(seed=seed, accelerator=True), [*eager(), SlowLoop(18.0)], 2)
+    window = synthesize_window(patterns, purpose)
+    assert window.current_iteration_s is not None
+    for recording_s, is_told in ((0.0, True), (0.02, False)):
+        asked = msgspec.structs.replace(window, current_iteration_s=window.current_iteration_s - recording_s)
+        verdict = analyze("job", asked, patterns)
+        assert (verdict.cause is not None) == is_told, verdict.summary
+
+
+@seeds
 def test_what_a_job_did_when_it_was_healthy_has_not_made_it_slow(seed: int) -> None:
     python = SlowPython(12.0, "forward (project/model.py:60)")
     verdict = judged(seed, [python, Kernels(40.0)], [python])

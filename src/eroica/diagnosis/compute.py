@@ -22,7 +22,7 @@ from eroica.diagnosis.lateness import (
     late_roles,
     time_above,
 )
-from eroica.diagnosis.limits import HELD, MOST
+from eroica.diagnosis.limits import HELD, MOST, SAME_COUNT
 from eroica.diagnosis.more_data import (
     has_more_data,
     has_more_data_since,
@@ -56,8 +56,6 @@ _SLOWER_DEVICE = 1.08
 _STRENGTH_HELD = 1.5
 _HELD_ERROR = 0.05
 _MOST_CORROBORATION = 10.0
-#: Equal work: executions differ by less than this.
-_SAME_COUNT = 0.05
 #: A device runs behind its host: of a window of a few iterations, kernels of one or two of them may fall outside, or
 #: those of one or two before inside. Counts may differ by no more than this share for that reason.
 _QUEUED_ITERATIONS = 1.5
@@ -160,7 +158,7 @@ def _is_slower(view: View, speed: Speed) -> NDArray[np.bool_]:
         least_W[view.is_crowded] = _SLOWER_CROWDED
     least_W[held_share(view.fleet) > HELD] = _SLOWER_HELD
     queued = _queued(view) if speed is view.speed_change else 0.0  # all workers of a window queue alike
-    same_work = np.abs(np.nan_to_num(speed.count_ratio, nan=1.0) - 1) <= _SAME_COUNT + queued
+    same_work = np.abs(np.nan_to_num(speed.count_ratio, nan=1.0) - 1) <= SAME_COUNT + queued
     most = np.nan_to_num(speed.agreeing) >= MOST
     return np.asarray((np.nan_to_num(speed.factor) >= least_W) & same_work & most, dtype=np.bool_)
 

@@ -8,3 +8,5 @@ MOST = 0.6
 HELD = 0.05
 #: Of a list of things a sentence names so many.
 LISTED = 3
+#: Two counts of executions are the same if they differ by less than this share.
+SAME_COUNT = 0.05

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING, find_focus
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, time_above
+from eroica.diagnosis.neighbor_use import LEAST_CORES
 from eroica.diagnosis.speed import EXPLAINED_BY_QUEUE, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import name_workers
@@ -28,8 +29,6 @@ CAUSE = "cpu-contention"
 _LEAST_MORE = 0.1
 #: The same where workers take turns on too few cores and there is no baseline window: luck decides which one gets it.
 _LEAST_MORE_CROWDED = 0.2
-#: Processes that a worker has started must use so many cores to be named.
-_LEAST_CORES = 0.2
 
 
 def find_without_core(view: View, explained: set[int]) -> list[Candidate]:
@@ -93,7 +92,7 @@ def _started(view: View, members: NDArray[np.intp]) -> list[str]:
     used_RW = fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1]) / max(view.iteration_us, 1e-9)
     used_R = used_RW[:, members].mean(axis=1)
     focus = find_focus(fleet.keys, rows, used_R, used_R) if rows else None
-    if focus is None or used_R.sum() < _LEAST_CORES:
+    if focus is None or used_R.sum() < LEAST_CORES:
         return []
     whom = name_workers([fleet.ranks[worker] for worker in members])
     has = "has" if members.size == 1 else "have"
