@@ -79,26 +79,6 @@ def test_code_that_is_compiled_again_now_here_now_there_is_everybodys(seed: int)
     assert "recompiles" in found.next_step and found.gain is not None and found.gain > 0.3
 
 
-class InPieces(Compiling):
-    """The same in many ranges, none of which holds most of it, while all that computes takes a quarter longer."""
-
-    def apply(self, draft: Draft) -> None:
-        for key in draft.time_us:
-            if key.kind == "compute":
-                draft.time_us[key] = 1.25 * draft.time_us[key]
-        random = np.random.default_rng(draft.shape[1])
-        on_WI = (random.random(draft.shape) < self.share) * self.ms * 1e3
-        for piece in range(5):
-            draft.add(msgspec.structs.replace(TRACING, name=f"piece_{piece} (dynamo_timed)"), 0.2 * on_WI, 3.0, 0.95)
-        draft.add(draft.loop_frame(*COMPILER, phase="forward"), 0.01 * on_WI, 1.0, 0.95)
-
-
-@seeds
-def test_a_part_that_took_much_before_is_told_where_all_else_has_grown_far_less(seed: int) -> None:
-    found = judge(InPieces(0.5, 60), seed, 30).cause
-    assert found is not None and any("convert_frame" in frame for frame in found.function.stack), found
-
-
 @seeds
 def test_an_operator_that_nobody_knows_is_named_with_its_gain(seed: int) -> None:
     verdict = judge(Scan(80), seed)

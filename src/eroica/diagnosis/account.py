@@ -35,7 +35,7 @@ from eroica.model.pattern import FunctionKey
 Floats = NDArray[np.float64]
 #: A part of the tree stands for what contains it if it gains this share of what that gains.
 _HOLDS = 0.9
-#: All else grows by less than this share of the part's growth, both relative to the time before.
+#: Its share of what is longer exceeds its share of the time before by so much.
 _CONCENTRATED = 0.5
 #: Share of an excess that lies outside of its longest iteration.
 _COMES_AGAIN = 0.5
@@ -99,7 +99,7 @@ def is_own_time(key: FunctionKey) -> bool:
 
 
 def is_concentrated(view: View, root: Cell, part: Part) -> bool:
-    """True if a part has grown far more than all else, each relative to its time before.
+    """True if a part's share of what takes longer far exceeds its share of the time before.
 
     Where all that a worker does takes longer in the same way, there is more of it to do, or the machine is slower: that
     has no place in the tree, however large the cell.
@@ -108,9 +108,11 @@ def is_concentrated(view: View, root: Cell, part: Part) -> bool:
     reference = view.suspects.before_us if part.late.reference == "baseline" else view.suspects.peers_us
     then_F = np.nan_to_num(reference[:, members]).mean(axis=1)
     more_F = view.fleet.critical_us[:, members].mean(axis=1) - then_F
-    own, rest = list(part.cell.rows), sorted(set(root.rows) - set(part.cell.rows))
-    (more_us, then_us), (more_rest_us, then_rest_us) = ((more_F[of].sum(), then_F[of].sum()) for of in (own, rest))
-    return bool(more_rest_us * then_us < _CONCENTRATED * more_us * then_rest_us)
+    own, whole = list(part.cell.rows), list(root.rows)
+    more, then = float(more_F[whole].sum()), float(then_F[whole].sum())
+    if more <= 0:
+        return False
+    return float(more_F[own].sum()) / more - float(then_F[own].sum()) / max(then, 1e-9) >= _CONCENTRATED
 
 
 def _may_stand_out(view: View, cell: Cell) -> bool:

@@ -122,9 +122,11 @@ def _caller(view: View, late: Lateness, parts: Sequence[list[int]], usual_FW: Fl
     caller = find_caller(view, late.workers, usual) if usual is not None else None
     if caller is None:
         return None
-    called_in, members = phases_called_in(view, caller), list(late.workers)
-    more_FW = view.fleet.critical_us - np.nan_to_num(usual_FW)
-    excess_us = {view.fleet.keys[own[0]].phase: float(more_FW[own][:, members].mean(axis=1).sum()) for own in parts}
+    called_in = phases_called_in(view, caller)
+    excess_us: dict[Phase, float] = {}
+    for rows in parts:
+        more_RW = (view.fleet.critical_us[rows] - np.nan_to_num(usual_FW[rows]))[:, list(late.workers)]
+        excess_us[view.fleet.keys[rows[0]].phase] = float(more_RW.mean(axis=1).sum())
     own_us = sum(excess for phase, excess in excess_us.items() if phase in called_in)
     follows = "forward" in called_in and excess_us.keys() - called_in <= {"backward"}
     whole_us = late.mean_us - late.reference_us
