@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eroica.doubted import why_doubted
-from eroica.model.pattern import WorkerPattern
+from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window, WindowPurpose
 from eroica.pipeline import analyze
@@ -349,6 +349,31 @@ def test_a_verdict_against_a_doubted_window_says_nowhere_that_the_job_was_health
     assert "in the baseline window" in verdict.summary
     for said in ("job was healthy", "healthy window", "healthy baseline window"):
         assert said not in all_texts(verdict), said
+
+
+@dataclass(frozen=True)
+class OneOperator:
+    """All workers run one operator of the user's for `ms` in each iteration."""
+
+    name: str
+    ms: float
+
+    def apply(self, draft: Draft) -> None:
+        """Longer forward."""
+        key = FunctionKey(kind="compute", name=self.name, phase="forward")
+        draft.add(key, np.full(draft.shape, 1e3 * self.ms), 1, 0.9)
+
+
+def test_an_operator_keeps_its_name_in_a_verdict_against_a_doubted_window() -> None:
+    """Doubt belongs to the sentences that are built; it is not written over the words in them."""
+    name = "mine::healthy window"
+    before = synthesize(FleetPlan(seed=103), [OneOperator(name, 5)], 1)
+    patterns = synthesize(PLAN, [OneOperator(name, 60)], 2)
+    window = synthesize_window(patterns, "slow", before)
+    verdict = analyze("job", window, patterns, notes=[REFUSED_NOTE], doubted=before)
+    assert verdict.window is not None and verdict.window.doubted == 1, verdict.summary
+    assert verdict.cause is not None and verdict.cause.function.name == name
+    assert name in all_texts(verdict)
 
 
 def test_the_doubts_that_a_verdict_notes_can_be_told_again() -> None:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import msgspec
-
-from eroica.model.verdict import Finding, Hypothesis, Verdict
+from eroica.model.verdict import Verdict
 from eroica.model.window import REFUSED
 
 #: Begins the note that such a window is compared with all the same; what follows is why it is not trusted.
@@ -18,12 +16,6 @@ _UNKNOWN = "The job may not have been healthy in the baseline window."
 _ALL_THE_SAME = (
     "The baseline window is compared with all the same, for nothing is found without it: only what came after it is "
     "seen."
-)
-#: What rules say of a baseline window, and what is said of one that is not trusted.
-_WORDS = (
-    ("healthy baseline window", "baseline window"),
-    ("healthy window", "baseline window"),
-    ("when the job was healthy", "in the baseline window"),
 )
 
 
@@ -54,38 +46,3 @@ def why_doubted(verdict: Verdict | None) -> tuple[str, ...]:
             if note.startswith(start):
                 return (REFUSED + note.removeprefix(start),)
     return ()
-
-
-def tell_doubted(verdict: Verdict) -> Verdict:
-    """The verdict, with "in the baseline window" where rules said that the job was healthy then."""
-    return msgspec.structs.replace(
-        verdict,
-        summary=_told(verdict.summary),
-        coverage=msgspec.structs.replace(verdict.coverage, notes=_all_told(verdict.coverage.notes)),
-        findings=tuple(_finding(one) for one in verdict.findings),
-        considered=tuple(_hypothesis(one) for one in verdict.considered),
-    )
-
-
-def _finding(one: Finding) -> Finding:
-    return msgspec.structs.replace(one, evidence=_all_told(one.evidence), next_step=_told(one.next_step))
-
-
-def _hypothesis(one: Hypothesis) -> Hypothesis:
-    return msgspec.structs.replace(
-        one,
-        decision=_told(one.decision),
-        met=_all_told(one.met),
-        missing=_all_told(one.missing),
-        unknown=_all_told(one.unknown),
-    )
-
-
-def _told(text: str) -> str:
-    for said, instead in _WORDS:
-        text = text.replace(said, instead)
-    return text
-
-
-def _all_told(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(_told(text) for text in texts)

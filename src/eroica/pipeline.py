@@ -13,7 +13,7 @@ from eroica.diagnosis import WindowContext, diagnose
 from eroica.diagnosis.growth import describe_larger_iterations
 from eroica.diagnosis.python_code import reading_of
 from eroica.diagnosis.view import View
-from eroica.doubted import notes_on_doubted, tell_doubted
+from eroica.doubted import notes_on_doubted
 from eroica.engine import Engine, choose_engine
 from eroica.errors import InputError, UsageError
 from eroica.localize import localize
@@ -126,11 +126,11 @@ def _second_look(
     engine: Engine,
 ) -> Verdict | None:
     """The verdict against a baseline window that is not trusted; None where that tells nothing more."""
-    context = msgspec.structs.replace(context, notes=notes_on_doubted(context.notes))
+    context = msgspec.structs.replace(context, notes=notes_on_doubted(context.notes), is_past_doubted=True)
     verdict, view = _judge_or_say_why(patterns, doubted, context, settings, engine)
     if view is None or (verdict.cause is None and verdict.summary != describe_larger_iterations(view)):
         return None
-    return tell_doubted(verdict)
+    return verdict
 
 
 def _noted(verdict: Verdict, trusted: int, doubted: int = 0) -> Verdict:

@@ -73,23 +73,27 @@ def eager(forward: float = 12.0, backward: float = 20.0) -> tuple[Launching, Lau
 LOOP = ("<module> (project/train.py:1)", "main (project/train.py:20)")
 
 
-def frame(like: FunctionPattern, name: str, ms: float, device_ms: float, iterations: int) -> FunctionPattern:
+def frame(
+    like: FunctionPattern, name: str, ms: float, device_ms: float, iterations: int, phase: Phase = "other"
+) -> FunctionPattern:
     """A row of Python whose samples all fall while the device works or is launched for."""
     return msgspec.structs.replace(
         like,
-        key=FunctionKey(kind="python", name=name.split(" ", maxsplit=1)[0], stack=(*LOOP, name), phase="other"),
+        key=FunctionKey(kind="python", name=name.split(" ", maxsplit=1)[0], stack=(*LOOP, name), phase=phase),
         **{"beta": 0.0, "critical_s": 0.0, "total_s": ms * iterations / 1e3, "count": iterations},
         device_s=device_ms * iterations / 1e3,
         per_iteration_us=b"",
     )
 
 
-def calling(patterns: Sequence[WorkerPattern], ms: float, device_ms: float = 0.0) -> list[WorkerPattern]:
+def calling(
+    patterns: Sequence[WorkerPattern], ms: float, device_ms: float = 0.0, phase: Phase = "other"
+) -> list[WorkerPattern]:
     """The patterns, with a function that launches; where a device works for it, it works for another one as well."""
     changed = []
     for pattern in patterns:
         iterations = pattern.last_iteration - pattern.first_iteration
-        rows = [frame(pattern.functions[0], NORMS, ms, device_ms, iterations)]
+        rows = [frame(pattern.functions[0], NORMS, ms, device_ms, iterations, phase)]
         if device_ms:
             rows.append(frame(pattern.functions[0], "loss (project/loss.py:3)", 12.0, 20.0, iterations))
         changed.append(msgspec.structs.replace(pattern, functions=(*pattern.functions, *rows)))
@@ -140,6 +144,19 @@ def test_python_where_nothing_is_launched_may_take_no_more_for_launches_elsewher
 
 
 @seeds
+@pytest.mark.parametrize("purpose", ["baseline", "manual"])
+def test_what_recording_itself_may_take_is_no_python_of_the_jobs(seed: int, purpose: WindowPurpose) -> None:
+    """18 ms of Python are a cause in iterations as long as outside of the window, and none in those 20 ms longer."""
+    patterns = synthesize(FleetPlan(seed=seed, accelerator=True), [*eager(), SlowLoop(18.0)], 2)
+    window = synthesize_window(patterns, purpose)
+    assert window.current_iteration_s is not None
+    for recording_s, is_told in ((0.0, True), (0.02, False)):
+        asked = msgspec.structs.replace(window, current_iteration_s=window.current_iteration_s - recording_s)
+        verdict = analyze("job", asked, patterns)
+        assert (verdict.cause is not None) == is_told, verdict.summary
+
+
+@seeds
 def test_what_a_job_did_when_it_was_healthy_has_not_made_it_slow(seed: int) -> None:
     python = SlowPython(12.0, "forward (project/model.py:60)")
     verdict = judged(seed, [python, Kernels(40.0)], [python])
@@ -154,6 +171,27 @@ def test_who_launches_far_more_than_before_is_named(seed: int) -> None:
     assert found is not None and found.cause == "host-bound", verdict.summary
     assert found.function.name == "gradient_norms" and found.scope == "all"
     assert any("launches 300 kernels there per iteration, 0 in the healthy window" in one for one in found.evidence)
+
+
+@dataclass(frozen=True)
+class Unsteady(Launching):
+    """The same in a part that takes twice as long in one iteration as in the next."""
+
+    def apply(self, draft: Draft) -> None:
+        key = FunctionKey(kind="other", name=LAUNCHING, phase=self.phase)
+        time_I = self.ms * 1e3 * np.where(np.arange(draft.shape[1]) % 2, 1.4, 0.6)
+        draft.add(key, np.broadcast_to(time_I, draft.shape), self.count, 0.9)
+
+
+@seeds
+def test_a_part_need_not_be_sure_by_itself_to_tell_who_launches(seed: int) -> None:
+    """Two iterations: backward launches surely more; forward, with the function, far more, but unsteadily."""
+    plan, more = {"seed": seed, "accelerator": True}, [Unsteady(50.0, 1500), Launching(150.0, 4000, "backward")]
+    healthy = synthesize(FleetPlan(draw=1, **plan), eager(), 1)
+    patterns = synthesize(FleetPlan(draw=2, iterations=2, **plan), [*eager(), *more], 2)
+    patterns = calling(patterns, 50.0, phase="forward")
+    found = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy).cause
+    assert found is not None and (found.cause, found.function.name) == ("host-bound", "gradient_norms"), found
 
 
 @seeds

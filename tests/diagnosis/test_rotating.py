@@ -179,6 +179,21 @@ def test_samples_of_different_length_are_uneven_loads(workers: int, accelerator:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("workers", "accelerator"), [(2, False), (4, False), (8, True)])
+def test_samples_of_different_length_are_the_job_itself_where_nobody_finds_it_slow(
+    workers: int, accelerator: bool, seed: int
+) -> None:
+    """Up to what waiting may take by the paper; a job whose samples cost it more is slow from the start."""
+    plan = {"seed": seed, "workers": workers, "accelerator": accelerator, "baseline": False}
+    for purpose in ("baseline", "early"):
+        usual = judge(VariableLengths(0.25), purpose=purpose, **plan)  # type: ignore[arg-type]
+        assert usual.verdict == "healthy", usual.summary
+    if workers > 2:  # of two workers the longer one is never far above the mean
+        uneven = judge(VariableLengths(1.0), purpose="baseline", **plan)  # type: ignore[arg-type]
+        assert only_cause(uneven).cause == "load-imbalance"
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_what_all_workers_wait_for_at_once_is_no_part_of_what_they_lose_in_turns(seed: int) -> None:
     report = Calls(("train (project/train.py:9)", "report (project/train.py:60)"), (0, 1), 400, every=2, use=0.02)
     verdict = judge(WanderingHold(1.8), report, seed=seed, baseline=False, workers=2)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.confidence import believed_strength
 from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.pre_existing import without_older
 from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.simulate import share_gains, simulated_gain
@@ -24,8 +25,6 @@ from eroica.model.causes import CATALOG
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
-#: A cause that says more must hold this share of another one's time to tell it.
-_MOST = 0.6
 #: What is slower everywhere is worth half: others bring it about, too.
 _GENERAL = 0.5
 #: On busy cores some function takes up to 5 % of the iteration more in one baseline window than in another.
@@ -197,7 +196,7 @@ def _is_same_place(one: Candidate, other: Candidate) -> bool:
 
 def _holds_most(one: Candidate, other: Candidate) -> bool:
     """True if a candidate holds most of another one's time."""
-    return float(one.removed_us.sum()) >= _MOST * float(other.removed_us.sum())
+    return float(one.removed_us.sum()) >= MOST * float(other.removed_us.sum())
 
 
 def _is_alike(one: Candidate, other: Candidate) -> bool:
@@ -264,7 +263,7 @@ def _keep_believed(view: View, candidates: Sequence[Candidate]) -> Iterator[Cand
             continue
         left = without_older(view, candidate)
         if left is None:
-            view.refuse(candidate, "it was so when the job was healthy, too")
+            view.refuse(candidate, f"it was so {view.back_then}, too")
         else:
             yield left
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.growth import has_grown
 from eroica.diagnosis.lateness import Lateness, accuse, late_against_baseline, measure
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.speed import operators, speed_against_baseline
 from eroica.diagnosis.under_operators import (
     Caller,
@@ -42,8 +43,6 @@ _STORM = "memory-operation-storm"
 #: Operators under the function take the others, or took when all was well, at most this share of the time.
 _HARDLY = 0.1
 _HARDLY_THEN = 1 / 3
-#: Additional work, and what the samples under the function say of it, agree up to this share.
-_COVERS = 0.6
 #: From this factor over the operators of its part of the iteration on, it is not one function's that take longer.
 _ALTOGETHER = 1.3
 #: Samples under a function miss this share of its operators' time.
@@ -101,7 +100,7 @@ def _caller_of(view: View, work: Candidate, candidates: Sequence[Candidate]) -> 
 def _is_storm(candidate: Candidate, work: Candidate) -> bool:
     """True if a candidate tells the same work as one of memory operations: most of it, on workers that overlap."""
     same = candidate.cause == _STORM and bool(set(candidate.workers) & set(work.workers))
-    return same and candidate.excess_us >= _COVERS * work.excess_us
+    return same and candidate.excess_us >= MOST * work.excess_us
 
 
 def _told(work: Candidate, caller: Caller, own: Sequence[Candidate]) -> Candidate:
@@ -152,7 +151,7 @@ def _since(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
     if late is None:
         return []
     cost_us = float(late.removed_us.mean())
-    if any(float(one.removed_us.mean()) >= _COVERS * cost_us for one in everybody):
+    if any(float(one.removed_us.mean()) >= MOST * cost_us for one in everybody):
         return []
     removed_WI = late.removed_us * min(1.0, longer_us / max(cost_us, 1e-9))  # it may have replaced other work
     late = msgspec.structs.replace(late, removed_us=removed_WI, mean_us=caller.own_us, reference_us=caller.other_us)

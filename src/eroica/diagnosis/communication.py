@@ -13,6 +13,7 @@ from eroica.diagnosis.candidate import Candidate, Reference
 from eroica.diagnosis.exchanges import Change, find_change
 from eroica.diagnosis.frames import find_focus, whole_rows
 from eroica.diagnosis.lateness import LEAST_RATIO, LEAST_STRENGTH
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
@@ -30,8 +31,6 @@ _LEAST_GAIN = 0.05
 #: Collectives that take less than this share of the waiters' excess are not worth a line.
 _LEAST_SHARE = 0.1
 _MOST_SYMPTOMS = 3
-#: Share of the time in collectives that one of them must take to be what is wrong with all.
-_MOST_OF_ALL = 0.6
 #: Without a core to spare a transfer takes its turn on the cores too, and so varies this much.
 _CROWDED_RATIO = 2.0
 #: Unless it accounts for this share of what iterations have grown by, and what workers do themselves for little of it.
@@ -255,7 +254,7 @@ def _is_between_two(view: View) -> bool:
     """True if most of the time in collectives is spent in sends and receives."""
     spent = {at: float(view.fleet.critical_us[at].mean()) for at in collectives(view)}
     between_two = sum(us for at, us in spent.items() if kind_of(view.fleet, at) in ("send", "recv"))
-    return between_two >= _MOST_OF_ALL * sum(spent.values())
+    return between_two >= MOST * sum(spent.values())
 
 
 def _lacks_cores(view: View) -> bool:
@@ -321,7 +320,7 @@ def _candidate(view: View, rows: list[int], common: _Common, strength: float) ->
 def _meet_more(view: View, name: str, change: Change, mean_us: float) -> str:
     return (
         f"All {view.workers} workers wait for each other more often: {name} runs {change.now.calls:.0f} times in each "
-        f"{format_ms(view.iteration_us)} iteration, {change.then.calls:.0f} when the job was healthy, and they spend "
+        f"{format_ms(view.iteration_us)} iteration, {change.then.calls:.0f} {view.back_then}, and they spend "
         f"{format_ms(mean_us)} in collectives though none of them does much more than then."
     )
 
@@ -337,7 +336,7 @@ def called_from(view: View, mean_us: float, workers: Sequence[int] = ()) -> list
     fleet, members = view.fleet, list(workers) or list(range(view.workers))
     rows = [at for at, key in enumerate(fleet.keys) if key.thread == "training" and _waits_in_torch(key)]
     inside_R = np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0)[:, members].mean(axis=1)
-    focus = find_focus(fleet.keys, rows, inside_R, inside_R) if inside_R.sum() >= _MOST_OF_ALL * mean_us else None
+    focus = find_focus(fleet.keys, rows, inside_R, inside_R) if inside_R.sum() >= MOST * mean_us else None
     return [f"Most of it is waited for in {focus.label}."] if focus is not None and focus.is_own else []
 
 
@@ -351,7 +350,7 @@ def _is_for_good(view: View, common: _Common, row: int) -> bool:
     spent_R = {at: float(view.fleet.critical_us[at].mean()) for at in collectives(view)}
     mine = sum(spent for at, spent in spent_R.items() if view.fleet.keys[at].name == name)
     is_news = view.context.window.purpose in SLOWER and view.suspects.baseline is not None
-    return common.reference == "expectation" and not is_news and mine >= _MOST_OF_ALL * sum(spent_R.values())
+    return common.reference == "expectation" and not is_news and mine >= MOST * sum(spent_R.values())
 
 
 def _may_wait(view: View) -> bool:
@@ -361,9 +360,8 @@ def _may_wait(view: View) -> bool:
 
 def _nobody_is_late(view: View, is_mutual: bool) -> str:
     if is_mutual:
-        return (
-            "All wait for each other alike, longer than in the healthy window, and nobody is waited for all the time."
-        )
+        than = f"longer than in the {view.past_window}"
+        return f"All wait for each other alike, {than}, and nobody is waited for all the time."
     if _may_wait(view):
         return (
             "Traces of some workers only: nobody can tell from them whether these wait for a late one or the transfer "

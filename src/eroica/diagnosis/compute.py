@@ -22,6 +22,7 @@ from eroica.diagnosis.lateness import (
     late_roles,
     time_above,
 )
+from eroica.diagnosis.limits import HELD, MOST, SAME_COUNT
 from eroica.diagnosis.more_data import (
     has_more_data,
     has_more_data_since,
@@ -51,15 +52,10 @@ _SLOWER_HELD = 1.1
 #: With more workers than cores, luck decides for seconds which worker gets a core.
 _SLOWER_CROWDED = 2.0
 _SLOWER_DEVICE = 1.08
-_HELD = 0.05
 #: Being seen held is evidence of its own: standard errors of the time lost need be fewer, and this much is one of them.
 _STRENGTH_HELD = 1.5
 _HELD_ERROR = 0.05
 _MOST_CORROBORATION = 10.0
-#: Share of operator time that must be slower, if the hardware is and not one operator.
-_MOST_OPERATORS = 0.6
-#: Equal work: executions differ by less than this.
-_SAME_COUNT = 0.05
 #: A device runs behind its host: of a window of a few iterations, kernels of one or two of them may fall outside, or
 #: those of one or two before inside. Counts may differ by no more than this share for that reason.
 _QUEUED_ITERATIONS = 1.5
@@ -104,7 +100,7 @@ def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
     factor_W = np.fmax(np.fmax(speed.factor, backward.factor), 1.0)
     removed_W = np.minimum(excess.mean_us * (1 - 1 / factor_W), excess.excess_us)
     strong_W = (
-        excess.strength >= np.where(held_share(view.fleet) > _HELD, _STRENGTH_HELD, LEAST_STRENGTH) * view.strictness
+        excess.strength >= np.where(held_share(view.fleet) > HELD, _STRENGTH_HELD, LEAST_STRENGTH) * view.strictness
     )
     agreement_W = agreement_with(view, removed_W, rows, slower_W & strong_W)
     late_W = slower_W & strong_W & (agreement_W >= LEAST_AGREEMENT)
@@ -160,10 +156,10 @@ def _is_slower(view: View, speed: Speed) -> NDArray[np.bool_]:
     least_W = np.full(view.workers, _SLOWER_DEVICE if view.fleet.has_accelerator else _SLOWER_CPU)
     if not view.fleet.has_accelerator:
         least_W[view.is_crowded] = _SLOWER_CROWDED
-    least_W[held_share(view.fleet) > _HELD] = _SLOWER_HELD
+    least_W[held_share(view.fleet) > HELD] = _SLOWER_HELD
     queued = _queued(view) if speed is view.speed_change else 0.0  # all workers of a window queue alike
-    same_work = np.abs(np.nan_to_num(speed.count_ratio, nan=1.0) - 1) <= _SAME_COUNT + queued
-    most = np.nan_to_num(speed.agreeing) >= _MOST_OPERATORS
+    same_work = np.abs(np.nan_to_num(speed.count_ratio, nan=1.0) - 1) <= SAME_COUNT + queued
+    most = np.nan_to_num(speed.agreeing) >= MOST
     return np.asarray((np.nan_to_num(speed.factor) >= least_W) & same_work & most, dtype=np.bool_)
 
 
@@ -249,7 +245,7 @@ def _split_by_queue(
     more_W = queue_W - np.nan_to_num(median_of_others(queue_W, view.fleet.roles))
     lost_W = 1 - 1 / np.fmax(speed.factor, 1.0)
     waiting_W = np.nan_to_num(more_W, nan=0.0) >= EXPLAINED_BY_QUEUE * np.maximum(lost_W, 1e-9)
-    queued = members[waiting_W[members] & (held_share(view.fleet)[members] <= _HELD)]
+    queued = members[waiting_W[members] & (held_share(view.fleet)[members] <= HELD)]
     slow = np.setdiff1d(members, queued)
     if queued.size:
         waits = percent(queue_W[queued].mean())

@@ -198,7 +198,7 @@ def _unexplained(view: View) -> str:
         wanted.append("let stacks be sampled")
     if view.workers > 1 and not view.suspects.arrivals.executions:
         lacking.append("no collective could be matched between workers")
-    why = ", and ".join(lacking) or "no worker stands out among its peers or against the job's own healthy window"
+    why = ", and ".join(lacking) or f"no worker stands out among its peers or against the job's own {view.past_window}"
     what = "; ".join(wanted) or "open another window while it is slow (eroica profile)"
     new = describe_new_code(view)
     if new:

@@ -18,6 +18,7 @@ class WindowContext(msgspec.Struct, frozen=True, kw_only=True):
         missing: Global ranks that did not answer.
         left_out: Ranks among them that answered with patterns that cannot be compared.
         notes: Notes of the collector and the workers.
+        is_past_doubted: The job may not have been healthy in the baseline window: no sentence says that it was.
         cost: Cost of the window to the job.
     """
 
@@ -27,4 +28,5 @@ class WindowContext(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[int, ...] = ()
     left_out: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    is_past_doubted: bool = False
     cost: Cost = Cost()

@@ -156,7 +156,7 @@ def _subject(view: View, found: SlowGroups, workers: tuple[int, ...], path: str,
     who = name_workers([view.fleet.ranks[worker] for worker in workers], capital=True)
     return (
         f"{who} ({name_hosts(view, workers)}) {says_path(workers, path)} that used to stay off it "
-        f"({percent(use[0])} of it used, {percent(use[1])} when the job was healthy), and {name_collective(found)} "
+        f"({percent(use[0])} of it used, {percent(use[1])} {view.back_then}), and {name_collective(found)} "
         f"takes {format_ms(found.slow_us)} instead of {format_ms(float(found.fast_us.mean()))}"
     )
 
@@ -165,7 +165,7 @@ def _evidence(view: View, detours: list[Detour], workers: tuple[int, ...]) -> It
     members = {worker for one in detours for worker in one.now.members}
     sized = "of equal size" if all(one.is_sized for one in detours) else "(their sizes are not recorded)"
     yield (
-        f"Compared with the healthy window: equally many executions {sized} in {len(detours)} "
+        f"Compared with the {view.past_window}: equally many executions {sized} in {len(detours)} "
         f"group{'s' if len(detours) > 1 else ''} of {len(members)} workers, to which nobody comes late."
     )
     others = [

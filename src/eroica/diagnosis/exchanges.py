@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.rows import record_of
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
@@ -16,8 +17,6 @@ from eroica.summarize.series import decode_series
 #: So many times as much data, or as many calls, is another exchange; up to `_SAME` times it is the same one.
 _MORE = 1.5
 _SAME = 1.2
-#: Waiting that has come because nothing runs beside it any more: so much of it was hidden then and is not now.
-_MOSTLY = 0.6
 #: From here on nobody reads tenths.
 _MANY = 20.0
 #: Workers whose records are read for sizes.
@@ -50,6 +49,7 @@ class Change(NamedTuple):
 
     now: Exchange
     then: Exchange
+    past: str
 
     @property
     def data(self) -> float:
@@ -85,21 +85,21 @@ class Change(NamedTuple):
     def reason(self) -> str:
         """Reason, as a clause."""
         if self.data >= _MORE:
-            return f"workers exchange {_times(self.data)} times as much as in the healthy window"
+            return f"workers exchange {_times(self.data)} times as much as in the {self.past}"
         if self.calls >= _MORE:
             same = ", which carry as much as the fewer ones of then" if _is_same(self.data) else ""
-            return f"there are {_times(self.calls)} times as many calls as in the healthy window{same}"
-        return "nothing runs beside it any more, as it did in the healthy window"
+            return f"there are {_times(self.calls)} times as many calls as in the {self.past}{same}"
+        return f"nothing runs beside it any more, as it did in the {self.past}"
 
     @property
     def sentence(self) -> str:
         """Sentence for the evidence."""
         now, then = self.now, self.then
         if self.is_larger:
-            return f"In each iteration: {_amount(now)}; in the healthy window {_amount(then)}."
+            return f"In each iteration: {_amount(now)}; in the {self.past} {_amount(then)}."
         longer = "no" if now.lasting_us <= then.lasting_us else "hardly"
         return (
-            f"It lasts {longer} longer than in the healthy window, {format_ms(now.lasting_us)} in each iteration "
+            f"It lasts {longer} longer than in the {self.past}, {format_ms(now.lasting_us)} in each iteration "
             f"({format_ms(then.lasting_us)} then), but workers wait for {format_ms(now.waited_us)} of it instead of "
             f"{format_ms(then.waited_us)}: what ran beside it no longer does."
         )
@@ -153,7 +153,7 @@ def find_change(view: View, row: int) -> Change | None:
     ratios_W = view.speed_change.count_ratio
     if not now.calls or not then.calls or (not np.isnan(ratios_W).all() and np.nanmedian(ratios_W) > _SAME):
         return None
-    change = Change(now, then)
+    change = Change(now, then, view.past_window)
     return change if change.is_larger or _is_exposed(change, view.settings.min_gain * view.iteration_us) else None
 
 
@@ -163,7 +163,7 @@ def _is_exposed(change: Change, least_us: float) -> bool:
     same = _is_same(change.calls) and (np.isnan(change.data) or _is_same(change.data))
     lasts = 0 < now.lasting_us <= _SAME * then.lasting_us
     longer_us = now.waited_us - then.waited_us
-    bared = then.hidden_us - now.hidden_us >= _MOSTLY * longer_us  # else it lasts longer, and that is waited for
+    bared = then.hidden_us - now.hidden_us >= MOST * longer_us  # else it lasts longer, and that is waited for
     return bool(same and lasts and bared and longer_us >= max(least_us, (_MORE - 1) * then.waited_us))
 
 

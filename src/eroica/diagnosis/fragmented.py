@@ -249,28 +249,29 @@ def _candidate(
         least_gain=view.settings.min_gain,
         evidence=tuple(_evidence(view, found, calls, mean_us)),
         sentence=(
-            f"{who} run {calls:.0f} {_what(found)} in each {format_ms(view.iteration_us)} iteration, "
+            f"{who} run {calls:.0f} {_what(view, found)} in each {format_ms(view.iteration_us)} iteration, "
             f"{format_ms(mean_us)} of it: what they cost is the calls, not the data."
         ),
         gain=None if is_all else min(float(saved_I.mean()) / max(view.iteration_us, 1e-9), 1.0),
     )
 
 
-def _what(found: list[_Tiny]) -> str:
+def _what(view: View, found: list[_Tiny]) -> str:
     cut_up = all(tiny.mean_elements is None for tiny in found)
-    return "sends and receives, many times as many as when the job was healthy," if cut_up else "tiny collectives"
+    return f"sends and receives, many times as many as {view.back_then}," if cut_up else "tiny collectives"
 
 
 def _evidence(view: View, found: list[_Tiny], calls: float, mean_us: float) -> list[str]:
-    sentences = [_counts(view.fleet.keys[tiny.row].name, tiny) for tiny in found]
+    sentences = [_counts(view, tiny) for tiny in found]
     each = f"{mean_us / max(calls, 1e-9):.0f} us"
     sentences.append(f"Even the worker that arrives last spends {format_ms(mean_us)} in them, {each} a call.")
     return [*sentences, *called_from(view, mean_us)]
 
 
-def _counts(name: str, tiny: _Tiny) -> str:
+def _counts(view: View, tiny: _Tiny) -> str:
+    name = view.fleet.keys[tiny.row].name
     if tiny.mean_elements is None:
-        return f"{name}: {tiny.calls:.0f} times per iteration, {tiny.merged:.0f} times when the job was healthy."
+        return f"{name}: {tiny.calls:.0f} times per iteration, {tiny.merged:.0f} times {view.back_then}."
     return (
         f"{name}: {tiny.calls:.0f} times per iteration, {tiny.mean_elements:.0f} elements each on average; "
         f"{tiny.merged:.0f} would carry the same data."

@@ -96,14 +96,14 @@ def _candidate(view: View, members: NDArray[np.intp], longer_WI: Floats, strengt
         strength=strength,
         least_gain=view.settings.min_gain,
         evidence=(
-            f"{name}: {calls:.0f} times per iteration, {then:.0f} times when the job was healthy; on the other workers "
+            f"{name}: {calls:.0f} times per iteration, {then:.0f} times {view.back_then}; on the other workers "
             f"{np.median(_calls(fleet)[others]):.0f} times.",
             *called_from(view, mean_us, members.tolist()),
         ),
         gain=min(float(removed_WI[members].max(axis=0).mean()) / max(view.iteration_us, 1e-9), 1.0),
         sentence=(
             f"{who} send{ending} {calls:.0f} messages in each {format_ms(view.iteration_us)} iteration, not {then:.0f} "
-            f"as when the job was healthy, {format_ms(mean_us)} of it: what they cost is the calls, not the data, and "
+            f"as {view.back_then}, {format_ms(mean_us)} of it: what they cost is the calls, not the data, and "
             "their partners, and all behind those, wait."
         ),
     )

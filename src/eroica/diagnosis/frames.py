@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.limits import MOST
 from eroica.model.pattern import FunctionKey
 from eroica.model.verdict import NO_FUNCTION
 
@@ -64,9 +65,7 @@ _STANDARD = frozenset(
     }
 )  # fmt: skip
 _FRAME = re.compile(r"^(?P<name>\S.*?) \((?P<file>.*?)(?::(?P<line>\d+))?\)$")
-#: A frame is named if it holds this share of the excess...
-_MOST = 0.6
-#: ...and at least this share of its own time is excess.
+#: A frame is named if it holds most of the excess, and at least this share of its own time is excess.
 _SPECIFIC = 0.5
 
 
@@ -197,7 +196,7 @@ def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: 
     if total <= 0:
         return None
     nodes = _nodes(keys, functions, excess_R, time_R)
-    most = {name: node for name, node in nodes.items() if node.excess >= _MOST * total}
+    most = {name: node for name, node in nodes.items() if node.excess >= MOST * total}
     specific = {name: node for name, node in most.items() if node.excess >= _SPECIFIC * node.time}
     own = {name: node for name, node in specific.items() if is_own_frame(name[0])}
     for choice in (own, specific, {name: node for name, node in most.items() if is_own_frame(name[0])}):

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 import msgspec
 
 from eroica.diagnosis.arbiter import Cause
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.speed import held_share
 from eroica.diagnosis.view import View
 from eroica.model.window import SLOWER
 
-#: The cause must account for this share of the growth, by the window run again or by its own excess.
-_ACCOUNTS = 0.6
 #: Who lacks cores lacks them for what is no work of its own, too: threads that send, receive and load, and those that
 #: wake up late. Busy times show about half of that.
 _OF_CORES = frozenset({"cpu-contention", "sibling-process", "misconfiguration"})
@@ -51,13 +50,13 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     held_W = held_share(view.fleet)[list(found.workers)]
     held = float(held_W.mean()) if held_W.size and found.cause in _OF_PROCESSES else 0.0
     seen = max(first.gain, min(max(excess, held), inside))
-    left = inside - seen if seen >= _ACCOUNTS * inside else inside
+    left = inside - seen if seen >= MOST * inside else inside
     causes = [first, *_within(causes[1:], left)]
     others = sum(cause.gain for cause in causes[1:])
     rivals = sum(cause.gain for cause in causes[1:] if not _is_longer_everywhere(cause))
     rest, is_known = growth - others, found.gain is not None and view.context.window.purpose not in SLOWER
     is_known |= found.reference == "stages"  # what has always been so has not grown
-    accounts = _ACCOUNTS_FOR_CORES if found.cause in _OF_CORES else _ACCOUNTS
+    accounts = _ACCOUNTS_FOR_CORES if found.cause in _OF_CORES else MOST
     is_minor = seen < max(accounts * inside, MINOR * growth)
     if is_known or first.gain >= rest or is_minor or first.gain < _LEADS * (first.gain + rivals):
         return list(causes)

@@ -62,8 +62,8 @@ def describe_more_to_do(view: View) -> str:
         what = "does the same work in smaller pieces, or more of what takes little (generating, evaluating)"
     return (
         f"Iterations take {format_ms(view.iteration_us)}{before}: operators run {often:.1f} times as often as in the "
-        f"healthy window, each {each:.1f} times as long, on all workers alike{under}. So each iteration {what}; look "
-        "what was changed there."
+        f"{view.past_window}, each {each:.1f} times as long, on all workers alike{under}. So each iteration {what}; "
+        "look what was changed there."
     )
 
 
@@ -73,7 +73,7 @@ def describe_growth(view: View) -> str:
     before = f" instead of {format_ms(view.baseline_us)}" if view.baseline_us else ""
     return (
         f"Iterations take {format_ms(view.iteration_us)}{before}: operators of forward and backward run as often as in "
-        f"the healthy window and take {grows:.1f} times as long, those of the optimizer {fixed:.1f} times, on all "
+        f"the {view.past_window} and take {grows:.1f} times as long, those of the optimizer {fixed:.1f} times, on all "
         "workers alike. So batches or sequences have grown, which is no fault, or processors compute more slowly while "
         "memory is as fast as before; the sizes of the batches tell which."
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate, FindingKind
 from eroica.diagnosis.frames import NOTHING, OUTSIDE, Focus, is_own_frame, is_whole_step, split_frame
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH, time_above
+from eroica.diagnosis.limits import LISTED
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
 from eroica.localize.excess import mean_error
@@ -25,7 +26,6 @@ _HOST_KINDS = frozenset({"compute", "other", "python"})
 _MOSTLY_PYTHON = 0.5
 #: Profiling slows the host too, by an unknown share.
 _DOUBT = 0.8
-_MOST_NAMED = 3
 
 
 def find_host_bound(view: View) -> list[Candidate]:
@@ -140,7 +140,7 @@ def _name(name: str) -> str:
 
 
 def _evidence(view: View, rows: list[int], time_R: Floats, mean_us: float) -> list[str]:
-    top = [int(at) for at in np.argsort(-time_R, kind="stable")[:_MOST_NAMED]]
+    top = [int(at) for at in np.argsort(-time_R, kind="stable")[:LISTED]]
     named = ", ".join(f"{_name(view.fleet.keys[rows[at]].name)} {format_ms(float(time_R[at]))}" for at in top)
     kernels = [row for row, key in enumerate(view.fleet.keys) if key.thread == "device" and key.kind == "compute"]
     count = float(view.fleet.count[kernels].sum(axis=0).mean()) if kernels else 0.0

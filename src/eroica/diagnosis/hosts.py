@@ -123,8 +123,8 @@ class Compared:
         if self._others.elsewhere:
             parts.append(f"on the hosts of its peers such processes use {self._others.of_elsewhere(name):.1f}")
         if self._past:
-            parts.append(f"in the healthy window such processes used {_mean(self._past, name):.1f}")
-        return " and ".join(parts) or "there is no other host and no healthy window to compare with"
+            parts.append(f"in the {self._view.past_window} such processes used {_mean(self._past, name):.1f}")
+        return " and ".join(parts) or f"there is no other host and no {self._view.past_window} to compare with"
 
     def newcomers(self, neighbors: Sequence[Neighbor]) -> list[Neighbor]:
         """List the processes that use more than their like does elsewhere or did before, the heaviest first."""

@@ -12,19 +12,18 @@ from eroica.diagnosis.behavior import describe_row, flagged_row, is_read_by_rule
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.confidence import believed_strength
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.view import View
 from eroica.model.shares import percent
 from eroica.model.verdict import NAMED, Hypothesis
 
 #: A verdict keeps so many.
 _MOST = 12
-#: A function that holds this share of the excess is where it is.
-_HOLDS = 0.6
 _REFERENCES = {
     "peers": "compared with its peers",
-    "baseline": "compared with the job's own healthy window",
+    "baseline": "compared with the job's own {}",
     "expectation": "compared with what is expected only",
-    "slowdown": "compared with the slowdown only: there is no healthy window",
+    "slowdown": "compared with the slowdown only: there is no {}",
     "stages": "compared with other pipeline stages",
 }
 
@@ -70,12 +69,12 @@ def _signs(view: View, candidate: Candidate) -> Iterator[tuple[str, str]]:
     sure = f"{min(strength, 999):.1f} standard errors above that over {view.iterations} iterations"
     yield ("met" if strength >= LEAST_STRENGTH else "missing"), sure
     weak = candidate.reference in ("expectation", "slowdown")
-    yield ("unknown" if weak else "met"), _REFERENCES[candidate.reference]
+    yield ("unknown" if weak else "met"), _REFERENCES[candidate.reference].format(view.past_window)
     if candidate.scope == "some":
         yield _waiting(candidate)
     if candidate.focus.functions:
         holds = f"the function holds {percent(candidate.coverage)} of it"
-        yield ("met" if candidate.coverage >= _HOLDS else "missing"), holds
+        yield ("met" if candidate.coverage >= MOST else "missing"), holds
     else:
         yield "missing", "no function accounts for it"
     row = flagged_row(view, candidate)

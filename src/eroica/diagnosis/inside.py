@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import median_of_others
@@ -27,7 +28,6 @@ Floats = NDArray[np.float64]
 #: it stays a cause of its own.
 _LOOKS_LIKE = frozenset({"load-imbalance", "memory-operation-storm", "fragmented-collectives"})
 _STORM = "memory-operation-storm"
-_MOST = 0.6
 _COLLECTIONS = "garbage-collection"
 #: Of what the samples cover, this much must have come on top of what all others, or the baseline window, have, too;
 #: less of it where collections do, which come seldom.
@@ -81,7 +81,7 @@ def _is_part(candidate: Candidate, function: Candidate, inside_us: float) -> boo
 
 def _is_storm(candidate: Candidate, function: Candidate, inside_us: float) -> bool:
     same = candidate.cause == _STORM and bool(set(candidate.workers) & set(function.workers))
-    return same and candidate.excess_us >= _MOST * (function.excess_us + inside_us)
+    return same and candidate.excess_us >= MOST * (function.excess_us + inside_us)
 
 
 def _inside(view: View, candidate: Candidate, kinds: Set[str]) -> float:
@@ -160,7 +160,7 @@ def _longer_operator(view: View, candidate: Candidate, inside_us: float) -> str:
     since = candidate.reference == "baseline"
     before_us = (view.suspects.before_us if since else view.suspects.peers_us)[rows][:, members]
     more_R = (fleet.critical_us[rows][:, members] - np.nan_to_num(before_us)).mean(axis=1)
-    if not rows or more_R.max() < _MOST * inside_us:
+    if not rows or more_R.max() < MOST * inside_us:
         return ""
     row = rows[int(more_R.argmax())]
     key = fleet.keys[row]
@@ -169,7 +169,7 @@ def _longer_operator(view: View, candidate: Candidate, inside_us: float) -> str:
     usual, usual_us = _usual_runs(view, row, members, since)
     if usual <= 0 or not 1 - _AS_OFTEN <= count / usual <= 1 + _AS_OFTEN or each_us < _FAR_LONGER * usual_us:
         return ""
-    where = "in the healthy window" if since else "on the peers"
+    where = f"in the {view.past_window}" if since else "on the peers"
     return (
         f"Most of that is {key.name}: as often as {where} ({count:.3g} times), but {each_us / usual_us:.0f} times as "
         "long each. It works on more data, or on data that lies in memory otherwise."

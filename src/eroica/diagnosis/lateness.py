@@ -369,7 +369,7 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
 
     Of a pipeline's workers only those of one stage read data.
     """
-    allowed = share * view.iteration_us
+    allowed = share * view.iteration_us + view.recording_us
     if not (spent.time_us.mean(axis=1) > allowed).any():
         return
     before_W = _before_it_got_slow(view, spent.functions)

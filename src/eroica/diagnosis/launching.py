@@ -8,7 +8,7 @@ Array suffixes: W workers, I iterations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -35,13 +35,22 @@ def find_slow_launching(view: View) -> list[Candidate]:
     """Accuse workers, or all, on which devices wait longer for the host than on their peers, or than before."""
     if view.is_trace or not view.fleet.has_accelerator:
         return []
-    found: dict[tuple[str, tuple[int, ...]], list[tuple[Lateness, list[int]]]] = {}
+    found = []
+    for reference, usual_FW in (("peers", view.suspects.peers_us), ("baseline", view.suspects.before_us)):
+        parts = list(_longer(view, usual_FW))
+        judged = judge_group(view, [row for rows in parts for row in rows], None)
+        known = [late for late in judged if late.reference == reference and _is_known(view, late)]
+        found += [_candidate(view, late, parts, usual_FW) for late in known]
+    return found
+
+
+def _longer(view: View, usual_FW: Floats) -> Iterator[list[int]]:
+    """List the rows of each part of the iteration in which launching takes a worker longer, sure or not by itself."""
     for phase in BESIDE_INPUT:
         rows = launching_rows(view.fleet, phase)
-        for late in judge_group(view, rows, None):
-            if _is_known(view, late):
-                found.setdefault((late.reference, late.workers), []).append((late, rows))
-    return [_candidate(view, parts) for parts in found.values()]
+        more_W = (view.fleet.critical_us[rows] - np.nan_to_num(usual_FW[rows])).sum(axis=0)
+        if more_W.max(initial=0.0) >= view.settings.min_gain * view.iteration_us:
+            yield rows
 
 
 def _is_known(view: View, late: Lateness) -> bool:
@@ -58,24 +67,17 @@ def _count(fleet: Fleet) -> Floats:
     return np.asarray(fleet.count[launching_rows(fleet)].sum(axis=0))
 
 
-def _candidate(view: View, parts: Sequence[tuple[Lateness, list[int]]]) -> Candidate:
-    first = max((late for late, _ in parts), key=lambda late: late.mean_us - late.reference_us)
-    late = msgspec.structs.replace(
-        first,
-        removed_us=np.sum([one.removed_us for one, _ in parts], axis=0),
-        mean_us=sum(one.mean_us for one, _ in parts),
-        reference_us=sum(one.reference_us for one, _ in parts),
-    )
-    rows = [row for _, own in parts for row in own]
+def _candidate(view: View, late: Lateness, parts: Sequence[list[int]], usual_FW: Floats) -> Candidate:
+    rows = [row for own in parts for row in own]
     count, usual = _launches(view, rows, late)
-    usually = "in the healthy window" if late.reference == "baseline" else "on the peers"
+    usually = f"in the {view.past_window}" if late.reference == "baseline" else "on the peers"
     text = (
         f"The host launches {count:.0f} kernels there per iteration, {usual:.0f} {usually}, and the device has no work "
         f"for {format_ms(late.mean_us)} meanwhile, {format_ms(late.reference_us)} {usually}."
     )
     has_more = not count <= _MORE * usual
     cause, why = ("host-bound", ()) if has_more else _why_slower(view, late)
-    caller = _caller(view, late, parts) if cause == "host-bound" else None
+    caller = _caller(view, late, parts, usual_FW) if cause == "host-bound" else None
     if caller is None:
         whole = _of_iteration(view, late) if cause == "cpu-contention" else late
         focus = whole_rows(LAUNCHING, rows)
@@ -110,7 +112,7 @@ def _same_rows(fleet: Fleet, phases: set[Phase]) -> list[int]:
     return [row for phase in phases for row in launching_rows(fleet, phase)]
 
 
-def _caller(view: View, late: Lateness, parts: Sequence[tuple[Lateness, list[int]]]) -> Caller | None:
+def _caller(view: View, late: Lateness, parts: Sequence[list[int]], usual_FW: Floats) -> Caller | None:
     """Find the function in which the host is longer by about as much, in the same part of the iteration; else None.
 
     Backward launches for what forward has recorded, on a thread without stacks: where only it takes longer as well, a
@@ -121,15 +123,14 @@ def _caller(view: View, late: Lateness, parts: Sequence[tuple[Lateness, list[int
     if caller is None:
         return None
     called_in = phases_called_in(view, caller)
-    excess_us = {_phase(view, rows): one.mean_us - one.reference_us for one, rows in parts}
+    excess_us: dict[Phase, float] = {}
+    for rows in parts:
+        more_RW = (view.fleet.critical_us[rows] - np.nan_to_num(usual_FW[rows]))[:, list(late.workers)]
+        excess_us[view.fleet.keys[rows[0]].phase] = float(more_RW.mean(axis=1).sum())
     own_us = sum(excess for phase, excess in excess_us.items() if phase in called_in)
     follows = "forward" in called_in and excess_us.keys() - called_in <= {"backward"}
     whole_us = late.mean_us - late.reference_us
     return caller if own_us > 0 and caller.accounts_for(own_us if follows else whole_us, whole_us) else None
-
-
-def _phase(view: View, rows: Sequence[int]) -> Phase:
-    return view.fleet.keys[rows[0]].phase
 
 
 def _why_slower(view: View, late: Lateness) -> tuple[str, tuple[str, ...]]:

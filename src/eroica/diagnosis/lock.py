@@ -20,6 +20,7 @@ from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.lateness import Lateness, accuse, late_against_baseline, late_against_peers, measure
+from eroica.diagnosis.limits import HELD
 from eroica.diagnosis.loader_children import OWN_THREADS, frame_in_threads
 from eroica.diagnosis.speed import held_share, queued_share
 from eroica.diagnosis.view import View
@@ -43,8 +44,6 @@ _ABOUT = 1.5
 #: If one row holds more of the excess it is that function, not the lock; unless threads only wait longer than before
 #: while another one keeps a core busy.
 _MOST_IN_ONE = 0.5
-#: A process that was stopped or throttled for this share of the time starves for that reason.
-_HELD = 0.05
 #: What stacks show that waits for something else than the lock.
 _WAITS = frozenset({"network", "file", "sync", "thread", "save", "log", "service", "program"})
 #: The training thread runs for at most this share of its own time (what waits for a core taken off), where it would
@@ -79,7 +78,7 @@ def find_lock_contention(view: View) -> list[Candidate]:
     starved_W = (_running(view, rows) <= _STARVED) | only_waits_W
     starved_W &= (busy_W >= _BUSY) & (busier_W >= _BUSIER)
     starved_W |= (busy_W >= _SOME) & (busier_W >= _SOME_MORE) & only_waits_W & _waits_about_as_long(view, busy_W)
-    starved_W &= held_share(view.fleet) <= _HELD
+    starved_W &= held_share(view.fleet) <= HELD
     if not starved_W.any():
         return []
     spent = measure(view, rows)

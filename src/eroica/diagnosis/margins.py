@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.limits import HELD
 from eroica.diagnosis.more_data import has_more_data, has_more_data_since
 from eroica.diagnosis.speed import EXPLAINED_BY_QUEUE, held_share, queued_share
 from eroica.diagnosis.view import View
@@ -25,8 +26,6 @@ Floats = NDArray[np.float64]
 _RATIO_WITHOUT_CORE = 0.2
 #: Fewer samples are too few to say how much of a core is used.
 _FEWEST_SAMPLES = 5
-#: A process that is stopped or throttled for this share of the time is that whatever it waits for.
-_HELD = 0.05
 
 
 def use_of_core(view: View, functions: Sequence[int], reference: str) -> Floats:
@@ -50,7 +49,7 @@ def use_of_core(view: View, functions: Sequence[int], reference: str) -> Floats:
     usual_W = median_of_others(use_W, view.fleet.roles)
     if reference == "baseline":
         usual_W = view.then(lambda past: _measured(past, view.rows_before(functions)))
-    most_W = np.where(held_share(view.fleet) <= _HELD, np.fmax(use_W, usual_W), 1.0)
+    most_W = np.where(held_share(view.fleet) <= HELD, np.fmax(use_W, usual_W), 1.0)
     return np.asarray(np.where(np.isnan(use_W), 1.0, most_W))
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.lateness import Lateness, accuse, judge_group
+from eroica.diagnosis.limits import LISTED, MOST
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, short_name
@@ -33,11 +34,8 @@ _MOVES = frozenset(
 #: Without an accelerator: so many times the reference's executions are more; or some more, with so many times its time.
 _MORE = 1.5
 _LARGER = 3.0
-#: This share of the excess in operations that run more often is what makes the difference.
-_MOSTLY = 0.6
 #: One execution more in every second iteration is no accident of counting.
 _SOME_MORE = 0.5
-_MOST_NAMED = 3
 
 
 def find_memory_storms(view: View) -> list[Candidate]:
@@ -73,7 +71,7 @@ def _in_more(view: View, rows: list[int], late: Lateness, count_R: Floats, usual
     """True if most of the excess lies in rows that run more often: a few large copies among hundreds of small ones."""
     excess_R = _excess(view, rows, late)
     more_R = (count_R >= usual_R + _SOME_MORE) & (count_R >= _MORE * usual_R)
-    return bool(excess_R.sum() > 0 and excess_R[more_R].sum() >= _MOSTLY * excess_R.sum())
+    return bool(excess_R.sum() > 0 and excess_R[more_R].sum() >= MOST * excess_R.sum())
 
 
 def _excess(view: View, rows: list[int], late: Lateness) -> Floats:
@@ -128,7 +126,7 @@ def _evidence(view: View, rows: list[int], late: Lateness) -> Iterator[str]:
         now = tuple(float(table[row][members].mean()) for table in sums)
         before = by_name.get(name, (0.0, 0.0, 0.0))
         by_name[name] = (before[0] + now[0], before[1] + now[1], before[2] + now[2])
-    top = sorted(by_name.items(), key=lambda item: -item[1][0])[:_MOST_NAMED]
+    top = sorted(by_name.items(), key=lambda item: -item[1][0])[:LISTED]
     parts = [
         f"{name} {count:.0f} times, {total / max(count, 1e-9) / 1e3:.3g} ms each, {format_ms(time)} of it critical"
         for name, (time, count, total) in top
@@ -136,7 +134,7 @@ def _evidence(view: View, rows: list[int], late: Lateness) -> Iterator[str]:
     yield f"Per iteration: {'; '.join(parts)}."
     usual_R = _usual_counts(view, rows, late)
     if usual_R is not None:
-        whom = "on their peers" if late.reference == "peers" else "in the healthy baseline window"
+        whom = "on their peers" if late.reference == "peers" else f"in the {view.past_window}"
         count = _counts(view, rows, late).sum()
         yield f"{count:.0f} memory operations per iteration against {usual_R.sum():.0f} {whom}."
     if any(name.startswith(ALLOCATIONS) for name, _ in top):

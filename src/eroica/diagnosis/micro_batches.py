@@ -15,6 +15,7 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import collectives
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.view import View, noise_factor
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import mean_error
@@ -25,9 +26,7 @@ Floats = NDArray[np.float64]
 #: So many times fewer messages and operators are another cut, and workers may do so much more themselves.
 _FEWER = 1.5
 _SAME = 1.1
-#: Share of what iterations have grown by that each worker must wait longer for the other stages.
-_EXPLAINS = 0.6
-#: And share of it that the idle turns of fewer pieces account for.
+#: Share of what iterations have grown by that the idle turns of fewer pieces account for.
 _BY_FORMULA = 0.5
 _BETWEEN_TWO = frozenset({"send", "recv"})
 _NEXT_STEP = (
@@ -50,7 +49,7 @@ def find_fewer_micro_batches(view: View) -> list[Candidate]:
     longer_W = view.wait_us - view.then(_waits_us)
     busier_W = view.fleet.busy_us.mean(axis=1) / np.maximum(np.nanmean(view.busy_before(), axis=1), 1e-9)
     explained = (idle - 1) * past.mean_iteration_us >= _BY_FORMULA * grown_us
-    if not explained or (longer_W < _EXPLAINS * grown_us).any() or (busier_W > _SAME).any():
+    if not explained or (longer_W < MOST * grown_us).any() or (busier_W > _SAME).any():
         return []
     error_us = float(mean_error(view.fleet.iteration_us.mean(axis=0)[None])[0]) * noise_factor(view.iterations - 1)
     strength = grown_us / max(error_us, 1e-9)
@@ -115,8 +114,8 @@ def _candidate(view: View, past: Fleet, strength: float) -> Candidate:
         strength=strength,
         least_gain=view.settings.min_gain,
         evidence=(
-            f"Each stage sends and receives {now:.0f} times in an iteration, {then:.0f} times in the healthy window, "
-            f"and runs its operators {fewer:.1f} times as seldom; it computes no longer than then.",
+            f"Each stage sends and receives {now:.0f} times in an iteration, {then:.0f} times in the "
+            f"{view.past_window}, and runs its operators {fewer:.1f} times as seldom; it computes no longer than then.",
             f"Waiting for other stages takes {format_ms(waits_us)} of each iteration, {format_ms(then_us)} then.",
             f"Iterations take {format_ms(now_us)} instead of {format_ms(before_us)}, {percent(now_us / before_us - 1)} "
             "longer.",
@@ -125,7 +124,7 @@ def _candidate(view: View, past: Fleet, strength: float) -> Candidate:
         sentence=(
             f"All {view.workers} workers wait for other stages of the pipeline, {format_ms(waits_us)} of each "
             f"{format_ms(now_us)} iteration instead of {format_ms(then_us)}: batches are cut into {fewer:.1f} times "
-            "fewer micro-batches than when the job was healthy, so that less of the stages' work overlaps."
+            f"fewer micro-batches than {view.back_then}, so that less of the stages' work overlaps."
         ),
         next_step=_NEXT_STEP,
     )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.communication import common_wait, with_missing
 from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
@@ -23,9 +24,8 @@ ALL_OF_THEM = (
 )
 #: Online, if all workers that reported wait this share of the iteration, one that did not report is late.
 _ALL_WAIT = 0.3
-#: And if they wait longer than when the job was healthy, by this share of what iterations have grown.
-_MOST_OF_GROWTH = 0.6
-#: Where nobody finds a job on CPUs slow, by this share of the iteration: transfers vary from window to window.
+#: And if they wait longer than when the job was healthy by most of what iterations have grown; where nobody finds a job
+#: on CPUs slow, by this share of the iteration: transfers vary from window to window.
 _LEAST_CHANGE = 0.08
 
 
@@ -64,7 +64,7 @@ def find_absence(view: View) -> Absence | None:
         error_us = float(np.hypot(mean_error(now_I)[0], mean_error(then_I)[0]))
         least = view.settings.min_gain if view.is_slow or view.fleet.has_accelerator else _LEAST_CHANGE
         if longer_us >= max(least * view.iteration_us, LEAST_STRENGTH * view.noise_factor * error_us):
-            is_most = longer_us >= _MOST_OF_GROWTH * (view.iteration_us - past.mean_iteration_us) > 0
+            is_most = longer_us >= MOST * (view.iteration_us - past.mean_iteration_us) > 0
             return Absence(us=longer_us, is_longer=True, is_most=is_most)
     share = common_share(view)
     if share < _ALL_WAIT:
@@ -113,7 +113,7 @@ def note_absence(view: View, absence: Absence) -> str:
 
 
 def _wait(view: View, absence: Absence) -> str:
-    longer = " longer than when the job was healthy" if absence.is_longer else ""
+    longer = f" longer than {view.back_then}" if absence.is_longer else ""
     return (
         f"All workers that reported wait in collectives, {format_ms(absence.us)} of each "
         f"{format_ms(view.iteration_us)} iteration{longer}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.limits import HELD
 from eroica.diagnosis.speed import (
     BACKWARD,
     EXPLAINED_BY_QUEUE,
@@ -34,8 +35,6 @@ _LEAST_OF_BACKWARD = 0.15
 #: More data is computed on: the processor is busy for so much of the additional time, which a thread that waits for a
 #: core is not.
 _COMPUTES = 0.35
-#: Processes that were stopped or throttled for this share of the time are slow for that reason.
-_HELD = 0.05
 #: Devices run at the same speed if their utilization differs by less than this share.
 _SAME_SPEED = 0.05
 #: What a lower clock may account for of it: heavier kernels lower the clock of a device at its power limit.
@@ -54,7 +53,7 @@ def has_more_data(view: View) -> NDArray[np.bool_]:
     if more_W.any():
         usual_W = median_of_others(queued_share(view.fleet), view.fleet.roles)
         more_W &= ~_waits_for_cores(view, usual_W, grows_W)
-    return np.asarray(more_W & (held_share(view.fleet) <= _HELD) & _runs_at_full_speed(view), dtype=np.bool_)
+    return np.asarray(more_W & (held_share(view.fleet) <= HELD) & _runs_at_full_speed(view), dtype=np.bool_)
 
 
 def may_have_more_data(view: View) -> NDArray[np.bool_]:
@@ -110,7 +109,7 @@ def has_more_data_since(view: View) -> NDArray[np.bool_]:
         known_W = (now_W > 0) & (then_W > 0)
         by_clock_W = np.where(known_W, then_W / np.maximum(now_W, 1e-9), 1.0)
         more_W &= np.maximum(by_clock_W - 1, 0.0) <= _MOST_BY_CLOCK * (grows_W - 1)
-    return np.asarray(more_W & (held_share(view.fleet) <= _HELD), dtype=np.bool_)
+    return np.asarray(more_W & (held_share(view.fleet) <= HELD), dtype=np.bool_)
 
 
 def _computes(busier_W: Floats, grows_W: Floats) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.hosts import MOST_NAMED, Compared, fact, list_processes, name_use
+from eroica.diagnosis.limits import HELD
 from eroica.diagnosis.view import View
 from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.shares import percent
@@ -30,7 +31,6 @@ _MUCH_EACH = 0.1
 _LEAST_WAIT = 0.05
 #: Interrupts and brief processes belong to nobody either.
 _LEAST_UNSEEN = 0.5
-HELD = 0.05
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,8 +16,8 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.hosts import Compared, Hosts, Others, fact, name_use
 from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.limits import HELD, LISTED
 from eroica.diagnosis.neighbor_use import (
-    HELD,
     LARGE,
     LEAST_CORES,
     Taken,
@@ -41,7 +41,6 @@ _MOST_FACTOR = 10.0
 #: What a lower clock of the device leaves of the slowness must be at least this share of it.
 _LEAST_BY_OTHERS = 0.5
 _LEAST_CLOCK = 0.01
-_MOST_HOSTS = 3
 #: Share of the iteration that has come since the baseline window from which turns are told as others' doing.
 _LEAST_LOST = 0.1
 #: Somebody else on the same cores makes a job's own work take longer, but not by more than this.
@@ -124,7 +123,7 @@ def _attributed(hosts: Hosts, candidate: Candidate) -> Iterator[Candidate]:
     taken = take(hosts, candidate, theirs, factor)
     unseen = tuple(one.what for one in taken if not one.is_seen)
     if unseen:
-        candidate = msgspec.structs.replace(candidate, evidence=(*candidate.evidence, *unseen[:_MOST_HOSTS]))
+        candidate = msgspec.structs.replace(candidate, evidence=(*candidate.evidence, *unseen[:LISTED]))
         taken = [one for one in taken if one.is_seen]
     if len(taken) < len(theirs) and (not taken or candidate.scope == "all"):
         yield candidate
@@ -167,7 +166,7 @@ def _beside_loading(hosts: Hosts, candidate: Candidate) -> Candidate:
             clause = name_use(compared.newcomers(worker.neighbors), fact(worker, "cores_outside"), cores)
             usual = compared.usual("cores_outside")
             beside.append(f"On {host or 'its host'} {clause}, and may slow the loading down; {usual}.")
-    return msgspec.structs.replace(candidate, evidence=(*candidate.evidence, *beside[:_MOST_HOSTS]))
+    return msgspec.structs.replace(candidate, evidence=(*candidate.evidence, *beside[:LISTED]))
 
 
 def _of_workers(candidate: Candidate, workers: Sequence[int]) -> Candidate:

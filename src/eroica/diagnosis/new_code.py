@@ -29,8 +29,9 @@ def describe_new_code(view: View) -> str:
     if not new:
         return ""
     if gone:
-        return f"All workers run {new} now, where they ran {gone} in the healthy window: compare the two."
-    return f"All workers run {new} now, which they did not in the healthy window: look what it does, and why it began."
+        return f"All workers run {new} now, where they ran {gone} in the {view.past_window}: compare the two."
+    what = "look what it does, and why it began"
+    return f"All workers run {new} now, which they did not in the {view.past_window}: {what}."
 
 
 def new_function(view: View, least_us: float) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.reading import library_frame
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
@@ -40,8 +41,6 @@ _PER_OCCASION = 3.0
 _KNOWN = 20.0
 #: A baseline window of so many times the interval has seen what comes so often.
 WOULD_SHOW = 1.2
-#: Share of a slowdown that something costs if it is what has come since.
-_EXPLAINS = 0.6
 
 
 class Occasions(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
@@ -140,8 +139,8 @@ def may_be_older(view: View, found: Occasions) -> bool:
     beyond_us = float(np.maximum(found.longest_us - np.median(found.longest_us), 0.0).mean())
     cost_us = float(found.longest_us.mean()) if found.is_constant else beyond_us
     usual_us, before_us = (float(np.median(one.iteration_us)) for one in (found.fleet, past))
-    has_usual_grown = usual_us - before_us >= (1 - _EXPLAINS) * view.slowdown_us
-    return not would_show and has_usual_grown and cost_us < _EXPLAINS * view.slowdown_us
+    has_usual_grown = usual_us - before_us >= (1 - MOST) * view.slowdown_us
+    return not would_show and has_usual_grown and cost_us < MOST * view.slowdown_us
 
 
 def runs_of(hit_I: Flags) -> int:

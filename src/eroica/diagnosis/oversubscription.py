@@ -270,7 +270,7 @@ def _candidate(view: View, kind: _Kind, change: _Change, crowd: list[int], insid
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
     more, queue = (format_ms(float(np.nanmean(each[crowd]))) for each in (change.taken_us, change.queued_us))
     now, before = format_ms(view.iteration_us), format_ms(view.iteration_us - cost_us)
-    than = " more than in the healthy window" if change.reference == "baseline" else ""
+    than = f" more than in the {view.past_window}" if change.reference == "baseline" else ""
     carried = f", and everybody {format_ms(change.carried_us)} for transfers that the same cores carry"
     carried = carried if change.carried_us >= _LEAST_QUEUED * change.lost_us else ""
     return Candidate(

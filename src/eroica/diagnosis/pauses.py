@@ -23,6 +23,7 @@ from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.occasions import WOULD_SHOW, Occasions, agreement_of, candidate_of, find_occasions, may_be_older
 from eroica.diagnosis.reading import describe, doing, python_cause
 from eroica.diagnosis.view import View, noise_factor
@@ -45,9 +46,6 @@ _MOST_ITERATIONS = 0.5
 _SELDOM = 50
 #: A row that holds less than this share of the least gain is not looked at.
 _LEAST_ROW = 0.25
-#: Share of the pauses on the accused that must lie in the named function, and share of it that iterations get longer.
-_EXPLAINS = 0.6
-_LENGTHENS = 0.6
 #: A longer hold-up is of another kind (an evaluation): it counts no more than this many pauses.
 _AS_LONG = 1.5
 #: What all do takes some longer than their peers from this share of it on.
@@ -112,7 +110,7 @@ def _judge(view: View, focus: Focus) -> Iterator[Candidate]:
         return
     agreement = agreement_of(found)
     explained = _explains(view, found)
-    if explained < _EXPLAINS or (agreement is not None and agreement < LEAST_AGREEMENT):
+    if explained < MOST or (agreement is not None and agreement < LEAST_AGREEMENT):
         return
     done = doing(view, found.rows, found.accused)
     named = msgspec.structs.replace(focus, share=min(explained, 1.0))
@@ -171,7 +169,7 @@ def _is_new(view: View, found: Occasions) -> bool:
     if more_us < view.settings.min_gain * found.fleet.mean_iteration_us:
         return False
     would_show = past.iteration_us.shape[1] >= WOULD_SHOW * found.interval
-    return would_show or (view.is_slow and more_us >= _EXPLAINS * view.slowdown_us)
+    return would_show or (view.is_slow and more_us >= MOST * view.slowdown_us)
 
 
 def _before_us(view: View, found: Occasions) -> Floats:
@@ -208,7 +206,7 @@ def _explains(view: View, found: Occasions) -> float:
     own_WI = found.time_us[found.accused]
     takes_part_WI = own_WI >= each / 2
     longer = float(above_WI[takes_part_WI].sum()) / max(float(own_WI[takes_part_WI].sum()), 1e-9)
-    if longer < _LENGTHENS:
+    if longer < MOST:
         return 0.0
     held_WI = np.where(above_WI >= each / 2, np.minimum(above_WI, _AS_LONG * each), 0.0)
     return float(np.minimum(own_WI, held_WI).sum()) / max(float(held_WI.sum()), 1e-9)

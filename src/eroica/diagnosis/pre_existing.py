@@ -11,13 +11,12 @@ import msgspec
 import numpy as np
 
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import median_of_others
 from eroica.model.window import SLOWER
 
-#: Share of what iterations have grown by from which something accounts for it.
-_EXPLAINS_MOST = 0.6
 #: Of what something costs, at least this share must have come since, if it is not most of the growth.
 _MOSTLY_NEW = 0.5
 #: And this share of the iteration: what busy workers do differs by nearly as much from window to window.
@@ -34,7 +33,7 @@ def is_older(view: View, now_us: float, then_us: float) -> bool:
     if view.context.window.purpose not in SLOWER or view.suspects.baseline is None or not before_us:
         return False
     grown_us = view.pace_us - before_us
-    return grown_us >= view.settings.slowdown * before_us and now_us - then_us < _EXPLAINS_MOST * grown_us
+    return grown_us >= view.settings.slowdown * before_us and now_us - then_us < MOST * grown_us
 
 
 def without_older(view: View, found: Candidate) -> Candidate | None:
@@ -64,7 +63,7 @@ def without_older(view: View, found: Candidate) -> Candidate | None:
     if more_us < max(found.least_gain, _LEAST_NEW) * view.iteration_us:
         return None
     share = 1 - older_us / found.excess_us
-    text = f"{format_ms(older_us)} of it per iteration is older: it was there when the job was healthy."
+    text = f"{format_ms(older_us)} of it per iteration is older: it was there {view.back_then}."
     return msgspec.structs.replace(
         found,
         older_us=older_us,

@@ -23,6 +23,7 @@ from eroica.diagnosis.lateness import (
     measure,
     time_above,
 )
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.loader_children import frame_in_threads, is_idle_stack, where_it_runs
 from eroica.diagnosis.margins import use_of_core
 from eroica.diagnosis.reading import WAITS, Doing, describe, doing, library_frame, python_cause
@@ -37,10 +38,8 @@ from eroica.summarize.phases import is_engine_frame
 Floats = NDArray[np.float64]
 #: Modules, hooks and optimizers take up to half as long between launches as launching takes (measured, eager code).
 _BETWEEN_LAUNCHES = 0.5
-#: Share of a stated slowdown that a function must explain where there is no baseline window to compare with; and of the
-#: function, that the slowdown must be: of what is far larger nothing says that it has grown.
-_EXPLAINS_MOST = 0.6
-#: The same where workers share few cores: what one computes longer, others wait for cores longer.
+#: Share of a stated slowdown that a function must explain without a baseline window, if not most, where workers share
+#: few cores: what one computes longer, others wait for cores longer.
 _EXPLAINS_CROWDED = 0.35
 #: And the least share of the iteration it must then hold, along the pipeline and on each worker.
 _LEAST_SHARE = 0.08
@@ -299,7 +298,7 @@ def _awaited(view: View, functions: tuple[int, ...], late: Lateness) -> list[int
         return []
     busier_W = view.fleet.busy_us.mean(axis=1) - busy_before_W
     grown_W = busier_W - measure(view, functions).time_us.mean(axis=1) + view.before(list(functions)).mean(axis=1)
-    return others if float(grown_W[others].min()) >= _EXPLAINS_MOST * (late.mean_us - late.reference_us) else []
+    return others if float(grown_W[others].min()) >= MOST * (late.mean_us - late.reference_us) else []
 
 
 def _of_awaited(view: View, waits: Candidate, awaited: list[int]) -> Candidate | None:
@@ -315,7 +314,7 @@ def _of_awaited(view: View, waits: Candidate, awaited: list[int]) -> Candidate |
     spent, late_W = measure(view, focus.functions), np.isin(np.arange(view.workers), awaited)
     excess = excess_over_baseline(spent.time_us, np.nan_to_num(view.before(list(focus.functions))))
     longer_us, strength = float(excess.excess_us[awaited].mean()), float(np.median(excess.strength[awaited]))
-    if longer_us < _EXPLAINS_MOST * waits.excess_us or strength < LEAST_STRENGTH:
+    if longer_us < MOST * waits.excess_us or strength < LEAST_STRENGTH:
         return None
     late = Lateness(
         reference="baseline",
@@ -421,14 +420,14 @@ def _explains_slowdown(view: View, rows: list[int], time_us: Floats) -> Iterator
         )
     first, usual_us = int(view.deficit_us.argmax()), float(np.median(mean_W))
     is_of_one = mean_W[first] - usual_us >= _OF_ONE * usual_us
-    if is_of_one and view.deficit_us[first] >= _EXPLAINS_MOST * view.slowdown_us:
+    if is_of_one and view.deficit_us[first] >= MOST * view.slowdown_us:
         return
-    explained = _EXPLAINS_CROWDED if view.is_crowded.all() else _EXPLAINS_MOST
+    explained = _EXPLAINS_CROWDED if view.is_crowded.all() else MOST
     least = max(explained * grown_us, _LEAST_SHARE * view.iteration_us)
     strength = float(np.median(mean_W / np.maximum(error_W, 1e-9)))
     along_us = _along_stages(view, mean_W)
     is_everywhere = mean_W.min() >= _LEAST_ON_EACH * view.iteration_us
-    if not is_everywhere or not least <= along_us <= grown_us / _EXPLAINS_MOST or strength < LEAST_STRENGTH:
+    if not is_everywhere or not least <= along_us <= grown_us / MOST or strength < LEAST_STRENGTH:
         return
     usual = max(float(mean_W.mean()) - grown_us, 0.0)
     late = Lateness(
@@ -441,7 +440,7 @@ def _explains_slowdown(view: View, rows: list[int], time_us: Floats) -> Iterator
     )
     found = accuse_python(view, focus.functions, focus, late, with_operators=with_operators)
     most_us = max(view.slowdown_us, view.iteration_us - (view.baseline_us or view.iteration_us))
-    yield msgspec.structs.replace(found, doubt=min(along_us / (_EXPLAINS_MOST * most_us), 1.0))
+    yield msgspec.structs.replace(found, doubt=min(along_us / (MOST * most_us), 1.0))
 
 
 def _along_stages(view: View, mean_W: Floats) -> float:

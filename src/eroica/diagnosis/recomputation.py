@@ -16,6 +16,7 @@ from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus, split_frame
 from eroica.diagnosis.lateness import LEAST_RATIO, LEAST_STRENGTH, Lateness
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.python_code import accuse_python
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
@@ -28,8 +29,6 @@ Floats = NDArray[np.float64]
 _FILE = "torch/utils/checkpoint.py"
 #: Its ways to run forward again: with a function of autograd, or when a saved tensor is asked for.
 _AGAIN = frozenset({"backward", "recompute_fn", "unpack_hook"})
-#: Share of a cause's excess that it must account for.
-_MOSTLY = 0.6
 _NEXT_TO_NOTHING_US = 10.0
 _FORWARD_AGAIN = "Backward runs forward again (torch.utils.checkpoint)"
 #: As what the same shows: all that calls it, and operators that run more often.
@@ -127,12 +126,12 @@ def _with_text(found: Candidate, own_us: float, usual_us: float) -> Candidate:
 def _accounts(view: View, found: Candidate, more_us: float) -> bool:
     """True if the work that runs again is most of a cause's excess: its own rows, or as much as its operators."""
     if found.kind in ("compute", "memory"):
-        return _MOSTLY * found.excess_us <= more_us <= found.excess_us / _MOSTLY
-    if found.kind != "python" or more_us < _MOSTLY * found.excess_us:
+        return MOST * found.excess_us <= more_us <= found.excess_us / MOST
+    if found.kind != "python" or more_us < MOST * found.excess_us:
         return False
     rows = [at for at in found.functions if _runs_again(view.fleet.keys[at])]
     time_R = view.fleet.critical_us[rows][:, list(found.workers)].mean(axis=1)
-    return float((time_R - reference_of_rows(view, rows, found)).sum()) >= _MOSTLY * found.excess_us
+    return float((time_R - reference_of_rows(view, rows, found)).sum()) >= MOST * found.excess_us
 
 
 def _usual_us(view: View, found: Candidate, again_W: Floats) -> float | None:

@@ -27,7 +27,7 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.wandering import GROWN, OFTEN, Loss, heaviest, rotating_candidate, strength_of
 from eroica.diagnosis.words import format_ms, short_name
 from eroica.model.shares import percent
-from eroica.model.window import SLOWER
+from eroica.model.window import ALONE, SLOWER
 
 Floats = NDArray[np.float64]
 #: Fewer iterations do not show that the culprit changes, unless there are many workers to draw from, and devices: on
@@ -38,10 +38,6 @@ _MANY_WORKERS = 64
 #: Workers and iterations of a healthy job differ; the last of four to 64 leads by up to 19 % of the usual time on busy
 #: cores, and by 2 % on devices.
 _LEAD_CPU = 0.25
-#: On hosts with few cores somebody leads in most iterations, by 21 % of the usual time at most (median of a window's
-#: iterations, 63 baseline windows of two to four workers on two cores). Three times that is no crowd, if the optimizer
-#: shows that it is the data.
-_LEAD_CROWDED = 0.6
 _LEAD_DEVICE = 0.08
 #: Share of the lateness that a function must hold to be named.
 _MOST = 0.5
@@ -67,14 +63,16 @@ def find_rotating(view: View) -> list[Candidate]:
     at = turns.iterations_with(_least_lead(view))
     if at.size < OFTEN * view.iterations or not turns.wanders(at):
         return []
-    if not _is_new(view, turns):
-        held = _held_up(view, turns, at) if _is_no_crowd(view, turns) else None
-        return [held] if held is not None and held.cause == "load-imbalance" else []
-    named = _named(view, turns, at)
-    if named is not None:
-        return named
+    is_new, purpose = _is_new(view, turns), view.context.window.purpose
+    named = _named(view, turns, at) if is_new else None
+    if named is not None or (purpose in SLOWER and not is_new):
+        return named or []
     held = _held_up(view, turns, at)
-    return [_called(view, turns, held) or held]
+    if is_new and purpose not in ALONE:
+        return [_called(view, turns, held) or held]
+    allowed = max(held.least_gain, view.settings.expected_collective)  # of what nobody knows to have changed
+    limited = msgspec.structs.replace(held, least_gain=allowed)
+    return [limited] if is_new or held.cause == "load-imbalance" else []
 
 
 def _least_lead(view: View) -> float:
@@ -94,12 +92,6 @@ def _is_new(view: View, turns: Turns) -> bool:
     before = take_turns(past)
     lead, usual = float(turns.lead_us.mean()), float(before.lead_us.mean())
     return lead >= GROWN * usual and lead - usual >= _least_lead(view) / 2 * turns.usual_us
-
-
-def _is_no_crowd(view: View, turns: Turns) -> bool:
-    """True if the last worker leads by far more than on any crowded host, in a window that no change has asked for."""
-    lead = float(np.median(turns.lead_us))
-    return view.context.window.purpose not in SLOWER and lead >= _LEAD_CROWDED * turns.usual_us
 
 
 # --- a function that wanders ---
@@ -233,7 +225,7 @@ def _by(view: View, turns: Turns, held: Candidate, focus: Focus, past: Past) -> 
         evidence=(
             *_turn_evidence(view, turns, turns.iterations_with(_least_lead(view))),
             f"Operators that {focus.label} calls, {short_name(held.focus.name)} first, take {format_ms(now_W.mean())} "
-            f"per iteration and worker; {format_ms(before_W.mean())} in the healthy window.",
+            f"per iteration and worker; {format_ms(before_W.mean())} in the {view.past_window}.",
         ),
         stands_for=frozenset({"memory-operation-storm", "load-imbalance", "compute-slow"}),
     )

@@ -60,7 +60,7 @@ def _told(view: View, candidate: Candidate, more_W: Floats, before_W: Floats) ->
         return candidate
     who, is_one = name_accused(view, candidate.workers, capital=True)
     subject = f"{who} handle{'s' if is_one else ''} {more:.1f} times as much data in all-to-alls as the peers"
-    then = f", {before:.1f} times in the healthy window" if not np.isnan(before_W[members]).any() else ""
+    then = f", {before:.1f} times in the {view.past_window}" if not np.isnan(before_W[members]).any() else ""
     evidence = (f"All-to-alls carry {more:.1f} times as many elements from there as from the peers{then}.",)
     found = candidate.told_as("load-imbalance", subject, evidence)
     return msgspec.structs.replace(found, next_step=_NEXT_STEP)

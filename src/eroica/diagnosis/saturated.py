@@ -86,7 +86,7 @@ def _candidate(view: View, members: tuple[int, ...], inside: Focus, pace: _Pace)
     whose = f"all {view.workers} workers" if everybody else name_workers([view.fleet.ranks[at] for at in members])
     batch, best, now = (format_ms(each) for each in (pace.batch_us, pace.best_us, pace.current_us))
     is_stated = view.context.window.purpose == "expected"
-    then = "" if pace.before_us is None else f", {format_ms(pace.before_us)} when the job was healthy"
+    then = "" if pace.before_us is None else f", {format_ms(pace.before_us)} {view.back_then}"
     usual = "should take" if is_stated and pace.before_us is None else "took at best"
     done = doing(view, inside.functions, members)
     removed_WI = np.zeros_like(view.fleet.iteration_us)

@@ -18,6 +18,7 @@ from eroica.diagnosis.blocking import CAUSES
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_AGREEMENT
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.new_code import new_function
 from eroica.diagnosis.occasions import Occasions, agreement_of, candidate_of, runs_of, whose
 from eroica.diagnosis.reading import describe, doing, python_cause
@@ -34,8 +35,6 @@ _LONG = 1.5
 _PART = 0.5
 #: Rows that hold a smaller share of it are not read: at 100,000 workers each takes a while.
 _LEAST_ROW = 0.01
-#: Share of the accused's time beyond the usual that a function must hold to be named.
-_EXPLAINS = 0.6
 #: Share of what long iterations take beyond the usual, in computing, transfers and so on, that is worth a word.
 _MOSTLY = 0.5
 _LONGER = "Open a longer window (eroica profile --iterations)."
@@ -72,7 +71,7 @@ def find_seldom(view: View) -> list[Candidate]:
         stated_interval=_interval(view),
     )
     agreement = agreement_of(found)
-    if explained < _EXPLAINS or (agreement is not None and agreement < LEAST_AGREEMENT):
+    if explained < MOST or (agreement is not None and agreement < LEAST_AGREEMENT):
         return []
     return [_candidate(view, found, msgspec.structs.replace(focus, share=min(explained, 1.0)), agreement)]
 
@@ -102,7 +101,7 @@ def describe_seldom(view: View) -> str:
     }
     where, most_us = max(shares.items(), key=lambda one: one[1])
     new = new_function(view, _MOSTLY * beyond_us * float(hit_I.mean()))
-    runs = f"All workers run {new} now, which hardly ran in the healthy window." if new else ""
+    runs = f"All workers run {new} now, which hardly ran in the {view.past_window}." if new else ""
     text = f"{told}: {format_ms(long)} instead of {format_ms(usual)} here"
     if most_us < _MOSTLY * beyond_us:
         return f"{text}, and nothing recorded accounts for it. {runs or _LONGER}"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH
+from eroica.diagnosis.limits import LISTED
 from eroica.diagnosis.placement import name_accused
 from eroica.diagnosis.setup_everywhere import known_bad
 from eroica.diagnosis.setup_rules import ALL, RULES, TOLD, Loss, Rule, number
@@ -29,7 +30,6 @@ CAUSE = "misconfiguration"
 _MOST_DIFFERENCES = 3
 #: Causes that say no more than that somebody lacks cores or computes slowly.
 _GENERAL = frozenset({"compute-slow", "cpu-contention", "sibling-process"})
-_MOST_NAMED = 3
 #: Measured culprits keep their name; settings are told beside them as beside the slowness that they explain.
 _MEASURED = {"sibling-process": "compute-slow"}
 
@@ -119,7 +119,7 @@ def set_up_otherwise(view: View, candidate: Candidate, workers: Sequence[int], f
     if not proof:
         return None
     whom, whose = _whom(view, workers), "for all others"
-    told = tuple(one.sentence(whom, whose) for one in proof[:_MOST_NAMED])
+    told = tuple(one.sentence(whom, whose) for one in proof[:LISTED])
     found = candidate.told_as(CAUSE, _subject(proof[0], whom, whose), told)
     return msgspec.structs.replace(found, scope="some", workers=tuple(workers))
 
@@ -176,8 +176,8 @@ def _attributed(setups: Setups, candidate: Candidate) -> Candidate:
     found, whose = _compared(setups, candidate, cause)
     whom = _whom(view, workers)
     proof = [one for one in found if one.is_proof] if candidate.cause not in _MEASURED else []
-    told = [one.sentence(whom, whose) for one in proof[:_MOST_NAMED]]
-    beside = [one.phrase(whom, whose) for one in found if one not in proof][:_MOST_NAMED]
+    told = [one.sentence(whom, whose) for one in proof[:LISTED]]
+    beside = [one.phrase(whom, whose) for one in found if one not in proof][:LISTED]
     told += [f"Settings differ there: {'; '.join(beside)}."] if beside else []
     told += known_bad(view, workers, cause)
     if not proof:
@@ -198,7 +198,7 @@ def _compared(setups: Setups, candidate: Candidate, cause: str) -> tuple[list[Di
     if (candidate.reference == "peers" and candidate.scope == "some") or any(one.is_proof for one in found):
         return found, "for the peers"
     loss = _loss(view, candidate, cause, candidate.reference)
-    return _against_baseline(view, workers, causes, loss), "in the healthy window"
+    return _against_baseline(view, workers, causes, loss), f"in the {view.past_window}"
 
 
 def _whom(view: View, workers: Sequence[int]) -> str:
@@ -305,7 +305,7 @@ def _differences(
 
 def _values(values: Iterable[str | None]) -> str:
     distinct = sorted({"not set" if value is None else value for value in values})
-    return " or ".join(distinct[:_MOST_NAMED])
+    return " or ".join(distinct[:LISTED])
 
 
 def _ranks(view: View, workers: Sequence[int]) -> str:
@@ -320,7 +320,7 @@ def _ranks(view: View, workers: Sequence[int]) -> str:
 def _job_candidate(
     view: View, past: Fleet, members: tuple[int, ...], found: Sequence[Difference], lost: float
 ) -> Candidate:
-    first, now = found[0], view.iteration_us
+    first, now, then = found[0], view.iteration_us, f"in the {view.past_window}"
     before_WJ = np.broadcast_to(past.iteration_us.mean(axis=0), (view.workers, past.iteration_us.shape[1]))
     excess = excess_over_baseline(view.fleet.iteration_us, np.asarray(before_WJ))
     name = first.rule.name
@@ -337,11 +337,11 @@ def _job_candidate(
         strength=max(float(np.nanmedian(excess.strength)), LEAST_STRENGTH * 0.5),
         coverage=0.5,
         least_gain=view.settings.min_gain,
-        evidence=tuple(one.sentence(_ranks(view, members), "in the healthy window") for one in found[:_MOST_NAMED]),
+        evidence=tuple(one.sentence(_ranks(view, members), then) for one in found[:LISTED]),
         gain=lost,
         sentence=(
             f"Iterations take {format_ms(now)} instead of {format_ms(now * (1 - lost))} since {name} became "
-            f"{first.own} ({first.other} when the job was healthy)."
+            f"{first.own} ({first.other} {view.back_then})."
         ),
         doubt=0.8,
     )
@@ -357,5 +357,5 @@ def _by_value(view: View, name: str) -> str:
     owners: dict[str, list[int]] = {}
     for pattern in view.fleet.patterns:
         owners.setdefault(pattern.setup.get(name, "not set"), []).append(pattern.worker.global_rank)
-    listed = [f"{value} on {name_workers(ranks)}" for value, ranks in list(owners.items())[:_MOST_NAMED]]
+    listed = [f"{value} on {name_workers(ranks)}" for value, ranks in list(owners.items())[:LISTED]]
     return f"{name.removeprefix('env:')} is {' and '.join(listed)}"

@@ -6,11 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from eroica.diagnosis.limits import LISTED
 from eroica.diagnosis.setup_rules import BAD, COMPUTE, LEAST_QUEUE, LOADING, OVERSUBSCRIBED, READING, number
 from eroica.diagnosis.view import View
-
-_MOST_NAMED = 3
-"""Hosts named in one sentence."""
 
 
 def known_bad(view: View, workers: Iterable[int], cause: str | None) -> Iterator[str]:
@@ -43,8 +41,8 @@ def _threads(view: View, hosts: Sequence[str]) -> Iterator[str]:
         texts = [(host, text) for host in hosts if (text := judge(view, host))]
         if texts:
             more = [host for host, _ in texts[1:]]
-            also = f" So it is on {', '.join(more[: _MOST_NAMED - 1])}" if more else ""
-            beyond = len(more) - (_MOST_NAMED - 1)
+            also = f" So it is on {', '.join(more[: LISTED - 1])}" if more else ""
+            beyond = len(more) - (LISTED - 1)
             also += f" and {beyond} more hosts" if beyond > 0 else ""
             yield f"{texts[0][1]}{also}{'.' if also else ''}"
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING, Focus
 from eroica.diagnosis.lateness import LEAST_RATIO, Lateness, accuse, late_against_peers, measure
+from eroica.diagnosis.limits import SAME_COUNT
 from eroica.diagnosis.more_data import has_more_data, more_data_evidence
 from eroica.diagnosis.speed import operators
 from eroica.diagnosis.view import View
@@ -22,8 +23,6 @@ from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import median_of_others
 
 Floats = NDArray[np.float64]
-#: Executions that differ by less than this share are equally many.
-_SAME_COUNT = 0.05
 #: With more workers than cores, an operator takes twice as long by luck; on devices healthy ones differ by little.
 _CROWDED_RATIO = 1.5
 _DEVICE_RATIO = 0.3
@@ -87,7 +86,7 @@ def _least_ratio(view: View) -> Floats:
 def _runs_longer(view: View, row: int) -> NDArray[np.bool_]:
     """Mark workers on which this operator runs equally often, and longer. bool [W]."""
     usual_W = np.nan_to_num(median_of_others(view.fleet.count[row], view.fleet.roles))
-    same_W = (usual_W > 0) & (np.abs(view.fleet.count[row] - usual_W) <= _SAME_COUNT * usual_W)
+    same_W = (usual_W > 0) & (np.abs(view.fleet.count[row] - usual_W) <= SAME_COUNT * usual_W)
     peers_W = view.suspects.peers_us[row]
     over_W = view.fleet.critical_us[row] - peers_W >= _least_ratio(view) * peers_W
     return np.asarray(same_W & over_W, dtype=np.bool_)

@@ -15,6 +15,7 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus
 from eroica.diagnosis.growth import SHORTER
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.speed import operators, speed_against_baseline
 from eroica.diagnosis.under_operators import find_called_focus, past_of, rows_under, whole_us
 from eroica.diagnosis.view import View
@@ -23,8 +24,7 @@ from eroica.localize.excess import mean_error
 
 #: So many times as often (and each in at most the share of the time from which on it is another one).
 _MORE_OFTEN = 1.5
-#: Share of what iterations have grown by that workers must be busy longer, and in operators.
-_EXPLAINS = 0.6
+#: Share of what iterations have grown by that workers must be busy longer in operators.
 _IN_OPERATORS = 0.3
 _NEXT_STEP = (
     "Find what cuts the work up (a chunk or micro-batch size, a loop over samples, a fallback from a fused or "
@@ -41,7 +41,7 @@ def find_smaller_pieces(view: View) -> list[Candidate]:
     rows = operators(view.fleet)
     busier_W = view.fleet.busy_us.mean(axis=1) - view.busy_before().mean(axis=1)
     in_operators_W = (view.fleet.series(rows).mean(axis=1)) - view.before(rows).mean(axis=1)
-    enough = busier_W.min() >= _EXPLAINS * grown_us and in_operators_W.min() >= _IN_OPERATORS * grown_us
+    enough = busier_W.min() >= MOST * grown_us and in_operators_W.min() >= _IN_OPERATORS * grown_us
     focus = find_called_focus(view, range(view.workers), past) if grown_us > 0 and enough else None
     if focus is None:
         return []
@@ -87,11 +87,11 @@ def _candidate(view: View, focus: Focus, under_us: tuple[float, float], longer_u
         least_gain=view.settings.min_gain,
         evidence=(
             f"With all that it calls, {focus.label} takes {format_ms(now_us)} of each iteration, "
-            f"{format_ms(then_us)} in the healthy window.",
+            f"{format_ms(then_us)} in the {view.past_window}.",
             f"Workers are busy {format_ms(longer_us)} longer in each iteration than then.",
         ),
         sentence=(
-            f"{all_of_them} operators {often:.1f} times as often as when the job was healthy, each {each:.1f} times as "
+            f"{all_of_them} operators {often:.1f} times as often as {view.back_then}, each {each:.1f} times as "
             f"long: the same work in smaller pieces, mainly under {focus.label}, which takes {format_ms(now_us)} of "
             f"each {format_ms(view.iteration_us)} iteration instead of {format_ms(then_us)}."
         ),

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import LEAST_STRENGTH, Lateness, measure
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.pre_existing import is_older
 from eroica.diagnosis.python_code import accuse_python, python_rows
 from eroica.diagnosis.view import View
 from eroica.localize.excess import standard_error
 
-#: Share of what the stage takes beyond the longest other one that the function must explain.
-_EXPLAINS_MOST = 0.6
-#: And the least share of the iteration it must take.
+#: The least share of the iteration that the function must take.
 _LEAST_SHARE = 0.2
 #: Without the function the stage must still take this share of what the others do: else it is what the stage is for.
 _LEAST_LEFT = 0.5
@@ -55,7 +54,7 @@ def find_code_of_stage(view: View, own_W: NDArray[np.bool_], over_us: float) -> 
     reference_us = float(mean_W[~own_W].mean())
     excess_W = mean_W[own_W] - reference_us
     strength = float(np.median(excess_W / np.maximum(standard_error(spent.time_us[own_W]), 1e-9)))
-    least = max(_EXPLAINS_MOST * over_us, _LEAST_SHARE * view.iteration_us)
+    least = max(MOST * over_us, _LEAST_SHARE * view.iteration_us)
     if excess_W.min() < least or strength < LEAST_STRENGTH:
         return None
     excess_us, busy_us = float(excess_W.mean()), float(view.fleet.busy_us[own_W].mean())

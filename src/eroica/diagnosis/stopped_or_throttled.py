@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.speed import held_share, host_fact
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import name_workers
@@ -27,8 +28,6 @@ CAUSE = "compute-slow"
 _LONGER_TOO = frozenset({CAUSE, "python-on-critical-path", "slow-data-loading", "slow-storage-read"})
 #: Share of the time from which a process is held for no good reason, and by how much the others must be held less.
 _LONG = 0.2
-#: Slow operators that take this share of the time for which a process was held are how that shows.
-_MOSTLY = 0.6
 #: What follows from the host's word, not from the window run again.
 _DOUBT = 0.9
 _NEXT_STEP = (
@@ -56,7 +55,7 @@ def find_held(view: View, slow: Sequence[Candidate]) -> Iterator[Candidate]:
     agreement_W = np.clip(waits_W / np.maximum(lost_W, 1e-9), 0.0, 1.0)
     late_W &= agreement_W >= LEAST_AGREEMENT
     for one in slow:
-        late_W &= one.removed_us.mean(axis=1) < _MOSTLY * lost_W
+        late_W &= one.removed_us.mean(axis=1) < MOST * lost_W
     members = np.flatnonzero(late_W)
     if members.size:
         yield _candidate(view, members, held_W, float(agreement_W[members].min()))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING, Focus, is_own_frame, split_frame
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH, time_above
+from eroica.diagnosis.limits import LISTED
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
 from eroica.localize.excess import mean_error, median_of_others
@@ -31,7 +32,6 @@ _ALLOWED = 0.02
 #: Share of what is lost in a recording of which the profiler may be the cause, for it slows launching.
 _PROFILER = 0.5
 _DOUBT = 0.8
-_MOST_NAMED = 3
 
 
 def find_synchronization(view: View) -> list[Candidate]:
@@ -168,7 +168,7 @@ def _sentence(view: View, workers: tuple[int, ...], focus: Focus, syncs: list[Sy
 
 
 def _evidence(view: View, workers: tuple[int, ...], syncs: list[Synchronization]) -> Iterator[str]:
-    for one in syncs[:_MOST_NAMED]:
+    for one in syncs[:LISTED]:
         inside = "" if one.call == one.name else f" ({one.call})"
         each = _per_iteration(view, workers, one.name)
         yield (

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Reference
 from eroica.diagnosis.frames import Focus, find_focus, is_own_frame, split_frame
+from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.python_code import is_judged_elsewhere
 from eroica.diagnosis.view import View
 from eroica.localize.excess import median_of_others
@@ -23,8 +24,6 @@ from eroica.localize.fleet import Fleet
 from eroica.model.pattern import FunctionKey
 
 Floats = NDArray[np.float64]
-#: Additional work, and what the samples under the function say of it, agree up to this share.
-_COVERS = 0.6
 #: Rows that hold less of it decide nothing: there are hundreds, and a look at the peers costs much at 100,000 workers.
 _LEAST_SHARE = 0.001
 
@@ -131,7 +130,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     def accounts_for(self, least_us: float, most_us: float | None = None) -> bool:
         """True if the excess is about what operators take longer: one number, or the least and the most it may be."""
-        return _COVERS * least_us <= self.excess_us <= (least_us if most_us is None else most_us) / _COVERS
+        return MOST * least_us <= self.excess_us <= (least_us if most_us is None else most_us) / MOST
 
 
 def find_caller(view: View, workers: Sequence[int], usual: Usual) -> Caller | None:

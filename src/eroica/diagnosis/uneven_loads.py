@@ -20,7 +20,7 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.wandering import GROWN, OFTEN, Loss, heaviest, rotating_candidate, strength_of
 from eroica.diagnosis.words import format_ms
 from eroica.model.shares import percent
-from eroica.model.window import SLOWER
+from eroica.model.window import ALONE, SLOWER
 
 Floats = NDArray[np.float64]
 _STEPS = ("forward", "backward", "optimizer")
@@ -116,4 +116,5 @@ def _uneven(view: View, rows: list[int], load_WI: Floats, spreads: tuple[float, 
         sentence,
         evidence,
     )
-    return msgspec.structs.replace(found, least_gain=max(_LEAST_GAIN_UNEVEN, view.settings.min_gain))
+    least = view.settings.expected_collective if view.context.window.purpose in ALONE else _LEAST_GAIN_UNEVEN
+    return msgspec.structs.replace(found, least_gain=max(least, view.settings.min_gain))

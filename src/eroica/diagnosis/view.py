@@ -281,6 +281,16 @@ class View:
         return past.mean_iteration_us
 
     @property
+    def past_window(self) -> str:
+        """Name of the baseline window in sentences: healthy, unless that is not sure."""
+        return "baseline window" if self.context.is_past_doubted else "healthy window"
+
+    @property
+    def back_then(self) -> str:
+        """Time of the baseline window in sentences."""
+        return "in the baseline window" if self.context.is_past_doubted else "when the job was healthy"
+
+    @property
     def stated_baseline_us(self) -> float | None:
         """Mean iteration of the job's best stretch, as the trigger saw it."""
         stated = self.context.window.baseline_iteration_s
@@ -291,6 +301,16 @@ class View:
         """Time by which iterations got longer as the trigger saw it, 0 if it did not say."""
         current, best = self.context.window.current_iteration_s, self.context.window.baseline_iteration_s
         return max(current - best, 0.0) * 1e6 if current and best else 0.0
+
+    @property
+    def recording_us(self) -> float:
+        """Time by which a device's iterations are longer in the window than outside, while nobody finds the job slow.
+
+        Recording makes all longer that the host does, and the device waits for it: a limit knows nothing of that.
+        """
+        told_us = (self.context.window.current_iteration_s or np.inf) * 1e6
+        is_steady = self.fleet.has_accelerator and not (self.is_trace or self.shows_slowdown)
+        return max(self.iteration_us - told_us, 0.0) if is_steady else 0.0
 
     @property
     def is_slower_than_told(self) -> bool:

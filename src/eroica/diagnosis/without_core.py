@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING, find_focus
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, time_above
+from eroica.diagnosis.neighbor_use import LEAST_CORES
 from eroica.diagnosis.speed import EXPLAINED_BY_QUEUE, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import name_workers
 from eroica.localize.excess import excess_over_peers, median_of_others
 from eroica.model.shares import percent
 
+Floats = NDArray[np.float64]
 CAUSE = "cpu-contention"
 #: Share of the time that a thread must be without a core beyond its peers' and its own in the baseline window.
 _LEAST_MORE = 0.1
 #: The same where workers take turns on too few cores and there is no baseline window: luck decides which one gets it.
 _LEAST_MORE_CROWDED = 0.2
-#: Processes that a worker has started must use so many cores to be named.
-_LEAST_CORES = 0.2
 
 
 def find_without_core(view: View, explained: set[int]) -> list[Candidate]:
@@ -69,20 +69,15 @@ def find_without_core(view: View, explained: set[int]) -> list[Candidate]:
         coverage=float(np.clip(more_W * view.iteration_us / np.maximum(excess_W, 1e-9), 0, 1)[members].min()),
         agreement=float(np.clip(view.deficit_us / np.maximum(excess_W, 1e-9), 0, 1)[members].min()),
         least_gain=view.settings.min_gain,
-        evidence=(_waiting(queued_W, usual_W, before_W, members), *_started(view, members)),
+        evidence=(_waiting(view, queued_W, usual_W, before_W, members), *_started(view, members)),
     )
     return [candidate]
 
 
-def _waiting(
-    queued_W: NDArray[np.float64],
-    usual_W: NDArray[np.float64],
-    before_W: NDArray[np.float64],
-    members: NDArray[np.intp],
-) -> str:
+def _waiting(view: View, queued_W: Floats, usual_W: Floats, before_W: Floats, members: NDArray[np.intp]) -> str:
     before = float(np.nan_to_num(before_W[members], nan=-1.0).mean())
     own = "its" if members.size == 1 else "their"
-    then = f" ({percent(before)} in the healthy window)" if before >= 0 else ""
+    then = f" ({percent(before)} in the {view.past_window})" if before >= 0 else ""
     return (
         f"{'Its training thread is' if members.size == 1 else 'Their training threads are'} ready but without a core "
         f"{percent(float(queued_W[members].mean()))} of the time{then}, that of {own} peers "
@@ -97,7 +92,7 @@ def _started(view: View, members: NDArray[np.intp]) -> list[str]:
     used_RW = fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1]) / max(view.iteration_us, 1e-9)
     used_R = used_RW[:, members].mean(axis=1)
     focus = find_focus(fleet.keys, rows, used_R, used_R) if rows else None
-    if focus is None or used_R.sum() < _LEAST_CORES:
+    if focus is None or used_R.sum() < LEAST_CORES:
         return []
     whom = name_workers([fleet.ranks[worker] for worker in members])
     has = "has" if members.size == 1 else "have"

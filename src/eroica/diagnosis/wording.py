@@ -34,7 +34,7 @@ _HIDDEN = 0.1
 _NOTHING_US = 10.0
 _REFERENCES = {
     "peers": "{whose} peers spend {}",
-    "baseline": "in the healthy baseline window it was {}",
+    "baseline": "in the {window} it was {}",
     "expectation": "at most {} is expected",
     "stages": "the other stages spend {}",
     "slowdown": "it may have been {} before the job got slower",
@@ -138,7 +138,7 @@ def _rest(view: View, found: Candidate) -> str:
         return f"; the other {f'{others} workers wait' if others > 1 else 'worker waits'} for {whom}."
     if found.reference == "baseline":
         before = format_ms(found.reference_us) if found.reference_us >= _NOTHING_US else "nothing"
-        return f", against {before} when the job was healthy."
+        return f", against {before} {view.back_then}."
     return "."
 
 
@@ -209,7 +209,7 @@ def describe_evidence(view: View, cause: Cause, waiting: Sequence[Waiting]) -> t
 def _amount(view: View, found: Candidate) -> list[str]:
     """State the time, its reference, the excess and its noise; and the share that the named function holds."""
     whose = "its" if len(found.workers) == 1 else "their"
-    usual = _REFERENCES[found.reference].format(format_ms(found.reference_us), whose=whose)
+    usual = _REFERENCES[found.reference].format(format_ms(found.reference_us), whose=whose, window=view.past_window)
     if found.reference == "baseline" and found.workers:
         hidden_us = float(view.uncovered(found.functions)[list(found.workers)].mean())
         if hidden_us >= max(_HIDDEN * found.reference_us, _NOTHING_US):

@@ -233,8 +233,8 @@ CATALOG: dict[str, CatalogEntry] = {
             "setting that all share does not suit the job."
         ),
         next_step=(
-            "Set the named setting to what the peers have, or to what it was in the healthy window (job script, module "
-            "files, container image, cgroup or scheduler limits of that host), and restart the workers concerned."
+            "Set the named setting to what the peers have, or had in the baseline window (job script, module files, "
+            "container image, cgroup or scheduler limits of that host), and restart the workers concerned."
         ),
         brings_about=frozenset(
             {"compute-slow", "cpu-contention", "host-bound", "slow-collective-everywhere", "slow-data-loading"}
