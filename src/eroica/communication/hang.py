@@ -137,8 +137,8 @@ def _not_come(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
     """
     waiting = {worker for meeting in meetings for worker in meeting.inside}
     owing = {worker for meeting in meetings for worker in meeting.absent} - waiting
-    missed = [(worker, _busiest_meeting(scene, meetings, worker)) for worker in sorted(owing)]
-    direct = {worker: meeting for worker, meeting in missed if meeting is not None}
+    missed = {(meeting.name, worker): meeting for meeting in meetings for worker in meeting.absent}
+    direct = {worker: one for worker in sorted(owing) if (one := missed.get((scene.busiest.get(worker, ""), worker)))}
     complete = [meeting for meeting in meetings if not meeting.absent]
     if complete and not direct:
         return _under_way(scene, complete[0])
@@ -146,7 +146,8 @@ def _not_come(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
         return replace(_not_entered(scene, meetings[0]), confidence=_UNTOLD)
     named = set(direct or owing)
     common = sorted((one for one in meetings if named <= set(one.absent)), key=lambda one: one not in direct.values())
-    passed = {worker for worker in owing - direct.keys() if _mates(scene, worker) - waiting - owing}
+    free = {scene.busiest[worker] for worker in scene.busiest.keys() - waiting - owing}
+    passed = {worker for worker in owing - direct.keys() if scene.busiest.get(worker) in free}
     if len(meetings) > 1 and _are_owed_data(scene, named):
         return replace(_not_entered(scene, _meeting_of(meetings, named)), confidence=_UNTOLD)
     if common and not passed:
@@ -156,18 +157,6 @@ def _not_come(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
     unsure = _not_entered(scene, replace(_meeting_of(meetings, named), absent=tuple(sorted(named))))
     together = {scene.busiest.get(worker, "") for worker in named}
     return unsure if len(together) == 1 and "" not in together else replace(unsure, confidence=_UNTOLD)
-
-
-def _busiest_meeting(scene: Scene, meetings: Sequence[_Meeting], worker: int) -> _Meeting | None:
-    """Where a worker is missed, if that is the group in which it communicates most often; None if that is not known."""
-    name = scene.busiest.get(worker)
-    return next((meeting for meeting in meetings if meeting.name == name and worker in meeting.absent), None)
-
-
-def _mates(scene: Scene, worker: int) -> set[int]:
-    """Others that communicate most often in the same group."""
-    name = scene.busiest.get(worker)
-    return {other for other, group in scene.busiest.items() if group == name and other != worker} if name else set()
 
 
 def _are_owed_data(scene: Scene, workers: Collection[int]) -> bool:
@@ -245,8 +234,11 @@ def _place(scene: Scene, workers: tuple[int, ...]) -> tuple[Place, ...]:
     """One place a worker; a host where all of its workers are named, and there are others."""
     found = []
     left = set(workers)
-    for host in sorted({scene.hosts[worker] for worker in workers if worker in scene.hosts}):
-        here = {worker for worker, where in scene.hosts.items() if where == host}
+    on: dict[str, set[int]] = {scene.hosts[worker]: set() for worker in workers if worker in scene.hosts}
+    for worker, host in scene.hosts.items():
+        if host in on:
+            on[host].add(worker)
+    for host, here in sorted(on.items()):
         if len(here) > 1 and here <= left and len(here) < len(scene.hosts):
             left -= here
             found.append(Place(kind="host", workers=tuple(sorted(here)), hosts=(host,)))
