@@ -2,8 +2,9 @@
 
     python benchmarks/rivals.py --json benchmarks/results/rivals.json
 
-Rivals: torch's fake process group (one rank runs, calls return at once), and an estimate by the same measured costs
-(the busiest rank's work plus each of its calls by formula, no waiting). Real times are those of `truth.json`.
+Rivals: torch's fake process group (one rank runs, calls return at once), an estimate by the same measured costs (the
+busiest rank's work plus each of its calls, no waiting), and the same by latency and bandwidth alone, as a send has them
+here. Real times are those of `truth.json`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import click
 
 from prismllm import Rehearsal
 from prismllm.capture import CaptureOptions
+from prismllm.costs import Costs, Link
 from prismllm.kinds import capture_job
 from truth import CASES, GPT, PACE_S, SMALL, WARMUP, costs_for, run_measured
 
@@ -53,8 +55,15 @@ def run_fake(world: int, arguments: tuple[str, ...]) -> dict[str, Any]:
     return result
 
 
-def estimate(rehearsal: Rehearsal) -> float:
-    """Seconds by measured costs, without waiting: the busiest rank's work and all of its calls, one after the other."""
+def of_a_send(costs: Costs) -> Costs:
+    """Latency and bandwidth of a measured send, for the formulas."""
+    sends = sorted((one.nbytes, one.seconds) for one in costs.table if one.op == "send" and one.ranks == 2)
+    (least, first_s), (most, last_s) = sends[0], sends[-1]
+    return Costs(host=Link(first_s, (most - least) / max(last_s - first_s, 1e-9)))
+
+
+def estimate(rehearsal: Rehearsal, costs: Costs) -> float:
+    """Seconds by costs, without waiting: the busiest rank's work and all of its calls, one after the other."""
     job = rehearsal.job
     best = 0.0
     for kind in job.kinds:
@@ -62,7 +71,7 @@ def estimate(rehearsal: Rehearsal) -> float:
         for call in kind.step.calls:
             ranks = 2 if call.is_pairwise else len(job.groups[call.group].ranks)
             op = "send" if call.is_pairwise else call.op
-            seconds += rehearsal.costs.seconds(op, call.nbytes, ranks, is_remote=False)
+            seconds += costs.seconds(op, call.nbytes, ranks, is_remote=False)
         best = max(best, seconds)
     return best
 
@@ -84,12 +93,14 @@ def main(out: Path | None, truth: Path) -> None:
         fake = run_fake(world, arguments)
         seconds = real[name]["real_s"]
         row = {"case": name, "real_s": seconds, "prismllm_s": rehearsal.predict().seconds,
-               "estimate_s": estimate(rehearsal), "fake_s": fake.get("seconds"), "fake_failed": fake.get("failed", ""),
-               "fake_peak": fake.get("peak"), "prismllm_peak": rehearsal.job.kinds[0].peak_bytes}  # fmt: skip
+               "estimate_s": estimate(rehearsal, rehearsal.costs),
+               "plain_s": estimate(rehearsal, of_a_send(rehearsal.costs)), "fake_s": fake.get("seconds"),
+               "fake_failed": fake.get("failed", ""), "fake_peak": fake.get("peak"),
+               "prismllm_peak": rehearsal.job.kinds[0].peak_bytes}  # fmt: skip
         rows.append(row)
         shown = "  ".join(
             f"{who} {100 * (row[f'{who}_s'] / seconds - 1):+7.2f} %" if row[f"{who}_s"] else f"{who} failed"
-            for who in ("prismllm", "estimate", "fake")
+            for who in ("prismllm", "estimate", "plain", "fake")
         )
         print(f"{name:10} real {1e3 * seconds:7.1f} ms  {shown}  {row['fake_failed']}", flush=True)
     if out is not None:
