@@ -641,6 +641,20 @@ def test_a_seat_whose_process_holds_another_rank_is_not_asked_for_a_second_one()
             break
 
 
+def test_newcomers_for_two_lost_ranks_warm_up_as_one_each() -> None:
+    world = World(1, 0)
+    world.seat_all()
+    asked: list[int] = []
+    real = world.do
+    world.do = lambda out: (  # type: ignore[method-assign]
+        asked.extend(one.message["roles"][-1]["rank"] for one in out
+                     if isinstance(one, Tell) and one.message["do"] == "warm"), real(out))[1]  # fmt: skip
+    world.kill("m0")
+    world.kill("m1")
+    world.run(20.0)
+    assert world.whole() and sorted(asked) == [0, 1]
+
+
 def test_a_standby_that_dies_while_it_warms_up_leaves_the_lost_rank_to_a_seat() -> None:
     world = World(1, 0)
     world.seat_all()

@@ -112,6 +112,7 @@ class Process:
         step: Iterations done.
         iteration_s: What one takes at present.
         ready: A standby that waits in its role's sandbox.
+        aim: A standby that comes in a recovery warms up as this rank; -1 for all roles.
         shadow_s: What the shadow iteration took.
         done: It has come to the end of the training loop.
         silent: A standby that says nothing; it is not waited for until it speaks again.
@@ -129,6 +130,7 @@ class Process:
     iteration_s: float = 0.0
     ready: bool = False
     warming: bool = False
+    aim: int = -1
     shadow_s: float = 0.0
     done: bool = False
     silent: bool = False
@@ -223,7 +225,7 @@ class Machine:
         process.disk = {int(other): set(steps) for other, steps in hello.get("disk", {}).items()}
         if known is not None:
             process.ready, process.shadow_s, process.iteration_s = known.ready, known.shadow_s, known.iteration_s
-            process.rank, process.warming = known.rank, known.warming
+            process.rank, process.warming, process.aim = known.rank, known.warming, known.aim
         elif hello["kind"] == "standby":
             process.ready = bool(hello.get("ready"))
         self.processes[key] = process
@@ -959,7 +961,10 @@ class Machine:
         order = sorted(self.recordings, key=lambda signature: (frequent[signature], signature))
         ranks = [self._middle(signature) for signature in order]
         if self.recovery and self.recovery.lost:
-            ranks = [min(self.recovery.lost - self.recovery.seats.keys(), default=ranks[-1])]
+            wanted = self.recovery.lost - self.recovery.seats.keys()
+            others = {one.aim for one in self.processes.values() if one.warming and one is not process}
+            process.aim = min(wanted - others or wanted, default=ranks[-1])
+            ranks = [process.aim]
         job = {key: value for key, value in self._job().items() if key in ("argv", "cwd", "module", "world")}
         roles = [{"rank": rank, "signature": self.signatures[rank], **self._roles.get(rank, {})} for rank in ranks]
         return [
