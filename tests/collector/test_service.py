@@ -23,6 +23,7 @@ from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTi
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
+from eroica.wire.address import Address, announce_to_all
 from eroica.wire.codec import encode_record
 from eroica.wire.messages import (
     AgentReport,
@@ -242,6 +243,35 @@ def test_a_collector_that_comes_after_the_workers_keeps_what_the_one_before_it_c
     final = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
     assert final.coverage.workers_reported == 1 and "No worker" not in final.summary
     assert final.verdict == "undetermined" and "status 1" in final.summary, final.summary
+
+
+@pytest.mark.parametrize("first_is_there", [True, False])
+def test_a_collector_to_which_nobody_reported_says_nothing_over_that_of_the_job(
+    tmp_path: Path, first_is_there: bool
+) -> None:
+    """Hosts share the run directory; a scheduler ends all processes of a job, with them a collector that came late."""
+
+    async def first(collector: Collector, client: httpx.AsyncClient) -> None:
+        await tell(client, status(100))
+        await tell(client, status(200))
+        collector.interrupt()
+        await asyncio.wait_for(collector.run(0.01), 5)
+
+    async def second(collector: Collector, _client: httpx.AsyncClient) -> None:
+        collector.interrupt()
+        await asyncio.wait_for(collector.run(0.01), 5)
+        collector.save_status()
+
+    if first_is_there:
+        announce_to_all(tmp_path, Address(url="http://192.0.2.2:1", token=TOKEN, pid=1, host="node0"))
+        with_collector(tmp_path, second)
+        assert not (tmp_path / "verdict.json").exists()
+        (tmp_path / "collector.json").unlink()
+    with_collector(tmp_path, first)
+    status_text = (tmp_path / "status.json").read_bytes()
+    with_collector(tmp_path, second)
+    assert Verdict.from_json((tmp_path / "verdict.json").read_bytes()).coverage.workers_reported == 1
+    assert (tmp_path / "status.json").read_bytes() == status_text
 
 
 def test_what_was_concluded_is_final_no_more_once_workers_report(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -37,6 +38,7 @@ from eroica.model.look import Blockage, HostLooks
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.settings import Settings
+from eroica.wire.address import read_shared
 from eroica.wire.codec import UNDECODABLE
 from eroica.wire.messages import (
     AgentReport,
@@ -461,7 +463,20 @@ class Collector:
         )
         return self._analysis(self._job, whole, self._settings)
 
+    @property
+    def _is_beside(self) -> bool:
+        """No worker has ever reported here, and another collector speaks in the shared run directory, or has spoken."""
+        if self.windows.roll.ever or self._former is not None:
+            return False
+        if self.interrupted and (self._store.run / "verdict.json").exists():
+            return True
+        shared = read_shared(self._store.run)
+        return shared is not None and shared.pid not in (0, os.getpid())
+
     def _conclude(self) -> None:
+        if self._is_beside:
+            self.finished.set()
+            return
         roll, over_at = self.windows.roll, self._over_at if self._over_at is not None else self._clock()
         attendance = self._attendance.attendance(over_at, failures_in(self._store.run / "log"))
         self.final = final_verdict(
@@ -517,6 +532,8 @@ class Collector:
             self._next_status = time.monotonic() + STATUS_PAUSE_S * max(len(self.windows.roll) - SMALL_JOB, 0)
 
     def _save_status(self) -> None:
+        if self._is_beside or (self.finished.is_set() and self.final is None):
+            return
         self._keep(lambda: write_json(self._store.run / "status.json", self._job_status()))
 
     def _job_status(self) -> JobStatus:
