@@ -623,22 +623,17 @@ def test_a_standby_that_says_nothing_does_not_keep_a_seat_from_starting_a_proces
 
 
 def test_a_seat_whose_process_holds_another_rank_is_not_asked_for_a_second_one() -> None:
-    """Three die at once, and what their seats start takes ranks as they come; then one of those dies."""
+    """Newcomers take ranks as they come, so a seat's process may hold any; the seat that has lost its own starts one."""
     world = World(3, 0)
     world.seat_all()
-    for rank in (1, 2, 3):
-        world.kill(f"m{rank}")
-        world.run(0.1)
+    world.runs |= {"seat-1": "m2", "seat-2": "m1"}
+    for seat in ("seat-1", "seat-2"):
+        world.seat_comes(seat)
+    world.kill("m2")
     world.run(20.0)
-    assert world.whole()
-    for _ in range(6):
-        rank = next(rank for rank, key in world.machine.owners.items() if world.runs.get(f"seat-{rank}") != key)
-        world.kill(world.machine.owners[rank])
-        world.run(20.0)
-        assert world.whole(), world.said[-3:]
-        assert sorted(world.runs.values()) == sorted(world.machine.owners.values())
-        if all(world.runs[f"seat-{rank}"] == key for rank, key in world.machine.owners.items()):
-            break
+    assert world.whole(), world.said[-3:]
+    assert world.runs["seat-2"] == "m1" and world.machine.owners[1] == "m1"
+    assert world.machine.owners[2] == world.runs["seat-1"] != "m2"
 
 
 def test_newcomers_for_two_lost_ranks_warm_up_as_one_each() -> None:

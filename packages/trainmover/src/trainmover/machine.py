@@ -300,10 +300,10 @@ class Machine:
         out: list[Instruction] = [Say(f"rank {rank} has ended with status {status}")]
         if process is not None:
             process.connected, process.gone_s = False, -1e9
-        is_early = (
-            now_s - self._began_s <= self.times.beat_s
-        )  # members come back to a new controller, one after another
-        nobody = not is_early and all(key not in self.processes for key in self.owners.values())
+        # members come back to a new controller one after another
+        nobody = now_s - self._began_s > self.times.beat_s and all(
+            key not in self.processes for key in self.owners.values()
+        )
         if self._crashes[rank] > 2 or nobody:
             return [*out, *self._end(status or 1, f"rank {rank} ends with status {status} again and again")]
         return [*out, *self._lose({rank}, now_s)]
@@ -373,8 +373,7 @@ class Machine:
             slow = sorted(self._name(key) for key in self.move.waiting or becoming)
             out += self._abort(f"{', '.join(slow)} took too long ({self.move.stage})", now_s)
         if self.recovery:
-            out += self._judge_accused(now_s)
-            out += self._assign(now_s) or self._advance_recovery(now_s)
+            out += self._judge_accused(now_s) + self._assign(now_s)
         if self.recovery and now_s >= self.recovery.deadline_s:
             out += self._overdue(now_s)
         return out
@@ -657,10 +656,10 @@ class Machine:
         return {"do": "interrupt", "generation": recovery.generation, "within_s": 2 * self.times.spare_s}
 
     def _assign(self, now_s: float) -> list[Instruction]:
-        """Give each lost rank a standby, or have a seat start one."""
+        """Give each lost rank a standby, or have a seat start one; go on with the recovery as far as that can be."""
         recovery = self.recovery
         if recovery is None or recovery.stage != "gathering":
-            return []
+            return self._advance_recovery(now_s)
         out: list[Instruction] = []
         spares = [one for one in self._spares() if one.key not in recovery.seats.values()]
         for rank, key in self._choose(sorted(recovery.lost - recovery.seats.keys()), spares).items():
