@@ -218,14 +218,16 @@ def test_a_windows_verdict_on_disk_says_that_an_earlier_window_found_the_same(tm
     assert final.cause.recurrence == recurrence and final.cause.confidence > 0.8
 
 
+async def ended_by_a_scheduler(collector: Collector, client: httpx.AsyncClient) -> None:
+    """One worker has reported, then the collector gets SIGTERM."""
+    await tell(client, status(100))
+    await tell(client, status(200))
+    collector.interrupt()
+    await asyncio.wait_for(collector.run(0.01), 5)
+
+
 def test_a_collector_that_comes_after_the_workers_keeps_what_the_one_before_it_concluded(tmp_path: Path) -> None:
     """A scheduler's SIGTERM ends the first one, too; until the second one listens, the workers may be gone."""
-
-    async def first(collector: Collector, client: httpx.AsyncClient) -> None:
-        await tell(client, status(100))
-        await tell(client, status(200))
-        collector.interrupt()
-        await asyncio.wait_for(collector.run(0.01), 5)
 
     async def second(collector: Collector, client: httpx.AsyncClient) -> None:
         collector.resume(read_history(tmp_path, "ended with status 143"))
@@ -235,7 +237,7 @@ def test_a_collector_that_comes_after_the_workers_keeps_what_the_one_before_it_c
     async def killed(collector: Collector, client: httpx.AsyncClient) -> None:
         collector.resume(read_history(tmp_path, "ended with status 143"))
 
-    with_collector(tmp_path, first)
+    with_collector(tmp_path, ended_by_a_scheduler)
     concluded = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
     assert concluded.coverage.workers_reported == 1
     with_collector(tmp_path, killed)
@@ -251,12 +253,6 @@ def test_a_collector_to_which_nobody_reported_says_nothing_over_that_of_the_job(
 ) -> None:
     """Hosts share the run directory; a scheduler ends all processes of a job, with them a collector that came late."""
 
-    async def first(collector: Collector, client: httpx.AsyncClient) -> None:
-        await tell(client, status(100))
-        await tell(client, status(200))
-        collector.interrupt()
-        await asyncio.wait_for(collector.run(0.01), 5)
-
     async def second(collector: Collector, _client: httpx.AsyncClient) -> None:
         collector.interrupt()
         await asyncio.wait_for(collector.run(0.01), 5)
@@ -267,7 +263,7 @@ def test_a_collector_to_which_nobody_reported_says_nothing_over_that_of_the_job(
         with_collector(tmp_path, second)
         assert not (tmp_path / "verdict.json").exists()
         (tmp_path / "collector.json").unlink()
-    with_collector(tmp_path, first)
+    with_collector(tmp_path, ended_by_a_scheduler)
     status_text = (tmp_path / "status.json").read_bytes()
     with_collector(tmp_path, second)
     assert Verdict.from_json((tmp_path / "verdict.json").read_bytes()).coverage.workers_reported == 1
