@@ -623,7 +623,10 @@ def test_a_standby_that_says_nothing_does_not_keep_a_seat_from_starting_a_proces
 
 
 def test_a_seat_whose_process_holds_another_rank_is_not_asked_for_a_second_one() -> None:
-    """Newcomers take ranks as they come, so a seat's process may hold any; the seat that has lost its own starts one."""
+    """Newcomers take ranks as they come, so a seat's process may hold any; whoever has lost its own starts one.
+
+    Here seat 1 runs rank 2, and seat 2 rank 1.
+    """
     world = World(3, 0)
     world.seat_all()
     world.runs |= {"seat-1": "m2", "seat-2": "m1"}

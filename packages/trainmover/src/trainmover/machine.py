@@ -300,11 +300,9 @@ class Machine:
         out: list[Instruction] = [Say(f"rank {rank} has ended with status {status}")]
         if process is not None:
             process.connected, process.gone_s = False, -1e9
-        # members come back to a new controller one after another
-        nobody = now_s - self._began_s > self.times.beat_s and all(
-            key not in self.processes for key in self.owners.values()
-        )
-        if self._crashes[rank] > 2 or nobody:
+        nobody = all(key not in self.processes for key in self.owners.values())
+        is_new = now_s - self._began_s <= self.times.beat_s  # to which members come back one after another
+        if self._crashes[rank] > 2 or (nobody and not is_new):
             return [*out, *self._end(status or 1, f"rank {rank} ends with status {status} again and again")]
         return [*out, *self._lose({rank}, now_s)]
 
