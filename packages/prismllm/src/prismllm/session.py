@@ -376,6 +376,9 @@ def _write(
 def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[int], list[int], int]:
     """Operators and memory of the last iteration, segment by segment.
 
+    Operators of other threads do not count: gloo's threads carry the rank's profiler with them, and work on a call while
+    the rank is in it or goes on.
+
     Args:
         profiler: Started with the process and stopped now.
         lengths: Segments of each iteration so far.
@@ -386,7 +389,7 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
     marks: list[tuple[int, int]] = []
     stepped: list[int] = []
     own_threads: set[int] = set()
-    operators: list[tuple[int, str]] = []
+    operators: list[tuple[int, int, str]] = []
     for event in profiler.kineto_results.events():
         name = event.name()
         if name == MARK:
@@ -395,7 +398,7 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
             stepped.append(event.start_ns())
             own_threads.add(event.start_thread_id())
         elif name.startswith("aten::"):
-            operators.append((event.start_ns(), f"{name}{event.shapes()}"))
+            operators.append((event.start_ns(), event.start_thread_id(), f"{name}{event.shapes()}"))
     marks.sort()
     begun_ns = sorted(stepped)[-2] if len(stepped) > 1 else 0
     starts = np.array([start for start, _ in marks], np.int64)
@@ -427,8 +430,8 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
             grown[segment - first] += nbytes
             peaks[segment - first] = max(peaks[segment - first], now)
     rows: list[list[str]] = [[] for _ in range(length)]
-    operators.sort()
-    for (when, text), segment in zip(operators, segments_of([when for when, _ in operators]), strict=True):
+    own_operators = sorted((when, text) for when, thread, text in operators if thread in own_threads)
+    for (when, text), segment in zip(own_operators, segments_of([when for when, _ in own_operators]), strict=True):
         if segment >= 0 and when >= begun_ns:
             rows[segment - first].append(text)
     return [digest(row) for row in rows], grown, peaks, most
