@@ -66,6 +66,19 @@ def test_a_digit_is_asked_and_its_line_taken_at_a_later_look(worker: Worker, cou
     assert counting.unanswered_s(3.0) == 0.0
 
 
+def test_a_worker_whose_counters_cannot_be_read_now_owes_nothing_and_says_nothing(
+    worker: Worker, counting: Counting
+) -> None:
+    counting.poll(0.0, may_ask=True)
+    worker.tell(worker.question(), {"0": [5, 5]})
+    counting.poll(2.0, may_ask=True)
+    worker.tell(worker.question(), None)
+    counting.poll(2.1, may_ask=False)
+    assert counting.unanswered_s(3.0) == 0.0
+    assert (counting.asked, counting.answered, counting.inside) == (2, 1, 0)
+    assert [(one.entered, one.completed) for one in counting.counts] == [(5, 5)]
+
+
 def test_who_owes_an_answer_is_asked_again_only_after_a_while(worker: Worker, counting: Counting) -> None:
     counting.poll(0.0, may_ask=True)
     first = worker.question()

@@ -40,7 +40,7 @@ def test_torchs_own_store_counts_more_than_the_environment(monkeypatch: pytest.M
         return surroundings.meeting_point({"MASTER_ADDR": "node0", "MASTER_PORT": "1"})
 
     monkeypatch.setattr(
-        surroundings, "_distributed", lambda: SimpleNamespace(get_rank=lambda: 0, get_world_size=lambda: 1)
+        surroundings, "torch_distributed", lambda: SimpleNamespace(get_rank=lambda: 0, get_world_size=lambda: 1)
     )
     assert within(TCPStore())["master_addr"] == "node7" and within(TCPStore())["master_port"] == 4242
     assert within(SimpleNamespace())["master_addr"] == "node0"

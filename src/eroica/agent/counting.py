@@ -57,7 +57,7 @@ class _Answer(msgspec.Struct):
 
 
 _ANSWER = msgspec.json.Decoder(_Answer)
-_TOLD = msgspec.json.Decoder(tuple[str, dict[str, tuple[int, int]]])
+_TOLD = msgspec.json.Decoder(tuple[str, dict[str, tuple[int, int]] | None])
 
 
 class Counting:
@@ -172,6 +172,9 @@ class Counting:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             if letter == self._letter:
+                self._letter = ""
+                if counts is None:  # a group is being made or first used
+                    return
                 self.answered += 1
                 counts = {key[:20]: pair for key, pair in list(counts.items())[:_MOST_GROUPS]}
                 if counts != self._counts:
@@ -179,7 +182,6 @@ class Counting:
                         self._longest_open_s = max(self._longest_open_s, now - self._changed_at)
                     self._counts, self._changed_at, self._open = counts, now, {}
                 self.inside += any(entered > completed for entered, completed in self._counts.values())
-                self._letter = ""
                 return
 
     def _take_names(self) -> None:

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 from eroica.settings import Settings
 from eroica.wire.places import private_file, write_private
 from eroica.worker import surroundings
+from eroica.worker.counters import Counters
 from eroica.worker.limits import lack_for_a_window
 from eroica.worker.pristine import (
     Flag,
@@ -78,6 +79,7 @@ class Answering:
 
     def __init__(self, directory: Path, run: Callable[..., Any], tells: bool = False) -> None:
         self._tells = tells
+        self._counters = Counters()
         self._ask = directory / f"{os.getpid()}.ask"
         self._answer = directory / f"{os.getpid()}.answer"
         self._run = run
@@ -195,9 +197,12 @@ class Answering:
             draft.replace(self._answer)
 
     def _tell(self, question: int) -> None:
-        """Write the counters at once: the write takes place whole or, where no agent reads, not at all."""
+        """Write the counters at once: the write takes place whole or, where no agent reads, not at all.
+
+        Null, where they cannot be read at this moment.
+        """
         try:
-            counts = surroundings.collective_counts()
+            counts = self._counters.read()
         except Exception:  # noqa: BLE001 - without counters it is watched as before
             counts = {}
         line = json.dumps([chr(question), counts]).encode() + b"\n"

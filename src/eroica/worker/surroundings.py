@@ -16,10 +16,9 @@ from eroica.worker.pristine import get_ident, get_native_id, monotonic_ns, pytho
 from eroica.worker.recording import Silence
 
 _REPORTS_LATE = "gloo:"
-_MOST_GROUPS = 128
 
 
-def _distributed() -> Any:
+def torch_distributed() -> Any:
     """torch.distributed if a process group exists, else None."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -41,7 +40,7 @@ def ranks(environ: Mapping[str, str]) -> tuple[int, int, int]:
     From torch.distributed if it is set up (under `mp.spawn` the environment knows nothing, or only the launcher's
     task); else from torchrun's or Slurm's variables; else a job of one.
     """
-    distributed = _distributed()
+    distributed = torch_distributed()
     if distributed is not None:
         rank, world = int(distributed.get_rank()), int(distributed.get_world_size())
     else:
@@ -122,7 +121,7 @@ def meeting_point(environ: Mapping[str, str]) -> dict[str, Any]:
     """
     address, port = environ.get("MASTER_ADDR", ""), _number(environ, "MASTER_PORT") or 0
     store: Any = None
-    if _distributed() is not None:
+    if torch_distributed() is not None:
         with contextlib.suppress(AttributeError, LookupError, RuntimeError, ValueError):  # private, so it may go
             store = sys.modules["torch.distributed.distributed_c10d"]._get_default_store()
     while hasattr(store, "underlying_store"):
@@ -197,7 +196,7 @@ def loader_children(iterator: Any) -> list[int]:
 
 def process_groups() -> list[dict[str, Any]]:
     """The groups that this worker is a member of, as `eroica.model.worker.ProcessGroup`."""
-    if _distributed() is None:
+    if torch_distributed() is None:
         return []
     world = sys.modules["torch.distributed.distributed_c10d"]._world
     groups = []
@@ -241,7 +240,7 @@ def device_idle() -> bool:
 
 
 def _dump(name: str) -> bytes:
-    if _distributed() is None:
+    if torch_distributed() is None:
         return b""
     dump: Callable[..., Any] | None = getattr(sys.modules.get("torch._C._distributed_c10d"), name, None)
     if dump is None:
@@ -252,33 +251,20 @@ def _dump(name: str) -> bytes:
 
 def _recorded(with_collectives: bool) -> bytes:
     """Read torch's recorder as JSON; empty where there is none: before torch 2.10, or switched off."""
-    if _distributed() is None:
+    if torch_distributed() is None:
         return b""
     dump = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
     return bytes(dump(includeCollectives=with_collectives, onlyActive=True)) if dump is not None else b""
 
 
-def _counts(record: dict[str, Any], name: str) -> dict[str, int]:
+def counts_of(record: dict[str, Any], name: str) -> dict[str, int]:
+    """Return one of the numbers that torch keeps of each process group, by its number of the group."""
     return {group: int(counts[name]) for group, counts in record.get("pg_status", {}).items()}
-
-
-def collective_counts() -> dict[str, tuple[int, int]]:
-    """Numbers of the last collective entered and completed, by torch's number of the group; no entries are read."""
-    record: dict[str, Any] = {}
-    if _distributed() is not None:
-        module = sys.modules.get("torch._C._distributed_c10d")
-        for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
-            dump = getattr(module, name, None)
-            if dump is not None and not record.get("pg_status"):
-                record = json.loads(dump(includeCollectives=False, onlyActive=True) or b"{}")
-    entered, completed = _counts(record, "last_enqueued_collective"), _counts(record, "last_completed_collective")
-    groups = list(entered)[:_MOST_GROUPS]
-    return {group: (entered[group], completed[group]) for group in groups}
 
 
 def collectives_enqueued() -> dict[str, int]:
     """Number of the last collective enqueued so far, by process group; empty where they are not counted. 50 µs."""
-    return _counts(json.loads(_recorded(with_collectives=False) or b"{}"), "last_enqueued_collective")
+    return counts_of(json.loads(_recorded(with_collectives=False) or b"{}"), "last_enqueued_collective")
 
 
 def collectives_completed(enqueued: Mapping[str, int], before_ns: int) -> bool:
@@ -302,7 +288,7 @@ def collectives_completed(enqueued: Mapping[str, int], before_ns: int) -> bool:
     earlier = [entry for entry in record.get("entries", ()) if entry["time_created_ns"] <= before_ns]
     if any(not entry["retired"] for entry in earlier if entry["profiling_name"].startswith(_REPORTS_LATE)):
         return False
-    completed = _counts(record, "last_completed_collective")
+    completed = counts_of(record, "last_completed_collective")
     return bool(earlier) or all(completed.get(group, number) >= number for group, number in enqueued.items())
 
 
