@@ -132,6 +132,16 @@ def test_nonsense_costs_nothing_and_a_worker_without_the_fifo_is_left_alone(tmp_
     assert lonely.asked == 0
 
 
+def test_what_a_worker_told_holds_no_longer_when_it_listens_no_more(worker: Worker, counting: Counting) -> None:
+    counting.poll(0.0, may_ask=True)
+    worker.tell(worker.question(), {"0": [5, 4]})
+    counting.poll(1.0, may_ask=False)
+    assert counting.counts
+    worker.beat_file.with_suffix(".ask").unlink()
+    counting.poll(3.0, may_ask=True)
+    assert counting.counts == () and counting.unanswered_s(9.0) == 0.0
+
+
 def test_a_collective_that_stays_open_is_asked_about_once(worker: Worker, counting: Counting) -> None:
     def answer(now: float, counts: dict[str, list[int]]) -> str:
         counting.poll(now, may_ask=True)

@@ -47,6 +47,8 @@ class Job:
     uploading: set[int] = field(default_factory=set)
     before: int = -1
     sent: int = 200_000
+    alive: int = 0
+    group: str = "0"
     away_s: float = 0.0
     moves: bool = True
     pid: int = 1000
@@ -102,7 +104,10 @@ class Job:
             if worker in self.mute
             else (
                 GroupCount(
-                    group="0", entered=entered - late, completed=entered - 1, before=self.before if not late else -1
+                    group=self.group,
+                    entered=entered - late,
+                    completed=entered - 1,
+                    before=self.before if not late else -1,
                 ),
             ),
             state=self.behind.get(worker, "S"),
@@ -114,7 +119,7 @@ class Job:
 
     def flows(self, host: int) -> list[Flow]:
         others = [other for other in range(HOSTS) if other != host]
-        sent = self.sent if self.moves else 0
+        sent = self.sent if self.moves else self.alive
         uploads = [
             Flow(worker=worker, local=f"10.0.0.{host} {7000 + worker}", remote="192.0.2.1 443", sent_bytes=500_000)
             for worker in self.uploading
@@ -242,6 +247,56 @@ def test_a_collector_that_did_not_run_itself_takes_its_own_pause_for_no_hang(job
     job.now += 20.0
     job.moves, job.behind = False, {5: "S"}
     assert job.live(1.5) == []
+
+
+def test_signs_of_life_on_connections_are_no_movement(job: Job) -> None:
+    job.live(20)
+    job.moves, job.behind, job.alive = False, {5: "S"}, 240
+    (sensed,) = job.live(6)
+    assert places(sensed) == [("worker", (5,), ("node2",))]
+
+
+def test_a_name_for_a_group_is_no_movement(job: Job) -> None:
+    job.live(20)
+    job.moves, job.behind = False, {5: "S"}
+    job.group = "#0"
+    job.live(2)
+    job.group = "0"
+    (sensed,) = job.live(2)
+    assert places(sensed) == [("worker", (5,), ("node2",))]
+
+
+def test_a_host_whose_agent_is_gone_blinds_nobody_and_is_not_accused_of_a_later_hang(job: Job) -> None:
+    job.live(20)
+    job.silent = {1}
+    assert job.live(30) == []
+    job.outside, job.iteration_s = {5: 0.8}, 0.16
+    (slow,) = job.live(20)
+    assert places(slow) == [("worker", (5,), ("node2",))]
+    job.moves, job.behind = False, {5: "S"}
+    (sensed,) = job.live(6)
+    assert places(sensed) == [("worker", (5,), ("node2",))]
+
+
+def test_an_agent_that_comes_back_while_the_job_hangs_is_no_movement(job: Job) -> None:
+    job.live(20)
+    job.silent = {1}
+    job.live(20)
+    job.moves, job.behind = False, {5: "S"}
+    job.live(2)
+    job.silent = set()
+    (sensed,) = job.live(2)
+    assert places(sensed) == [("worker", (5,), ("node2",))]
+
+
+def test_a_host_whose_workers_are_done_is_not_taken_for_cut_off(job: Job) -> None:
+    job.live(20)
+    job.ends = dict.fromkeys((2, 3), Ending(kind="signed-off"))
+    job.live(4)
+    job.silent = {1}
+    job.moves, job.behind = False, {5: "S"}
+    (sensed,) = job.live(6)
+    assert places(sensed) == [("worker", (5,), ("node2",))]
 
 
 def test_who_tells_nothing_is_not_accused_beside_one_who_is_behind(job: Job) -> None:

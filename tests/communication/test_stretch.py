@@ -51,3 +51,9 @@ def test_what_an_iteration_takes_at_least() -> None:
     assert few.iterations == 3 and few.iteration_s is not None
     assert few.least_iteration_s == pytest.approx(few.iteration_s * 3 / 4)
     assert Stretch(seconds=1, iteration_s=0.5, outside={}, moments={}).least_iteration_s == 0.5
+
+
+def test_a_pause_that_follows_the_first_iterations_of_a_stretch_makes_them_no_longer() -> None:
+    assert lived((0.5, 0.1), (5.0, None)).iteration_s is None
+    assert lived((1.5, 0.1), (5.0, None)).iteration_s == pytest.approx(0.1, rel=0.3)
+    assert lived((6.0, 2.5)).iteration_s == pytest.approx(2.5, rel=0.3)

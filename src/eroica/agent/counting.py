@@ -124,8 +124,8 @@ class Counting:
             lost = bool(self._letter) and now - self._asked_at > _LOST_S
             if may_ask and (lost or (not self._letter and now >= self._next_at)):
                 self._ask(now)
-        except UnavailableError:  # a worker without the thread, or one that ends
-            self._letter, self._next_at = "", now + _UNANSWERABLE_S
+        except UnavailableError:  # a worker without the thread, or one that ends: what it told last holds no longer
+            self._letter, self._next_at, self._counts = "", now + _UNANSWERABLE_S, {}
 
     def close(self) -> None:
         """Ask no more."""

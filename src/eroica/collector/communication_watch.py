@@ -62,6 +62,11 @@ _AFTER_S = 1.0
 #: A record that reaches back so much farther than the one before, seconds, is from an agent that did not run; whoever
 #: stopped it may have stopped its workers, too.
 _AWAY_S = 3.0
+#: A connection that moved so many bytes since the record before carried data, not a sign of life: libraries such as
+#: NCCL ask each other every second whether they are there, in some dozen bytes, however long the job hangs.
+_DATA_BYTES = 4096
+#: An agent that has said nothing while the job went on for so long watches no longer; its silence is no sign of a hang.
+_GONE_S = 10.0
 #: Places that one job is accused of in a lifetime.
 _MOST_VERDICTS = 50
 
@@ -103,7 +108,8 @@ class Sense:
         self._windows = windows
         self._settings = settings
         self._progress = _Progress()
-        self._counts: dict[int, tuple[tuple[str, int, int], ...]] = {}
+        self._counted: dict[int, int] = {}
+        self._iterated: dict[int, int] = {}
         self._marks: dict[str, Second] = {}
         self._pids: dict[int, int] = {}
         self._heard: dict[int, tuple[int, float]] = {}
@@ -182,7 +188,8 @@ class Sense:
     def _restart(self) -> None:
         """Other processes: nothing of before says anything of them."""
         self.ledger.forget()
-        self._counts.clear()
+        self._counted.clear()
+        self._iterated.clear()
         self._marks.clear()
         self._pids.clear()
         self._heard.clear()
@@ -198,15 +205,16 @@ class Sense:
             self._hang = None
 
     def _moved(self, before: Second | None, second: Second) -> bool:
-        """Somebody entered, completed, iterated, or sent another worker a byte."""
-        moved = before is None or any(
-            before.iterations.get(worker, -1) < iteration for worker, iteration in second.iterations.items()
-        )
+        """Somebody entered, completed, iterated, or sent another worker data since the record before this one."""
+        moved = any(self._iterated.get(worker, -1) < iteration for worker, iteration in second.iterations.items())
+        self._iterated.update(second.iterations)
         for one in second.operations:
-            counts = tuple((count.group, count.entered, count.completed) for count in one.counts)
-            moved |= self._counts.get(one.worker, ()) != counts
-            self._counts[one.worker] = counts
-        return moved or any(one.flow.sent_bytes or one.flow.received_bytes for one in second.matched)
+            if one.counts:  # a group may get its name, and counters may be away for a while: neither is a movement
+                counted = sum(max(count.entered, 0) + max(count.completed, 0) for count in one.counts)
+                moved |= self._counted.get(one.worker, -1) < counted
+                self._counted[one.worker] = counted
+        moved |= any(max(one.flow.sent_bytes, one.flow.received_bytes) >= _DATA_BYTES for one in second.matched)
+        return moved and before is not None
 
     def _went_on(self, now: float) -> None:
         progress = self._progress
@@ -237,6 +245,7 @@ class Sense:
         unseen_s, self._ticked = now - self._ticked, now
         if unseen_s > _UNSEEN_S and self._hang is None:  # we did not run, and have read nothing
             self._progress.at = max(self._progress.at, now)
+        self._forget_who_is_gone()
         if is_suspended(one for second in self.ledger.latest.values() for one in second.operations):
             self._progress.at = max(self._progress.at, now)
         if self._progress.began is None and self._progress.moved:
@@ -250,6 +259,15 @@ class Sense:
             self._read_at = now
             return self._read(now)
         return []
+
+    def _forget_who_is_gone(self) -> None:
+        """Hosts that no longer report, while the job goes on, or where all have come to their end, are not watched."""
+        for host, second in list(self.ledger.latest.items()):
+            here = self._windows.roll.workers_of(host)
+            has_ended = len(self._ends.get(host, ())) >= len(here) > 0
+            if has_ended or self._progress.at - second.at > _GONE_S:
+                del self.ledger.latest[host]
+                self._marks.pop(host, None)
 
     @property
     def _pause_s(self) -> float:
@@ -355,6 +373,7 @@ class Sense:
             for worker, one in operations.items()
             if worker in marks
         }
+        limit_s = self._limit_s()
         for worker in cores:
             files = (operations[worker].io_bytes or 0) - (marks[worker].io_bytes or 0)
             moved[worker] = moved.get(worker, 0) + max(0, files)
@@ -364,7 +383,7 @@ class Sense:
         found |= {
             worker
             for worker, (_, at) in self._heard.items()
-            if at > self._progress.at + _AFTER_S and now - at < self._limit_s()
+            if at > self._progress.at + _AFTER_S and now - at < limit_s
         }
         return frozenset(found)
 

@@ -50,7 +50,7 @@ class Stretch:
 
     Attributes:
         seconds: How long it is, of the host that told least.
-        iteration_s: Mean iteration, None where none ended.
+        iteration_s: Mean iteration; None where none ended, or where those that did cannot tell a pause from long ones.
         iterations: How many ended; infinite where that is not known.
         busiest: Global rank -> name of the group in which it entered most collectives, of those that others are in.
         outside: Global rank -> share of moments in no collective.
@@ -127,7 +127,7 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
             cells.setdefault(cell, CellSum()).add(moved)
     return Stretch(
         seconds=min(lengths.values(), default=0.0),
-        iteration_s=_iteration_s(iterations),
+        iteration_s=None if pauses.is_unsure else _iteration_s(iterations),
         iterations=median(points[-1][1] - points[0][1] for points in iterations.values()) if iterations else 0.0,
         outside={worker: 1 - inside[worker] / count for worker, count in answered.items() if count},
         moments={worker: count for worker, count in answered.items() if count},
@@ -160,9 +160,13 @@ class _Pauses:
 
     Args:
         records: In the order in which they came.
+
+    Attributes:
+        is_unsure: It may be pausing at the end, and too little came before to tell what is usual.
     """
 
     def __init__(self, records: Sequence[Second]) -> None:
+        self.is_unsure = False
         self._spans: list[tuple[float, float]] = []
         self._cut: list[float] = []
         times, front = [records[0].at] if records else [], -1
@@ -173,6 +177,8 @@ class _Pauses:
             front = max(front, newest)
         gaps = [later - earlier for earlier, later in pairwise(times)]
         if len(gaps) < 2:
+            since_s = records[-1].at - times[-1] if records else 0.0
+            self.is_unsure = bool(gaps) and since_s > max(_PAUSE * gaps[0], _LEAST_PAUSE_S)
             return
         usual_s = median_low(gaps)
         ends = zip(times, [*times[1:], records[-1].at], strict=True)
