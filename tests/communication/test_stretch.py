@@ -54,6 +54,6 @@ def test_what_an_iteration_takes_at_least() -> None:
 
 
 def test_a_pause_that_follows_the_first_iterations_of_a_stretch_makes_them_no_longer() -> None:
-    assert lived((0.5, 0.1), (5.0, None)).iteration_s is None
+    assert lived((1.0, 0.1), (5.0, None)).iteration_s is None
     assert lived((1.5, 0.1), (5.0, None)).iteration_s == pytest.approx(0.1, rel=0.3)
     assert lived((6.0, 2.5)).iteration_s == pytest.approx(2.5, rel=0.3)
