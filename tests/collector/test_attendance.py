@@ -122,3 +122,12 @@ def test_who_ended_first_and_with_what(endings: tuple[WorkerStatus, ...], said: 
     deaths.reported(1.0, AgentReport(host="h", pid=1, workers=(status(0), status(1))))
     deaths.reported(5.0, AgentReport(host="h", pid=1, workers=endings))
     assert deaths.first_out() == said
+
+
+def test_a_job_that_got_slow_after_a_healthy_window_does_not_end_healthy() -> None:
+    window = final(Hints())
+    slow = final(Hints(slowed=3.0, missed="no worker reported"), windows={2: window})
+    assert slow.verdict == "undetermined"
+    assert "3.0 times as long" in slow.summary and "no worker reported" in slow.summary
+    assert "window 2 found nothing wrong; the window opened for it came to nothing" in slow.summary
+    assert final(Hints(slowed=1.2), windows={2: window}).verdict == "healthy"

@@ -1,8 +1,8 @@
 """Read the communication of a host's workers all the time, and report one record a second.
 
 The sockets are read 20 times a second, and less often where that would take more than `communication_share` of a core.
-The workers are asked for counters about `communication_hz` times a second each, not while a window or a look is under
-way (`counting`).
+The workers are asked for counters about `communication_hz` times a second each, not while looks are taken
+(`counting`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Communication:
     Args:
         settings: `communication`, `communication_hz`, `communication_share`.
         workers: The living workers.
-        is_busy: A window or a look is under way: nobody is asked.
+        is_busy: Looks are taken: nobody is asked.
         clock: Seconds, monotonic.
         ports: Totals of the host's RDMA ports.
 

@@ -74,8 +74,8 @@ def final_verdict(
     its confidence (`eroica.collector.recurrence.believe`), and a sentence says how often it was seen. A cause that
     moves from worker to worker blames none. Two causes that weigh alike, point at different places and never show in
     one window: undetermined, unless the later one has clearly taken the place of the earlier. Without any cause:
-    undetermined if a window said so last, else healthy. But a command that failed is never called healthy, and nothing
-    is claimed of workers that were not watched all along.
+    undetermined if a window said so last, or iterations ended far longer than the best, else healthy. But a command
+    that failed is never called healthy, and nothing is claimed of workers that were not watched all along.
 
     Args:
         job: Name of the job.
@@ -128,7 +128,11 @@ def _found(
         return _supported(first, counting)
     told = {window_id: one for window_id, one in counting.items() if one.coverage.workers_reported} or counting
     if told:  # a window that the end cut off before it opened takes back nothing
-        return told[max(told)]
+        final = told[max(told)]
+        if final.verdict != "healthy" or hints.slowed < _NOT_HEALTHY:
+            return final
+        looked = f"window {max(told)} found nothing wrong"
+        return _nothing_looked_wrong(job, workers_expected, workers_seen, 0, hints, looked)
     if hints.suspicion is not None and not hints.is_doubtful:
         return _unconfirmed(hints.suspicion)
     return _nothing_looked_wrong(job, workers_expected, workers_seen, len(verdicts), hints)
@@ -284,12 +288,14 @@ def _unconfirmed(verdict: Verdict) -> Verdict:
 
 
 def _nothing_looked_wrong(
-    job: str, workers_expected: int, workers_seen: int, stood_still: int, hints: Hints
+    job: str, workers_expected: int, workers_seen: int, stood_still: int, hints: Hints, looked: str = ""
 ) -> Verdict:
     notes: tuple[str, ...] = ()
     if workers_seen and hints.slowed >= _NOT_HEALTHY:
-        why = f"the window opened for it came to nothing ({hints.missed})" if hints.missed else "no window was opened"
-        summary = f"Iterations ended {hints.slowed:.1f} times as long as the job's best; why was not seen: {why}."
+        came = f"the window opened for it came to nothing ({hints.missed})" if hints.missed else ""
+        why = "; ".join(filter(None, (looked, came))) or "no window was opened"
+        longer = f"{hints.slowed:.1f} times as long as the job's best"
+        summary = f"Iterations ended {longer}; why was not seen: {why}."
     elif workers_seen and hints.loss:
         summary = f"Iterations never looked slow, but {hints.loss}; the command's own output may say it."
     elif workers_seen and stood_still:
