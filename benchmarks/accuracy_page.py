@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import accuracy
+import exam_page
 from accuracy import Run, Share
 from calibration import diagram
 from eroica.faults.expected import EXPECTED
@@ -33,9 +34,9 @@ DIAGRAM = PAGE.parent / "pictures" / "calibration.svg"
 HEAD = """# How often the verdict is right
 
 Made by `python benchmarks/accuracy_page.py` from the raw runs in `benchmarks/results/faults/`, which `make
-bench-faults` adds to. Every run is a real PyTorch job under `eroica run`, on CPUs: 2 to 4 processes of one small
-training with one fault of `eroica.faults` in it, or none; or (`hosts`) six on three network namespaces that mostly
-sleep instead of computing, with those of `benchmarks/host_faults.py`. *Right* means that the verdict, its cause, its
+bench-faults` adds to; jobs of others and the corpus stand at the end. Every run is a real PyTorch
+job under `eroica run`, on CPUs: 2 to 4 processes of one small training with one fault of `eroica.faults` in it, or none;
+or (`hosts`) six on three network namespaces that mostly sleep instead of computing, with those of `benchmarks/host_faults.py`. *Right* means that the verdict, its cause, its
 workers and its scope are all those stated there and in `eroica.faults.expected`: where a mechanism has two sides, one
 of the causes in the table; where all of a host suffer, whichever workers ("–"). Naming the right function is counted
 apart ("–" where there is none to name). Windows last 5 or 6 s instead of 20 s here, baseline windows 2 s, pauses
@@ -52,7 +53,10 @@ def main() -> int:
     if not runs:
         print(f"no runs in {RESULTS}")
         return 1
-    text = page(runs, reasons(), windows, accuracy.mended(lines), accuracy.first_tries(lines))
+    text = [
+        *page(runs, reasons(), windows, accuracy.mended(lines), accuracy.first_tries(lines)),
+        *exam_page.sections(exam_page.read("exam.jsonl"), exam_page.read("corpus.jsonl")),
+    ]
     PAGE.write_text("\n".join(text), encoding="utf-8")
     DIAGRAM.write_text(diagram(accuracy.reliability(accuracy.judged(runs))), encoding="utf-8")
     print(f"{PAGE}: {len(runs)} runs, {len(windows)} windows")

@@ -191,13 +191,25 @@ def marks(verdict: Verdict, truth: Truth) -> Marks:
     word = verdict.verdict == truth.verdict
     if found is None:
         return Marks(word, False, False, False, False)
-    named = found.cause in truth.causes or any(map(_finder(found), truth.words))
+    named = found.cause in truth.causes or any(
+        map(_finder(found.cause, found.function.name, *found.function.stack), truth.words)
+    )
     return Marks(word, named, _has_workers(found, truth), _shows(found, truth.file), _shows(found, truth.function))
 
 
-def _finder(found: Finding) -> Any:
-    """Says whether a word is in what a finding names; one of up to three letters must be a whole token."""
-    text = " | ".join((found.cause, found.function.name, *found.function.stack)).lower()
+def is_among_best(verdict: Verdict, truth: Truth, most: int = 2) -> bool:
+    """Whether the truth is one of the likeliest hypotheses of a verdict that may name another cause, or none."""
+    for one in verdict.considered[:most]:
+        named = one.cause in truth.causes or any(map(_finder(one.cause, one.function), truth.words))
+        workers = truth.scope == "any" or truth.hosts or truth.scope != "some" or one.workers == truth.workers
+        if named and workers:
+            return True
+    return False
+
+
+def _finder(*named: str) -> Any:
+    """Says whether a word is in what is named; one of up to three letters must be a whole token."""
+    text = " | ".join(named).lower()
 
     def is_in(word: str) -> bool:
         pattern = re.escape(word.lower())

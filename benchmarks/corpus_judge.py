@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from corpus_entry import ENTRIES, CorpusWindow, Entry, Truth, as_record, entry_files, marks, read_entry
+from corpus_entry import ENTRIES, CorpusWindow, Entry, Truth, as_record, entry_files, is_among_best, marks, read_entry
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.model.verdict import Verdict
 from eroica.model.window import ALONE
@@ -39,6 +39,8 @@ REVISION = "CORPUS_REVISION"
 _KNOWS_DOUBTED = "doubted" in inspect.signature(analyze).parameters
 #: What two revisions are compared in.
 COMPARED = ("verdict", "cause", "workers", "scope", "function")
+#: A gain that is off by more than this share of the true one is far off.
+FAR_OFF = 0.4
 #: Gains that differ by more are told.
 GAIN_APART = 0.05
 
@@ -92,6 +94,7 @@ def _line(
     }
     nothing = dict.fromkeys(("verdict", "cause", "workers", "file", "function", "right"), False)
     line["marks"] = as_record(marks(verdict, truth)) if verdict is not None else nothing
+    line["is_among_best"] = verdict is not None and is_among_best(verdict, truth)
     return line
 
 
@@ -124,29 +127,37 @@ def figures(lines: Sequence[Line]) -> dict[str, Any]:
     """What a set of judged windows amounts to.
 
     Returns:
-        "windows", "right"; of faulty ones "undetermined" (no cause named) and "wrong" (another one); of healthy ones
-        "alarms"; "brier" of the confidence in causes; "gain_error" (median) and "gain_worst", shares of the iteration.
+        "windows", "right"; of faulty ones "undetermined" (no cause named), "considered" (those of them whose true cause
+        is one of the two likeliest hypotheses) and "wrong" (another cause); of healthy ones "alarms"; "brier" of the
+        confidence in causes; "gain_error" (median) and "gain_worst", shares of the iteration; "gain_off" (median), the
+        same as a share of the true gain, and "gain_far", how many of "gains" are off by more than 40 % of it.
     """
     faulty, healthy = _split(lines)
-    silent = sum(not line["marks"]["right"] and not line["cause"] for line in faulty)
+    silent = [line for line in faulty if not line["marks"]["right"] and not line["cause"]]
     right = sum(line["marks"]["right"] for line in faulty)
     named = [line for line in lines if line["cause"] and line["confidence"] is not None]
-    errors = [
-        abs(line["gain"] - line["true_gain"])
+    gains = [
+        (line["gain"], line["true_gain"])
         for line in faulty
         if line["marks"]["right"] and line["gain"] is not None and line["true_gain"] is not None
     ]
+    errors = [abs(told - true) for told, true in gains]
+    off = [abs(told - true) / true for told, true in gains if true > 0]
     return {
         "windows": len(lines),
         "faulty": len(faulty),
         "right": right,
-        "undetermined": silent,
-        "wrong": len(faulty) - right - silent,
+        "undetermined": len(silent),
+        "considered": sum(line.get("is_among_best", False) for line in silent),
+        "wrong": len(faulty) - right - len(silent),
         "healthy": len(healthy),
         "alarms": sum(not line["marks"]["right"] for line in healthy),
         "brier": _mean((line["confidence"] - line["marks"]["right"]) ** 2 for line in named),
         "gain_error": round(statistics.median(errors), 3) if errors else None,
         "gain_worst": round(max(errors), 3) if errors else None,
+        "gain_off": round(statistics.median(off), 3) if off else None,
+        "gain_far": sum(one > FAR_OFF for one in off),
+        "gains": len(off),
     }
 
 
@@ -186,12 +197,14 @@ def show(lines: Sequence[Line]) -> None:
 
 def _in_words(found: Mapping[str, Any]) -> str:
     parts = [f"{found['right']} of {found['faulty']} faulty right"] if found["faulty"] else []
-    parts += [f"{found['undetermined']} undetermined"] if found["undetermined"] else []
+    if found["undetermined"]:
+        parts.append(f"{found['undetermined']} undetermined ({found['considered']} with the right one of the two best)")
     parts += [f"{found['wrong']} wrong"] if found["wrong"] else []
     parts += [f"{found['alarms']} alarms in {found['healthy']} healthy"] if found["healthy"] else []
     parts += [f"Brier {found['brier']}"] if found["brier"] is not None else []
     if found["gain_error"] is not None:
         parts.append(f"gain error {found['gain_error']} (worst {found['gain_worst']})")
+        parts.append(f"{found['gain_off'] or 0:.1%} of the gain, {found['gain_far']} of {found['gains']} beyond 40 %")
     return ", ".join(parts)
 
 
@@ -250,7 +263,8 @@ def main() -> int:
     began = time.monotonic()
     lines = judge_all(options.entries, options.processes)
     if options.out:
-        options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        stated = {"revision": os.environ.get(REVISION) or revision()}
+        options.out.write_text("".join(json.dumps(line | stated) + "\n" for line in lines))
     show(lines)
     print(
         f"{len(lines)} windows in {time.monotonic() - began:.0f} s, revision {os.environ.get(REVISION) or revision()}"

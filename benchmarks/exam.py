@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from corpus_entry import Truth, as_record, marks, write_entry
+from corpus_entry import Truth, as_record, is_among_best, marks, write_entry
 from corpus_keep import kept_run
 from eroica.errors import EroicaError
 from eroica.model.verdict import Verdict
@@ -123,6 +123,8 @@ def judged(path: Path, truth: Truth) -> dict[str, Any]:
     found, mark = verdict.cause, as_record(marks(verdict, truth))
     line: dict[str, Any] = {"verdict": verdict.verdict, "summary": verdict.summary, "marks": mark}
     line["right"] = mark["right"]
+    line["is_among_best"] = is_among_best(verdict, truth)
+    line["considered"] = [[one.cause, one.function, list(one.workers)] for one in verdict.considered[:3]]
     if found is not None:
         line |= {"cause": found.cause, "workers": list(found.workers), "scope": found.scope, "gain": found.gain}
         line |= {"function": found.function.name, "confidence": found.confidence, "evidence": list(found.evidence[:5])}

@@ -10,3 +10,5 @@ HELD = 0.05
 LISTED = 3
 #: Two counts of executions are the same if they differ by less than this share.
 SAME_COUNT = 0.05
+#: Frames that hold this share of all that a thread does are the loop itself, and name nothing.
+LOOP = 0.9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.frames import is_own_frame, split_frame
 from eroica.diagnosis.view import View
 from eroica.localize.fleet import Fleet
+from eroica.model.pattern import FunctionKey
 
 Floats = NDArray[np.float64]
 #: Share of the iteration that code must hold, with all that it calls.
@@ -23,7 +25,7 @@ def describe_new_code(view: View) -> str:
     past = view.suspects.baseline
     if past is None or view.is_trace:
         return ""
-    now, then = _inclusive(view.fleet), _inclusive(past)
+    now, then = inclusive_times(view.fleet), inclusive_times(past)
     new = _largest(now, then, _MUCH * view.iteration_us)
     gone = _largest(then, now, _MUCH * past.mean_iteration_us)
     if not new:
@@ -37,14 +39,16 @@ def describe_new_code(view: View) -> str:
 def new_function(view: View, least_us: float) -> str:
     """Name the frame that holds so much of an iteration on all workers, and hardly any before; "" without one."""
     past = view.suspects.baseline
-    return "" if past is None or view.is_trace else _largest(_inclusive(view.fleet), _inclusive(past), least_us)
+    return (
+        "" if past is None or view.is_trace else _largest(inclusive_times(view.fleet), inclusive_times(past), least_us)
+    )
 
 
-def _inclusive(fleet: Fleet) -> dict[str, Floats]:
+def inclusive_times(fleet: Fleet, counts: Callable[[FunctionKey], bool] = bool) -> dict[str, Floats]:
     """Return the time under each of the user's frames on the training thread, us per iteration. float64 [W] each."""
     found: dict[str, Floats] = defaultdict(lambda: np.zeros(len(fleet.ranks)))
     for at, key in enumerate(fleet.keys):
-        if key.kind == "python" and key.thread == "training":
+        if key.kind == "python" and key.thread == "training" and counts(key):
             for frame in set(key.stack):
                 if is_own_frame(frame):
                     found[frame] += fleet.total_us[at]

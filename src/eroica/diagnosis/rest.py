@@ -17,6 +17,7 @@ from eroica.diagnosis.candidate import Candidate, FindingKind
 from eroica.diagnosis.frames import Focus, find_focus, is_whole_step, whole_rows
 from eroica.diagnosis.gains import HALF, LEAST_LEFT
 from eroica.diagnosis.lateness import accuse
+from eroica.diagnosis.limits import LOOP
 from eroica.diagnosis.python_code import accuse_python, counted_share
 from eroica.diagnosis.selection import with_culprits
 from eroica.diagnosis.unexplained import find_unexplained
@@ -25,8 +26,6 @@ from eroica.diagnosis.words import format_ms
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import FunctionKey
 
-#: Frames that hold this share of all that a thread does are the loop itself, and name nothing.
-_WHOLE = 0.9
 #: The function holds this share of the block, or none is named.
 _MOSTLY = 0.5
 
@@ -173,7 +172,7 @@ def _loop(past: Fleet) -> frozenset[str]:
             total += time
             for frame in set(key.stack):
                 held[frame] += time
-    return frozenset(frame for frame, time in held.items() if time >= _WHOLE * total)
+    return frozenset(frame for frame, time in held.items() if time >= LOOP * total)
 
 
 def _without(key: FunctionKey, whole: frozenset[str]) -> FunctionKey:

@@ -2,10 +2,10 @@
 
 torch walks two tables without the lock under which it extends them (`FlightRecorder::dump_json`, torch 2.10 to 2.13).
 One grows while a process group is made, the other when a group is used for the first time. Both can be seen coming by
-a thread that holds the interpreter lock, as this one does:
+a thread that holds the interpreter lock, as this one does.
 
-- a thread that makes a group stands in torch's Python functions for that until the group is made;
-- a group that is used counts its collective first, then takes the interpreter lock to note its Python stack, and only
+- A thread that makes a group stands in torch's Python functions for that until the group is made.
+- A group that is used counts its collective first, then takes the interpreter lock to note its Python stack, and only
   then extends the table. So a count that was 0 at the reading before is a table that may be growing.
 
 Then nothing is read, and the next question comes 0.3 s later. Not seen are the first send or receive of a group of

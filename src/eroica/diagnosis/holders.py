@@ -1,0 +1,59 @@
+"""Find code that is long enough to hold a slowdown that nothing accounts for: the likeliest hypotheses, then.
+
+Without a window to compare with, nobody knows what takes longer than before. But the pace tells by how much iterations
+have grown, and code that takes less than half of that is not what has grown.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eroica.diagnosis.account import is_own_time
+from eroica.diagnosis.frames import split_frame
+from eroica.diagnosis.gains import HALF
+from eroica.diagnosis.limits import LISTED, LOOP
+from eroica.diagnosis.new_code import inclusive_times
+from eroica.diagnosis.view import View
+from eroica.diagnosis.words import format_ms
+from eroica.model.verdict import Hypothesis
+
+
+def find_holders(view: View) -> tuple[Hypothesis, ...]:
+    """Find the most specific of the user's functions that take at least half of what iterations have grown by.
+
+    Of functions that call each other the one with the least time is offered; of the others the shortest first. Empty
+    where iterations have not grown, or no stacks tell.
+    """
+    best_us, fleet = view.stated_baseline_us or view.baseline_us, view.fleet
+    if not (view.is_slow and view.sees_callers and best_us):
+        return ()
+    rows = [at for at, key in enumerate(fleet.keys) if key.kind == "python" and key.thread == "training"]
+    whole_us = fleet.total_us[rows].sum(axis=0).max()
+    times = {frame: time_W for frame, time_W in inclusive_times(fleet, is_own_time).items() if time_W.max() > 0}
+    least_us, most_us = HALF * (view.iteration_us - best_us), LOOP * whole_us
+    long = {frame: time_W for frame, time_W in times.items() if least_us <= time_W.max() <= most_us}
+    found: list[Hypothesis] = []
+    while long and len(found) < LISTED:
+        frame = min(long, key=lambda one: (round(float(long[one].max())), -len(one), one))
+        most_us, members = float(long[frame].max()), np.flatnonzero(long[frame] >= HALF * long[frame].max())
+        found.append(
+            Hypothesis(
+                cause="unknown",
+                function=split_frame(frame).label,
+                workers=tuple(fleet.ranks[at] for at in members),
+                scope="all" if members.size == view.workers else "some",
+                gain=None,
+                decision="how long it took before is not known",
+                met=(f"takes {format_ms(most_us)} of each iteration, enough to hold the slowdown",),
+                unknown=("how long it takes in a healthy job (eroica diff)",),
+            )
+        )
+        kin = {other for at in rows if frame in fleet.keys[at].stack for other in fleet.keys[at].stack}
+        long = {other: time_W for other, time_W in long.items() if other not in kin}
+    return tuple(found)
+
+
+def name_holders(view: View) -> str:
+    """Name them in a sentence; "" without any."""
+    named = [one.function for one in find_holders(view)]
+    return f" Long enough to be it: {', '.join(named)}." if named else ""

@@ -1,0 +1,78 @@
+"""Where nothing can be compared, functions that are long enough to hold the slowdown are offered as hypotheses."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from eroica.diagnosis import diagnose
+from eroica.diagnosis.context import WindowContext
+from eroica.localize import localize
+from eroica.model.pattern import FunctionKey, FunctionPattern
+from eroica.model.verdict import Verdict
+from eroica.settings import Settings
+from eroica.testing import FleetPlan, synthesize, synthesize_window
+
+MAIN = "main (project/train.py:1)"
+SCALE, SCALED = "scale_input (project/adapters.py:20)", "Adapter.forward (project/adapters.py:31)"
+SAVE, REDUCE = "save (project/train.py:60)", "average (project/train.py:70)"
+ENTERS = "all_reduce (torch/distributed/distributed_c10d.py:2000)"
+
+
+def verdict(was_ms: float, now_ms: float, *stacks: tuple[tuple[str, ...], dict[int, float]]) -> Verdict:
+    """A slow window without a baseline window; stacks with their milliseconds in each iteration, by worker."""
+    patterns = []
+    for one in synthesize(FleetPlan(draw=1), (), 2):
+        iterations = one.last_iteration - one.first_iteration
+        rows = [
+            FunctionPattern(
+                key=FunctionKey(kind="python", name=stack[-1].split(" ", 1)[0], stack=(MAIN, *stack)),
+                beta=0.0, total_s=ms[one.worker.global_rank] / 1e3 * iterations, count=40, max_s=0.1,
+            )
+            for stack, ms in stacks
+        ]  # fmt: skip
+        patterns.append(msgspec.structs.replace(one, functions=(*one.functions, *rows)))
+    window = msgspec.structs.replace(
+        synthesize_window(patterns, "slow", ()), baseline_iteration_s=was_ms / 1e3, current_iteration_s=now_ms / 1e3
+    )
+    context = WindowContext(job="job", window=window, expected_workers=4)
+    return diagnose(localize(patterns, (), Settings()), context, Settings())
+
+
+def everywhere(ms: float) -> dict[int, float]:
+    return dict.fromkeys(range(4), ms)
+
+
+@pytest.fixture(scope="module")
+def iteration_ms() -> float:
+    return verdict(100, 100, ((SAVE,), everywhere(0.1))).iteration.current_ms
+
+
+def test_the_most_specific_functions_that_may_hold_the_growth_are_offered(iteration_ms: float) -> None:
+    grown = iteration_ms / 2
+    told = verdict(
+        iteration_ms - grown, iteration_ms,
+        ((SCALED, SCALE), everywhere(0.55 * grown)),
+        ((SCALED,), everywhere(0.1 * grown)),
+        ((SAVE,), {0: 0.7 * grown, 1: 0.0, 2: 0.0, 3: 0.0}),
+    )  # fmt: skip
+    assert told.verdict == "undetermined"
+    assert "Long enough to be it: scale_input (adapters.py:20)" in told.summary and "save (train.py:60)" in told.summary
+    offered = [(one.cause, one.function, one.workers, one.scope) for one in told.considered]
+    assert offered == [
+        ("unknown", "scale_input (adapters.py:20)", (0, 1, 2, 3), "all"),
+        ("unknown", "save (train.py:60)", (0,), "some"),
+    ]
+    assert "eroica diff" in told.considered[0].unknown[0]
+
+
+def test_what_is_too_short_or_waits_for_others_or_is_the_loop_is_not(iteration_ms: float) -> None:
+    grown = iteration_ms / 2
+    told = verdict(
+        iteration_ms - grown, iteration_ms,
+        ((SCALED, SCALE), everywhere(0.3 * grown)),
+        ((REDUCE, ENTERS), everywhere(1.2 * grown)),
+        (("step (project/train.py:90)",), everywhere(20 * grown)),
+    )  # fmt: skip
+    assert told.verdict == "undetermined"
+    assert "Long enough" not in told.summary and told.considered == ()
