@@ -46,8 +46,8 @@ def _exam(lines: Sequence[Line]) -> Iterator[str]:
     yield "## Jobs of others, at default settings, the first time\n"
     yield (
         "Training loops written from public bug reports and examples, most of them by people who had not read the "
-        f"rules (`benchmarks/exam.py`); each was run once with each seed, at revisions {', '.join(codes)}. Rules were mended "
-        "after some of them, so nothing here is a rerun.\n"
+        f"rules (`benchmarks/exam.py`); each was run once with each seed, at revisions {', '.join(codes)}. Rules were "
+        "mended after some of them, so nothing here is a rerun.\n"
     )
     yield from _table(
         ("", "right"),
