@@ -123,7 +123,7 @@ class Planner:
             "CREATE TABLE IF NOT EXISTS avoid (one INTEGER PRIMARY KEY CHECK (one = 1), kept BLOB);"
         )
         for name, kept in self._disk.execute("SELECT name, kept FROM jobs ORDER BY rowid"):
-            with contextlib.suppress(msgspec.DecodeError):  # of another version: its job registers again
+            with contextlib.suppress(msgspec.DecodeError):  # of another version, whose members speak otherwise
                 job = msgspec.msgpack.decode(kept, type=Kept)
                 self.jobs[name] = Job(job.members, *demand_of(job.members), job.assignment, job.version, self.clock())
         for (kept,) in self._disk.execute("SELECT kept FROM avoid"):
