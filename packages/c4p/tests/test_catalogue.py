@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
 
 from c4p import catalogue, routes
-from c4p.catalogue import Catalogue, find_ways, keep_good
+from c4p.catalogue import find_ways, keep_good
 from c4p.environment import best_range, parse_target, stack_environment
 from c4p.errors import BadRequest
 from c4p.probes import Answer, Probe, probe
@@ -77,19 +76,6 @@ def test_this_host_has_one_way_to_itself() -> None:
         assert catalogue.still_true(entry)
         assert probe("127.0.0.1", target, [(0, 64)])[0, 64].connected
         assert all(hop.local for hop in routes.next_hops("127.0.0.1", *target, [1000]).values())
-
-
-def test_entries_are_kept_in_a_file_and_dropped_as_a_whole(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "catalogue.json"
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        target = listener.getsockname()
-        first = Catalogue(path).entry("127.0.0.1", target)
-        assert Catalogue(path).entry("127.0.0.1", target) == first
-        kept = Catalogue(path)
-        kept.drop()
-        assert Catalogue(path)._entries == {}
-        path.write_text("[half")
-        assert Catalogue(path).entry("127.0.0.1", target).learned >= first.learned
 
 
 def test_the_shortest_run_of_ports_over_all_ways_is_found() -> None:

@@ -163,6 +163,21 @@ def test_bad_values_are_refused(tmp_path: Path) -> None:
         c4p.Folder(tmp_path, timeout_s=0.05).get("x")
 
 
+def test_a_group_whose_planner_is_away_is_planned_alone_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    began = time.monotonic()
+    body, options = lambda group: group.allgather(np.array([group.rank])).tolist(), {"planner": "http://127.0.0.1:9"}
+    answers = in_one_process(tmp_path, 3, body, **options)
+    assert answers == [[[0], [1], [2]]] * 3
+    assert time.monotonic() - began < 10
+    [warning] = [record.getMessage() for record in caplog.records if record.name == "c4p"]
+    assert "http://127.0.0.1:9 cannot be reached" in warning
+    assert "planned alone" in warning
+    with pytest.raises(c4p.BadRequest, match="an address such as"):
+        c4p.Group(1, 2, c4p.Folder(tmp_path), c4p.Options(planner="planner"))
+
+
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     in_one_process(tmp_path, 3, lambda group: group.barrier())

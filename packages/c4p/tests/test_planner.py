@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from c4p.demand import Report, ask
 from c4p.errors import BadRequest
-from c4p.planner import Assignment, Demand, Pair, Reach, color_evenly, link_loads, plan
+from c4p.planner import Assignment, Demand, Pair, Reach, color_evenly, link_loads, plan, possible_links
 
 
 def job(hosts: list[int], spines: int, flows: int = 4, per_leaf: int = 4) -> Demand:
@@ -84,6 +84,32 @@ def test_links_to_avoid_are_left_and_taken_where_there_is_no_other() -> None:
     only = {"a": job([0, 4], 1)}
     every = [("l0L", "s0"), ("l0R", "s0")]
     assert len(plan(only, {}, avoid=every).assignments["a"].sides) == 8
+
+
+@pytest.mark.parametrize("link", [("h0", "l0L"), ("l1R", "h4")], ids=["from a host", "to a host"])
+def test_a_hosts_link_to_avoid_is_left_over_its_other_port(link: tuple[str, str]) -> None:
+    demands = {"a": job([0, 4, 8], 4)}
+    before = plan(demands, {})
+    assert link in link_loads(demands, before.assignments)
+    planned = plan(demands, before.assignments, avoid=[link])
+    loads = link_loads(demands, planned.assignments)
+    assert link not in loads
+    assert link in possible_links(demands.values())
+    assert sum(planned.moved.values()) >= 2
+    side = "LR".index("R" if link[1] == "l0L" else "L")
+    first = slice(0, 4)  # of the pair whose link it is
+    assert planned.assignments["a"].sides[first] == [side] * 4
+    others = planned.assignments["a"].sides[4:]
+    assert {others[:4].count(0), others[4:].count(0)} <= {1, 2, 3}
+
+
+def test_a_side_that_nobody_has_any_more_is_forgotten() -> None:
+    two = Demand([Pair("a", "b", 4, [Reach("l0L", "l1L", 0), Reach("l0R", "l1R", 0)])], [["s0", "s1"]])
+    one = Demand([Pair("a", "b", 4, [Reach("l0L", "l1L", 0)])], [["s0", "s1"]])
+    had = plan({"x": two}, {}).assignments
+    again = plan({"x": one}, had)
+    assert again.assignments["x"].sides == [0, 0, 0, 0]
+    assert again.moved == {"x": 2}
 
 
 def test_a_side_without_ways_carries_nothing() -> None:

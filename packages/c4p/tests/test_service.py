@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -15,17 +16,41 @@ from pathlib import Path
 import pytest
 
 from c4p.client import Subscription, register
-from c4p.demand import Question, Report, ask
+from c4p.demand import Member, Question, Report, ask, sides_of
 from c4p.errors import BadRequest, PlannerError
+from c4p.planner import plan
 from c4p.service import Planner
 
 
-def question(hosts: list[int], spines: int = 4) -> Question:
+def reports_of(hosts: list[int], spines: int = 4, sides: str = "LR") -> list[Report]:
     reports = []
     for a, b in zip(hosts, hosts[1:] + hosts[:1], strict=True):
-        ways = [f"L{a}|s{k}|L{b}" for k in range(spines)] + [f"R{a}|s{k}|R{b}" for k in range(spines)]
+        ways = [f"{side}{a}|s{k}|{side}{b}" for side in sides for k in range(spines)]
         reports.append(Report(f"h{a}", f"h{b}", 4, ways, [f"L{a}", f"R{a}"]))
-    return ask(reports)
+    return reports
+
+
+def question(hosts: list[int], spines: int = 4) -> Question:
+    return ask(reports_of(hosts, spines))
+
+
+def subscribe(url: str, job: str, hosts: list[int], rank: int, version: int) -> Subscription:
+    """As a group does it: member 0 has what it takes to register the job again."""
+    reports = reports_of(hosts)
+    members = question(hosts).members if rank == 0 else None
+    return Subscription(url, job, rank, version, reports[rank], sides_of(reports), members)
+
+
+def news(subscription: Subscription) -> list[str] | None:
+    """What the planner says now."""
+    subscription._next = 0.0
+    return subscription.news()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -53,54 +78,155 @@ def ask_overview(url: str) -> dict:
 
 
 def test_the_plan_survives_a_kill_and_members_hear_of_changes(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     url, state = f"http://127.0.0.1:{port}", tmp_path / "state.sqlite"
     with serving(state, port) as process:
-        first = register(url, "a/b c", question([0, 1]))
+        version, first = register(url, "a/b c", question([0, 1]))
         assert [len(set(ways)) for ways in first] == [4, 4]
         process.send_signal(signal.SIGKILL)
         process.wait(10)
     with serving(state, port):
         overview = ask_overview(url)
-        assert overview["jobs"] == {"a/b c": {"flows": 8, "version": 0}} or "a/b c" in overview["jobs"]
-        listener = Subscription(url, "a/b c", 1)
-        listener._next = 0.0
-        assert listener.news() is None  # what it knows already
+        assert overview["jobs"] == {"a/b c": {"flows": 8, "version": version}}
+        listener = subscribe(url, "a/b c", [0, 1], 1, version)
+        assert news(listener) is None  # what it knows already
         used = first[1][0].split("|")
         body = json.dumps({"links": [[used[0], used[1]]]}).encode()
         urllib.request.urlopen(urllib.request.Request(f"{url}/avoid", body, method="PUT"), timeout=5).close()
-        listener._next = 0.0
-        news = listener.news()
-        assert news is not None
-        assert not any(way.startswith(f"{used[0]}|{used[1]}|") for way in news)
-        assert sum(a != b for a, b in zip(sorted(news), sorted(first[1]), strict=True)) <= 2
+        said = news(listener)
+        assert said is not None
+        assert not any(way.startswith(f"{used[0]}|{used[1]}|") for way in said)
+        assert sum(a != b for a, b in zip(sorted(said), sorted(first[1]), strict=True)) <= 2
+        listener.leave()
+        nobody = subscribe(url, "nobody", [0, 1], 1, 0)
         with pytest.raises(PlannerError, match="404"):
-            Subscription(url, "nobody", 0)._next = 0.0 or _news(url)
+            news(nobody)
+        nobody.leave()
         for bad in (b"{", b'{"links": 3}', b"\xff"):
             with pytest.raises(urllib.error.HTTPError, match="400"):
                 urllib.request.urlopen(urllib.request.Request(f"{url}/avoid", bad, method="PUT"), timeout=5)
-        Subscription(url, "a/b c", 0).leave()
+        subscribe(url, "a/b c", [0, 1], 0, version).leave()
         assert ask_overview(url)["jobs"] == {}
 
 
-def _news(url: str) -> float:
-    subscription = Subscription(url, "nobody", 0)
-    subscription._next = 0.0
-    subscription.news()
-    return 0.0
+def test_a_job_whose_place_was_given_up_registers_again_and_learned_ways_are_told(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    with serving(tmp_path / "state.sqlite", port, lease=0.2):
+        version, _ = register(url, "a", question([0, 1]))
+        zero, one = (subscribe(url, "a", [0, 1], rank, version) for rank in range(2))
+        one.learned(reports_of([0, 1], sides="R")[1])  # its left port is gone
+        assert news(one) is None  # it has told
+        said = news(one)
+        assert said is not None
+        assert all(way.startswith("R1|") for way in said)
+        time.sleep(0.5)
+        register(url, "b", question([2, 3]))
+        assert sorted(ask_overview(url)["jobs"]) == ["b"]
+        with pytest.raises(PlannerError, match="404"):
+            news(one)
+        assert news(zero) is None
+        assert "a" in ask_overview(url)["jobs"]
+        assert news(zero) is not None  # planned anew; it may be on other ways
+        assert news(one) is None  # tells again what member 0 cannot know
+        assert ["h1", "L1"] not in [link[:2] for link in ask_overview(url)["links"]]
+        assert all(way.startswith("R1|") for way in news(one) or ["none"])
+        zero.leave()
+        one.leave()
+
+
+def test_the_connection_is_kept_and_a_planner_that_was_away_is_found_again(tmp_path: Path) -> None:
+    url, state = f"http://127.0.0.1:{(port := free_port())}", tmp_path / "state.sqlite"
+    with serving(state, port):
+        listener = subscribe(url, "a", [0, 1], 0, register(url, "a", question([0, 1]))[0])
+        assert news(listener) is None
+        here = listener._line._connection.sock.getsockname()
+        assert news(listener) is None
+        assert listener._line._connection.sock.getsockname() == here
+    with serving(state, port):
+        assert news(listener) is None
+        listener.leave()
+        assert ask_overview(url)["jobs"] == {}
+    with pytest.raises(PlannerError, match="c4p serve"):
+        news(listener)
+
+
+def test_a_member_hears_while_a_plan_is_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = Planner(tmp_path / "s.sqlite")
+    job, _ = planner.register("a", question([0, 1]).members)
+    heard: list = []
+    with planner._lock:
+        asks = threading.Thread(target=lambda: heard.append(planner.member("a", 1, -1)), daemon=True)
+        asks.start()
+        asks.join(5.0)
+        assert heard == [(job.version, job.ways(1), False)]
+
+    def full(jobs: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Planner, "_write", lambda self, jobs: full(jobs))
+    with pytest.raises(OSError, match="disk full"):
+        planner.set_avoid([("L0", job.ways(0)[0][1])])
+    assert planner.member("a", 1, job.version) == (job.version, None, False)  # nobody hears what is not on disk
+    planner.close()
+
+
+def test_with_many_members_each_asks_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("c4p.service.ASKED_A_SECOND", 1)
+    planner = Planner(tmp_path / "s.sqlite")
+    assert planner.again_s == 1.0
+    planner.register("a", question([0, 1, 2, 3]).members)
+    planner.register("b", question([4, 5]).members)
+    assert planner.again_s == 6.0
+    planner.leave("a")
+    assert planner.again_s == 2.0
+    planner.close()
+    again = Planner(tmp_path / "s.sqlite")
+    assert again.again_s == 2.0
+    heard = {"version": 7, "ways": None, "stale": False, "again_s": again.again_s}
+    listener = subscribe("http://127.0.0.1:9", "b", [4, 5], 0, 7)
+    monkeypatch.setattr(listener._line, "ask", lambda *rest, **named: (200, heard))
+    began = time.monotonic()
+    assert news(listener) is None
+    assert 2.0 <= listener._next - began < 3.0
+    again.close()
+
+
+def test_what_many_members_learn_at_once_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = Planner()
+    planner.register("a", question([0, 1, 2, 3]).members)
+    planned: list[int] = []
+    monkeypatch.setattr("c4p.service.plan", lambda *rest: planned.append(1) or plan(*rest))
+    told = ask(reports_of([0, 1, 2, 3], spines=3)).members
+    for rank, member in enumerate(told):
+        planner.hear("a", rank, member)
+    planner.settle()
+    assert planner.settle() == 0
+    assert planned == [1]
+    assert planner.jobs["a"].members == told
+    assert not [link for link in planner.overview()["links"] if "s3" in link]
+    with pytest.raises(KeyError):
+        planner.hear("a", 4, told[0])
+    with pytest.raises(BadRequest, match="no top on any side"):
+        planner.hear("a", 0, Member("h0", "h1", 4, [("L0", "L1", [])]))
+
+
+def test_who_asks_to_avoid_a_link_hears_what_came_of_it() -> None:
+    planner = Planner()
+    planner.register("a", question([0, 1]).members)
+    host, leaf = ("h0", "L0"), ("R1", "h1")
+    assert planner.set_avoid([host, ("h0", "s9")]) == {"moved": 2, "taken": [], "unknown": [("h0", "s9")]}
+    assert planner.overview()["jobs"]["a"]["flows"] == 8
+    answer = planner.set_avoid([host, leaf])  # left is left to left: one host's left and the other's right are all
+    assert answer["unknown"] == []
+    assert sum(flows for *_, flows in answer["taken"]) == 4
 
 
 def test_a_job_that_nobody_asks_for_ends_with_its_lease(tmp_path: Path) -> None:
-    from c4p.service import Body
-
     now = [0.0]
     planner = Planner(tmp_path / "s.sqlite", 10.0, lambda: now[0])
 
-    def body(hosts: list[int]) -> Body:
-        q = question(hosts)
-        return Body(q.demand, q.ranks, [(*key, way) for key, way in q.ways.items()], q.flows)
+    def body(hosts: list[int]) -> list[Member]:
+        return question(hosts).members
 
     planner.register("old", body([0, 1]))
     planner.register("kept", body([1, 2]))
@@ -113,16 +239,16 @@ def test_a_job_that_nobody_asks_for_ends_with_its_lease(tmp_path: Path) -> None:
     again = Planner(tmp_path / "s.sqlite", 10.0, lambda: now[0])
     assert sorted(again.jobs) == ["kept", "new"]
     assert again.jobs["new"].assignment == planner.jobs["new"].assignment
-    with pytest.raises(BadRequest, match="needs the rank"):
-        again.register("x", Body(question([0, 1]).demand, [0], [], [4]))
-    with pytest.raises(BadRequest, match="top without a way"):
-        again.register("x", Body(question([0, 1]).demand, [0, 1], [], [4, 4]))
+    with pytest.raises(BadRequest, match="fewer flows than none"):
+        again.register("x", [Member("h0", "h1", -1, [("L0", "L1", ["s0"])])])
+    assert sorted(again.jobs) == ["kept", "new"]
     again.close()
 
 
 def test_a_planner_that_is_not_there_is_named() -> None:
     with pytest.raises(PlannerError, match="c4p serve"):
         register("http://127.0.0.1:9", "a", question([0, 1]))
-    with pytest.raises(BadRequest, match="an address such as"):
-        register("planner", "a", question([0, 1]))
+    for bad in ("planner", "http://", "http://planner:x"):
+        with pytest.raises(BadRequest, match="an address such as"):
+            register(bad, "a", question([0, 1]))
     assert os.environ.get("C4P_PLANNER") is None

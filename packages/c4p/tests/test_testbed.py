@@ -126,9 +126,12 @@ def test_a_path_that_dies_is_left_within_two_seconds_without_an_error(parallel: 
 
 
 @root
-def test_a_path_that_becomes_slow_is_left(parallel: Testbed) -> None:
+def test_a_path_that_becomes_slow_is_left_within_two_seconds(parallel: Testbed) -> None:
+    slowed: list[float] = []
+
     def during() -> None:
         time.sleep(1.0)
+        slowed.append(time.time())
         parallel.throttle("spine2", "host1", 5)
 
     try:
@@ -137,7 +140,9 @@ def test_a_path_that_becomes_slow_is_left(parallel: Testbed) -> None:
         parallel.throttle("spine2", "host1", 100)
     assert job.right
     toward = [e for e in job.members[0]["events"] if e["what"] == "left"]
-    assert any(e["way"] == [parallel.routers["spine2"]] and e["why"] in ("slow", "dead") for e in toward), toward
+    left = [e for e in toward if e["way"] == [parallel.routers["spine2"]] and e["why"] in ("slow", "dead")]
+    assert left, toward
+    assert min(e["time"] for e in left) - slowed[0] < 2.0, left
 
 
 @root
@@ -157,6 +162,47 @@ def test_when_routes_change_ports_are_learned_again(parallel: Testbed) -> None:
     ways = {way for _, way, *_ in job.members[0]["paths"]}
     assert parallel.routers["spine3"] not in ways
     assert len(ways) == 3
+
+
+@root
+def test_when_routes_change_the_planner_hears_of_it(parallel: Testbed, tmp_path: Path) -> None:
+    at = parallel.routers["spine0"]
+    inside = ["ip", "netns", "exec", parallel.namespace("spine0"), sys.executable]
+    serve = ["-m", "c4p.cli", "serve", "--host", at, "--state", str(tmp_path / "state.sqlite")]
+    ask = f"import urllib.request as u; print(u.urlopen('http://{at}:7440', timeout=5).read().decode())"
+    lost = [parallel.addresses[0], parallel.routers["spine3"]]
+    seen: list[bool] = []
+
+    def is_planned() -> bool:
+        done = subprocess.run([*inside, "-c", ask], capture_output=True, text=True, timeout=20, check=True)
+        overview = json.loads(done.stdout)
+        assert overview["jobs"]  # it has not ended
+        return lost in [link[:2] for link in overview["links"]]
+
+    def during() -> None:
+        seen.append(is_planned())
+        subprocess.run(
+            ["ip", "-n", parallel.namespace("host0"), "link", "set", "spine3", "down"], check=True, timeout=10
+        )
+        until = time.monotonic() + 6
+        while time.monotonic() < until and (len(seen) == 1 or seen[-1]):
+            seen.append(is_planned())
+
+    with subprocess.Popen([*inside, *serve], stdout=subprocess.DEVNULL) as planner:
+        try:
+            until = time.monotonic() + 20
+            while subprocess.run([*inside, "-c", ask], capture_output=True, timeout=20, check=False).returncode:
+                assert time.monotonic() < until
+            spec = JobSpec((0, 1), seconds=9.0, length=4 << 20, planner=f"http://{at}:7440")
+            job = run_jobs(parallel, [spec], during)[0]
+        finally:
+            planner.kill()
+            up = ["ip", "-n", parallel.namespace("host0"), "link", "set", "spine3", "up"]
+            subprocess.run(up, check=True, timeout=10)
+            parallel.mend("host0", "spine3")
+    assert job.right
+    assert seen[0]
+    assert not seen[-1]
 
 
 def test_what_cannot_be_built_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
 import members
+from test_service import ask_overview, serving
 
 torch = pytest.importorskip("torch")
 
@@ -144,11 +146,57 @@ def test_a_member_that_calls_another_operation_is_told_through_torch() -> None:
         assert "same operations in the same order" in told
 
 
+def two_groups(rank: int, size: int, folder: str, port: int, planner: str) -> tuple[str, str]:
+    """Names at the planner of two groups of one job."""
+    import os
+
+    import torch.distributed as dist
+
+    import c4p.torch  # noqa: F401
+
+    os.environ |= {"C4P_JOB": "train", "C4P_PLANNER": planner}
+    dist.init_process_group("c4p", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+    second = dist.new_group(backend="c4p")
+    dist.all_reduce(torch.ones(3), group=second)
+    names = {group.c4p.job for group in (dist.group.WORLD, second)}
+    dist.barrier()
+    jobs = ask_overview(planner)["jobs"]
+    dist.barrier()
+    dist.destroy_process_group()
+    return sorted(names), sorted(jobs)
+
+
+def test_two_groups_of_one_job_have_two_names_at_the_planner(tmp_path: Path) -> None:
+    port = _free_port()
+    with serving(tmp_path / "state.sqlite", port):
+        answers = members.run(two_groups, 2, _free_port(), f"http://127.0.0.1:{port}")
+        assert ask_overview(f"http://127.0.0.1:{port}")["jobs"] == {}
+    assert answers[0] == answers[1]
+    names, jobs = answers[0]
+    assert names == jobs
+    assert len(names) == 2
+    assert all(name.startswith("train/") for name in names)
+
+
+def test_an_operation_on_no_tensors_is_done_at_once() -> None:
+    import datetime
+
+    from c4p.torch import ProcessGroupC4P
+
+    alone = ProcessGroupC4P(None, 0, 1, datetime.timedelta(seconds=5))
+    for work in (alone.allreduce_coalesced([]), alone.all_gather_single_coalesced([], [])):
+        assert work.is_completed()
+        assert work.get_future().value() == []
+
+
 def test_variables_give_options() -> None:
     from c4p.errors import BadRequest
     from c4p.torch import options_from
 
     options = options_from({"C4P_SOCKETS": "8", "C4P_ADDRESS": "10.0.0.1"}, 5.0)
     assert (options.sockets, options.address, options.timeout_s) == (8, "10.0.0.1", 5.0)
+    assert options_from({"C4P_JOB": "train"}, 5.0, "3").job == "train/3"
+    assert options_from({"C4P_JOB": "train"}, 5.0).job == "train"
+    assert options_from({}, 5.0, "3").job == ""
     with pytest.raises(BadRequest, match="C4P_SOCKETS='x'"):
         options_from({"C4P_SOCKETS": "x"}, 5.0)

@@ -14,10 +14,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-
-import msgspec
+from dataclasses import dataclass
 
 from c4p import probes, routes
 from c4p.errors import NoWay
@@ -71,54 +68,6 @@ def write_way(way: Way) -> str:
 def parse_way(text: str) -> Way:
     """A way from its text."""
     return tuple(text.split("|")) if text else UNKNOWN
-
-
-@dataclass(slots=True)
-class Catalogue:
-    """All entries of this host.
-
-    Args:
-        path: File that keeps entries between processes; None: memory only.
-        age_s: Entries older than this are learned again.
-    """
-
-    path: Path | None = None
-    age_s: float = AGE_S
-    _entries: dict[tuple[str, str, int], Entry] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.path is not None and self.path.exists():
-            try:
-                kept = msgspec.json.decode(self.path.read_bytes(), type=list[Entry])
-            except msgspec.DecodeError:  # not ours or half-written: learned anew
-                kept = []
-            self._entries = {(e.source, e.target, e.target_port): e for e in kept}
-
-    def entry(self, source: str, target: tuple[str, int], ports: Sequence[int] | None = None) -> Entry:
-        """The entry for a neighbour; learned where there is none, or where it is old or contradicted.
-
-        Raises:
-            NoWay: No route, or no port leads to the neighbour.
-        """
-        key = (source, *target)
-        known = self._entries.get(key)
-        if known is not None and time.time() - known.learned < self.age_s and still_true(known):
-            return known
-        self._entries[key] = learn(source, target, ports)
-        self._save()
-        return self._entries[key]
-
-    def drop(self) -> None:
-        """A route has changed: every entry is forgotten."""
-        self._entries.clear()
-        self._save()
-
-    def _save(self) -> None:
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self.path.with_suffix(".new")
-            fresh.write_bytes(msgspec.json.encode(list(self._entries.values())))
-            fresh.replace(self.path)
 
 
 def learn(source: str, target: tuple[str, int], ports: Sequence[int] | None = None, rounds: int = ROUNDS) -> Entry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -41,6 +42,8 @@ def serve(host: str, port: int, state: Path, lease: float) -> None:
 
     from c4p.service import Planner, application
 
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each member keeps a connection
     state.parent.mkdir(parents=True, exist_ok=True)
     planner = Planner(state, lease)
     click.echo(f"planner on http://{host}:{port}, {len(planner.jobs)} jobs, state in {state}")

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import http.client
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from c4p.demand import Question
+from c4p.demand import Member, Question, Report, sides_of, tell
 from c4p.errors import BadRequest, PlannerError
 from c4p.planner import Assignment
 
 TIMEOUT_S = 10.0
 POLL_S = 1.0
 MOST_BYTES = 256 * 1024 * 1024
+_NOT_FOUND = 404
 
 
-def register(url: str, job: str, question: Question) -> list[list[str]]:
+def check_url(url: str) -> str:
+    """Itself.
+
+    Raises:
+        BadRequest: It is no address of a planner.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise BadRequest(f"planner {url!r}: an address such as http://planner:7440")
+    return url
+
+
+def register(url: str, job: str, question: Question) -> tuple[int, list[list[str]]]:
     """Register a job.
 
     Args:
@@ -28,32 +45,60 @@ def register(url: str, job: str, question: Question) -> list[list[str]]:
         question: Its flows.
 
     Returns:
-        Ways of each member's connections, as text.
+        The plan's version; ways of each member's connections, as text.
 
     Raises:
         PlannerError: The planner cannot be reached, or refuses.
         BadRequest: The URL cannot be used.
     """
-    names = [[pair, side, top, way] for (pair, side, top), way in question.ways.items()]
-    body = {"demand": question.demand, "ranks": question.ranks, "ways": names, "flows": question.flows}
-    answer = _call("PUT", f"{_base(url)}/jobs/{urllib.parse.quote(job, safe='')}", msgspec.json.encode(body))
-    return question.answers(msgspec.convert(answer["assignment"], Assignment))
+    line = _Line(url)
+    try:
+        _, answer = line.ask("PUT", _path(job), {"members": question.members})
+    finally:
+        line.close()
+    return answer["version"], question.answers(msgspec.convert(answer["assignment"], Assignment))
 
 
 class Subscription:
-    """The planner's word for one member: asks once a second, which also keeps the job's place at the planner.
+    """The planner's word for one member: asks once a second, or as often as it is told to; that keeps the job's place.
+
+    Where the planner has given up the job, or never had it, member 0 registers it; where the planner does not know
+    what a member has learned, the member tells it.
 
     Args:
         url: Of the planner.
         job: The job's name.
         rank: The member.
+        version: Of the plan that the member follows; -1: it was planned without the planner.
+        report: What the planner was told of this member.
+        sides: See `c4p.demand.sides_of`, over all members.
+        members: All members of the job, for member 0; None for the others.
     """
 
-    def __init__(self, url: str, job: str, rank: int) -> None:
-        self._job = f"{_base(url)}/jobs/{urllib.parse.quote(job, safe='')}"
+    def __init__(
+        self,
+        url: str,
+        job: str,
+        rank: int,
+        version: int,
+        report: Report,
+        sides: Mapping[str, int],
+        members: Sequence[Member] | None = None,
+    ) -> None:
+        self._line = _Line(url)
+        self._job = _path(job)
         self._rank = rank
-        self._version = -1
+        self._version = version
+        self._sides = dict(sides)
+        self._member, self._choices = tell(report, sides)
+        self._members = members
         self._next = time.monotonic() + POLL_S
+
+    def learned(self, report: Report) -> None:
+        """The member has learned its ways again; the planner is told when it is asked next."""
+        self._sides = sides_of([report]) | self._sides
+        self._member, self._choices = tell(report, self._sides, self._member.edition + 1)
+        self._next = time.monotonic()
 
     def news(self) -> list[str] | None:
         """Ways of this member's connections, where they differ from what was said last; None: nothing new.
@@ -64,35 +109,90 @@ class Subscription:
         if time.monotonic() < self._next:
             return None
         self._next = time.monotonic() + POLL_S
-        answer = _call("GET", f"{self._job}/members/{self._rank}?version={self._version}")
-        first = self._version < 0
-        self._version = answer["version"]
-        ways = answer.get("ways")
-        return None if first or ways is None else [str(way) for way in ways]
+        mine = f"{self._job}/members/{self._rank}"
+        query = f"?version={self._version}&edition={self._member.edition}"
+        status, answer = self._line.ask("GET", mine + query, may_lack=self._members is not None)
+        if status == _NOT_FOUND:
+            self._line.ask("PUT", self._job, {"members": self._members})
+        elif answer["stale"]:
+            self._line.ask("PUT", mine, self._member)
+        else:
+            self._version = answer["version"]
+            self._next = time.monotonic() + answer["again_s"]
+            return self._ways(answer["ways"])
+        self._next = time.monotonic()
+        return None
+
+    def _ways(self, said: list[tuple[int, str]] | None) -> list[str] | None:
+        return [self._choices.get((side, top), "") for side, top in said] if said else None
 
     def leave(self) -> None:
         """The job ends: member 0 says so."""
-        if self._rank == 0:
-            try:
-                _call("DELETE", self._job)
-            except PlannerError:
-                return  # its place is given up when nobody asks for it any more
+        try:
+            if self._rank == 0:
+                self._line.ask("DELETE", self._job)
+        except PlannerError:
+            return  # its place is given up when nobody asks for it any more
+        finally:
+            self._line.close()
 
 
-def _base(url: str) -> str:
-    if not url.startswith(("http://", "https://")):
-        raise BadRequest(f"planner {url!r}: an address such as http://planner:7440")
-    return url.rstrip("/")
+def _path(job: str) -> str:
+    return f"/jobs/{urllib.parse.quote(job, safe='')}"
 
 
-def _call(method: str, url: str, body: bytes | None = None) -> dict[str, Any]:
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            decoded: dict[str, Any] = msgspec.json.decode(answer.read(MOST_BYTES) or b"{}")
-            return decoded
-    except urllib.error.HTTPError as error:
-        text = error.read(4096).decode(errors="replace")
-        raise PlannerError(f"the planner at {url} refused: {error.code} {text}") from error
-    except (OSError, msgspec.DecodeError) as error:
-        raise PlannerError(f"the planner at {url} cannot be reached: {error}; is `c4p serve` running?") from error
+class _Line:
+    """A connection to the planner, kept from one question to the next."""
+
+    def __init__(self, url: str) -> None:
+        self._url = check_url(url).rstrip("/")
+        parts = urllib.parse.urlsplit(self._url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._path = parts.path
+        self._connection = kind(parts.netloc, timeout=TIMEOUT_S)
+
+    def ask(self, method: str, path: str, body: Any = None, may_lack: bool = False) -> tuple[int, dict[str, Any]]:
+        """Status and answer of one request.
+
+        Args:
+            method: Of HTTP.
+            path: Below the planner's URL.
+            body: Sent as JSON.
+            may_lack: Whether "not found" is an answer too.
+
+        Raises:
+            PlannerError: The planner cannot be reached, or refuses.
+        """
+        data = None if body is None else msgspec.json.encode(body)
+        try:
+            status, text = self._exchange(method, self._path + path, data)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            where = f"the planner at {self._url} cannot be reached"
+            raise PlannerError(f"{where}: {error!r}; is `c4p serve` running?") from error
+        if status >= http.client.BAD_REQUEST and not (may_lack and status == _NOT_FOUND):
+            why = text[:4096].decode(errors="replace")
+            raise PlannerError(f"the planner at {self._url} refused: {status} {why}")
+        try:
+            return status, msgspec.json.decode(text or b"{}", type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise PlannerError(f"{self._url} is no planner: {error}") from error
+
+    def _exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
+        kept = self._connection.sock is not None
+        try:
+            return self._once(method, path, data)
+        except (ConnectionError, http.client.BadStatusLine):
+            if not kept:
+                raise
+            self._connection.close()  # the planner has ended the connection, or itself, since the last question
+            return self._once(method, path, data)
+
+    def _once(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
+        self._connection.request(method, path, data, {"Content-Type": "application/json"})
+        answer = self._connection.getresponse()
+        return answer.status, answer.read(MOST_BYTES)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from c4p.catalogue import parse_way, write_way
+from c4p.catalogue import Entry, parse_way, write_way
 from c4p.model import UNKNOWN, Way
 from c4p.planner import Assignment, Demand, Pair, Reach
 
@@ -31,29 +31,64 @@ class Report(msgspec.Struct, frozen=True):
     firsts: list[str]
 
 
+def report_of(entry: Entry, flows: int) -> Report:
+    """What a member knows that has learned this entry."""
+    return Report(entry.source, entry.target, flows, list(entry.ways), entry.firsts)
+
+
+class Member(msgspec.Struct, frozen=True):
+    """What the planner is told of one member.
+
+    Attributes:
+        source: Its host's address.
+        target: Address of the next member's host.
+        flows: Connections to it.
+        reaches: For each side of the hosts' bonds: router before the tops, router after them, the tops. Empty where
+            the member knows no ways.
+        edition: How often the member has learned its ways again.
+    """
+
+    source: str
+    target: str
+    flows: int
+    reaches: list[tuple[str, str, list[str]]]
+    edition: int = 0
+
+
+#: A member's ways as text, by side and top.
+Choices = dict[tuple[int, str], str]
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A demand, and which way each of its answers means.
 
     Attributes:
-        demand: For the planner.
-        ranks: Member of each pair of the demand.
-        ways: Way by pair, side and top.
-        flows: Connections of each member.
+        members: What the planner is told of each, by rank.
+        choices: The ways of each, by rank.
     """
 
-    demand: Demand
-    ranks: list[int]
-    ways: dict[tuple[int, int, str], str]
-    flows: list[int]
+    members: list[Member]
+    choices: list[Choices]
+
+    @property
+    def demand(self) -> Demand:
+        """For the planner."""
+        return demand_of(self.members)[0]
 
     def answers(self, assignment: Assignment) -> list[list[str]]:
         """The ways of each member's connections, as text."""
-        planned: list[list[str]] = [[""] * count for count in self.flows]
-        choices = zip(assignment.sides, assignment.tops, strict=True)
-        for index, (rank, pair) in enumerate(zip(self.ranks, self.demand.pairs, strict=True)):
-            planned[rank] = [self.ways[index, side, top] for side, top in itertools.islice(choices, pair.flows)]
+        planned: list[list[str]] = []
+        picked = zip(assignment.sides, assignment.tops, strict=True)
+        for member, choices in zip(self.members, self.choices, strict=True):
+            mine = itertools.islice(picked, member.flows if member.reaches else 0)
+            planned.append([choices[one] for one in mine] or [""] * member.flows)
         return planned
+
+
+def sides_of(reports: Sequence[Report]) -> dict[str, int]:
+    """Side of the bond, from 0, that each first router of these reports' hosts is on."""
+    return {name: side for report in reports for side, name in enumerate(report.firsts)}
 
 
 def ask(reports: Sequence[Report]) -> Question:
@@ -61,32 +96,56 @@ def ask(reports: Sequence[Report]) -> Question:
 
     Args:
         reports: One of each member, by rank.
+    """
+    sides = sides_of(reports)
+    told = [tell(report, sides) for report in reports]
+    return Question([member for member, _ in told], [choices for _, choices in told])
+
+
+def tell(report: Report, sides: Mapping[str, int], edition: int = 0) -> tuple[Member, Choices]:
+    """What the planner is told of a member, and which way each of its answers means.
+
+    Args:
+        report: What the member knows.
+        sides: See `sides_of`; its own host and the next member's are needed.
+        edition: How often the member has learned its ways again.
 
     Returns:
-        The demand: one pair for each member that knows more than one way. Ways that leave a host's left port and
-        arrive at another's right port are left out, unless there are no others.
+        Ways that leave a host's left port and arrive at another's right port are left out, unless there are no others.
     """
-    sides = {name: side for report in reports for side, name in enumerate(report.firsts)}
-    pairs: list[Pair] = []
-    ranks: list[int] = []
+    ways = [parse_way(text) for text in report.ways if text]
+    straight = [way for way in ways if sides.get(way[0], 0) == sides.get(way[-1], 0)] or ways
+    reaches: list[tuple[str, str, list[str]]] = []
+    choices: Choices = {}
+    for side in range(1 + max((sides.get(way[0], 0) for way in straight), default=-1)):
+        mine = [way for way in straight if sides.get(way[0], 0) == side]
+        found = {_top(way): way for way in mine}
+        choices |= {(side, top): write_way(way) for top, way in found.items()}
+        reaches.append((*_ends(mine, report), sorted(found)))
+    return Member(report.source, report.target, report.flows, reaches, edition), choices
+
+
+def demand_of(members: Sequence[Member]) -> tuple[Demand, dict[int, int]]:
+    """All flows of a job.
+
+    Args:
+        members: By rank.
+
+    Returns:
+        One pair for each member that knows ways; and the number of its first flow, by rank.
+    """
     tops: dict[tuple[str, ...], int] = {}
-    named: dict[tuple[int, int, str], str] = {}
-    for rank, report in enumerate(reports):
-        ways = [parse_way(text) for text in report.ways if text]
-        if not ways:
+    pairs: list[Pair] = []
+    firsts: dict[int, int] = {}
+    flows = 0
+    for rank, member in enumerate(members):
+        if not member.reaches:
             continue
-        straight = [way for way in ways if sides.get(way[0], 0) == sides.get(way[-1], 0)] or ways
-        reaches: list[Reach] = []
-        for side in range(1 + max(sides.get(way[0], 0) for way in straight)):
-            mine = [way for way in straight if sides.get(way[0], 0) == side]
-            entry, exit_ = _ends(mine, report)
-            found = {_top(way): way for way in mine}
-            names = tuple(sorted(found))
-            named |= {(len(pairs), side, top): write_way(way) for top, way in found.items()}
-            reaches.append(Reach(entry, exit_, tops.setdefault(names, len(tops))))
-        pairs.append(Pair(report.source, report.target, report.flows, reaches))
-        ranks.append(rank)
-    return Question(Demand(pairs, [list(names) for names in tops]), ranks, named, [r.flows for r in reports])
+        reaches = [Reach(a, b, tops.setdefault(tuple(names), len(tops))) for a, b, names in member.reaches]
+        pairs.append(Pair(member.source, member.target, member.flows, reaches))
+        firsts[rank] = flows
+        flows += member.flows
+    return Demand(pairs, [list(names) for names in tops]), firsts
 
 
 def _top(way: Way) -> str:

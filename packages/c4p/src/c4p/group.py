@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import socket
 from collections.abc import Callable
@@ -16,12 +17,12 @@ import numpy as np
 
 from c4p.carrier import Carrier
 from c4p.catalogue import Entry, learn, parse_way
-from c4p.client import Subscription, register
+from c4p.client import Subscription, check_url, register
 from c4p.connections import Neighbours
-from c4p.demand import Report, ask
-from c4p.errors import BadRequest, GroupBroken
+from c4p.demand import Question, Report, ask, report_of, sides_of
+from c4p.errors import BadRequest, GroupBroken, PlannerError
 from c4p.model import UNKNOWN, Counters, PathEvent, PathRecord
-from c4p.planner import Assignment, plan
+from c4p.planner import plan
 from c4p.rendezvous import Store
 from c4p.ring import (
     Operation,
@@ -36,6 +37,7 @@ from c4p.watcher import Watcher
 from c4p.ways import Ways
 
 MOST_SOCKETS = 64
+_LOG = logging.getLogger("c4p")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,9 @@ class Options:
             other members.
         sockets: Connections to the next neighbour.
         ports: "planned": learn the ways and plan them; "random": let the kernel choose, as other libraries do.
-        planner: URL of a planner (`c4p serve`) that knows other jobs too. Empty: plan this job alone.
-        job: Name of this job at the planner. Empty: a random one.
+        planner: URL of a planner (`c4p serve`) that knows other jobs too. Empty: plan this job alone; so it is, with a
+            warning, until the planner answers.
+        job: Name of this group at the planner, where one group replaces another of its name. Empty: a random one.
         timeout_s: Longest time of an operation, and of the start.
     """
 
@@ -71,6 +74,8 @@ class Options:
             raise BadRequest(f"ports={self.ports!r}: there are planned and random")
         if not self.timeout_s > 0:
             raise BadRequest(f"timeout_s={self.timeout_s}: seconds, more than 0")
+        if self.planner:
+            check_url(self.planner)
         return self
 
 
@@ -111,38 +116,47 @@ class Group:
             raise BadRequest(f"rank {self.rank} has sockets={mine}, rank {next_rank} {sockets}: give all the same")
         token = bytes.fromhex(store.get("c4p/token").decode())
         at = Neighbours(self.rank, self.size, token, address, next_rank, (host, port), previous_rank)
-        ways, entry = self._plan(store, at, token.hex())
+        ways, entry, subscription = self._plan(store, at, token.hex())
         carrier = Carrier(at, listener, ways, self.options.timeout_s, moves=True)
         carrier.wait_connected(self.options.timeout_s)
         if entry is not None:
-            planned = None if not self.options.planner else Subscription(self.options.planner, self.job, self.rank)
-            self._watcher = Watcher(carrier, entry, planned)
+            self._watcher = Watcher(carrier, entry, subscription)
         return carrier
 
-    def _plan(self, store: Store, at: Neighbours, token: str) -> tuple[Ways, Entry | None]:
-        """Ways to the next neighbour, and the way of each connection."""
-        sockets = self.options.sockets
+    def _plan(self, store: Store, at: Neighbours, token: str) -> tuple[Ways, Entry | None, Subscription | None]:
+        """Ways to the next neighbour and the way of each connection; what was learned; the planner's word."""
+        sockets, planner = self.options.sockets, self.options.planner
         if self.options.ports == "random":
-            return Ways({UNKNOWN: [0]}, [UNKNOWN] * sockets), None
+            return Ways({UNKNOWN: [0]}, [UNKNOWN] * sockets), None, None
         entry = learn(at.address, at.next_address)
-        report = Report(at.address, at.next_address[0], sockets, list(entry.ways), entry.firsts)
+        report = report_of(entry, sockets)
         store.set(f"c4p/ways/{self.rank}", msgspec.json.encode(report).decode())
         self.job = self.options.job or token
+        members = None
         if self.rank == 0:
-            store.set("c4p/plan", json.dumps(self._ask_planner(store)))
-        texts = json.loads(store.get("c4p/plan"))[self.rank]
+            reports = [msgspec.json.decode(store.get(f"c4p/ways/{rank}"), type=Report) for rank in range(self.size)]
+            question = ask(reports)
+            members = question.members
+            version, answers = self._ask_planner(question)
+            said = {"version": version, "ways": answers, "sides": sides_of(reports)}
+            store.set("c4p/plan", json.dumps(said))
+        said = json.loads(store.get("c4p/plan"))
         ports = entry.by_way()
-        planned = [parse_way(text) if parse_way(text) in ports else next(iter(ports)) for text in texts]
-        return Ways(ports, planned), entry
+        ways = map(parse_way, said["ways"][self.rank])
+        planned = [way if way in ports else next(iter(ports)) for way in ways]
+        subscription = None
+        if planner:
+            subscription = Subscription(planner, self.job, self.rank, said["version"], report, said["sides"], members)
+        return Ways(ports, planned), entry, subscription
 
-    def _ask_planner(self, store: Store) -> list[list[str]]:
-        reports = [msgspec.json.decode(store.get(f"c4p/ways/{rank}"), type=Report) for rank in range(self.size)]
-        question = ask(reports)
-        if not question.demand.pairs:
-            return question.answers(Assignment([], []))
+    def _ask_planner(self, question: Question) -> tuple[int, list[list[str]]]:
+        """The plan's version and the ways of each member's connections; -1 where this job is planned alone."""
         if self.options.planner:
-            return register(self.options.planner, self.job, question)
-        return question.answers(plan({self.job: question.demand}, {}).assignments[self.job])
+            try:
+                return register(self.options.planner, self.job, question)
+            except PlannerError as error:
+                _LOG.warning("%s This job is planned alone until the planner answers.", error)
+        return -1, question.answers(plan({self.job: question.demand}, {}).assignments[self.job])
 
     # -- operations -----------------------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ def plan(demands: Mapping[str, Demand], before: Mapping[str, Assignment], avoid:
     Args:
         demands: Flows by job.
         before: Present ways of jobs that have some.
-        avoid: Links (from, to) that no flow is to take.
+        avoid: Links (from, to) that no flow is to take: of those that `link_loads` counts.
 
     Returns:
         The way of each flow. Where all ways of a pair are to be avoided, they are used all the same.
@@ -120,7 +120,7 @@ def plan(demands: Mapping[str, Demand], before: Mapping[str, Assignment], avoid:
         BadRequest: A demand contradicts itself.
     """
     for name, demand in demands.items():
-        _check(name, demand, before.get(name))
+        check(name, demand, before.get(name))
     return _Table(demands, before, set(avoid)).planned()
 
 
@@ -136,7 +136,27 @@ def link_loads(demands: Mapping[str, Demand], assignments: Mapping[str, Assignme
     return dict(loads)
 
 
-def _check(name: str, demand: Demand, before: Assignment | None) -> None:
+def possible_links(demands: Iterable[Demand]) -> set[LinkName]:
+    """Links that flows of these demands could take, named as in `link_loads`."""
+    links: set[LinkName] = set()
+    for demand in demands:
+        seen: set[Reach] = set()
+        for pair in demand.pairs:
+            for reach in pair.reaches:
+                links |= {(pair.source, reach.entry), (reach.exit, pair.target)}
+                if reach not in seen:
+                    seen.add(reach)
+                    tops = demand.tops[reach.tops]
+                    links |= {(reach.entry, top) for top in tops} | {(top, reach.exit) for top in tops}
+    return links
+
+
+def check(name: str, demand: Demand, before: Assignment | None = None) -> None:
+    """See that a job's demand can be planned, and that its present ways are of this demand.
+
+    Raises:
+        BadRequest: They contradict themselves, or each other.
+    """
     lists = len(demand.tops)
     for pair in demand.pairs:
         if pair.flows < 0 or not pair.reaches:
@@ -186,21 +206,22 @@ class _Table:
         self.set_R = np.array(set_R, dtype=np.int64)
         self.whole_R = self.set_R.copy()
         if avoid:
-            self._leave_out(avoid, reaches)
+            self._leave_out(avoid, [(pair, reach) for pair in pairs for reach in pair.reaches])
 
-    def _leave_out(self, avoid: set[LinkName], reaches: Sequence[Reach]) -> None:
-        """Give reaches that have a link to be avoided sets of tops of their own."""
+    def _leave_out(self, avoid: set[LinkName], reaches: Sequence[tuple[Pair, Reach]]) -> None:
+        """Give reaches that have a link to be avoided sets of tops of their own; empty where it is a host's link."""
         sets = [self.mask_MK]
-        known: dict[tuple[str, str, int], int] = {}
+        known: dict[tuple[str, str, int, bool], int] = {}
         ends = {name for link in avoid for name in link}
-        for index, reach in enumerate(reaches):
+        for index, (pair, reach) in enumerate(reaches):
             if reach.entry not in ends and reach.exit not in ends:
                 continue
-            key = (reach.entry, reach.exit, int(self.set_R[index]))
+            closed = (pair.source, reach.entry) in avoid or (reach.exit, pair.target) in avoid
+            key = (reach.entry, reach.exit, int(self.set_R[index]), closed)
             if key not in known:
                 mask = self.mask_MK[key[2]].copy()
                 for top, number in self.tops.items():
-                    if (reach.entry, top) in avoid or (top, reach.exit) in avoid:
+                    if closed or (reach.entry, top) in avoid or (top, reach.exit) in avoid:
                         mask[number] = False
                 known[key] = sum(map(len, sets))
                 sets.append(mask[None, :])
@@ -243,7 +264,9 @@ class _Table:
             else:
                 sides += had.sides
                 tops += [self.tops.get(top, -1) for top in had.tops]
-        return np.array(sides, dtype=np.int64), np.array(tops, dtype=np.int64)
+        side_F = np.array(sides, dtype=np.int64)
+        side_F[side_F >= self.sides] = -1  # a side that nobody has any more
+        return side_F, np.array(tops, dtype=np.int64)
 
     def _sides(self, pair_F: Ints, old_F: Ints) -> Ints:
         """First stage: the side of each flow. A side's share is the number of its tops."""

@@ -2,12 +2,14 @@
 
 | request | answer |
 |---|---|
-| `PUT /jobs/{name}` | registers a job's flows; its assignment, and how many flows of other jobs move |
-| `GET /jobs/{name}/members/{rank}?version=v` | ways of one member where they differ from version v; renews the lease |
+| `PUT /jobs/{name}` | registers a job's members; its assignment, and how many flows of other jobs move |
+| `GET /jobs/{name}/members/{rank}?version=v&edition=e` | side and top of a member's connections if not of version v |
+| `PUT /jobs/{name}/members/{rank}` | a member has learned its ways again |
 | `DELETE /jobs/{name}` | the job has ended |
-| `PUT /avoid` | links that no flow is to take, such as those a diagnosis has named |
+| `PUT /avoid` | links to avoid; how many flows move, which links are taken all the same, which nobody has |
 | `GET /` | jobs, flows, the most loaded links |
 
+A member that asks renews its job's lease, and hears whether the planner knows another edition of its ways than it has.
 State is a SQLite file, written through before an answer is given, so an answer survives the end of the process.
 """
 
@@ -17,8 +19,8 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +31,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from c4p.demand import Question
+from c4p.demand import Member, demand_of
 from c4p.errors import BadRequest
-from c4p.planner import Assignment, Demand, link_loads, plan
+from c4p.planner import Assignment, Demand, check, link_loads, plan, possible_links
 
 LEASE_S = 60.0
 MOST_BYTES = 64 * 1024 * 1024
+#: So many members ask in a second at most: with more, each asks less often than once a second.
+ASKED_A_SECOND = 2000
 
 
 class Body(msgspec.Struct, frozen=True):
-    """What a job registers: see `c4p.demand.Question`."""
+    """What a job registers: its members by rank."""
 
-    demand: Demand
-    ranks: list[int]
-    ways: list[tuple[int, int, str, str]]
-    flows: list[int]
+    members: list[Member]
 
 
 class Avoid(msgspec.Struct, frozen=True):
@@ -55,38 +56,51 @@ class Avoid(msgspec.Struct, frozen=True):
 class Kept(msgspec.Struct, frozen=True):
     """A job on disk."""
 
-    body: Body
+    members: list[Member]
     assignment: Assignment
     version: int
 
 
 @dataclass(slots=True)
 class Job:
-    """A registered job."""
+    """A registered job; only `seen` changes, so it is read without the planner's lock.
 
-    body: Body
+    Attributes:
+        members: By rank.
+        demand: Their flows.
+        firsts: Number of each member's first flow in the demand, by rank.
+        assignment: The way of each flow.
+        version: Another one where ways are others; never one that an earlier job of this name had.
+        seen: When a member asked last.
+    """
+
+    members: list[Member]
+    demand: Demand
+    firsts: dict[int, int]
     assignment: Assignment
     version: int
     seen: float
-    _answers: list[list[str]] | None = None
 
-    def answers(self) -> list[list[str]]:
-        """Ways of each member's connections."""
-        if self._answers is None:
-            ways = {(pair, side, top): way for pair, side, top, way in self.body.ways}
-            question = Question(self.body.demand, self.body.ranks, ways, self.body.flows)
-            self._answers = question.answers(self.assignment)
-        return self._answers
+    def ways(self, rank: int) -> list[tuple[int, str]]:
+        """Side and top of each of a member's connections; none where it knows no ways."""
+        first = self.firsts.get(rank)
+        if first is None:
+            return []
+        mine = slice(first, first + self.members[rank].flows)
+        return list(zip(self.assignment.sides[mine], self.assignment.tops[mine], strict=True))
 
 
 @dataclass(slots=True)
 class Planner:
-    """Jobs and their plan; every change is on disk before it is answered.
+    """Jobs and their plan; every change is on disk before anybody can read it.
 
     Args:
         path: The SQLite file; None: memory only.
         lease_s: A job that nobody asks for in this time has ended.
         clock: Seconds.
+
+    Attributes:
+        again_s: After this time a member asks again.
     """
 
     path: Path | None = None
@@ -94,6 +108,8 @@ class Planner:
     clock: Callable[[], float] = time.time
     jobs: dict[str, Job] = field(default_factory=dict)
     avoid: list[tuple[str, str]] = field(default_factory=list)
+    again_s: float = 1.0
+    _heard: dict[tuple[str, int], Member] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _disk: sqlite3.Connection | None = None
 
@@ -107,17 +123,19 @@ class Planner:
             "CREATE TABLE IF NOT EXISTS avoid (one INTEGER PRIMARY KEY CHECK (one = 1), kept BLOB);"
         )
         for name, kept in self._disk.execute("SELECT name, kept FROM jobs ORDER BY rowid"):
-            job = msgspec.msgpack.decode(kept, type=Kept)
-            self.jobs[name] = Job(job.body, job.assignment, job.version, self.clock())
+            with contextlib.suppress(msgspec.DecodeError):  # of another version, whose members speak otherwise
+                job = msgspec.msgpack.decode(kept, type=Kept)
+                self.jobs[name] = Job(job.members, *demand_of(job.members), job.assignment, job.version, self.clock())
         for (kept,) in self._disk.execute("SELECT kept FROM avoid"):
             self.avoid = msgspec.msgpack.decode(kept, type=list[tuple[str, str]])
+        self._set_pace()
 
     def close(self) -> None:
         """Close the file."""
         if self._disk is not None:
             self._disk.close()
 
-    def register(self, name: str, body: Body) -> tuple[Job, int]:
+    def register(self, name: str, members: list[Member]) -> tuple[Job, int]:
         """A job comes, or comes with other flows.
 
         Returns:
@@ -126,105 +144,158 @@ class Planner:
         Raises:
             BadRequest: Its demand contradicts itself.
         """
-        _check(name, body)
         with self._lock:
-            self._expire()
-            others = {other: job for other, job in self.jobs.items() if other != name}
-            demands = {other: job.body.demand for other, job in others.items()} | {name: body.demand}
-            before = {other: job.assignment for other, job in others.items()}
-            same = self.jobs.get(name)
-            if same is not None and same.body.demand == body.demand:
-                before[name] = same.assignment
-            planned = plan(demands, before, self.avoid)
-            self.jobs[name] = Job(body, planned.assignments[name], same.version + 1 if same else 0, self.clock())
-            moved = self._take_over(planned.assignments, but=name)
-            self._write([name, *moved])
-            return self.jobs[name], sum(planned.moved[other] for other in others)
+            gone = [other for other, job in self.jobs.items() if self.clock() - job.seen > self.lease_s]
+            moved = self._replan({**dict.fromkeys(gone), name: members})
+            return self.jobs[name], sum(count for other, count in moved.items() if other != name)
 
-    def member(self, name: str, rank: int, version: int) -> tuple[int, list[str] | None]:
-        """Ways of a member's connections, where its job's version is another one; renews the lease.
+    def member(self, name: str, rank: int, version: int, edition: int = 0) -> tuple[int, list[Any] | None, bool]:
+        """What a member hears when it asks; renews its job's lease. Never waits for a plan that is being made.
+
+        Args:
+            name: The job.
+            rank: The member.
+            version: Of the ways that it has.
+            edition: Of what it knows, see `c4p.demand.Member`.
+
+        Returns:
+            The job's version; side and top of each connection where the version is another one; whether what the
+            planner knows of this member is of another edition.
 
         Raises:
             KeyError: No such job or member.
         """
+        job = self.jobs[name]
+        if not 0 <= rank < len(job.members):
+            raise KeyError(rank)
+        job.seen = self.clock()
+        return job.version, job.ways(rank) if version != job.version else None, job.members[rank].edition != edition
+
+    def hear(self, name: str, rank: int, member: Member) -> None:
+        """A member has learned its ways again; planned by the next `settle`. Never waits.
+
+        Raises:
+            KeyError: No such job or member.
+            BadRequest: What it says contradicts itself.
+        """
+        if not 0 <= rank < len(self.jobs[name].members):
+            raise KeyError(rank)
+        check(name, demand_of([member])[0])
+        self._heard[name, rank] = member
+
+    def settle(self) -> int:
+        """Plan what was heard, all of it at once: after a failure thousands of members learn again.
+
+        Returns:
+            Flows that move.
+        """
         with self._lock:
-            job = self.jobs[name]
-            job.seen = self.clock()
-            answers = job.answers()
-            if not 0 <= rank < len(answers):
-                raise KeyError(rank)
-            return job.version, answers[rank] if version != job.version else None
+            fresh: dict[str, list[Member] | None] = {}
+            while self._heard:
+                (name, rank), member = self._heard.popitem()
+                job = self.jobs.get(name)
+                members = fresh.get(name) or (list(job.members) if job else [])
+                if rank < len(members):  # otherwise it has ended or come anew since
+                    members[rank] = member
+                    fresh[name] = members
+            return sum(self._replan(fresh).values()) if fresh else 0
 
     def leave(self, name: str) -> bool:
         """A job has ended; the others are evened out where that needs few moves."""
         with self._lock:
-            if self.jobs.pop(name, None) is None:
+            if name not in self.jobs:
                 return False
-            self._replan([name])
+            self._replan({name: None})
             return True
 
-    def set_avoid(self, links: list[tuple[str, str]]) -> int:
-        """Links to avoid from now on; how many flows move for it."""
+    def set_avoid(self, links: list[tuple[str, str]]) -> dict[str, Any]:
+        """Links to avoid from now on.
+
+        Returns:
+            moved: flows that move for it; taken: links that are taken all the same, with their flows, since no way
+            avoids them; unknown: links that no way of a registered job has.
+        """
         with self._lock:
-            self.avoid = links
             if self._disk is not None:
                 with self._disk:
                     kept = msgspec.msgpack.encode(links)
                     self._disk.execute("INSERT OR REPLACE INTO avoid VALUES (1, ?)", (kept,))
-            return self._replan([])
+            self.avoid = links
+            moved = sum(self._replan({}).values())
+            loads = self._loads()
+            known = possible_links(job.demand for job in self.jobs.values())
+            return {
+                "moved": moved,
+                "taken": [[*link, loads[link]] for link in links if link in loads],
+                "unknown": [link for link in links if link not in known],
+            }
 
     def overview(self) -> dict[str, Any]:
         """Jobs, flows, and the links by their number of flows."""
         with self._lock:
-            demands = {name: job.body.demand for name, job in self.jobs.items()}
-            loads = link_loads(demands, {name: job.assignment for name, job in self.jobs.items()})
+            loads = self._loads()
             jobs = {n: {"flows": len(j.assignment.sides), "version": j.version} for n, j in self.jobs.items()}
             most = sorted(loads.items(), key=lambda item: (-item[1], item[0]))[:100]
             return {"jobs": jobs, "avoid": self.avoid, "links": [[a, b, count] for (a, b), count in most]}
 
-    def _expire(self) -> None:
-        gone = [name for name, job in self.jobs.items() if self.clock() - job.seen > self.lease_s]
-        for name in gone:
-            del self.jobs[name]
-        if gone:
-            self._write(gone)
+    def _loads(self) -> dict[tuple[str, str], int]:
+        jobs = self.jobs.items()
+        return link_loads({name: job.demand for name, job in jobs}, {name: job.assignment for name, job in jobs})
 
-    def _replan(self, touched: list[str]) -> int:
-        demands = {name: job.body.demand for name, job in self.jobs.items()}
-        planned = plan(demands, {name: job.assignment for name, job in self.jobs.items()}, self.avoid)
-        self._write(touched + self._take_over(planned.assignments, but=""))
-        return sum(planned.moved.values())
+    def _replan(self, fresh: Mapping[str, list[Member] | None]) -> dict[str, int]:
+        """Plan all jobs, write what is new to disk, then let members read it.
 
-    def _take_over(self, assignments: dict[str, Assignment], but: str) -> list[str]:
-        changed = [n for n, a in assignments.items() if n != but and a != self.jobs[n].assignment]
-        for name in changed:
-            job = self.jobs[name]
-            self.jobs[name] = Job(job.body, assignments[name], job.version + 1, job.seen)
-        return changed
+        Args:
+            fresh: Members of jobs that come or know other ways; None for those that end.
 
-    def _write(self, names: list[str]) -> None:
+        Returns:
+            Flows that move, by job.
+        """
+        jobs = {name: job for name, job in self.jobs.items() if name not in fresh}
+        before = {name: job.assignment for name, job in jobs.items()}
+        demands = {name: job.demand for name, job in jobs.items()}
+        made = {name: (members, *demand_of(members)) for name, members in fresh.items() if members is not None}
+        for name, (_, demand, _) in made.items():
+            demands[name] = demand
+            had = self.jobs.get(name)
+            if had is not None and _flows(had.demand) == _flows(demand):
+                before[name] = had.assignment
+        planned = plan(demands, before, self.avoid)
+        result: dict[str, Job | None] = {name: None for name, members in fresh.items() if members is None}
+        for name, assignment in planned.assignments.items():
+            had, new = self.jobs.get(name), made.get(name)
+            if new is not None:
+                version = had.version + 1 if had is not None else int(1000 * self.clock())
+                result[name] = Job(*new, assignment, version, self.clock())
+            elif had is not None and assignment != had.assignment:
+                result[name] = replace(had, assignment=assignment, version=had.version + 1)
+        self._write(result)
+        for name, job in result.items():
+            if job is None:
+                self.jobs.pop(name, None)
+            else:
+                self.jobs[name] = job
+        self._set_pace()
+        return planned.moved
+
+    def _set_pace(self) -> None:
+        self.again_s = max(1.0, sum(len(job.members) for job in self.jobs.values()) / ASKED_A_SECOND)
+
+    def _write(self, jobs: Mapping[str, Job | None]) -> None:
         if self._disk is None:
             return
         with self._disk:
-            for name in names:
-                job = self.jobs.get(name)
+            for name, job in jobs.items():
                 if job is None:
                     self._disk.execute("DELETE FROM jobs WHERE name = ?", (name,))
                     continue
-                kept = msgspec.msgpack.encode(Kept(job.body, job.assignment, job.version))
+                kept = msgspec.msgpack.encode(Kept(job.members, job.assignment, job.version))
                 self._disk.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (name, kept))
 
 
-def _check(name: str, body: Body) -> None:
-    pairs = body.demand.pairs
-    if len(body.ranks) != len(pairs) or any(not 0 <= rank < len(body.flows) for rank in body.ranks):
-        raise BadRequest(f"job {name!r}: each pair needs the rank of its member")
-    ways = {(pair, side, top) for pair, side, top, _ in body.ways}
-    lists = body.demand.tops
-    for index, pair in enumerate(pairs):
-        for side, reach in enumerate(pair.reaches):
-            if not 0 <= reach.tops < len(lists) or any((index, side, top) not in ways for top in lists[reach.tops]):
-                raise BadRequest(f"job {name!r}: {pair.source} to {pair.target} has a top without a way")
+def _flows(demand: Demand) -> list[tuple[str, str, int]]:
+    """What has to be the same for flows to stay where they are."""
+    return [(pair.source, pair.target, pair.flows) for pair in demand.pairs]
 
 
 def application(planner: Planner) -> Starlette:
@@ -236,7 +307,7 @@ def application(planner: Planner) -> Starlette:
             return body
         name = request.path_params["name"]
         try:
-            job, moved = await run_in_threadpool(planner.register, name, body)
+            job, moved = await run_in_threadpool(planner.register, name, body.members)
         except BadRequest as error:
             return _json({"error": str(error)}, 400)
         return _json({"version": job.version, "assignment": job.assignment, "moved": moved})
@@ -244,9 +315,23 @@ def application(planner: Planner) -> Starlette:
     async def get_member(request: Request) -> Response:
         name, rank = request.path_params["name"], request.path_params["rank"]
         with contextlib.suppress(KeyError, ValueError):
-            version, ways = planner.member(name, rank, int(request.query_params.get("version", -1)))
-            return _json({"version": version, "ways": ways})
-        return _json({"error": f"no job {name!r} with a member {rank}; register it with PUT /jobs/{name}"}, 404)
+            known = [int(request.query_params.get(key, default)) for key, default in (("version", -1), ("edition", 0))]
+            version, ways, stale = planner.member(name, rank, *known)
+            return _json({"version": version, "ways": ways, "stale": stale, "again_s": planner.again_s})
+        return _no_member(name, rank)
+
+    async def put_member(request: Request) -> Response:
+        member = await _body(request, Member)
+        if isinstance(member, Response):
+            return member
+        name, rank = request.path_params["name"], request.path_params["rank"]
+        try:
+            planner.hear(name, rank, member)
+        except KeyError:
+            return _no_member(name, rank)
+        except BadRequest as error:
+            return _json({"error": str(error)}, 400)
+        return _json({"moved": await run_in_threadpool(planner.settle)})
 
     async def delete_job(request: Request) -> Response:
         name = request.path_params["name"]
@@ -257,7 +342,7 @@ def application(planner: Planner) -> Starlette:
         body = await _body(request, Avoid)
         if isinstance(body, Response):
             return body
-        return _json({"moved": await run_in_threadpool(planner.set_avoid, body.links)})
+        return _json(await run_in_threadpool(planner.set_avoid, body.links))
 
     async def overview(_: Request) -> Response:
         return _json(await run_in_threadpool(planner.overview))
@@ -266,6 +351,7 @@ def application(planner: Planner) -> Starlette:
         routes=[
             Route("/", overview),
             Route("/jobs/{name:path}/members/{rank:int}", get_member),
+            Route("/jobs/{name:path}/members/{rank:int}", put_member, methods=["PUT"]),
             Route("/jobs/{name:path}", put_job, methods=["PUT"]),
             Route("/jobs/{name:path}", delete_job, methods=["DELETE"]),
             Route("/avoid", put_avoid, methods=["PUT"]),
@@ -284,6 +370,10 @@ async def _body(request: Request, kind: type[Any]) -> Any:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
         return _json({"error": f"not a {kind.__name__}: {error}"}, 400)
+
+
+def _no_member(name: str, rank: int) -> Response:
+    return _json({"error": f"no job {name!r} with a member {rank}; register it with PUT /jobs/{name}"}, 404)
 
 
 def _json(value: Any, status: int = 200) -> Response:

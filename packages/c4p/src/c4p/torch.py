@@ -49,17 +49,24 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
         size: Members.
         timeout: Longest time of an operation.
         options: How to communicate; None: from the environment, see `options_from`.
+        name: Of the group, as torch calls it: the same on all members and at each start of the job.
 
     Attributes:
         c4p: The group beneath: its paths, events and counters.
     """
 
     def __init__(
-        self, store: Any, rank: int, size: int, timeout: datetime.timedelta, options: Options | None = None
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: datetime.timedelta,
+        options: Options | None = None,
+        name: str = "",
     ) -> None:
         super().__init__(rank, size)
         self._rank, self._size = rank, size
-        options = options or options_from(os.environ, timeout.total_seconds())
+        options = options or options_from(os.environ, timeout.total_seconds(), name)
         self.c4p = Group(rank, size, store, options)
 
     # -- who it is ------------------------------------------------------------------------------------------------
@@ -245,6 +252,8 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
             with record_function(f"c4p:{name}") as span:
                 span._call_end_callbacks_on_future(whole)
         waited = list(futures)
+        if not waited:
+            whole.set_result(results or [])
         left = [len(waited)]
 
         def after(future: Future[None]) -> None:
@@ -283,13 +292,14 @@ class _Handle(Work):
         return self._future
 
 
-def options_from(environment: Any, timeout_s: float) -> Options:
+def options_from(environment: Any, timeout_s: float, group: str = "") -> Options:
     """Options of a group from variables.
 
     Args:
         environment: `C4P_ADDRESS` (own address), `C4P_SOCKETS` (connections to a neighbour), `C4P_PORTS` (planned or
             random), `C4P_PLANNER` (URL), `C4P_JOB` (name at the planner).
         timeout_s: Longest time of an operation.
+        group: Name of the group within the job; it follows the job's name, so that a job's groups are kept apart.
 
     Raises:
         BadRequest: A variable cannot be used.
@@ -297,12 +307,13 @@ def options_from(environment: Any, timeout_s: float) -> Options:
     sockets = environment.get("C4P_SOCKETS", "4")
     if not sockets.isdigit():
         raise BadRequest(f"C4P_SOCKETS={sockets!r}: a number of connections to a neighbour, such as 4")
+    job = environment.get("C4P_JOB", "")
     return Options(
         address=environment.get("C4P_ADDRESS", ""),
         sockets=int(sockets),
         ports=environment.get("C4P_PORTS", "planned"),
         planner=environment.get("C4P_PLANNER", ""),
-        job=environment.get("C4P_JOB", ""),
+        job=f"{job}/{group}" if job and group else job,
         timeout_s=timeout_s,
     )
 
@@ -353,9 +364,9 @@ def _torch_reducer(flat: torch.Tensor, name: str) -> Combine:
     return combine
 
 
-def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> ProcessGroupC4P:
-    return ProcessGroupC4P(store, rank, size, timeout)
+def _create(at: Any, _: Any) -> ProcessGroupC4P:
+    return ProcessGroupC4P(at.store, at.group_rank, at.group_size, at.timeout, name=str(at.group_id))
 
 
 if not hasattr(dist.Backend, "C4P"):
-    dist.Backend.register_backend("c4p", _create, devices=["cpu"])
+    dist.Backend.register_backend("c4p", _create, extended_api=True, devices=["cpu"])

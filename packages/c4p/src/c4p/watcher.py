@@ -10,7 +10,7 @@ from c4p import routes
 from c4p.carrier import Carrier
 from c4p.catalogue import AGE_S, Entry, learn, parse_way, still_true
 from c4p.client import Subscription
-from c4p.demand import spread
+from c4p.demand import report_of, spread
 from c4p.errors import C4PError
 from c4p.model import Way
 
@@ -31,6 +31,7 @@ class Watcher:
     def __init__(self, carrier: Carrier, entry: Entry, subscription: Subscription | None, age_s: float = AGE_S) -> None:
         self._carrier, self._entry, self._subscription = carrier, entry, subscription
         self._age_s = age_s
+        self._doubted = False
         self._stop = threading.Event()
         self.learned_again = 0
         self.last_error = ""
@@ -49,22 +50,27 @@ class Watcher:
     def _run(self) -> None:
         while not self._stop.is_set():
             self._watch.wait(ROUND_S)
-            try:
-                self._round()
-            except (C4PError, OSError) as error:  # tried again in the next round; the job goes on as it is
-                self.last_error = str(error)
-                self._stop.wait(ROUND_S)
+            for step in (self._check_ways, self._follow_plan):
+                try:
+                    step()
+                except (C4PError, OSError) as error:  # tried again in the next round; the job goes on as it is
+                    self.last_error = str(error)
+                    self._stop.wait(ROUND_S)
 
-    def _round(self) -> None:
+    def _check_ways(self) -> None:
+        """Learn again where a route has changed or the entry is old, until that succeeds."""
         if self._watch.changed() and not self._stop.wait(CALM_S):
             self._watch.changed()  # what belongs to the same change
-            if not still_true(self._entry):
-                self._learn_again()
-        elif time.time() - self._entry.learned > self._age_s:
-            if still_true(self._entry):
-                self._entry = dataclasses.replace(self._entry, learned=time.time())
-            else:
-                self._learn_again()
+            self._doubted = True
+        if not self._doubted and time.time() - self._entry.learned <= self._age_s:
+            return
+        if still_true(self._entry):
+            self._entry = dataclasses.replace(self._entry, learned=time.time())
+        else:
+            self._learn_again()
+        self._doubted = False
+
+    def _follow_plan(self) -> None:
         planned = self._subscription.news() if self._subscription is not None else None
         if planned is not None:
             ports = self._entry.by_way()
@@ -75,8 +81,10 @@ class Watcher:
         entry = self._entry
         self._entry = learn(entry.source, (entry.target, entry.target_port), rounds=1)
         self.learned_again += 1
-        ports = self._entry.by_way()
-        self._carrier.move(ports, self._possible(self._carrier.planned(), ports), all_anew=True)
+        ports, planned = self._entry.by_way(), self._carrier.planned()
+        self._carrier.move(ports, self._possible(planned, ports), all_anew=True)
+        if self._subscription is not None:
+            self._subscription.learned(report_of(self._entry, len(planned)))
 
     def _possible(self, planned: list[Way], ports: dict[Way, list[int]]) -> list[Way]:
         """Planned ways; in place of one that is gone, others in turn."""

@@ -1,0 +1,90 @@
+"""`c4p demo`: its table and its picture, on made-up runs and, with root, on a short real one."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from c4p import demo, testbed
+from c4p.cli import main
+from c4p.measure import JobResult, JobSpec
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+class Bed:
+    """Nothing to cut."""
+
+    def __init__(self) -> None:
+        self.cuts: list[tuple[str, str]] = []
+
+    def cut(self, source: str, target: str) -> None:
+        self.cuts.append((source, target))
+
+
+def texts(picture: Path) -> list[str]:
+    return [node.text or "" for node in ET.parse(picture).getroot().iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_the_table_and_the_picture_show_the_runs_and_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = Bed()
+
+    @contextlib.contextmanager
+    def build(shape: object) -> Iterator[Bed]:
+        yield bed
+
+    def run_jobs(_: Bed, specs: Sequence[JobSpec], during: Callable[[], None] | None = None) -> list[JobResult]:
+        [spec] = specs
+        rate = 400.0 if spec.ports == "random" else 760.0
+        event = {"way": ["s1"], "to_way": ["s2"], "time": time.time() + 0.25, "what": "left", "why": "dead"}
+        if during is not None:
+            during()
+        now = time.time()
+        operations = [{"end": now + k, "took_s": 1.0, "busbw_mbit": rate, "right": True} for k in (-1, 0.5)]
+        return [JobResult(operations, [{"events": [event]}, {"events": []}], True)]
+
+    monkeypatch.setattr(demo, "build", build)
+    monkeypatch.setattr(demo, "run_jobs", run_jobs)
+    monkeypatch.setattr(demo, "CUT_AFTER_S", 0.0)
+    picture = tmp_path / "demo.svg"
+    done = CliRunner().invoke(main, ["demo", "--draws", "2", "--picture", str(picture)])
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.output.splitlines()]
+    assert [line[:3] for line in lines if line[:1] == ["random"]] == [["random", "1", "400"], ["random", "2", "400"]]
+    assert ["planned", "760", "█" * 38] in lines
+    assert "planned / random: 1.90; planned is 95% of the paths' sum" in done.output
+    assert "rank 0: left s1 for s2: dead" in done.output
+    assert "every sum was right: yes" in done.output
+    assert bed.cuts == [("spine1", "host1")]
+    drawn = texts(picture)
+    assert {"random 1", "random 2", "planned", "400", "760", "all paths: 800", "3 paths", "0 s"} <= set(drawn)
+
+
+def test_make_demo_runs_the_command() -> None:
+    argv = ["make", "-n", "--no-print-directory", "-C", str(PACKAGE), "demo"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.splitlines()[-1].endswith("/c4p demo")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(bool(testbed.why_not()), reason=testbed.why_not() or "-")
+def test_a_short_demo_runs_on_real_namespaces(tmp_path: Path) -> None:
+    picture = tmp_path / "demo.svg"
+    argv = ["demo", "--seconds", "0.3", "--draws", "1", "--picture", str(picture)]
+    done = subprocess.run(
+        [sys.executable, "-m", "c4p.cli", *argv], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "planned / random:" in done.stdout
+    assert "every sum was right: yes" in done.stdout
+    assert {"random 1", "planned", "0 s"} <= set(texts(picture))

@@ -1,0 +1,109 @@
+"""The watcher's rounds, with a made-up kernel, carrier and planner."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from c4p import watcher
+from c4p.catalogue import Entry
+from c4p.demand import Report
+from c4p.errors import NoWay, PlannerError
+from c4p.model import Way
+from c4p.watcher import Watcher
+
+
+class Kernel:
+    """Says once that a route has changed."""
+
+    def __init__(self) -> None:
+        self.changes = 1
+
+    def changed(self) -> bool:
+        self.changes -= 1
+        return self.changes >= 0
+
+    def wait(self, timeout_s: float) -> None:
+        time.sleep(min(timeout_s, 0.01))
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Carrier:
+    moves: list[tuple[dict[Way, list[int]], list[Way], bool]] = field(default_factory=list)
+
+    def planned(self) -> list[Way]:
+        return [("a",), ("b",)]
+
+    def move(self, ports: dict[Way, list[int]], planned: list[Way], all_anew: bool = False) -> None:
+        self.moves.append((ports, planned, all_anew))
+
+
+@dataclass
+class Subscription:
+    told: list[Report] = field(default_factory=list)
+    asked: int = 0
+
+    def learned(self, report: Report) -> None:
+        self.told.append(report)
+
+    def news(self) -> list[str] | None:
+        self.asked += 1
+        if self.asked == 1:
+            raise PlannerError("away")
+        return None
+
+    def leave(self) -> None:
+        pass
+
+
+def entry(ways: dict[str, list[int]]) -> Entry:
+    return Entry("10.0.0.1", "10.0.0.2", 5000, ways, {}, time.time(), "kernel", list(ways))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_after_a_change_ways_are_learned_until_that_succeeds_and_the_planner_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries: list[float] = []
+    asked: list[int] = []
+    subscription, carrier = Subscription(), Carrier()
+    enough = threading.Event()
+
+    def learn(source: str, target: tuple[str, int], rounds: int) -> Entry:
+        tries.append(time.monotonic())
+        asked.append(subscription.asked)
+        if not enough.is_set():
+            raise NoWay("the far side has not converged")
+        return entry({"b": [2], "c": [3]})
+
+    monkeypatch.setattr(watcher.routes, "Watch", Kernel)
+    monkeypatch.setattr(watcher, "still_true", lambda known: False)
+    monkeypatch.setattr(watcher, "learn", learn)
+    watched = Watcher(carrier, entry({"a": [1], "b": [2]}), subscription)  # type: ignore[arg-type]
+    try:
+        until(lambda: len(tries) == 3)
+        assert "converged" in watched.last_error
+        assert asked[2] > asked[0]  # the planner is asked all the same: the job keeps its place there
+        enough.set()
+        until(lambda: watched.learned_again == 1)
+        until(lambda: bool(subscription.told))
+    finally:
+        watched.close()
+    assert min(b - a for a, b in itertools.pairwise(tries)) >= watcher.ROUND_S
+    assert carrier.moves == [({("b",): [2], ("c",): [3]}, [("c",), ("b",)], True)]
+    assert subscription.told == [Report("10.0.0.1", "10.0.0.2", 2, ["b", "c"], ["b", "c"])]
+    assert len(tries) == 4
