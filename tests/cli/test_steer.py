@@ -232,3 +232,14 @@ def test_what_the_command_line_names_is_filled_in(tmp_path: Path) -> None:
     assert sorted(done.stdout.splitlines()) == [
         f"{host} 2 {number} {host} a.net 31000 1 {{other}}" for number, host in enumerate("ab")
     ]
+
+
+def test_options_of_run_reach_the_collector_as_settings(tmp_path: Path) -> None:
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        code = "import os; print(os.environ.get('EROICA_ACT_FROM'), os.environ.get('EROICA_ON_VERDICT'))"
+        words = [sys.executable, "-m", "eroica", "run", "--out", str(tmp_path / "out"), *options]
+        return subprocess.run([*words, "--", sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert run("--quiet", "--act-from", "0.9", "--on-verdict", "./take it").stdout == "0.9 ./take it\n"
+    wrong = run("--act-from", "1.5")
+    assert wrong.returncode == 0 and "act_from" in wrong.stderr and "unwatched" in wrong.stderr

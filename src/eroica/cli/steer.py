@@ -270,7 +270,7 @@ class Steered:
             if 0 in statuses:
                 self._stop()
                 raise UsageError(
-                    "--reach ended with 0, so it passes no standard input on (use ssh without -n, docker exec with -i), "
+                    "--reach ended with 0, so it passes no standard input on (ssh with -n, docker exec without -i), "
                     "or does not end with the status of what it runs"
                 )
             statuses = [0 if status == steered.DONE else status for status in statuses]
