@@ -1,6 +1,6 @@
 """From a fault to the first good iteration, steered: a stopped worker, an order, a spare host, the job started again.
 
-    python benchmarks/steer.py --json benchmarks/results/steer.json
+    python benchmarks/steer.py --runs 3 --json benchmarks/results/steer.json
 
 Needs root and Linux. Three namespaces train, a fourth one is the spare. `eroica steer` starts the job, `eroica run
 --act-from` gives the order. Without it, the job stands still until the process group's time-out ends it (torch's

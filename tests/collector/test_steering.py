@@ -6,18 +6,27 @@ import asyncio
 import datetime
 import json
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from eroica.archive.store import Store
+from eroica.collector import orders as giving
+from eroica.collector.__main__ import _orders
 from eroica.collector.orders import ORDERS_FILE, Orders
+from eroica.collector.service import Collector
 from eroica.collector.steering import Steering
 from eroica.model.communication import Communication, Place
 from eroica.model.order import Order
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.settings import Settings
+from eroica.wire.places import Places
 
 SURE = Settings(act_from=0.95)
 
@@ -113,6 +122,109 @@ def test_a_slow_connection_isolates_nobody() -> None:
     assert isinstance(order, Order) and order.action == "avoid-path" and not order.restart
 
 
+def finding(cause: str, workers: tuple[int, ...], hosts: tuple[str, ...]) -> Finding:
+    function = FindingFunction(name="f", kind="other")
+    return Finding(
+        order=1,
+        role="cause",
+        cause=cause,
+        function=function,
+        workers=workers,
+        scope="some",
+        hosts=hosts,
+        confidence=0.97,
+    )
+
+
+def test_a_slow_connection_beside_a_slow_worker_isolates_nobody() -> None:
+    late, way = Place(kind="worker", workers=(6,), hosts=("c",)), Place(kind="connection", hosts=("a", "b"))
+    given = msgspec.structs.replace(
+        verdict("slow"),
+        findings=(finding("slow-link", (), ("a", "b")), finding("unknown", (6,), ("c",))),
+        communication=Communication(kind="both-slow", place=late, further=(way,)),
+    )
+    order = Steering("j", SURE).judged(0.0, 1, given)
+    assert isinstance(order, Order) and (order.action, order.hosts) == ("avoid-path", ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("named", "place", "action"),
+    [
+        (finding("slow-link", (0, 1, 2, 3), ("a", "b")), None, "avoid-path"),
+        (finding("slow-link", (), ("a",)), Place(kind="sending", hosts=("a",)), "avoid-path"),
+        (finding("slow-link", (), ("a",)), Place(kind="link", hosts=("a",)), "isolate-host"),
+        (finding("unknown", (0, 1), ("a",)), Place(kind="host", workers=(0, 1), hosts=("a",)), "isolate-host"),
+        (finding("slow-computation", (3,), ("b",)), None, "isolate-worker"),
+    ],
+    ids=["a window's path", "sending", "all of a link", "a host", "a worker"],
+)
+def test_what_is_ordered_follows_from_what_was_found(named: Finding, place: Place | None, action: str) -> None:
+    given = msgspec.structs.replace(verdict("slow", place=place), findings=(named,))
+    order = Steering("j", SURE).judged(0.0, 1, given)
+    assert isinstance(order, Order) and order.action == action
+
+
+def test_an_order_hides_no_later_one_that_asks_for_more() -> None:
+    place = Place(kind="connection", hosts=("a", "b"))
+    slow_way = verdict("slow", workers=(), hosts=("a", "b"), place=place)
+    steering = Steering("j", SURE)
+    assert isinstance(steering.judged(0.0, 1, slow_way), Order)
+    assert steering.judged(1000.0, 2, slow_way) is None
+    slow = steering.judged(2000.0, 3, verdict("slow"))
+    assert isinstance(slow, Order) and slow.action == "isolate-worker"
+    stopped = steering.judged(3000.0, 4, verdict())
+    assert isinstance(stopped, Order) and stopped.restart and stopped.hosts == ("b",)
+    assert steering.judged(4000.0, 5, slow_way) is None and steering.judged(5000.0, 6, verdict()) is None
+
+
+def test_an_order_for_a_standstill_waits_for_the_end_of_the_pause() -> None:
+    steering = Steering("j", SURE)
+    steering.judged(0.0, 1, verdict())
+    assert "act_pause_s" in str(steering.judged(100.0, 2, verdict(workers=(5,), hosts=("c",))))
+    assert steering.holds and steering.tick(299.0, {2}) is None
+    order = steering.tick(301.0, {2})
+    assert isinstance(order, Order) and (order.order, order.window, order.hosts) == (2, 2, ("c",))
+    assert not steering.holds
+
+
+def test_what_is_held_is_forgotten_if_the_job_goes_on_or_is_only_slow() -> None:
+    steering = Steering("j", SURE)
+    steering.judged(0.0, 1, verdict())
+    steering.judged(100.0, 2, verdict(workers=(5,), hosts=("c",)))
+    assert steering.tick(200.0, ()) is None and not steering.holds
+    assert steering.tick(301.0, {2}) is None
+    steering.judged(200.0, 3, verdict("slow", workers=(5,), hosts=("c",)))
+    assert not steering.holds
+
+
+def test_the_collector_gives_a_held_order_while_the_job_stands(tmp_path: Path) -> None:
+    settings = Settings(act_from=0.95, act_pause_s=0.2, on_verdict="true")
+    collector = Collector("j", Store(tmp_path), settings, "t", lambda *_: verdict())
+
+    async def act() -> None:
+        orders = _orders(Places("j", "h", tmp_path, tmp_path, tmp_path), collector, settings, False)
+        assert orders is not None
+        collector.sense.standing.add(2)
+        (tell,) = collector.listeners
+        tell(1, verdict())
+        tell(2, verdict(workers=(5,), hosts=("c",)))
+        tell(3, verdict(workers=(6,), hosts=("d",)))
+        end = time.monotonic() + 10
+        while len(given()) < 2 and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+        await orders.close(10.0)
+
+    def given() -> list[int]:
+        lines = map(json.loads, (tmp_path / ORDERS_FILE).read_text().splitlines())
+        return [line["window"] for line in lines if "window" in line]
+
+    asyncio.run(act())
+    assert given() == [1, 2]
+    assert collector.standing == {2}
+    collector.windows.ended = True
+    assert collector.standing == frozenset()
+
+
 def give(tmp_path: Path, settings: Settings) -> tuple[list[dict[str, object]], list[str]]:
     notes: list[str] = []
 
@@ -141,3 +253,65 @@ def test_a_command_gets_the_order_on_its_standard_input_and_what_became_of_it_is
 def test_a_command_that_fails_is_told_and_costs_nothing_else(tmp_path: Path, command: str, why: str) -> None:
     lines, notes = give(tmp_path, Settings(act_from=0.95, on_verdict=command, act_command_s=0.5))
     assert why in str(lines[1]["outcome"]) and why in notes[-1]
+
+
+@contextmanager
+def server(*statuses: int) -> Iterator[tuple[str, list[bytes]]]:
+    """An HTTP server that answers so, the last one for good; its address, and what it was sent."""
+    got: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(statuses[min(len(got), len(statuses)) - 1])
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    listening = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=listening.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.server_address[1]}/secret", got
+    finally:
+        listening.shutdown()
+        thread.join()
+        listening.server_close()
+
+
+@pytest.mark.parametrize(
+    ("statuses", "tries", "outcome"),
+    [((204,), 1, "taken"), ((503, 204), 2, "taken"), ((404,), 1, "it answers 404"), ((503,), 4, "it answers 503")],
+    ids=["taken", "taken later", "refused", "never taken"],
+)
+def test_an_address_is_sent_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, ...], tries: int, outcome: str
+) -> None:
+    monkeypatch.setattr(giving, "_PAUSE_S", 0.01)
+    with server(*statuses) as (url, got):
+        lines, notes = give(tmp_path, Settings(act_from=0.95, on_verdict_url=url))
+    assert len(got) == tries and msgspec.json.decode(got[0], type=Order).hosts == ("b",)
+    assert lines[1] == {"order": 1, "receiver": "url", "outcome": outcome}
+    assert not any("secret" in note for note in notes)
+
+
+def test_an_address_where_nobody_listens_is_told_without_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(giving, "_PAUSE_S", 0.01)
+    with server(204) as (url, _):
+        pass
+    lines, notes = give(tmp_path, Settings(act_from=0.95, on_verdict_url=url))
+    assert lines[1]["outcome"] == "no answer (ConnectError)"
+    assert "was not taken by the url" in notes[-1] and "secret" not in notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [(Settings(on_verdict="true"), "--act-from"), (Settings(on_verdict_url="nowhere", act_from=0.9), "no http")],
+)
+def test_what_keeps_orders_from_being_given_is_said_at_the_start(tmp_path: Path, settings: Settings, said: str) -> None:
+    notes: list[str] = []
+    Orders("j", tmp_path, settings, notes.append, time.monotonic)
+    assert len(notes) == 1 and said in notes[0]

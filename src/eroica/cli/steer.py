@@ -1,19 +1,24 @@
 """`eroica steer -- COMMAND`: the reference receiver of orders. Starts a job again without the host that is named.
 
-Each host's command is started through words of the user's choice (`--reach 'ssh {host}'`). An order to isolate a host,
-or a worker of it, or a restart, ends the command on all hosts, takes a spare for the host that is left out, and starts
-the command again with other host numbers, another port and the same arguments; where the training begins is a matter
-of its own checkpoints. Everything that is done stands in a file, a line each.
+Each host's command is started through words of the user's choice (`--reach 'ssh {host}'`), which run `sh -s` there and
+pass standard input on: the command, its variables and the secret address of orders come in by it, so that nothing needs
+quotes or is seen in a list of processes, and its end ends the command there (`eroica.cli.steered`). An order to isolate
+a host or a worker of a job that stands ends the command on all hosts, takes a spare for the host that is left out, and
+starts the command again with other host numbers, another port and the same arguments; where the training begins is a
+matter of its own checkpoints. Everything that is done stands in a file, a line each.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import os
 import secrets
 import shlex
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -28,11 +33,14 @@ from typing import Any
 import click
 import msgspec
 
+from eroica.cli import steered
 from eroica.errors import UsageError
 from eroica.model.order import Order
 
 _MOST_BYTES = 100_000
 _POLL_S = 0.2
+#: What a host may take longer than the command to end.
+_REACH_S = 5.0
 #: torch 2.13 shares the launcher's store with the workers; started again under gloo, they do not find each other.
 _VARIABLES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
@@ -59,6 +67,8 @@ class Fleet:
         """
         if order.action == "avoid-path":
             return "a path is to be avoided, which is not for us: plan the job's ways anew (packages/c4p)"
+        if not order.restart:
+            return "the job goes on, only slower: it is not ended for that"
         named = [host for host in order.hosts if host in self.hosts]
         if not named:
             return f"it names no host that trains: {', '.join(order.hosts) or 'none'}"
@@ -77,13 +87,13 @@ class Fleet:
 @click.command()
 @click.option("--hosts", required=True, help="Hosts that train, with commas between; EROICA_HOST is set to the name.")
 @click.option("--spares", default="", help="Hosts that wait, with commas between.")
-@click.option("--reach", default="", help="Words that run a command on a host, as 'ssh {host}'; empty: here.")
+@click.option("--reach", default="", help="Words that run `sh -s` on a host, as 'ssh {host}'; empty: here.")
 @click.option("--address", default="{host}", help="Where a host's address is not its name, as '{host}.cluster'.")
 @click.option("--port", default=29600, help="Master port of the first attempt; the next one is one higher.")
 @click.option("--least", default=1, help="Hosts below which the job is not started again.")
 @click.option("--attempts", default=4, help="Starts at most.")
 @click.option("--stop-s", default=15.0, help="Time to end cleanly, before the command is killed.")
-@click.option("--listen", default="127.0.0.1:0", help="Where orders are awaited, HOST:PORT.")
+@click.option("--listen", default="", help="Where orders are awaited, HOST:PORT; default: where --address leads from.")
 @click.option("--log", "log_file", type=click.Path(path_type=Path), default=Path("eroica-steer.jsonl"))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def steer(  # noqa: PLR0913 - one for each option
@@ -110,7 +120,11 @@ def steer(  # noqa: PLR0913 - one for each option
     fleet = Fleet(_names(hosts), _names(spares))
     if not fleet.hosts:
         raise UsageError("--hosts names no host")
-    receiver = Receiver(listen)
+    words = shlex.split(reach)
+    if words and shutil.which(words[0]) is None:
+        raise UsageError(f"--reach: there is no command {words[0]!r} here")
+    addresses = [address.replace("{host}", host) for host in (*fleet.hosts, *fleet.spares)] if words else []
+    receiver = Receiver(*_doors(listen, addresses))
     run = Steered(fleet, command, reach, address, port, receiver.url, log_file)
     try:
         sys.exit(run.follow(receiver.orders, attempts, least, stop_s))
@@ -122,11 +136,51 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+def _doors(listen: str, addresses: Sequence[str]) -> tuple[str, str]:
+    """HOST:PORT to listen at, and the address of this machine that hosts at `addresses` reach it by.
+
+    Raises:
+        UsageError: They cannot, or it is not known.
+    """
+    host, _, port = listen.rpartition(":")
+    is_open = host in ("", "0.0.0.0")
+    if not is_open and not _is_loopback(host):
+        return listen, host
+    own = {address: _own_address(address) for address in addresses}
+    far = [address for address, ours in own.items() if not _is_loopback(ours)]
+    if far and not is_open:
+        raise UsageError(
+            f"--listen {listen} is not reached from {far[0]}: leave it out, or name the address of a network"
+        )
+    shown = own[far[0]] if far else "127.0.0.1"
+    return f"{host or shown}:{port or 0}", host if not is_open else shown
+
+
+def _own_address(address: str) -> str:
+    """The address of this machine on the way to another one; nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+            one.connect((address, 9))
+            return str(one.getsockname()[0])
+    except OSError as error:
+        raise UsageError(
+            f"no way is known here to {address} ({error.strerror}): say with --listen HOST:0 which address of this "
+            "machine its hosts reach, or with --address where they are"
+        ) from error
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
+    return False
+
+
 class Receiver:
     """Awaits orders over HTTP; whoever does not know the path is refused.
 
     Args:
         listen: HOST:PORT, port 0 for a free one.
+        shown: The host's part in the address, where that is another one.
 
     Attributes:
         url: Where to send orders; a secret.
@@ -136,7 +190,7 @@ class Receiver:
         UsageError: Nobody can listen there.
     """
 
-    def __init__(self, listen: str) -> None:
+    def __init__(self, listen: str, shown: str = "") -> None:
         host, _, port = listen.rpartition(":")
         self.orders: Queue[Order] = Queue(100)
         path = f"/{secrets.token_urlsafe(24)}"
@@ -171,7 +225,7 @@ class Receiver:
             self._server = ThreadingHTTPServer((host, int(port)), Handler)
         except (OSError, ValueError, OverflowError) as error:
             raise UsageError(f"--listen {listen}: {error}; name HOST:PORT of this machine") from error
-        self.url = f"http://{host}:{self._server.server_address[1]}{path}"
+        self.url = f"http://{shown or host}:{self._server.server_address[1]}{path}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
@@ -195,10 +249,17 @@ class Steered:
         self._url = url
         self._log = log_file
         self._attempt = 0
+        self._stop_s = 0.0
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._started: list[str] = []
 
     def follow(self, orders: Queue[Order], attempts: int, least: int, stop_s: float) -> int:
-        """Run until an attempt ends by itself; returns its status, the first one that is not 0."""
+        """Run until an attempt ends by itself; returns its status, the first one that is not 0.
+
+        Raises:
+            UsageError: A host's shell was given nothing to read.
+        """
+        self._stop_s = stop_s
         told_to_end: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda got, _: told_to_end.append(got))
@@ -206,10 +267,18 @@ class Steered:
         while True:
             order = self._next(orders)
             statuses = [one.poll() for one in self._processes]
+            if 0 in statuses:
+                self._stop()
+                raise UsageError(
+                    "--reach ended with 0, so it passes no standard input on (ssh with -n, docker exec without -i), "
+                    "or does not end with the status of what it runs"
+                )
+            statuses = [0 if status == steered.DONE else status for status in statuses]
             if told_to_end:
-                self._stop(stop_s)
+                self._stop()
                 return 128 + told_to_end[0]
             if all(status is not None for status in statuses):
+                self._hang_up()
                 self._note("ended", statuses=statuses)
                 return next((status for status in statuses if status), 0)
             if order is None:
@@ -218,7 +287,7 @@ class Steered:
             why = why or self._fleet.obey(order, least)
             self._note("order", order=msgspec.to_builtins(order), refused=why)
             if not why:
-                self._stop(stop_s)
+                self._stop()
                 self._start()
 
     @staticmethod
@@ -238,34 +307,38 @@ class Steered:
         }
         self._note("start", hosts=fleet.hosts, spares=fleet.spares, left_out=fleet.left_out, attempt=self._attempt)
         variables = {**_VARIABLES, "EROICA_ON_VERDICT_URL": self._url}
-        self._processes = []
+        self._processes, self._started = [], list(fleet.hosts)
         for number, host in enumerate(fleet.hosts):
             words = [_filled(word, {**facts, "node_rank": number, "host": host}) for word in self._command]
             reach = [word.replace("{host}", host) for word in shlex.split(self._reach)]
-            pairs = [f"{name}={value}" for name, value in {**variables, "EROICA_HOST": host}.items()]
-            self._processes.append(
-                subprocess.Popen([*reach, "env", *pairs, *words], stdin=subprocess.DEVNULL, start_new_session=True)
-            )
+            told = {"words": words, "variables": {**variables, "EROICA_HOST": host}, "stop_s": self._stop_s}
+            process = subprocess.Popen([*reach, "sh", "-s"], stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
+            self._processes.append(process)
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):  # it has ended: its status tells
+                process.stdin.write(_program(told, "python3" if reach else sys.executable))
 
-    def _stop(self, patience_s: float) -> None:
-        """SIGTERM, and after a while SIGKILL, for the command and all that it has started here."""
+    def _stop(self) -> None:
+        """End the commands where they run; who does not answer in time is given up, its way there is ended."""
         began = time.monotonic()
-        everybody = _with_descendants(self._processes)
-        for one in self._processes:
-            with contextlib.suppress(OSError):
-                os.killpg(one.pid, signal.SIGTERM)
-        end = began + patience_s
+        self._hang_up()
+        end = began + self._stop_s + _REACH_S
         while any(one.poll() is None for one in self._processes) and time.monotonic() < end:
             time.sleep(0.05)
-        killed = 0
-        for process in {*everybody, *_with_descendants(self._processes)}:
-            with contextlib.suppress(Exception):  # gone meanwhile
-                if process.is_running():
-                    process.kill()
-                    killed += 1
+        given_up = [host for host, one in zip(self._started, self._processes, strict=True) if one.poll() is None]
         for one in self._processes:
+            with contextlib.suppress(OSError):
+                if one.poll() is None:
+                    os.killpg(one.pid, signal.SIGKILL)
             one.wait()
-        self._note("stopped", took_s=round(time.monotonic() - began, 3), killed=killed)
+        self._note("stopped", took_s=round(time.monotonic() - began, 3), given_up=given_up)
+
+    def _hang_up(self) -> None:
+        """End the standard input of each host: what runs there ends, too."""
+        for one in self._processes:
+            assert one.stdin is not None
+            with contextlib.suppress(OSError):
+                one.stdin.close()
 
     def _note(self, event: str, **facts: Any) -> None:
         line = {"event": event, "at": time.time(), **facts}
@@ -282,13 +355,7 @@ def _filled(word: str, facts: dict[str, Any]) -> str:
     return word
 
 
-def _with_descendants(processes: Sequence[subprocess.Popen[bytes]]) -> list[Any]:
-    """All processes below ours on this machine; `psutil` knows them by id and start, so none is mistaken."""
-    import psutil
-
-    found = []
-    for one in processes:
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(one.pid)
-            found += [process, *process.children(recursive=True)]
-    return found
+def _program(told: dict[str, Any], python: str) -> bytes:
+    """A line for a shell: it becomes `eroica.cli.steered`, with what it is told in its environment."""
+    text = Path(steered.__file__).read_text(encoding="utf-8")
+    return f"export EROICA_STEER={shlex.quote(json.dumps(told))}; exec {python} -c {shlex.quote(text)}\n".encode()

@@ -13,7 +13,7 @@ import datetime
 import logging
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from eroica.settings import Settings
 log = logging.getLogger("eroica.collector")
 ORDERS_FILE = "orders.jsonl"
 _TRIES, _PAUSE_S, _TRY_S = 4, 1.0, 5.0
+#: How often it is asked whether an order that is held back is due.
+_HELD_S = 0.5
 
 
 class Orders:
@@ -40,10 +42,17 @@ class Orders:
         settings: `on_verdict`, `on_verdict_url`, `act_from` and what belongs to them.
         note: Where to say what people should know.
         clock: Seconds, monotonic.
+        standing: Windows whose verdict on a standstill still holds.
     """
 
     def __init__(
-        self, job: str, run: Path, settings: Settings, note: Callable[[str], object], clock: Callable[[], float]
+        self,
+        job: str,
+        run: Path,
+        settings: Settings,
+        note: Callable[[str], object],
+        clock: Callable[[], float],
+        standing: Callable[[], Collection[int]] = frozenset,
     ) -> None:
         self._steering = Steering(job, settings)
         self._path = run / ORDERS_FILE
@@ -51,6 +60,8 @@ class Orders:
         self._url = usable_address(settings.on_verdict_url)
         self._note = note
         self._clock = clock
+        self._standing = standing
+        self._holding: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         if settings.on_verdict_url and not self._url:
             note("on_verdict_url is no http or https address; nobody is given orders there")
@@ -68,18 +79,31 @@ class Orders:
 
     def judged(self, window_id: int, verdict: Verdict) -> None:
         """A verdict stands (window 0: that of the whole job). Never waits."""
-        order = self._steering.judged(self._clock(), window_id, verdict)
+        self._follow(self._steering.judged(self._clock(), window_id, verdict))
+        if self._steering.holds and (self._holding is None or self._holding.done()):
+            self._holding = asyncio.get_running_loop().create_task(self._hold())
+
+    async def _hold(self) -> None:
+        """Give what is held back once the pause is over, if the job still stands."""
+        while self._steering.holds:
+            await asyncio.sleep(_HELD_S)
+            self._follow(self._steering.tick(self._clock(), self._standing()))
+
+    def _follow(self, order: Order | str | None) -> None:
         if isinstance(order, str):
             self._note(order)
         elif order is not None:
             self._write(msgspec.to_builtins(order))
-            self._note(f"order {order.order}: {order.action} {', '.join(order.hosts)} (window {window_id})")
+            self._note(f"order {order.order}: {order.action} {', '.join(order.hosts)} (window {order.window})")
             task = asyncio.get_running_loop().create_task(self._give(order))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def close(self, patience_s: float) -> None:
-        """Let receivers have their orders, for so long at most."""
+        """Let receivers have their orders, for so long at most; what is held back is not given any more."""
+        if self._holding is not None:
+            self._holding.cancel()
+            await asyncio.gather(self._holding, return_exceptions=True)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=patience_s)
 
@@ -120,6 +144,7 @@ class Orders:
         problem = ""
         async with httpx.AsyncClient(timeout=_TRY_S, follow_redirects=False, trust_env=False) as client:
             for attempt in range(_TRIES):
+                await asyncio.sleep(_PAUSE_S * 2 ** (attempt - 1) if attempt else 0.0)
                 try:
                     answer = await client.post(self._url, content=body, headers={"Content-Type": "application/json"})
                     if answer.is_success:
@@ -129,7 +154,6 @@ class Orders:
                         break
                 except httpx.HTTPError as error:  # its text may hold the address
                     problem = f"no answer ({type(error).__name__})"
-                await asyncio.sleep(_PAUSE_S * 2**attempt)
         return problem
 
     def _write(self, line: dict[str, Any]) -> None:

@@ -194,6 +194,11 @@ class Collector:
         """There are workers, and as far as their agents know, the job's verdict is made here."""
         return bool(self.windows.roll) and not self.windows.roll.waiting(self._clock())
 
+    @property
+    def standing(self) -> frozenset[int]:
+        """Windows whose verdict on a standstill still holds; none once the job is over."""
+        return frozenset() if self.windows.ended else self.blockages.standing | self.sense.standing
+
     async def run(self, period_s: float = 0.5) -> None:
         """Tick, rewrite status.json, end when the job is over or every agent has long been silent."""
         began = self._clock()

@@ -1,18 +1,20 @@
 """Choose the verdicts that become an order, and the orders that are given: a state machine without I/O.
 
 Off unless `act_from` says from which confidence on. Never on an undetermined verdict, on one that names nobody or
-everybody, or on the job's final one; one order for one fault; `act_pause_s` between two, `act_most` in a job.
+everybody, or on the job's final one; one order for one fault; `act_pause_s` between two, `act_most` in a job. An order
+for a standstill that comes inside the pause is held, and given after it if the job still stands.
 """
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Collection
 
 from eroica.model.order import Action, Order
 from eroica.model.verdict import Finding, Verdict
 from eroica.settings import Settings
 
-_WAYS = ("connection", "sending", "receiving", "link")
+_WAYS = ("connection", "sending", "receiving")
 
 
 class Steering:
@@ -26,7 +28,8 @@ class Steering:
     def __init__(self, job: str, settings: Settings) -> None:
         self._job = job
         self._settings = settings
-        self._given: list[tuple[frozenset[int], frozenset[str]]] = []
+        self._given: list[Order] = []
+        self._held: dict[int, Verdict] = {}
         self._last_at = float("-inf")
         self._count = 0
 
@@ -39,7 +42,7 @@ class Steering:
             wall: The time of day at `now`, with its zone.
         """
         self._count = max((order.order for order in orders), default=0)
-        self._given = [(frozenset(order.workers), frozenset(order.hosts)) for order in orders]
+        self._given = list(orders)
         ages = [(wall - at).total_seconds() for order in orders if (at := _moment(order.at)) is not None]
         if len(ages) < len(orders):  # one that does not say when may have been given just now
             ages.append(0.0)
@@ -55,18 +58,46 @@ class Steering:
         finding = self._sure(window_id, verdict)
         if finding is None:
             return None
-        place = frozenset(finding.workers), frozenset(finding.hosts)
-        if any(self._same(place, other) for other in self._given):
+        order = self._order(window_id, verdict, finding)
+        if any(_covers(other, order) for other in self._given):
             return None
         if self._count >= self._settings.act_most:
             return f"no order for window {window_id}: {self._count} have been given, the most of one job (act_most)"
         if now - self._last_at < self._settings.act_pause_s:
-            return f"no order for window {window_id}: the last one is {now - self._last_at:.0f} s old (act_pause_s)"
-        self._given.append(place)
-        self._count, self._last_at = self._count + 1, now
+            why = f"no order for window {window_id}: the last one is {now - self._last_at:.0f} s old (act_pause_s)"
+            if not order.restart:
+                return why
+            self._held[window_id] = verdict
+            return f"{why}; it is given after that if the job still stands"
+        self._given.append(order)
+        self._count, self._last_at = order.order, now
+        return order
+
+    @property
+    def holds(self) -> bool:
+        """An order waits for the end of the pause."""
+        return bool(self._held)
+
+    def tick(self, now: float, standing: Collection[int]) -> Order | str | None:
+        """Time passed.
+
+        Args:
+            now: Seconds, on the clock of `judged`.
+            standing: Windows whose verdict on a standstill still holds; what was held for others is forgotten.
+
+        Returns:
+            As `judged`, of the last order that is held, once the pause is over.
+        """
+        self._held = {window_id: verdict for window_id, verdict in self._held.items() if window_id in standing}
+        if not self._held or now - self._last_at < self._settings.act_pause_s:
+            return None
+        return self.judged(now, *self._held.popitem())
+
+    def _order(self, window_id: int, verdict: Verdict, finding: Finding) -> Order:
+        """Word the next order."""
         return Order(
             job=self._job,
-            order=self._count,
+            order=self._count + 1,
             action=_action(verdict, finding),
             workers=finding.workers,
             hosts=finding.hosts,
@@ -87,10 +118,12 @@ class Steering:
             return None
         return finding if finding.workers or finding.hosts else None
 
-    @staticmethod
-    def _same(one: tuple[frozenset[int], frozenset[str]], other: tuple[frozenset[int], frozenset[str]]) -> bool:
-        """Return whether two verdicts are of the same trouble: workers or hosts in common."""
-        return bool(one[0] & other[0] or one[1] & other[1])
+
+def _covers(given: Order, order: Order) -> bool:
+    """Return whether an order adds nothing to one before: workers or hosts in common, and no more is asked for."""
+    is_same = not (set(given.workers).isdisjoint(order.workers) and set(given.hosts).isdisjoint(order.hosts))
+    isolates = given.action != "avoid-path" or order.action == "avoid-path"
+    return is_same and isolates and given.restart >= order.restart
 
 
 def _moment(text: str) -> datetime.datetime | None:
@@ -104,8 +137,9 @@ def _moment(text: str) -> datetime.datetime | None:
 
 def _action(verdict: Verdict, finding: Finding) -> Action:
     told = verdict.communication
-    if told is not None and told.place.kind in _WAYS and not finding.workers:
-        return "isolate-host" if told.place.kind == "link" else "avoid-path"
-    if told is not None and told.place.kind == "host":
-        return "isolate-host"
-    return "isolate-worker" if finding.workers else "isolate-host"
+    places = () if told is None else (told.place, *told.further)
+    found = finding.workers, finding.hosts
+    kind = next((place.kind for place in places if (place.workers, place.hosts) == found), "")
+    if kind in _WAYS or (finding.cause == "slow-link" and len(finding.hosts) > 1):
+        return "avoid-path"  # nobody at its ends is to blame
+    return "isolate-worker" if finding.workers and kind != "host" else "isolate-host"
