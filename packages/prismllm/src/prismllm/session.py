@@ -376,8 +376,8 @@ def _write(
 def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[int], list[int], int]:
     """Operators and memory of the last iteration, segment by segment.
 
-    Operators of other threads do not count: gloo's threads carry the rank's profiler with them, and work on a call while
-    the rank is in it or goes on.
+    Operators of other threads do not count: gloo's threads carry the rank's profiler with them, and work on a call
+    while the rank is in it or goes on.
 
     Args:
         profiler: Started with the process and stopped now.
