@@ -4,8 +4,9 @@
 
 Each run is a job with a real collector and a real reporter and agents that only talk; the service and PostgreSQL are
 real, too. While jobs run, a few at a time, one of them or what they share gets a blow every second or two. In the end,
-each verdict and each worker's pattern that lies in a run directory must be in the database exactly once. Trainings
-under the same treatment: `benchmarks/reliability.py`.
+each verdict and each worker's pattern that lies in a run directory must be in the database exactly once, and so must
+its iteration times; its hosts and its end must be known. Trainings under the same treatment:
+`benchmarks/reliability.py`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from serving import Serving, command
 
 from emulated_jobs import EmulatedJob
 from eroica.fleet.database import open_database
+from eroica.fleet.queries import points_of
+from eroica.fleet.reporting.beats import read_history
+from eroica.fleet.tables import runs
 from eroica.model.verdict import Verdict
 from machine import machine_facts, revision
 
@@ -229,12 +233,26 @@ def compared(url: str, jobs: list[EmulatedJob], with_patterns: bool = True) -> d
                 here = Verdict.from_json(text)
                 if (window, here.summary) not in rows["verdicts"]:
                     lost.append(f"{job.name} verdict {window}: {here.summary[:80]}")
+            lost += [f"{job.name} {what}" for what in _untold(connection, job)]
             if with_patterns and set(workers.items()) - set(rows["patterns"].items()):
                 lost.append(f"{job.name} patterns {workers}, there {rows['patterns']}")
             if 0 not in kept or len(kept) < 2:
                 other.append(f"{job.name} has verdicts of {sorted(kept)} only")
     engine.dispose()
     return {"verdicts": verdicts, "patterns": patterns, "lost": lost, "doubled": doubled, "without": other}
+
+
+def _untold(connection: sa.Connection, job: EmulatedJob) -> list[str]:
+    """What of a run's course is in its directory and not in the database."""
+    row = connection.execute(sa.select(runs).where(runs.c.job == job.name)).first()
+    if row is None:
+        return ["its run"]
+    history = read_history(job.run)
+    missing = set(history.at_s if history is not None else ()) - set(points_of(connection, row.id).at_s)
+    is_over = (job.run / "verdict.json").exists()
+    found = [f"{len(missing)} iteration times"] if missing else []
+    found += ["its end"] if is_over and row.phase != "over" else []
+    return [*found, *(["its hosts"] if not row.hosts else [])]
 
 
 def _rows(connection: sa.Connection, job: str) -> dict[str, Any]:

@@ -6,13 +6,24 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from serving import a_pattern, a_verdict
 
 from eroica.fleet.database import writing
 from eroica.fleet.intake import enter, prepare
 from eroica.fleet.patterns import PatternStore
-from eroica.fleet.records import Batch, Beat, Piece, Place, Points, RunFacts, VerdictBody, pack_body
+from eroica.fleet.records import (
+    Batch,
+    Beat,
+    Piece,
+    Place,
+    Points,
+    RunFacts,
+    StandstillBody,
+    VerdictBody,
+    pack_body,
+)
 from eroica.fleet.reporting.packing import block_of
 from eroica.model.verdict import Verdict
 
@@ -34,10 +45,16 @@ def _place(host: str) -> Place:
 
 
 def patterns_piece(
-    facts: RunFacts, window_id: int, seconds: float, workers: int = 8, purpose: str = "baseline"
+    facts: RunFacts, window_id: int, seconds: float, workers: int = 8, purpose: str = "baseline", host: str = ""
 ) -> Piece:
-    block = block_of(0, [a_pattern(rank, window_id, seconds=seconds) for rank in range(workers)], "baseline")
+    patterns = [a_pattern(rank, window_id, host, seconds=seconds) for rank in range(workers)]
+    block = block_of(0, patterns, "baseline")
     return Piece(kind="patterns", key=f"patterns/{window_id}/0", facts=facts, at=facts.began, body=pack_body(block))
+
+
+def standstill_piece(facts: RunFacts, window_id: int, at: float, word: str = "blocked") -> Piece:
+    body = StandstillBody(window_id=window_id, seen_at=at, record=msgspec.json.encode({"message": word}))
+    return Piece(kind="standstill", key=f"standstill/{window_id}", facts=facts, at=at, body=pack_body(body))
 
 
 def beat(facts: RunFacts, at: float, hosts: Sequence[str], **more: Any) -> Beat:

@@ -97,6 +97,15 @@ def test_a_repair_lets_a_host_begin_anew_and_says_when_it_is_named_again() -> No
     assert (again.named, again.again, again.suspicious) == (3, True, True)
 
 
+def test_a_host_that_one_run_named_before_and_after_its_repair_is_named_again() -> None:
+    hosts = {run: {f"h{at}" for at in range(100)} for run in range(3)}
+    lives = {run: Life(f"job{run}", 0.0, 1000.0) for run in hosts}
+    both = [Naming(run, "h0", frozenset(), frozenset({"compute-slow"}), 100.0, 900.0) for run in hosts]
+    fact = host_facts(both, hosts, lives, {"h0": 500.0})[0]
+    assert (fact.named, fact.again) == (3, True)
+    assert not host_facts(both, hosts, lives, {"h0": 50.0})[0].again
+
+
 def onset(run: int, at: float, cause: str = "slow-storage-read", function: str = "read") -> Onset:
     return Onset(run, cause, function, at, at, 0.2)
 

@@ -71,8 +71,10 @@ def test_what_was_handed_over_is_not_sent_again(service: Serving, tmp_path: Path
 
 def test_without_a_service_everything_waits_and_is_handed_over_later(service: Serving, tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run", "later")
-    directory.course(100.0)
+    directory.course(*[100.0] * 20, 103.0)
     directory.window(1, a_verdict("later"))
+    directory.end(a_verdict("later"))
+    long_ago(directory)
     nobody = {**service.environ(), "EROICA_FLEET": "http://127.0.0.1:9"}
     assert reporter(nobody, directory.path, "later").wait(ENOUGH_S) == 1
     assert not Spool(directory.path).is_empty()
@@ -81,11 +83,78 @@ def test_without_a_service_everything_waits_and_is_handed_over_later(service: Se
     said = command(service.environ(), "fleet", "send", str(tmp_path))
     assert "1 runs handed over" in said
     course = only_run(service, "later")
-    assert [line["window_id"] for line in course["verdicts"]] == [1]
+    assert sorted(line["window_id"] for line in course["verdicts"]) == [0, 1]
     assert course["pattern_workers"] == {"1": 8}
+    assert_told_to_its_end(course, directory)
     directory.window(1, a_verdict("later", function="another"))
     report(service, directory)
     assert len(service.ask("GET", "/v1/runs", job="later")["runs"]) == 2
+
+
+def long_ago(directory: RunDirectory) -> None:
+    """As if its collector had written all of it an hour ago."""
+    for name in ("status.json", "history.json", "verdict.json"):
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(directory.path / name, (time.time() - 3600,) * 2)
+
+
+def assert_told_to_its_end(course: dict, directory: RunDirectory) -> None:
+    run = course["run"]
+    assert course["times"]["mean_ms"] == directory.means
+    assert course["names"] == ["node0", "node1"]
+    assert (run["workers"], run["hosts"], run["best_ms"]) == (8, 2, 100.0)
+    assert 3500 < time.time() - run["heard_at"] < 3700
+
+
+@pytest.mark.parametrize("is_over", [True, False], ids=["over", "killed"])
+def test_another_jobs_reporter_hands_over_times_hosts_and_the_end_too(
+    service: Serving, tmp_path: Path, is_over: bool
+) -> None:
+    name = f"away-{is_over}"
+    away, beside = RunDirectory(tmp_path / "away", name), RunDirectory(tmp_path / "beside", f"{name}-beside")
+    away.course(*[100.0] * 20)
+    away.window(1, a_verdict(name))
+    if is_over:
+        away.end(a_verdict(name))
+    long_ago(away)
+    nobody = {**service.environ(), "EROICA_FLEET": "http://127.0.0.1:9"}
+    assert reporter(nobody, away.path, name).wait(ENOUGH_S) == 1
+    (away.path / "fleet" / "whose").unlink()  # it tried another address
+    beside.end(a_verdict(beside.job))
+    report(service, beside)
+    course = only_run(service, name)
+    assert_told_to_its_end(course, away)
+    assert course["run"]["state"] == ("over" if is_over else "lost")
+    report(service, beside)  # nothing is new
+    assert only_run(service, name)["run"]["heard_at"] == course["run"]["heard_at"]
+
+
+def test_a_second_run_in_a_directory_that_nobody_closed_is_another_one(service: Serving, tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path / "run", "same", began=time.time() - 500)
+    first.course(*[100.0] * 20)
+    first.window(1, a_verdict("same", function="first"))
+    first.end(a_verdict("same", function="first"))
+    report(service, first)
+    second = RunDirectory(tmp_path / "run", "same")
+    second.course(*[50.0] * 20)
+    guardian = subprocess.Popen(["sleep", "600"])
+    try:
+        reporting = reporter(service.environ(), second.path, "same", guardian.pid)
+        deadline = time.monotonic() + 20
+        while len(service.ask("GET", "/v1/runs", job="same")["runs"]) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        second.window(1, a_verdict("same", function="second"))
+        second.end(a_verdict("same", function="second"))
+        assert reporting.wait(ENOUGH_S) == 0
+    finally:
+        guardian.kill()
+        guardian.wait()
+    found = service.ask("GET", "/v1/runs", job="same")["runs"]
+    courses = [service.ask("GET", f"/v1/runs/{run['id']}") for run in sorted(found, key=lambda run: run["began_at"])]
+    assert [course["times"]["mean_ms"] for course in courses] == [[100.0] * 20, [50.0] * 20]
+    for course, word in zip(courses, ("first", "second"), strict=True):
+        assert course["run"]["state"] == "over"
+        assert {line["window_id"]: line["function"] for line in course["verdicts"]} == {0: word, 1: word}
 
 
 @pytest.mark.parametrize("windows", [4, pytest.param(24, marks=pytest.mark.thorough)])

@@ -13,9 +13,11 @@ from serving import RunDirectory, a_pattern, a_verdict
 
 from eroica.archive.bundle import BUNDLE_FILE, Bundle
 from eroica.fleet.records import OURS, Batch, Beat, Receipt, RunFacts
+from eroica.fleet.reporting.beats import beat_of, keep_last, look
 from eroica.fleet.reporting.packing import Packer
+from eroica.fleet.reporting.reporter import hand_over
 from eroica.fleet.reporting.sending import Sender, client_for
-from eroica.fleet.reporting.spool import Spool
+from eroica.fleet.reporting.spool import SendState, Spool
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
 
@@ -163,6 +165,42 @@ def test_a_beat_that_is_refused_costs_no_piece(server: Server, spool: Spool) -> 
     assert (sent.ok, sent.beat) == (True, False)
     assert spool.is_empty()
     assert not (spool.root / "refused").exists()
+
+
+def settings_for(server: Server) -> Settings:
+    return Settings(fleet=f"http://127.0.0.1:{server.server_port}", fleet_token="t")
+
+
+def test_what_is_handed_over_later_passes_a_piece_that_the_service_answers_400(server: Server, spool: Spool) -> None:
+    def picky(batch: Batch) -> tuple[int, bytes]:
+        return (400, b'{"error": "bad"}') if any(piece.key == "verdict/3" for piece in batch.pieces) else take(batch)
+
+    server.answer = picky
+    assert not hand_over(spool.run, settings_for(server)), "one is refused"
+    assert spool.is_empty()
+    assert len(list((spool.root / "refused").iterdir())) == 2
+
+
+def test_a_last_beat_goes_after_the_pieces_and_one_that_is_refused_is_dropped(server: Server, spool: Spool) -> None:
+    RunDirectory(spool.run).course(*[100.0] * 9)
+    keep_last(spool, FACTS)
+    assert hand_over(spool.run, settings_for(server))
+    assert [(len(batch.pieces), batch.beat is not None) for batch in server.heard] == [(4, False), (0, True)]
+    assert server.heard[1].beat is not None and server.heard[1].beat.points.mean_ms == (100.0,) * 9
+    keep_last(spool, FACTS)
+    server.answer = lambda batch: (400, b'{"error": "bad"}')
+    assert hand_over(spool.run, settings_for(server))
+    assert spool.is_empty()
+
+
+def test_the_best_iteration_is_measured_the_same_way_while_a_job_runs_and_at_its_end(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.course(*[90.0] * 5, 80.0, *[100.0] * 30)
+    told = []
+    for _ in range(2):
+        told.append(beat_of(FACTS, look(directory.path, SendState()), SendState()).best_ms)
+        (directory.path / "status.json").unlink(missing_ok=True)
+    assert told == [100.0, 100.0]
 
 
 def test_pauses_grow_and_the_services_wish_is_respected(server: Server, spool: Spool) -> None:

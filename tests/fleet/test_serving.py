@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from postgres import Postgres
 from serving import EROICA, RunDirectory, Serving, a_verdict, reporter
 
-from eroica.errors import UsageError
+from eroica.errors import InputError, UsageError
 
 ENOUGH_S = 60.0
 
@@ -218,6 +218,48 @@ def test_an_alert_is_sent_once_and_shown_in_metrics(tmp_path: Path) -> None:
         chat.shutdown()
         chat.server_close()
         service.stop()
+
+
+def test_what_is_changed_by_hand_is_changed_by_commands(service: Serving, tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    from eroica.cli.fleet import fleet
+
+    directory = a_run(tmp_path / "run", "by-hand")
+    assert reporter(service.environ(), directory.path, "by-hand").wait(ENOUGH_S) == 0
+    environ = {"EROICA_FLEET": service.url, "EROICA_FLEET_TOKEN": service.operator}
+
+    def said(*words: str) -> str:
+        done = CliRunner().invoke(fleet, words, env=environ, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    def listed(*words: str) -> Any:
+        return json.loads(said(*words, "--json"))
+
+    run_id = service.ask("GET", "/v1/runs", job="by-hand")["runs"][0]["id"]
+    said("project", "another")
+    made = said("token", "guest", "--project", "another", "--scopes", "read, report", "--days", "2").strip()
+    assert service.ask("GET", "/v1/runs", made)["all"] == 0
+    guest = next(one for one in listed("tokens") if one["name"] == "guest")
+    assert (guest["scopes"], guest["revoked_at"]) == ("read,report", None)
+    said("revoke", str(guest["id"]))
+    assert "error" in service.ask("GET", "/v1/runs", made, check=False)
+    said("repaired", "node1", "--project", "main", "--note", "a new fan")
+    assert [(one["host"], one["note"]) for one in service.ask("GET", "/v1/repairs")] == [("node1", "a new fan")]
+    said("profile", str(run_id), "--seconds", "3", "--reason", "why?")
+    with pytest.raises(InputError, match="asked for already"):
+        said("profile", str(run_id))
+    assert {"runs", "files", "orphans", "joined"} == set(listed("sweep"))
+    done = {line["action"] for line in listed("audit")}
+    assert done >= {"project added", "token added", "token revoked", "host repaired", "window asked for", "swept"}
+    file = tmp_path / "verdicts.parquet"
+    said("table", "verdicts", "--days", "2", "--out", str(file))
+    assert ("f1", "slow-data-loading") in {
+        (row["function"], row["cause"]) for row in pq.read_table(file).to_pylist() if row["run_id"] == run_id
+    }
+    environ["EROICA_FLEET_TOKEN"] = service.token("read")
+    with pytest.raises(InputError, match="may not administer"):
+        said("audit")
 
 
 @pytest.mark.jobs

@@ -23,17 +23,18 @@ from serving import a_verdict
 
 import eroica.fleet
 from eroica.errors import InputError, UsageError
-from eroica.fleet.alerts import settle
+from eroica.fleet.alerts import settle, tell
 from eroica.fleet.asking import Ask
 from eroica.fleet.database import migrate, open_database, upsert, writing
 from eroica.fleet.export import patterns_file, table_file
-from eroica.fleet.insights.ask import work_out
-from eroica.fleet.intake import decode_batch, prepare
+from eroica.fleet.insights.ask import Insights, work_out
+from eroica.fleet.insights.trends import TrendFact
+from eroica.fleet.intake import decode_batch, enter, prepare
 from eroica.fleet.patterns import PatternStore
 from eroica.fleet.queries import course, list_runs
-from eroica.fleet.records import Batch, PatternBlock, Piece, columns_of, pack_body, unpack_body
+from eroica.fleet.records import Batch, PatternBlock, Piece, StandstillBody, columns_of, decode_body, pack_body, unpack
 from eroica.fleet.retention import join_times, sweep, vacuum
-from eroica.fleet.tables import metadata, pattern_files, pieces, runs, times
+from eroica.fleet.tables import alerts, metadata, pattern_files, pieces, repairs, runs, standstills, times
 from eroica.fleet.tenants import Caller, first_start
 from eroica.fleet.writer import Writer
 
@@ -140,8 +141,9 @@ def test_a_batch_that_breaks_keeps_no_other_out(engine: sa.Engine, store: Patter
         (sa.exc.ProgrammingError("insert", {}, Exception("no such column: cause")), True),
         (sa.exc.DataError("insert", {}, Exception("integer out of range")), False),
         (OverflowError("Python int too large to convert to SQLite INTEGER"), False),
+        (sa.exc.IntegrityError("insert", {}, Exception("UNIQUE constraint failed")), True),
     ],
-    ids=["malformed", "no column", "out of range", "overflow"],
+    ids=["malformed", "no column", "out of range", "overflow", "unique"],
 )
 def test_only_a_value_that_no_database_holds_is_the_batchs_own_fault(
     engine: sa.Engine, store: PatternStore, error: Exception, is_ours: bool
@@ -156,6 +158,52 @@ def test_only_a_value_that_no_database_holds_is_the_batchs_own_fault(
     future = writer.submit(prepare(Batch(pieces=(piece,)), 1, store)._replace(changes=((piece, broken),)))
     writer.close()
     assert isinstance(future.exception(), type(error) if is_ours else InputError)
+
+
+def test_a_batch_that_meets_anothers_row_costs_only_itself(engine: sa.Engine, store: PatternStore) -> None:
+    facts = facts_of("llm", 1000.0)
+    good = prepare(Batch(pieces=(verdict_piece(facts, 1, 2000.0, a_verdict()),)), 1, store)
+
+    def meets(connection: sa.Connection, *_: object) -> None:
+        row = dict(connection.execute(sa.select(runs)).one()._mapping)
+        connection.execute(sa.insert(runs).values(**{**row, "id": None}))
+
+    piece = verdict_piece(facts, 2, 2000.0, a_verdict())
+    writer = Writer(engine)
+    with writing(engine).begin():  # the writer waits: both are entered together
+        futures = [writer.submit(one) for one in (good, good._replace(changes=((piece, meets),)), good)]
+    writer.close()
+    assert isinstance(futures[1].exception(), sa.exc.IntegrityError)
+    assert [len(futures[at].result().receipt.taken) for at in (0, 2)] == [1, 1]
+
+
+def test_an_earlier_look_at_a_standstill_does_not_take_a_later_ones_place(
+    engine: sa.Engine, store: PatternStore
+) -> None:
+    filling, facts = Filling(engine, store), facts_of("llm", 1000.0)
+    for at in (5.0, 9.0, 3.0):
+        body = pack_body(StandstillBody(window_id=1, seen_at=at, record=b"{}"))
+        filling.put(Piece(kind="standstill", key="standstill/1", facts=facts, at=at, body=body))
+    with engine.connect() as connection:
+        assert connection.execute(sa.select(standstills.c.seen_at)).scalars().all() == [9.0]
+
+
+def test_what_unpacks_to_much_comes_in_several_requests(engine: sa.Engine, store: PatternStore) -> None:
+    facts, waiting = facts_of("llm", 1000.0), []
+    for window_id in range(1, 9):
+        body = pack_body(StandstillBody(window_id=window_id, seen_at=2000.0, record=b" " * 20_000_000))
+        waiting.append(Piece(kind="standstill", key=f"standstill/{window_id}", facts=facts, at=1.0, body=body))
+    sizes = []
+    while waiting:
+        ready = prepare(Batch(pieces=tuple(waiting)), 1, store)
+        assert not ready.refused
+        with writing(engine).begin() as connection:
+            taken = enter(connection, ready).receipt.taken
+        sizes.append(len(taken))
+        waiting = [piece for piece in waiting if piece.name not in taken]
+    assert sizes == [3, 3, 2]
+    with pytest.raises(InputError, match="at most"):
+        pack_body(StandstillBody(window_id=1, seen_at=1.0, record=b" " * 33_000_000))
 
 
 def test_a_later_piece_about_the_same_window_takes_its_place_and_an_earlier_one_does_not(
@@ -191,7 +239,7 @@ def test_patterns_become_a_file_with_a_row_for_each_function_and_worker(engine: 
 def test_hostile_batches_are_refused_piece_by_piece(engine: sa.Engine, store: PatternStore) -> None:
     facts = facts_of("llm", 1000.0)
     good = verdict_piece(facts, 1, 2000.0, a_verdict())
-    block = unpack_body(patterns_piece(facts, 1, 0.2).body, PatternBlock)
+    block = decode_body(unpack(patterns_piece(facts, 1, 0.2).body), PatternBlock)
 
     def broken(**changes: object) -> Piece:
         body = pack_body(msgspec.structs.replace(block, **changes))
@@ -221,7 +269,7 @@ def test_hostile_batches_are_refused_piece_by_piece(engine: sa.Engine, store: Pa
 
 def test_columns_of_a_block_come_back_as_they_were() -> None:
     piece = patterns_piece(facts_of("llm", 1.0), 1, 0.25)
-    columns = columns_of(unpack_body(piece.body, PatternBlock))
+    columns = columns_of(decode_body(unpack(piece.body), PatternBlock))
     assert columns.numbers.shape == (11, 40)
     assert set(columns.ranks.tolist()) == set(range(8))
     assert len(columns.block.keys) == 5, "functions that workers share are named once"
@@ -258,6 +306,80 @@ def test_insights_come_from_what_was_reported(engine: sa.Engine, store: PatternS
     assert "commit c4 is 12 % slower than the 4 runs before, in f" in slower.summary
     assert settle(engine, 1, found) == 4
     assert settle(engine, 1, found) == 0
+
+
+def test_a_final_verdict_names_nobody_a_second_time_after_a_repair(engine: sa.Engine, store: PatternStore) -> None:
+    filling, now = Filling(engine, store), time.time()
+    for number in range(3):
+        job = f"job{number}"
+        facts = filling.run(job, now - 9000, now, [f"h{at}" for at in range(20)], ["h0"], at=now - 7200)
+        last = a_verdict(job, workers=(0,), hosts=("h0",))
+        filling.put(verdict_piece(facts, 0, now - 10, last))
+    with writing(engine).begin() as connection:
+        connection.execute(sa.insert(repairs).values(project_id=1, host="h0", at=now - 3600, note=""))
+    (fact,) = work_out(engine, ME, now - DAY).hosts
+    assert (fact.named, fact.again) == (0, False)
+    filling.put(verdict_piece(facts_of("job0", now - 9000), 2, now - 1800, last))
+    (fact,) = work_out(engine, ME, now - DAY).hosts
+    assert (fact.named, fact.again) == (1, True)
+
+
+def insights(at: float, *began: float) -> Insights:
+    moments = [
+        TrendFact(
+            cause="slow-link", function="f", jobs=9, runs=9, running=9, began_at=each, until_at=each + 60, chance=0.0,
+            names=[],
+        )
+        for each in began
+    ]  # fmt: skip
+    return Insights(at=at, hosts=[], functions=[], trends=moments, slower=[])
+
+
+def test_services_with_insights_of_different_moments_raise_an_alert_once(engine: sa.Engine) -> None:
+    began = 5000.0
+    assert settle(engine, 1, insights(100.0, began), now=110.0) == 1
+    settle(engine, 1, insights(90.0), now=120.0)  # another service, whose insights are older
+    assert settle(engine, 1, insights(130.0, began), now=131.0) == 0
+    settle(engine, 1, insights(140.0), now=150.0)
+    assert settle(engine, 1, insights(139.0, began), now=151.0) == 0, "it ended meanwhile"
+    assert settle(engine, 1, insights(160.0, began), now=161.0) == 1
+
+
+def test_a_late_report_makes_no_other_moment(engine: sa.Engine) -> None:
+    assert settle(engine, 1, insights(100.0, 5000.0), now=110.0) == 1
+    assert settle(engine, 1, insights(200.0, 4600.0), now=210.0) == 0
+    assert settle(engine, 1, insights(300.0, 4600.0, 9000.0), now=310.0) == 1
+    assert count(engine, alerts) == 2
+
+
+def test_two_services_tell_an_alert_once(database: str, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    if engine.dialect.name == "sqlite":
+        pytest.skip("several services share a PostgreSQL")
+    settle(engine, 1, insights(100.0, 5000.0), now=110.0)
+    with writing(engine).begin() as connection:
+        connection.execute(sa.text("update projects set webhook_url = 'http://127.0.0.1:9/'"))
+    other, posted = open_database(database), []
+
+    def post(url: str, row: object) -> bool:
+        posted.append(row)
+        assert tell(other, 1) == 0, "somebody is at it"
+        return True
+
+    monkeypatch.setattr("eroica.fleet.alerts._post", post)
+    assert (tell(engine, 1), tell(other, 1), len(posted)) == (1, 0, 1)
+    other.dispose()
+
+
+def test_a_disk_without_room_for_a_vacuum_is_said(tmp_path: Path) -> None:
+    engine = open_database(f"sqlite:///{tmp_path / 'fleet.db'}")
+    migrate(engine)
+    with engine.connect() as connection:
+        raw = connection.connection.driver_connection
+        assert raw is not None
+        raw.execute("PRAGMA query_only=ON")
+    with pytest.raises(OSError, match="stays taken"):
+        vacuum(engine)
+    engine.dispose()
 
 
 def test_lists_are_walked_to_their_end_and_searched(engine: sa.Engine, store: PatternStore) -> None:

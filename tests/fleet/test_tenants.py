@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +15,17 @@ import pytest
 
 pytest.importorskip("sqlalchemy", reason="the service's libraries are not here: pip install 'eroica[fleet]'")
 
+import pyarrow.parquet as pq
 import sqlalchemy as sa
-from filling import Filling, beat, patterns_piece
+from filling import Filling, beat, patterns_piece, standstill_piece
 
 from eroica.fleet.database import migrate, open_database, writing
+from eroica.fleet.export import EXPORTED
 from eroica.fleet.patterns import PatternStore
 from eroica.fleet.records import Batch, Receipt
 from eroica.fleet.service import Service
 from eroica.fleet.tables import metadata
-from eroica.fleet.tenants import SCOPES, Rates, add_project, add_token, first_start
+from eroica.fleet.tenants import SCOPES, FirstTokens, Rates, add_project, add_token, first_start
 
 SECRET = "sesame"
 """In each text that belongs to the other project."""
@@ -64,7 +67,7 @@ def fill(service: Service) -> None:
                 f"{word}-job{number % 3}", now - 9000 + number, now, hosts, hosts[:1], function=f"{word}.step",
                 summary=f"{word} is slow.", commit=f"{word}-c", beat=told,
             )  # fmt: skip
-            filling.put(patterns_piece(facts, 1, 0.2))
+            filling.put(patterns_piece(facts, 1, 0.2, host=f"{word}-h0"), standstill_piece(facts, 1, now, word))
         with writing(service.engine).begin() as connection:
             for sql in (
                 "insert into repairs (project_id, host, at, note) values (:p, :w || '-h0', 5, :w)",
@@ -109,17 +112,27 @@ def paths(service: Service, path: str) -> list[str]:
     if "{" not in path:
         return [path]
     filled = []
-    for run_id in ids(service, "runs", THEIRS)[:2]:
+    found = ids(service, "runs", THEIRS)
+    for run_id in (found[0], found[-1]):  # the latter has earlier ones
         numbers = {
             "run_id:int": run_id, "window_id:int": 1, "token_id:int": ids(service, "tokens", THEIRS)[0],
-            "project_id:int": THEIRS, "name": "culprits" if "tables" in path else "fleet.js",
+            "project_id:int": THEIRS,
         }  # fmt: skip
         one = path
         for name, value in numbers.items():
             one = one.replace("{" + name + "}", str(value))
-        assert "{" not in one, f"a new parameter in {path}: say here what stands for it"
-        filled.append(one)
-    return filled
+        for called in EXPORTED if "tables" in path else ["fleet.js"]:
+            each = one.replace("{name}", called)
+            assert "{" not in each, f"a new parameter in {path}: say here what stands for it"
+            filled.append(each)
+    return list(dict.fromkeys(filled))
+
+
+def shown(answer: httpx.Response) -> str:
+    """What somebody who gets the answer can read in it."""
+    if answer.content[:4] == b"PAR1":
+        return repr(pq.read_table(io.BytesIO(answer.content)).to_pylist())
+    return answer.text
 
 
 def test_no_route_shows_or_changes_anything_of_another_project(service: Service) -> None:
@@ -135,7 +148,8 @@ def test_no_route_shows_or_changes_anything_of_another_project(service: Service)
             for query in searches if door.method == "GET" else searches[:1]:
                 answer = ask(service, door.method, path, token, BODIES.get(door.path, b""), params=query)
                 asked += 1
-                assert SECRET not in answer.text.replace(f"{SECRET}-project", ""), (door, path, answer.text[:500])
+                text = shown(answer)
+                assert SECRET not in text.replace(f"{SECRET}-project", ""), (door, path, text[:500])
                 assert answer.status_code < 500, (door, answer.text)
                 if "_id" in door.path:
                     assert answer.status_code in (404, 403), (door, answer.status_code)
@@ -152,7 +166,7 @@ def test_the_same_routes_show_their_own_project(service: Service) -> None:
         for route in service.application().routes
         for path in paths(service, route.path)  # type: ignore[attr-defined]
         if "GET" in route.methods and path != "/v1/events"  # type: ignore[attr-defined]
-        and SECRET in ask(service, "GET", path, token).text
+        and SECRET in shown(ask(service, "GET", path, token))
     ]  # fmt: skip
     for wanted in (
         "/v1/runs",
@@ -163,9 +177,11 @@ def test_the_same_routes_show_their_own_project(service: Service) -> None:
         "/v1/alerts",
         "/v1/repairs",
         "/metrics",
+        *(f"/v1/tables/{name}" for name in ("runs", "verdicts", "findings", "culprits", "run_hosts")),
     ):
         assert wanted in showing, wanted
-    assert sum("/runs/" in path for path in showing) >= 6
+    for ending in ("/patterns", "/standstill", "/windows/1", "/report", "/earlier"):
+        assert any(path.endswith(ending) for path in showing), ending
 
 
 def test_followers_hear_of_their_own_project_only(service: Service) -> None:
@@ -248,6 +264,78 @@ def test_what_is_asked_for_by_hand_is_checked(service: Service) -> None:
         assert ask(service, "POST", "/v1/repairs", token, {"host": "node1", "at": at}).status_code == 400
 
 
+def test_whoever_is_killed_before_the_first_tokens_are_written_down_locks_nobody_out(tmp_path: Path) -> None:
+    engine = open_database(f"sqlite:///{tmp_path / 'first.db'}")
+    migrate(engine)
+
+    def full(made: FirstTokens) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        first_start(engine, full)
+    add_token(engine, 1, "jobs", ["report"])  # what an earlier release left behind
+    written: list[FirstTokens] = []
+    made = first_start(engine, written.append)
+    assert written == [made] and made is not None
+    service = Service(engine, PatternStore(str(tmp_path / "patterns")))
+    assert ask(service, "GET", "/v1/tokens", made.operator).status_code == 200
+    assert first_start(engine, written.append) is None
+    service.close()
+
+
+def test_strangers_who_send_slowly_keep_no_report_out(service: Service) -> None:
+    token = add_token(service.engine, 1, "jobs", ["report"])
+    batch = msgspec.msgpack.encode(Batch())
+
+    async def drip() -> Any:
+        yield b"token="
+        await asyncio.sleep(60)
+
+    async def crowd() -> int:
+        transport = httpx.ASGITransport(service.application())
+        async with httpx.AsyncClient(transport=transport, base_url=OURS) as client:
+            slow = [
+                asyncio.create_task(client.post("/login", content=drip(), headers={"origin": OURS})) for _ in range(40)
+            ]
+            await asyncio.sleep(0.2)
+            headers = {"authorization": f"Bearer {token}"}
+            answer = await asyncio.wait_for(client.post("/v1/reports", content=batch, headers=headers), 10)
+            for task in slow:
+                task.cancel()
+            await asyncio.gather(*slow, return_exceptions=True)
+            return answer.status_code
+
+    assert asyncio.run(crowd()) == 200
+
+
+def test_tokens_that_are_nobodys_are_looked_up_so_often_and_no_more(service: Service) -> None:
+    token = add_token(service.engine, 1, "mine", ["read"])
+    service.callers._strangers = Rates(lambda: 0.0)
+    assert service.callers.by_token(token) is not None
+    asked = 0
+
+    def count(connection: object, cursor: object, statement: str, *_: object) -> None:
+        nonlocal asked
+        asked += "FROM tokens" in statement
+
+    sa.event.listen(service.engine, "before_cursor_execute", count)
+    answers = [ask(service, "GET", "/v1/runs", f"eroica_{number}").status_code for number in range(260)]
+    assert (answers[0], answers[-1]) == (401, 429)
+    assert asked == answers.count(401) == 200
+    service.callers.forget()
+    assert ask(service, "GET", "/v1/runs", token).status_code == 200, "who was right once is looked up"
+
+
+def test_however_many_spans_are_asked_for_few_insights_are_worked_out(service: Service) -> None:
+    token = add_token(service.engine, 1, "mine", ["read"])
+    spans = {
+        ask(service, "GET", "/v1/hosts", token, params={"days": days}).json()["days"]
+        for days in (0.05, 0.5, 1, 3, 6.5, 7, 20, 29, 31, 100, 200, 1000, 2000, 3650)
+    }
+    assert spans == {1.0, 7.0, 30.0, 90.0, 365.0, 3650.0}
+    assert ask(service, "GET", "/v1/hosts", token, params={"days": 4000}).status_code == 400
+
+
 def test_an_operators_token_reports_nothing_and_costs_no_report(service: Service) -> None:
     token = add_token(service.engine, None, "operator", ["report", "operate"])
     refused = ask(service, "POST", "/v1/reports", token, msgspec.msgpack.encode(Batch()))
@@ -325,6 +413,28 @@ def test_a_window_that_is_asked_for_is_told_once(service: Service) -> None:
     ]
     assert [order.reason for order in told[0].orders] == ["why?"]
     assert told[1].orders == ()
+
+
+def test_a_window_is_told_until_the_job_says_that_it_heard_of_it(service: Service) -> None:
+    filling = Filling(service.engine, service.store)
+    facts = filling.run("asked", time.time() - 50, time.time(), ["h"])
+    token = add_token(service.engine, 1, "person", ["read", "window", "report"])
+
+    def told(*heard: int) -> list[int]:
+        batch = msgspec.msgpack.encode(Batch(beat=beat(facts, time.time(), ["h"], orders=heard)))
+        answer = ask(service, "POST", "/v1/reports", token, batch).content
+        return [order.order for order in msgspec.msgpack.decode(answer, type=Receipt).orders]
+
+    assert ask(service, "POST", "/v1/runs/1/window", token).status_code == 202
+    (order,) = told()
+    assert told() == [order], "the first answer may have been lost"
+    assert told(order) == told() == []
+    assert ask(service, "POST", "/v1/runs/1/window", token).status_code == 202
+    assert ask(service, "POST", "/v1/runs/1/window", token).status_code == 409
+    with writing(service.engine).begin() as connection:
+        connection.execute(sa.text("update orders set asked_at = asked_at - 1000"))
+    assert told() == [], "nobody waits for it any more"
+    assert ask(service, "POST", "/v1/runs/1/window", token).status_code == 202
 
 
 def test_a_version_that_is_not_understood_says_who_is_to_be_upgraded(service: Service) -> None:

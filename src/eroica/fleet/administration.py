@@ -13,6 +13,7 @@ from starlette.responses import Response
 from eroica.errors import InputError
 from eroica.fleet.asking import Ask, Door, Missing, answer, problem
 from eroica.fleet.database import writing
+from eroica.fleet.intake import ORDER_S
 from eroica.fleet.queries import run_row
 from eroica.fleet.tables import audit, orders, projects, repairs, tokens
 from eroica.fleet.tenants import Callers, add_project, add_token, note, project_named, revoke_token
@@ -208,7 +209,9 @@ class Administration:
             if row.phase == "over":
                 return problem(409, "this run is over")
             waiting = connection.execute(
-                sa.select(orders.c.id).where(orders.c.run_id == row.id, orders.c.told_at.is_(None))
+                sa.select(orders.c.id).where(
+                    orders.c.run_id == row.id, orders.c.told_at.is_(None), orders.c.asked_at > time.time() - ORDER_S
+                )
             ).first()
             if waiting is not None:
                 return problem(409, "a window was asked for already, and the job has not heard of it yet")

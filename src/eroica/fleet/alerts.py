@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import httpx
@@ -18,6 +19,7 @@ import sqlalchemy as sa
 from eroica import __version__
 from eroica.fleet.database import writing
 from eroica.fleet.insights.ask import Insights
+from eroica.fleet.insights.trends import WITHIN_S
 from eroica.fleet.tables import alerts, projects
 from eroica.model.shares import percent
 from eroica.report.words import clean
@@ -26,6 +28,8 @@ log = logging.getLogger("eroica.fleet")
 
 #: One message may take so long, and all of one project's in a round, seconds.
 _TRY_S, _ROUND_S = 10.0, 20.0
+#: Locks of the database, one each for each project.
+_SETTLING, _TELLING = 0x45524F4A, 0x45524F54
 _MOST = 20
 #: A job that is slower than before is worth a message from here on.
 _SLOWER = 0.05
@@ -84,15 +88,22 @@ def wanted(insights: Insights) -> list[Wanted]:
 
 
 def settle(engine: sa.Engine, project_id: int, insights: Insights, now: float | None = None) -> int:
-    """Raise what is new and clear what no longer holds; how many were raised."""
+    """Raise what is new and clear what no longer holds; how many were raised.
+
+    Several services may do so, each with insights of another moment: what was raised or cleared after them stands.
+    """
     now = time.time() if now is None else now
-    holds = {one.key[:400]: one for one in wanted(insights)}
     with writing(engine).begin() as connection:
         if engine.dialect.name == "postgresql":  # one service at a time
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(0x45524F4A, project_id)))
-        open_ones = sa.and_(alerts.c.project_id == project_id, alerts.c.cleared_at.is_(None))
-        known = {row.key: row.id for row in connection.execute(sa.select(alerts.c.id, alerts.c.key).where(open_ones))}
-        gone = [row_id for key, row_id in known.items() if key not in holds]
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SETTLING, project_id)))
+        columns = (alerts.c.id, alerts.c.key, alerts.c.raised_at, alerts.c.cleared_at)
+        later = sa.or_(alerts.c.cleared_at.is_(None), alerts.c.cleared_at > insights.at)
+        rows = connection.execute(sa.select(*columns).where(alerts.c.project_id == project_id, later)).all()
+        known = {row.key for row in rows}
+        holds = {_known_as(one.key[:400], known): one for one in wanted(insights)}
+        gone = [
+            row.id for row in rows if row.key not in holds and row.cleared_at is None and row.raised_at < insights.at
+        ]
         if gone:
             connection.execute(sa.update(alerts).where(alerts.c.id.in_(gone)).values(cleared_at=now))
         new = [one for key, one in holds.items() if key not in known]
@@ -102,26 +113,43 @@ def settle(engine: sa.Engine, project_id: int, insights: Insights, now: float | 
     return len(new)
 
 
+def _known_as(key: str, known: Collection[str]) -> str:
+    """The key under which an alert is known already: a late report moves the begin of a moment by less than one."""
+    head, _, began = key.rpartition(" ")
+    if key in known or not key.startswith("trend "):
+        return key
+    near = (one for one in known if one.rpartition(" ")[0] == head)
+    return next((one for one in near if abs(float(one.rpartition(" ")[2]) - float(began)) <= WITHIN_S), key)
+
+
 def tell(engine: sa.Engine, project_id: int) -> int:
     """Send what nobody was told of to the project's webhook; how many were sent.
 
     The address is a secret: it is in no log and in no error.
     """
     with engine.connect() as connection:
-        project = connection.execute(sa.select(projects).where(projects.c.id == project_id)).first()
-        if project is None or not project.webhook_url:
-            return 0
-        question = sa.select(alerts).where(
-            alerts.c.project_id == project_id, alerts.c.sent_at.is_(None), alerts.c.cleared_at.is_(None)
-        )
-        waiting = connection.execute(question.order_by(alerts.c.id).limit(_MOST)).all()
+        if engine.dialect.name == "postgresql":  # one service at a time; the others leave it to that one
+            is_ours = sa.select(sa.func.pg_try_advisory_xact_lock(_TELLING, project_id))
+            if not connection.execute(is_ours).scalar_one():
+                return 0
+        return _tell(engine, connection, project_id)
+
+
+def _tell(engine: sa.Engine, connection: sa.Connection, project_id: int) -> int:
+    project = connection.execute(sa.select(projects).where(projects.c.id == project_id)).first()
+    if project is None or not project.webhook_url:
+        return 0
+    question = sa.select(alerts).where(
+        alerts.c.project_id == project_id, alerts.c.sent_at.is_(None), alerts.c.cleared_at.is_(None)
+    )
+    waiting = connection.execute(question.order_by(alerts.c.id).limit(_MOST)).all()
     sent = 0
     until = time.monotonic() + _ROUND_S
     for row in waiting:
         if time.monotonic() > until or not _post(project.webhook_url, row):
             break
-        with writing(engine).begin() as connection:
-            connection.execute(sa.update(alerts).where(alerts.c.id == row.id).values(sent_at=time.time()))
+        with writing(engine).begin() as writer:
+            writer.execute(sa.update(alerts).where(alerts.c.id == row.id).values(sent_at=time.time()))
         sent += 1
     return sent
 

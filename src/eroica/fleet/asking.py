@@ -21,15 +21,15 @@ from starlette.routing import Route
 
 from eroica.errors import EroicaError, InputError, UsageError
 from eroica.fleet.records import MAX_BATCH_BYTES, OURS
-from eroica.fleet.tenants import Caller, Callers, Rates, Scope
+from eroica.fleet.tenants import Caller, Callers, Crowded, Rates, Scope
 
 log = logging.getLogger("eroica.fleet")
 
 COOKIE = "eroica-fleet"
 _SMALL_BYTES = 65_536
 _CHANGING = ("POST", "PUT", "DELETE")
-#: Requests that are worked on at the same time; more wait.
-_AT_ONCE = 16
+#: Requests that are worked on at the same time, and of those whose caller nobody knows; more wait.
+_AT_ONCE, _STRANGERS_AT_ONCE = 16, 4
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -156,6 +156,7 @@ class Gate:
         self._rates = Rates()
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._bodies = asyncio.Semaphore(_AT_ONCE)
+        self._strangers = asyncio.Semaphore(_STRANGERS_AT_ONCE)
 
     def route(self, door: Door) -> Route:
         """The route of a door."""
@@ -167,6 +168,8 @@ class Gate:
                 response = problem(404, str(error))
             except Forbidden as error:
                 response = problem(403, str(error))
+            except Crowded as error:
+                response = problem(429, str(error), {"retry-after": "10"})
             except (InputError, UsageError) as error:
                 response = problem(400, str(error))
             except ClientDisconnect:
@@ -206,7 +209,8 @@ class Gate:
         )
         if door.method not in _CHANGING:
             return await self._handled(door, ask)
-        async with self._bodies:  # bounds what is held in memory
+        # what is held in memory is bounded; strangers who send slowly keep each other out, and no report
+        async with self._strangers if door.scope is None else self._bodies:
             try:
                 body = await asyncio.wait_for(_body(request, door.most_bytes), _BODY_S)
             except asyncio.TimeoutError:

@@ -23,6 +23,7 @@ from eroica.fleet.database import upsert
 from eroica.fleet.patterns import PatternStore
 from eroica.fleet.pieces import PREPARE, Change, Entry, number
 from eroica.fleet.records import (
+    MAX_UNPACKED_BYTES,
     UNDERSTOOD,
     Batch,
     Beat,
@@ -32,6 +33,7 @@ from eroica.fleet.records import (
     Refusal,
     RunFacts,
     WindowOrder,
+    unpack,
 )
 from eroica.fleet.tables import (
     orders,
@@ -44,11 +46,13 @@ from eroica.report.words import clean
 
 _RUN = re.compile(r"[0-9a-f]{32}")
 _KEY = re.compile(r"[a-z0-9/_-]{1,100}")
-MOST_PIECES, MOST_HOSTS, MOST_POINTS = 256, 20_000, 20_000
+MOST_PIECES, MOST_HOSTS, MOST_POINTS, _MOST_ORDERS = 256, 20_000, 20_000, 100
 #: Means that a line of a list draws.
 SPARK = 60
 #: Beats of a clock that is so far ahead are dated now, seconds.
 _AHEAD_S = 60.0
+#: Nobody waits longer for a window that the job was not told of, seconds.
+ORDER_S = 600.0
 
 
 class WrongVersion(InputError):
@@ -111,13 +115,17 @@ def prepare(batch: Batch, project_id: int, store: PatternStore) -> Ready:
     Raises:
         OSError: A file could not be written; nothing of the batch counts then.
     """
-    changes, refused = [], []
+    changes, refused, size = [], [], 0
     for piece in batch.pieces:
         try:
             _check_facts(piece.facts)
             if not _KEY.fullmatch(piece.key) or not math.isfinite(piece.at):
                 raise InputError("its key is none")
-            changes.append((piece, PREPARE[piece.kind](piece, project_id, store)))
+            body = unpack(piece.body)
+            size += len(body)
+            if size > MAX_UNPACKED_BYTES:
+                break  # the first one always fits
+            changes.append((piece, PREPARE[piece.kind](piece, body, project_id, store)))
         except InputError as error:
             refused.append(Refusal(name=piece.name, why=clean(str(error), 500)))
     beat = batch.beat
@@ -148,6 +156,8 @@ def _harmless_beat(beat: Beat) -> Beat:
     return msgspec.structs.replace(
         beat,
         at=min(number(beat.at) or 0.0, time.time() + _AHEAD_S),
+        age_s=number(beat.age_s, time.time()) or 0.0,
+        orders=None if beat.orders is None else tuple(one for one in beat.orders[:_MOST_ORDERS] if 0 < one < 2**62),
         phase=clean(beat.phase, 40),
         message=clean(beat.message, 500),
         iteration=min(max(beat.iteration, 0), 2**48),
@@ -193,8 +203,8 @@ def enter(connection: sa.Connection, ready: Ready) -> Entered:
     told: tuple[WindowOrder, ...] = ()
     if ready.beat is not None:
         row = rows[ready.beat.facts.run]
-        _enter_beat(connection, ready.project_id, row, ready.beat)
-        told = _orders(connection, row.id, now)
+        _enter_beat(connection, ready.project_id, row, ready.beat, now)
+        told = _orders(connection, row.id, ready.beat.orders, now)
     return Entered(Receipt(taken=tuple(names), refused=ready.refused, orders=told), tuple(obsolete))
 
 
@@ -242,7 +252,7 @@ def _run_row(connection: sa.Connection, project_id: int, facts: RunFacts, now: f
     ).one()
 
 
-def _enter_beat(connection: sa.Connection, project_id: int, row: sa.Row[Any], beat: Beat) -> None:
+def _enter_beat(connection: sa.Connection, project_id: int, row: sa.Row[Any], beat: Beat, now: float) -> None:
     run_id, new = row.id, _new_points(row.until_s, beat.points)
     values: dict[str, Any] = {}
     if new.at_s:
@@ -253,7 +263,7 @@ def _enter_beat(connection: sa.Connection, project_id: int, row: sa.Row[Any], be
         values["until_s"] = new.at_s[-1]
         values["spark"] = json.dumps([*json.loads(row.spark), *(round(ms, 2) for ms in new.mean_ms)][-SPARK:])
     if beat.at >= row.beat_at:
-        values |= {"phase": beat.phase, "message": beat.message, "beat_at": beat.at}
+        values |= {"phase": beat.phase, "message": beat.message, "beat_at": beat.at, "heard_at": now - beat.age_s}
         told = {name: getattr(beat, name) for name in ("iteration", "mean_ms", "best_ms", "workers")}
         values |= {name: value for name, value in told.items() if value}  # at its end nobody knows any more
         if beat.hosts is not None:
@@ -276,13 +286,20 @@ def _enter_hosts(connection: sa.Connection, project_id: int, run_id: int, hosts:
             connection.execute(upsert(connection, run_hosts).on_conflict_do_nothing(), rows)
 
 
-def _orders(connection: sa.Connection, run_id: int, now: float) -> tuple[WindowOrder, ...]:
-    """Windows that were asked for and nobody was told of."""
-    rows = connection.execute(
-        sa.select(orders.c.id, orders.c.reason, orders.c.seconds).where(
-            orders.c.run_id == run_id, orders.c.told_at.is_(None)
-        )
-    ).all()
-    if rows:
+def _orders(connection: sa.Connection, run_id: int, heard: Sequence[int] | None, now: float) -> tuple[WindowOrder, ...]:
+    """Windows that were asked for and that the job has not said it has heard of.
+
+    Args:
+        connection: The database.
+        run_id: Of the run.
+        heard: Orders that it has heard of; None from a reporter that does not say so, and that is told once.
+        now: Seconds since 1970.
+    """
+    waiting = (orders.c.run_id == run_id, orders.c.told_at.is_(None))
+    if heard:
+        connection.execute(sa.update(orders).where(*waiting, orders.c.id.in_(heard)).values(told_at=now))
+    columns = (orders.c.id, orders.c.reason, orders.c.seconds)
+    rows = connection.execute(sa.select(*columns).where(*waiting, orders.c.asked_at > now - ORDER_S)).all()
+    if rows and heard is None:
         connection.execute(sa.update(orders).where(orders.c.id.in_([row.id for row in rows])).values(told_at=now))
     return tuple(WindowOrder(order=row.id, reason=row.reason, seconds=row.seconds) for row in rows)

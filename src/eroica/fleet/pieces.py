@@ -23,7 +23,7 @@ from eroica.fleet.records import (
     StandstillBody,
     VerdictBody,
     columns_of,
-    unpack_body,
+    decode_body,
 )
 from eroica.fleet.tables import culprits, findings, pattern_files, runs, standstills, verdicts
 from eroica.model.rows import NUMBERS
@@ -56,9 +56,9 @@ def number(value: float | None, most: float = 1e12) -> float | None:
     return value if value is not None and math.isfinite(value) and 0 <= value <= most else None
 
 
-def _prepare_verdict(piece: Piece, project_id: int, store: PatternStore) -> Change:
+def _prepare_verdict(piece: Piece, data: bytes, project_id: int, store: PatternStore) -> Change:
     del project_id, store
-    body = unpack_body(piece.body, VerdictBody)
+    body = decode_body(data, VerdictBody)
     verdict, cause = body.verdict, body.verdict.cause
     if not 0 <= body.window_id < 2**31 or number(body.judged_at) is None:
         raise InputError("a verdict needs the number of its window and its time")
@@ -78,20 +78,24 @@ def _prepare_verdict(piece: Piece, project_id: int, store: PatternStore) -> Chan
         "record": zlib.compress(msgspec.json.encode(verdict), 6),
     }
     causes = [finding for finding in verdict.findings if finding.role == "cause"][:_MOST_FINDINGS]
+    found = [(_finding_row(finding, body), _culprit_rows(finding, body)) for finding in causes]
+    window_id, judged_at = body.window_id, body.judged_at
 
     def enter(connection: sa.Connection, entry: Entry) -> Iterable[str]:
-        ours = (verdicts.c.run_id == entry.run_id, verdicts.c.window_id == body.window_id)
+        ours = (verdicts.c.run_id == entry.run_id, verdicts.c.window_id == window_id)
         before = connection.execute(sa.select(verdicts.c.id, verdicts.c.piece_at).where(*ours)).first()
         if before is not None and before.piece_at > piece.at:
             return ()
         connection.execute(sa.delete(verdicts).where(*ours))
         where = {"project_id": entry.project_id, "run_id": entry.run_id}
         verdict_id = _inserted(connection, verdicts, {**where, **row})
-        for finding in causes:
-            _enter_finding(connection, finding, body, {**where, "verdict_id": verdict_id})
+        for finding, named in found:
+            finding_id = _inserted(connection, findings, {**where, **finding, "verdict_id": verdict_id})
+            if named:
+                connection.execute(sa.insert(culprits), [{**where, **one, "finding_id": finding_id} for one in named])
         connection.execute(
             sa.update(runs)
-            .where(runs.c.id == entry.run_id, sa.func.coalesce(runs.c.judged_at, 0.0) <= body.judged_at)
+            .where(runs.c.id == entry.run_id, sa.func.coalesce(runs.c.judged_at, 0.0) <= judged_at)
             .values({name: row[name] for name in ("verdict", "cause", "summary", "judged_at")})
         )
         return ()
@@ -99,35 +103,30 @@ def _prepare_verdict(piece: Piece, project_id: int, store: PatternStore) -> Chan
     return enter
 
 
-def _enter_finding(connection: sa.Connection, finding: Finding, body: VerdictBody, where: dict[str, Any]) -> None:
-    finding_id = _inserted(
-        connection,
-        findings,
-        {
-            **where,
-            "window_id": body.window_id,
-            "judged_at": body.judged_at,
-            "cause": clean(finding.cause, 60),
-            "function": clean(finding.function.name, 300),
-            "kind": finding.function.kind,
-            "scope": finding.scope,
-            "workers": len(finding.workers),
-            "gain": number(finding.gain),
-            "confidence": number(finding.confidence) or 0.0,
-        },
-    )
+def _finding_row(finding: Finding, body: VerdictBody) -> dict[str, Any]:
+    return {
+        "window_id": body.window_id,
+        "judged_at": body.judged_at,
+        "cause": clean(finding.cause, 60),
+        "function": clean(finding.function.name, 300),
+        "kind": finding.function.kind,
+        "scope": finding.scope,
+        "workers": len(finding.workers),
+        "gain": number(finding.gain),
+        "confidence": number(finding.confidence) or 0.0,
+    }
+
+
+def _culprit_rows(finding: Finding, body: VerdictBody) -> list[dict[str, Any]]:
     if finding.scope != "some":  # nobody is named who could be repaired
-        return
+        return []
     named: list[tuple[Place, int | None]] = [
         (body.places[rank], rank) for rank in finding.workers if rank in body.places
     ]
     seen = {place.host for place, _ in named}
     named += [(Place(host=host), None) for host in finding.hosts if host not in seen]
-    rows = [
+    return [
         {
-            "project_id": where["project_id"],
-            "run_id": where["run_id"],
-            "finding_id": finding_id,
             "judged_at": body.judged_at,
             "host": clean(place.host, 300),
             "device": clean(place.device, 200),
@@ -135,50 +134,46 @@ def _enter_finding(connection: sa.Connection, finding: Finding, body: VerdictBod
         }
         for place, rank in named[:_MOST_CULPRITS]
     ]
-    if rows:
-        connection.execute(sa.insert(culprits), rows)
 
 
-def _prepare_patterns(piece: Piece, project_id: int, store: PatternStore) -> Change:
-    columns = columns_of(unpack_body(piece.body, PatternBlock))
+def _prepare_patterns(piece: Piece, data: bytes, project_id: int, store: PatternStore) -> Change:
+    columns = columns_of(decode_body(data, PatternBlock))
     numbers = (columns.block.window_id, columns.block.block, columns.block.iterations - 1)
     if not all(0 <= value < 2**31 - 1 for value in numbers):
         raise InputError("patterns need the numbers of their window and block, and an iteration at least")
     stored = store.save(project_id, piece, columns)
-    block = columns.block
-    profile = zlib.compress(json.dumps(profile_of(columns)).encode(), 6)
+    row = _file_row(piece, columns, stored)
 
     def enter(connection: sa.Connection, entry: Entry) -> Iterable[str]:
         ours = (
             pattern_files.c.run_id == entry.run_id,
-            pattern_files.c.window_id == block.window_id,
-            pattern_files.c.block == block.block,
+            pattern_files.c.window_id == row["window_id"],
+            pattern_files.c.block == row["block"],
         )
         before = connection.execute(sa.select(pattern_files.c.path, pattern_files.c.piece_at).where(*ours)).first()
         if before is not None and before.piece_at > piece.at:
             return (stored.path,)
         connection.execute(sa.delete(pattern_files).where(*ours))
-        connection.execute(sa.insert(pattern_files).values(**_file_row(entry, columns, stored, profile)))
+        where = {"project_id": entry.project_id, "run_id": entry.run_id}
+        connection.execute(sa.insert(pattern_files).values(**where, **row))
         return () if before is None or before.path == stored.path else (before.path,)
 
     return enter
 
 
-def _file_row(entry: Entry, columns: BlockColumns, stored: Stored, profile: bytes) -> dict[str, Any]:
+def _file_row(piece: Piece, columns: BlockColumns, stored: Stored) -> dict[str, Any]:
     block = columns.block
     return {
-        "project_id": entry.project_id,
-        "run_id": entry.run_id,
         "window_id": block.window_id,
         "block": block.block,
         "purpose": clean(block.purpose, 20),
-        "piece_at": entry.piece.at,
+        "piece_at": piece.at,
         "path": stored.path,
         "workers": len(block.places),
         "iterations": block.iterations,
         "rows": stored.rows,
         "bytes": stored.bytes,
-        "profile": profile,
+        "profile": zlib.compress(json.dumps(profile_of(columns)).encode(), 6),
     }
 
 
@@ -197,22 +192,25 @@ def profile_of(columns: BlockColumns) -> dict[str, float]:
     return {name: round(value, 6) for name, value in heaviest[:_PROFILE] if value > 0}
 
 
-def _prepare_standstill(piece: Piece, project_id: int, store: PatternStore) -> Change:
-    del project_id, store
-    body = unpack_body(piece.body, StandstillBody)
+def _prepare_standstill(piece: Piece, data: bytes, project_id: int, store: PatternStore) -> Change:
+    del piece, project_id, store
+    body = decode_body(data, StandstillBody)
     if not 0 <= body.window_id < 2**31 or number(body.seen_at) is None:
         raise InputError("a standstill needs the number of its look and its time")
-    record = zlib.compress(body.record, 6)
+    window_id, seen_at, record = body.window_id, body.seen_at, zlib.compress(body.record, 6)
 
     def enter(connection: sa.Connection, entry: Entry) -> Iterable[str]:
-        ours = (standstills.c.run_id == entry.run_id, standstills.c.window_id == body.window_id)
+        ours = (standstills.c.run_id == entry.run_id, standstills.c.window_id == window_id)
+        before = connection.execute(sa.select(standstills.c.seen_at).where(*ours)).scalar()
+        if before is not None and before > seen_at:
+            return ()
         connection.execute(sa.delete(standstills).where(*ours))
         connection.execute(
             sa.insert(standstills).values(
                 project_id=entry.project_id,
                 run_id=entry.run_id,
-                window_id=body.window_id,
-                seen_at=body.seen_at,
+                window_id=window_id,
+                seen_at=seen_at,
                 record=record,
             )
         )
@@ -221,7 +219,7 @@ def _prepare_standstill(piece: Piece, project_id: int, store: PatternStore) -> C
     return enter
 
 
-PREPARE: dict[str, Callable[[Piece, int, PatternStore], Change]] = {
+PREPARE: dict[str, Callable[[Piece, bytes, int, PatternStore], Change]] = {
     "verdict": _prepare_verdict,
     "patterns": _prepare_patterns,
     "standstill": _prepare_standstill,

@@ -266,6 +266,26 @@ def one_verdict(ask: Ask) -> Verdict:
     return Verdict.from_json(zlib.decompress(record))
 
 
+def one_standstill(ask: Ask) -> bytes:
+    """What was seen of a job that stood still in this look: `blockage.json` as the collector wrote it.
+
+    Raises:
+        Missing: The caller sees none.
+    """
+    with ask.engine.connect() as connection:
+        run_row(ask, connection, ask.path["run_id"])
+        record = connection.execute(
+            sa.select(standstills.c.record).where(
+                standstills.c.run_id == ask.path["run_id"],
+                standstills.c.window_id == min(ask.path["window_id"], 2**31 - 1),
+                ask.caller.sees(standstills),
+            )
+        ).scalar()
+    if record is None:
+        raise Missing("there is no record of a standstill in this window")
+    return zlib.decompress(record)
+
+
 def history_of(ask: Ask) -> IterationHistory:
     """Iteration times of a run as reports draw them.
 

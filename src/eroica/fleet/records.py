@@ -25,6 +25,8 @@ UNDERSTOOD = (PROTOCOL,)
 MAX_BATCH_BYTES = 16_000_000
 MAX_BODY_BYTES = 32_000_000
 """Of one piece when unpacked."""
+MAX_UNPACKED_BYTES = 64_000_000
+"""Of the pieces of one request together: what is beyond is neither taken nor refused, and comes with the next one."""
 #: On every answer of the service: what a proxy says in its place refuses nothing for good.
 OURS = "x-eroica-fleet"
 Kind = Literal["verdict", "patterns", "standstill"]
@@ -157,6 +159,9 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
         phase: As `status.json` says; "over" when the final verdict stands.
         hosts: Names of its hosts, None where they are those of the beat before.
         points: Iteration times since the last beat that was taken.
+        age_s: So long ago it was like this; more than 0 only for a job that nobody watches any more.
+        orders: Windows that were asked for and that the job has heard of since the last beat that was taken; None
+            from a reporter that says nothing of them.
     """
 
     facts: RunFacts
@@ -169,6 +174,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 0
     hosts: tuple[str, ...] | None = None
     points: Points = Points()
+    age_s: float = 0.0
+    orders: tuple[int, ...] | None = None
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,9 +205,9 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a batch, given when all of it is on disk.
 
     Attributes:
-        taken: Names of pieces that are kept, now or since earlier.
+        taken: Names of pieces that are kept, now or since earlier; one that is in neither list is sent once more.
         refused: Those that need not be sent again.
-        orders: Windows that are asked for; each is told once.
+        orders: Windows that are asked for; each is told until a beat says that it was heard of.
         pause_s: The service is busy: no beat sooner than that.
     """
 
@@ -211,24 +218,43 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pack_body(body: msgspec.Struct) -> bytes:
-    """A body as it travels."""
-    return zlib.compress(msgspec.msgpack.encode(body), 6)
-
-
-def unpack_body(data: bytes, kind: type[Record]) -> Record:
-    """What `pack_body` made; nothing is assumed about the bytes.
+    """A body as it travels.
 
     Raises:
-        InputError: They are no such body, or more than `MAX_BODY_BYTES` when unpacked.
+        InputError: It has more than `MAX_BODY_BYTES`.
+    """
+    text = msgspec.msgpack.encode(body)
+    if len(text) > MAX_BODY_BYTES:
+        raise InputError(f"a body of {len(text)} bytes; the service takes {MAX_BODY_BYTES} at most")
+    return zlib.compress(text, 6)
+
+
+def unpack(data: bytes) -> bytes:
+    """The MessagePack in a body; nothing is assumed about the bytes.
+
+    Raises:
+        InputError: They are no body, or more than `MAX_BODY_BYTES` when unpacked.
     """
     unpacker = zlib.decompressobj()
     try:
         text = unpacker.decompress(data, MAX_BODY_BYTES)
-        if unpacker.unconsumed_tail:
-            raise InputError(f"{kind.__name__} of more than {MAX_BODY_BYTES} bytes refused")
+    except UNDECODABLE as error:
+        raise InputError(f"these {len(data)} bytes are no body: {error}") from error
+    if unpacker.unconsumed_tail:
+        raise InputError(f"a body of more than {MAX_BODY_BYTES} bytes refused")
+    return text
+
+
+def decode_body(text: bytes, kind: type[Record]) -> Record:
+    """What is in an unpacked body.
+
+    Raises:
+        InputError: It is no such record.
+    """
+    try:
         return msgspec.msgpack.decode(text, type=kind)
     except UNDECODABLE as error:
-        raise InputError(f"these {len(data)} bytes are no {kind.__name__}: {error}") from error
+        raise InputError(f"these {len(text)} bytes are no {kind.__name__}: {error}") from error
 
 
 class BlockColumns(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sqlite3
 import time
 import zlib
 from collections.abc import Iterable
@@ -157,12 +158,19 @@ def join_times(engine: sa.Engine, rows: int = _ROWS, points: int = _POINTS) -> i
 
 
 def vacuum(engine: sa.Engine) -> None:
-    """Give the room of removed rows back to the disk."""
+    """Give the room of removed rows back to the disk.
+
+    Raises:
+        OSError: SQLite cannot: the disk is full, or somebody is at work for too long.
+    """
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         if engine.dialect.name == "sqlite":
             raw = connection.connection.driver_connection
             assert raw is not None
-            raw.execute("VACUUM").close()
-            raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+            try:
+                raw.execute("VACUUM").close()
+                raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+            except sqlite3.Error as error:
+                raise OSError(f"the room of what was removed stays taken: {error}") from error
         else:
             connection.exec_driver_sql("VACUUM (ANALYZE)")

@@ -21,9 +21,10 @@ from eroica.fleet.database import migrate, open_database
 from eroica.fleet.insights.ask import FRESH_S
 from eroica.fleet.patterns import PatternStore
 from eroica.fleet.service import Service
-from eroica.fleet.tenants import first_start
+from eroica.fleet.tenants import FirstTokens, first_start
+from eroica.wire.files import write_whole
 from eroica.wire.network import Endpoint, is_loopback, listening
-from eroica.wire.places import private_directory, write_private
+from eroica.wire.places import private_directory
 
 log = logging.getLogger("eroica.fleet")
 
@@ -85,16 +86,19 @@ def make_service(plan: Plan) -> tuple[Service, bool]:
 
     Raises:
         EroicaError: Database or place for patterns cannot be used.
+        OSError: `data` cannot be written.
     """
     private_directory(plan.data)
     engine = open_database(plan.database or f"sqlite:///{plan.data.absolute() / 'fleet.db'}")
     migrate(engine)
     store = PatternStore(plan.patterns or str(plan.data.absolute() / "patterns"))
-    tokens = first_start(engine)
-    if tokens is not None:
-        for name, token in tokens._asdict().items():
-            write_private(plan.data / f"{name}.token", f"{token}\n".encode())
+    tokens = first_start(engine, lambda made: _write_down(plan.data, made))
     return Service(engine, store, min(FRESH_S, plan.alerts_s)), tokens is not None
+
+
+def _write_down(data: Path, made: FirstTokens) -> None:
+    for name, token in made._asdict().items():
+        write_whole(data / f"{name}.token", f"{token}\n".encode(), on_disk=True)
 
 
 def serve(plan: Plan, ready: Callable[[str, bool], None]) -> None:

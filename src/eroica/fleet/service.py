@@ -70,6 +70,7 @@ class Service:
             Door("/v1/runs", "GET", "read", _told(queries.list_runs)),
             Door("/v1/runs/{run_id:int}", "GET", "read", _told(queries.course)),
             Door("/v1/runs/{run_id:int}/windows/{window_id:int}", "GET", "read", _told(queries.one_verdict)),
+            Door("/v1/runs/{run_id:int}/windows/{window_id:int}/standstill", "GET", "read", _standstill),
             Door("/v1/alerts", "GET", "read", _told(queries.alert_lines)),
             Door("/v1/tables/{name}", "GET", "read", table_file),
             Door("/v1/events", "GET", "read", self.events.follow, at_once=True),
@@ -128,6 +129,10 @@ class Service:
 def _told(question: Callable[[Ask], object]) -> Callable[[Ask], Response]:
     """A question as a handler that answers in JSON."""
     return lambda ask: answer(question(ask))
+
+
+def _standstill(ask: Ask) -> Response:
+    return Response(queries.one_standstill(ask), media_type="application/json")
 
 
 def _packed(receipt: Receipt) -> Response:

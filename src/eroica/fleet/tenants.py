@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import sqlalchemy as sa
 
-from eroica.errors import InputError, UsageError
+from eroica.errors import EroicaError, InputError, UsageError
 from eroica.fleet.database import writing
 from eroica.fleet.tables import audit, projects, sessions, tokens
 
@@ -27,6 +27,8 @@ _PREFIX = "eroica_"
 #: How long a token that was looked up is believed without another look, seconds: a revoked one works no longer.
 _BELIEVED_S = 5.0
 _MOST_BELIEVED = 10_000
+#: So many tokens and cookies that were never right here are looked up a second; bursts of ten seconds' worth pass.
+_STRANGERS_PER_S = 20.0
 
 
 class Defaults(NamedTuple):
@@ -64,6 +66,10 @@ class Caller(NamedTuple):
         return sa.true() if self.project_id is None else table.c.project_id == self.project_id
 
 
+class Crowded(EroicaError):
+    """Too many show tokens that are nobody's; one that was never right here is not looked up now."""
+
+
 def digest(secret: str) -> str:
     """How a secret is stored. Ours have 256 random bits, so no slow hash is needed."""
     return hashlib.sha256(secret.encode()).hexdigest()
@@ -96,24 +102,33 @@ def add_token(
     Raises:
         UsageError: A scope is unknown, or one that only the operator has.
     """
+    token = _drawn()
+    row = _token_row(token, project_id, name, scopes, expires_at)
+    with writing(engine).begin() as connection:
+        connection.execute(sa.insert(tokens).values(**row))
+    return token
+
+
+def _drawn() -> str:
+    return _PREFIX + secrets.token_urlsafe(32)
+
+
+def _token_row(
+    token: str, project_id: int | None, name: str, scopes: Iterable[str], expires_at: float | None = None
+) -> dict[str, Any]:
     wanted = list(dict.fromkeys(scopes))
     allowed = SCOPES if project_id is None else OF_PROJECTS
     wrong = [scope for scope in wanted if scope not in allowed]
     if wrong or not wanted:
         raise UsageError(f"scopes {', '.join(wrong) or 'are missing'}: they are any of {', '.join(allowed)}")
-    token = _PREFIX + secrets.token_urlsafe(32)
-    with writing(engine).begin() as connection:
-        connection.execute(
-            sa.insert(tokens).values(
-                project_id=project_id,
-                name=name[:200],
-                hash=digest(token),
-                scopes=",".join(wanted),
-                created_at=time.time(),
-                expires_at=expires_at,
-            )
-        )
-    return token
+    return {
+        "project_id": project_id,
+        "name": name[:200],
+        "hash": digest(token),
+        "scopes": ",".join(wanted),
+        "created_at": time.time(),
+        "expires_at": expires_at,
+    }
 
 
 def revoke_token(engine: sa.Engine, caller: Caller, token_id: int) -> bool:
@@ -154,9 +169,15 @@ class Callers:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._known: dict[str, tuple[float, Caller]] = {}
+        self._met: dict[str, None] = {}
+        self._strangers = Rates()
 
     def by_token(self, token: str) -> Caller | None:
-        """Whose token this is; None for nobody's, one that was revoked or has expired."""
+        """Whose token this is; None for nobody's, one that was revoked or has expired.
+
+        Raises:
+            Crowded: It was never right here, and too many such ones were looked up.
+        """
         return self._find(digest(token), sa.select(tokens).where(tokens.c.hash == digest(token)))
 
     def known(self, token: str) -> Caller | None:
@@ -165,7 +186,7 @@ class Callers:
         return caller if until > time.monotonic() else None
 
     def by_session(self, cookie: str) -> Caller | None:
-        """Who has this cookie."""
+        """Who has this cookie; raises as `by_token`."""
         found = digest(cookie)
         question = (
             sa.select(tokens)
@@ -201,6 +222,8 @@ class Callers:
         known = self._known.get(key)
         if known is not None and known[0] > now:
             return known[1]
+        if key not in self._met and self._strangers.admit(None, _STRANGERS_PER_S):
+            raise Crowded("too many unknown tokens are tried; come again")
         with self._engine.connect() as connection:
             row = connection.execute(
                 question.outerjoin(projects, projects.c.id == tokens.c.project_id).add_columns(
@@ -213,6 +236,11 @@ class Callers:
         caller = Caller(row.id, row.name, row.project_id, frozenset(row.scopes.split(",")), row.requests_per_s or 1e9)
         if len(self._known) >= _MOST_BELIEVED:
             self._known.clear()
+        if key not in self._met:
+            self._strangers.give_back(None)
+            if len(self._met) >= _MOST_BELIEVED:
+                self._met.pop(next(iter(self._met)))
+            self._met[key] = None
         self._known[key] = (now + _BELIEVED_S, caller)
         return caller
 
@@ -241,6 +269,11 @@ class Rates:
         self._left[project_id] = (left - 1, now)
         return 0.0
 
+    def give_back(self, project_id: int | None) -> None:
+        """A request that passed shall not count."""
+        left, at = self._left[project_id]
+        self._left[project_id] = (left + 1, at)
+
 
 class FirstTokens(NamedTuple):
     """Tokens of a service that has just been set up.
@@ -254,17 +287,31 @@ class FirstTokens(NamedTuple):
     jobs: str
 
 
-def first_start(engine: sa.Engine) -> FirstTokens | None:
-    """On an empty service: the project `main` and the first tokens; else None."""
+def first_start(engine: sa.Engine, keep: Callable[[FirstTokens], object] = lambda made: None) -> FirstTokens | None:
+    """Where no operator has a token: the project `main` and the first tokens; else None.
+
+    Args:
+        engine: The database.
+        keep: Writes the tokens down. That comes first, and both begin to count at once after it: whoever is killed
+            here, or finds the disk full, begins anew.
+
+    Raises:
+        OSError: They could not be written down; none of them counts.
+    """
+    operators = (tokens.c.project_id.is_(None), tokens.c.revoked_at.is_(None))
     with engine.connect() as connection:
-        if connection.execute(sa.select(tokens.c.id).limit(1)).first() is not None:
+        if connection.execute(sa.select(tokens.c.id).where(*operators).limit(1)).first() is not None:
             return None
     try:
         project_id = add_project(engine, "main")
     except UsageError:  # made a moment ago by another service, or left by one that was killed here
         project_id = project_named(engine, "main")
-    jobs = add_token(engine, project_id, "jobs", ["report"])
-    return FirstTokens(add_token(engine, None, "operator", ["operate"]), jobs)
+    made = FirstTokens(operator=_drawn(), jobs=_drawn())
+    keep(made)
+    with writing(engine).begin() as connection:
+        connection.execute(sa.insert(tokens).values(**_token_row(made.jobs, project_id, "jobs", ["report"])))
+        connection.execute(sa.insert(tokens).values(**_token_row(made.operator, None, "operator", ["operate"])))
+    return made
 
 
 def project_named(engine: sa.Engine, name: str) -> int:

@@ -72,6 +72,9 @@ class Writer:
                     try:
                         with connection.begin_nested():
                             done.append((future, enter(connection, ready)))
+                    except sa.exc.IntegrityError as error:  # another service was quicker, as a rule: come again
+                        log.warning("a batch cannot be entered now: %s", error.orig)
+                        failed.append((future, error))
                     except Exception as error:  # one batch must not keep the others out
                         if _is_of_the_database(error):
                             raise

@@ -30,12 +30,19 @@ FRESH_S, _MOST_CORE = 30.0, 0.02
 _OLDEST_S = 900.0
 _DAY_S = 86_400.0
 DAYS = 30.0
+#: Insights are worked out over one of these many days: each is kept by itself, and costs its share of a core.
+_SPANS = (1 / 24, 1.0, 7.0, DAYS, 90.0, 365.0, 3650.0)
 _MOST_KEPT = 200
 
 
 class Insights(msgspec.Struct, frozen=True, kw_only=True):
-    """All insights of a project over a time."""
+    """All insights of a project over a time.
 
+    Attributes:
+        at: When they were read from the database, seconds since 1970.
+    """
+
+    at: float
     hosts: list[HostFact]
     functions: list[FunctionFact]
     trends: list[TrendFact]
@@ -44,6 +51,7 @@ class Insights(msgspec.Struct, frozen=True, kw_only=True):
 
 def work_out(engine: sa.Engine, caller: Caller, since: float) -> Insights:
     """All insights from what was reported since then."""
+    at = time.time()
     with engine.connect() as connection:
         living = lives(connection, caller, since)
         named = namings(connection, caller, since)
@@ -55,6 +63,7 @@ def work_out(engine: sa.Engine, caller: Caller, since: float) -> Insights:
         last_repair = {row[0]: row[1] for row in connection.execute(mended)}
         slower = earlier_facts(connection, caller, since)
     return Insights(
+        at=at,
         hosts=host_facts(named, hosts, living, last_repair),
         functions=function_facts(seen, living),
         trends=trend_facts(seen, living),
@@ -139,22 +148,24 @@ class Asked:
             self._under_way.discard((caller.project_id, days))
 
     def _listed(self, ask: Ask, name: str) -> Response:
-        found: list[Any] = getattr(self.insights(ask.caller, _days(ask)), name)
+        days = _days(ask)
+        found: list[Any] = getattr(self.insights(ask.caller, days), name)
         search = ask.text("q").lower()
         if search:
             found = [one for one in found if search in msgspec.json.encode(one).decode().lower()]
         limit = int(ask.number("limit", 100, 1, 1000))
-        return answer({name: found[:limit], "all": len(found)})
+        return answer({name: found[:limit], "all": len(found), "days": days})
 
     def _trends(self, ask: Ask) -> Response:
-        found = self.insights(ask.caller, _days(ask))
-        return answer({"trends": found.trends[:1000], "slower": found.slower[:1000]})
+        days = _days(ask)
+        found = self.insights(ask.caller, days)
+        return answer({"trends": found.trends[:1000], "slower": found.slower[:1000], "days": days})
 
 
 def _days(ask: Ask) -> float:
-    """Whole days; whole hours of less than one. What is kept is kept for few of them."""
-    days = ask.number("days", DAYS, 1 / 24, 3650)
-    return float(round(days)) if days >= 1 else round(24 * days) / 24
+    """The shortest of a few spans that holds the days that are asked for."""
+    days = ask.number("days", DAYS, _SPANS[0], _SPANS[-1])
+    return next(span for span in _SPANS if span >= days)
 
 
 def _earlier(ask: Ask) -> Response:

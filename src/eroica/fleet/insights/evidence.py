@@ -29,6 +29,7 @@ class Naming(NamedTuple):
         devices: The host's devices that were named; empty where only the host is known.
         causes: What for.
         at: When first.
+        last: When last.
     """
 
     run: int
@@ -63,8 +64,12 @@ def lives(connection: sa.Connection, caller: Caller, since: float) -> dict[int, 
 
 
 def namings(connection: sa.Connection, caller: Caller, since: float) -> list[Naming]:
-    """Which run named which host since then."""
-    names = culprits.c.run_id, culprits.c.host, culprits.c.device, findings.c.cause
+    """Which run named which host since then.
+
+    A run's final verdict says once more what its windows found: it dates nothing where one of them named the host.
+    """
+    is_final = (findings.c.window_id == 0).label("is_final")
+    names = culprits.c.run_id, culprits.c.host, culprits.c.device, findings.c.cause, is_final
     judged_at = culprits.c.judged_at
     rows = connection.execute(
         sa.select(*names, sa.func.min(judged_at).label("first"), sa.func.max(judged_at).label("last"))
@@ -75,15 +80,17 @@ def namings(connection: sa.Connection, caller: Caller, since: float) -> list[Nam
     devices: dict[tuple[int, str], set[str]] = defaultdict(set)
     causes: dict[tuple[int, str], set[str]] = defaultdict(set)
     times: dict[tuple[int, str], list[float]] = defaultdict(list)
-    for run, host, device, cause, first, last in rows:
+    finals: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for run, host, device, cause, final, first, last in rows:
         causes[run, host].add(cause)
-        times[run, host] += (first, last)
+        (finals if final else times)[run, host] += (first, last)
         if device:
             devices[run, host].add(device)
-    return [
-        Naming(run, host, frozenset(devices[run, host]), frozenset(found), min(times[run, host]), max(times[run, host]))
-        for (run, host), found in causes.items()
-    ]
+    found = []
+    for (run, host), what in causes.items():
+        dates = times.get((run, host)) or finals[run, host]
+        found.append(Naming(run, host, frozenset(devices[run, host]), frozenset(what), min(dates), max(dates)))
+    return found
 
 
 def onsets(connection: sa.Connection, caller: Caller, since: float) -> list[Onset]:

@@ -110,6 +110,6 @@ def _fact(
         causes=[cause for cause, _ in causes.most_common(5)],
         devices=dict(devices.most_common(16)),
         repaired_at=repaired_at,
-        again=bool(repaired_at and counting and len(counting) < len(mine)),
+        again=bool(repaired_at and counting and any(naming.at <= after for naming in mine)),
         last_at=max(naming.last for naming in mine),
     )

@@ -97,7 +97,7 @@ class Packer:
     # ------------------------------------------------------------------ verdicts and standstills
 
     def _verdict(self, path: Path, window_id: int, places: dict[int, Place], window: Window | None) -> None:
-        signature = _signature([path])
+        signature = signature_of([path])
         key = f"verdict/{window_id}"
         if not signature or self._is_known(key, signature):
             return
@@ -117,7 +117,7 @@ class Packer:
         self._keep("verdict", key, body, signature)
 
     def _standstill(self, path: Path, window_id: int) -> None:
-        signature = _signature([path])
+        signature = signature_of([path])
         key = f"standstill/{window_id}"
         if not signature or self._is_known(key, signature):
             return
@@ -168,10 +168,15 @@ class Packer:
 
     def _give_up(self, key: str, signature: str, error: Exception) -> None:
         self._broken.add((key, signature))
-        log.warning("%s cannot be read and is not reported: %s", key, error)
+        log.warning("%s is not reported: %s", key, error)
 
     def _keep(self, kind: Kind, key: str, body: msgspec.Struct, signature: str) -> None:
-        self._spool.pack(Piece(kind=kind, key=key, facts=self._facts, at=now(), body=pack_body(body)), signature)
+        try:
+            packed = pack_body(body)
+        except InputError as error:
+            self._give_up(key, signature, error)
+            return
+        self._spool.pack(Piece(kind=kind, key=key, facts=self._facts, at=now(), body=packed), signature)
 
 
 @contextlib.contextmanager
@@ -284,7 +289,7 @@ def _private_bundle(path: Path) -> Bundle | None:
         return None
 
 
-def _signature(paths: Sequence[Path]) -> str:
+def signature_of(paths: Sequence[Path]) -> str:
     """Changes when one of the files does, or when there are more; "" if none is there."""
     facts = []
     for path in paths:

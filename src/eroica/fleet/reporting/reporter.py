@@ -14,19 +14,15 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from eroica.archive.check import MOST_JSON_BYTES
-from eroica.archive.load import decode_history
 from eroica.errors import InputError
-from eroica.fleet.records import Beat, Points, RunFacts, WindowOrder
-from eroica.fleet.reporting.packing import Packer
+from eroica.fleet.records import Beat, RunFacts, WindowOrder
+from eroica.fleet.reporting.beats import Seen, aged, beat_of, keep_last, look, read_history
+from eroica.fleet.reporting.packing import Packer, signature_of
 from eroica.fleet.reporting.sending import Sender, client_for
-from eroica.fleet.reporting.spool import Spool, has_spool, now
-from eroica.model.history import IterationHistory
+from eroica.fleet.reporting.spool import SendState, Spool, has_spool, now
 from eroica.settings import Settings
 from eroica.wire.address import read_address
-from eroica.wire.codec import UNDECODABLE
-from eroica.wire.messages import JobStatus, ProfileRequest
-from eroica.wire.places import read_private
+from eroica.wire.messages import ProfileRequest
 
 log = logging.getLogger("eroica.fleet")
 
@@ -37,8 +33,6 @@ _GIT_S = 5.0
 #: A command waits so long for an earlier run's patterns to be packed.
 _CLOSING_S = 2.0
 _ASK_S = 5.0
-#: Stretches of iteration times, of about a second each, in which a job may still be warming up.
-_FIRST_STRETCHES = 5
 
 
 class Reporter:
@@ -74,6 +68,7 @@ class Reporter:
         self._next_beat = 0.0
         self._gone_at: float | None = None if collector else -_GONE_S
         self._told_the_end = False
+        self._heard: set[int] = set()
 
     def work(self) -> bool:
         """Report until the run is over and everything is handed over; False if something still waits."""
@@ -82,10 +77,16 @@ class Reporter:
             return True  # the collector is gone, and whoever has the lock goes on
         try:
             facts = self._facts()
+            self._spool.drop_beat(facts.run)  # we tell more
             packer = Packer(self._spool, facts, self._settings.fleet_spool_bytes)
             while not self._spool.is_knocked() and self._spool.known_facts() == facts:
-                self._once(facts, packer)
-                if self._is_done():
+                seen = self._look(facts)
+                if seen.is_another:
+                    facts = self._begin_anew(facts)
+                    packer = Packer(self._spool, facts, self._settings.fleet_spool_bytes)
+                    continue
+                self._once(facts, packer, seen)
+                if self._is_done(seen):
                     self._hand_over_others()
                     return True
                 if self._gave_up():
@@ -109,74 +110,74 @@ class Reporter:
 
     def _facts(self) -> RunFacts:
         job, host = self._identity
-        history = self._history()
-        began = history.began if history is not None else now()
-        return self._spool.facts(job, host, commit_of(os.environ), began)
+        return facts_of(self._spool, job, host)
+
+    def _begin_anew(self, facts: RunFacts) -> RunFacts:
+        """Another run began in this directory, and nobody closed the one before: what lies here is still the latter's.
+
+        The journal of what was packed stays, so that the new run's are files that are written from now on.
+        """
+        with contextlib.suppress(OSError):
+            Packer(self._spool, facts, 2**62, _CLOSING_S).pack(None, everything=True)
+        with contextlib.suppress(OSError):
+            keep_last(self._spool, facts)
+        self._spool.close_run(with_journal=False)
+        anew = self._facts()
+        self._spool.save_state(SendState(run=anew.run, stale=signature_of([self._run / "verdict.json"])))
+        self._told_the_end, self._next_beat = False, 0.0
+        return anew
 
     # ------------------------------------------------------------------ one round
 
-    def _once(self, facts: RunFacts, packer: Packer) -> None:
-        status = self._status()
-        over = (self._run / "verdict.json").exists()
+    def _look(self, facts: RunFacts) -> Seen:
+        state = self._spool.state(facts.run)
+        seen = look(self._run, state)
+        if seen.history is not None and not state.began:
+            self._spool.save_state(msgspec.structs.replace(state, began=seen.history.began))
+        return seen
+
+    def _once(self, facts: RunFacts, packer: Packer, seen: Seen) -> None:
         try:
-            packer.pack(status, everything=over or self._is_gone())
+            packer.pack(seen.status, everything=seen.over or self._is_gone())
         except OSError as error:
             log.warning("something could not be packed: %s", error)
-        final = over and not self._told_the_end
+        final = seen.over and not self._told_the_end
         due = self._clock() >= self._next_beat or final
         while self._sender.may and (due or self._sender.has_work(self._spool)):
-            beat = self._beat(facts, status, over) if due else None
+            beat = self._beat(facts, seen) if due else None
             sent = self._sender.send(self._spool, beat)
             if not sent.ok:
                 return
             if beat is not None and sent.beat:
-                self._beaten(facts, beat)
+                self._next_beat = self._clock() + self._settings.fleet_report_s
+                self._told_the_end = seen.over
+                self._heard -= set(beat.orders or ())
+                self._spool.taken(beat, seen.signature)
             due = False
 
-    def _beat(self, facts: RunFacts, status: JobStatus | None, over: bool) -> Beat:
-        state = self._spool.state(facts.run)
-        hosts = None
-        if status is not None and _digest(status.hosts) != state.hosts:
-            hosts = status.hosts
-        history = self._history()
-        phase = "over" if over else status.phase if status is not None else "starting"
-        return Beat(
-            facts=facts,
-            at=now(),
-            phase=phase,
-            message=status.message if status is not None else "",
-            iteration=status.iteration if status is not None else 0,
-            mean_ms=status.mean_ms if status is not None else None,
-            best_ms=(status.best_ms if status is not None else None) or best_of(history),
-            workers=len(status.workers) if status is not None else 0,
-            hosts=hosts,
-            points=points_after(history, state.until_s),
-        )
-
-    def _beaten(self, facts: RunFacts, beat: Beat) -> None:
-        state = self._spool.state(facts.run)
-        self._next_beat = self._clock() + self._settings.fleet_report_s
-        self._told_the_end = beat.phase == "over"
-        changed = msgspec.structs.replace(
-            state,
-            until_s=beat.points.at_s[-1] if beat.points.at_s else state.until_s,
-            hosts=_digest(beat.hosts) if beat.hosts is not None else state.hosts,
-        )
-        if changed != state:
-            self._spool.save_state(changed)
+    def _beat(self, facts: RunFacts, seen: Seen) -> Beat:
+        beat = beat_of(facts, seen, self._spool.state(facts.run), tuple(sorted(self._heard)))
+        return aged(beat, seen) if self._is_gone() else beat
 
     def _order(self, order: WindowOrder) -> None:
-        """Somebody asks for a window: the collector decides, as for anybody else."""
+        """Somebody asks for a window: the collector decides, as for anybody else.
+
+        The next beat says that it was heard of; where the collector is not there, it is told once more.
+        """
         address = read_address(self._run)
-        if address is None:
+        if address is None or order.order in self._heard:
             return
         asked = ProfileRequest(seconds=order.seconds, reason=order.reason)
         headers = {"Authorization": f"Bearer {address.token}"}
         try:
             with httpx.Client(base_url=address.url, headers=headers, timeout=_ASK_S, trust_env=False) as client:
-                client.post("/v1/profile", content=msgspec.msgpack.encode(asked)).raise_for_status()
+                answer = client.post("/v1/profile", content=msgspec.msgpack.encode(asked))
         except httpx.HTTPError as error:
             log.warning("a window that the fleet asks for was not opened: %s", type(error).__name__)
+            return
+        self._heard.add(order.order)
+        if not answer.is_success:
+            log.warning("a window that the fleet asks for was not opened: it answers %d", answer.status_code)
 
     # ------------------------------------------------------------------ the end
 
@@ -186,8 +187,8 @@ class Reporter:
             self._gone_at = self._clock()
         return self._gone_at is not None and self._clock() - self._gone_at >= _GONE_S
 
-    def _is_done(self) -> bool:
-        over = self._told_the_end or (self._is_gone() and not (self._run / "verdict.json").exists())
+    def _is_done(self, seen: Seen) -> bool:
+        over = self._told_the_end or (self._is_gone() and not seen.over)
         return over and self._spool.is_empty()
 
     def _gave_up(self) -> bool:
@@ -202,20 +203,6 @@ class Reporter:
             with contextlib.suppress(OSError, InputError):
                 if Spool(run).is_for(mine):
                     hand_over(run, self._settings)
-
-    # ------------------------------------------------------------------ what the collector wrote
-
-    def _status(self) -> JobStatus | None:
-        try:
-            return msgspec.json.decode(read_private(self._run / "status.json", MOST_JSON_BYTES), type=JobStatus)
-        except (OSError, *UNDECODABLE):
-            return None
-
-    def _history(self) -> IterationHistory | None:
-        try:
-            return decode_history(read_private(self._run / "history.json", MOST_JSON_BYTES))
-        except (OSError, InputError, *UNDECODABLE):
-            return None
 
 
 def hand_over(run: Path, settings: Settings, *, refused: bool = False) -> bool:
@@ -235,19 +222,44 @@ def hand_over(run: Path, settings: Settings, *, refused: bool = False) -> bool:
     if lock is None:
         return True  # its own reporter is at it
     try:
-        facts = spool.known_facts()
+        facts, whole = spool.known_facts(), True
         if facts is not None:
-            Packer(spool, facts, settings.fleet_spool_bytes).pack(None, everything=True)
+            seen = look(run, spool.state(facts.run))
+            try:
+                Packer(spool, facts, settings.fleet_spool_bytes).pack(seen.status, everything=True)
+            except OSError as error:  # one file costs no other
+                log.warning("something in %s could not be packed: %s", run, error)
+                whole = False
+            keep_last(spool, facts)
         if refused:
             spool.readmit()
         with client_for(settings) as client:
             sender = Sender(client)
-            while sender.has_work(spool) and sender.send(spool).ok:
-                pass
-        return spool.is_empty() and not sender.refused
+            while sender.has_work(spool):
+                sent = sender.send(spool)
+                if not (sent.ok or sent.again):
+                    break
+        return whole and spool.is_empty() and not sender.refused
     finally:
         if lock >= 0:
             os.close(lock)
+
+
+def adopt(run: Path, settings: Settings) -> None:
+    """A run that nobody has reported becomes one that waits.
+
+    Raises:
+        OSError: The directory cannot be written.
+    """
+    spool = Spool(run)
+    spool.belongs_to(whose(settings))
+    facts_of(spool, run.resolve().name, "")
+
+
+def facts_of(spool: Spool, job: str, host: str) -> RunFacts:
+    """The facts of the run in a spool's directory; drawn if there are none."""
+    history = read_history(spool.run)
+    return spool.facts(job, host, commit_of(os.environ), history.began if history is not None else now())
 
 
 def close_run(run: Path) -> None:
@@ -262,6 +274,7 @@ def close_run(run: Path) -> None:
     facts = spool.known_facts()
     try:
         if facts is not None:
+            keep_last(spool, facts)
             Packer(spool, facts, 2**62, _CLOSING_S).pack(None, everything=True)
     finally:  # whatever could not be packed must not become the next run's
         spool.close_run()
@@ -270,20 +283,6 @@ def close_run(run: Path) -> None:
 def whose(settings: Settings) -> str:
     """A name of the service and the project that pieces are for, which tells neither."""
     return hashlib.sha256(f"{settings.fleet.rstrip('/')} {settings.fleet_token}".encode("utf-8", "replace")).hexdigest()
-
-
-def points_after(history: IterationHistory | None, until_s: float, most: int = 5000) -> Points:
-    """Stretches that ended after a moment, the first `most` of them."""
-    if history is None:
-        return Points()
-    first = next((at for at, end_s in enumerate(history.at_s) if end_s > until_s), len(history.at_s))
-    return Points(**{name: getattr(history, name)[first : first + most] for name in Points.__struct_fields__})
-
-
-def best_of(history: IterationHistory | None) -> float | None:
-    """Milliseconds that a fifth of a run's stretches stayed below, without its first ones; None for a short run."""
-    means = sorted(history.mean_ms[_FIRST_STRETCHES:]) if history is not None else []
-    return means[len(means) // 5] if means else None
 
 
 def commit_of(environ: Mapping[str, str]) -> str:
@@ -307,7 +306,3 @@ def _lives(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _digest(hosts: tuple[str, ...]) -> str:
-    return hashlib.sha256("\n".join(hosts).encode("utf-8", "replace")).hexdigest()[:16]

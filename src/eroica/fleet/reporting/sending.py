@@ -17,7 +17,7 @@ import msgspec
 from eroica import __version__
 from eroica.errors import InputError, UsageError
 from eroica.fleet.records import OURS, Batch, Beat, Piece, Receipt, WindowOrder
-from eroica.fleet.reporting.spool import Spool
+from eroica.fleet.reporting.spool import KeptBeat, Spool
 from eroica.settings import Settings
 from eroica.wire.codec import decode_message
 from eroica.wire.network import is_loopback
@@ -38,10 +38,12 @@ class Sent(NamedTuple):
     Attributes:
         ok: The service has answered with a receipt.
         beat: It has taken the beat.
+        again: It is there, and may take less than it was sent.
     """
 
     ok: bool
     beat: bool = False
+    again: bool = False
 
 
 def address_of(settings: Settings) -> str:
@@ -112,13 +114,20 @@ class Sender:
         return not spool.is_empty(self._stuck)
 
     def send(self, spool: Spool, beat: Beat | None = None) -> Sent:
-        """Send a batch of what waits, and a beat; after a refusal the pieces alone, to find out what is refused."""
+        """Send a batch of what waits, and a beat; after a refusal the pieces alone, to find out what is refused.
+
+        Last beats of runs that are over go when no piece waits any more: what comes later may be about them.
+        """
         waiting = spool.waiting(self._most, _BYTES, self._stuck)
         beat = None if waiting and self._doubts_beat else beat
-        batch = Batch(pieces=tuple(piece for _, piece in waiting), beat=beat)
-        receipt = self._post(batch, spool, waiting)
-        if receipt is None:
-            return Sent(False)
+        kept = spool.kept_beat() if beat is None and not waiting else None
+        batch = Batch(pieces=tuple(piece for _, piece in waiting), beat=beat if kept is None else kept.aged())
+        receipt = self._post(batch, spool, waiting, kept)
+        if isinstance(receipt, Sent):
+            return receipt
+        if kept is not None:
+            spool.taken(kept.beat, kept.told)
+            spool.drop_beat(kept.beat.facts.run)
         taken = set(receipt.taken)
         why = {refusal.name: refusal.why for refusal in receipt.refused}
         spool.confirm(path for path, piece in waiting if piece.name in taken)
@@ -130,25 +139,31 @@ class Sender:
         self.not_before = self._clock() + min(receipt.pause_s, _LONGEST_S)
         return Sent(True, beat is not None)
 
-    def _post(self, batch: Batch, spool: Spool, waiting: list[tuple[Path, Piece]]) -> Receipt | None:
+    def _post(
+        self, batch: Batch, spool: Spool, waiting: list[tuple[Path, Piece]], kept: KeptBeat | None
+    ) -> Receipt | Sent:
         body = msgspec.msgpack.encode(batch)
         try:
             answer = self._client.post("/v1/reports", content=body, headers={"content-type": "application/msgpack"})
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._failed(f"no connection ({type(error).__name__})")
-            return None
+            return Sent(False)
         is_ours = OURS in answer.headers
         if waiting and (answer.status_code == _TOO_LONG or (answer.status_code == _NO_BATCH and is_ours)):
             self._halve(answer, spool, waiting if batch.beat is None else [], is_ours)
-            return None
+            return Sent(False, again=True)
+        if kept is not None and answer.status_code == _NO_BATCH and is_ours:
+            log.warning("the service refuses the last beat of a run: %s", answer.text[:200])
+            spool.drop_beat(kept.beat.facts.run)
+            return Sent(False, again=True)
         if not answer.is_success:
             self._failed(f"it answers {answer.status_code}: {answer.text[:200]}", _asked_s(answer))
-            return None
+            return Sent(False)
         try:
             receipt = decode_message(answer.content, Receipt)
         except InputError as error:
             self._failed(f"its answer is none: {error}")
-            return None
+            return Sent(False)
         if self._complaint:
             log.info("the fleet is reached again")
         self._failures, self._complaint = 0, ""
@@ -160,6 +175,7 @@ class Sender:
         """Something in the batch is not to be had at all: smaller ones without the beat, until a piece stands alone.
 
         One that something on the way to the service finds too long waits until the next process, and lets others pass.
+        There is no pause: each try sends less, or puts one piece aside.
         """
         self._doubts_beat = True
         if len(guilty) == 1 and is_ours:
@@ -167,7 +183,7 @@ class Sender:
         elif len(guilty) == 1:
             self._stuck.add(guilty[0][0])
         self._most = max(1, len(guilty) // 2) if guilty else self._most
-        self._failed(f"it answers {answer.status_code}: {answer.text[:200]}")
+        self._complain(f"it answers {answer.status_code}: {answer.text[:200]}")
 
     def _refuse(self, spool: Spool, path: Path, why: str) -> None:
         spool.refuse(path, why)
@@ -177,6 +193,9 @@ class Sender:
         pause_s = min(_FIRST_S * 2**self._failures, _LONGEST_S) * random.uniform(0.5, 1.0)
         self._failures = min(self._failures + 1, 10)
         self.not_before = self._clock() + max(pause_s, asked_s)
+        self._complain(why)
+
+    def _complain(self, why: str) -> None:
         if why != self._complaint:
             self._complaint = why
             log.warning("nothing could be handed over to the fleet: %s; it waits in %s", why, "fleet/outbox")

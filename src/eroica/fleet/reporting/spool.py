@@ -3,6 +3,7 @@
     fleet/run.json            who this run is
     fleet/whose               hash of the service and the token that its pieces are for
     fleet/state.json          up to where iteration times were taken by the service
+    fleet/beats/<run>         what is left to be told of a run that is over: iteration times, hosts, its end
     fleet/packed              one line for each piece that was packed: key, signature of what it was made from
     fleet/outbox/<n>-<name>   pieces that the service has not confirmed yet
     fleet/refused/<name>      pieces that it will never take, and why
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import logging
 import os
 import secrets
@@ -25,7 +27,7 @@ from pathlib import Path
 import msgspec
 
 from eroica import __version__
-from eroica.fleet.records import Piece, RunFacts
+from eroica.fleet.records import Beat, Piece, RunFacts
 from eroica.wire.codec import UNDECODABLE
 from eroica.wire.files import write_whole
 from eroica.wire.places import private_directory, private_file, read_private
@@ -44,11 +46,32 @@ class SendState(msgspec.Struct, frozen=True, kw_only=True):
         run: Which run.
         until_s: End of the last stretch of iteration times that was taken, seconds after the start.
         hosts: Hash of the hosts that were told last.
+        told: Signature of the files that the last beat was made from.
+        began: When the collector began to count this run's iterations, as its iteration times say; 0 before they did.
+        stale: Signature of the final verdict that an earlier run left in this directory.
     """
 
     run: str = ""
     until_s: float = -1.0
     hosts: str = ""
+    told: str = ""
+    began: float = 0.0
+    stale: str = ""
+
+
+class KeptBeat(msgspec.Struct, frozen=True, kw_only=True):
+    """The last beat of a run.
+
+    Attributes:
+        told: Signature of the files that it was made from.
+    """
+
+    beat: Beat
+    told: str = ""
+
+    def aged(self) -> Beat:
+        """The beat as it is sent now."""
+        return msgspec.structs.replace(self.beat, age_s=self.beat.age_s + max(0.0, now() - self.beat.at))
 
 
 class Spool:
@@ -146,11 +169,58 @@ class Spool:
         """Write that down."""
         write_whole(self.root / "state.json", msgspec.json.encode(state))
 
-    def close_run(self) -> None:
-        """The next run in this directory is another one; pieces that wait stay."""
-        for name in ("run.json", "state.json", "packed"):
+    def taken(self, beat: Beat, told: str) -> None:
+        """The service has a beat, which was made from files of this signature."""
+        known = self.known_facts()
+        if known is None or known.run != beat.facts.run:
+            return  # of a run that was closed
+        state = self.state(known.run)
+        changed = msgspec.structs.replace(
+            state,
+            until_s=beat.points.at_s[-1] if beat.points.at_s else state.until_s,
+            hosts=digest_of(beat.hosts) if beat.hosts is not None else state.hosts,
+            told=told,
+        )
+        if changed != state:
+            self.save_state(changed)
+
+    def close_run(self, *, with_journal: bool = True) -> None:
+        """The next run in this directory is another one; pieces and beats that wait stay.
+
+        Args:
+            with_journal: What lies in the directory now goes, too; else it was packed, and is not the next run's.
+        """
+        for name in ("run.json", "state.json", *(["packed"] if with_journal else [])):
             (self.root / name).unlink(missing_ok=True)
-        self._packed = {}
+        if with_journal:
+            self._packed = {}
+
+    # ------------------------------------------------------------------ last beats
+
+    def keep_beat(self, kept: KeptBeat) -> None:
+        """Keep the last beat of a run until it is confirmed; it takes the place of an earlier one of this run."""
+        write_whole(private_directory(self.root / "beats") / kept.beat.facts.run, msgspec.msgpack.encode(kept))
+
+    def kept_beat(self) -> KeptBeat | None:
+        """One that waits; None without any."""
+        for path in self._beats():
+            try:
+                return msgspec.msgpack.decode(read_private(path, _MOST_PIECE_BYTES), type=KeptBeat)
+            except UNDECODABLE as error:
+                log.warning("the last beat of a run is none and is not told: %s", error)
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("the last beat of a run cannot be read: %s", error)
+        return None
+
+    def drop_beat(self, run: str) -> None:
+        """The last beat of this run needs not be told."""
+        (self.root / "beats" / run).unlink(missing_ok=True)
+
+    def _beats(self) -> list[Path]:
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(path for path in (self.root / "beats").iterdir() if not path.name.startswith("."))
+        return []
 
     # ------------------------------------------------------------------ pieces
 
@@ -197,7 +267,7 @@ class Spool:
 
     def is_empty(self, but: Container[Path] = ()) -> bool:
         """Nothing waits, or nothing but these."""
-        return all(path in but for path in self._waiting())
+        return all(path in but for path in self._waiting()) and self.kept_beat() is None
 
     def confirm(self, paths: Iterable[Path]) -> None:
         """The service keeps these."""
@@ -245,6 +315,11 @@ class Spool:
                 key, _, signature = line.partition(" ")
                 if signature:
                     yield key, signature
+
+
+def digest_of(hosts: Iterable[str]) -> str:
+    """A name of these hosts."""
+    return hashlib.sha256("\n".join(hosts).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def has_spool(run: Path) -> bool:
