@@ -113,12 +113,16 @@ if attempt == "1":
         os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(60)
 """
-#: As ssh: a shell of its own makes one line of all words, in another session, and is told no signal.
-LIKE_SSH = """
-host="$1"; shift
+#: As ssh: one line is made of all words, for a shell that is no descendant of ours and is told no signal.
+LIKE_SSH = r"""
+host="$1" ended="$(mktemp -u)"; shift
 test "$host" = deaf && exec </dev/null
-setsid -w sh -c "$*"
-exit $?
+mkfifo "$ended"
+setsid -f sh -c "$*
+echo \$? >$ended"
+read status <"$ended"
+rm "$ended"
+exit "$status"
 """
 ODD = "two words, 'quotes' and $HOME"
 
