@@ -202,6 +202,16 @@ def test_a_way_to_a_host_that_passes_no_input_on_is_wrong_usage(tmp_path: Path) 
         run.follow(Queue[Order](), 1, 1, 0.5)
 
 
+def test_a_host_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steering, "_REACH_S", 0.3)
+    (tmp_path / "deaf.sh").write_text("exec sleep 60")
+    run = Steered(Fleet(["a"]), ["true"], f"sh {tmp_path / 'deaf.sh'}", "{host}", 29600, "u", tmp_path / "log")
+    run._start()
+    run._stop()
+    assert json.loads((tmp_path / "log").read_text().splitlines()[-1])["given_up"] == ["a"]
+    assert not _is_running(run._processes[0].pid)
+
+
 def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
