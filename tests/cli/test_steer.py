@@ -113,12 +113,16 @@ if attempt == "1":
         os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(60)
 """
-#: As ssh: a shell of its own makes one line of all words, in another session, and is told no signal.
-LIKE_SSH = """
-host="$1"; shift
+#: As ssh: one line is made of all words, for a shell that is no descendant of ours and is told no signal.
+LIKE_SSH = r"""
+host="$1" ended="$(mktemp -u)"; shift
 test "$host" = deaf && exec </dev/null
-setsid -w sh -c "$*"
-exit $?
+mkfifo "$ended"
+setsid -f sh -c "$*
+echo \$? >$ended"
+read status <"$ended"
+rm "$ended"
+exit "$status"
 """
 ODD = "two words, 'quotes' and $HOME"
 
@@ -196,6 +200,16 @@ def test_a_way_to_a_host_that_passes_no_input_on_is_wrong_usage(tmp_path: Path) 
     run = Steered(Fleet(["deaf"]), ["true"], f"sh {tmp_path / 'ssh.sh'} {{host}}", "x", 29600, "u", tmp_path / "log")
     with pytest.raises(UsageError, match="no standard input"):
         run.follow(Queue[Order](), 1, 1, 0.5)
+
+
+def test_a_host_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steering, "_REACH_S", 0.3)
+    (tmp_path / "deaf.sh").write_text("exec sleep 60")
+    run = Steered(Fleet(["a"]), ["true"], f"sh {tmp_path / 'deaf.sh'}", "{host}", 29600, "u", tmp_path / "log")
+    run._start()
+    run._stop()
+    assert json.loads((tmp_path / "log").read_text().splitlines()[-1])["given_up"] == ["a"]
+    assert not _is_running(run._processes[0].pid)
 
 
 def _is_running(pid: int) -> bool:
