@@ -6,16 +6,17 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from serving import RunDirectory, a_pattern, a_verdict
 
 from eroica.archive.bundle import BUNDLE_FILE, Bundle
-from eroica.fleet.records import OURS, Batch, Beat, Receipt, RunFacts
+from eroica.fleet.records import OURS, Batch, Beat, Receipt, RunFacts, WindowOrder
 from eroica.fleet.reporting.beats import beat_of, keep_last, look
 from eroica.fleet.reporting.packing import Packer
-from eroica.fleet.reporting.reporter import hand_over
+from eroica.fleet.reporting.reporter import Reporter, hand_over
 from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import SendState, Spool
 from eroica.settings import Settings
@@ -191,6 +192,40 @@ def test_a_last_beat_goes_after_the_pieces_and_one_that_is_refused_is_dropped(se
     server.answer = lambda batch: (400, b'{"error": "bad"}')
     assert hand_over(spool.run, settings_for(server))
     assert spool.is_empty()
+
+
+class Collector(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def test_the_service_hears_of_a_window_that_the_collector_was_told_and_of_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    reporting = Reporter(directory.path, "llm", "h", Settings(fleet="http://127.0.0.1:9", fleet_token="t"))
+
+    def heard() -> tuple[int, ...] | None:
+        return reporting._beat(FACTS, look(directory.path, SendState())).orders
+
+    reporting._order(WindowOrder(order=7, reason="why?"))
+    assert heard() == (), "there is no collector now"
+    collector = HTTPServer(("127.0.0.1", 0), Collector)
+    thread = threading.Thread(target=collector.handle_request)
+    thread.start()
+    there = SimpleNamespace(url=f"http://127.0.0.1:{collector.server_port}", token="t")
+    monkeypatch.setattr("eroica.fleet.reporting.reporter.read_address", lambda run: there)
+    for _ in range(2):
+        reporting._order(WindowOrder(order=7, reason="why?"))  # the second time it is known
+    thread.join()
+    collector.server_close()
+    assert heard() == (7,)
+    reporting._client.close()
 
 
 def test_the_best_iteration_is_measured_the_same_way_while_a_job_runs_and_at_its_end(tmp_path: Path) -> None:
