@@ -125,10 +125,15 @@ def measured_hangs(lines: Sequence[dict[str, Any]]) -> list[Hang]:
     hangs = []
     for line in lines:
         if line["kind"] == "run" and not line.get("windows_alone") and line["truth_kind"].endswith("hang"):
-            right = all(line["right"].values()) and line["after_s"] is not None
+            right = all(line["right"].values()) and line["after_s"] is not None and not _avoids_path(line)
             findings = line.get("findings") or [{"confidence": 0.0}]
             hangs.append(Hang(line["after_s"] if right else math.inf, findings[0]["confidence"] if right else 0.0))
     return hangs
+
+
+def _avoids_path(line: dict[str, Any]) -> bool:
+    """Nobody starts the job again for a cut way: its order is to avoid the path."""
+    return bool(line.get("told")) and line["told"]["place"]["kind"] == "connection"
 
 
 def main() -> int:

@@ -125,7 +125,7 @@ class Counting:
             if may_ask and (lost or (not self._letter and now >= self._next_at)):
                 self._ask(now)
         except UnavailableError:  # a worker without the thread, or one that ends: what it told last holds no longer
-            self._letter, self._next_at, self._counts = "", now + _UNANSWERABLE_S, {}
+            self._letter, self._next_at, self._counts, self._asked_about = "", now + _UNANSWERABLE_S, {}, None
 
     def close(self) -> None:
         """Ask no more."""

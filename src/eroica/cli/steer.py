@@ -162,10 +162,10 @@ def _own_address(address: str) -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
             one.connect((address, 9))
             return str(one.getsockname()[0])
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise UsageError(
-            f"no way is known here to {address} ({error.strerror}): say with --listen HOST:0 which address of this "
-            "machine its hosts reach, or with --address where they are"
+            f"no way is known here to {address} ({getattr(error, 'strerror', error)}): say with --listen HOST:0 which "
+            "address of this machine its hosts reach, or with --address where they are"
         ) from error
 
 
@@ -358,4 +358,5 @@ def _filled(word: str, facts: dict[str, Any]) -> str:
 def _program(told: dict[str, Any], python: str) -> bytes:
     """A line for a shell: it becomes `eroica.cli.steered`, with what it is told in its environment."""
     text = Path(steered.__file__).read_text(encoding="utf-8")
-    return f"export EROICA_STEER={shlex.quote(json.dumps(told))}; exec {python} -c {shlex.quote(text)}\n".encode()
+    words = " ".join(map(shlex.quote, (python, "-c", text)))
+    return f"export EROICA_STEER={shlex.quote(json.dumps(told))}; exec {words}\n".encode()

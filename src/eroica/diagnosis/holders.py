@@ -1,7 +1,7 @@
 """Find code that is long enough to hold a slowdown that nothing accounts for: the likeliest hypotheses, then.
 
-Without a window to compare with, nobody knows what takes longer than before. But the pace tells by how much iterations
-have grown, and code that takes less than half of that is not what has grown.
+Without a window of the job at its best pace, nobody knows what takes longer than then. But the pace tells by how much
+iterations have grown, and code that takes less than half of that is not what has grown.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ def find_holders(view: View) -> tuple[Hypothesis, ...]:
     Of functions that call each other the one with the least time is offered; of the others the shortest first. Empty
     where iterations have not grown, or no stacks tell.
     """
-    best_us, fleet = view.stated_baseline_us or view.baseline_us, view.fleet
+    best_us, fleet, past = view.stated_baseline_us or view.baseline_us, view.fleet, view.suspects.baseline
     if not (view.is_slow and view.sees_callers and best_us):
         return ()
+    if past is not None and past.mean_iteration_us < best_us + HALF * (view.iteration_us - best_us):
+        return ()  # it shows how long everything took, and nothing of it takes longer
     rows = [at for at, key in enumerate(fleet.keys) if key.kind == "python" and key.thread == "training"]
     whole_us = fleet.total_us[rows].sum(axis=0).max()
     times = {frame: time_W for frame, time_W in inclusive_times(fleet, is_own_time).items() if time_W.max() > 0}
@@ -43,7 +45,7 @@ def find_holders(view: View) -> tuple[Hypothesis, ...]:
                 workers=tuple(fleet.ranks[at] for at in members),
                 scope="all" if members.size == view.workers else "some",
                 gain=None,
-                decision="how long it took before is not known",
+                decision="how long it took at the best pace is not known",
                 met=(f"takes {format_ms(most_us)} of each iteration, enough to hold the slowdown",),
                 unknown=("how long it takes in a healthy job (eroica diff)",),
             )

@@ -1,15 +1,15 @@
 """Read torch's counters of collectives, only while nobody changes the tables that they stand in.
 
 torch walks two tables without the lock under which it extends them (`FlightRecorder::dump_json`, torch 2.10 to 2.13).
-One grows while a process group is made, the other when a group is used for the first time. Both can be seen coming by
-a thread that holds the interpreter lock, as this one does.
+One grows while a process group is made, the other when a group is used for the first time. Both can be seen coming.
 
 - A thread that makes a group stands in torch's Python functions for that until the group is made.
 - A group that is used counts its collective first, then takes the interpreter lock to note its Python stack, and only
   then extends the table. So a count that was 0 at the reading before is a table that may be growing.
 
-Then nothing is read, and the next question comes 0.3 s later. Not seen are the first send or receive of a group of
-NCCL, which is no collective, and an interpreter that takes the lock away between the look and the reading.
+Then nothing is read, and the next question comes 0.3 s later. Asking a group for its count lets go of the interpreter
+lock, so a group may come into use right after it was asked. But the look at all stacks takes longer than the table does
+to grow. Not seen are the first message of a group of NCCL, and the first use of a group's second backend.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Counters:
     """Reads how far the collectives of this process are; remembers which groups have been used."""
 
     def __init__(self) -> None:
-        self._used: set[int] = set()
+        self._used: set[tuple[int, str]] = set()
 
     def read(self) -> dict[str, tuple[int, int]] | None:
         """Return the numbers of the last collective entered and completed, by torch's number of the group.
@@ -57,7 +57,8 @@ class Counters:
     def _is_growing(self) -> bool:
         """Return whether a group is used for the first time, or is being made; the threads are looked at last."""
         module = sys.modules["torch.distributed.distributed_c10d"]
-        used = {id(group) for group in list(module._world.pg_map) if id(group) in self._used or _entered(group) > 0}
+        groups = {(id(group), str(name)): group for group, name in list(module._world.pg_names.items())}
+        used = {one for one, group in groups.items() if one in self._used or _entered(group) > 0}
         is_first = not used <= self._used
         self._used = used
         return is_first or _is_making(module)
