@@ -19,7 +19,9 @@ SAVE, REDUCE = "save (project/train.py:60)", "average (project/train.py:70)"
 ENTERS = "all_reduce (torch/distributed/distributed_c10d.py:2000)"
 
 
-def verdict(was_ms: float, now_ms: float, *stacks: tuple[tuple[str, ...], dict[int, float]]) -> Verdict:
+def verdict(
+    was_ms: float, now_ms: float, *stacks: tuple[tuple[str, ...], dict[int, float]], purpose: str = "slow"
+) -> Verdict:
     """A slow window without a baseline window; stacks with their milliseconds in each iteration, by worker."""
     patterns = []
     for one in synthesize(FleetPlan(draw=1), (), 2):
@@ -33,10 +35,11 @@ def verdict(was_ms: float, now_ms: float, *stacks: tuple[tuple[str, ...], dict[i
         ]  # fmt: skip
         patterns.append(msgspec.structs.replace(one, functions=(*one.functions, *rows)))
     window = msgspec.structs.replace(
-        synthesize_window(patterns, "slow", ()), baseline_iteration_s=was_ms / 1e3, current_iteration_s=now_ms / 1e3
+        synthesize_window(patterns, purpose, ()), baseline_iteration_s=was_ms / 1e3, current_iteration_s=now_ms / 1e3
     )
     context = WindowContext(job="job", window=window, expected_workers=4)
-    return diagnose(localize(patterns, (), Settings()), context, Settings())
+    settings = Settings(expected_iteration_s=now_ms / 2e3) if purpose == "expected" else Settings()
+    return diagnose(localize(patterns, (), settings), context, settings)
 
 
 def everywhere(ms: float) -> dict[int, float]:
@@ -74,5 +77,11 @@ def test_what_is_too_short_or_waits_for_others_or_is_the_loop_is_not(iteration_m
         ((REDUCE, ENTERS), everywhere(1.2 * grown)),
         (("step (project/train.py:90)",), everywhere(20 * grown)),
     )  # fmt: skip
+    assert told.verdict == "undetermined"
+    assert "Long enough" not in told.summary and told.considered == ()
+
+
+def test_nothing_is_offered_where_iterations_are_only_longer_than_expected(iteration_ms: float) -> None:
+    told = verdict(1.1 * iteration_ms, iteration_ms, ((SAVE,), everywhere(iteration_ms / 3)), purpose="expected")
     assert told.verdict == "undetermined"
     assert "Long enough" not in told.summary and told.considered == ()

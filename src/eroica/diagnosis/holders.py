@@ -25,15 +25,15 @@ def find_holders(view: View) -> tuple[Hypothesis, ...]:
     where iterations have not grown, or no stacks tell.
     """
     best_us, fleet, past = view.stated_baseline_us or view.baseline_us, view.fleet, view.suspects.baseline
-    if not (view.is_slow and view.sees_callers and best_us):
+    if not (view.is_slow and view.sees_callers and best_us and view.iteration_us > best_us):
         return ()
     if past is not None and past.mean_iteration_us < best_us + HALF * (view.iteration_us - best_us):
         return ()  # it shows how long everything took, and nothing of it takes longer
     rows = [at for at, key in enumerate(fleet.keys) if key.kind == "python" and key.thread == "training"]
     whole_us = fleet.total_us[rows].sum(axis=0).max()
-    times = {frame: time_W for frame, time_W in inclusive_times(fleet, is_own_time).items() if time_W.max() > 0}
-    least_us, most_us = HALF * (view.iteration_us - best_us), LOOP * whole_us
-    long = {frame: time_W for frame, time_W in times.items() if least_us <= time_W.max() <= most_us}
+    times = inclusive_times(fleet, is_own_time)
+    least_us = HALF * (view.iteration_us - best_us)
+    long = {frame: time_W for frame, time_W in times.items() if least_us <= time_W.max() <= LOOP * whole_us}
     found: list[Hypothesis] = []
     while long and len(found) < LISTED:
         frame = min(long, key=lambda one: (round(float(long[one].max())), -len(one), one))
